@@ -1,0 +1,104 @@
+"""From configuration to objects: methods, encodings, models, and trainings on disk."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from posbench.checkpoint import load_weights
+from posbench.config import ModelConfig, typed
+from posbench.data.corpus import Corpus
+from posbench.errors import ConfigError, RunError
+from posbench.gpt import GPT, make_shape
+from posbench.interfaces import Encoding
+from posbench.runs import Run, method_args
+
+
+def make(node: dict, *args: Any) -> Any:
+    """The object a method's yaml node describes: its `_target_` called with `args` and the node's other keys.
+
+    Raises ConfigError for a class that cannot be imported, or that does not take these keys.
+    """
+    from hydra.utils import get_class
+
+    try:
+        cls = get_class(node["_target_"])
+    except Exception as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"{node['_target_']} cannot be imported ({reason}): is its folder given with --config-dir, or installed?") from error
+    try:
+        inspect.signature(cls).bind(*args, **method_args(node))
+    except TypeError as error:
+        raise ConfigError(f"{node['_target_']} cannot be made from {method_args(node)}: {error}.") from error
+    return cls(*args, **method_args(node))
+
+
+def pick_device(name: str) -> str:
+    """`auto` is cuda where there is one. Raises ConfigError for a device torch does not have."""
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(f"device={name} is not there ({str(error).splitlines()[0]}): choose device=cpu or device=auto.") from error
+    return name
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Weights made inside depend on `seed` alone, and nobody else's random numbers on these."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
+def make_encoding(cfg: dict) -> Encoding:
+    """The encoding of a resolved job configuration."""
+    shape = make_shape(typed("model", cfg["model"]), typed("train", cfg["train"]).train_len)
+    with seeded(cfg["seed"]):
+        return make(cfg["encoding"], shape)
+
+
+def make_model(cfg: dict, vocab_size: int) -> GPT:
+    """A fresh model. Its own weights are the same for every encoding, so that encodings are compared from one start."""
+    encoding = make_encoding(cfg)
+    config: ModelConfig = typed("model", cfg["model"])
+    with seeded(cfg["seed"]):
+        return GPT(config, encoding, vocab_size)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A finished training: its model (in evaluation mode), its text, and its configuration."""
+
+    model: GPT
+    corpus: Corpus
+    cfg: dict
+
+
+def load(path: str | Path, device: str = "auto", cache_dir: str | Path = "results/cache") -> Loaded:
+    """A run's directory as objects, for a notebook.
+
+    Raises RunError when it holds no finished training, or a damaged one.
+    """
+    from posbench.data import prepare
+
+    run = Run(path)
+    if not run.finished:
+        raise RunError(f"{path} holds no finished training: train it with scripts/run.py first.")
+    cfg = run.read_config()
+    corpus = prepare(cfg["data"], cache_dir)
+    return Loaded(load_model(run, cfg, corpus.vocab_size, pick_device(device)), corpus, cfg)
+
+
+def load_model(run: Run, cfg: dict, vocab_size: int, device: str) -> GPT:
+    """The trained model of a finished run, verified against the checksum in train.json."""
+    model = make_model(cfg, vocab_size)
+    load_weights(run.weights, model, run.read_summary()["sha256"])
+    return model.to(device).eval()

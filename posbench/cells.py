@@ -1,0 +1,137 @@
+"""From a configuration to what it takes: one training, and the evaluations that hang off it. Nothing heavy is imported here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from posbench import runs
+from posbench.config import resolve
+from posbench.errors import ConfigError
+from posbench.files import read_json
+
+RECOMPUTE = "posbench.extensions.recompute_window.RecomputeWindow"
+NO_EXTENSION = {"_target_": "posbench.extensions.none.NoExtension"}
+NO_SCALE = {"_target_": "posbench.scale_attention.none.NoScale"}
+
+
+BUSY = 75  # a job's exit code when another process holds its run (EX_TEMPFAIL)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one evaluation: done, exists, noop, refused or failed, and why."""
+
+    label: str
+    status: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """One evaluation: a protocol, an extension and a scale, and the file its rows go to."""
+
+    protocol: str
+    extension: dict
+    scale_attention: dict
+    evaluate: dict
+    allow_untested: bool
+    eval_id: str
+    path: Path
+    reference: bool = False  # asked for by the protocol, not by the user
+
+    @property
+    def label(self) -> str:
+        return f"{self.protocol} {runs.method_label(self.extension)} + {runs.method_label(self.scale_attention)}"
+
+    def missing(self) -> list[int]:
+        """Lengths that the file does not hold yet."""
+        if not self.path.exists():
+            return self.evaluate["lengths"]
+        done = {row["length"] for row in read_json(self.path)["rows"]}
+        return [length for length in self.evaluate["lengths"] if length not in done]
+
+
+@dataclass
+class Job:
+    """One training with everything that is to be evaluated on it."""
+
+    cfg: dict
+    run: runs.Run
+    fingerprint: str
+    cfgs: list[dict] = field(default_factory=list)  # the configurations it was made from, as given
+    cells: list[Cell] = field(default_factory=list)
+
+    @property
+    def done(self) -> bool:
+        return self.run.finished and not any(cell.missing() for cell in self.cells)
+
+    @property
+    def user_cells(self) -> list[Cell]:
+        return [cell for cell in self.cells if not cell.reference]
+
+
+def plan_jobs(cfgs: list[dict]) -> list[Job]:
+    """Distinct trainings of all configurations, in their order, each with its distinct evaluations."""
+    jobs: dict[Path, Job] = {}
+    fingerprints: dict[str, str] = {}
+    for cfg in cfgs:
+        job = _job(cfg, fingerprints)
+        job = jobs.setdefault(job.run.path, job)
+        job.cfgs.append(cfg)
+        evaluated = {key: cfg[key] for key in ("evaluate", "extension", "scale_attention", "allow_untested")}
+        _merge(job, _cells(job, resolve({**job.cfg, **evaluated})))
+    return list(jobs.values())
+
+
+def _merge(job: Job, cells: list[Cell]) -> None:
+    """Add cells to a job: one per file, with all lengths asked of it, and the user's where it is also a reference."""
+    known = {cell.path: cell for cell in job.cells}
+    for cell in cells:
+        if cell.path in known:
+            other = known[cell.path]
+            lengths = sorted({*cell.evaluate["lengths"], *other.evaluate["lengths"]})
+            cell = replace(cell, evaluate={**cell.evaluate, "lengths": lengths}, reference=cell.reference and other.reference)
+        known[cell.path] = cell
+    job.cells = list(known.values())
+
+
+def _job(cfg: dict, fingerprints: dict[str, str]) -> Job:
+    from posbench.data import fingerprint
+
+    if cfg["run"] is not None:
+        run = runs.Run(cfg["run"])
+        if not run.config.exists():
+            raise ConfigError(f"run={cfg['run']} holds no training (no config.yaml there): give a directory such as results/runs/rope-64-s0-1a2b3c4d5e.")
+        trained = run.read_config()
+        cfg = {**cfg, **{key: trained[key] for key in ("encoding", "model", "data", "train", "seed")}}
+    cfg = resolve(cfg)
+    key = repr(cfg["data"])
+    if key not in fingerprints:
+        fingerprints[key] = fingerprint(cfg["data"], cfg["cache_dir"])
+    found = fingerprints[key]
+    run_id = runs.run_id(cfg, found)
+    if cfg["run"] is not None and run_id != run.id:
+        raise ConfigError(f"run={cfg['run']} was trained on other text than its data configuration gives now (it would be {run_id}): restore the data.")
+    return Job(cfg, run if cfg["run"] is not None else runs.Run(Path(cfg["results_dir"]) / run_id), found)
+
+
+def _cells(job: Job, cfg: dict) -> list[Cell]:
+    cells = []
+    for protocol in cfg["evaluate"]["protocol"]:
+        cells.append(_cell(job, cfg, protocol, cfg["extension"], cfg["scale_attention"]))
+        if protocol == "fixed_targets":
+            # The floor every curve is read against, and the half window behind G, the proof that the model uses its context.
+            for window in (None, max(1, max(_lengths(cfg["train"])) // 2)):
+                cells.append(_cell(job, cfg, protocol, {"_target_": RECOMPUTE, "window": window}, NO_SCALE, reference=True))
+    return cells
+
+
+def _lengths(train: dict) -> list[int]:
+    return train["length"] if isinstance(train["length"], list) else [train["length"]]
+
+
+def _cell(job: Job, cfg: dict, protocol: str, extension: dict, scale: dict, reference: bool = False) -> Cell:
+    evaluation = runs.eval_id(protocol, extension, scale, cfg["evaluate"], job.run.id)
+    path = job.run.eval_path(protocol, runs.method_name(extension), runs.method_name(scale), evaluation)
+    return Cell(protocol, extension, scale, cfg["evaluate"], cfg["allow_untested"], evaluation, path, reference)

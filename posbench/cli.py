@@ -1,0 +1,163 @@
+"""The command line: Hydra composes, this module decides what runs and with which exit code.
+
+0 done (a sweep whose cells are all refused or no-ops too), 1 a job failed, 2 the user's configuration is refused,
+128 + n ended by signal n. Only hydra is imported before a job starts, so that --help, --cfg and completion are quick.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import hydra
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.plugins import Plugins
+from hydra.core.utils import JobReturn, JobStatus
+from hydra.plugins.launcher import Launcher
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+
+from posbench.errors import ConfigError, RunError
+
+CONFIGS = Path(__file__).resolve().parent.parent / "configs"
+
+
+@dataclass
+class Session:
+    """What one call of a script is doing: Hydra gives an application no way to return a code or to see a sweep whole."""
+
+    command: Callable[[list[dict], DictConfig | None], int]
+    entered: bool = False
+    code: int = 0
+    argv: list[str] = field(default_factory=list)
+
+    def execute(self, cfgs: list[dict], experiment: DictConfig | None) -> None:
+        """Run the command once for all configurations; mistakes end as one sentence."""
+        try:
+            self.code = self.command(cfgs, experiment)
+        except ConfigError as error:
+            print(f"refused: {error}", file=sys.stderr)
+            self.code = 2
+        except RunError as error:
+            print(f"failed: {error}", file=sys.stderr)
+            self.code = 1
+        except KeyboardInterrupt as interrupt:
+            self.code = 128 + (interrupt.args[0] if interrupt.args else 2)
+
+
+session: Session
+
+
+class GridLauncher(Launcher):
+    """Receives all jobs of `-m` at once, so that each training is made once however many evaluations share it."""
+
+    def setup(self, *, hydra_context, task_function, config) -> None:
+        self.loader, self.config = hydra_context.config_loader, config
+
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        session.entered = True
+        composed = [(self.loader.load_sweep_config(self.config, list(overrides)), list(overrides)) for overrides in job_overrides]
+        cfgs = []
+        experiment = None
+        try:
+            for cfg, overrides in composed:
+                experiment = cfg.experiment
+                cfgs += expand(cfg, overrides)
+        except ConfigError as error:
+            print(f"refused: {error}", file=sys.stderr)
+            session.code = 2
+        else:
+            session.execute(cfgs, experiment)
+        done = JobReturn(overrides=[], status=JobStatus.COMPLETED)
+        done.return_value = session.code
+        return [done] * len(composed)
+
+
+def expand(cfg: DictConfig, overrides: list[str]) -> list[dict]:
+    """The jobs of one composed configuration: itself, or its experiment's grid. What is typed on the command line wins.
+
+    Raises ConfigError for a grid that does not compose.
+    """
+    if not cfg.experiment.get("grid"):
+        return [plain(cfg)]
+    typed = {item.split("=", 1)[0].lstrip("+~"): item for item in overrides}
+    typed.pop("experiment", None)
+    base = OmegaConf.to_container(cfg.experiment.get("base") or {})
+    cfgs = {}
+    for block in OmegaConf.to_container(cfg.experiment.grid):
+        axes = [[(key, value) for value in (values if isinstance(values, list) else [values])] for key, values in block.items()]
+        for choice in itertools.product(*axes):
+            chosen = {key: f"{key}={_text(value)}" for key, value in {**base, **dict(choice)}.items()}
+            job = plain(_compose([f"experiment={cfg.experiment.name}", *{**chosen, **typed}.values()]))
+            cfgs[json.dumps(job, sort_keys=True)] = job
+    return list(cfgs.values())
+
+
+def _compose(overrides: list[str]) -> DictConfig:
+    loader = GlobalHydra.instance().config_loader()
+    try:
+        return loader.load_configuration(config_name="run", overrides=overrides, run_mode=RunMode.RUN)
+    except Exception as error:
+        raise ConfigError(f"The experiment's {' '.join(overrides)} does not compose: {str(error).splitlines()[0]}.") from error
+
+
+def _text(value: object) -> str:
+    return "null" if value is None else json.dumps(value).replace('"', "") if not isinstance(value, str) else value
+
+
+def plain(cfg: DictConfig) -> dict:
+    """A composed configuration as plain values, without Hydra's own part and the experiment it came from."""
+    OmegaConf.set_struct(cfg, False)
+    values = OmegaConf.to_container(OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"]), resolve=True, throw_on_missing=False)
+    experiment = values.pop("experiment")
+    values["log"]["group"] = values["log"]["group"] or experiment.get("name")
+    return values
+
+
+def run_script(command: Callable[[list[dict], DictConfig | None], int]) -> None:
+    """Compose the configuration from sys.argv and hand all its jobs to `command`; exits with the command's code."""
+    global session
+    session = Session(command)
+    _importable_config_dir()
+    Plugins.instance().register(GridLauncher)
+    ConfigStore.instance().store(group="hydra/launcher", name="posbench", node={"_target_": f"{__name__}.GridLauncher"})
+
+    @hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="run")
+    def application(cfg: DictConfig) -> None:
+        session.entered = True
+        overrides = list(HydraConfig.get().overrides.task)
+        try:
+            cfgs = expand(cfg, overrides)
+        except ConfigError as error:
+            print(f"refused: {error}", file=sys.stderr)
+            session.code = 2
+            return
+        session.execute(cfgs, cfg.experiment)
+        if HydraConfig.get().mode == RunMode.MULTIRUN and session.code:
+            # Another launcher (joblib, submitit) runs this in a process of its own and sees only exceptions.
+            raise RuntimeError(f"posbench ended with exit code {session.code}: see the lines above")
+
+    try:
+        application()
+    except SystemExit as ended:
+        if ended.code and not session.entered:
+            sys.exit(2)  # Hydra could not compose what was typed, and has said why
+        raise
+    sys.exit(session.code)
+
+
+def _importable_config_dir() -> None:
+    """--config-dir DIR (-cd) holds the user's own yamls; their classes may lie beside them."""
+    for i, argument in enumerate(sys.argv):
+        name, _, value = argument.partition("=")
+        if name in ("--config-dir", "-cd"):
+            folder = value or (sys.argv[i + 1] if i + 1 < len(sys.argv) else "")
+            if folder:
+                sys.path.insert(0, os.path.abspath(folder))

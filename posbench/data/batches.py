@@ -1,0 +1,111 @@
+"""Training batches as a pure function of (seed, step): resuming needs no state, and neither do several processes.
+
+Shape letters: B windows, T tokens, D documents, W window width, E epochs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from posbench.data.tokenfile import TokenFile
+from posbench.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Batches:
+    """Non-overlapping windows inside documents; each epoch a fresh offset per document and a fresh order, every window once.
+
+    With several `lengths` each step has one of them, drawn by (seed, step). Documents shorter than a window are skipped.
+    Raises ConfigError when none is long enough, or when a step cannot hold one window.
+    """
+
+    def __init__(self, tokens: TokenFile, lengths: list[int], tokens_per_step: int, seed: int, bos: int | None):
+        if tokens_per_step < max(lengths):
+            raise ConfigError(f"train.tokens_per_step={tokens_per_step} cannot hold one window of train.length={max(lengths)}: raise it.")
+        self.tokens, self.lengths, self.seed, self.bos = tokens, sorted(lengths), seed, bos
+        self.tokens_per_step = tokens_per_step
+        self.windows = {length: Windows(tokens, length + (bos is None), [seed, length]) for length in self.lengths}
+        self._choice = np.zeros(0, dtype=np.int64)
+
+    def length_at(self, step: int) -> int:
+        """Window length T of a step."""
+        return self.lengths[self._choices(step + 1)[step]]
+
+    def at(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """`inputs_BT`, `targets_BT`, both int64: the target is the token behind its input; with a BOS, inputs start with it."""
+        import torch
+
+        choices = self._choices(step + 1)
+        length = self.lengths[choices[step]]
+        earlier = int((choices[:step] == choices[step]).sum())
+        count = self.tokens_per_step // length
+        first_B = self.windows[length].first_tokens(earlier * count, count)
+        width = length + (self.bos is None)
+        windows_BW = torch.from_numpy(self.tokens.tokens[first_B[:, None] + np.arange(width)].astype(np.int64))
+        if self.bos is None:
+            return windows_BW[:, :-1].contiguous(), windows_BW[:, 1:].contiguous()
+        start_B1 = torch.full((count, 1), self.bos, dtype=torch.int64)
+        return torch.cat([start_B1, windows_BW[:, :-1]], dim=1), windows_BW
+
+    def _choices(self, steps: int) -> np.ndarray:
+        """Index into `lengths` of each of the first `steps` steps; drawn in blocks, so that none depends on how many were asked for."""
+        while len(self._choice) < steps:
+            block = len(self._choice) // BLOCK
+            draws = np.random.default_rng([self.seed, block]).integers(len(self.lengths), size=BLOCK)
+            self._choice = np.concatenate([self._choice, draws])
+        return self._choice[:steps]
+
+
+BLOCK = 4096
+
+
+class Windows:
+    """The endless sequence of windows of one width, epoch after epoch."""
+
+    def __init__(self, tokens: TokenFile, width: int, key: list[int]):
+        lengths_D = tokens.document_lengths()
+        long_enough = lengths_D >= width
+        if not long_enough.any():
+            raise ConfigError(
+                f"No document can fill a window of {width} tokens: the longest has {lengths_D.max()}; "
+                "choose a shorter train.length or data with longer documents."
+            )
+        self.width, self.key = width, key
+        self.starts_D = np.asarray(tokens.starts[:-1])[long_enough]
+        self.lengths_D = lengths_D[long_enough]
+        self._ends = [0]  # windows before each epoch, as far as known
+        self._order: tuple[int, np.ndarray] = (-1, np.zeros(0, dtype=np.int64))
+
+    def first_tokens(self, first: int, count: int) -> np.ndarray:
+        """Index of the first token of windows `first`, ..., `first + count - 1` of the sequence, int64 [count]."""
+        while self._ends[-1] < first + count:
+            offsets_D = self._offsets(len(self._ends) - 1)
+            self._ends.append(self._ends[-1] + int(((self.lengths_D - offsets_D) // self.width).sum()))
+        parts = []
+        while count:
+            epoch = int(np.searchsorted(self._ends, first, side="right")) - 1
+            take = min(count, self._ends[epoch + 1] - first)
+            begin = first - self._ends[epoch]
+            parts.append(self._epoch(epoch)[begin : begin + take])
+            first, count = first + take, count - take
+        return np.concatenate(parts)
+
+    def _offsets(self, epoch: int) -> np.ndarray:
+        """Tokens skipped at the start of each document [D]: below one window, and never so many that no window is left."""
+        free_D = np.minimum(self.width, self.lengths_D - self.width + 1)
+        return np.random.default_rng([*self.key, epoch, 0]).integers(free_D)
+
+    def _epoch(self, epoch: int) -> np.ndarray:
+        """First tokens of all windows of one epoch, in its order; the last epoch asked for is kept."""
+        if self._order[0] != epoch:
+            offsets_D = self._offsets(epoch)
+            counts_D = (self.lengths_D - offsets_D) // self.width
+            within = np.arange(counts_D.sum()) - np.repeat(np.cumsum(counts_D) - counts_D, counts_D)
+            first = np.repeat(self.starts_D + offsets_D, counts_D) + within * self.width
+            np.random.default_rng([*self.key, epoch, 1]).shuffle(first)
+            self._order = (epoch, first)
+        return self._order[1]

@@ -1,0 +1,73 @@
+"""A folder of books: train/, validation/ and test/, one .txt file per book; train-extra/ if asked for."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+
+from posbench.data.local import read_text
+from posbench.data.sources import SPLITS, Source, existing_path, file_digests
+from posbench.errors import ConfigError
+from posbench.files import sha256_file, sha256_json
+
+
+class Books(Source):
+    """`path` is the folder. A MANIFEST.jsonl in it gives each book's `file`, `order` and `sha256`, and identifies the collection.
+
+    `skip_test_bytes` leaves out the beginning of every test book (title page, contents) up to the next line.
+    """
+
+    def __init__(self, path: str | None, train_extra: bool, skip_test_bytes: int):
+        self.root = existing_path(path, "books")
+        self.folders = {split: [split] for split in SPLITS}
+        if train_extra:
+            self.folders["train"].append("train-extra")
+        self.skip_test_bytes = skip_test_bytes
+        for folder in sum(self.folders.values(), []):
+            if not (self.root / folder).is_dir():
+                raise ConfigError(f"data.path={path} has no {folder}/: choose a folder with train/, validation/ and test/.")
+        self.manifest = self.root / "MANIFEST.jsonl"
+
+    def fingerprint(self) -> str:
+        options = [self.folders, self.skip_test_bytes]
+        if self.manifest.exists():
+            return sha256_json([sha256_file(self.manifest), options])
+        paths = [path for folder in sum(self.folders.values(), []) for path in sorted((self.root / folder).glob("*.txt"))]
+        names = [path.relative_to(self.root).as_posix() for path in paths]
+        return sha256_json([dict(zip(names, file_digests(paths, self.memo), strict=True)), options])
+
+    def documents(self, split: str) -> Iterator[tuple[str, str]]:
+        listed = self._listed()
+        for folder in self.folders[split]:
+            found = sorted(f"{folder}/{path.name}" for path in (self.root / folder).glob("*.txt"))
+            for name in found if listed is None else listed:
+                if name.startswith(f"{folder}/"):
+                    yield name, self._text(name, split, listed[name] if listed else None)
+
+    def describe(self) -> dict:
+        return {"manifest_sha256": sha256_file(self.manifest)} if self.manifest.exists() else {}
+
+    def _listed(self) -> dict[str, str] | None:
+        """`folder/name` -> SHA-256 in the manifest's order, or None without a manifest."""
+        if not self.manifest.exists():
+            return None
+        rows = [json.loads(line) for line in self.manifest.read_text(encoding="utf-8").splitlines() if line.strip()]
+        rows.sort(key=lambda row: (row["order"] == "", row["order"] or 0, row["file"]))
+        return {"/".join(row["file"].split("/")[-2:]): row["sha256"] for row in rows}
+
+    def _text(self, name: str, split: str, digest: str | None) -> str:
+        path = self.root / name
+        if not path.is_file():
+            raise ConfigError(f"{path} is listed in {self.manifest} but does not exist: restore the book, or remove the manifest.")
+        text = read_text(path)
+        if digest and hashlib.sha256(text.encode()).hexdigest() != digest:
+            raise ConfigError(f"{path} is not the book in {self.manifest} (its SHA-256 differs): restore it, or remove the manifest.")
+        return after_line(text, self.skip_test_bytes) if split == "test" and self.skip_test_bytes else text
+
+
+def after_line(text: str, n_bytes: int) -> str:
+    """`text` from the first line that begins at or after byte `n_bytes`."""
+    content = text.encode()
+    end = content.find(b"\n", n_bytes - 1)
+    return content[end + 1 :].decode() if end >= 0 else ""

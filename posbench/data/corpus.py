@@ -1,0 +1,182 @@
+"""From a data configuration to memory-mapped tokens, built once however many processes ask."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from posbench.data.identity import content_key, fingerprint
+from posbench.data.sources import SPLITS, Source, make_source
+from posbench.data.tokenfile import TokenFile, file_record, open_split, verify_files, write_split
+from posbench.data.tokenizers import BPE_TRAIN_BYTES, Tokenizer, load_tokenizer, pretrained_file, tokenizer_name, train_bpe
+from posbench.errors import ConfigError, RunError
+from posbench.files import disk_errors, read_json, write_json
+
+BATCH_BYTES = 8 * 2**20  # text handed to the tokenizer at once: enough for its threads, little memory
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """What training and evaluation see of a data set."""
+
+    train: TokenFile
+    validation: TokenFile
+    test: TokenFile
+    fingerprint: str
+    name: str
+    tokenizer: str
+    vocab_size: int  # the BOS token included
+    bos: int | None  # the last id, when data.bos is true
+    folder: Path  # the token files, tokenizer and manifest.json
+
+
+def prepare(cfg_data: dict, cache_dir: Path | str) -> Corpus:
+    """See `posbench.data.prepare`."""
+    cache_dir = Path(cache_dir)
+    folder = cache_dir / content_key(cfg_data, cache_dir)[:24]
+    if not folder.exists():
+        with disk_errors(folder):
+            cache_dir.mkdir(parents=True, exist_ok=True)
+            with _lock(folder, cfg_data["name"]):
+                if not folder.exists():
+                    _build(cfg_data, folder)
+    return _open(cfg_data, folder, fingerprint(cfg_data, cache_dir))
+
+
+@contextlib.contextmanager
+def _lock(folder: Path, name: str) -> Iterator[None]:
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(f"{folder}.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        print(f"data: another process is preparing {name}, waiting for it", file=sys.stderr, flush=True)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _open(cfg_data: dict, folder: Path, identity: str) -> Corpus:
+    if not (folder / "manifest.json").is_file():
+        raise RunError(f"{folder}/manifest.json is missing: delete the folder {folder} and run the same command again.")
+    manifest = read_json(folder / "manifest.json")
+    verify_files(folder, manifest["files"])
+    splits = {split: open_split(folder, split, manifest["splits"][split]) for split in SPLITS}
+    size = manifest["vocab_size"]
+    bos = size if cfg_data["bos"] else None
+    return Corpus(**splits, fingerprint=identity, name=cfg_data["name"], tokenizer=manifest["tokenizer"],
+                  vocab_size=size + (bos is not None), bos=bos, folder=folder)  # fmt: skip
+
+
+def _build(cfg_data: dict, folder: Path) -> None:
+    """Write everything into a temporary folder, the manifest last, then give it its name."""
+    for left in folder.parent.glob(f".{folder.name}-*"):
+        shutil.rmtree(left, ignore_errors=True)  # of a process that was killed: the lock is ours
+    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        source = make_source(cfg_data, folder.parent)
+        held_out = _digests(source)
+        tokenizer = _make_tokenizer(cfg_data, source, held_out, temporary)
+        token_dtype = np.uint16 if tokenizer.vocab_size < 2**16 else np.uint32
+        splits = {}
+        for split in SPLITS:
+            documents = _encoded(tokenizer, _unique(source, split, held_out), _progress(f"tokenizing {cfg_data['name']}/{split}"))
+            splits[split] = write_split(temporary, split, documents, token_dtype, tokenizer.bytes_dtype)
+            if not splits[split]["documents"]:
+                raise ConfigError(f"data={cfg_data['name']} has no document in its {split} split.")
+        files = {path.name: file_record(path) for path in sorted(temporary.iterdir())}
+        name = tokenizer_name(cfg_data["tokenizer"], cfg_data["vocab_size"])
+        manifest = {"name": cfg_data["name"], "tokenizer": name, "vocab_size": tokenizer.vocab_size, "source": cfg_data["source"],
+                    "origin": source.describe(), "splits": splits, "files": files}  # fmt: skip
+        write_json(temporary / "manifest.json", manifest)
+        temporary.chmod(0o755)
+        os.replace(temporary, folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()
+
+
+def _digests(source: Source) -> dict[str, set[bytes]]:
+    """Digests of the held-out documents; a document keeps to the first of test, validation, train it appears in."""
+    return {split: {_digest(text) for _, text in source.documents(split)} for split in ("test", "validation")}
+
+
+def _unique(source: Source, split: str, held_out: dict[str, set[bytes]]) -> Iterator[tuple[str, str]]:
+    """Documents without the empty ones, exact duplicates, and those that a more protected split holds."""
+    protected = {"test": (), "validation": ("test",), "train": ("test", "validation")}[split]
+    seen: set[bytes] = set().union(*(held_out[name] for name in protected))
+    for name, text in source.documents(split):
+        digest = _digest(text)
+        if text and digest not in seen:
+            seen.add(digest)
+            yield name, text
+
+
+def _make_tokenizer(cfg_data: dict, source: Source, held_out: dict[str, set[bytes]], folder: Path) -> Tokenizer:
+    choice, size = cfg_data["tokenizer"], cfg_data["vocab_size"]
+    if choice == "bpe":
+        train_bpe(_first_bytes(_unique(source, "train", held_out)), size).model.save(str(folder / "tokenizer.json"))
+    elif choice != "bytes":
+        shutil.copyfile(pretrained_file(choice), folder / "tokenizer.json")
+    return load_tokenizer(tokenizer_name(choice, size), folder)
+
+
+def _first_bytes(documents: Iterable[tuple[str, str]]) -> Iterator[str]:
+    done, report = 0, _progress("reading text for the BPE")
+    for _, text in documents:
+        yield text
+        done += len(text.encode())
+        report(done)
+        if done >= BPE_TRAIN_BYTES:
+            return
+
+
+def _encoded(tokenizer: Tokenizer, documents: Iterable[tuple[str, str]], report: Callable) -> Iterator[tuple]:
+    """(name, ids, bytes) of each document, in order, tokenized in batches."""
+    names, texts, size, done = [], [], 0, 0
+    for name, text in documents:
+        names.append(name)
+        texts.append(text)
+        size += len(text)
+        if size >= BATCH_BYTES:
+            yield from _encode_batch(tokenizer, names, texts)
+            done += size
+            report(done)
+            names, texts, size = [], [], 0
+    yield from _encode_batch(tokenizer, names, texts)
+
+
+def _encode_batch(tokenizer: Tokenizer, names: list[str], texts: list[str]) -> Iterator[tuple]:
+    for name, text, (ids, n_bytes) in zip(names, texts, tokenizer.encode(texts), strict=True):
+        assert n_bytes.sum(dtype=np.int64) == len(text.encode()) or not len(ids), name
+        if len(ids):
+            yield name, ids, n_bytes
+
+
+def _progress(label: str, every: float = 2.0) -> Callable[[int], None]:
+    """A function that says how many bytes are done, at most once in `every` seconds and not at all for short work."""
+    last = time.monotonic()
+
+    def report(done: int) -> None:
+        nonlocal last
+        if time.monotonic() - last >= every:
+            last = time.monotonic()
+            print(f"data: {label}: {done / 1e6:.0f} MB", file=sys.stderr, flush=True)
+
+    return report

@@ -1,0 +1,80 @@
+"""Data sets of the Hugging Face hub at a pinned commit; after one preparation the token files need no network."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+from posbench.data.offline import hub_miss
+from posbench.data.sources import SPLITS, Source
+from posbench.errors import ConfigError
+from posbench.files import FULL, sha256_json
+
+
+class Hub(Source):
+    """`splits` says which rows make each split: {train: {split: HUB_SPLIT, skip: N, take: M or null}, ...}.
+
+    `revision` is a full commit hash: a branch moves, and numbers would move with it. With `stream` only the rows that are taken are
+    downloaded, and nothing is kept but the tokens. `articles` joins rows that are lines of WikiText to whole articles.
+    """
+
+    def __init__(self, repo: str, config: str | None, revision: str, splits: dict, column: str, stream: bool, articles: bool = False):
+        if not re.fullmatch(r"[0-9a-f]{40}", str(revision)):
+            raise ConfigError(
+                f"data.source.revision={revision} is not a commit hash (40 hex digits), so that the data could change: "
+                f"copy one from https://huggingface.co/datasets/{repo}/commits/main."
+            )
+        if set(splits) != set(SPLITS):
+            raise ConfigError(f"data.source.splits has {', '.join(splits)}: give exactly train, validation and test.")
+        self.repo, self.config, self.revision, self.splits = repo, config, revision, splits
+        self.column, self.stream, self.articles = column, stream, articles
+
+    def fingerprint(self) -> str:
+        return sha256_json([self.repo, self.config, self.revision, self.splits, self.column, self.articles])
+
+    def documents(self, split: str) -> Iterator[tuple[str, str]]:
+        part = self.splits[split]
+        texts = self._texts(part["split"])
+        texts = join_articles(texts) if self.articles else texts
+        stop = None if part["take"] is None else part["skip"] + part["take"]
+        for row, text in enumerate(islice(texts, part["skip"], stop), start=part["skip"]):
+            yield f"{part['split']}:{row}", text
+
+    def describe(self) -> dict:
+        return {"repo": self.repo, "revision": self.revision}
+
+    def _texts(self, hub_split: str) -> Iterator[str]:
+        from datasets import load_dataset
+
+        try:
+            rows = load_dataset(self.repo, self.config, revision=self.revision, split=hub_split, streaming=self.stream)
+            for row in rows.select_columns(self.column):
+                yield row[self.column] or ""
+        except Exception as error:  # network errors come from several libraries and share no base class
+            if isinstance(error, OSError) and error.errno in FULL:
+                raise
+            network = isinstance(error, OSError) or type(error).__module__.split(".")[0] in NETWORK
+            why = hub_miss(error) if network else (str(error).splitlines() or [type(error).__name__])[0]
+            raise ConfigError(f"{self.repo} cannot be read: {why}") from error
+
+
+NETWORK = {"httpx", "httpx2", "httpcore", "aiohttp", "fsspec"}
+HEADING = re.compile(r" = [^=].* = \n?")
+
+
+def join_articles(lines: Iterable[str]) -> Iterator[str]:
+    """Whole articles from WikiText's rows, each a line: an article begins at ` = Title = ` between two blank lines.
+
+    Text is joined unchanged, so that the bytes of the articles are those of the rows.
+    """
+    article: list[str] = []
+    blank, previous = True, None
+    for line in lines:
+        if previous is not None and blank and HEADING.fullmatch(previous) and not line.strip() and len(article) > 1:
+            yield from filter(str.strip, ["".join(article[:-1])])
+            article = article[-1:]
+        blank = previous is None or not previous.strip()
+        article.append(line)
+        previous = line
+    yield from filter(str.strip, ["".join(article)])

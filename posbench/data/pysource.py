@@ -1,0 +1,93 @@
+"""Python source of pinned wheels that are installed anyway: real text in every environment, with no download.
+
+A wheel's RECORD lists the SHA-256 of each of its files. The rows of .py files are the same wherever the wheel is installed (pip adds
+only its own rows and those of .pyc files), so a digest over them identifies the corpus in milliseconds; contents are verified when read.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import functools
+import hashlib
+import importlib.metadata
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+
+from posbench.data.sources import Source
+from posbench.errors import ConfigError
+from posbench.files import sha256_json
+
+
+class PySource(Source):
+    """`wheels` maps a package to its `version`, the digest of its `rows`, and its `split`.
+
+    `validation` lists path patterns taken out of train; `exclude` lists patterns of machine-written files left out everywhere;
+    files shorter than `min_bytes` bytes are left out too.
+    """
+
+    def __init__(self, wheels: dict, validation: list[str], exclude: list[str], min_bytes: int):
+        self.wheels, self.validation, self.exclude, self.min_bytes = wheels, validation, exclude, min_bytes
+
+    def fingerprint(self) -> str:
+        for package, pin in self.wheels.items():
+            verified_rows(package, pin["version"], pin["rows"])
+        return sha256_json([self.wheels, self.validation, self.exclude, self.min_bytes])
+
+    def documents(self, split: str) -> Iterator[tuple[str, str]]:
+        for package, pin in self.wheels.items():
+            for path, digest in verified_rows(package, pin["version"], pin["rows"]):
+                if self._split_of(path, pin["split"]) == split:
+                    content = read_verified(package, pin["version"], path, digest)
+                    if len(content) >= self.min_bytes:
+                        yield path, content.decode()
+
+    def describe(self) -> dict:
+        return {"wheels": {package: pin["version"] for package, pin in self.wheels.items()}}
+
+    def _split_of(self, path: str, split: str) -> str | None:
+        if any(fnmatchcase(path, pattern) for pattern in self.exclude):
+            return None
+        return "validation" if any(fnmatchcase(path, pattern) for pattern in self.validation) else split
+
+
+def rows_digest(rows: list[tuple[str, str]]) -> str:
+    """Hex SHA-256 over the sorted `path,hash` lines."""
+    return hashlib.sha256("".join(f"{path},{digest}\n" for path, digest in sorted(rows)).encode()).hexdigest()
+
+
+@functools.cache
+def verified_rows(package: str, version: str, expected: str) -> list[tuple[str, str]]:
+    """Sorted (path, hash) of the package's .py files from the installed wheel's RECORD.
+
+    Raises ConfigError when the wheel is missing, of another version, or lists other files than the pinned ones.
+    """
+    install = f"pip install {package}=={version}"
+    try:
+        wheel = importlib.metadata.distribution(package)
+    except importlib.metadata.PackageNotFoundError as error:
+        raise ConfigError(f"data=pysource reads {package} {version}, which is not installed: {install}") from error
+    if wheel.version != version:
+        raise ConfigError(f"data=pysource reads {package} {version}, but {wheel.version} is installed: {install}")
+    record = csv.reader((wheel.read_text("RECORD") or "").splitlines())
+    rows = sorted((row[0], row[1]) for row in record if row[0].startswith(f"{package}/") and row[0].endswith(".py"))
+    if (found := rows_digest(rows)) != expected:
+        raise ConfigError(
+            f"The installed {package} {version} is not the released wheel (its {len(rows)} .py rows hash to {found[:16]}, "
+            f"data.source.wheels.{package}.rows is {expected[:16]}): pip install --force-reinstall --no-deps {package}=={version}"
+        )
+    return rows
+
+
+def read_verified(package: str, version: str, path: str, digest: str) -> bytes:
+    """Content of one installed file. Raises ConfigError when it is missing or does not hash to its RECORD row."""
+    repair = f"pip install --force-reinstall --no-deps {package}=={version}"
+    try:
+        with open(str(importlib.metadata.distribution(package).locate_file(path)), "rb") as file:
+            content = file.read()
+    except OSError as error:
+        raise ConfigError(f"{path} of {package} {version} cannot be read ({error.strerror}): {repair}") from error
+    found = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+    if f"sha256={found}" != digest:
+        raise ConfigError(f"{path} was edited after {package} {version} was installed (sha256={found}, RECORD says {digest}): {repair}")
+    return content

@@ -1,0 +1,80 @@
+"""What a source of documents is, and how a configuration becomes one."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+
+from posbench.errors import ConfigError
+from posbench.files import read_json, sha256_file, write_json
+
+SPLITS = ("train", "validation", "test")
+
+
+class Source:
+    """Documents in three splits, always split by whole document. A user's own source needs only these methods."""
+
+    memo: Path | None = None  # where digests of local files are remembered
+
+    def fingerprint(self) -> str:
+        """Hex SHA-256 that changes when any document or split would. Quick: neither torch nor datasets."""
+        raise NotImplementedError
+
+    def documents(self, split: str) -> Iterator[tuple[str, str]]:
+        """Yield (name, text) in a fixed order. Raises ConfigError when the data is missing or not what was pinned."""
+        raise NotImplementedError
+
+    def describe(self) -> dict:
+        """What a reader of the token files' manifest should know about the origin."""
+        return {}
+
+
+def make_source(cfg_data: dict, cache_dir: Path | str | None = None) -> Source:
+    """Build the class that `source._target_` names; arguments are the other keys of `source`, and `path` where the data set has one.
+
+    `path` stands beside `source` and not in it because it is no part of what the data are. Raises ConfigError for an unknown class
+    or argument.
+    """
+    from hydra.utils import get_class
+
+    config = cfg_data["source"]
+    arguments = {key: value for key, value in config.items() if key != "_target_"}
+    if "path" in cfg_data:
+        arguments["path"] = cfg_data["path"]
+    try:
+        source_class = get_class(config["_target_"])
+        inspect.signature(source_class).bind(**arguments)
+    except (ImportError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"data.source cannot be built from {config}: {error}.") from error
+    source = source_class(**arguments)
+    source.memo = Path(cache_dir) / "digests.json" if cache_dir else None
+    return source
+
+
+def existing_path(path: str | None, choice: str) -> Path:
+    """The user's `data.path`. Raises ConfigError when it is not given or does not exist."""
+    if not path:
+        raise ConfigError(f"data={choice} needs your own files: add data.path=PATH to the command.")
+    if not Path(path).exists():
+        raise ConfigError(f"data.path={path} does not exist (relative paths start at {Path.cwd()}): correct data.path.")
+    return Path(path)
+
+
+_seen: dict[str, list] = {}  # path -> [size, mtime_ns, sha256]
+
+
+def file_digests(paths: list[Path], memo: Path | None) -> list[str]:
+    """SHA-256 of each file; a file with an unchanged size and modification time is read once, ever if `memo` is kept."""
+    if memo and memo.exists():
+        _seen.update({**read_json(memo), **_seen})
+    missed = False
+    for path in paths:
+        stat = path.stat()
+        known = _seen.get(str(path.resolve()))
+        if known is None or known[:2] != [stat.st_size, stat.st_mtime_ns]:
+            _seen[str(path.resolve())] = [stat.st_size, stat.st_mtime_ns, sha256_file(path)]
+            missed = True
+    if missed and memo:
+        write_json(memo, _seen)
+    return [_seen[str(path.resolve())][2] for path in paths]

@@ -1,0 +1,81 @@
+"""Token files: what a prepared split is on disk. Raw little-endian arrays, so that they are memory-mapped and never loaded whole.
+
+Shape letters: N tokens, D documents.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from posbench.errors import RunError
+from posbench.files import sha256_file
+
+
+@dataclass(frozen=True)
+class TokenFile:
+    """One split: `tokens` [N], `n_bytes` [N] (bytes of text behind each token), `starts` int64 [D+1], `names` (D of them)."""
+
+    tokens: np.ndarray
+    n_bytes: np.ndarray
+    starts: np.ndarray
+    names: list[str]
+
+    def document_lengths(self) -> np.ndarray:
+        """Tokens per document, int64 [D]."""
+        return np.diff(self.starts)
+
+
+ARRAYS = ("tokens", "n_bytes", "starts")
+
+
+def write_split(
+    folder: Path, split: str, documents: Iterable[tuple[str, np.ndarray, np.ndarray]], token_dtype: type, bytes_dtype: type
+) -> dict:
+    """Write one split's files from (name, ids [n], bytes [n]) and return its part of the manifest."""
+    names, starts, total_bytes = [], [0], 0
+    with open(folder / f"{split}.tokens.bin", "wb") as tokens, open(folder / f"{split}.n_bytes.bin", "wb") as n_bytes:
+        for name, ids, bytes_of in documents:
+            tokens.write(ids.astype(token_dtype).tobytes())
+            n_bytes.write(bytes_of.astype(bytes_dtype).tobytes())
+            names.append(name)
+            starts.append(starts[-1] + len(ids))
+            total_bytes += int(bytes_of.sum(dtype=np.int64))
+    np.array(starts, dtype="<i8").tofile(folder / f"{split}.starts.bin")
+    (folder / f"{split}.names.json").write_text(json.dumps(names), encoding="utf-8")
+    dtypes = {"tokens": np.dtype(token_dtype).str, "n_bytes": np.dtype(bytes_dtype).str, "starts": "<i8"}
+    return {"documents": len(names), "tokens": starts[-1], "bytes": total_bytes, "dtypes": dtypes}
+
+
+def file_record(path: Path) -> dict:
+    """Size in bytes and SHA-256 of one file, as kept in the manifest."""
+    return {"size": path.stat().st_size, "sha256": sha256_file(path)}
+
+
+def verify_files(folder: Path, records: dict[str, dict]) -> None:
+    """Compare every file with its record. Raises RunError that names the first damaged file."""
+    for name, record in records.items():
+        path = folder / name
+        if not path.is_file():
+            damage = "is missing"
+        elif (size := path.stat().st_size) != record["size"]:
+            damage = f"has {size} bytes, {record['size']} were written"
+        elif sha256_file(path) != record["sha256"]:
+            damage = "is damaged (its SHA-256 changed)"
+        else:
+            continue
+        raise RunError(f"The token file {path} {damage}: delete the folder {folder} and run the same command again.")
+
+
+def open_split(folder: Path, split: str, record: dict) -> TokenFile:
+    """Memory-map one split whose files were verified."""
+    arrays = {}
+    for name in ARRAYS:
+        path = folder / f"{split}.{name}.bin"
+        dtype = np.dtype(record["dtypes"][name])
+        arrays[name] = np.memmap(path, dtype=dtype, mode="r") if path.stat().st_size else np.zeros(0, dtype=dtype)
+    return TokenFile(names=json.loads((folder / f"{split}.names.json").read_text(encoding="utf-8")), **arrays)

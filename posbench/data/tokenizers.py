@@ -1,0 +1,183 @@
+"""Text to tokens, with the exact number of bytes of text behind every token, so that bits per byte compare across tokenizers.
+
+`bytes`: the 256 byte values. `bpe`: byte-level BPE trained on the training split. Anything else: a pretrained tokenizer, by the path of
+a tokenizer.json (or its folder), or by its hub name, with `@commit` behind it to pin one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from posbench.errors import ConfigError
+from posbench.files import sha256_file
+
+if TYPE_CHECKING:
+    import tokenizers
+
+BPE_TRAIN_BYTES = 64 * 2**20  # the first documents of the training split up to this size teach the BPE
+
+Pieces = tuple[np.ndarray, np.ndarray]  # ids and bytes per token, both [n]
+
+
+def tokenizer_name(tokenizer: str, vocab_size: int) -> str:
+    """The name in result rows: `bytes`, `bpe-1024`, the hub name, or a file's name with its digest."""
+    if tokenizer == "bpe":
+        return f"bpe-{vocab_size}"
+    if not Path(tokenizer).exists():
+        return tokenizer
+    file = pretrained_file(tokenizer)
+    return f"{file.parent.resolve().name if file.stem == 'tokenizer' else file.stem}-{sha256_file(file)[:8]}"
+
+
+def tokenizer_identity(tokenizer: str, vocab_size: int) -> list:
+    """What decides the tokens, besides the text. Raises ConfigError for an impossible size or a tokenizer that cannot be found."""
+    if tokenizer == "bytes":
+        return ["bytes"]
+    if tokenizer == "bpe":
+        if not 257 <= vocab_size <= 2**20:
+            raise ConfigError(f"data.vocab_size={vocab_size} cannot hold a byte-level BPE: choose 257 or more (256 bytes plus merges).")
+        return ["bpe", vocab_size, BPE_TRAIN_BYTES]
+    return ["pretrained", sha256_file(pretrained_file(tokenizer))]
+
+
+def pretrained_file(tokenizer: str) -> Path:
+    """Path of the tokenizer.json that `tokenizer` names; downloaded once when it is a hub name.
+
+    Raises ConfigError when it is neither here nor to be had.
+    """
+    local = Path(tokenizer) / "tokenizer.json" if Path(tokenizer).is_dir() else Path(tokenizer)
+    if local.is_file():
+        return local
+    if tokenizer.endswith(".json") or Path(tokenizer).is_absolute() or Path(tokenizer).exists():
+        raise ConfigError(f"data.tokenizer={tokenizer}: there is no file {local}: correct the path, or choose bytes, bpe or a hub name.")
+    from huggingface_hub import hf_hub_download, try_to_load_from_cache
+
+    repository, _, revision = tokenizer.partition("@")
+    try:
+        cached = try_to_load_from_cache(repository, "tokenizer.json", revision=revision or None)
+        return Path(cached if isinstance(cached, str) else hf_hub_download(repository, "tokenizer.json", revision=revision or None))
+    except Exception as error:  # the hub's own errors share no base class
+        from posbench.data.offline import hub_miss
+
+        raise ConfigError(
+            f"data.tokenizer={tokenizer} is neither bytes, bpe, a file or folder with a tokenizer.json, nor a hub name that answers: "
+            + hub_miss(error)
+        ) from error
+
+
+class ByteTokenizer:
+    """Every byte of the UTF-8 text is a token."""
+
+    vocab_size = 256
+    bytes_dtype = np.uint8
+
+    def encode(self, texts: list[str]) -> list[Pieces]:
+        """(ids, bytes per token) of each text."""
+        ids = [np.frombuffer(text.encode(), dtype=np.uint8) for text in texts]
+        return [(n, np.ones(len(n), dtype=np.uint8)) for n in ids]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of the ids."""
+        return np.asarray(ids, dtype=np.uint8).tobytes().decode(errors="replace")
+
+
+class BPETokenizer:
+    """Byte-level BPE: a token's string has one letter per byte, so its length is its bytes."""
+
+    def __init__(self, model: tokenizers.Tokenizer):
+        self.model = model
+        self.vocab_size = model.get_vocab_size()
+        lengths = np.zeros(max(model.get_vocab(with_added_tokens=True).values()) + 1, dtype=np.int64)
+        for token, index in model.get_vocab(with_added_tokens=True).items():
+            lengths[index] = len(token)
+        self.bytes_dtype = np.uint8 if lengths.max() < 256 else np.uint16
+        self.lengths_V = lengths.astype(self.bytes_dtype)
+
+    def encode(self, texts: list[str]) -> list[Pieces]:
+        """(ids, bytes per token) of each text."""
+        ids = [np.array(encoding.ids, dtype=np.int64) for encoding in self.model.encode_batch_fast(texts, add_special_tokens=False)]
+        return [(n, self.lengths_V[n]) for n in ids]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of the ids."""
+        return self.model.decode(list(ids))
+
+
+class PretrainedTokenizer:
+    """Any tokenizer.json; bytes are counted through offsets into the original text.
+
+    A token owns the original text from the end of the token before it to its own end, so text that a tokenizer drops (white space, say)
+    counts with the token behind it, and a character made of several tokens with the first of them: bytes always sum to the document's.
+    Where a normalizer changes the text (lower case, NFKC) the model predicts the changed text, but bytes are those of the original:
+    bits per byte are then not comparable with a lossless tokenizer's.
+    """
+
+    bytes_dtype = np.uint16
+
+    def __init__(self, model: tokenizers.Tokenizer):
+        model.no_truncation()
+        model.no_padding()
+        self.model = model
+        self.vocab_size = model.get_vocab_size()
+
+    def encode(self, texts: list[str]) -> list[Pieces]:
+        """(ids, bytes per token) of each text."""
+        return [
+            (np.array(encoding.ids, dtype=np.int64), owned_bytes(text, encoding.offsets))
+            for text, encoding in zip(texts, self.model.encode_batch(texts, add_special_tokens=False), strict=True)
+        ]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of the ids, as far as the tokenizer keeps it."""
+        return self.model.decode(list(ids))
+
+
+def owned_bytes(text: str, offsets: list[tuple[int, int]]) -> np.ndarray:
+    """Bytes of the original text that each token owns, [n]; `offsets` are in characters."""
+    if not offsets:
+        return np.zeros(0, dtype=np.uint16)
+    widths = np.array([0, *map(len, map(str.encode, text))]) if not text.isascii() else np.r_[0, np.ones(len(text), dtype=np.int64)]
+    ends = np.maximum.accumulate([end for _, end in offsets])
+    ends[-1] = len(text)
+    owned = np.diff(np.cumsum(widths)[ends], prepend=0)
+    if owned.max() >= 2**16:
+        raise ConfigError(f"This tokenizer drops {owned.max()} bytes of text in a row: choose another data.tokenizer, or bytes.")
+    return owned.astype(np.uint16)
+
+
+Tokenizer = ByteTokenizer | BPETokenizer | PretrainedTokenizer
+
+
+def load_tokenizer(name: str, folder: Path) -> Tokenizer:
+    """The tokenizer of a prepared corpus, from the tokenizer.json in its folder. Raises ConfigError when that file is none."""
+    import tokenizers
+
+    if name == "bytes":
+        return ByteTokenizer()
+    try:
+        model = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    except Exception as error:  # the library raises a bare Exception
+        raise ConfigError(f"data.tokenizer={name} is not a file that the tokenizers library reads ({error}): choose another.") from error
+    return BPETokenizer(model) if name.startswith("bpe-") else PretrainedTokenizer(model)
+
+
+def train_bpe(texts: Iterable[str], vocab_size: int) -> BPETokenizer:
+    """Train a byte-level BPE; the same texts give the same tokenizer. Raises ConfigError when they are too few for `vocab_size`."""
+    import tokenizers
+    from tokenizers import decoders, models, pre_tokenizers, trainers
+
+    model = tokenizers.Tokenizer(models.BPE())
+    model.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    model.decoder = decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    model.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=vocab_size, initial_alphabet=alphabet, show_progress=False))
+    if model.get_vocab_size() < vocab_size:
+        raise ConfigError(
+            f"The training split is too small for data.vocab_size={vocab_size}: it gives {model.get_vocab_size()} tokens; "
+            "lower data.vocab_size or choose data.tokenizer=bytes."
+        )
+    return BPETokenizer(model)

@@ -1,0 +1,40 @@
+"""ALiBi: head h adds -m_h (i - j) to the scaled score of query i and key j; the slopes m_h are fixed.
+
+Press, Smith, Lewis 2021, arXiv 2108.12409. H heads, H a power of two: m_h = 2^(-8h/H), h = 1..H. Otherwise, with C the power of two
+below H: the C slopes of a C-head model, then every second slope (1st, 3rd, ...) of a 2C-head model until H are filled.
+The bias has rank two, (-m_h i) 1 + m_h j, so it enters a fused kernel as extra columns of q and k and no [T, T] matrix exists.
+Positions are counted from the middle of the text, which halves the magnitude that has to cancel and changes no score.
+"""
+
+import torch
+from torch import Tensor
+
+from posbench.geometry import Shape, Trait
+from posbench.interfaces import Encoding
+
+
+def slopes(n_head: int) -> list[float]:
+    """The slope of each head, in the paper's order."""
+    power = 2 ** (n_head.bit_length() - 1)
+    regular = [2.0 ** (-8 * h / power) for h in range(1, power + 1)]
+    between = [2.0 ** (-4 * h / power) for h in range(1, 2 * power, 2)]
+    return regular + between[: n_head - power]
+
+
+class Alibi(Encoding):
+    """Linear biases on distance; no parameters."""
+
+    traits = Trait.COORDINATE | Trait.RELATIVE | Trait.UNBOUNDED
+    tested_with = frozenset({"pi", "window"})
+
+    def __init__(self, shape: Shape):
+        super().__init__(shape)
+        self.register_buffer("slope_H", torch.tensor(slopes(shape.n_head)), persistent=False)
+
+    def columns(self, q_pos_T: Tensor, k_pos_T: Tensor, row_constant: bool) -> tuple[Tensor, Tensor]:
+        middle = k_pos_T[len(k_pos_T) // 2]
+        q_T, k_T = (q_pos_T - middle).float(), (k_pos_T - middle).float()
+        slope_HT = self.slope_H[:, None].expand(-1, len(q_T))
+        if not row_constant:
+            return slope_HT[..., None], k_T[..., None]
+        return torch.stack((-slope_HT * q_T, slope_HT), dim=-1), torch.stack((torch.ones_like(k_T), k_T), dim=-1)

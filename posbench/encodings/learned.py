@@ -1,0 +1,34 @@
+"""Learned absolute positions: x_t += P[t], P trainable, train_len x d_model.
+
+Devlin et al. 2018, arXiv 1810.04805; Radford et al. 2019 (GPT-2). There is no row beyond train_len - 1, so longer inputs are refused
+(`beyond: refuse`) or all use the last row (`beyond: clamp`, a baseline and not a method of anyone's).
+Between rows the table is read by linear interpolation, so that PI (coordinates t / s < train_len) is defined;
+the last 1 - 1/s of a step beyond the last row holds that row.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from posbench.errors import ConfigError
+from posbench.geometry import Shape, Spectrum, Trait
+from posbench.interfaces import Encoding
+
+
+class Learned(Encoding):
+    """A table of train_len rows. Raises ConfigError when `beyond` is neither refuse nor clamp."""
+
+    tested_with = frozenset({"pi", "log_n"})
+
+    def __init__(self, shape: Shape, beyond: str = "refuse", init_std: float = 0.02):
+        super().__init__(shape)
+        if beyond not in ("refuse", "clamp"):
+            raise ConfigError(f"encoding.beyond={beyond} is unknown: choose refuse or clamp.")
+        self.traits = Trait.COORDINATE | (Trait.UNBOUNDED if beyond == "clamp" else Trait(0))
+        self.weight = nn.Parameter(torch.randn(shape.train_len, shape.d_model) * init_std)
+
+    def embed(self, pos_T: Tensor, spectrum: Spectrum | None) -> Tensor:
+        pos_T = pos_T.clamp(0, len(self.weight) - 1)
+        low_T = pos_T.floor().long()
+        high_T = (low_T + 1).clamp(max=len(self.weight) - 1)
+        part_T1 = (pos_T - low_T).float().unsqueeze(-1)
+        return torch.lerp(self.weight[low_T], self.weight[high_T], part_T1)

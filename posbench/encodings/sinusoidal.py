@@ -1,0 +1,35 @@
+"""Sinusoidal absolute positions: x_t += g P[t], P[t, 2c] = sin(t w_c), P[t, 2c+1] = cos(t w_c), w_c = base^(-2c / d_model).
+
+Vaswani et al. 2017, arXiv 1706.03762. Deviation: the paper adds P to sqrt(d_model) times the embedding; here the embedding is left
+alone and P has one learned gain g, d_model^-0.5 at the start (the same ratio of the two, and it may move).
+"""
+
+import torch
+from torch import Tensor, nn
+
+from posbench.errors import ConfigError
+from posbench.geometry import Shape, Spectrum, Trait
+from posbench.interfaces import Encoding
+
+
+class Sinusoidal(Encoding):
+    """Sines and cosines of the coordinate. Raises ConfigError for an odd d_model."""
+
+    traits = Trait.COORDINATE | Trait.SPECTRUM | Trait.UNBOUNDED
+    tested_with = frozenset({"pi", "ntk", "log_n"})
+
+    def __init__(self, shape: Shape, base: float = 10000.0):
+        super().__init__(shape)
+        if shape.d_model % 2:
+            raise ConfigError(f"encoding=sinusoidal pairs sines with cosines, and model.d_model={shape.d_model} is odd: make it even.")
+        self.base = base
+        self.gain = nn.Parameter(torch.tensor(shape.d_model**-0.5))
+
+    def spectrum(self) -> Spectrum:
+        channel_F = torch.arange(0, self.shape.d_model, 2, dtype=torch.float64)
+        return Spectrum(self.base ** (-channel_F / self.shape.d_model), self.base, self.shape.d_model)
+
+    def embed(self, pos_T: Tensor, spectrum: Spectrum) -> Tensor:
+        angle_TF = torch.outer(pos_T.cpu(), spectrum.freq_F)
+        wave_TC = torch.stack((angle_TF.sin(), angle_TF.cos()), dim=-1).flatten(1)
+        return self.gain * wave_TC.to(self.gain)

@@ -1,0 +1,119 @@
+"""Scoring: one extension and one scale, applied to chosen windows at each length, written as rows and per-target losses.
+
+Letters: N windows, S targets per window, L tokens fed, R scored rows, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from posbench.config import EvaluateConfig
+from posbench.data.corpus import Corpus
+from posbench.errors import ConfigError
+from posbench.geometry import Span
+from posbench.gpt import GPT
+from posbench.interfaces import Extension, ScaleAttention
+from posbench.memory import Peak
+from posbench.plan import Plan, make_plan
+from posbench.windows import Windows, choose
+
+HEAD_ROWS = 4096  # rows that pass the output head at once
+
+
+@dataclass
+class Evaluation:
+    """What a protocol has at hand. `progress(n)` is told of every n tokens read by the model."""
+
+    model: GPT
+    corpus: Corpus
+    extension: Extension
+    scale: ScaleAttention
+    config: EvaluateConfig
+    device: str
+    progress: Callable[[int], None] = lambda n: None
+
+    @property
+    def train_len(self) -> int:
+        return self.model.encoding.shape.train_len
+
+    def span(self, length: int) -> Span:
+        return Span(self.train_len, length, self.extension.target_len(length))
+
+    @cached_property
+    def windows(self) -> Windows:
+        file = getattr(self.corpus, self.config.split)
+        return choose(file, self.config.max_length, self.config.windows, self.config.targets, self.config.seed)
+
+    def plan(self, length: int) -> Plan:
+        """The geometry of `length` tokens; a dynamic method takes its one factor from it."""
+        return make_plan(self.model.encoding, self.extension, self.scale, length=length, device=self.device)
+
+    @torch.inference_mode()
+    def score(self, plan: Plan, last_N: np.ndarray, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
+        """nll and correctness [N, n_rows] of the tokens that end at last_N, each predicted from a feed of plan.length tokens before last_N."""
+        tokens, length = self.windows.file.tokens, plan.length
+        rows_R = torch.arange(length - n_rows, length, device=self.device)
+        batch = max(1, self.config.batch_tokens // length)
+        nlls, corrects = [], []
+        for start in range(0, len(last_N), batch):
+            index_NL = last_N[start : start + batch, None] + np.arange(-length, 1)
+            text_NL = torch.from_numpy(tokens[index_NL].astype(np.int64)).to(self.device)
+            feed_NL = text_NL[:, :-1].clone()
+            if self.corpus.bos is not None:
+                feed_NL[:, 0] = self.corpus.bos
+            with torch.autocast(torch.device(self.device).type, torch.bfloat16, enabled=self.config.dtype == "bf16"):
+                hidden_NRC = self.model.hidden(feed_NL, plan, rows_R)
+                nll_NR, correct_NR = self._read(hidden_NRC, text_NL[:, -n_rows:])
+            nlls.append(nll_NR.cpu().numpy())
+            corrects.append(correct_NR.cpu().numpy())
+            self.progress(feed_NL.numel())
+        return np.concatenate(nlls), np.concatenate(corrects)
+
+    def _read(self, hidden_NRC: Tensor, target_NR: Tensor) -> tuple[Tensor, Tensor]:
+        nlls, corrects = [], []
+        targets = target_NR.flatten().split(HEAD_ROWS)
+        for hidden_RC, target_R in zip(hidden_NRC.flatten(0, 1).split(HEAD_ROWS), targets, strict=True):
+            logits_RV = self.model.lm_head(hidden_RC).float()
+            nlls.append(torch.nn.functional.cross_entropy(logits_RV, target_R, reduction="none"))
+            corrects.append(logits_RV.argmax(-1) == target_R)
+        return torch.cat(nlls).view_as(target_NR), torch.cat(corrects).view_as(target_NR)
+
+    def max_distance(self, plan: Plan) -> float | None:
+        """The largest coordinate distance between a query and a key it sees."""
+        if not plan.layers[0].encoding.traits:
+            return None
+        farthest = [
+            (band.q_pos_T - band.k_pos_T[band.first_T.clamp(max=plan.length - 1)])[band.seen_T > 0]
+            for layer in plan.layers
+            for band in layer.bands
+        ]
+        return max(float(distance_T.max()) for distance_T in farthest if len(distance_T))
+
+
+def protocol(name: str) -> type:
+    """The evaluator of a protocol: class FixedTargets of posbench.evaluators.fixed_targets. Raises ConfigError for an unknown one."""
+    import pkgutil
+
+    from posbench import evaluators
+
+    known = [module.name for module in pkgutil.iter_modules(evaluators.__path__)]
+    if name not in known:
+        raise ConfigError(f"evaluate.protocol={name} is unknown: choose from {', '.join(known)}.")
+    module = importlib.import_module(f"posbench.evaluators.{name}")
+    return getattr(module, "".join(part.title() for part in name.split("_")))
+
+
+def measured(call: Callable[[], dict], device: str) -> dict:
+    """What `call` returns, with `seconds` and `peak_mib`."""
+    with Peak(device) as peak:
+        began = time.perf_counter()
+        values = call()
+        return {**values, "seconds": time.perf_counter() - began, "peak_mib": peak.mib()}

@@ -1,0 +1,60 @@
+"""by_position: the loss against the position in one long window; it shows where a method breaks.
+
+Each window of L tokens is read once and every token scored; a row holds the positions p (tokens of context) above the row before it and
+up to its own: every position up to 8, then four bins per doubling. A dynamic method uses the factor of L throughout, so the
+curve of L is not made of the losses of shorter runs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from posbench.errors import ConfigError
+from posbench.evaluate import Evaluation, measured
+from posbench.statistics import clustered_mean
+
+
+class ByPosition:
+    """Rows, one for each bin of positions of each length."""
+
+    def __init__(self, evaluation: Evaluation):
+        span = evaluation.span(max(evaluation.config.lengths))
+        if evaluation.extension.crop(span) is not None:
+            raise ConfigError(
+                "evaluate.protocol=by_position reads one long text, which extension=recompute_window never does: use evaluate.protocol=[fixed_targets]."
+            )
+        self.evaluation = evaluation
+
+    def run(self, length: int) -> tuple[list[dict], dict[str, np.ndarray]]:
+        """Values of the rows of one length; arrays nll and correct [N, L], column p - 1 for p tokens of context."""
+        evaluation, windows = self.evaluation, self.evaluation.windows
+        plan, arrays = evaluation.plan(length), {}
+
+        def call() -> dict:
+            nll_NL, correct_NL = evaluation.score(plan, windows.last_N, length)
+            arrays.update(nll=nll_NL.astype(np.float32), correct=correct_NL)
+            return {"sem_unit": "document", "max_distance": evaluation.max_distance(plan)}
+
+        shared = measured(call, evaluation.device)
+        token_NL = windows.last_N[:, None] + np.arange(1 - length, 1)
+        bytes_NL = np.asarray(windows.file.n_bytes)[token_NL]
+        rows, edges = [], bins(length)
+        for low, high in zip([0, *edges[:-1]], edges, strict=True):
+            nll = arrays["nll"][:, low:high]
+            mean, sem, n_units = clustered_mean(nll.ravel().astype(np.float64), np.repeat(windows.document_N, high - low))
+            values = {"position": high, "nll": mean, "nll_sem": sem, "n_units": n_units, "n_targets": nll.size}
+            rows.append(
+                {**shared, **values, "n_bytes": int(bytes_NL[:, low:high].sum()), "accuracy": float(arrays["correct"][:, low:high].mean())}
+            )
+        return rows, arrays
+
+    def shared(self) -> dict[str, np.ndarray]:
+        """Arrays [N] that all lengths share."""
+        windows = self.evaluation.windows
+        return {"document": windows.document_N, "offset": windows.offset_NS()[:, -1]}
+
+
+def bins(length: int) -> list[int]:
+    """Upper edges: 1..8, then four per doubling, then `length`."""
+    edges = list(range(1, 9)) + [round(8 * 2 ** (k / 4)) for k in range(1, 4 * 40)]
+    return [edge for edge in edges if edge < length] + [length]

@@ -1,0 +1,38 @@
+"""Leaky ReRoPE: distances are exact up to a window w and grow at 1/k of their pace beyond it, w + (i - j - w) / k.
+
+Su 2023 (kexue.fm/archives/9708, bojone/rerope). Near band: query i, key j. Far band (i - j >= w): query at (i + w (k - 1)) / k,
+key at j / k. k = 1 is no change, k to infinity is ReRoPE. Defaults: w = train_len / 2, and the smallest k whose largest
+distance was seen in training, w + (target_len - 1 - w) / k <= train_len - 1; the authors write k = 16 for a factor of 8.
+Deviation: log-n is a separate switch (see rerope).
+"""
+
+from posbench.errors import ConfigError
+from posbench.geometry import Band, Span, Trait
+from posbench.interfaces import ScaledExtension, window_size
+
+
+class LeakyRerope(ScaledExtension):
+    """Two bands: near as trained, far compressed. Raises ConfigError for k below 1."""
+
+    needs = Trait.COORDINATE | Trait.RELATIVE
+    tested_with = frozenset({"rope"})
+
+    def __init__(self, window: int | None = None, k: float | None = None, mode: str = "dynamic", target_len: int | None = None):
+        super().__init__(mode, target_len)
+        if k is not None and k < 1:
+            raise ConfigError(f"extension.k={k} must be at least 1.")
+        self.window, self.k = window, k
+
+    def bands(self, span: Span) -> tuple[Band, ...]:
+        w = window_size(self.window, span.train_len // 2)
+        k = self.k
+        if k is None:
+            if w >= span.train_len - 1:
+                raise ConfigError(
+                    f"extension.window={w} leaves no trained distance below train_len={span.train_len} to compress into: "
+                    f"choose a window below {span.train_len - 1}, or give extension.k."
+                )
+            k = max(1.0, (span.target_len - 1 - w) / (span.train_len - 1 - w))
+        near = Band(first=lambda i: i - w + 1)
+        far = Band(last=lambda i: i - w, q=lambda i: (i + w * (k - 1)) / k, k=lambda j: j / k)
+        return near, far

@@ -1,0 +1,9 @@
+"""Direct extrapolation: the trained rule, applied beyond its training length. The baseline of every curve."""
+
+from posbench.interfaces import ANY, Extension
+
+
+class NoExtension(Extension):
+    """Changes nothing."""
+
+    tested_with = ANY

@@ -1,0 +1,27 @@
+"""ReRoPE: distances are exact up to a window w and constant beyond it, min(i - j, w).
+
+Su 2023 (kexue.fm/archives/9708, bojone/rerope). Near band: query i, key j. Far band (i - j >= w): query at w, key at 0.
+Defaults: w = train_len / 2 (the authors use 1/8 to 1/2). Deviation: the authors' patch always multiplies q by log-n; here
+that is scale_attention=log_n.
+"""
+
+import torch
+
+from posbench.geometry import Band, Span, Trait
+from posbench.interfaces import Extension, window_size
+
+
+class Rerope(Extension):
+    """Two bands: near as trained, far at one constant distance."""
+
+    needs = Trait.COORDINATE | Trait.RELATIVE
+    tested_with = frozenset({"rope"})
+
+    def __init__(self, window: int | None = None):
+        self.window = window
+
+    def bands(self, span: Span) -> tuple[Band, ...]:
+        w = window_size(self.window, span.train_len // 2)
+        near = Band(first=lambda i: i - w + 1)
+        far = Band(last=lambda i: i - w, q=lambda i: torch.full_like(i, w), k=torch.zeros_like)
+        return near, far

@@ -1,0 +1,21 @@
+"""Sliding window: a query sees the last w keys, itself included; w = train_len unless set.
+
+As in Beltagy et al. 2020, arXiv 2004.05150 (causal form). Deeper layers still reach back layers x w tokens: this is a
+mask, not the floor that recompute_window measures.
+"""
+
+from posbench.geometry import Band, Span
+from posbench.interfaces import Extension, window_size
+
+
+class Window(Extension):
+    """One band with a moving start."""
+
+    tested_with = frozenset({"rope", "none"})
+
+    def __init__(self, window: int | None = None):
+        self.window = window
+
+    def bands(self, span: Span) -> tuple[Band, ...]:
+        w = window_size(self.window, span.train_len)
+        return (Band(first=lambda i: i - w + 1),)

@@ -1,0 +1,198 @@
+"""One training and its evaluations, in a process of their own: a kill or a lack of memory ends this job and no other.
+
+`python -m posbench.job SPEC` reads {"cfgs": [...], "wait": bool} from SPEC and writes {"outcomes": [...]} to SPEC.outcome; sweep.py is its caller.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from posbench import provenance, rows, runs
+from posbench.build import load_model, make, make_encoding, make_model, pick_device
+from posbench.cells import BUSY, Cell, Job, Outcome, plan_jobs
+from posbench.compat import Verdict, check
+from posbench.config import typed
+from posbench.data import prepare
+from posbench.data.corpus import Corpus
+from posbench.errors import ConfigError, RunError
+from posbench.evaluate import Evaluation, protocol
+from posbench.files import atomic_path, read_json, write_json
+from posbench.gpt import GPT
+from posbench.plan import make_plan
+from posbench.progress import Progress
+from posbench.recorder import Recorder
+from posbench.signals import Stopped
+from posbench.train import fit
+from posbench.windows import choose
+
+
+def run_job(job: Job, wait: bool = False) -> list[Outcome]:
+    """Train if missing, evaluate what is missing; returns what became of each cell the user asked for.
+
+    Raises Busy when another process works on the run (unless `wait`), ConfigError and RunError for the whole job.
+    """
+    encoding = make_encoding(job.cfg)
+    outcomes: dict[Path, Outcome] = {}
+    legal: dict[Cell, Verdict] = {}
+    for cell in job.cells:
+        protocol(cell.protocol)
+        try:
+            verdict = check(encoding, make(cell.extension), make(cell.scale_attention), cell.evaluate["lengths"], cell.allow_untested)
+        except ConfigError as error:
+            outcomes[cell.path] = Outcome(cell.label, "refused", str(error))
+            continue
+        if verdict.noop:
+            outcomes[cell.path] = Outcome(cell.label, "noop", verdict.noop)
+        else:
+            legal[cell] = verdict
+    if any(not cell.reference for cell in legal):
+        with job.run.lock(wait):
+            fresh = _train_and_evaluate(job, legal)
+        outcomes |= {cell.path: Outcome(cell.label, "done" if cell in fresh else "exists") for cell in legal}
+    return [outcomes[cell.path] for cell in job.user_cells]
+
+
+def _train_and_evaluate(job: Job, legal: dict[Cell, Verdict]) -> list[Cell]:
+    missing = [cell for cell in legal if cell.missing()]
+    if job.run.finished and not missing:
+        return []
+    device = pick_device(job.cfg["device"])
+    corpus = prepare(job.cfg["data"], job.cfg["cache_dir"])
+    for cell in legal:
+        # Before the training: a length that no document has must not cost one.
+        config = typed("evaluate", cell.evaluate)
+        choose(getattr(corpus, config.split), config.max_length, config.windows, config.targets, config.seed)
+    recorder = Recorder(job.run, typed("log", job.cfg["log"]), job.cfg, "evaluate" if job.run.finished else "train")
+    ok = False
+    try:
+        model = load_model(job.run, job.cfg, corpus.vocab_size, device) if job.run.finished else _train(job, corpus, device, recorder)
+        total = sum(len(cell.missing()) for cell in missing)
+        with Progress(total, "evaluate", "lengths") as progress:
+            for cell in missing:
+                recorder.rows(_evaluate(job, model.eval(), corpus, cell, legal[cell], device, progress))
+        ok = True
+    finally:
+        recorder.finish(ok)
+    return missing
+
+
+def _train(job: Job, corpus: Corpus, device: str, recorder: Recorder) -> GPT:
+    model = make_model(job.cfg, corpus.vocab_size).to(device)
+    n_parameters = sum(parameter.numel() for parameter in model.parameters())
+    job.run.write_config(job.cfg)
+    job.run.write_provenance(provenance.collect(job.cfg["seed"], device, job.fingerprint, n_parameters))
+    print(f"training {job.run.id}: {n_parameters:,} parameters on {device}", file=sys.stderr, flush=True)
+
+    def plan_for(length: int):
+        return make_plan(model.encoding, length=length, device=device)
+
+    fit(
+        model,
+        corpus,
+        typed("train", job.cfg["train"]),
+        seed=job.cfg["seed"],
+        device=device,
+        run=job.run,
+        recorder=recorder,
+        plan_for=plan_for,
+    )
+    return model
+
+
+def _evaluate(job: Job, model: GPT, corpus: Corpus, cell: Cell, verdict: Verdict, device: str, progress: Progress) -> list[dict]:
+    """Evaluate a cell's missing lengths and write its file anew, with those it had; returns the new rows."""
+    config = typed("evaluate", cell.evaluate)
+    evaluation = Evaluation(model, corpus, make(cell.extension), make(cell.scale_attention), config, device)
+    evaluator = protocol(cell.protocol)(evaluation)
+    arrays_path, new = cell.path.with_suffix(".npz"), []
+    old = rows.read_eval(cell.path) if cell.path.exists() else []
+    arrays = _unpack(arrays_path) if old else {}
+    for length in cell.missing():
+        values, arrays[length] = evaluator.run(length)
+        new += [rows.make_row(**_columns(job, corpus, cell, verdict, evaluation, length), **{"position": None, **value}) for value in values]
+        progress.update(1, cell=cell.label, length=length)
+    table = sorted(old + new, key=lambda row: (row["length"], row["position"] or 0))
+    with atomic_path(arrays_path) as temporary, open(temporary, "wb") as file:
+        np.savez_compressed(file, **evaluator.shared(), **_pack(arrays))
+    # The arrays first: a json without its arrays would count as done.
+    settings = {"protocol": cell.protocol, "extension": cell.extension, "scale_attention": cell.scale_attention, "evaluate": cell.evaluate}
+    write_json(cell.path, rows.eval_content(table, settings))
+    return new
+
+
+def _columns(job: Job, corpus: Corpus, cell: Cell, verdict: Verdict, evaluation: Evaluation, length: int) -> dict:
+    return {
+        "run_id": job.run.id,
+        "eval_id": cell.eval_id,
+        "encoding": runs.method_name(job.cfg["encoding"]),
+        "encoding_args": runs.method_args(job.cfg["encoding"]),
+        "extension": runs.method_name(cell.extension),
+        "extension_args": runs.method_args(cell.extension),
+        "scale_attention": runs.method_label(cell.scale_attention),
+        "trained_scale": "none",
+        "finetune": None,
+        "untested": verdict.untested,
+        "seed": job.cfg["seed"],
+        "data": corpus.name,
+        "tokenizer": corpus.tokenizer,
+        "dtype": cell.evaluate["dtype"],
+        "train_len": evaluation.train_len,
+        "length": length,
+        "target_len": evaluation.extension.target_len(length),
+        "protocol": cell.protocol,
+        "task": None,
+        "depth": None,
+        "commit": provenance.commit(),
+    }
+
+
+def _pack(arrays: dict[int, dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Arrays of all lengths as npz fields: `length`, and [n_length, ...] where lengths agree in shape, else one field for each length."""
+    lengths = sorted(arrays)
+    packed = {"length": np.array(lengths)}
+    for name in arrays[lengths[0]]:
+        found = [arrays[length][name] for length in lengths]
+        same = len({array.shape for array in found}) == 1 and found[0].ndim == 1
+        packed |= {name: np.stack(found)} if same else {f"{name}_{length}": array for length, array in zip(lengths, found, strict=True)}
+    return packed
+
+
+def _unpack(path: Path) -> dict[int, dict[str, np.ndarray]]:
+    """What `_pack` packed. Raises RunError when the file is damaged."""
+    try:
+        with np.load(path) as stored:
+            return {
+                int(length): {name: stored[name][i] if name in stored else stored[f"{name}_{length}"] for name in ("nll", "correct")}
+                for i, length in enumerate(stored["length"])
+            }
+    except Exception as error:
+        raise RunError(f"{path} is damaged ({error}): delete it with its .json, and run the same command again.") from error
+
+
+def main(spec: str) -> int:
+    """Run the job of a spec file; the exit code of the process."""
+    wanted = read_json(spec)
+    code, outcomes = 0, []
+    try:
+        (job,) = plan_jobs(wanted["cfgs"])
+        outcomes = run_job(job, wanted["wait"])
+    except runs.Busy:
+        return BUSY
+    except ConfigError as error:
+        code, outcomes = 2, [Outcome("", "refused", str(error))]
+    except RunError as error:
+        code, outcomes = 1, [Outcome("", "failed", str(error))]
+    except Stopped as stopped:
+        code = stopped.code
+    except KeyboardInterrupt:
+        code = 130
+    write_json(f"{spec}.outcome", {"outcomes": [asdict(outcome) for outcome in outcomes]})
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

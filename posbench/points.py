@@ -1,0 +1,80 @@
+"""The points of a table or a figure, and the CSV that keeps them: plot code reads nothing else."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from posbench.errors import RunError
+from posbench.files import write_atomic
+
+SECTION = ("protocol", "data", "tokenizer", "train_len")
+
+
+@dataclass(frozen=True)
+class Point:
+    """One method at one length. Losses in nats/token; `half_width` is that of the 95 % interval of `difference`."""
+
+    protocol: str
+    data: str
+    tokenizer: str
+    train_len: int
+    encoding: str
+    extension: str
+    scale_attention: str
+    untested: bool
+    length: int  # tokens fed, or the position in `window` where the protocol goes by position
+    window: int | None
+    n_seeds: int
+    n_targets: int
+    n_units: int
+    sem_unit: str
+    nll: float | None
+    bpb: float | None
+    floor: float | None  # loss with exactly train_len tokens of context
+    difference: float | None  # nll - floor: about 0 holds, above fails, below gains from what lies beyond the training length
+    half_width: float | None
+    over: str | None  # what the interval is over: "seeds", or the sem_unit where there is one seed
+    gain: float | None  # G of the encoding, mean over seeds
+    gain_lower: float | None  # the lowest of its seeds' lower 95 % bounds
+
+
+def sections(curve: Iterable[Point]) -> list[list[Point]]:
+    """Points apart by protocol, data, tokenizer and training length, which no table or figure may mix."""
+    apart: dict[tuple, list[Point]] = {}
+    for point in curve:
+        apart.setdefault(tuple(getattr(point, name) for name in SECTION), []).append(point)
+    return list(apart.values())
+
+
+def marked(lengths: Iterable[int]) -> list[int]:
+    """Lengths that get a tick or a column: all of a few, the powers of two and the last of many."""
+    lengths = sorted(set(lengths))
+    return lengths if len(lengths) <= 10 else [n for n in lengths if n & (n - 1) == 0 or n == lengths[-1]]
+
+
+def write_points(curve: list[Point], path: Path | str) -> None:
+    """Write what is drawn as CSV, so that a figure can be made again from this file alone."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([column.name for column in fields(Point)])
+    for point in curve:
+        values = [getattr(point, column.name) for column in fields(Point)]
+        writer.writerow(["" if value is None else repr(value) if isinstance(value, float) else value for value in values])
+    write_atomic(path, text.getvalue())
+
+
+READERS = {"str": str, "int": int, "float": float, "bool": lambda text: text == "True"}
+
+
+def read_points(path: Path | str) -> list[Point]:
+    """Points of a CSV. Raises RunError when it is not one."""
+    kinds = {column.name: READERS[column.type.split(" ")[0]] for column in fields(Point)}
+    try:
+        with open(path, newline="", encoding="utf-8") as lines:
+            return [Point(**{name: kinds[name](text) if text else None for name, text in row.items()}) for row in csv.DictReader(lines)]
+    except (KeyError, TypeError, ValueError) as error:
+        raise RunError(f"{path} is not a CSV of curve points ({error!r}): make it again with scripts/report.py.") from error

@@ -1,0 +1,99 @@
+"""Progress on stderr: one line that updates on a terminal, a few plain lines elsewhere."""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import sys
+import time
+from collections import deque
+
+TERMINAL_SECONDS = 0.2  # between two drawings of the line
+PLAIN_SECONDS = 5.0  # at least this long between two plain lines,
+PLAIN_SHARE = 0.1  # and at least this share of the work
+RECENT = 50  # updates that the remaining time is read from
+
+
+class Progress:
+    """Count `total` units of work: `with Progress(1000, "train", "step") as progress: progress.update(1, loss=3.2)`.
+
+    Units finished by an earlier process are told by `skip`; they count towards the share but not towards the speed.
+    """
+
+    def __init__(self, total: int, label: str, unit: str) -> None:
+        self.total, self.label, self.unit, self.done = total, label, unit, 0
+        self.terminal = sys.stderr.isatty()
+        self.began = self.last = time.monotonic()
+        self.shown_at, self.shown_done = (0.0 if self.terminal else self.began), 0
+        self.seconds_per_unit: deque[float] = deque(maxlen=RECENT)
+        self.figures: dict[str, object] = {}
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, kind: type | None, *_: object) -> None:
+        self.close(finished=kind is None)
+
+    def skip(self, n: int) -> None:
+        """`n` units were done before; the clock starts here."""
+        self.began = self.last = time.monotonic()
+        self.done = self.shown_done = self.done + n
+
+    def update(self, n: int = 1, **figures: object) -> None:
+        """`n` more units are done; `figures` are shown beside the count until they are given anew."""
+        now = time.monotonic()
+        self.done += n
+        self.figures |= figures
+        if n:
+            self.seconds_per_unit.append((now - self.last) / n)
+        self.last = now
+        if self._due(now):
+            self._show(now)
+
+    def remaining(self) -> float | None:
+        """Seconds to go by the median of recent updates, which one validation or one stalled step does not move; None before any."""
+        return statistics.median(self.seconds_per_unit) * (self.total - self.done) if self.seconds_per_unit else None
+
+    def close(self, finished: bool = True) -> None:
+        """Show the final state and release the terminal's line."""
+        if finished and not (self.terminal and self.shown_done == self.done):
+            self._show(time.monotonic(), last=True)
+        if self.terminal:
+            print(file=sys.stderr, flush=True)
+
+    def _due(self, now: float) -> bool:
+        if self.terminal:
+            return now - self.shown_at >= TERMINAL_SECONDS
+        enough = self.done - self.shown_done >= PLAIN_SHARE * self.total
+        return enough and now - self.shown_at >= PLAIN_SECONDS and self.done < self.total
+
+    def _show(self, now: float, last: bool = False) -> None:
+        self.shown_at, self.shown_done = now, self.done
+        text = self._text(now, last)
+        if self.terminal:
+            width = shutil.get_terminal_size().columns - 1
+            print(f"\r\x1b[K{text[:width]}", end="", file=sys.stderr, flush=True)
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+    def _text(self, now: float, last: bool) -> str:
+        parts = [f"{self.label} {self.done}/{self.total} {self.unit}"]
+        parts += [f"{name} {_number(value)}" for name, value in self.figures.items()]
+        left = self.remaining()
+        if last:
+            parts.append(f"took {_duration(now - self.began)}")
+        elif left is not None:
+            parts.append(f"{_duration(left)} left")
+        return "  ".join(parts)
+
+
+def _number(value: object) -> str:
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def _duration(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes:02d}m" if hours else f"{minutes}m{seconds:02d}s" if minutes else f"{seconds}s"

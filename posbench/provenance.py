@@ -1,0 +1,84 @@
+"""Where a number comes from: code, command, versions, machine, data."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import posbench
+
+PACKAGE = Path(posbench.__file__).resolve().parent
+LIBRARIES = ("torch", "numpy", "tokenizers", "datasets")
+
+
+def _git(*args: str) -> bytes | None:
+    """Output of git in the folder that holds the package, None when it fails.
+
+    GIT_* variables are dropped: inside somebody's commit hook they would point git at another repository.
+    """
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+    try:
+        return subprocess.run(("git", *args), cwd=PACKAGE.parent, env=environment, capture_output=True, check=True, timeout=30).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+@functools.cache
+def code() -> tuple[str | None, str | None]:
+    """(commit, hash of what differs from it or None when nothing does); (None, None) outside the package's own repository.
+
+    A package installed into an environment inside another project's repository is not tracked there and counts as outside.
+    """
+    if _git("ls-files", "--error-unmatch", f"{PACKAGE.name}/__init__.py") is None:
+        return None, None
+    commit = _git("rev-parse", "HEAD")
+    changed = _git("diff", "HEAD", "--binary")
+    new = _git("ls-files", "--others", "--exclude-standard", "-z")
+    if commit is None or changed is None or new is None:
+        return None, None
+    digest = hashlib.sha256(changed)
+    for name in filter(None, new.split(b"\0")):
+        path = PACKAGE.parent / os.fsdecode(name)
+        digest.update(name + (path.read_bytes() if path.is_file() else b""))
+    return commit.decode().strip(), digest.hexdigest()[:16] if changed or new else None
+
+
+def commit() -> str | None:
+    """The commit for a row: 12 hex digits, with + appended where the code was changed since; None outside git."""
+    revision, dirty = code()
+    return revision and revision[:12] + ("+" if dirty else "")
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def collect(seed: int, device: str, data_fingerprint: str, n_parameters: int) -> dict:
+    """What provenance.json holds: code, command, versions, machine, data and size of one training."""
+    import torch
+
+    revision, dirty = code()
+    return {
+        "commit": revision,
+        "dirty_diff": dirty,
+        "command": shlex.join(sys.argv),
+        "seed": seed,
+        "versions": {"python": platform.python_version(), "posbench": posbench.__version__, **{name: _version(name) for name in LIBRARIES}},
+        "platform": platform.platform(),
+        "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else device,
+        "threads": torch.get_num_threads(),
+        "data_fingerprint": data_fingerprint,
+        "n_parameters": n_parameters,
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+    }

@@ -1,0 +1,114 @@
+"""From eval files to rows.csv, curve.csv, table.md and figures; nothing is trained or evaluated here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from zipfile import BadZipFile
+
+import numpy as np
+
+from posbench.curves import Evaluation, gains, points
+from posbench.errors import RunError
+from posbench.figures import draw
+from posbench.files import write_atomic
+from posbench.points import Point, sections, write_points
+from posbench.rows import read_eval, write_csv
+from posbench.statistics import Gain
+from posbench.tables import footer, number, tables
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was found, what is missing, and where the files are."""
+
+    title: str
+    sections: list[list[Point]]
+    gain_lines: dict[str, list[str]]  # protocol -> one line per encoding and seed
+    notes: list[str]
+    files: list[Path]
+
+    def markdown(self) -> str:
+        """The whole report as Markdown."""
+        parts = [f"# {self.title}"]
+        for curve in self.sections:
+            parts += [table.markdown() for table in tables(curve)]
+            parts.append("\n".join(f"- {line}" for line in self._below(curve)))
+        return "\n\n".join(parts + self.notes) + "\n"
+
+    def table_text(self, width: int | None = None, colour: bool = False) -> str:
+        """The same for a terminal, `width` characters wide (None: as wide as the tables are), with colours where asked."""
+        from rich.console import Console
+
+        console = Console(width=width or 200, force_terminal=colour, no_color=not colour, highlight=False)
+        with console.capture() as captured:
+            for curve in self.sections:
+                for table in tables(curve):
+                    console.print(table.rich())
+                for line in self._below(curve):
+                    console.print(line, markup=False)
+            for note in self.notes:
+                console.print(note, markup=False)
+        return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
+
+    def _below(self, curve: list[Point]) -> list[str]:
+        return footer(curve) + self.gain_lines.get(curve[0].protocol, [])
+
+
+def load(path: Path | str) -> Evaluation:
+    """One eval json and the npz beside it. Raises RunError when either is damaged, or the npz speaks of other lengths."""
+    path = Path(path)
+    rows, beside = read_eval(path), path.with_suffix(".npz")
+    if not rows:
+        raise RunError(f"{path} holds no rows: delete it and evaluate again.")
+    if not beside.exists():
+        return Evaluation(rows, None)
+    try:
+        with np.load(beside, allow_pickle=False) as stored:
+            if "nll" not in stored:  # a protocol whose lengths have different targets: nothing to pair
+                return Evaluation(rows, None)
+            arrays = {name: stored[name] for name in ("length", "nll", "document", "offset")}
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
+        raise RunError(f"{beside} is damaged ({error}): delete it and {path.name}, and evaluate again.") from error
+    return Evaluation(rows, arrays)
+
+
+def build(paths: Iterable[Path | str], out_dir: Path | str, title: str, command: str) -> Report:
+    """Join the eval files that exist among `paths`, write everything to `out_dir`; `command` is what would make the missing ones.
+
+    Raises RunError when none exists or one is damaged.
+    """
+    wanted, out_dir = list(dict.fromkeys(map(Path, paths))), Path(out_dir)
+    present = [path for path in wanted if path.exists()]
+    if not present:
+        raise RunError(f"None of the {len(wanted)} evaluations of this report exists yet: make them with `{command}`.")
+    evaluations = [load(path) for path in present]
+    notes = [] if len(present) == len(wanted) else [f"{len(wanted) - len(present)} of {len(wanted)} evaluations are missing: `{command}`"]
+    curve = points(evaluations)
+    write_csv([row for evaluation in evaluations for row in evaluation.rows], out_dir / "rows.csv")
+    write_points(curve, out_dir / "curve.csv")
+    drawn = draw(out_dir / "curve.csv", out_dir, title)
+    files = [out_dir / name for name in ("rows.csv", "curve.csv", "table.md")] + drawn
+    report = Report(title, sections(curve), _gain_lines(evaluations), notes, files)
+    write_atomic(out_dir / "table.md", report.markdown())
+    return report
+
+
+def _gain_lines(evaluations: list[Evaluation]) -> dict[str, list[str]]:
+    rows = {(row["run_id"], row["protocol"]): row for evaluation in evaluations for row in evaluation.rows if row["position"] is None}
+    known = gains(evaluations)
+    lines: dict[str, list[str]] = {}
+    for (run, protocol), row in sorted(rows.items(), key=lambda item: (item[1]["encoding"], item[1]["seed"])):
+        lines.setdefault(protocol, []).append(
+            f"G {row['encoding']} seed {row['seed']}: {_gate(known.get((run, protocol)), row['train_len'])}"
+        )
+    return lines
+
+
+def _gate(found: Gain | None, train_len: int) -> str:
+    if found is None:
+        return "unknown, since recompute_window was not evaluated at both windows; gate: unknown"
+    lower = "no interval (one document)" if found.lower != found.lower else f"95 % above {number(found.lower)}"
+    half = f"{train_len // 2} -> {train_len} tokens of context bring {number(found.value)} +- {number(found.sem)} nats/token (s.e.)"
+    return f"{half}, {lower}; gate: {'ok' if found.ok else 'failed'}"

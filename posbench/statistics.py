@@ -1,0 +1,104 @@
+"""Standard errors over documents, intervals over seeds, and what a model gains from its window. numpy alone.
+
+n targets, g clusters (documents, else windows), all one-dimensional arrays.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+
+
+def clustered_mean(values: np.ndarray, clusters: np.ndarray) -> tuple[float, float, int]:
+    """(mean, standard error, number of clusters) of n values that are alike within clusters.
+
+    The mean weighs every target alike, so it is the ratio estimator sum(cluster totals) / sum(cluster sizes). With e_c the sum of
+    (value - mean) over cluster c, its variance is g / (g - 1) * sum_c e_c^2 / n^2: the ratio estimator of Cochran, Sampling Techniques
+    (3rd ed. 1977, chapters 6 and 9A), which is also the cluster-robust variance of Liang and Zeger (1986) for a regression on a
+    constant. For clusters of one size it equals the variance of the cluster means over g. The error is nan for one cluster.
+    """
+    values = np.asarray(values, dtype=np.float64)
+    if values.shape != np.shape(clusters) or values.ndim != 1 or not values.size:
+        raise ValueError(f"values {values.shape} and clusters {np.shape(clusters)} must be equally many, and at least one")
+    _, member = np.unique(clusters, return_inverse=True)
+    with np.errstate(invalid="ignore"):
+        mean = values.mean()
+        residual = np.bincount(member, weights=values - mean)
+    g = len(residual)
+    sem = math.sqrt(g / (g - 1) * float(np.square(residual).sum())) / len(values) if g > 1 else math.nan
+    return float(mean), sem, g
+
+
+def paired_difference(a: np.ndarray, b: np.ndarray, clusters: np.ndarray) -> tuple[float, float, int]:
+    """`clustered_mean` of a - b, which were measured on the same targets in the same order."""
+    if np.shape(a) != np.shape(b):
+        raise ValueError(f"a {np.shape(a)} and b {np.shape(b)} must be the same targets")
+    with np.errstate(invalid="ignore"):
+        difference = np.asarray(a, dtype=np.float64) - np.asarray(b, dtype=np.float64)
+    return clustered_mean(difference, clusters)
+
+
+def student_cdf(t: float, df: int) -> float:
+    """P(T <= t) of Student's t with a whole number of degrees of freedom, by the finite series of Abramowitz and Stegun 26.7.3-4."""
+    theta = math.atan(t / math.sqrt(df))
+    sine, cosine = math.sin(theta), math.cos(theta)
+    odd = df % 2
+    term = cosine if odd else 1.0
+    total = term if df > 1 else 0.0
+    for k in range(2 if odd else 1, df - 2, 2):
+        term *= cosine * cosine * k / (k + 1)
+        total += term
+    area = 2 / math.pi * (theta + sine * total) if odd else sine * total
+    return (1 + area) / 2
+
+
+@functools.cache
+def student_quantile(probability: float, df: int) -> float:
+    """The t with P(T <= t) = probability, for probability in (0.5, 1) and df >= 1; the normal's beyond a thousand degrees of freedom."""
+    if df > 1000:
+        return NormalDist().inv_cdf(probability)
+    low, high = 0.0, 1.0
+    while student_cdf(high, df) < probability:
+        low, high = high, 2 * high
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if student_cdf(middle, df) < probability else (low, middle)
+    return (low + high) / 2
+
+
+def student_interval(values: list[float] | np.ndarray, level: float = 0.95) -> tuple[float, float | None, int]:
+    """(mean, half width of the two-sided t interval, n) over independent values such as seeds; the half width is None for one value."""
+    values = np.asarray(values, dtype=np.float64)
+    n = len(values)
+    mean = float(values.mean())
+    if n < 2:
+        return mean, None, n
+    return mean, student_quantile((1 + level) / 2, n - 1) * float(values.std(ddof=1)) / math.sqrt(n), n
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What a model gains from the second half of its window, in nats/token."""
+
+    value: float
+    sem: float
+    lower: float
+    clusters: int
+
+    @property
+    def ok(self) -> bool:
+        """True when the model demonstrably uses its window, so that a comparison of extensions says something."""
+        return self.lower > 0
+
+
+def gain(full: np.ndarray, half: np.ndarray, clusters: np.ndarray) -> Gain:
+    """Loss with exactly train_len / 2 tokens of context (`half` [n]) minus loss with exactly train_len (`full` [n]), on the same targets.
+
+    `lower` is the lower end of the two-sided 95 % interval, Student's t with clusters - 1 degrees of freedom; nan for one cluster.
+    """
+    value, sem, g = paired_difference(half, full, clusters)
+    return Gain(value, sem, value - student_quantile(0.975, g - 1) * sem if g > 1 else math.nan, g)

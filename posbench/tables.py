@@ -1,0 +1,133 @@
+"""Tables of curve points, for the terminal and for Markdown from the same cells."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from posbench.points import Point, marked
+
+METHOD = ("encoding", "extension", "scale_attention")
+
+
+@dataclass(frozen=True)
+class Table:
+    """A heading, column names and rows of text; the first three columns name the method."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[str]]
+
+    def markdown(self) -> str:
+        """The table as Markdown."""
+        rule = [":---"] * len(METHOD) + ["---:"] * (len(self.columns) - len(METHOD))
+        return "\n".join([f"**{self.title}**", "", *("| " + " | ".join(line) + " |" for line in (self.columns, rule, *self.rows))])
+
+    def rich(self):
+        """The table for a terminal: green where a method gains, red where it fails."""
+        from rich import box
+        from rich.table import Table as RichTable
+        from rich.text import Text
+
+        table = RichTable(title=self.title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+        for index, column in enumerate(self.columns):
+            table.add_column(column, justify="left" if index < len(METHOD) else "right", no_wrap=True)
+        for row in self.rows:
+            table.add_row(*(Text(cell, style=_style(cell)) for cell in row))
+        return table
+
+
+def _style(cell: str) -> str:
+    return "green" if cell.endswith(GAINS) else "red" if cell.endswith(FAILS) else ""
+
+
+GAINS, FAILS, LEVEL = " <", " >", " ~"
+
+
+def verdict(point: Point) -> str:
+    """How the 95 % interval of the difference to the floor lies: below zero, above zero, or across it; empty where there is none."""
+    if point.difference is None or point.half_width is None:
+        return ""
+    if abs(point.difference) <= point.half_width:
+        return LEVEL
+    return GAINS if point.difference < 0 else FAILS
+
+
+def tables(curve: list[Point]) -> list[Table]:
+    """Loss, difference to the floor, perplexity and bits per byte of the points of one section."""
+    lengths = marked(point.length for point in curve)
+    cells: dict[tuple, dict[int, Point]] = {}
+    for point in curve:
+        cells.setdefault(tuple(getattr(point, name) for name in METHOD), {})[point.length] = point
+    heads = [heading(length, curve[0].train_len) for length in lengths]
+    where = f"by position in a window of {curve[0].window} tokens " if curve[0].window else ""
+    loss = Table(f"Loss {where}(nats/token)", [*METHOD, *heads], _rows(cells, lengths, lambda point: number(point.nll)))
+    result = [loss]
+    if any(point.difference is not None for point in curve):
+        title = f"Loss minus the floor, which is the loss with exactly {curve[0].train_len} tokens of context (nats/token)"
+        result.append(Table(title, [*METHOD, *heads], _rows(cells, lengths, _difference)))
+    longest = lengths[-1:]
+    rows = [
+        [*method, number(_ppl(known), 4), number(known and known.bpb)]
+        for method, known in ((_names(cell), cell.get(longest[0])) for cell in cells.values())
+    ]
+    return [*result, Table(f"At {heads[-1]} tokens", [*METHOD, "perplexity", "bits per byte"], rows)]
+
+
+def _rows(cells: dict, lengths: list[int], text) -> list[list[str]]:
+    return [[*_names(cell), *(text(cell[length]) if length in cell else "-" for length in lengths)] for cell in cells.values()]
+
+
+def _names(cell: dict[int, Point]) -> list[str]:
+    first = next(iter(cell.values()))
+    return [first.encoding, first.extension + (" *" if first.untested else ""), first.scale_attention]
+
+
+def heading(length: int, train_len: int) -> str:
+    """A length with its multiple of the training length, 2x (128); what is shorter is the plain number."""
+    return f"{length / train_len:g}x ({length})" if length >= train_len else str(length)
+
+
+def number(value: float | None, digits: int | None = None) -> str:
+    """Three decimals, or so many significant digits; what is missing because it was not finite says so."""
+    if value is None:
+        return "not finite"
+    return f"{value:.3f}" if digits is None else f"{value:.{digits}g}"
+
+
+def _difference(point: Point) -> str:
+    if point.difference is None:
+        return "-"
+    return f"{point.difference:+.3f}" + ("" if point.half_width is None else f" +- {point.half_width:.3f}{verdict(point)}")
+
+
+def _ppl(point: Point | None) -> float | None:
+    return math.exp(point.nll) if point and point.nll is not None and point.nll < 709 else None
+
+
+def scored(point: Point) -> str:
+    """Which targets a point of this protocol is a mean over."""
+    units = f"{point.n_units} {point.sem_unit}s"
+    if point.window:
+        return f"every token of windows of {point.window} tokens from {units}, by its position"
+    return f"the same {point.n_targets} targets in {units} at every length" if point.protocol == "fixed_targets" else f"targets in {units}"
+
+
+def footer(curve: list[Point]) -> list[str]:
+    """What was measured, and how to read the marks."""
+    first, seeds = curve[0], sorted({point.n_seeds for point in curve})
+    lines = [
+        f"data {first.data}, tokenizer {first.tokenizer}, trained at {first.train_len} tokens",
+        f"protocol {first.protocol}: {scored(first)}",
+        f"seeds: {seeds[0] if len(seeds) == 1 else f'{seeds[0]} to {seeds[-1]}'}; loss and bits per byte are means over them",
+    ]
+    over = sorted({point.over for point in curve if point.half_width is not None})
+    if over:
+        units = " or ".join("over seeds" if unit == "seeds" else f"over {unit}s (where there is one seed)" for unit in over)
+        lines.append(f"+- : half a 95 % interval of the paired difference, Student's t {units}; it says nothing of other corpora")
+        lines.append(
+            "< gains from the longer context, > fails, ~ zero lies inside the interval (which does not prove that nothing is lost)"
+        )
+    if any(point.untested for point in curve):
+        lines.append("* a pair of methods its authors have not tested")
+    return lines

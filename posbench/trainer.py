@@ -1,0 +1,182 @@
+"""One training between two steps; posbench.train.fit drives it.
+
+Letters: B sequences, T tokens.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from posbench import checkpoint, optim
+from posbench.config import TrainConfig
+from posbench.data.batches import Batches
+from posbench.errors import RunError
+
+if TYPE_CHECKING:
+    from posbench.data import Corpus
+    from posbench.runs import Run
+
+
+class Trainer:
+    """The state of a training: `step` steps are finished, `advance` makes one more."""
+
+    def __init__(
+        self, model: nn.Module, corpus: Corpus, config: TrainConfig, seed: int, device: torch.device, plan_for: Callable[[int], object]
+    ) -> None:
+        self.model, self.config, self.device = model.train(), config, device
+        self.optimizers = optim.build(model, config)
+        self.plans = {length: plan_for(length) for length in config.lengths}
+        data_seed = seed if config.seed_data is None else config.seed_data
+        self.batches = Batches(corpus.train, config.lengths, config.tokens_per_step, data_seed, corpus.bos)
+        # Made here, so that validation text without a long enough document is refused before the training and not after it.
+        # Seed 0: the same windows for every run, whatever its own seed.
+        self.held_out = Batches(corpus.validation, [config.train_len], config.tokens_per_step, 0, corpus.bos)
+        self.step, self.tokens, self.seconds = 0, 0, 0.0
+        self.recent: deque[tuple[float, int, float]] = deque(maxlen=config.log_every)  # loss, tokens, seconds of the last steps
+        self.pending: tuple[Tensor, int, float] | None = None
+        self.grad_norm: Tensor | None = None
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+        self.loss, self.compiled = model.loss, False
+        if config.compile:
+            self._compile()
+
+    def advance(self) -> None:
+        """One step. The loss of the step before is waited for meanwhile, which keeps a GPU busy but never far behind."""
+        began = time.perf_counter()
+        optim.set_rate(self.optimizers, optim.rate(self.step, self.config))
+        inputs_BT, targets_BT = self.batches.at(self.step)
+        loss = self._backward(inputs_BT.to(self.device, non_blocking=True), targets_BT.to(self.device, non_blocking=True))
+        self._clip()
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        launched = time.perf_counter() - began
+        self._settle()
+        self.pending = (loss, inputs_BT.numel(), launched)
+        self.step += 1
+
+    def figures_due(self) -> dict:
+        """What is to be logged after this step; empty at most steps."""
+        figures = self.figures() if due(self.step, self.config.log_every) else {}
+        return figures | ({"validation_loss": self.validate()} if due(self.step, self.config.validate_every) else {})
+
+    def figures(self) -> dict:
+        """Mean loss and speed of the last `log_every` steps, learning rate and gradient norm (before clipping) of the last one."""
+        self._settle()
+        if not self.recent:
+            return {}
+        losses, tokens, seconds = zip(*self.recent, strict=True)
+        return {
+            "loss": math.fsum(losses) / len(losses),
+            "lr": self.config.lr * optim.rate(self.step - 1, self.config),
+            "grad_norm": float(self.grad_norm) if self.grad_norm is not None else None,
+            "tokens": self.tokens,
+            "tokens_per_second": sum(tokens) / sum(seconds),
+        }
+
+    def shown(self) -> dict:
+        """What the progress line shows: the latest loss that is known without waiting, and the speed."""
+        if not self.recent:
+            return {}
+        return {"loss": self.recent[-1][0], "tokens/s": self.recent[-1][1] / self.recent[-1][2]}
+
+    def validate(self) -> float | None:
+        """Mean nats per token over the first `validate_windows` windows of train_len tokens; None without any.
+
+        Raises RunError when it is not finite.
+        """
+        left, total = self.config.validate_windows, 0.0
+        self.model.eval()
+        step = 0
+        with torch.no_grad():  # not inference_mode: what a plan caches here is used by the next backward
+            while left > 0:
+                inputs_BT, targets_BT = (part[:left].to(self.device) for part in self.held_out.at(step))
+                total += self._loss(self.model.loss, inputs_BT, targets_BT).item() * len(inputs_BT)
+                left, step = left - len(inputs_BT), step + 1
+        self.model.train()
+        mean = total / self.config.validate_windows if self.config.validate_windows else None
+        return mean if mean is None else self._finite(mean, "validation loss")
+
+    def save(self, run: Run) -> None:
+        """Write the state, unless the latest loss is not finite: that would make the failure permanent."""
+        self._settle()
+        extra = {"tokens": self.tokens, "seconds": self.seconds, "recent": list(self.recent)}
+        checkpoint.save_state(run.state, self.model, self.optimizers, self.step, extra)
+
+    def resume(self, run: Run) -> None:
+        """Go back to where `save` was called."""
+        self.step, extra = checkpoint.load_state(run.state, self.model, self.optimizers)
+        self.tokens, self.seconds = extra["tokens"], extra["seconds"]
+        self.recent.extend(extra["recent"])
+
+    def _loss(self, loss: Callable, inputs_BT: Tensor, targets_BT: Tensor) -> Tensor:
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.dtype == "bf16"):
+            return loss(inputs_BT, targets_BT, self.plans[inputs_BT.shape[1]])
+
+    def _backward(self, inputs_BT: Tensor, targets_BT: Tensor) -> Tensor:
+        """Gradients of the batch's mean loss, one micro-batch at a time; returns that loss."""
+        parts = zip(inputs_BT.chunk(self.config.micro_batches), targets_BT.chunk(self.config.micro_batches), strict=True)
+        losses = []
+        for part_BT, part_targets_BT in parts:
+            loss = self._loss(self.loss, part_BT, part_targets_BT) * (len(part_BT) / len(inputs_BT))
+            loss.backward()
+            losses.append(loss.detach())
+        return torch.stack(losses).sum()
+
+    def _clip(self) -> None:
+        params = [param for param in self.model.parameters() if param.grad is not None]
+        self.grad_norm = nn.utils.get_total_norm([param.grad for param in params])
+        if self.config.clip > 0:
+            nn.utils.clip_grads_with_norm_(params, self.config.clip, self.grad_norm)
+
+    def _settle(self) -> None:
+        """Wait for the pending step's loss and count the step. Raises RunError when the loss is not finite."""
+        if self.pending is None:
+            return
+        (loss, tokens, launched), self.pending = self.pending, None
+        began = time.perf_counter()
+        value = loss.item()
+        seconds = launched + time.perf_counter() - began
+        self.seconds += seconds
+        self.tokens += tokens
+        self.recent.append((self._finite(value, "loss"), tokens, seconds))
+
+    def _finite(self, value: float, name: str) -> float:
+        if math.isfinite(value):
+            return value
+        lr = self.config.lr * optim.rate(self.step - 1, self.config)
+        rates = "train.lr and train.muon_lr" if self.config.optimizer == "muon" else "train.lr"
+        clip = "" if self.config.clip > 0 else ", or train.clip=1"
+        raise RunError(
+            f"The {name} is {value} at step {self.step} with learning rate {lr:.2g}: try a lower {rates}, a longer train.warmup{clip}."
+        )
+
+    def _compile(self) -> None:
+        """Compile the loss, or say in one line why it stays as it is.
+
+        Compilers fail late (at the first call, or the first backward) and in many ways, so a trial runs on the first batch, and any
+        failure counts: one that is not the compiler's comes again in the first step.
+        """
+        try:
+            self.loss = torch.compile(self.model.loss, dynamic=False)
+            self._backward(*(part.to(self.device) for part in self.batches.at(self.step)))
+            self.compiled = True
+        except Exception as error:
+            self.loss = self.model.loss
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            print(f"train.compile=true failed ({reason}): training goes on without it", file=sys.stderr)
+        self.model.zero_grad(set_to_none=True)
+
+
+def due(step: int, every: int) -> bool:
+    """True after every `every` steps; never when `every` is 0."""
+    return every > 0 and step % every == 0

@@ -1,0 +1,54 @@
+"""Which tokens are scored: windows that never cross a document and depend on max_length alone, so that all lengths share them.
+
+Letters: N windows, S targets per window, L tokens fed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from posbench.data.tokenfile import TokenFile
+from posbench.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Windows:
+    """last_N: index in `file.tokens` of each window's last target; document_N: the document it lies in."""
+
+    file: TokenFile
+    last_N: np.ndarray
+    document_N: np.ndarray
+    n_targets: int
+
+    @property
+    def targets_NS(self) -> np.ndarray:
+        """Indices of the targets, the last `n_targets` tokens of each window."""
+        return self.last_N[:, None] + np.arange(1 - self.n_targets, 1)
+
+    def offset_NS(self) -> np.ndarray:
+        """Positions of the targets within their documents."""
+        return self.targets_NS - np.asarray(self.file.starts)[self.document_N][:, None]
+
+
+def choose(file: TokenFile, max_length: int, windows: int, n_targets: int, seed: int) -> Windows:
+    """`windows` windows spread evenly over every place that has `max_length` tokens of its own document before its last target.
+
+    A systematic sample: each such place is equally likely, so a document weighs as much as the places it offers; fewer
+    windows where their targets would overlap. Raises ConfigError when no document is long enough.
+    """
+    length_D = file.document_lengths()
+    room_D = np.maximum(length_D - max_length, 0)
+    total = int(room_D.sum())
+    if total == 0:
+        raise ConfigError(
+            f"No document has the {max_length + 1} tokens that evaluate.max_length={max_length} needs; the longest has {int(length_D.max(initial=0))}: "
+            f"lower evaluate.lengths and evaluate.max_length to {max(1, int(length_D.max(initial=0)) - 1)}, or give longer documents."
+        )
+    count = max(1, min(windows, total // n_targets))
+    place_N = ((np.arange(count) + np.random.default_rng(seed).random()) * total / count).astype(np.int64)
+    edge_D = np.cumsum(room_D)
+    document_N = np.searchsorted(edge_D, place_N, side="right")
+    within_N = place_N - (edge_D - room_D)[document_N]
+    return Windows(file, np.asarray(file.starts)[document_N] + max_length + within_N, document_N, n_targets)

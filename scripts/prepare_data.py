@@ -1,0 +1,23 @@
+"""Tokenize a data set into the cache and say what is in it: python scripts/prepare_data.py data=books data.path=FOLDER"""
+
+from posbench.cli import run_script
+from posbench.data import prepare
+
+LENGTHS = [2**n for n in range(8, 18)]
+
+
+def prepare_data(cfgs: list[dict], _experiment: object) -> int:
+    for data, cache_dir in {repr(cfg["data"]): (cfg["data"], cfg["cache_dir"]) for cfg in cfgs}.values():
+        corpus = prepare(data, cache_dir)
+        print(f"{corpus.name}, {corpus.tokenizer}, {corpus.vocab_size} ids, fingerprint {corpus.fingerprint[:16]}, in {corpus.folder}")
+        print(f"  {'split':10}{'documents':>11}{'tokens':>14}{'bytes':>14}{'bytes/token':>13}  documents of at least L + 64 tokens")
+        for split in ("train", "validation", "test"):
+            tokens = getattr(corpus, split)
+            size, lengths = int(tokens.n_bytes.sum(dtype="int64")), tokens.document_lengths()
+            long = ", ".join(f"{L}: {n}" for L in LENGTHS if (n := int((lengths >= L + 64).sum())))
+            print(f"  {split:10}{len(lengths):11,}{len(tokens.tokens):14,}{size:14,}{size / len(tokens.tokens):13.3f}  {long}")
+    return 0
+
+
+if __name__ == "__main__":
+    run_script(prepare_data)

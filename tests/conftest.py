@@ -1,0 +1,83 @@
+"""What every test may ask for: the choices in configs/, small models, and a tiny text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+import posbench  # noqa: F401  (sets the thread spin count before anything else)
+from posbench.build import make
+from posbench.compat import check
+from posbench.config import ModelConfig
+from posbench.errors import ConfigError
+from posbench.geometry import Shape
+from posbench.gpt import GPT, make_shape
+from posbench.interfaces import Encoding
+
+torch.set_num_threads(2)
+CONFIGS = Path(__file__).parent.parent / "configs"
+TRAIN_LEN = 16
+
+
+def choices(group: str) -> list[str]:
+    """Names of a config group's yamls, so that a new method is tested by existing."""
+    return sorted(path.stem for path in (CONFIGS / group).glob("*.yaml") if not path.stem.startswith("_"))
+
+
+def node(group: str, name: str) -> dict:
+    return OmegaConf.to_container(OmegaConf.load(CONFIGS / group / f"{name}.yaml"))
+
+
+def small_shape(train_len: int = TRAIN_LEN, **overrides) -> Shape:
+    return make_shape(ModelConfig(**{"d_model": 32, "n_layer": 2, "n_head": 4, "n_kv_head": 2, **overrides}), train_len)
+
+
+def small_model(encoding: Encoding, vocab_size: int = 50, **overrides) -> GPT:
+    """A model whose weights are all random, so that nothing is hidden behind the zeros of a fresh one."""
+    config = ModelConfig(**{"d_model": 32, "n_layer": 2, "n_head": 4, "n_kv_head": 2, **overrides})
+    torch.manual_seed(0)
+    model = GPT(config, encoding, vocab_size)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.ndim > 1 and ".norm." not in name:
+                parameter.normal_(std=0.3)
+    return model.eval()
+
+
+def make_triple(encoding: str, extension: str, scale: str, train_len: int = TRAIN_LEN, **shape):
+    torch.manual_seed(1)
+    return (
+        make(node("encoding", encoding), small_shape(train_len, **shape)),
+        make(node("extension", extension)),
+        make(node("scale_attention", scale)),
+    )
+
+
+def legal_triples(lengths: list[int], train_len: int = TRAIN_LEN) -> list[tuple[str, str, str]]:
+    """Every combination that may run, untested ones too; no-ops are left out."""
+    found = []
+    for encoding in choices("encoding"):
+        for extension in choices("extension"):
+            for scale in choices("scale_attention"):
+                try:
+                    verdict = check(*make_triple(encoding, extension, scale, train_len), lengths, allow_untested=True)
+                except ConfigError:
+                    continue
+                if not verdict.noop:
+                    found.append((encoding, extension, scale))
+    return found
+
+
+@pytest.fixture
+def text_folder(tmp_path: Path) -> Path:
+    """Three splits of a few repetitive documents, long enough for 256 bytes of context."""
+    for split, count in (("train", 6), ("validation", 2), ("test", 3)):
+        folder = tmp_path / "text" / split
+        folder.mkdir(parents=True)
+        for i in range(count):
+            words = " ".join(f"{split} document {i} says word {n * (i + 3) % 37} and number {n * n % 101}." for n in range(40))
+            (folder / f"{i}.txt").write_text(words)
+    return tmp_path / "text"

@@ -1,0 +1,74 @@
+"""Evaluations as the evaluators write them, made of known curves, for the tests of reporting."""
+
+import hashlib
+import json
+
+import numpy as np
+
+from posbench.rows import eval_content, make_row
+
+LENGTHS = (64, 128, 256, 512)
+FLOORS = {"rope": 3.054, "alibi": 3.121, "sinusoidal": 3.318, "none": 3.41}
+GAINS = {"rope": 0.125, "alibi": 0.105, "sinusoidal": 0.004, "none": 0.061}
+# loss minus floor at 64, 128, 256, 512
+CURVES = {
+    ("rope", "none", "none"): (0.004, 0.756, 1.37, 1.71),
+    ("rope", "none", "log_n"): (0.004, 0.71, 1.21, 1.52),
+    ("rope", "pi", "none"): (0.004, 0.258, 0.759, 1.22),
+    ("rope", "pi", "log_n"): (0.004, 0.221, 0.70, 1.15),
+    ("rope", "ntk", "none"): (0.004, -0.032, 0.41, 1.34),
+    ("rope", "ntk", "log_n"): (0.004, -0.041, 0.33, 1.18),
+    ("rope", "rerope", "none"): (0.004, -0.089, -0.041, 0.071),
+    ("rope", "rerope", "log_n"): (0.004, -0.100, -0.097, -0.051),
+    ("rope", "leaky_rerope", "none"): (0.004, -0.071, -0.01, 0.112),
+    ("rope", "leaky_rerope", "log_n"): (0.004, -0.105, -0.099, -0.070),
+    ("alibi", "none", "none"): (0.006, 0.012, 0.019, 0.021),
+    ("sinusoidal", "none", "none"): (0.005, 1.91, 2.81, 3.32),
+}
+TARGETS, DOCUMENTS = 240, 20
+
+
+def write_eval(root, encoding, extension, scale, losses_LN, lengths, seed=0, args=None, **changed):
+    """Write one evaluation (json + npz) of losses [n_length, n_targets]; returns the json's path."""
+    document = np.arange(TARGETS) % DOCUMENTS
+    n_bytes = np.full(TARGETS, 2)
+    run = f"{encoding}-64-s{seed}-0123456789"
+    eval_id = hashlib.sha256(f"{run} {extension} {scale} {args}".encode()).hexdigest()[:16]
+    row = {
+        "run_id": run, "eval_id": eval_id, "encoding": encoding, "encoding_args": {}, "extension": extension, "extension_args": args or {},
+        "scale_attention": scale, "trained_scale": "none", "finetune": None, "untested": False, "seed": seed, "data": "pysource",
+        "tokenizer": "bpe-1024", "dtype": "fp32", "train_len": 64, "protocol": "fixed_targets", "position": None, "task": None,
+        "depth": None, "n_targets": TARGETS, "n_bytes": int(n_bytes.sum()), "n_units": DOCUMENTS, "sem_unit": "document", "accuracy": 0.4,
+        "max_distance": 63.0, "seconds": 1.5, "peak_mib": 100.0, "commit": None, **changed,
+    }  # fmt: skip
+    rows = [
+        make_row(**row, length=length, target_len=length, nll=float(loss_N.mean()), nll_sem=0.05)
+        for length, loss_N in zip(lengths, losses_LN, strict=True)
+    ]
+    path = root / run / "evals" / "fixed_targets" / f"{extension}+{scale}-{eval_id[:8]}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(eval_content(rows, {"seed": seed})))
+    np.savez(
+        path.with_suffix(".npz"), length=np.array(lengths), nll=np.asarray(losses_LN, dtype=np.float32),
+        correct=np.zeros((len(lengths), TARGETS), bool), bytes=n_bytes, document=document, offset=np.arange(TARGETS),
+    )  # fmt: skip
+    return path
+
+
+def write_run(root, encoding, seed=0, curves=None):
+    """Floor, half window and every curve of one encoding and seed; returns the paths."""
+    noise = np.random.default_rng([seed, len(encoding)])
+    floor_N = FLOORS[encoding] + noise.normal(0, 0.5, TARGETS) + noise.normal(0, 0.3, DOCUMENTS)[np.arange(TARGETS) % DOCUMENTS]
+    floor_N += FLOORS[encoding] - floor_N.mean() + noise.normal(0, 0.01)
+
+    def near(shift):
+        return floor_N + shift + noise.normal(0, 0.02 + 0.03 * abs(shift), TARGETS) + noise.normal(0, 0.04 * abs(shift))
+
+    paths = [
+        write_eval(root, encoding, "recompute_window", "none", [floor_N] * 3, LENGTHS[1:], seed, {"window": None}),
+        write_eval(root, encoding, "recompute_window", "none", [near(GAINS[encoding])] * 3, LENGTHS[1:], seed, {"window": 32}),
+    ]
+    for (name, extension, scale), shifts in (curves or CURVES).items():
+        if name == encoding:
+            paths.append(write_eval(root, name, extension, scale, [near(shift) for shift in shifts], LENGTHS, seed))
+    return paths

@@ -1,0 +1,197 @@
+"""From text to token files: splits, tokenizers' byte counts, damage, two processes at once."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from posbench.data import fingerprint, prepare
+from posbench.data.tokenizers import load_tokenizer, owned_bytes
+from posbench.errors import ConfigError, RunError
+
+ROOT = Path(__file__).parents[1]
+TEXTS = {
+    "train/a.txt": "the cat sat on the mat, the dog sat on the log\n" * 30,
+    "train/b.txt": "na\u00efve caf\u00e9 \U0001f600 \u4e2d\u6587 and the cat sat\r\n" * 20,
+    "validation/c.txt": "the dog sat on the \u00e9clair\n" * 20,
+    "test/d.txt": "a cat \U0001f680 sat\ton the mat  \n" * 20,
+}
+
+
+def data_config(choice, *overrides):
+    with initialize_config_dir(str(ROOT / "configs" / "data"), version_base="1.3"):
+        return OmegaConf.to_container(compose(choice, list(overrides)), resolve=True)
+
+
+def write(folder, texts):
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(text.encode())
+    return folder
+
+
+@pytest.fixture
+def local(tmp_path):
+    return data_config("local", f"path={write(tmp_path / 'texts', TEXTS)}")
+
+
+def documents(corpus, split):
+    tokens, tokenizer = getattr(corpus, split), load_tokenizer(corpus.tokenizer, corpus.folder)
+    spans = zip(tokens.names, tokens.starts, tokens.starts[1:], strict=False)
+    return {name: (tokenizer.decode(tokens.tokens[a:b]), int(tokens.n_bytes[a:b].sum())) for name, a, b in spans}
+
+
+@pytest.mark.parametrize("tokenizer", [{"tokenizer": "bytes"}, {"tokenizer": "bpe", "vocab_size": 290}])
+def test_every_byte_is_kept_and_counted(local, tmp_path, tokenizer):
+    corpus = prepare({**local, **tokenizer}, tmp_path / "cache")
+    found = {f"{name}": value for split in ("train", "validation", "test") for name, value in documents(corpus, split).items()}
+    assert found == {name: (text, len(text.encode())) for name, text in TEXTS.items()}
+    assert corpus.vocab_size == (256 if corpus.tokenizer == "bytes" else 290)
+
+
+def pretrained(path, normalizer=None):
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+    model = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    model.pre_tokenizer = pre_tokenizers.Whitespace()
+    if normalizer:
+        model.normalizer = normalizer
+    model.train_from_iterator(TEXTS.values(), trainers.WordPieceTrainer(vocab_size=120, special_tokens=["[UNK]"], show_progress=False))
+    model.save(str(path))
+    return path
+
+
+@pytest.mark.parametrize("lower", [False, True])
+def test_bytes_of_a_pretrained_tokenizer_sum_to_the_document(local, tmp_path, lower):
+    from tokenizers import normalizers
+
+    normalizer = normalizers.Sequence([normalizers.NFKD(), normalizers.Lowercase()]) if lower else None
+    corpus = prepare({**local, "tokenizer": str(pretrained(tmp_path / "mine.json", normalizer))}, tmp_path / "cache")
+    for split in ("train", "validation", "test"):
+        for name, (_, size) in documents(corpus, split).items():
+            assert size == len(TEXTS[name].encode())
+    assert corpus.tokenizer.startswith("mine-") and "/" not in corpus.tokenizer
+
+
+def test_owned_bytes_count_dropped_text_and_split_characters_once():
+    # "a e' <rocket>": the letter with an accent has 2 bytes, the rocket 4 and is two tokens; blanks belong to no token of their own.
+    text = "a \u00e9 \U0001f680 "
+    assert owned_bytes(text, [(0, 1), (2, 3), (4, 5), (4, 5)]).tolist() == [1, 3, 5, 1]
+    assert len(text.encode()) == 10
+
+
+def test_bpe_is_deterministic(local, tmp_path):
+    local = {**local, "tokenizer": "bpe", "vocab_size": 290}
+    first, second = (prepare(local, tmp_path / name).folder for name in ("one", "two"))
+    assert json.loads((first / "manifest.json").read_text())["files"] == json.loads((second / "manifest.json").read_text())["files"]
+
+
+def test_bos_is_one_more_id_and_the_same_token_files(local, tmp_path):
+    plain, bos = prepare(local, tmp_path), prepare({**local, "bos": True}, tmp_path)
+    assert (plain.bos, plain.vocab_size, bos.bos, bos.vocab_size) == (None, 256, 256, 257)
+    assert plain.folder == bos.folder and plain.fingerprint != bos.fingerprint
+
+
+def test_fingerprint_follows_content_not_place(local, tmp_path):
+    moved = write(tmp_path / "elsewhere", TEXTS)
+    assert fingerprint(local) == fingerprint({**local, "path": str(moved)}, tmp_path) == prepare(local, tmp_path).fingerprint
+    (moved / "train/a.txt").write_text("changed")
+    assert fingerprint({**local, "path": str(moved)}, tmp_path) != fingerprint(local)
+    assert fingerprint({**local, "tokenizer": "bpe"}) != fingerprint(local)
+
+
+def test_fingerprint_loads_neither_torch_nor_datasets(local):
+    code = f"import sys; from posbench.data import fingerprint; fingerprint({local!r}); "
+    code += "print({'torch', 'datasets', 'tokenizers'} & set(sys.modules))"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert ran.stdout.strip() == "set()"
+
+
+def test_a_document_of_the_test_split_is_not_trained_on(tmp_path):
+    texts = {**TEXTS, "train/copy.txt": TEXTS["test/d.txt"], "train/again.txt": TEXTS["train/a.txt"], "train/empty.txt": ""}
+    texts["validation/copy.txt"] = TEXTS["test/d.txt"]
+    corpus = prepare(data_config("local", f"path={write(tmp_path / 'texts', texts)}"), tmp_path / "cache")
+    assert [corpus.train.names, corpus.validation.names, corpus.test.names] == [
+        ["train/a.txt", "train/b.txt"],
+        ["validation/c.txt"],
+        ["test/d.txt"],
+    ]
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "remove"])
+def test_a_damaged_token_file_is_named(local, tmp_path, damage):
+    folder = prepare(local, tmp_path / "cache").folder
+    path = folder / "train.tokens.bin"
+    content = bytearray(path.read_bytes())
+    content[7] ^= 1
+    path.unlink()
+    if damage != "remove":
+        path.write_bytes(content if damage == "flip" else content[:-2])
+    with pytest.raises(RunError) as error:
+        prepare(local, tmp_path / "cache")
+    assert str(path) in str(error.value) and f"delete the folder {folder}" in str(error.value)
+
+
+def test_a_failed_build_leaves_nothing(local, tmp_path):
+    with pytest.raises(ConfigError, match="too small for data.vocab_size=60000"):
+        prepare({**local, "tokenizer": "bpe", "vocab_size": 60000}, tmp_path / "cache")
+    assert [path.name for path in (tmp_path / "cache").iterdir() if path.suffix not in (".lock", ".json")] == []
+
+
+SLOW = """
+import time
+from pathlib import Path
+from posbench.data.sources import Source
+
+class Slow(Source):
+    def __init__(self, log): self.log = log
+    def fingerprint(self): return "slow"
+    def documents(self, split):
+        if split == "train":
+            open(self.log, "a").write("built\\n")
+            time.sleep(1.5)
+        yield split, f"text of {split}"
+"""
+
+
+def test_two_processes_build_once(tmp_path):
+    (tmp_path / "slow_source.py").write_text(SLOW)
+    config = {"name": "slow", "tokenizer": "bytes", "vocab_size": 0, "bos": False}
+    config["source"] = {"_target_": "slow_source.Slow", "log": str(tmp_path / "log")}
+    code = f"from posbench.data import prepare; print(prepare({config!r}, {str(tmp_path / 'cache')!r}).train.names)"
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    arguments = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": environment}
+    both = [subprocess.Popen([sys.executable, "-c", code], **arguments) for _ in range(2)]
+    outputs = [process.communicate(timeout=60) for process in both]
+    assert [out for out, _ in outputs] == ["['train']\n"] * 2, outputs
+    assert (tmp_path / "log").read_text() == "built\n"
+    assert sum("another process is preparing slow" in err for _, err in outputs) == 1
+
+
+def test_large_ids_fit(tmp_path, local):
+    corpus = prepare(local, tmp_path)
+    assert corpus.train.tokens.dtype == np.uint16 and isinstance(corpus.train.tokens, np.memmap)
+    assert corpus.train.document_lengths().tolist() == [len(TEXTS[name].encode()) for name in ("train/a.txt", "train/b.txt")]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        ([], "add data.path=PATH"),
+        (["path=/no/such/folder"], "data.path=/no/such/folder does not exist"),
+        (["path=.", "tokenizer=bpe", "vocab_size=100"], "data.vocab_size=100"),
+        (["path=.", "tokenizer=/no/tokenizer.json"], "there is no file /no/tokenizer.json"),
+        (["path=.", "+source.colour=red"], "colour"),
+        (["path=.", "source._target_=posbench.data.local.NoSuch"], "NoSuch"),
+    ],
+)
+def test_what_the_user_can_mend_is_said(overrides, says, monkeypatch, tmp_path):
+    monkeypatch.chdir(write(tmp_path, TEXTS))
+    with pytest.raises(ConfigError, match=says):
+        fingerprint(data_config("local", *overrides))

@@ -1,0 +1,168 @@
+"""Where documents come from: the user's files, books, the hub."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from test_data import ROOT, data_config, write
+
+from posbench.data import fingerprint
+from posbench.data.books import after_line
+from posbench.data.hub import join_articles
+from posbench.data.sources import make_source
+from posbench.errors import ConfigError
+
+
+def splits_of(cfg_data):
+    source = make_source(cfg_data)
+    return {split: dict(source.documents(split)) for split in ("train", "validation", "test")}
+
+
+def test_dealt_documents_are_disjoint_and_complete(tmp_path):
+    rows = [{"text": f"row {n}", "other": n} for n in range(40)]
+    write(tmp_path, {"a.jsonl": "".join(json.dumps(row) + "\n" for row in rows), "b.txt": "one\r\ntwo\r\n", ".git/c.txt": "no"})
+    found = splits_of(data_config("local", f"path={tmp_path}"))
+    assert {split: len(part) for split, part in found.items()} == {"test": 4, "validation": 2, "train": 35}
+    merged = found["train"] | found["validation"] | found["test"]
+    assert merged == {"b.txt": "one\r\ntwo\r\n", **{f"a.jsonl:{n}": f"row {n}" for n in range(40)}}
+
+
+def test_parquet_rows_by_named_files(tmp_path):
+    import pyarrow
+    import pyarrow.parquet
+
+    for split in ("train", "validation", "test"):
+        pyarrow.parquet.write_table(pyarrow.table({"body": [f"{split} text", None]}), tmp_path / f"{split}-00000.parquet")
+    found = splits_of(data_config("local", f"path={tmp_path}", "source.column=body"))
+    assert found["test"] == {"test-00000.parquet:0": "test text", "test-00000.parquet:1": ""}
+    with pytest.raises(ConfigError, match="no column text: set data.source.column to one of body"):
+        splits_of(data_config("local", f"path={tmp_path}"))
+
+
+@pytest.mark.parametrize(
+    ("texts", "says"),
+    [
+        ({"a.txt": "a", "b.txt": "b"}, "2 documents"),
+        ({"train/a.txt": "a", "test/b.txt": "b"}, "no validation"),
+        ({"train/a.txt": "a", "test/b.txt": "b", "validation/c.txt": "c", "d.txt": "d"}, "d.txt is in none"),
+        ({"a.csv": "a"}, "no file that ends in"),
+    ],
+)
+def test_folders_that_make_no_splits_are_refused(tmp_path, texts, says):
+    with pytest.raises(ConfigError, match=says):
+        splits_of(data_config("local", f"path={write(tmp_path, texts)}"))
+
+
+def test_text_that_is_not_utf8_is_refused(tmp_path):
+    for name in "abc":
+        (tmp_path / f"{name}.txt").write_bytes(b"caf\xe9")
+    with pytest.raises(ConfigError, match=r".\.txt is not UTF-8 text \(byte 3\)"):
+        splits_of(data_config("local", f"path={tmp_path}"))
+
+
+BOOKS = {"train/b.txt": "second\n", "train/a.txt": "first\n", "train-extra/e.txt": "extra\n", "validation/v.txt": "held\n"}
+BOOKS["test/t.txt"] = "Title\nContents\nIt was a dark night.\n"
+
+
+def manifest(order):
+    row = {name: hashlib.sha256(BOOKS[name].encode()).hexdigest() for name in order}
+    return "".join(
+        json.dumps({"file": f"books/{name}", "order": n, "sha256": digest}) + "\n" for n, (name, digest) in enumerate(row.items())
+    )
+
+
+def test_books_follow_their_manifest_and_skip_title_pages(tmp_path):
+    path = f"path={write(tmp_path, BOOKS)}"
+    found = splits_of(data_config("books", path, "source.skip_test_bytes=8"))
+    assert list(found["train"].values()) == ["first\n", "second\n"] and list(found["test"].values()) == ["It was a dark night.\n"]
+    before = fingerprint(data_config("books", path))
+    write(tmp_path, {"MANIFEST.jsonl": manifest(["train/b.txt", "train-extra/e.txt", "train/a.txt", "validation/v.txt", "test/t.txt"])})
+    assert list(splits_of(data_config("books", path))["train"].values()) == ["second\n", "first\n"]
+    assert list(splits_of(data_config("books", path, "source.train_extra=true"))["train"].values()) == ["second\n", "first\n", "extra\n"]
+    assert fingerprint(data_config("books", path)) != before
+    (tmp_path / "train/a.txt").write_text("another\n")
+    with pytest.raises(ConfigError, match="is not the book"):
+        splits_of(data_config("books", path))
+
+
+def test_skipping_ends_at_a_line():
+    assert after_line("abc\ndef\nghi", 4) == "def\nghi"
+    assert after_line("abc\ndef\nghi", 5) == "ghi"
+    assert after_line("\u00e9\u00e9\nx", 1) == "x"
+
+
+def test_wikitext_lines_become_articles():
+    rows = [
+        "",
+        " = One = \n",
+        "",
+        " text\n",
+        " = not a title = \n",
+        " more\n",
+        "",
+        " = = Part = = \n",
+        "",
+        " end\n",
+        "",
+        " = Two = \n",
+        "",
+        " b\n",
+    ]
+    articles = list(join_articles(rows))
+    assert [article.splitlines()[0] for article in articles] == [" = One = ", " = Two = "]
+    assert "".join(articles) == "".join(rows)
+
+
+def test_hub_rows_are_taken_by_number_at_the_pinned_commit(monkeypatch):
+    import datasets
+
+    asked = []
+
+    def load(repo, config, revision, split, streaming):
+        asked.append((repo, config, revision, split, streaming))
+        return datasets.Dataset.from_dict({"text": [f"page {n}" for n in range(6)], "id": list(range(6))}).to_iterable_dataset()
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    config = data_config("fineweb_edu")
+    config["source"]["splits"] = {
+        "test": {"split": "train", "skip": 0, "take": 2},
+        "validation": {"split": "train", "skip": 2, "take": 1},
+        "train": {"split": "train", "skip": 3, "take": None},
+    }
+    found = splits_of(config)
+    assert {split: list(part.values()) for split, part in found.items()} == {
+        "test": ["page 0", "page 1"],
+        "validation": ["page 2"],
+        "train": ["page 3", "page 4", "page 5"],
+    }
+    assert set(asked) == {("HuggingFaceFW/fineweb-edu", "sample-10BT", config["source"]["revision"], "train", True)}
+
+
+def test_a_column_that_the_hub_does_not_have_is_refused(monkeypatch):
+    import datasets
+
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: datasets.Dataset.from_dict({"body": ["page"]}))
+    with pytest.raises(ConfigError, match="emozilla/pg19 cannot be read: .*text"):
+        splits_of(data_config("pg19"))
+
+
+@pytest.mark.parametrize("choice", ["wikitext103", "pg19", "fineweb_edu"])
+def test_hub_configurations_pin_a_commit(choice):
+    assert len(fingerprint(data_config(choice))) == 64
+    with pytest.raises(ConfigError, match="revision=main is not a commit"):
+        fingerprint(data_config(choice, "source.revision=main"))
+
+
+def test_an_offline_miss_names_the_caches_and_the_commands(tmp_path):
+    code = "import sys; from posbench.data import prepare; prepare(eval(sys.argv[1]), sys.argv[2])"
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hub")}
+    ran = subprocess.run(
+        [sys.executable, "-c", code, repr(data_config("pg19")), str(tmp_path)], capture_output=True, text=True, env=environment, cwd=ROOT
+    )
+    last = ran.stderr.strip().splitlines()[-1]
+    assert last.startswith("posbench.errors.ConfigError: emozilla/pg19 cannot be read: "), ran.stderr
+    for word in (str(tmp_path / "hub"), "HF_HUB_OFFLINE is set", "`unset HF_HUB_OFFLINE", "scripts/prepare_data.py"):
+        assert word in last

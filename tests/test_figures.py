@@ -1,0 +1,108 @@
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from xml.etree import ElementTree
+
+import pytest
+from synthetic import CURVES, write_run
+
+from posbench import figures
+from posbench.marks import caption, spread
+from posbench.points import read_points
+from posbench.report import build
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory):
+    """A report of the demo's shape; one seed is enough for its figure."""
+    root = tmp_path_factory.mktemp("demo")
+    curves = {**CURVES, ("rope", "pi", "none"): (0.004, 0.258, 5.5, 9.25)}
+    build(
+        [path for encoding in ("rope", "alibi", "sinusoidal") for path in write_run(root, encoding, curves=curves)],
+        root,
+        "Title & more",
+        "x",
+    )
+    return root
+
+
+def texts(svg):
+    """What an svg says: matplotlib keeps every string as a comment beside its outlines."""
+    parser = ElementTree.XMLParser(target=ElementTree.TreeBuilder(insert_comments=True))
+    tree = ElementTree.parse(svg, parser)
+    return [element.text.strip() for element in tree.iter() if element.tag is ElementTree.Comment]
+
+
+def test_equal_points_give_equal_files_from_the_csv_alone(drawn, tmp_path):
+    shutil.copy(drawn / "curve.csv", tmp_path / "copy.csv")
+    code = "import sys; from posbench.figures import draw; draw(sys.argv[1], sys.argv[2], 'Title & more')"
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "copy.csv"), str(tmp_path)], check=True)
+    for name in ("curve.png", "curve.svg"):
+        assert (tmp_path / name).read_bytes() == (drawn / name).read_bytes()
+
+
+def test_the_figure_says_what_was_measured(drawn):
+    said = " ".join(texts(drawn / "curve.svg"))
+    for part in ("fixed_targets", "pysource, bpe-1024", "240 targets in 20 documents", "1 seed", "over documents (one seed)", "G 0.1",
+                 "trained at 64", "Encodings, nothing extended", "rope: extensions", "leaky_rerope + log_n"):  # fmt: skip
+        assert part in said
+
+
+def test_ticks_are_the_evaluated_lengths_as_plain_integers(drawn):
+    said = texts(drawn / "curve.svg")
+    assert [said.count(length) for length in ("64", "128", "256", "512", "1024")] == [2, 2, 2, 2, 0]
+
+
+def test_a_clipped_value_is_printed(drawn):
+    said = texts(drawn / "curve.svg")
+    points = [point for point in read_points(drawn / "curve.csv") if point.extension == "pi" and point.scale_attention == "none"]
+    beyond = [f"{point.difference:+.2f}" for point in points if point.difference > 4]
+    assert len(beyond) == 2 and set(beyond) <= set(said)
+
+
+def test_limits():
+    bottom, top = figures.limits([-0.1, 0.0, 0.05, 0.3, 1.7], relative=True)
+    assert bottom < -0.1 and top > 1.7  # nothing explodes, nothing is cut
+    assert 4.0 <= figures.limits([-0.1, 0.0, 0.05, 0.3, 60.0], relative=True)[1] < 60
+    assert figures.limits([3.0, 3.1, 3.2], relative=False)[1] > 3.2
+    assert 3.3 < figures.limits([3.0, 3.1, 3.15, 3.2, 3.3, 9.0], relative=False)[1] < 9
+
+
+@pytest.mark.parametrize("wanted", [[5.0, 5.0, 5.0], [0.0, 100.0, 50.0], [99.0, 98.0, 100.0, 3.0], [1.0], [], [-40.0, 140.0]])
+def test_labels_do_not_overlap_and_keep_their_order(wanted):
+    placed = spread(wanted, gap=10.0, low=0.0, high=100.0)
+    order = sorted(range(len(wanted)), key=lambda index: wanted[index])
+    ascending = [placed[index] for index in order]
+    assert all(b - a >= 10.0 - 1e-9 for a, b in zip(ascending, ascending[1:], strict=False))
+    assert all(-1e-9 <= place <= 100.0 + 1e-9 for place in placed)
+
+
+def test_labels_with_room_stay_and_crowded_ones_share_the_shift():
+    assert spread([20.0, 80.0], 10.0, 0.0, 100.0) == [20.0, 80.0]
+    assert spread([50.0, 50.0], 10.0, 0.0, 100.0) == [45.0, 55.0]
+    assert spread([0.0] * 21, 10.0, 0.0, 100.0) == pytest.approx([5.0 * k for k in range(21)])  # too many: the gap shrinks
+
+
+def test_few_curves_share_one_panel_and_many_do_not(drawn):
+    points = read_points(drawn / "curve.csv")
+    assert [heading for heading, _ in figures.panels(points)] == ["Encodings, nothing extended", "rope: extensions"]
+    few = [point for point in points if point.extension == "none"]
+    assert [heading for heading, _ in figures.panels(few)] == [""]
+
+
+def test_the_caption_says_which_gate_failed(drawn):
+    points = [point for point in read_points(drawn / "curve.csv") if point.extension == "none" and point.scale_attention == "none"]
+    points = [replace(point, gain_lower=-0.01 if point.encoding == "alibi" else 0.1) for point in points]
+    (line,) = [line for line in caption(points, relative=True) if "gate failed" in line]
+    assert [("gate failed" in part, part.split()[0]) for part in line.split("): ")[1].split("; ")] == [
+        (False, "rope"), (True, "alibi"), (False, "sinusoidal")]  # fmt: skip
+
+
+def test_an_encoding_keeps_its_colour_and_extensions_take_others(drawn):
+    points = read_points(drawn / "curve.csv")
+    left, right = figures._colours(points, figures.panels(points))
+    assert len(set(left.values())) == 3 and right["rope", "none"] == left["rope", "none"]
+    assert len(set(right.values())) == 5 and not {right["rope", name] for name in ("pi", "ntk", "rerope", "leaky_rerope")} & set(
+        left.values()
+    )

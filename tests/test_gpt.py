@@ -1,0 +1,81 @@
+"""The model against other people's Llama, and its own options."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from conftest import small_model, small_shape
+
+from posbench.encodings.rope import Rope
+from posbench.errors import ConfigError
+from posbench.plan import make_plan
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@torch.no_grad()
+def test_a_rope_model_is_transformers_llama(tied):
+    transformers = pytest.importorskip("transformers")
+    model = small_model(Rope(small_shape()), tied=tied, d_ff=48)
+    config = transformers.LlamaConfig(
+        vocab_size=50,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        rms_norm_eps=1e-5,
+        tie_word_embeddings=tied,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+    )
+    llama = transformers.LlamaForCausalLM(config).eval()
+    weights = {(name if name.startswith("lm_head") else f"model.{name}"): value for name, value in model.state_dict().items()}
+    assert not llama.load_state_dict(weights, strict=True).missing_keys
+    text_BT = torch.randint(0, 50, (2, 40))
+    torch.testing.assert_close(model(text_BT, make_plan(model.encoding, length=40)), llama(text_BT).logits, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("qk_norm", ["rms", "l2", "key_l2"])
+@torch.no_grad()
+def test_qk_norm_bounds_what_it_says(qk_norm):
+    model = small_model(Rope(small_shape()), qk_norm=qk_norm)
+    norm = model.layers[0].self_attn.norm
+    q, k = norm(torch.randn(1, 4, 5, 8) * 7, torch.randn(1, 2, 5, 8) * 7)
+    length = torch.tensor(8.0).sqrt()
+    torch.testing.assert_close(k.norm(dim=-1), length.expand(1, 2, 5), rtol=1e-4, atol=1e-4)
+    assert torch.allclose(q.norm(dim=-1), length, atol=1e-3) == (qk_norm != "key_l2")
+    assert model(torch.randint(0, 50, (1, 9)), make_plan(model.encoding, length=9)).isfinite().all()
+
+
+@torch.no_grad()
+def test_scored_rows_are_rows_of_the_whole():
+    model = small_model(Rope(small_shape()))
+    plan, text_BT = make_plan(model.encoding, length=20), torch.randint(0, 50, (3, 20))
+    rows_R = torch.tensor([3, 18, 19])
+    torch.testing.assert_close(model(text_BT, plan, rows_R), model(text_BT, plan)[:, rows_R], rtol=0, atol=1e-5)
+
+
+def test_a_fresh_model_guesses_uniformly():
+    from posbench.build import make_model
+
+    cfg = {"encoding": {"_target_": "posbench.encodings.rope.Rope"}, "model": {}, "train": {}, "seed": 0}
+    model = make_model(cfg, 100)
+    text_BT = torch.randint(0, 100, (2, 16))
+    assert model.loss(text_BT, text_BT, make_plan(model.encoding, length=16)).item() == pytest.approx(4.60517, abs=1e-4)
+
+
+def test_weights_depend_on_the_seed_alone_and_not_on_the_encoding():
+    from posbench.build import make_model
+
+    def weights(encoding: str, seed: int) -> dict:
+        target = f"posbench.encodings.{encoding}.{encoding.title()}"
+        return make_model({"encoding": {"_target_": target}, "model": {}, "train": {}, "seed": seed}, 100).state_dict()
+
+    rope, again, learned, other = weights("rope", 0), weights("rope", 0), weights("learned", 0), weights("rope", 1)
+    assert all(torch.equal(value, again[name]) and torch.equal(value, learned[name]) for name, value in rope.items())
+    assert not torch.equal(rope["layers.0.mlp.up_proj.weight"], other["layers.0.mlp.up_proj.weight"])
+
+
+@pytest.mark.parametrize(("d_model", "n_head", "n_kv_head"), [(30, 4, None), (32, 4, 3)])
+def test_heads_that_do_not_divide_are_refused(d_model, n_head, n_kv_head):
+    with pytest.raises(ConfigError, match="is no multiple of"):
+        small_shape(d_model=d_model, n_head=n_head, n_kv_head=n_kv_head)

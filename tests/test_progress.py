@@ -1,0 +1,99 @@
+"""Progress lines, with a clock that the test moves."""
+
+import pytest
+
+from posbench.progress import Progress
+
+
+class Clock:
+    def __init__(self):
+        self.now = 1000.0
+
+    def monotonic(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr("posbench.progress.time", clock)
+    return clock
+
+
+def lines_of(capsys) -> list[str]:
+    out, err = capsys.readouterr()
+    assert out == ""
+    return err.splitlines()
+
+
+def test_plain_lines_come_at_tenths_with_the_time_left(clock, capsys):
+    with Progress(100, "train", "steps") as progress:
+        for step in range(100):
+            clock.now += 2
+            progress.update(1, loss=5 - step / 100)
+    lines = lines_of(capsys)
+    assert len(lines) == 10
+    assert lines[0] == "train 10/100 steps  loss 4.91  3m00s left"
+    assert lines[-1] == "train 100/100 steps  loss 4.01  took 3m20s"
+
+
+def test_short_work_prints_one_line(clock, capsys):
+    with Progress(100, "evaluate", "windows") as progress:
+        for _ in range(100):
+            clock.now += 0.01
+            progress.update(1)
+    assert lines_of(capsys) == ["evaluate 100/100 windows  took 1s"]
+
+
+def test_one_slow_step_does_not_move_the_remaining_time(clock):
+    progress = Progress(100, "train", "steps")
+    assert progress.remaining() is None
+    for step in range(20):
+        clock.now += 600 if step == 7 else 2
+        progress.update(1)
+    assert progress.remaining() == 160
+
+
+def test_several_units_at_once_share_their_time(clock):
+    progress = Progress(100, "evaluate", "windows")
+    clock.now += 8
+    progress.update(4)
+    assert progress.remaining() == 2 * 96
+
+
+def test_work_done_before_counts_for_the_share_alone(clock, capsys):
+    with Progress(100, "train", "steps") as progress:
+        clock.now += 500
+        progress.skip(90)
+        for _ in range(10):
+            clock.now += 2
+            progress.update(1)
+    assert lines_of(capsys) == ["train 100/100 steps  took 20s"]
+
+
+def test_a_terminal_has_one_line(clock, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "30")
+    with Progress(100, "train", "steps") as progress:
+        for _ in range(100):
+            clock.now += 0.1
+            progress.update(1, loss=3.21, speed=19000.0)
+    _, err = capsys.readouterr()
+    assert err.count("\n") == 1 and err.endswith("\n")
+    drawn = err.rstrip("\n").split("\r\x1b[K")[1:]
+    assert 40 <= len(drawn) <= 60 and all(len(line) <= 29 for line in drawn)
+    assert drawn[-1].startswith("train 100/100 steps")
+
+
+def test_an_error_says_nothing_of_completion(clock, capsys):
+    with pytest.raises(KeyError), Progress(100, "train", "steps") as progress:
+        progress.update(1)
+        raise KeyError
+    assert lines_of(capsys) == []
+
+
+def test_numbers_read_well(clock, capsys):
+    with Progress(1, "t", "u") as progress:
+        clock.now += 3700
+        progress.update(1, a=18999.6, b=0.123456, c=7, d="x")
+    assert lines_of(capsys) == ["t 1/1 u  a 19,000  b 0.1235  c 7  d x  took 1h01m"]

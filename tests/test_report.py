@@ -1,0 +1,182 @@
+import json
+import math
+import re
+
+import numpy as np
+import pytest
+from synthetic import CURVES, DOCUMENTS, FLOORS, GAINS, LENGTHS, TARGETS, write_eval, write_run
+
+from posbench.errors import RunError
+from posbench.points import read_points
+from posbench.report import build
+from posbench.rows import read_csv
+from posbench.statistics import student_quantile
+
+COMMAND = "python scripts/run.py experiment=demo"
+DOCUMENT = np.arange(TARGETS) % DOCUMENTS
+
+
+def references(root, floor_N, seed=0, encoding="rope", half=0.1):
+    window = [write_eval(root, encoding, "recompute_window", "none", [floor_N] * 3, LENGTHS[1:], seed, {"window": None})]
+    return window + [write_eval(root, encoding, "recompute_window", "none", [floor_N + half] * 3, LENGTHS[1:], seed, {"window": 32})]
+
+
+def flat(shift):
+    return [np.full(TARGETS, 3.0 + shift)] * 4
+
+
+def only(points, **wanted):
+    (found,) = [point for point in points if all(getattr(point, name) == value for name, value in wanted.items())]
+    return found
+
+
+def test_the_demo_grid(tmp_path):
+    paths = [path for encoding in ("rope", "alibi", "sinusoidal") for seed in (0, 1, 2) for path in write_run(tmp_path, encoding, seed)]
+    report = build(paths, tmp_path / "out", "Demo", COMMAND)
+    points = read_points(tmp_path / "out" / "curve.csv")
+    assert len(points) == len(CURVES) * len(LENGTHS)
+    assert {path.name for path in report.files} == {"rows.csv", "curve.csv", "table.md", "curve.png", "curve.svg"}
+    assert all(path.stat().st_size > 0 for path in report.files)
+    assert len(read_csv(tmp_path / "out" / "rows.csv")) == 3 * (len(CURVES) * len(LENGTHS) + 3 * 2 * 3)
+    for (encoding, extension, scale), shifts in CURVES.items():
+        for length, shift in zip(LENGTHS, shifts, strict=True):
+            point = only(points, encoding=encoding, extension=extension, scale_attention=scale, length=length)
+            assert point.difference == pytest.approx(shift, abs=0.01 + 0.1 * abs(shift))
+            assert point.difference == pytest.approx(point.nll - point.floor, abs=1e-5)
+            assert (point.n_seeds, point.over, point.floor) == (3, "seeds", pytest.approx(FLOORS[encoding], abs=0.03))
+            assert point.gain == pytest.approx(GAINS[encoding], abs=0.01)
+    assert not report.notes
+
+
+def test_terminal_and_markdown_show_the_same_cells(tmp_path):
+    report = build(write_run(tmp_path, "rope"), tmp_path / "out", "Demo", COMMAND)
+    markdown, terminal = (tmp_path / "out" / "table.md").read_text(), report.table_text()
+    assert markdown == report.markdown()
+    numbers = re.compile(r"[+-]?\d+\.\d+(?: \+- \d+\.\d+ [<>~])?")
+    assert numbers.findall(terminal) == numbers.findall(markdown) and len(numbers.findall(markdown)) > 80
+    assert "| encoding | extension | scale_attention | 1x (64) | 2x (128) | 4x (256) | 8x (512) |" in markdown
+    for said in ("fixed_targets", "240 targets in 20 documents", "pysource", "bpe-1024", "trained at 64", "seeds: 1", "gate: ok"):
+        assert said in markdown and said in terminal
+    assert "\x1b[31m" in report.table_text(colour=True) and "\x1b" not in terminal
+
+
+def test_the_difference_is_paired_and_clustered_by_document(tmp_path):
+    # The loss varies wildly between targets; the difference is 0.5 in half of the documents and 0.3 in the others.
+    floor_N = np.random.default_rng(0).normal(3, 2, TARGETS).astype(np.float32)
+    shift_N = np.where(DOCUMENT % 2, 0.5, 0.3)
+    paths = references(tmp_path, floor_N) + [write_eval(tmp_path, "rope", "none", "none", [floor_N + shift_N] * 4, LENGTHS)]
+    report = build(paths, tmp_path / "out", "t", COMMAND)
+    point = only(read_points(tmp_path / "out" / "curve.csv"), length=512)
+    assert (point.difference, point.over) == (pytest.approx(0.4, abs=1e-6), "document")
+    assert point.half_width == pytest.approx(student_quantile(0.975, 19) * math.sqrt(0.1**2 * 20 / 19 / 20), rel=1e-4)
+    assert "G rope seed 0: 32 -> 64 tokens of context bring 0.100" in report.markdown()
+
+
+@pytest.mark.parametrize(("half", "verdict"), [(0.1, "gate: ok"), (0.0, "gate: failed"), (-0.1, "gate: failed")])
+def test_the_gate(tmp_path, half, verdict):
+    floor_N = np.full(TARGETS, 3.0)
+    paths = references(tmp_path, floor_N, half=half) + [write_eval(tmp_path, "rope", "none", "none", flat(0), LENGTHS)]
+    report = build(paths, tmp_path / "out", "t", COMMAND)
+    assert verdict in report.markdown() and verdict in report.table_text()
+
+
+def test_a_floor_shorter_than_twice_the_training_length_is_none(tmp_path):
+    # At the training length recompute_window has less than its full window, so it is no reference there.
+    paths = [write_eval(tmp_path, "rope", "recompute_window", "none", [np.full(TARGETS, 9.0), np.full(TARGETS, 3.0)], (64, 128))]
+    paths += [write_eval(tmp_path, "rope", "none", "none", flat(0.25), LENGTHS)]
+    build(paths, tmp_path / "out", "t", COMMAND)
+    assert [point.difference for point in read_points(tmp_path / "out" / "curve.csv")] == [pytest.approx(0.25)] * 4
+
+
+def test_the_verdict_of_an_interval(tmp_path):
+    noise_N = np.random.default_rng(0).normal(0, 0.2, TARGETS)
+    paths = references(tmp_path, np.full(TARGETS, 3.0))
+    paths += [write_eval(tmp_path, "rope", name, "none", [3.0 + noise_N + shift] * 4, LENGTHS) for name, shift in
+              (("pi", 0.5), ("ntk", -0.5), ("none", -float(noise_N.mean())))]  # fmt: skip
+    text = build(paths, tmp_path / "out", "t", COMMAND).markdown()
+    assert re.search(r"\| rope \| pi \| none \| \+0\.\d+ \+- 0\.\d+ > \|", text)
+    assert re.search(r"\| rope \| ntk \| none \| -0\.\d+ \+- 0\.\d+ < \|", text)
+    assert re.search(r"\| rope \| none \| none \| [+-]0\.000 \+- 0\.\d+ ~ \|", text)
+
+
+def test_missing_evaluations_are_counted_and_the_command_said(tmp_path):
+    paths = [write_eval(tmp_path, "rope", "none", "none", flat(0), LENGTHS), tmp_path / "a.json", tmp_path / "b.json"]
+    report = build(paths, tmp_path / "out", "t", COMMAND)
+    assert f"2 of 3 evaluations are missing: `{COMMAND}`" in report.markdown()
+    assert "gate: unknown" in report.markdown()
+    with pytest.raises(RunError, match="None of the 2 .*experiment=demo"):
+        build(paths[1:], tmp_path / "out", "t", COMMAND)
+
+
+def test_without_a_floor_or_arrays_the_losses_still_stand(tmp_path):
+    path = write_eval(tmp_path, "rope", "none", "none", flat(0), LENGTHS)
+    path.with_suffix(".npz").unlink()
+    report = build([path], tmp_path / "out", "t", COMMAND)
+    assert "| rope | none | none | 3.000 | 3.000 |" in report.markdown() and "minus the floor" not in report.markdown()
+
+
+def test_what_is_not_finite_is_said(tmp_path):
+    losses = [*flat(0)[:3], np.full(TARGETS, np.nan)]
+    paths = references(tmp_path, np.full(TARGETS, 3.0)) + [write_eval(tmp_path, "rope", "none", "none", losses, LENGTHS)]
+    report = build(paths, tmp_path / "out", "t", COMMAND)
+    assert "| rope | none | none | 3.000 | 3.000 | 3.000 | not finite |" in report.markdown()
+
+
+def test_arguments_appear_only_where_they_tell_two_apart(tmp_path):
+    make = [({"factor": 2, "mode": "fixed"}, 0.1), ({"factor": 4, "mode": "fixed"}, 0.2)]
+    paths = [write_eval(tmp_path, "rope", "pi", "none", flat(shift), LENGTHS, args=args) for args, shift in make]
+    paths += [write_eval(tmp_path, "rope", "none", "none", flat(0), LENGTHS, untested=True, encoding_args={"base": 1e4})]
+    text = build(paths, tmp_path / "out", "t", COMMAND).markdown()
+    assert "| rope | pi factor=2 | none | 3.100" in text and "| rope | pi factor=4 | none | 3.200" in text
+    assert "| none * | none | 3.000" in text and "* a pair of methods its authors have not tested" in text
+
+
+def test_two_trainings_of_one_cell_are_not_averaged(tmp_path):
+    paths = [write_eval(tmp_path / name, "rope", "none", "none", flat(0), LENGTHS, eval_id=name, run_id=name) for name in ("a", "b")]
+    with pytest.raises(RunError, match="report them apart"):
+        build(paths, tmp_path / "out", "t", COMMAND)
+
+
+def test_other_targets_cannot_be_paired(tmp_path):
+    paths = references(tmp_path, np.full(TARGETS, 3.0)) + [write_eval(tmp_path, "rope", "none", "none", flat(0), LENGTHS)]
+    with np.load(paths[-1].with_suffix(".npz")) as stored:
+        np.savez(paths[-1].with_suffix(".npz"), **{**stored, "offset": stored["offset"] + 1})
+    with pytest.raises(RunError, match="different targets"):
+        build(paths, tmp_path / "out", "t", COMMAND)
+
+
+def test_a_damaged_npz_is_a_run_error(tmp_path):
+    path = write_eval(tmp_path, "rope", "none", "none", flat(0), LENGTHS)
+    whole = path.with_suffix(".npz").read_bytes()
+    for damage in (b"", b"junk", whole[: len(whole) // 2]):
+        path.with_suffix(".npz").write_bytes(damage)
+        with pytest.raises(RunError, match="npz is damaged"):
+            build([path], tmp_path / "out", "t", COMMAND)
+
+
+def test_protocols_and_training_lengths_are_kept_apart(tmp_path):
+    paths = [write_eval(tmp_path, "rope", "none", "none", flat(0), LENGTHS)]
+    paths += [write_eval(tmp_path / "other", "rope", "none", "none", flat(1), LENGTHS, train_len=128, eval_id="x")]
+    report = build(paths, tmp_path / "out", "t", COMMAND)
+    assert [curve[0].train_len for curve in report.sections] == [64, 128]
+    assert {path.name for path in report.files} >= {"curve.png", "curve-2.png"}
+    assert "| 1x (64) |" in report.markdown() and "| 64 | 1x (128) |" in report.markdown()
+
+
+def test_positions_are_taken_from_the_longest_window(tmp_path):
+    path = write_eval(tmp_path, "rope", "none", "none", flat(0), LENGTHS, protocol="by_position")
+    path.with_suffix(".npz").unlink()
+    content = json.loads(path.read_text())
+    content["rows"] = [
+        {**row, "position": position, "nll": 3.0 + row["length"] / 1000 - position / 10000}
+        for row in content["rows"]
+        for position in [*range(1, 9), 16, 24, 32, 64, 128, 256, 512]
+        if position <= row["length"]
+    ]
+    path.write_text(json.dumps(content))
+    report = build([path], tmp_path / "out", "t", COMMAND)
+    points = read_points(tmp_path / "out" / "curve.csv")
+    assert {point.window for point in points} == {512} and len(points) == 15
+    assert only(points, length=64).nll == pytest.approx(3.512 - 0.0064)
+    assert "by position in a window of 512 tokens" in report.markdown() and "| 16 | 32 | 1x (64) |" in report.markdown()
+    assert "gate" not in report.markdown()

@@ -1,0 +1,101 @@
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from posbench import rows
+from posbench.errors import RunError
+
+CONTRACT = """schema, run_id, eval_id, encoding, encoding_args, extension, extension_args, scale_attention, trained_scale, finetune,
+untested, seed, data, tokenizer, dtype, train_len, length, target_len, protocol, position, task, depth, n_targets, n_bytes, n_units,
+sem_unit, nll, nll_sem, ppl, bpb, accuracy, max_distance, seconds, peak_mib, commit"""
+VALUES = {
+    "run_id": "rope-64-s0-1a2b3c4d5e", "eval_id": "0123456789abcdef", "encoding": "rope",
+    "encoding_args": {"base": 10000.0, "layout": "half"}, "extension": "yarn", "extension_args": {"betas": [32, 1], "note": 'a "b", c'},
+    "scale_attention": "none", "trained_scale": "none", "finetune": None, "untested": False, "seed": 0, "data": "pysource",
+    "tokenizer": "bpe-1024", "dtype": "fp32", "train_len": 64, "length": 128, "target_len": 128, "protocol": "fixed_targets",
+    "position": None, "task": None, "depth": None, "n_targets": 1000, "n_bytes": 2000, "n_units": 20, "sem_unit": "document",
+    "nll": 0.1 + 0.2, "nll_sem": 1e-17, "accuracy": 1.0, "max_distance": 63.0, "seconds": 2.5, "peak_mib": 100.0, "commit": "0123456789ab+",
+}  # fmt: skip
+
+
+def test_columns_are_the_contract_in_its_order():
+    assert list(rows.COLUMNS) == [name.strip() for name in CONTRACT.replace("\n", " ").split(",")]
+    assert list(rows.make_row(**VALUES)) == list(rows.COLUMNS)
+
+
+def test_readme_shows_the_table_of_the_code():
+    text = (Path(__file__).parents[1] / "results" / "README.md").read_text()
+    shown = [line for line in text.split("## A row")[1].splitlines() if line.startswith("| `")]
+    assert shown == [f"| `{c.name}` | {c.kind.__name__} | {c.unit} | {c.meaning} |" for c in rows.TABLE]
+
+
+def test_derived_columns():
+    row = rows.make_row(**{**VALUES, "nll": math.log(8.0)})
+    assert row["ppl"] == pytest.approx(8.0)
+    assert row["bpb"] == pytest.approx(1.5)  # 3 bits per token, 2 bytes per token
+    assert rows.make_row(**{**VALUES, "nll": 800.0})["ppl"] is None
+    broken = rows.make_row(**{**VALUES, "nll": float("nan"), "nll_sem": np.float32("inf")})
+    assert [broken[name] for name in ("nll", "nll_sem", "ppl", "bpb")] == [None] * 4
+
+
+@pytest.mark.parametrize("change", [{"extra": 1}, {"ppl": 3.0}, {"seed": "0"}, {"length": 128.0}, {"untested": 1}, {"seed": True}])
+def test_a_row_refuses_what_is_no_column_or_of_another_type(change):
+    with pytest.raises(TypeError, match=next(iter(change))):
+        rows.make_row(**{**VALUES, **change})
+
+
+def test_a_row_refuses_a_missing_column():
+    with pytest.raises(TypeError, match="nll_sem"):
+        rows.make_row(**{name: value for name, value in VALUES.items() if name != "nll_sem"})
+
+
+def test_numpy_numbers_become_plain_ones():
+    row = rows.make_row(**{**VALUES, "nll": np.float32(2.5), "n_targets": np.int64(7), "accuracy": 1})
+    assert [type(row[name]) for name in ("nll", "n_targets", "accuracy")] == [float, int, float]
+
+
+def test_csv_and_json_give_back_what_was_written(tmp_path):
+    made = [
+        rows.make_row(**VALUES),
+        rows.make_row(**{**VALUES, "position": 64, "task": "copy", "depth": 0.5, "untested": True, "nll": 999.0}),
+    ]
+    rows.write_csv(made, tmp_path / "rows.csv")
+    back = rows.read_csv(tmp_path / "rows.csv")
+    assert back == made
+    assert [[type(value) for value in row.values()] for row in back] == [[type(value) for value in row.values()] for row in made]
+    (tmp_path / "eval.json").write_text(json.dumps(rows.eval_content(made, {})))
+    assert rows.read_eval(tmp_path / "eval.json") == made
+
+
+def test_a_newer_schema_is_refused_and_an_older_one_upgraded(tmp_path, monkeypatch):
+    path = tmp_path / "eval.json"
+    content = rows.eval_content([rows.make_row(**VALUES)], {})
+    path.write_text(json.dumps({**content, "schema": rows.SCHEMA + 1}))
+    with pytest.raises(RunError, match=f"row schema {rows.SCHEMA + 1}"):
+        rows.read_eval(path)
+    path.write_text(json.dumps({**content, "rows": [{key: value for key, value in content["rows"][0].items() if key != "commit"}]}))
+    with pytest.raises(RunError, match="commit"):
+        rows.read_eval(path)
+    monkeypatch.setattr(rows, "SCHEMA", rows.SCHEMA + 1)
+    monkeypatch.setitem(rows.UPGRADES, rows.SCHEMA - 1, lambda row: {**row, "commit": "upgraded"})
+    (row,) = rows.read_eval(path)
+    assert (row["commit"], row["schema"]) == ("upgraded", rows.SCHEMA)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 1}', "\xff"])
+def test_a_damaged_eval_is_a_run_error(tmp_path, text):
+    (tmp_path / "eval.json").write_text(text, encoding="latin-1")
+    with pytest.raises(RunError, match="eval.json"):
+        rows.read_eval(tmp_path / "eval.json")
+
+
+def test_a_damaged_csv_is_a_run_error(tmp_path):
+    rows.write_csv([rows.make_row(**VALUES)], tmp_path / "rows.csv")
+    text = (tmp_path / "rows.csv").read_text()
+    for damage in (text[:-60], text.replace("fp32,64", "fp32,many"), text.replace("schema", "scheme")):
+        (tmp_path / "rows.csv").write_text(damage)
+        with pytest.raises(RunError, match="rows.csv"):
+            rows.read_csv(tmp_path / "rows.csv")

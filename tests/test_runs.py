@@ -1,0 +1,171 @@
+import copy
+import subprocess
+import sys
+
+import pytest
+
+from posbench import runs
+from posbench.errors import ConfigError, RunError
+from posbench.files import write_json
+from posbench.runs import Busy, Run, eval_id, method_args, method_label, method_name, run_id
+
+CFG = {
+    "encoding": {"_target_": "posbench.encodings.rope.Rope", "base": 10000.0},
+    "model": {"d_model": 128, "n_layer": 4},
+    "data": {"source": "pysource", "path": "/somewhere", "cache_dir": "cache"},
+    "train": {
+        "length": 64,
+        "steps": 1000,
+        "lr": 6e-3,
+        "log_every": 50,
+        "validate_every": 0,
+        "validate_windows": 256,
+        "checkpoint_every": 500,
+    },
+    "evaluate": {"lengths": [64]},
+    "extension": {"_target_": "posbench.extensions.none.Direct"},
+    "log": {"mode": None},
+    "seed": 0,
+    "device": "cpu",
+    "results_dir": "results/runs",
+}
+EVALUATE = {
+    "max_length": 512,
+    "windows": 512,
+    "targets": 8,
+    "split": "test",
+    "dtype": "fp32",
+    "seed": 0,
+    "lengths": [64],
+    "batch_tokens": 8192,
+}
+NONE, LOG_N = {"_target_": "posbench.scale_attention.none.NoScale"}, {"_target_": "posbench.scale_attention.log_n.LogN", "clamp": True}
+
+
+def changed(path, value):
+    cfg = copy.deepcopy(CFG)
+    node = cfg
+    *parents, last = path.split(".")
+    for name in parents:
+        node = node[name]
+    node[last] = value
+    return cfg
+
+
+def test_a_readable_prefix_and_ten_hex_digits():
+    assert run_id(CFG, "f").startswith("rope-64-s0-") and len(run_id(CFG, "f").rsplit("-", 1)[1]) == 10
+    assert run_id(changed("train.length", [128, 64]), "f").startswith("rope-64+128-s0-")
+
+
+def test_the_id_of_the_first_release_never_changes():
+    # coreutils' sha256sum of {"data":{"source":"pysource"},"data_fingerprint":"f","encoding":{"_target_":"posbench.encodings.rope.Rope",
+    # "base":10000},"model":{"d_model":128,"n_layer":4},"seed":0,"train":{"length":64,"lr":0.006,"steps":1000}} without the line break
+    assert run_id(CFG, "f") == "rope-64-s0-bdf40ee579"
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [("device", "cuda"), ("results_dir", "x"), ("data.path", "x"), ("data.cache_dir", "x"), ("train.log_every", 1), ("log.mode", "offline"),
+     ("train.validate_every", 9), ("train.validate_windows", 9), ("train.checkpoint_every", 9), ("evaluate.lengths", [1]),
+     ("train.length", [64]), ("extension", {"_target_": "x.pi.Pi"}), ("encoding.base", 10000), ("train.steps", 1000.0)],
+)  # fmt: skip
+def test_what_does_not_make_a_training(path, value):
+    assert run_id(changed(path, value), "f") == run_id(CFG, "f")
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [("encoding.base", 5e5), ("encoding._target_", "mine.rope.Rope"), ("model.d_model", 64), ("data.source", "local"),
+     ("train.steps", 1001),     ("train.lr", 5e-3), ("train.length", 128), ("seed", 1), ("model.tied", True)],
+)  # fmt: skip
+def test_what_makes_a_training(path, value):
+    assert run_id(changed(path, value), "f") != run_id(CFG, "f")
+    assert run_id(CFG, "g") != run_id(CFG, "f")
+
+
+def test_a_later_key_at_its_default_leaves_old_ids_alone(monkeypatch):
+    monkeypatch.setitem(runs.LATER, "train.ema", 0.0)
+    assert run_id(changed("train.ema", 0.0), "f") == run_id(CFG, "f")
+    assert run_id(changed("train.ema", 0.9), "f") != run_id(CFG, "f")
+    assert run_id(changed("model.ema", 0.0), "f") != run_id(CFG, "f")
+    assert run_id(changed("train.ema", False), "f") != run_id(CFG, "f")
+
+
+def test_an_evaluation_is_its_targets_and_methods_not_its_lengths():
+    base = eval_id("fixed_targets", NONE, NONE, EVALUATE, "r")
+    assert len(base) == 16 and int(base, 16) >= 0
+    for same in ({"lengths": [64, 128]}, {"batch_tokens": 1}):
+        assert eval_id("fixed_targets", NONE, NONE, {**EVALUATE, **same}, "r") == base
+    for other in ({"max_length": 1024}, {"windows": 9}, {"targets": 4}, {"split": "validation"}, {"dtype": "bf16"}, {"seed": 1}):
+        assert eval_id("fixed_targets", NONE, NONE, {**EVALUATE, **other}, "r") != base
+    others = [
+        ("disjoint", NONE, NONE, "r"),
+        ("fixed_targets", LOG_N, NONE, "r"),
+        ("fixed_targets", NONE, LOG_N, "r"),
+        ("fixed_targets", NONE, NONE, "q"),
+    ]
+    assert base not in {eval_id(protocol, extension, scale, EVALUATE, run) for protocol, extension, scale, run in others}
+
+
+def test_names_of_methods():
+    assert method_name(CFG["encoding"]) == "rope" and method_args(LOG_N) == {"clamp": True}
+    assert (method_label(NONE), method_label(LOG_N)) == ("none", 'log_n {"clamp":true}')
+    with pytest.raises(ConfigError, match="_target_"):
+        method_name({"base": 3})
+
+
+def test_a_run_is_finished_when_its_summary_is_there(tmp_path):
+    run = Run(tmp_path / "rope-64-s0-0")
+    with run.lock():
+        run.write_config(CFG)
+        assert not run.finished and run.read_config() == CFG
+        run.write_summary({"loss": 2.5})
+    assert run.finished and run.read_summary() == {"loss": 2.5}
+    path = run.eval_path("fixed_targets", "pi", "log_n", "0123456789abcdef")
+    assert path.relative_to(run.path).as_posix() == "evals/fixed_targets/pi+log_n-01234567.json"
+    write_json(path, {})
+    (path.parent / ".pi-tmp.json").touch()
+    assert run.eval_files() == [path]
+
+
+def test_no_config_is_a_run_error(tmp_path):
+    with pytest.raises(RunError, match="config.yaml"):
+        Run(tmp_path / "nothing").read_config()
+
+
+HOLD = """
+import sys, time
+from posbench.runs import Run
+with Run(sys.argv[1]).lock():
+    print("held", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_a_run_that_another_process_holds(tmp_path, capsys):
+    command = [sys.executable, "-c", HOLD, str(tmp_path / "run")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(Busy, match="run"), Run(tmp_path / "run").lock(wait=False):
+            pass
+        assert capsys.readouterr().err == ""
+        run = Run(tmp_path / "run")
+        acquire = run._lock.acquire
+
+        def release_the_other_and_wait(timeout=-1):
+            if timeout != 0:
+                other.stdin.write("\n")
+                other.stdin.flush()
+            return acquire(timeout=timeout)
+
+        run._lock.acquire = release_the_other_and_wait
+        with run.lock(wait=True):
+            assert other.wait(10) == 0
+    assert capsys.readouterr().err == f"another process is working on {tmp_path / 'run'}; waiting\n"
+    with Run(tmp_path / "run").lock():
+        pass
+
+
+def test_the_quick_path_imports_nothing_heavy():
+    code = "import sys, posbench.runs; print(sorted({'torch', 'wandb', 'datasets', 'matplotlib', 'numpy'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -1,0 +1,76 @@
+import math
+
+import numpy as np
+import pytest
+
+from posbench.statistics import clustered_mean, gain, paired_difference, student_interval, student_quantile
+
+# Printed tables of Student's t (two decimals of the tail: 97.5 % and 95 %).
+PRINTED = {1: (12.706, 6.314), 2: (4.303, 2.920), 3: (3.182, 2.353), 4: (2.776, 2.132), 5: (2.571, 2.015), 7: (2.365, 1.895),
+           10: (2.228, 1.812), 29: (2.045, 1.699), 30: (2.042, 1.697), 120: (1.980, 1.658), 10**6: (1.960, 1.645)}  # fmt: skip
+
+
+@pytest.mark.parametrize("df", PRINTED)
+def test_t_quantiles_match_printed_tables(df):
+    assert student_quantile(0.975, df) == pytest.approx(PRINTED[df][0], abs=6e-4)
+    assert student_quantile(0.95, df) == pytest.approx(PRINTED[df][1], abs=6e-4)
+
+
+def test_singletons_give_the_textbook_standard_error():
+    values = np.array([1.0, 4.0, 2.0, 8.0])
+    mean, sem, n = clustered_mean(values, np.arange(4))
+    assert (mean, n) == (3.75, 4)
+    assert sem == pytest.approx(np.std(values, ddof=1) / 2)
+
+
+def test_equal_clusters_give_the_error_of_their_means():
+    values, clusters = np.array([0.0, 2.0, 5.0, 7.0, 1.0, 3.0]), np.array([7, 7, 3, 3, 9, 9])
+    mean, sem, n = clustered_mean(values, clusters)
+    assert (mean, n) == (3.0, 3)
+    assert sem == pytest.approx(np.std([1.0, 6.0, 2.0], ddof=1) / math.sqrt(3))
+
+
+def test_unequal_clusters_by_hand():
+    # mean 2; residual sums: (1-2)+(1-2)+(1-2) = -3 and 5-2 = 3; 2/1 * (9+9) / 16
+    mean, sem, n = clustered_mean(np.array([1.0, 1.0, 1.0, 5.0]), np.array([0, 0, 0, 1]))
+    assert (mean, n) == (2.0, 2)
+    assert sem == pytest.approx(1.5)
+
+
+def test_repeating_every_target_does_not_shrink_the_error():
+    values, clusters = np.array([1.0, 3.0, 2.0, 5.0]), np.array([0, 0, 1, 2])
+    assert clustered_mean(np.repeat(values, 50), np.repeat(clusters, 50))[1] == pytest.approx(clustered_mean(values, clusters)[1])
+
+
+def test_one_cluster_has_no_error_and_shapes_must_agree():
+    assert math.isnan(clustered_mean(np.ones(3), np.zeros(3))[1])
+    with pytest.raises(ValueError, match="equally many"):
+        clustered_mean(np.ones(3), np.zeros(4))
+    with pytest.raises(ValueError, match="same targets"):
+        paired_difference(np.ones(3), np.ones(4), np.zeros(3))
+
+
+def test_what_is_not_finite_stays_so():
+    assert math.isnan(paired_difference(np.array([np.inf, 1.0]), np.array([np.inf, 1.0]), np.arange(2))[0])
+
+
+def test_pairing_removes_what_both_share():
+    shared = np.random.default_rng(0).normal(0, 3, 100)
+    mean, sem, _ = paired_difference(shared + 0.25, shared, np.arange(100) // 5)
+    assert mean == pytest.approx(0.25) and sem < 1e-12
+
+
+def test_interval_over_seeds():
+    mean, half, n = student_interval([1.0, 2.0, 3.0])
+    assert (mean, n) == (2.0, 3)
+    assert half == pytest.approx(4.303 / math.sqrt(3), abs=1e-3)
+    assert student_interval([1.5]) == (1.5, None, 1)
+
+
+def test_gain_and_its_gate():
+    full, clusters = np.zeros(4), np.arange(4)
+    found = gain(full, np.array([0.1, 0.2, 0.3, 0.4]), clusters)
+    assert found.value == pytest.approx(0.25) and found.ok
+    assert found.lower == pytest.approx(0.25 - 3.182 * np.std([0.1, 0.2, 0.3, 0.4], ddof=1) / 2, abs=1e-4)
+    assert not gain(full, np.array([-0.1, 0.2, 0.3, 0.1]), clusters).ok
+    assert not gain(full, full + 0.1, np.zeros(4)).ok  # one document proves nothing

@@ -1,0 +1,359 @@
+"""The loop, with a tiny model and with the real one: what is learnt, what is logged, and that interruption changes nothing."""
+
+import copy
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from posbench import optim
+from posbench.config import ModelConfig, TrainConfig
+from posbench.data.tokenfile import TokenFile
+from posbench.errors import ConfigError, RunError
+from posbench.files import append_line, read_json, sha256_file
+from posbench.runs import Run
+from posbench.signals import Stopped
+from posbench.train import fit
+from posbench.trainer import Trainer
+
+VOCAB, WIDTH = 11, 16
+
+
+class Tiny(nn.Module):
+    """Predicts a token from the one before it; has one parameter of every kind the optimizers tell apart."""
+
+    def __init__(self, tied: bool = False):
+        super().__init__()
+        self.embed_tokens = nn.Embedding(VOCAB, WIDTH)
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(2))
+        self.norm = nn.RMSNorm(WIDTH)
+        self.lm_head = nn.Linear(WIDTH, VOCAB, bias=False)
+        if tied:
+            self.lm_head.weight = self.embed_tokens.weight
+
+    def forward(self, tokens_BT, plan, rows_R=None):
+        x_BTC = self.embed_tokens(tokens_BT)
+        for layer in self.layers:
+            x_BTC = x_BTC + layer(F.silu(x_BTC))
+        return self.lm_head(self.norm(x_BTC))
+
+    def loss(self, tokens_BT, targets_BT, plan):
+        assert plan == tokens_BT.shape[1]
+        return F.cross_entropy(self(tokens_BT, plan).float().flatten(0, 1), targets_BT.flatten())
+
+
+class Log:
+    """A recorder that kills its own process after logging step `at`."""
+
+    def __init__(self, path: Path, number: int | None = None, at: int = -1):
+        self.path, self.number, self.at = path, number, at
+
+    def train(self, step, **figures):
+        append_line(self.path, {"step": step, **figures})
+        if step == self.at:
+            os.kill(os.getpid(), self.number)
+
+
+def tiny(seed: int = 0, **options) -> Tiny:
+    torch.manual_seed(seed)
+    return Tiny(**options)
+
+
+def token_file(n: int, documents: int, step: int = 3) -> TokenFile:
+    """Documents in which each token is the one before plus `step`, modulo the vocabulary: a rule that can be learnt exactly."""
+    tokens = (np.arange(n) * step % VOCAB).astype(np.uint16)
+    starts = np.linspace(0, n, documents + 1).astype(np.int64)
+    return TokenFile(tokens, np.ones(n, np.uint8), starts, [f"d{i}" for i in range(documents)])
+
+
+def make_corpus(**changes) -> SimpleNamespace:
+    return SimpleNamespace(**{"train": token_file(2000, 4), "validation": token_file(600, 2), "bos": None, "vocab_size": VOCAB} | changes)
+
+
+def config(**changes) -> TrainConfig:
+    small = {"length": 8, "steps": 12, "tokens_per_step": 64, "warmup": 2, "log_every": 2, "checkpoint_every": 5, "validate_windows": 6}
+    return TrainConfig(**small | changes)
+
+
+def train(folder: Path, cfg: TrainConfig, model: nn.Module | None = None, corpus=None, number=None, at=-1, **options) -> dict:
+    run = Run(folder)
+    with run.lock():
+        return fit(
+            model or tiny(),
+            corpus or make_corpus(),
+            cfg,
+            **{"seed": 0, "device": "cpu", "run": run, "recorder": Log(run.train_log, number, at), "plan_for": lambda n: n} | options,
+        )
+
+
+def child(folder: str, name: str, at: str, optimizer: str) -> None:
+    """Runs in a process of its own: ends itself by signal `name` after logging step `at`."""
+    train(Path(folder), config(optimizer=optimizer), number=signal.Signals[name], at=int(at))
+
+
+def run_child(folder: Path, name: str, at: int, optimizer: str = "muon") -> subprocess.CompletedProcess:
+    here = Path(__file__).parent
+    code = f"import test_train; test_train.child({str(folder)!r}, {name!r}, {at}, {optimizer!r})"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(here.parent), str(here)])}
+    return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
+
+
+def log_of(folder: Path) -> list[dict]:
+    """train.jsonl without what a clock decides."""
+    lines = [json.loads(line) for line in (folder / "train.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key != "tokens_per_second"} for line in lines]
+
+
+@pytest.mark.parametrize(("name", "at", "saved", "optimizer"), [
+    ("SIGKILL", 8, 5, "muon"),
+    ("SIGKILL", 8, 5, "adamw"),
+    ("SIGTERM", 6, 6, "muon"),
+    ("SIGINT", 6, 6, "muon"),
+])  # fmt: skip
+def test_an_interrupted_run_ends_in_the_same_bytes(tmp_path, name, at, saved, optimizer):
+    train(tmp_path / "whole", config(optimizer=optimizer))
+    killed = run_child(tmp_path / "cut", name, at, optimizer)
+    number = signal.Signals[name]
+    assert killed.returncode == (-number if name == "SIGKILL" else 128 + number), killed.stderr
+    assert "Traceback" not in killed.stderr
+    assert not (tmp_path / "cut/train.json").exists() and not (tmp_path / "cut/model.safetensors").exists()
+    if name != "SIGKILL":
+        assert f"{name}: stopped after step {saved} of 12" in killed.stderr
+
+    train(tmp_path / "cut", config(optimizer=optimizer), model=tiny(seed=9))  # other first weights: the state replaces them
+    assert (tmp_path / "cut/model.safetensors").read_bytes() == (tmp_path / "whole/model.safetensors").read_bytes()
+    assert log_of(tmp_path / "cut") == log_of(tmp_path / "whole")
+    assert [line["step"] for line in log_of(tmp_path / "cut")] == [2, 4, 6, 8, 10, 12]
+    assert not (tmp_path / "cut/state.pt").exists()
+
+
+def test_resuming_goes_on_from_the_state_and_not_from_the_start(tmp_path):
+    run_child(tmp_path, "SIGKILL", 8)
+    corpus, seen = make_corpus(), []
+    advance = Trainer.advance
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trainer, "advance", lambda self: (seen.append(self.step), advance(self)))
+        train(tmp_path, config(), corpus=corpus)
+    assert seen == list(range(5, 12))
+
+
+def test_a_signal_during_the_last_step_is_obeyed_once_the_run_is_complete(tmp_path):
+    with pytest.raises(Stopped) as stopped:
+        train(tmp_path, config(), number=signal.SIGTERM, at=12)
+    assert stopped.value.code == 128 + 15
+    assert read_json(tmp_path / "train.json")["steps"] == 12
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_a_run_that_ends_while_finishing_logs_its_last_step_once(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch, pytest.raises(OSError):
+        patch.setattr("posbench.checkpoint.save_model", lambda *_: (_ for _ in ()).throw(OSError("gone")))
+        train(tmp_path, config(checkpoint_every=12))
+    assert (tmp_path / "state.pt").exists() and log_of(tmp_path)[-1]["step"] == 12
+    train(tmp_path, config(checkpoint_every=12))
+    assert [line["step"] for line in log_of(tmp_path)] == [2, 4, 6, 8, 10, 12]
+
+
+def test_a_damaged_state_is_refused_by_name(tmp_path):
+    run_child(tmp_path, "SIGTERM", 6)
+    content = bytearray((tmp_path / "state.pt").read_bytes())
+    content[len(content) // 2] ^= 1
+    (tmp_path / "state.pt").write_bytes(content)
+    with pytest.raises(RunError, match=r"state\.pt is damaged.*delete it.*from the beginning"):
+        train(tmp_path, config())
+
+
+@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_rule_is_learnt_and_the_summary_is_true(tmp_path, optimizer, tied):
+    cfg = config(optimizer=optimizer, steps=150, lr=3e-2, checkpoint_every=0, dtype="fp32", length=[8, 16])
+    summary = train(tmp_path, cfg, model=tiny(tied=tied))
+    assert summary == read_json(tmp_path / "train.json")
+    assert summary["validation_loss"] < 0.05 < math.log(VOCAB)  # nothing learnt: log 11
+    assert summary["loss"] < 0.05 and summary["steps"] == 150 and summary["tokens"] == 150 * 64
+    assert summary["n_params"] == sum(p.numel() for p in Tiny(tied=tied).parameters())
+    assert summary["sha256"] == sha256_file(tmp_path / "model.safetensors")
+    assert summary["tokens_per_second"] == pytest.approx(summary["tokens"] / summary["seconds"], rel=0.01)
+    assert not (tmp_path / "state.pt").exists() and summary["peak_mib"] > 1
+
+
+def gradients(cfg: TrainConfig) -> tuple[float, list[torch.Tensor]]:
+    trainer = Trainer(tiny(), make_corpus(), cfg, 0, torch.device("cpu"), lambda n: n)
+    loss = trainer._backward(*trainer.batches.at(0))
+    return loss.item(), [param.grad for param in trainer.model.parameters()]
+
+
+@pytest.mark.parametrize("parts", [2, 3, 8, 100])
+def test_micro_batches_leave_loss_and_gradient_as_they_are(parts):
+    loss, whole = gradients(config(dtype="fp32"))
+    split_loss, split = gradients(config(dtype="fp32", micro_batches=parts))
+    assert split_loss == pytest.approx(loss, rel=1e-6)
+    for a, b in zip(whole, split, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-8)
+
+
+def test_clipping_bounds_the_norm_and_logs_what_it_was():
+    trainer = Trainer(tiny(), make_corpus(), config(dtype="fp32", clip=0.01), 0, torch.device("cpu"), lambda n: n)
+    trainer._backward(*trainer.batches.at(0))
+    before = math.sqrt(sum(p.grad.double().square().sum().item() for p in trainer.model.parameters()))
+    trainer._clip()
+    after = math.sqrt(sum(p.grad.double().square().sum().item() for p in trainer.model.parameters()))
+    assert float(trainer.grad_norm) == pytest.approx(before, rel=1e-5) and before > 0.1
+    assert after == pytest.approx(0.01, rel=1e-3)
+
+
+def test_validation_is_the_mean_over_its_windows_and_knows_no_seed():
+    # 3 windows a batch, 7 in all: the last batch counts for one window.
+    cfg = config(dtype="fp32", tokens_per_step=24, validate_windows=7)
+    corpus = make_corpus(validation=token_file(600, 2, step=5))
+    trainers = [Trainer(tiny(), corpus, cfg, seed, torch.device("cpu"), lambda n: n) for seed in (0, 1)]
+    parts = [trainers[0].held_out.at(step) for step in range(3)]
+    inputs_BT, targets_BT = (torch.cat(tensors)[:7] for tensors in zip(*parts, strict=True))
+    with torch.no_grad():
+        nll = F.cross_entropy(trainers[0].model(inputs_BT, 8).flatten(0, 1), targets_BT.flatten(), reduction="sum") / 56
+    assert trainers[0].validate() == pytest.approx(nll.item(), rel=1e-6)
+    assert trainers[1].validate() == trainers[0].validate()
+
+
+def test_validation_and_logging_come_when_asked_for(tmp_path):
+    train(tmp_path, config(validate_every=3, log_every=5))
+    keys = {line["step"]: sorted(line) for line in log_of(tmp_path)}
+    full = ["grad_norm", "loss", "lr", "step", "tokens"]
+    assert keys == {3: ["step", "validation_loss"], 5: full, 6: ["step", "validation_loss"], 9: ["step", "validation_loss"],
+                    10: full, 12: sorted([*full, "validation_loss"])}  # fmt: skip
+
+
+def test_cadence_changes_no_weight(tmp_path):
+    sums = {train(tmp_path / str(i), config(**changes))["sha256"] for i, changes in enumerate(
+        [{}, {"log_every": 1}, {"validate_every": 1}, {"checkpoint_every": 1}, {"validate_windows": 0}])}  # fmt: skip
+    assert len(sums) == 1
+
+
+def test_the_order_of_the_data_follows_its_own_seed(tmp_path):
+    def weights(name, **options):
+        seed = options.pop("seed")
+        return train(tmp_path / name, config(**options), seed=seed)["sha256"]
+
+    assert weights("a", seed=0) != weights("b", seed=1)
+    assert weights("c", seed=0, seed_data=7) == weights("d", seed=1, seed_data=7)
+
+
+def test_the_global_random_state_plays_no_part(tmp_path):
+    first = train(tmp_path / "a", config(), model=tiny())["sha256"]
+    model = tiny()
+    torch.manual_seed(123)
+    np.random.seed(5)
+    assert train(tmp_path / "b", config(), model=model)["sha256"] == first
+
+
+@pytest.mark.parametrize("log_every", [1, 50])
+def test_a_loss_that_is_not_finite_names_step_and_rate(tmp_path, log_every):
+    class Breaks(Tiny):
+        calls = 0
+
+        def loss(self, *args):
+            self.calls += 1
+            return super().loss(*args) * (float("nan") if self.calls == 4 else 1.0)
+
+    torch.manual_seed(0)
+    with pytest.raises(RunError, match=r"loss is nan at step 4 with learning rate 0\.0054.*lower train\.lr"):
+        train(tmp_path, config(lr=6e-3, log_every=log_every), model=Breaks())
+    assert not (tmp_path / "train.json").exists()
+
+
+def test_validation_text_that_is_too_short_is_refused_before_training():
+    with pytest.raises(ConfigError, match="No document"):
+        Trainer(tiny(), make_corpus(validation=token_file(6, 1)), config(), 0, torch.device("cpu"), lambda n: n)
+
+
+def test_without_a_compiler_training_goes_on_and_says_so_once(tmp_path, monkeypatch, capfd):
+    import torch._inductor.config as inductor
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    eager = train(tmp_path / "eager", config())
+    capfd.readouterr()
+    with inductor.patch({"cpp.cxx": ("no-such-compiler",), "fx_graph_cache": False}):
+        summary = train(tmp_path / "compiled", config(compile=True))
+    lines = [line for line in capfd.readouterr().err.splitlines() if not line.startswith("train ")]
+    assert len(lines) == 1 and "train.compile=true failed" in lines[0], lines
+    assert summary["compiled"] is False and summary["sha256"] == eager["sha256"]
+
+
+def test_learning_rate_in_closed_form():
+    cfg = config(steps=10, warmup=4)
+    assert [optim.rate(step, cfg) for step in range(4)] == [0.25, 0.5, 0.75, 1.0]
+    assert [optim.rate(step, cfg) for step in (4, 7, 10)] == [1.0, 0.5, 0.0]
+    cosine = config(steps=10, warmup=4, schedule="cosine")
+    assert [optim.rate(step, cosine) for step in (4, 6, 7, 8, 10)] == pytest.approx([1.0, 0.75, 0.5, 0.25, 0.0])
+    assert optim.rate(0, config(steps=3, warmup=0)) == 1.0
+    assert optim.rate(2, config(steps=3, warmup=40)) == 3 / 40
+
+
+def named_groups(model: nn.Module, cfg: TrainConfig) -> dict[str, tuple[str, float]]:
+    names = {id(param): name for name, param in model.named_parameters()}
+    return {
+        names[id(param)]: (type(optimizer).__name__, group["weight_decay"])
+        for optimizer in optim.build(model, cfg)
+        for group in optimizer.param_groups
+        for param in group["params"]
+    }
+
+
+def test_each_parameter_has_its_rule():
+    model = tiny()
+    model.encoding = nn.Linear(3, 3, bias=True)
+    model.layers[1].weight.use_adamw = True
+    model.lm_head.weight.no_decay = True
+    shared = {"embed_tokens.weight": ("AdamW", 0.0), "norm.weight": ("AdamW", 0.0), "lm_head.weight": ("AdamW", 0.0),
+              "encoding.weight": ("AdamW", 0.05), "encoding.bias": ("AdamW", 0.0), "layers.1.weight": ("AdamW", 0.05)}  # fmt: skip
+    assert named_groups(model, config()) == shared | {"layers.0.weight": ("Muon", 0.05)}
+    assert named_groups(model, config(optimizer="adamw")) == shared | {"layers.0.weight": ("AdamW", 0.05)}
+    tied = named_groups(tiny(tied=True), config())
+    assert tied["embed_tokens.weight"] == ("AdamW", 0.0) and "lm_head.weight" not in tied
+
+
+def test_both_rates_follow_the_schedule():
+    optimizers = optim.build(tiny(), config(lr=4e-3, muon_lr=2e-2))
+    optim.set_rate(optimizers, 0.5)
+    optim.set_rate(optimizers, 0.25)
+    assert [group["lr"] for optimizer in optimizers for group in optimizer.param_groups] == [5e-3, 1e-3, 1e-3]
+
+
+def test_a_muon_step_is_orthogonal():
+    """Keller Jordan's rule: the update of a square matrix has singular values near 1 (0.7 to 1.2 after five iterations), times lr."""
+    model = tiny()
+    before = copy.deepcopy(model.layers[0].weight.data)
+    trainer = Trainer(model, make_corpus(), config(warmup=0, weight_decay=0.0, dtype="fp32"), 0, torch.device("cpu"), lambda n: n)
+    trainer.advance()
+    values = torch.linalg.svdvals((model.layers[0].weight.data - before) / 2e-2)
+    assert 0.6 < values[2].item() < 1.3 and 0.6 < values[0].item() < 1.3
+
+
+def test_the_real_model_trains_and_resumes(tmp_path):
+    from posbench.encodings.rope import Rope
+    from posbench.gpt import GPT, make_shape
+    from posbench.plan import make_plan
+
+    def run(name, **options):
+        torch.manual_seed(0)
+        model_config = ModelConfig(d_model=32, n_layer=2, n_head=2)
+        encoding = Rope(make_shape(model_config, 16))
+        model = GPT(model_config, encoding, VOCAB)
+        cfg = config(length=16, tokens_per_step=128, steps=60)
+        return train(tmp_path / name, cfg, model=model, plan_for=lambda n: make_plan(encoding, length=n), **options)
+
+    whole = run("whole")
+    assert whole["validation_loss"] < 0.1 < math.log(VOCAB)
+    with pytest.raises(Stopped):
+        run("cut", number=signal.SIGTERM, at=30)
+    assert run("cut")["sha256"] == whole["sha256"]
