@@ -31,7 +31,9 @@ def make(node: dict, *args: Any) -> Any:
         cls = get_class(node["_target_"])
     except Exception as error:
         reason = str(error).splitlines()[0]
-        raise ConfigError(f"{node['_target_']} cannot be imported ({reason}): is its folder given with --config-dir, or installed?") from error
+        raise ConfigError(
+            f"{node['_target_']} cannot be imported ({reason}): is its folder given with --config-dir, or installed?"
+        ) from error
     try:
         inspect.signature(cls).bind(*args, **method_args(node))
     except TypeError as error:

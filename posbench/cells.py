@@ -102,7 +102,9 @@ def _job(cfg: dict, fingerprints: dict[str, str]) -> Job:
     if cfg["run"] is not None:
         run = runs.Run(cfg["run"])
         if not run.config.exists():
-            raise ConfigError(f"run={cfg['run']} holds no training (no config.yaml there): give a directory such as results/runs/rope-64-s0-1a2b3c4d5e.")
+            raise ConfigError(
+                f"run={cfg['run']} holds no training (no config.yaml there): give a directory such as results/runs/rope-64-s0-1a2b3c4d5e."
+            )
         trained = run.read_config()
         cfg = {**cfg, **{key: trained[key] for key in ("encoding", "model", "data", "train", "seed")}}
     cfg = resolve(cfg)
@@ -112,7 +114,9 @@ def _job(cfg: dict, fingerprints: dict[str, str]) -> Job:
     found = fingerprints[key]
     run_id = runs.run_id(cfg, found)
     if cfg["run"] is not None and run_id != run.id:
-        raise ConfigError(f"run={cfg['run']} was trained on other text than its data configuration gives now (it would be {run_id}): restore the data.")
+        raise ConfigError(
+            f"run={cfg['run']} was trained on other text than its data configuration gives now (it would be {run_id}): restore the data."
+        )
     return Job(cfg, run if cfg["run"] is not None else runs.Run(Path(cfg["results_dir"]) / run_id), found)
 
 

@@ -10,17 +10,15 @@ import itertools
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).parent / "plugins"))  # before Hydra looks for plugins
+
 import hydra
-from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.plugins import Plugins
-from hydra.core.utils import JobReturn, JobStatus
-from hydra.plugins.launcher import Launcher
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
@@ -29,19 +27,33 @@ from posbench.errors import ConfigError, RunError
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 
 
+@dataclass(frozen=True)
+class Request:
+    """What was asked of a script: each job's plain configuration, the experiment they come from, and whether they are a sweep."""
+
+    cfgs: list[dict]
+    experiment: dict
+    sweep: bool
+
+
+Command = Callable[[Request], int]
+
+
 @dataclass
 class Session:
     """What one call of a script is doing: Hydra gives an application no way to return a code or to see a sweep whole."""
 
-    command: Callable[[list[dict], DictConfig | None], int]
+    command: Command
     entered: bool = False
     code: int = 0
-    argv: list[str] = field(default_factory=list)
 
-    def execute(self, cfgs: list[dict], experiment: DictConfig | None) -> None:
-        """Run the command once for all configurations; mistakes end as one sentence."""
+    def execute(self, composed: list[tuple[DictConfig, list[str]]], sweep: bool) -> None:
+        """Run the command once for all jobs of (configuration, overrides typed); mistakes end as one sentence."""
+        self.entered = True
+        experiment = OmegaConf.to_container(composed[0][0].experiment)
         try:
-            self.code = self.command(cfgs, experiment)
+            cfgs = [cfg for job, overrides in composed for cfg in expand(job, overrides)]
+            self.code = self.command(Request(cfgs, experiment, sweep or "grid" in experiment))
         except ConfigError as error:
             print(f"refused: {error}", file=sys.stderr)
             self.code = 2
@@ -53,31 +65,6 @@ class Session:
 
 
 session: Session
-
-
-class GridLauncher(Launcher):
-    """Receives all jobs of `-m` at once, so that each training is made once however many evaluations share it."""
-
-    def setup(self, *, hydra_context, task_function, config) -> None:
-        self.loader, self.config = hydra_context.config_loader, config
-
-    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        session.entered = True
-        composed = [(self.loader.load_sweep_config(self.config, list(overrides)), list(overrides)) for overrides in job_overrides]
-        cfgs = []
-        experiment = None
-        try:
-            for cfg, overrides in composed:
-                experiment = cfg.experiment
-                cfgs += expand(cfg, overrides)
-        except ConfigError as error:
-            print(f"refused: {error}", file=sys.stderr)
-            session.code = 2
-        else:
-            session.execute(cfgs, experiment)
-        done = JobReturn(overrides=[], status=JobStatus.COMPLETED)
-        done.return_value = session.code
-        return [done] * len(composed)
 
 
 def expand(cfg: DictConfig, overrides: list[str]) -> list[dict]:
@@ -115,31 +102,23 @@ def _text(value: object) -> str:
 def plain(cfg: DictConfig) -> dict:
     """A composed configuration as plain values, without Hydra's own part and the experiment it came from."""
     OmegaConf.set_struct(cfg, False)
-    values = OmegaConf.to_container(OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"]), resolve=True, throw_on_missing=False)
+    values = OmegaConf.to_container(
+        OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"]), resolve=True, throw_on_missing=False
+    )
     experiment = values.pop("experiment")
     values["log"]["group"] = values["log"]["group"] or experiment.get("name")
     return values
 
 
-def run_script(command: Callable[[list[dict], DictConfig | None], int]) -> None:
+def run_script(command: Command) -> None:
     """Compose the configuration from sys.argv and hand all its jobs to `command`; exits with the command's code."""
     global session
     session = Session(command)
     _importable_config_dir()
-    Plugins.instance().register(GridLauncher)
-    ConfigStore.instance().store(group="hydra/launcher", name="posbench", node={"_target_": f"{__name__}.GridLauncher"})
 
     @hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="run")
     def application(cfg: DictConfig) -> None:
-        session.entered = True
-        overrides = list(HydraConfig.get().overrides.task)
-        try:
-            cfgs = expand(cfg, overrides)
-        except ConfigError as error:
-            print(f"refused: {error}", file=sys.stderr)
-            session.code = 2
-            return
-        session.execute(cfgs, cfg.experiment)
+        session.execute([(cfg, list(HydraConfig.get().overrides.task))], sweep=False)
         if HydraConfig.get().mode == RunMode.MULTIRUN and session.code:
             # Another launcher (joblib, submitit) runs this in a process of its own and sees only exceptions.
             raise RuntimeError(f"posbench ended with exit code {session.code}: see the lines above")

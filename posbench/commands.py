@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections import Counter
-
-from omegaconf import DictConfig
+from pathlib import Path
 
 from posbench.cells import plan_jobs
+from posbench.cli import Request
+from posbench.errors import ConfigError
 from posbench.sweep import Result, run_jobs
 
 WORDS = {"done": "evaluated", "exists": "there already", "noop": "no-op", "refused": "refused", "failed": "failed"}
 
 
-def run(cfgs: list[dict], experiment: DictConfig | None) -> int:
+def run(request: Request) -> int:
     """scripts/run.py: make what is missing, say what became of each job."""
-    jobs = plan_jobs(cfgs)
-    if cfgs[0]["dry"]:
+    jobs = plan_jobs(request.cfgs)
+    if request.cfgs[0]["dry"]:
         for job in jobs:
             print(f"{job.run.path}  {'trained' if job.run.finished else 'to train'}")
             for cell in job.cells:
@@ -24,23 +26,24 @@ def run(cfgs: list[dict], experiment: DictConfig | None) -> int:
                 print(f"  {cell.label}: {'there already' if not missing else 'lengths ' + ' '.join(map(str, missing))}")
         return 0
     if all(job.done for job in jobs):
-        print(f"nothing to do: {_count(len(jobs), 'training')} and {_count(sum(len(job.cells) for job in jobs), 'evaluation')} are there already")
+        made = f"{_count(len(jobs), 'training')} and {_count(sum(len(job.cells) for job in jobs), 'evaluation')}"
+        print(f"nothing to do: {made} are there already")
         for job in jobs:
             print(f"  {job.run.path}")
         return 0
-    results = run_jobs(jobs, cfgs[0]["jobs"])
-    _tell(results, single=len(cfgs) == 1)
+    results = run_jobs(jobs, request.cfgs[0]["jobs"])
+    _tell(results, request.sweep)
     if any(result.code not in (0, 2) for result in results):
         return 1
     refused = [outcome for result in results for outcome in result.outcomes if outcome.status == "refused"]
-    return 2 if refused and len(cfgs) == 1 else 0
+    return 2 if refused and not request.sweep else 0
 
 
-def _tell(results: list[Result], single: bool) -> None:
+def _tell(results: list[Result], sweep: bool) -> None:
     for result in results:
         for outcome in result.outcomes:
             if outcome.reason:
-                label = "" if single or not outcome.label else f" ({result.job.run.id}: {outcome.label})"
+                label = "" if not sweep or not outcome.label else f" ({result.job.run.id}: {outcome.label})"
                 print(f"{WORDS[outcome.status]}{label}: {outcome.reason}", file=sys.stderr)
     counted = Counter(outcome.status for result in results for outcome in result.outcomes)
     print(", ".join(f"{number} {WORDS[status]}" for status, number in counted.items()))
@@ -50,3 +53,28 @@ def _tell(results: list[Result], single: bool) -> None:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def report(request: Request) -> int:
+    """scripts/report.py: tables and figures of an experiment, of run=DIR, or of everything in results_dir; from files alone."""
+    from posbench import report as reporting
+    from posbench.runs import Run
+
+    cfg, experiment, name = request.cfgs[0], request.experiment, request.experiment["name"]
+    if name is None:
+        found = [Run(cfg["run"])] if cfg["run"] else [Run(path.parent) for path in sorted(Path(cfg["results_dir"]).glob("*/config.yaml"))]
+        paths = [path for run in found for path in run.eval_files()]
+        command, title = "python scripts/run.py", cfg["run"] or f"Everything in {cfg['results_dir']}"
+    else:
+        paths = [cell.path for job in plan_jobs(request.cfgs) for cell in job.cells]
+        command, title = f"python scripts/run.py {shlex.join(sys.argv[1:])}", experiment.get("title") or name
+    if not any(path.exists() for path in paths):
+        raise ConfigError(f"There is nothing to report yet: run '{command}' first.")
+    out_dir = Path(cfg["report_dir"] or Path(cfg["results_dir"]).parent / "report" / (name or "all"))
+    made = reporting.build(paths, out_dir, title, command)
+    print(made.table_text(colour=sys.stdout.isatty()))
+    for path in made.files:
+        print(f"{path.suffix.lstrip('.'):4} {path}")
+    for line in experiment.get("next", []):
+        print(f"next: {line}")
+    return 0

@@ -37,10 +37,14 @@ def check(encoding: Encoding, extension: Extension, scale: ScaleAttention, lengt
         return Verdict(noop=f"encoding={names[0]} has no positions, so extension={names[1]} changes nothing")
     missing = extension.needs & ~encoding.traits
     if missing:
-        raise ConfigError(f"encoding={names[0]} {REASONS[next(iter(missing))]}, which extension={names[1]} needs: {_alternatives(encoding, names)}.")
+        raise ConfigError(
+            f"encoding={names[0]} {REASONS[next(iter(missing))]}, which extension={names[1]} needs: {_alternatives(encoding, names)}."
+        )
     _check_bounds(encoding, extension, lengths, names)
     if names[2] != "none" and _scale_is_noop(encoding, extension, scale, lengths):
-        return Verdict(noop=f"scale_attention={names[2]} changes nothing: with extension={names[1]} no query sees more keys than in training")
+        return Verdict(
+            noop=f"scale_attention={names[2]} changes nothing: with extension={names[1]} no query sees more keys than in training"
+        )
     untested = [f"{names[0]}+{name_of(other)}" for other in (extension, scale) if not _tested(encoding, other)]
     if untested and not allow_untested:
         raise ConfigError(
@@ -86,8 +90,8 @@ def _check_bounds(encoding: Encoding, extension: Extension, lengths: list[int], 
         band = make_plan(encoding, extension, length=fed).layers[0].bands[0]
         if max(band.q_pos_T.max(), band.k_pos_T.max()) >= train_len:
             raise ConfigError(
-                f"encoding={names[0]} has no position {length - 1}: it was trained for train_len={train_len} and length={length} was asked with "
-                f"extension={names[1]}; evaluate up to {train_len}, or choose extension=pi|recompute_window, or an encoding without a table."
+                f"encoding={names[0]} has no position {length - 1}: it was trained for train_len={train_len}, and length={length} was asked "
+                f"with extension={names[1]}; evaluate up to {train_len}, or choose extension=pi|recompute_window or another encoding."
             )
 
 

@@ -128,15 +128,18 @@ def resolve(cfg: dict) -> dict:
     if min(train.lengths) < 2:
         raise ConfigError(f"train.length={train.length} must be at least 2 tokens.")
     evaluate.max_length = evaluate.max_length or 16 * train.train_len
-    evaluate.lengths = sorted(set(evaluate.lengths or [n * train.train_len for n in (1, 2, 4, 8, 16) if n * train.train_len <= evaluate.max_length]))
+    evaluate.lengths = sorted(
+        set(evaluate.lengths or [n * train.train_len for n in (1, 2, 4, 8, 16) if n * train.train_len <= evaluate.max_length])
+    )
     evaluate.targets = evaluate.targets or max(1, train.train_len // 8)
     if not evaluate.lengths or evaluate.lengths[0] < evaluate.targets:
         raise ConfigError(
-            f"evaluate.lengths={evaluate.lengths} must each hold the evaluate.targets={evaluate.targets} scored tokens: ask for longer ones."
+            f"evaluate.lengths={evaluate.lengths} must each hold the evaluate.targets={evaluate.targets} scored tokens: ask for more."
         )
     if evaluate.lengths[-1] > evaluate.max_length:
         raise ConfigError(
-            f"evaluate.lengths={evaluate.lengths} goes beyond evaluate.max_length={evaluate.max_length}, which places the windows: set evaluate.max_length to {evaluate.lengths[-1]} or more."
+            f"evaluate.lengths={evaluate.lengths} goes beyond evaluate.max_length={evaluate.max_length}, which places the windows: "
+            f"set evaluate.max_length to {evaluate.lengths[-1]} or more."
         )
     if isinstance(cfg["seed"], bool) or not isinstance(cfg["seed"], int) or cfg["seed"] < 0:
         raise ConfigError(f"seed={cfg['seed']} must be a whole number of 0 or more.")

@@ -58,7 +58,7 @@ class Evaluation:
 
     @torch.inference_mode()
     def score(self, plan: Plan, last_N: np.ndarray, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
-        """nll and correctness [N, n_rows] of the tokens that end at last_N, each predicted from a feed of plan.length tokens before last_N."""
+        """nll and correctness [N, n_rows] of the n_rows tokens that end at last_N, read from the plan.length tokens before last_N."""
         tokens, length = self.windows.file.tokens, plan.length
         rows_R = torch.arange(length - n_rows, length, device=self.device)
         batch = max(1, self.config.batch_tokens // length)

@@ -24,7 +24,9 @@ def disk_errors(path: Path) -> Iterator[None]:
     except Exception as error:
         hidden = "No space left" in str(error) or "File too large" in str(error) or "Disk quota" in str(error)
         if hidden or (isinstance(error, OSError) and error.errno in FULL):
-            raise RunError(f"No space left to write {path}: free some disk and run the same command again; nothing was half-written.") from error
+            raise RunError(
+                f"No space left to write {path}: free some disk and run the same command again; nothing was half-written."
+            ) from error
         raise
 
 

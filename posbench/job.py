@@ -1,6 +1,7 @@
 """One training and its evaluations, in a process of their own: a kill or a lack of memory ends this job and no other.
 
-`python -m posbench.job SPEC` reads {"cfgs": [...], "wait": bool} from SPEC and writes {"outcomes": [...]} to SPEC.outcome; sweep.py is its caller.
+`python -m posbench.job SPEC` reads {"cfgs": [...], "wait": bool} from SPEC and writes {"outcomes": [...]} to SPEC.outcome;
+sweep.py is its caller.
 """
 
 from __future__ import annotations
@@ -113,7 +114,9 @@ def _evaluate(job: Job, model: GPT, corpus: Corpus, cell: Cell, verdict: Verdict
     arrays = _unpack(arrays_path) if old else {}
     for length in cell.missing():
         values, arrays[length] = evaluator.run(length)
-        new += [rows.make_row(**_columns(job, corpus, cell, verdict, evaluation, length), **{"position": None, **value}) for value in values]
+        new += [
+            rows.make_row(**_columns(job, corpus, cell, verdict, evaluation, length), **{"position": None, **value}) for value in values
+        ]
         progress.update(1, cell=cell.label, length=length)
     table = sorted(old + new, key=lambda row: (row["length"], row["position"] or 0))
     with atomic_path(arrays_path) as temporary, open(temporary, "wb") as file:

@@ -11,7 +11,7 @@ import torch
 
 
 class Peak:
-    """`with Peak(device) as peak: ...; peak.mib()`. On Linux the process's high-water mark is reset at the start; elsewhere it is since its start."""
+    """`with Peak(device) as peak: ...; peak.mib()`. Linux lets the process's high-water mark be reset; elsewhere it is since its start."""
 
     def __init__(self, device: str | torch.device):
         self.device = torch.device(device)

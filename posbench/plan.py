@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from posbench.extensions.none import NoExtension
-from posbench.geometry import Band, Span, Spectrum, Trait
+from posbench.geometry import Band, Span, Spectrum
 from posbench.interfaces import Encoding, Extension, Layer, ScaleAttention
 from posbench.scale_attention.none import NoScale
 

@@ -55,6 +55,7 @@ class Recorder:
 
     def __init__(self, run: Run, log: LogConfig, config: dict, job_type: str):
         self.run = run
+        self._rows: list[dict] = []
         self._wandb: Any = None
         mode = wandb_mode(log.mode)
         if mode != "disabled":
@@ -78,9 +79,9 @@ class Recorder:
             write_atomic(self.run.train_log, "".join(f"{line}\n" for line in lines if _step(line) <= step))
 
     def rows(self, rows: list[dict]) -> None:
-        """Show rows (already on disk as an eval json) as curves over eval/length (or over position/tokens) and as one table."""
-        if rows and self._wandb:
-            self._send(lambda wandb: _log_rows(wandb, rows))
+        """Show rows (already on disk as an eval json) as curves over eval/length (or over position/tokens), and at the end as one table."""
+        self._rows += rows
+        self._send(lambda wandb: _log_curves(wandb, rows))
 
     def image(self, path: Path | str) -> None:
         """Show a figure that is already on disk."""
@@ -94,6 +95,8 @@ class Recorder:
 
     def finish(self, ok: bool) -> None:
         """End the wandb run, as failed unless `ok`; what could not be uploaded in time stays on disk for `wandb sync`."""
+        if self._rows:
+            self._send(lambda wandb: _log_table(wandb, self._rows))
         started, self._wandb = self._wandb, None
         if started:
             self._guarded(lambda: started.finish(exit_code=0 if ok else 1), "finish", limit=2 * PATIENCE)
@@ -146,14 +149,17 @@ def _start(run: Run, log: LogConfig, config: dict, job_type: str, mode: str) -> 
     return started
 
 
-def _log_rows(started: Any, rows: list[dict]) -> None:
-    import wandb
-
+def _log_curves(started: Any, rows: list[dict]) -> None:
     for row in rows:
         position, method = row["position"], f"{row['protocol']}/{row['extension']}+{row['scale_attention']}"
         curve = f"eval/{method}" if position is None else f"position/{method}/{row['length']}"
         step = {"eval/length": row["length"]} if position is None else {"position/tokens": position}
         started.log({**step, **{f"{curve}/{name}": row[name] for name in SHOWN if row[name] is not None}})
+
+
+def _log_table(started: Any, rows: list[dict]) -> None:
+    import wandb
+
     cells = [[json.dumps(row[name]) if isinstance(row[name], dict) else row[name] for name in COLUMNS] for row in rows]
     started.log({"eval_rows": wandb.Table(columns=list(COLUMNS), data=cells, allow_mixed_types=True)})
 

@@ -13,8 +13,7 @@ from filelock import FileLock, Timeout
 from posbench.errors import ConfigError, RunError
 from posbench.files import read_json, sha256_json, write_atomic, write_json
 
-# What never changes a result: where the text lies (its fingerprint stands for it) and how often something is written down.
-NOT_DATA = {"path", "cache_dir", "num_proc"}
+# What never changes a result: how often something is written down.
 NOT_TRAIN = {"log_every", "validate_every", "validate_windows", "checkpoint_every"}
 NOT_EVALUATE = {"lengths", "batch_tokens", "protocol"}
 
@@ -46,12 +45,15 @@ def method_label(node: dict) -> str:
 
 
 def identity(cfg: dict, data_fingerprint: str) -> dict:
-    """Everything that makes a training what it is, and nothing else: two equal identities train the same weights."""
+    """Everything that makes a training what it is, and nothing else: two equal identities train the same weights.
+
+    The fingerprint stands for the text, the tokenizer and the BOS choice, wherever they lie.
+    """
     train = _without(cfg["train"], NOT_TRAIN)
     if isinstance(train["length"], list):
         lengths = sorted(set(train["length"]))
         train["length"] = lengths if len(lengths) > 1 else lengths[0]
-    parts = {"encoding": cfg["encoding"], "model": cfg["model"], "data": _without(cfg["data"], NOT_DATA), "train": train}
+    parts = {"encoding": cfg["encoding"], "model": cfg["model"], "train": train}
     return _stable({**parts, "seed": cfg["seed"], "data_fingerprint": data_fingerprint})
 
 

@@ -40,11 +40,11 @@ def choose(file: TokenFile, max_length: int, windows: int, n_targets: int, seed:
     """
     length_D = file.document_lengths()
     room_D = np.maximum(length_D - max_length, 0)
-    total = int(room_D.sum())
+    total, longest = int(room_D.sum()), int(length_D.max(initial=0))
     if total == 0:
         raise ConfigError(
-            f"No document has the {max_length + 1} tokens that evaluate.max_length={max_length} needs; the longest has {int(length_D.max(initial=0))}: "
-            f"lower evaluate.lengths and evaluate.max_length to {max(1, int(length_D.max(initial=0)) - 1)}, or give longer documents."
+            f"No document has the {max_length + 1} tokens that evaluate.max_length={max_length} needs; the longest has {longest}: "
+            f"lower evaluate.lengths and evaluate.max_length to {max(1, longest - 1)}, or give longer documents."
         )
     count = max(1, min(windows, total // n_targets))
     place_N = ((np.arange(count) + np.random.default_rng(seed).random()) * total / count).astype(np.int64)

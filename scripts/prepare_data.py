@@ -1,13 +1,13 @@
 """Tokenize a data set into the cache and say what is in it: python scripts/prepare_data.py data=books data.path=FOLDER"""
 
-from posbench.cli import run_script
+from posbench.cli import Request, run_script
 from posbench.data import prepare
 
 LENGTHS = [2**n for n in range(8, 18)]
 
 
-def prepare_data(cfgs: list[dict], _experiment: object) -> int:
-    for data, cache_dir in {repr(cfg["data"]): (cfg["data"], cfg["cache_dir"]) for cfg in cfgs}.values():
+def prepare_data(request: Request) -> int:
+    for data, cache_dir in {repr(cfg["data"]): (cfg["data"], cfg["cache_dir"]) for cfg in request.cfgs}.values():
         corpus = prepare(data, cache_dir)
         print(f"{corpus.name}, {corpus.tokenizer}, {corpus.vocab_size} ids, fingerprint {corpus.fingerprint[:16]}, in {corpus.folder}")
         print(f"  {'split':10}{'documents':>11}{'tokens':>14}{'bytes':>14}{'bytes/token':>13}  documents of at least L + 64 tokens")

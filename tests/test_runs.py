@@ -58,14 +58,14 @@ def test_a_readable_prefix_and_ten_hex_digits():
 
 
 def test_the_id_of_the_first_release_never_changes():
-    # coreutils' sha256sum of {"data":{"source":"pysource"},"data_fingerprint":"f","encoding":{"_target_":"posbench.encodings.rope.Rope",
-    # "base":10000},"model":{"d_model":128,"n_layer":4},"seed":0,"train":{"length":64,"lr":0.006,"steps":1000}} without the line break
-    assert run_id(CFG, "f") == "rope-64-s0-bdf40ee579"
+    # coreutils' sha256sum of {"data_fingerprint":"f","encoding":{"_target_":"posbench.encodings.rope.Rope","base":10000},
+    # "model":{"d_model":128,"n_layer":4},"seed":0,"train":{"length":64,"lr":0.006,"steps":1000}} without the line break
+    assert run_id(CFG, "f") == "rope-64-s0-80bb07c1f9"
 
 
 @pytest.mark.parametrize(
     ("path", "value"),
-    [("device", "cuda"), ("results_dir", "x"), ("data.path", "x"), ("data.cache_dir", "x"), ("train.log_every", 1), ("log.mode", "offline"),
+    [("device", "cuda"), ("results_dir", "x"), ("data.path", "x"), ("data.num_proc", 2), ("train.log_every", 1), ("log.mode", "offline"),
      ("train.validate_every", 9), ("train.validate_windows", 9), ("train.checkpoint_every", 9), ("evaluate.lengths", [1]),
      ("train.length", [64]), ("extension", {"_target_": "x.pi.Pi"}), ("encoding.base", 10000), ("train.steps", 1000.0)],
 )  # fmt: skip
@@ -75,8 +75,8 @@ def test_what_does_not_make_a_training(path, value):
 
 @pytest.mark.parametrize(
     ("path", "value"),
-    [("encoding.base", 5e5), ("encoding._target_", "mine.rope.Rope"), ("model.d_model", 64), ("data.source", "local"),
-     ("train.steps", 1001),     ("train.lr", 5e-3), ("train.length", 128), ("seed", 1), ("model.tied", True)],
+    [("encoding.base", 5e5), ("encoding._target_", "mine.rope.Rope"), ("model.d_model", 64), ("train.steps", 1001), ("train.lr", 5e-3),
+     ("train.length", 128), ("seed", 1), ("model.tied", True)],
 )  # fmt: skip
 def test_what_makes_a_training(path, value):
     assert run_id(changed(path, value), "f") != run_id(CFG, "f")
@@ -169,3 +169,38 @@ def test_a_run_that_another_process_holds(tmp_path, capsys):
 def test_the_quick_path_imports_nothing_heavy():
     code = "import sys, posbench.runs; print(sorted({'torch', 'wandb', 'datasets', 'matplotlib', 'numpy'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_provenance_names_the_commit_and_what_was_changed_since(tmp_path, monkeypatch):
+    from posbench import provenance
+
+    def git(*args):
+        identity = ("-c", "user.name=n", "-c", "user.email=e@example.org")
+        return subprocess.run(["git", *identity, *args], cwd=tmp_path, check=True, capture_output=True, text=True).stdout.strip()
+
+    def now():
+        provenance.code.cache_clear()
+        return provenance.code()
+
+    package = tmp_path / "posbench"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    monkeypatch.setattr(provenance, "PACKAGE", package)
+    monkeypatch.setenv("GIT_DIR", "/nonexistent")  # as inside somebody's hook
+    try:
+        assert now() == (None, None)
+        monkeypatch.delenv("GIT_DIR")
+        git("init", "-q")
+        assert now() == (None, None)  # a repository around it that does not track it is not its own
+        git("add", "."), git("commit", "-qm", "first")
+        monkeypatch.setenv("GIT_DIR", "/nonexistent")
+        commit, clean = now()
+        assert len(commit) == 40 and clean is None and provenance.commit() == commit[:12]
+        (package / "new.py").write_text("a")
+        one = now()[1]
+        (package / "new.py").write_text("b")
+        two = now()[1]
+        (package / "__init__.py").write_text("c")
+        assert len({None, one, two, now()[1]}) == 4 and provenance.commit() == commit[:12] + "+"
+    finally:
+        provenance.code.cache_clear()

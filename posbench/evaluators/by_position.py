@@ -21,7 +21,8 @@ class ByPosition:
         span = evaluation.span(max(evaluation.config.lengths))
         if evaluation.extension.crop(span) is not None:
             raise ConfigError(
-                "evaluate.protocol=by_position reads one long text, which extension=recompute_window never does: use evaluate.protocol=[fixed_targets]."
+                "evaluate.protocol=by_position reads one long text, which extension=recompute_window never does: "
+                "use evaluate.protocol=[fixed_targets]."
             )
         self.evaluation = evaluation
 

@@ -1,0 +1,65 @@
+# One command from a fresh clone: `make demo`. `make help` lists the rest.
+PYTHON ?= python3
+VENV ?= .venv
+# Passed to `python -m venv`, e.g. --system-site-packages on a machine that has its own torch.
+VENV_ARGS ?=
+# Versions to install; empty takes what is there or newest (pyproject.toml has the ranges).
+CONSTRAINTS ?= constraints.txt
+# Passed to pip, e.g. "--extra-index-url ..." for a CPU-only torch.
+PIP_ARGS ?=
+ARGS ?=
+BIN := $(VENV)/bin
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-slow lint format sweep report bench clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if (3, 11) <= v < (3, 14) else "posbench needs Python 3.11 to 3.13, and $(PYTHON) is %d.%d: make demo PYTHON=python3.12" % v[:2])'
+	$(PYTHON) -m venv $(VENV_ARGS) $(VENV)
+
+$(VENV)/.installed: pyproject.toml $(CONSTRAINTS) | $(BIN)/python
+	@echo "installing posbench into $(VENV) (torch is the large part) ..."
+	@$(INSTALL) -e .
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	@echo "installing what the tests need ..."
+	@$(INSTALL) -e '.[dev]'
+	@touch $@
+
+setup: $(VENV)/.installed ## make the virtual environment (every target does it when needed)
+
+demo: setup ## train four small models, evaluate them to 16 times their length, draw the plot
+	@$(BIN)/python scripts/run.py experiment=demo $(ARGS)
+	@$(BIN)/python scripts/report.py experiment=demo $(ARGS)
+
+test: $(VENV)/.installed-dev ## the test suite, minutes on two cores
+	@$(BIN)/python -m pytest $(ARGS)
+
+test-slow: $(VENV)/.installed-dev ## long and large tests
+	@$(BIN)/python -m pytest -m slow --timeout 3600 $(ARGS)
+
+lint: $(VENV)/.installed-dev ## style and format
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+format: $(VENV)/.installed-dev ## mend style and format
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+sweep: setup ## any jobs: make sweep ARGS="encoding=rope,alibi extension=none,pi seed=0,1,2"
+	@$(BIN)/python scripts/run.py -m $(ARGS)
+
+report: setup ## tables and figures from files: make report ARGS="experiment=demo"
+	@$(BIN)/python scripts/report.py $(ARGS)
+
+bench: setup ## time of each kernel and of training, as ratios within one run
+	@$(BIN)/python scripts/benchmark.py $(ARGS)
+
+clean: ## remove the virtual environment and caches; results stay
+	rm -rf $(VENV) .pytest_cache .ruff_cache *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

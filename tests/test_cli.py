@@ -1,0 +1,258 @@
+"""The command line as a user meets it: real child processes, a tiny text, exit codes and sentences."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from posbench.rows import VOLATILE
+
+ROOT = Path(__file__).parent.parent
+TINY = ["data=local", "data.tokenizer=bytes", "model.d_model=16", "model.n_layer=1", "model.n_head=2", "model.d_ff=32"]
+TINY += ["train.length=16", "train.steps=4", "train.tokens_per_step=64", "train.warmup=1", "train.validate_windows=4"]
+TINY += ["evaluate.windows=12", "evaluate.lengths=[16,32]", "evaluate.max_length=128", "log.mode=disabled", "device=cpu"]
+
+
+class Cli:
+    """Runs scripts in a folder of its own on the same small text."""
+
+    def __init__(self, folder: Path, text: Path):
+        self.folder = folder
+        self.common = [*TINY, f"data.path={text}", f"results_dir={folder}/runs", f"cache_dir={folder}/cache", f"report_dir={folder}/report"]
+
+    def command(self, *overrides: str, script: str = "run", common: bool = True) -> list[str]:
+        typed = {item.split("=")[0] for item in overrides}
+        kept = [item for item in self.common if item.split("=")[0] not in typed] if common else []
+        return [sys.executable, str(ROOT / "scripts" / f"{script}.py"), *overrides, *kept]
+
+    def __call__(self, *overrides: str, code: int = 0, preexec_fn=None, **options) -> subprocess.CompletedProcess:
+        done = subprocess.run(
+            self.command(*overrides, **options), capture_output=True, text=True, cwd=self.folder, preexec_fn=preexec_fn, timeout=120
+        )
+        assert done.returncode == code, f"exit {done.returncode}, wanted {code}\n{done.stdout}\n{done.stderr}"
+        assert "Traceback" not in done.stderr + done.stdout
+        return done
+
+    def runs(self) -> list[Path]:
+        return sorted(path.parent for path in (self.folder / "runs").glob("*/train.json"))
+
+    def rows(self, pattern: str) -> list[dict]:
+        (path,) = (self.folder / "runs").glob(f"*/evals/*/{pattern}")
+        return json.loads(path.read_text())["rows"]
+
+
+@pytest.fixture
+def cli(tmp_path: Path, text_folder: Path) -> Cli:
+    return Cli(tmp_path, text_folder)
+
+
+def test_configuration_is_printed_without_importing_anything_heavy():
+    heavy = ("torch", "datasets", "wandb", "matplotlib", "transformers", "tokenizers")
+    code = "import sys, runpy; sys.argv = ['run.py', '--cfg', 'job']\ntry: runpy.run_path('scripts/run.py', run_name='__main__')\n"
+    code += f"except SystemExit: pass\nprint('HEAVY', [name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert "HEAVY []" in done.stdout and "posbench.encodings.rope.Rope" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["encodng=rope"], "encodng"),
+        (["encoding=ropee"], "sinusoidal"),
+        (["train.lrr=1"], "lrr"),
+        (["train.steps=many"], "train.steps"),
+        (["train.optimizer=sgd"], "muon"),
+        (["seed=-1"], "seed=-1"),
+        (["encoding=alibi", "extension=ntk"], "encoding=alibi has no spectrum to change, which extension=ntk needs"),
+        (["encoding=learned"], "no position 31"),
+        (["evaluate.lengths=[16,256]"], "evaluate.max_length to 256"),
+        (["evaluate.lengths=[16]", "evaluate.max_length=1000000"], "lower evaluate.lengths and evaluate.max_length"),
+        (["evaluate.protocol=[sideways]"], "by_position"),
+        (["data.path=/nowhere/at/all"], "/nowhere/at/all"),
+        (["data.path=null"], "data.path"),
+        (["device=abacus"], "device=abacus"),
+        (["run=/nowhere"], "run=/nowhere"),
+        (["encoding._target_=nobody.Here"], "--config-dir"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_a_users_mistake_is_one_sentence_and_exit_2(cli, overrides, said):
+    done = cli(*overrides, code=2)
+    assert said in done.stderr
+    assert not cli.runs()
+
+
+def test_a_run_is_made_once_and_grows_by_lengths_without_moving_a_point(cli):
+    cli("extension=pi", "scale_attention=log_n")
+    (run,) = cli.runs()
+    for name in ("config.yaml", "provenance.json", "train.jsonl", "model.safetensors", "train.json"):
+        assert (run / name).exists(), name
+    assert not (run / "state.pt").exists()
+    before = cli.rows("pi+log_n-*.json")
+    assert [row["length"] for row in before] == [16, 32]
+    assert all(row["data"] == "local" and row["n_targets"] == 24 and row["nll_sem"] > 0 for row in before)
+    assert (
+        len(cli.rows("none+none-*.json") if list(run.glob("evals/*/none+none-*")) else []) == 0
+    )  # only what was asked for, and the references
+    assert len(list(run.glob("evals/*/recompute_window+none-*.json"))) == 2
+
+    assert "nothing to do" in cli("extension=pi", "scale_attention=log_n").stdout
+    summary = (run / "train.json").read_text()
+    cli("extension=pi", "scale_attention=log_n", "evaluate.lengths=[16,64,128]")
+    after = cli.rows("pi+log_n-*.json")
+    assert [row["length"] for row in after] == [16, 32, 64, 128] and after[:2] == before
+    assert (run / "train.json").read_text() == summary
+    (arrays,) = run.glob("evals/*/pi+log_n-*.npz")
+    with np.load(arrays) as stored:
+        assert stored["nll"].shape == (4, 24) and stored["length"].tolist() == [16, 32, 64, 128]
+        assert stored["nll"].mean(axis=1) == pytest.approx([row["nll"] for row in after], rel=1e-5)
+        assert stored["bytes"].sum() == after[0]["n_bytes"]
+
+
+def test_two_runs_of_one_command_agree_on_every_column_but_the_volatile(cli, tmp_path):
+    cli("extension=rerope")
+    cli("extension=rerope", f"results_dir={tmp_path}/again")
+    first, second = (json.loads(next(tmp_path.glob(f"{d}/*/evals/*/rerope+none-*.json")).read_text())["rows"] for d in ("runs", "again"))
+    for a, b in zip(first, second, strict=True):
+        assert {k: v for k, v in a.items() if k not in VOLATILE} == {k: v for k, v in b.items() if k not in VOLATILE}
+
+
+def test_a_sweep_trains_once_per_training_and_counts_refusals_and_noops_as_done(cli):
+    done = cli("-m", "encoding=none,alibi", "extension=none,pi,ntk")
+    assert len(cli.runs()) == 2
+    assert "3 evaluated" in done.stdout and "2 no-op" in done.stdout and "1 refused" in done.stdout
+    assert "alibi has no spectrum" in done.stderr
+    assert cli("-m", "encoding=alibi", "extension=ntk").stdout.startswith("1 refused")
+
+
+def test_a_failing_job_costs_no_other(cli):
+    done = cli("-m", "encoding=rope,sinusoidal", "train.lr=1e30,1e-3", "train.optimizer=adamw", "train.clip=0", code=1)
+    assert len(cli.runs()) == 2
+    assert "2 failed" in done.stdout and "try a lower train.lr" in done.stderr
+
+
+def test_an_existing_run_is_evaluated_by_its_directory(cli):
+    cli()
+    (run,) = cli.runs()
+    done = cli(f"run={run}", "extension=window", "model.n_layer=3")  # what describes a training comes from the run
+    assert str(run) in done.stdout and len(cli.runs()) == 1
+    assert [row["length"] for row in cli.rows("window+none-*.json")] == [16, 32]
+
+
+def test_by_position_covers_every_token_of_the_window(cli):
+    cli("evaluate.protocol=[by_position]", "evaluate.lengths=[16,64]")
+    rows = cli.rows("none+none-*.json")
+    for length in (16, 64):
+        found = [row for row in rows if row["length"] == length]
+        assert sum(row["n_targets"] for row in found) == 12 * length
+        assert found[0]["position"] == 1 and found[-1]["position"] == length
+
+
+def test_two_processes_on_one_run_do_not_disturb_each_other(cli):
+    started = [
+        subprocess.Popen(cli.command("train.steps=60"), cwd=cli.folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(2)
+    ]
+    said = [process.communicate(timeout=120) for process in started]
+    assert [process.returncode for process in started] == [0, 0], said
+    (run,) = cli.runs()
+    steps = [json.loads(line)["step"] for line in (run / "train.jsonl").read_text().splitlines()]
+    assert steps == sorted(set(steps)) and steps[-1] == 60
+
+
+def test_an_interrupted_command_goes_on_to_the_same_weights(cli, tmp_path):
+    process = subprocess.Popen(cli.command("train.steps=400", "train.checkpoint_every=20"), cwd=cli.folder, stderr=subprocess.DEVNULL)
+    deadline = time.time() + 60
+    while not list(cli.folder.glob("runs/*/state.pt")) and time.time() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 128 + signal.SIGTERM
+    assert not cli.runs()
+    cli("train.steps=400", "train.checkpoint_every=20")
+    cli("train.steps=400", f"results_dir={tmp_path}/whole")
+    (run,), (whole,) = cli.runs(), [path.parent for path in tmp_path.glob("whole/*/train.json")]
+    assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("damage", ["model.safetensors", "tokens"])
+def test_a_damaged_file_is_named_and_nothing_is_lost(cli, damage):
+    cli()
+    (path,) = cli.folder.glob("runs/*/model.safetensors" if damage == "model.safetensors" else "cache/**/test.tokens.bin")
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 255
+    path.write_bytes(content)
+    done = cli("extension=pi", code=1)
+    assert path.name in done.stderr and "delete" in done.stderr
+    assert len(cli.runs()) == 1 and not list(cli.folder.glob("runs/*/evals/*/pi*"))
+
+
+def test_a_damaged_result_is_named(cli):
+    cli()
+    (path,) = cli.folder.glob("runs/*/evals/*/none+none-*.json")
+    path.write_text(path.read_text()[:100])
+    assert path.name in cli(code=1).stderr
+
+
+def test_a_full_disk_is_one_sentence_and_leaves_nothing_half_written(cli):
+    import resource
+
+    def little_room() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000))
+
+    cli("train.steps=1")  # tokens are there, the model does not fit any more
+    done = cli("seed=1", code=1, preexec_fn=little_room)
+    assert "No space left" in done.stderr
+    failed = [path for path in (cli.folder / "runs").iterdir() if "-s1-" in path.name]
+    assert failed and not list(failed[0].glob("*.safetensors")) and not list(failed[0].glob(".model*"))
+    cli("seed=1")
+
+
+def test_a_users_own_method_runs_from_two_files(cli, tmp_path):
+    mine = tmp_path / "mine"
+    (mine / "extension").mkdir(parents=True)
+    (mine / "extension" / "halve.yaml").write_text("_target_: halve.Halve\n")
+    (mine / "halve.py").write_text(
+        "from posbench.geometry import Band, Trait\nfrom posbench.interfaces import Extension\n\n\n"
+        "class Halve(Extension):\n    needs = Trait.COORDINATE\n    tested_with = frozenset({'rope'})\n\n"
+        "    def bands(self, span):\n        return (Band(q=lambda i: i / 2, k=lambda j: j / 2),)\n"
+    )
+    cli("--config-dir", str(mine), "extension=halve")
+    assert cli.rows("halve+none-*.json")[0]["extension"] == "halve"
+
+
+def test_the_report_is_made_from_files_alone(cli):
+    cli("-m", "extension=none,rerope", "scale_attention=none,log_n", "evaluate.lengths=[16,32,64]")
+    done = cli(script="report")
+    assert "rerope" in done.stdout and "G rope" in done.stdout
+    for name in ("rows.csv", "curve.csv", "table.md"):
+        assert (cli.folder / "report" / name).exists()
+    assert list((cli.folder / "report").glob("*.png")) and list((cli.folder / "report").glob("*.svg"))
+
+
+def test_an_experiment_is_a_grid_and_what_is_typed_wins(cli, tmp_path):
+    mine = tmp_path / "mine"
+    (mine / "experiment").mkdir(parents=True)
+    (mine / "experiment" / "mini.yaml").write_text(
+        "name: mini\nbase: {train.steps: 7}\ngrid:\n  - {encoding: [rope, none], extension: none}\n"
+        "  - {encoding: rope, extension: [pi, ntk], extension.target_len: null}\n"
+    )
+    listed = cli("--config-dir", str(mine), "experiment=mini", "train.steps=2", "dry=true").stdout
+    assert listed.count("to train") == 2 and listed.count("pi {") == 1 and listed.count("recompute_window") == 4
+    cli("--config-dir", str(mine), "experiment=mini", "train.steps=2")
+    assert {json.loads((run / "train.json").read_text())["steps"] for run in cli.runs()} == {2}
+    assert "nothing to do" in cli("--config-dir", str(mine), "experiment=mini", "train.steps=2").stdout
+    assert "ntk" in cli("--config-dir", str(mine), "experiment=mini", "train.steps=2", script="report").stdout
+
+
+def test_threads_are_told_not_to_spin_before_torch_is_loaded():
+    code = "import posbench, os, sys; assert 'torch' not in sys.modules; print(os.environ['GOMP_SPINCOUNT'])"
+    environment = {key: value for key, value in os.environ.items() if key != "GOMP_SPINCOUNT"}
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=ROOT).stdout == "1000\n"
