@@ -90,8 +90,8 @@ def _check_bounds(encoding: Encoding, extension: Extension, lengths: list[int], 
         band = make_plan(encoding, extension, length=fed).layers[0].bands[0]
         if max(band.q_pos_T.max(), band.k_pos_T.max()) >= train_len:
             raise ConfigError(
-                f"encoding={names[0]} has no position {length - 1}: it was trained for train_len={train_len}, and length={length} was asked "
-                f"with extension={names[1]}; evaluate up to {train_len}, or choose extension=pi|recompute_window or another encoding."
+                f"encoding={names[0]} has no position {length - 1}: it was trained for train_len={train_len} and length={length} was "
+                f"asked with extension={names[1]}; evaluate up to {train_len}, or choose extension=pi|recompute_window or another encoding."
             )
 
 

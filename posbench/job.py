@@ -7,12 +7,13 @@ sweep.py is its caller.
 from __future__ import annotations
 
 import sys
+import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 
-from posbench import provenance, rows, runs
+from posbench import provenance, report, rows, runs
 from posbench.build import load_model, make, make_encoding, make_model, pick_device
 from posbench.cells import BUSY, Cell, Job, Outcome, plan_jobs
 from posbench.compat import Verdict, check
@@ -75,10 +76,25 @@ def _train_and_evaluate(job: Job, legal: dict[Cell, Verdict]) -> list[Cell]:
         with Progress(total, "evaluate", "lengths") as progress:
             for cell in missing:
                 recorder.rows(_evaluate(job, model.eval(), corpus, cell, legal[cell], device, progress))
+        if recorder.shows_images:
+            _show_figure(job, recorder)
         ok = True
     finally:
         recorder.finish(ok)
     return missing
+
+
+def _show_figure(job: Job, recorder: Recorder) -> None:
+    """Draw what is known of this run and hand it to the recorder; a figure that cannot be drawn is no reason to fail."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            made = report.build(job.run.eval_files(), folder, job.run.id, "python scripts/run.py")
+        except RunError as error:
+            print(f"no figure for wandb: {error}", file=sys.stderr)
+            return
+        for path in made.files:
+            if path.suffix == ".png":
+                recorder.image(path)
 
 
 def _train(job: Job, corpus: Corpus, device: str, recorder: Recorder) -> GPT:
@@ -117,7 +133,7 @@ def _evaluate(job: Job, model: GPT, corpus: Corpus, cell: Cell, verdict: Verdict
         new += [
             rows.make_row(**_columns(job, corpus, cell, verdict, evaluation, length), **{"position": None, **value}) for value in values
         ]
-        progress.update(1, cell=cell.label, length=length)
+        progress.update(1, method=runs.method_name(cell.extension) + "+" + runs.method_name(cell.scale_attention), length=length)
     table = sorted(old + new, key=lambda row: (row["length"], row["position"] or 0))
     with atomic_path(arrays_path) as temporary, open(temporary, "wb") as file:
         np.savez_compressed(file, **evaluator.shared(), **_pack(arrays))

@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import urlparse
 
 from posbench.config import LogConfig
-from posbench.files import append_line, write_atomic
+from posbench.files import append_line
 from posbench.rows import COLUMNS
 from posbench.runs import Run, method_name
 
@@ -72,16 +72,15 @@ class Recorder:
         append_line(self.run.train_log, {"step": step, **metrics})
         self._send(lambda wandb: wandb.log({f"train/{name}": value for name, value in metrics.items()}, step=step))
 
-    def rewind(self, step: int) -> None:
-        """Forget what train.jsonl says beyond `step`, which a resumed training is about to repeat."""
-        if self.run.train_log.exists():
-            lines = self.run.train_log.read_text(encoding="utf-8").splitlines()
-            write_atomic(self.run.train_log, "".join(f"{line}\n" for line in lines if _step(line) <= step))
-
     def rows(self, rows: list[dict]) -> None:
         """Show rows (already on disk as an eval json) as curves over eval/length (or over position/tokens), and at the end as one table."""
         self._rows += rows
         self._send(lambda wandb: _log_curves(wandb, rows))
+
+    @property
+    def shows_images(self) -> bool:
+        """Whether a figure would go anywhere: drawing one costs seconds."""
+        return self._wandb is not None
 
     def image(self, path: Path | str) -> None:
         """Show a figure that is already on disk."""
@@ -162,11 +161,3 @@ def _log_table(started: Any, rows: list[dict]) -> None:
 
     cells = [[json.dumps(row[name]) if isinstance(row[name], dict) else row[name] for name in COLUMNS] for row in rows]
     started.log({"eval_rows": wandb.Table(columns=list(COLUMNS), data=cells, allow_mixed_types=True)})
-
-
-def _step(line: str) -> float:
-    """Step of a line of train.jsonl; beyond every step for the half line that a kill may leave at the end."""
-    try:
-        return json.loads(line)["step"]
-    except (ValueError, KeyError, TypeError):
-        return float("inf")

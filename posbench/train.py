@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import resource
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -12,6 +10,7 @@ from torch import nn
 
 from posbench import checkpoint
 from posbench.config import TrainConfig
+from posbench.memory import Peak
 from posbench.progress import Progress
 from posbench.signals import Signals
 from posbench.trainer import Trainer, due
@@ -43,7 +42,7 @@ def fit(
         trainer.resume(run)
     # The last step's line is written by the end of training alone, so a state saved just before it owns no such line yet.
     checkpoint.truncate_log(run.train_log, min(trainer.step, config.steps - 1))
-    with Signals() as signals, progress or Progress(config.steps, "train", "steps") as bar:
+    with Signals() as signals, Peak(device) as peak, progress or Progress(config.steps, "train", "steps") as bar:
         bar.skip(trainer.step)
         while trainer.step < config.steps:
             trainer.advance()
@@ -53,12 +52,12 @@ def fit(
             if signals.received is not None or due(trainer.step, config.checkpoint_every):
                 trainer.save(run)
             signals.check(f"stopped after step {trainer.step} of {config.steps}: the same command goes on from there")
-        summary = _finish(trainer, run, recorder)
+        summary = _finish(trainer, run, recorder, peak)
         signals.check("stopped when training was complete")
     return summary
 
 
-def _finish(trainer: Trainer, run: Run, recorder: object) -> dict:
+def _finish(trainer: Trainer, run: Run, recorder: object, peak: Peak) -> dict:
     """Log the last step, write the weights, then the summary that marks the run complete; the state is no longer needed."""
     figures = trainer.figures() | {"validation_loss": trainer.validate()}
     recorder.train(trainer.step, **figures)
@@ -70,7 +69,7 @@ def _finish(trainer: Trainer, run: Run, recorder: object) -> dict:
         "validation_loss": figures["validation_loss"],
         "seconds": round(trainer.seconds, 3),
         "tokens_per_second": trainer.tokens / trainer.seconds if trainer.seconds else None,
-        "peak_mib": peak_mib(trainer.device),
+        "peak_mib": peak.mib(),
         "compiled": trainer.compiled,
         "n_params": sum(param.numel() for param in trainer.model.parameters()),
         "sha256": sha256,
@@ -78,11 +77,3 @@ def _finish(trainer: Trainer, run: Run, recorder: object) -> dict:
     run.write_summary(summary)
     run.state.unlink(missing_ok=True)
     return summary
-
-
-def peak_mib(device: torch.device) -> float:
-    """Peak memory in MiB: a GPU's as allocated since training began, else the process's since it began."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / 2**20
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (2**20 if sys.platform == "darwin" else 2**10)  # macOS counts bytes, Linux KiB

@@ -43,8 +43,6 @@ class Trainer:
         self.recent: deque[tuple[float, int, float]] = deque(maxlen=config.log_every)  # loss, tokens, seconds of the last steps
         self.pending: tuple[Tensor, int, float] | None = None
         self.grad_norm: Tensor | None = None
-        if device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(device)
         self.loss, self.compiled = model.loss, False
         if config.compile:
             self._compile()

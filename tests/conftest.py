@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import posbench  # noqa: F401, I001  (sets the thread spin count before torch is loaded)
+
+# isort: split
 from pathlib import Path
 
 import pytest
 import torch
 from omegaconf import OmegaConf
 
-import posbench  # noqa: F401  (sets the thread spin count before anything else)
 from posbench.build import make
 from posbench.compat import check
 from posbench.config import ModelConfig

@@ -160,15 +160,3 @@ def test_a_wandb_that_fails_midway_costs_one_line(run, fake, capfd, method):
         job.train(3, loss=1.0)
     assert capfd.readouterr().err == f"wandb could not {method} (gone); going on with files only in {run.path}\n"
     assert [json.loads(line)["step"] for line in run.train_log.read_text().splitlines()] == [1, 2, 3]
-
-
-def test_rewinding_drops_later_steps_and_a_half_line(run):
-    job = Recorder(run, LogConfig(mode="disabled"), CONFIG, "train")
-    job.rewind(5)
-    assert not run.train_log.exists()
-    for step in (10, 20, 30):
-        job.train(step, loss=1.0)
-    with open(run.train_log, "a") as log:
-        log.write('{"step": 15, "lo')
-    job.rewind(20)
-    assert [json.loads(line)["step"] for line in run.train_log.read_text().splitlines()] == [10, 20]

@@ -29,6 +29,15 @@ from posbench.trainer import Trainer
 VOCAB, WIDTH = 11, 16
 
 
+@pytest.fixture(autouse=True)
+def one_thread():
+    """A second thread gains nothing at this size and waits for the first wherever the machine is busy."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 class Tiny(nn.Module):
     """Predicts a token from the one before it; has one parameter of every kind the optimizers tell apart."""
 
@@ -104,7 +113,9 @@ def child(folder: str, name: str, at: str, optimizer: str) -> None:
 def run_child(folder: Path, name: str, at: int, optimizer: str = "muon") -> subprocess.CompletedProcess:
     here = Path(__file__).parent
     code = f"import test_train; test_train.child({str(folder)!r}, {name!r}, {at}, {optimizer!r})"
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(here.parent), str(here)])}
+    # Bytes are equal only for equal numbers of threads.
+    threads = {"OMP_NUM_THREADS": str(torch.get_num_threads())}
+    environment = os.environ | threads | {"PYTHONPATH": os.pathsep.join([str(here.parent), str(here)])}
     return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
 
 

@@ -22,8 +22,8 @@ class Rope(Encoding):
         super().__init__(shape)
         if shape.head_dim % 2 or shape.head_dim < 4:
             raise ConfigError(
-                f"encoding=rope turns pairs of channels: the head width must be even and at least 4, but d_model / n_head is {shape.head_dim}: "
-                "change model.d_model or model.n_head."
+                f"encoding=rope turns pairs of channels: the head width must be even and at least 4, "
+                f"but d_model / n_head is {shape.head_dim}: change model.d_model or model.n_head."
             )
         if layout not in ("half", "interleaved"):
             raise ConfigError(f"encoding.layout={layout} is unknown: choose half or interleaved.")

@@ -1,0 +1,131 @@
+"""Evaluation against the plainest loop that means the same: one target, one feed, one forward pass."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from conftest import TRAIN_LEN, small_model, small_shape
+
+from posbench.build import make
+from posbench.config import EvaluateConfig
+from posbench.data.tokenfile import TokenFile
+from posbench.encodings.rope import Rope
+from posbench.errors import ConfigError
+from posbench.evaluate import Evaluation
+from posbench.evaluators.by_position import ByPosition, bins
+from posbench.evaluators.fixed_targets import FixedTargets
+from posbench.extensions.none import NoExtension
+from posbench.extensions.recompute_window import RecomputeWindow
+from posbench.extensions.rerope import Rerope
+from posbench.plan import make_plan
+from posbench.scale_attention.log_n import LogN
+from posbench.windows import choose
+
+S = TRAIN_LEN // 8
+
+
+def text(lengths: list[int]) -> TokenFile:
+    generator = np.random.default_rng(0)
+    tokens = generator.integers(0, 50, sum(lengths)).astype(np.uint16)
+    n_bytes = generator.integers(1, 6, sum(lengths)).astype(np.uint8)
+    return TokenFile(tokens, n_bytes, np.cumsum([0, *lengths]), [str(i) for i in range(len(lengths))])
+
+
+def evaluation(extension=None, scale=None, bos=None, **options) -> Evaluation:
+    config = EvaluateConfig(**{"lengths": [16, 32, 64], "max_length": 64, "windows": 9, "targets": S, "batch_tokens": 100, **options})
+    corpus = SimpleNamespace(test=text([90, 20, 300, 65]), bos=bos)
+    return Evaluation(small_model(Rope(small_shape())), corpus, extension or NoExtension(), scale or LogN(), config, "cpu")
+
+
+def naive(found: Evaluation, target: int, context: int) -> float:
+    """nll of the token at index `target` after `context` tokens."""
+    feed = torch.from_numpy(found.corpus.test.tokens[target - context : target].astype(np.int64))[None].clone()
+    if found.corpus.bos is not None:
+        feed[0, 0] = found.corpus.bos
+    with torch.no_grad():
+        logits = found.model(feed, make_plan(found.model.encoding, found.extension, found.scale, length=context))
+    return -torch.log_softmax(logits[0, -1].double(), -1)[int(found.corpus.test.tokens[target])].item()
+
+
+def test_windows_stay_inside_documents_and_depend_on_max_length_alone():
+    file = text([90, 20, 300, 65])
+    windows = choose(file, 64, 40, S, seed=0)
+    assert (np.diff(windows.last_N) >= S).all()  # no target twice
+    for last, document in zip(windows.last_N, windows.document_N, strict=True):
+        assert file.starts[document] <= last - 64 and last < file.starts[document + 1]
+    assert {0, 2} <= set(windows.document_N) <= {0, 2, 3}  # document 1 is too short
+    assert (windows.offset_NS()[:, -1] == windows.last_N - file.starts[windows.document_N]).all()
+
+
+def test_places_are_sampled_evenly_over_all_that_is_long_enough():
+    file = text([1064, 3064])
+    document_N = choose(file, 64, 400, 1, seed=0).document_N
+    assert np.bincount(document_N).tolist() == [100, 300]
+
+
+def test_no_document_long_enough_is_refused_with_the_longest():
+    with pytest.raises(ConfigError, match="the longest has 300: lower evaluate.lengths and evaluate.max_length to 299"):
+        choose(text([90, 300]), 300, 5, S, seed=0)
+
+
+@pytest.mark.parametrize("bos", [None, 49])
+@pytest.mark.parametrize("length", [16, 64])
+@pytest.mark.parametrize("extension", [NoExtension(), Rerope()], ids=["none", "rerope"])
+def test_fixed_targets_feeds_the_tokens_before_the_last_target(extension, length, bos):
+    found = evaluation(extension, bos=bos)
+    (row,), arrays = FixedTargets(found).run(length)
+    nll_NS = arrays["nll"].reshape(-1, S)
+    for n, last in enumerate(found.windows.last_N[:3]):
+        assert nll_NS[n, -1] == pytest.approx(naive(found, last, length), abs=1e-4)
+    assert row["nll"] == pytest.approx(arrays["nll"].mean(), rel=1e-5)
+    assert row["n_bytes"] == found.corpus.test.n_bytes[found.windows.targets_NS].sum()
+
+
+def test_every_target_of_a_window_is_scored_at_its_own_place():
+    found = evaluation()
+    nll_NS = FixedTargets(found).run(32)[1]["nll"].reshape(-1, S)
+    assert nll_NS[0, 0] == pytest.approx(naive(found, found.windows.last_N[0] - S + 1, 32 - S + 1), abs=1e-4)
+
+
+def test_recompute_window_feeds_exactly_its_window_to_every_target():
+    found = evaluation(RecomputeWindow())
+    evaluator = FixedTargets(found)
+    nll_NS = evaluator.run(64)[1]["nll"].reshape(-1, S)
+    for s in range(S):
+        target = found.windows.last_N[1] - S + 1 + s
+        assert nll_NS[1, s] == pytest.approx(naive(found, target, TRAIN_LEN), abs=1e-4)
+    assert np.array_equal(evaluator.run(32)[1]["nll"], nll_NS.ravel())  # every longer length is the same floor
+    direct = FixedTargets(evaluation()).run(TRAIN_LEN)[1]["nll"]
+    assert np.array_equal(evaluator.run(TRAIN_LEN)[1]["nll"], direct)  # nothing to throw away yet
+
+
+def test_by_position_scores_every_position_once():
+    found = evaluation(Rerope(), scale=make({"_target_": "posbench.scale_attention.none.NoScale"}))
+    rows, arrays = ByPosition(found).run(32)
+    first = found.windows.last_N[0] - 31
+    # the loss at position p is that of a text of p tokens: ReRoPE does not depend on the length
+    for position in (1, 7, 32):
+        assert arrays["nll"][0, position - 1] == pytest.approx(naive_at(found, first, position), abs=1e-4)
+    assert [row["position"] for row in rows] == bins(32) and sum(row["n_targets"] for row in rows) == arrays["nll"].size
+
+
+def naive_at(found: Evaluation, first: int, position: int) -> float:
+    return naive(found, first + position - 1, position)
+
+
+def test_bins_are_single_positions_then_four_per_doubling():
+    assert bins(64) == [1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 13, 16, 19, 23, 27, 32, 38, 45, 54, 64]
+
+
+def test_by_position_refuses_an_extension_that_reads_no_long_text():
+    with pytest.raises(ConfigError, match="recompute_window"):
+        ByPosition(evaluation(RecomputeWindow()))
+
+
+def test_the_largest_distance_is_the_extensions():
+    assert FixedTargets(evaluation()).run(64)[0][0]["max_distance"] == 63
+    assert FixedTargets(evaluation(Rerope(5))).run(64)[0][0]["max_distance"] == 5
+    assert FixedTargets(evaluation(RecomputeWindow())).run(64)[0][0]["max_distance"] == TRAIN_LEN - 1
