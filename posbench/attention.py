@@ -27,13 +27,13 @@ class Attention(nn.Module):
         self.o_proj = nn.Linear(config.d_model, config.d_model, bias=False)
         self.norm = QKNorm(config) if config.qk_norm != "none" else None
 
-    def forward(self, x_BTC: Tensor, plan: LayerPlan) -> Tensor:
+    def forward(self, x_BTC: Tensor, plan: LayerPlan, last: int | None = None) -> Tensor:
         q_BHTD, k_BGTD, v_BGTD = (self._heads(p(x_BTC)) for p in (self.q_proj, self.k_proj, self.v_proj))
         # Rotation and factors in float32 whatever the model's dtype; the kernel casts once, at the end.
         q_BHTD, k_BGTD = q_BHTD.float(), k_BGTD.float()
         if self.norm is not None:
             q_BHTD, k_BGTD = self.norm(q_BHTD, k_BGTD)
-        y_BHTD = kernels.attend(plan, q_BHTD * self.head_dim**-0.5, k_BGTD, v_BGTD)
+        y_BHTD = kernels.attend(plan, q_BHTD * self.head_dim**-0.5, k_BGTD, v_BGTD, last)
         return self.o_proj(y_BHTD.transpose(1, 2).flatten(2))
 
     def _heads(self, x_BTC: Tensor) -> Tensor:

@@ -60,7 +60,6 @@ class Evaluation:
     def score(self, plan: Plan, last_N: np.ndarray, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
         """nll and correctness [N, n_rows] of the n_rows tokens that end at last_N, read from the plan.length tokens before last_N."""
         tokens, length = self.windows.file.tokens, plan.length
-        rows_R = torch.arange(length - n_rows, length, device=self.device)
         batch = max(1, self.config.batch_tokens // length)
         nlls, corrects = [], []
         for start in range(0, len(last_N), batch):
@@ -70,7 +69,7 @@ class Evaluation:
             if self.corpus.bos is not None:
                 feed_NL[:, 0] = self.corpus.bos
             with torch.autocast(torch.device(self.device).type, torch.bfloat16, enabled=self.config.dtype == "bf16"):
-                hidden_NRC = self.model.hidden(feed_NL, plan, rows_R)
+                hidden_NRC = self.model.hidden(feed_NL, plan, n_rows)
                 nll_NR, correct_NR = self._read(hidden_NRC, text_NL[:, -n_rows:])
             nlls.append(nll_NR.cpu().numpy())
             corrects.append(correct_NR.cpu().numpy())

@@ -49,10 +49,9 @@ class Block(nn.Module):
         self.post_attention_layernorm = nn.RMSNorm(config.d_model, eps=config.norm_eps)
         self.mlp = MLP(config)
 
-    def forward(self, x_BTC: Tensor, plan: LayerPlan, rows_R: Tensor | None = None) -> Tensor:
-        x_BTC = x_BTC + self.self_attn(self.input_layernorm(x_BTC), plan)
-        if rows_R is not None:
-            x_BTC = x_BTC[:, rows_R]
+    def forward(self, x_BTC: Tensor, plan: LayerPlan, last: int | None = None) -> Tensor:
+        attended = self.self_attn(self.input_layernorm(x_BTC), plan, last)
+        x_BTC = x_BTC[:, -attended.shape[1] :] + attended
         return x_BTC + self.mlp(self.post_attention_layernorm(x_BTC))
 
 
@@ -81,18 +80,18 @@ class GPT(nn.Module):
             else:
                 parameter.normal_(std=config.init_std)
 
-    def forward(self, tokens_BT: Tensor, plan: Plan, rows_R: Tensor | None = None) -> Tensor:
-        """Logits [B, T, V], or [B, R, V] of the positions rows_R alone (int64)."""
-        return self.lm_head(self.hidden(tokens_BT, plan, rows_R))
+    def forward(self, tokens_BT: Tensor, plan: Plan, last: int | None = None) -> Tensor:
+        """Logits [B, T, V], or [B, R, V] of the R = `last` positions alone."""
+        return self.lm_head(self.hidden(tokens_BT, plan, last))
 
-    def hidden(self, tokens_BT: Tensor, plan: Plan, rows_R: Tensor | None = None) -> Tensor:
-        """What the output head reads: [B, T, C] or [B, R, C]."""
+    def hidden(self, tokens_BT: Tensor, plan: Plan, last: int | None = None) -> Tensor:
+        """What the output head reads: [B, T, C] or [B, R, C]; the last layer spends nothing on positions nobody asks for."""
         x_BTC = self.embed_tokens(tokens_BT)
         added_TC = plan.embed()
         if added_TC is not None:
             x_BTC = x_BTC + added_TC
         for i, (block, layer_plan) in enumerate(zip(self.layers, plan.layers, strict=True)):
-            x_BTC = block(x_BTC, layer_plan, rows_R if i == len(self.layers) - 1 else None)
+            x_BTC = block(x_BTC, layer_plan, last if i == len(self.layers) - 1 else None)
         return self.norm(x_BTC)
 
     def loss(self, tokens_BT: Tensor, targets_BT: Tensor, plan: Plan) -> Tensor:

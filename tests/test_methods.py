@@ -58,7 +58,7 @@ INSIDE = [t for t in TRIPLES if t[0] in ("rope", "alibi", "none", "sinusoidal") 
 @pytest.mark.parametrize("length", [1, 2, TRAIN_LEN // 2 - 1, TRAIN_LEN // 2, TRAIN_LEN // 2 + 1, 3 * TRAIN_LEN + 1])
 @torch.no_grad()
 def test_both_kernels_equal_the_dense_oracle(triple, length, monkeypatch):
-    monkeypatch.setattr(kernels, "BLOCK", 7)
+    monkeypatch.setitem(kernels.BLOCK, "cpu", 7)
     encoding, extension, scale = make_triple(*triple)
     layer = make_plan(encoding, extension, scale, length=length).layers[0]
     q, k, v = (torch.randn(1, heads, length, 8, generator=torch.Generator().manual_seed(heads)) for heads in (4, 2, 2))
@@ -70,7 +70,7 @@ def test_both_kernels_equal_the_dense_oracle(triple, length, monkeypatch):
 
 
 def test_rows_has_the_gradient_of_the_fused_kernel(monkeypatch):
-    monkeypatch.setattr(kernels, "BLOCK", 7)
+    monkeypatch.setitem(kernels.BLOCK, "cpu", 7)
     layer = make_plan(Rope(small_shape()), length=20).layers[0]
     results = []
     for kernel in (kernels.rows, kernels.fused):
