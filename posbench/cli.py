@@ -21,6 +21,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from posbench.errors import ConfigError, RunError
 
@@ -100,11 +101,16 @@ def _text(value: object) -> str:
 
 
 def plain(cfg: DictConfig) -> dict:
-    """A composed configuration as plain values, without Hydra's own part and the experiment it came from."""
-    OmegaConf.set_struct(cfg, False)
-    values = OmegaConf.to_container(
-        OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"]), resolve=True, throw_on_missing=False
-    )
+    """A composed configuration as plain values, without Hydra's own part and the experiment it came from.
+
+    Raises ConfigError for a value that must be given and was not.
+    """
+    kept = OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"])
+    try:
+        values = OmegaConf.to_container(kept, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        key = error.full_key or str(error).splitlines()[0]
+        raise ConfigError(f"{key} has no value: give it on the command line, or choose another option of its group.") from error
     experiment = values.pop("experiment")
     values["log"]["group"] = values["log"]["group"] or experiment.get("name")
     return values

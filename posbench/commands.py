@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from posbench.cells import plan_jobs
+from posbench.cells import Job, plan_jobs
 from posbench.cli import Request
 from posbench.errors import ConfigError
 from posbench.sweep import Result, run_jobs
@@ -30,13 +30,25 @@ def run(request: Request) -> int:
         print(f"nothing to do: {made} are there already")
         for job in jobs:
             print(f"  {job.run.path}")
+        if not request.sweep:
+            _show(jobs[0])
         return 0
     results = run_jobs(jobs, request.cfgs[0]["jobs"])
     _tell(results, request.sweep)
+    if not request.sweep:
+        _show(jobs[0])
     if any(result.code not in (0, 2) for result in results):
         return 1
     refused = [outcome for result in results for outcome in result.outcomes if outcome.status == "refused"]
     return 2 if refused and not request.sweep else 0
+
+
+def _show(job: Job) -> None:
+    """The tables of one job, on the terminal."""
+    from posbench import report as reporting
+
+    if any(cell.path.exists() for cell in job.user_cells):
+        print(reporting.collect([cell.path for cell in job.cells], job.run.id, "").table_text(colour=sys.stdout.isatty()))
 
 
 def _tell(results: list[Result], sweep: bool) -> None:
@@ -71,9 +83,9 @@ def report(request: Request) -> int:
     if not any(path.exists() for path in paths):
         raise ConfigError(f"There is nothing to report yet: run '{command}' first.")
     out_dir = Path(cfg["report_dir"] or Path(cfg["results_dir"]).parent / "report" / (name or "all"))
-    made = reporting.build(paths, out_dir, title, command)
+    made = reporting.collect(paths, title, command)
     print(made.table_text(colour=sys.stdout.isatty()))
-    for path in made.files:
+    for path in reporting.write(made, out_dir):
         print(f"{path.suffix.lstrip('.'):4} {path}")
     for line in experiment.get("next", []):
         print(f"next: {line}")

@@ -88,11 +88,11 @@ def _show_figure(job: Job, recorder: Recorder) -> None:
     """Draw what is known of this run and hand it to the recorder; a figure that cannot be drawn is no reason to fail."""
     with tempfile.TemporaryDirectory() as folder:
         try:
-            made = report.build(job.run.eval_files(), folder, job.run.id, "python scripts/run.py")
+            files = report.write(report.collect(job.run.eval_files(), job.run.id, "python scripts/run.py"), folder)
         except RunError as error:
             print(f"no figure for wandb: {error}", file=sys.stderr)
             return
-        for path in made.files:
+        for path in files:
             if path.suffix == ".png":
                 recorder.image(path)
 

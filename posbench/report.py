@@ -21,13 +21,13 @@ from posbench.tables import footer, number, tables
 
 @dataclass(frozen=True)
 class Report:
-    """What was found, what is missing, and where the files are."""
+    """What was found, and what is missing."""
 
     title: str
+    rows: list[dict]
     sections: list[list[Point]]
     gain_lines: dict[str, list[str]]  # protocol -> one line per encoding and seed
     notes: list[str]
-    files: list[Path]
 
     def markdown(self) -> str:
         """The whole report as Markdown."""
@@ -74,25 +74,29 @@ def load(path: Path | str) -> Evaluation:
     return Evaluation(rows, arrays)
 
 
-def build(paths: Iterable[Path | str], out_dir: Path | str, title: str, command: str) -> Report:
-    """Join the eval files that exist among `paths`, write everything to `out_dir`; `command` is what would make the missing ones.
+def collect(paths: Iterable[Path | str], title: str, command: str) -> Report:
+    """What the eval files that exist among `paths` say; `command` is what would make the missing ones. Writes nothing.
 
     Raises RunError when none exists or one is damaged.
     """
-    wanted, out_dir = list(dict.fromkeys(map(Path, paths))), Path(out_dir)
+    wanted = list(dict.fromkeys(map(Path, paths)))
     present = [path for path in wanted if path.exists()]
     if not present:
         raise RunError(f"None of the {len(wanted)} evaluations of this report exists yet: make them with `{command}`.")
     evaluations = [load(path) for path in present]
     notes = [] if len(present) == len(wanted) else [f"{len(wanted) - len(present)} of {len(wanted)} evaluations are missing: `{command}`"]
-    curve = points(evaluations)
-    write_csv([row for evaluation in evaluations for row in evaluation.rows], out_dir / "rows.csv")
-    write_points(curve, out_dir / "curve.csv")
-    drawn = draw(out_dir / "curve.csv", out_dir, title)
-    files = [out_dir / name for name in ("rows.csv", "curve.csv", "table.md")] + drawn
-    report = Report(title, sections(curve), _gain_lines(evaluations), notes, files)
+    rows = [row for evaluation in evaluations for row in evaluation.rows]
+    return Report(title, rows, sections(points(evaluations)), _gain_lines(evaluations), notes)
+
+
+def write(report: Report, out_dir: Path | str) -> list[Path]:
+    """Write a report's rows, curve, tables and figures into `out_dir`; returns the files."""
+    out_dir = Path(out_dir)
+    write_csv(report.rows, out_dir / "rows.csv")
+    write_points([point for curve in report.sections for point in curve], out_dir / "curve.csv")
     write_atomic(out_dir / "table.md", report.markdown())
-    return report
+    drawn = draw(out_dir / "curve.csv", out_dir, report.title)
+    return [out_dir / name for name in ("rows.csv", "curve.csv", "table.md")] + drawn
 
 
 def _gain_lines(evaluations: list[Evaluation]) -> dict[str, list[str]]:

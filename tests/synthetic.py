@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 
+from posbench.report import collect, write
 from posbench.rows import eval_content, make_row
 
 LENGTHS = (64, 128, 256, 512)
@@ -72,3 +73,14 @@ def write_run(root, encoding, seed=0, curves=None):
         if name == encoding:
             paths.append(write_eval(root, name, extension, scale, [near(shift) for shift in shifts], LENGTHS, seed))
     return paths
+
+
+class Built:
+    """A report that was collected and written: its own attributes, and the files."""
+
+    def __init__(self, paths, out_dir, title, command):
+        self.report = collect(paths, title, command)
+        self.files = write(self.report, out_dir)
+
+    def __getattr__(self, name):
+        return getattr(self.report, name)

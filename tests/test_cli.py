@@ -80,6 +80,7 @@ def test_configuration_is_printed_without_importing_anything_heavy():
         (["data.path=null"], "data.path"),
         (["device=abacus"], "device=abacus"),
         (["run=/nowhere"], "run=/nowhere"),
+        (["data=_base"], "data.name"),
         (["encoding._target_=nobody.Here"], "--config-dir"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",

@@ -5,12 +5,11 @@ from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
-from synthetic import CURVES, write_run
+from synthetic import CURVES, Built, write_run
 
 from posbench import figures
 from posbench.marks import caption, spread
 from posbench.points import read_points
-from posbench.report import build
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +17,7 @@ def drawn(tmp_path_factory):
     """A report of the demo's shape; one seed is enough for its figure."""
     root = tmp_path_factory.mktemp("demo")
     curves = {**CURVES, ("rope", "pi", "none"): (0.004, 0.258, 5.5, 9.25)}
-    build(
+    Built(
         [path for encoding in ("rope", "alibi", "sinusoidal") for path in write_run(root, encoding, curves=curves)],
         root,
         "Title & more",

@@ -4,11 +4,10 @@ import re
 
 import numpy as np
 import pytest
-from synthetic import CURVES, DOCUMENTS, FLOORS, GAINS, LENGTHS, TARGETS, write_eval, write_run
+from synthetic import CURVES, DOCUMENTS, FLOORS, GAINS, LENGTHS, TARGETS, Built, write_eval, write_run
 
 from posbench.errors import RunError
 from posbench.points import read_points
-from posbench.report import build
 from posbench.rows import read_csv
 from posbench.statistics import student_quantile
 
@@ -32,7 +31,7 @@ def only(points, **wanted):
 
 def test_the_demo_grid(tmp_path):
     paths = [path for encoding in ("rope", "alibi", "sinusoidal") for seed in (0, 1, 2) for path in write_run(tmp_path, encoding, seed)]
-    report = build(paths, tmp_path / "out", "Demo", COMMAND)
+    report = Built(paths, tmp_path / "out", "Demo", COMMAND)
     points = read_points(tmp_path / "out" / "curve.csv")
     assert len(points) == len(CURVES) * len(LENGTHS)
     assert {path.name for path in report.files} == {"rows.csv", "curve.csv", "table.md", "curve.png", "curve.svg"}
@@ -49,7 +48,7 @@ def test_the_demo_grid(tmp_path):
 
 
 def test_terminal_and_markdown_show_the_same_cells(tmp_path):
-    report = build(write_run(tmp_path, "rope"), tmp_path / "out", "Demo", COMMAND)
+    report = Built(write_run(tmp_path, "rope"), tmp_path / "out", "Demo", COMMAND)
     markdown, terminal = (tmp_path / "out" / "table.md").read_text(), report.table_text()
     assert markdown == report.markdown()
     numbers = re.compile(r"[+-]?\d+\.\d+(?: \+- \d+\.\d+ [<>~])?")
@@ -65,7 +64,7 @@ def test_the_difference_is_paired_and_clustered_by_document(tmp_path):
     floor_N = np.random.default_rng(0).normal(3, 2, TARGETS).astype(np.float32)
     shift_N = np.where(DOCUMENT % 2, 0.5, 0.3)
     paths = references(tmp_path, floor_N) + [write_eval(tmp_path, "rope", "none", "none", [floor_N + shift_N] * 4, LENGTHS)]
-    report = build(paths, tmp_path / "out", "t", COMMAND)
+    report = Built(paths, tmp_path / "out", "t", COMMAND)
     point = only(read_points(tmp_path / "out" / "curve.csv"), length=512)
     assert (point.difference, point.over) == (pytest.approx(0.4, abs=1e-6), "document")
     assert point.half_width == pytest.approx(student_quantile(0.975, 19) * math.sqrt(0.1**2 * 20 / 19 / 20), rel=1e-4)
@@ -76,7 +75,7 @@ def test_the_difference_is_paired_and_clustered_by_document(tmp_path):
 def test_the_gate(tmp_path, half, verdict):
     floor_N = np.full(TARGETS, 3.0)
     paths = references(tmp_path, floor_N, half=half) + [write_eval(tmp_path, "rope", "none", "none", flat(0), LENGTHS)]
-    report = build(paths, tmp_path / "out", "t", COMMAND)
+    report = Built(paths, tmp_path / "out", "t", COMMAND)
     assert verdict in report.markdown() and verdict in report.table_text()
 
 
@@ -84,7 +83,7 @@ def test_a_floor_shorter_than_twice_the_training_length_is_none(tmp_path):
     # At the training length recompute_window has less than its full window, so it is no reference there.
     paths = [write_eval(tmp_path, "rope", "recompute_window", "none", [np.full(TARGETS, 9.0), np.full(TARGETS, 3.0)], (64, 128))]
     paths += [write_eval(tmp_path, "rope", "none", "none", flat(0.25), LENGTHS)]
-    build(paths, tmp_path / "out", "t", COMMAND)
+    Built(paths, tmp_path / "out", "t", COMMAND)
     assert [point.difference for point in read_points(tmp_path / "out" / "curve.csv")] == [pytest.approx(0.25)] * 4
 
 
@@ -93,7 +92,7 @@ def test_the_verdict_of_an_interval(tmp_path):
     paths = references(tmp_path, np.full(TARGETS, 3.0))
     paths += [write_eval(tmp_path, "rope", name, "none", [3.0 + noise_N + shift] * 4, LENGTHS) for name, shift in
               (("pi", 0.5), ("ntk", -0.5), ("none", -float(noise_N.mean())))]  # fmt: skip
-    text = build(paths, tmp_path / "out", "t", COMMAND).markdown()
+    text = Built(paths, tmp_path / "out", "t", COMMAND).markdown()
     assert re.search(r"\| rope \| pi \| none \| \+0\.\d+ \+- 0\.\d+ > \|", text)
     assert re.search(r"\| rope \| ntk \| none \| -0\.\d+ \+- 0\.\d+ < \|", text)
     assert re.search(r"\| rope \| none \| none \| [+-]0\.000 \+- 0\.\d+ ~ \|", text)
@@ -101,24 +100,24 @@ def test_the_verdict_of_an_interval(tmp_path):
 
 def test_missing_evaluations_are_counted_and_the_command_said(tmp_path):
     paths = [write_eval(tmp_path, "rope", "none", "none", flat(0), LENGTHS), tmp_path / "a.json", tmp_path / "b.json"]
-    report = build(paths, tmp_path / "out", "t", COMMAND)
+    report = Built(paths, tmp_path / "out", "t", COMMAND)
     assert f"2 of 3 evaluations are missing: `{COMMAND}`" in report.markdown()
     assert "gate: unknown" in report.markdown()
     with pytest.raises(RunError, match="None of the 2 .*experiment=demo"):
-        build(paths[1:], tmp_path / "out", "t", COMMAND)
+        Built(paths[1:], tmp_path / "out", "t", COMMAND)
 
 
 def test_without_a_floor_or_arrays_the_losses_still_stand(tmp_path):
     path = write_eval(tmp_path, "rope", "none", "none", flat(0), LENGTHS)
     path.with_suffix(".npz").unlink()
-    report = build([path], tmp_path / "out", "t", COMMAND)
+    report = Built([path], tmp_path / "out", "t", COMMAND)
     assert "| rope | none | none | 3.000 | 3.000 |" in report.markdown() and "minus the floor" not in report.markdown()
 
 
 def test_what_is_not_finite_is_said(tmp_path):
     losses = [*flat(0)[:3], np.full(TARGETS, np.nan)]
     paths = references(tmp_path, np.full(TARGETS, 3.0)) + [write_eval(tmp_path, "rope", "none", "none", losses, LENGTHS)]
-    report = build(paths, tmp_path / "out", "t", COMMAND)
+    report = Built(paths, tmp_path / "out", "t", COMMAND)
     assert "| rope | none | none | 3.000 | 3.000 | 3.000 | not finite |" in report.markdown()
 
 
@@ -126,7 +125,7 @@ def test_arguments_appear_only_where_they_tell_two_apart(tmp_path):
     make = [({"factor": 2, "mode": "fixed"}, 0.1), ({"factor": 4, "mode": "fixed"}, 0.2)]
     paths = [write_eval(tmp_path, "rope", "pi", "none", flat(shift), LENGTHS, args=args) for args, shift in make]
     paths += [write_eval(tmp_path, "rope", "none", "none", flat(0), LENGTHS, untested=True, encoding_args={"base": 1e4})]
-    text = build(paths, tmp_path / "out", "t", COMMAND).markdown()
+    text = Built(paths, tmp_path / "out", "t", COMMAND).markdown()
     assert "| rope | pi factor=2 | none | 3.100" in text and "| rope | pi factor=4 | none | 3.200" in text
     assert "| none * | none | 3.000" in text and "* a pair of methods its authors have not tested" in text
 
@@ -134,7 +133,7 @@ def test_arguments_appear_only_where_they_tell_two_apart(tmp_path):
 def test_two_trainings_of_one_cell_are_not_averaged(tmp_path):
     paths = [write_eval(tmp_path / name, "rope", "none", "none", flat(0), LENGTHS, eval_id=name, run_id=name) for name in ("a", "b")]
     with pytest.raises(RunError, match="report them apart"):
-        build(paths, tmp_path / "out", "t", COMMAND)
+        Built(paths, tmp_path / "out", "t", COMMAND)
 
 
 def test_other_targets_cannot_be_paired(tmp_path):
@@ -142,7 +141,7 @@ def test_other_targets_cannot_be_paired(tmp_path):
     with np.load(paths[-1].with_suffix(".npz")) as stored:
         np.savez(paths[-1].with_suffix(".npz"), **{**stored, "offset": stored["offset"] + 1})
     with pytest.raises(RunError, match="different targets"):
-        build(paths, tmp_path / "out", "t", COMMAND)
+        Built(paths, tmp_path / "out", "t", COMMAND)
 
 
 def test_a_damaged_npz_is_a_run_error(tmp_path):
@@ -151,13 +150,13 @@ def test_a_damaged_npz_is_a_run_error(tmp_path):
     for damage in (b"", b"junk", whole[: len(whole) // 2]):
         path.with_suffix(".npz").write_bytes(damage)
         with pytest.raises(RunError, match="npz is damaged"):
-            build([path], tmp_path / "out", "t", COMMAND)
+            Built([path], tmp_path / "out", "t", COMMAND)
 
 
 def test_protocols_and_training_lengths_are_kept_apart(tmp_path):
     paths = [write_eval(tmp_path, "rope", "none", "none", flat(0), LENGTHS)]
     paths += [write_eval(tmp_path / "other", "rope", "none", "none", flat(1), LENGTHS, train_len=128, eval_id="x")]
-    report = build(paths, tmp_path / "out", "t", COMMAND)
+    report = Built(paths, tmp_path / "out", "t", COMMAND)
     assert [curve[0].train_len for curve in report.sections] == [64, 128]
     assert {path.name for path in report.files} >= {"curve.png", "curve-2.png"}
     assert "| 1x (64) |" in report.markdown() and "| 64 | 1x (128) |" in report.markdown()
@@ -174,7 +173,7 @@ def test_positions_are_taken_from_the_longest_window(tmp_path):
         if position <= row["length"]
     ]
     path.write_text(json.dumps(content))
-    report = build([path], tmp_path / "out", "t", COMMAND)
+    report = Built([path], tmp_path / "out", "t", COMMAND)
     points = read_points(tmp_path / "out" / "curve.csv")
     assert {point.window for point in points} == {512} and len(points) == 15
     assert only(points, length=64).nll == pytest.approx(3.512 - 0.0064)

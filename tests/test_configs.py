@@ -1,0 +1,79 @@
+"""Every yaml composes, instantiates and holds only what its class or schema takes."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict
+
+import pytest
+from conftest import CONFIGS, choices, node, small_shape
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from posbench import cli
+from posbench.build import make
+from posbench.cells import plan_jobs
+from posbench.config import EvaluateConfig, LogConfig, ModelConfig, TrainConfig, resolve
+
+METHODS = [(group, name) for group in ("encoding", "extension", "scale_attention") for name in choices(group)]
+GROUPS = [(path.name, name) for path in sorted(CONFIGS.iterdir()) if path.is_dir() and path.name != "hydra" for name in choices(path.name)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def composer():
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        yield
+
+
+@pytest.mark.parametrize(("group", "name"), GROUPS, ids="=".join)
+def test_every_choice_composes_into_a_job(group, name):
+    cfg = compose("run", [f"{group}={name}"], return_hydra_config=False)
+    for job in cli.expand(cfg, [f"{group}={name}"]):
+        resolve(job)
+
+
+@pytest.mark.parametrize(("group", "name"), METHODS, ids="=".join)
+def test_every_method_instantiates_from_its_yaml(group, name):
+    made = make(node(group, name), *([small_shape()] if group == "encoding" else []))
+    assert type(made).__module__.endswith(f".{name}")
+
+
+@pytest.mark.parametrize("schema", [ModelConfig, TrainConfig, EvaluateConfig, LogConfig])
+def test_a_groups_default_yaml_names_every_option_and_no_other(schema):
+    group = schema.__name__.removesuffix("Config").lower()
+    assert set(node(group, {"model": "small"}.get(group, "default"))) == set(asdict(schema()))
+
+
+@pytest.mark.parametrize("name", [name for name in choices("experiment") if name != "none"])
+def test_every_experiment_expands_to_jobs_with_references(name):
+    cfg = compose("run", [f"experiment={name}"])
+    assert cfg.experiment.name == name
+    jobs = plan_jobs(cli.expand(cfg, [f"experiment={name}"]))
+    assert jobs and all(any(cell.reference for cell in job.cells) and job.user_cells for job in jobs)
+
+
+def test_every_value_of_every_yaml_is_explained():
+    """Method arguments, training and evaluation options bear a comment; a name alone is not documentation."""
+    for group in ("train", "evaluate"):
+        for line in (CONFIGS / group / "default.yaml").read_text().splitlines():
+            assert line.startswith("#") or not line or re.search(r" # \w", line), line
+
+
+def test_the_grid_of_the_demo_holds_what_the_readme_shows():
+    cells = {
+        (
+            cfg["encoding"]["_target_"].split(".")[-2],
+            cfg["extension"]["_target_"].split(".")[-2],
+            cfg["scale_attention"]["_target_"].split(".")[-2],
+        )
+        for cfg in cli.expand(compose("run", ["experiment=demo"]), [])
+    }
+    expected = {("rope", e, s) for e in ("none", "pi", "ntk", "rerope", "leaky_rerope") for s in ("none", "log_n")}
+    assert cells == expected | {("alibi", "none", "none"), ("sinusoidal", "none", "none")}
+
+
+def test_later_overrides_win_over_the_grid():
+    cfg = compose("run", ["experiment=demo", "train.steps=3", "encoding=none"])
+    jobs = cli.expand(cfg, ["experiment=demo", "train.steps=3", "encoding=none"])
+    assert {job["train"]["steps"] for job in jobs} == {3}
+    assert {OmegaConf.create(job).encoding._target_ for job in jobs} == {"posbench.encodings.none.NoEncoding"}

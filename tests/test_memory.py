@@ -1,0 +1,61 @@
+"""Long evaluation in little memory: a process of its own for each legal combination, its peak read by the system."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from conftest import legal_triples
+
+LENGTH = 16384
+LIMIT_MIB = 2048
+SCRIPT = """
+import json, sys
+import posbench
+import torch
+from conftest import make_triple, small_model
+from posbench.compat import fed_length
+from posbench.plan import make_plan
+
+encoding, extension, scale = make_triple(*json.loads(sys.argv[1]), train_len=64, d_model=128, n_layer=4, n_head=4, n_kv_head=4)
+model = small_model(encoding, 1024, d_model=128, n_layer=4, n_head=4, n_kv_head=4, d_ff=320)
+length = fed_length(extension, 64, int(sys.argv[2]))
+with torch.inference_mode():
+    plan = make_plan(encoding, extension, scale, length=length)
+    logits = model(torch.randint(0, 1024, (1, length)), plan, int(sys.argv[3]))
+print(bool(logits.isfinite().all()), tuple(logits.shape))
+"""
+
+
+def peak_mib(triple: tuple[str, str, str], last: int) -> float:
+    """Peak resident memory of a process that reads LENGTH tokens with the demo's model."""
+    with subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, json.dumps(triple), str(LENGTH), str(last)],
+        cwd=__file__.rsplit("/", 1)[0],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        said = process.stdout.read()
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = status
+    assert status == 0 and said.startswith("True"), said
+    return usage.ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("triple", legal_triples([LENGTH], train_len=64), ids="-".join)
+def test_16384_tokens_of_the_demo_model_fit_in_2_gib(triple):
+    assert peak_mib(triple, last=LENGTH) < LIMIT_MIB
+
+
+@pytest.mark.slow
+def test_the_measurement_sees_a_whole_score_matrix():
+    """The limit means something: torch's own dense path at this length needs several times as much."""
+    dense = "import torch; q = torch.randn(1, 4, 16384, 32); s = (q @ q.mT).softmax(-1) @ q"
+    process = subprocess.Popen([sys.executable, "-c", dense])
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = status
+    assert usage.ru_maxrss / 2**10 > LIMIT_MIB
