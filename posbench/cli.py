@@ -62,6 +62,7 @@ class Session:
             print(f"failed: {error}", file=sys.stderr)
             self.code = 1
         except KeyboardInterrupt as interrupt:
+            print("interrupted: the same command goes on from there", file=sys.stderr)
             self.code = 128 + (interrupt.args[0] if interrupt.args else 2)
 
 
@@ -146,3 +147,5 @@ def _importable_config_dir() -> None:
             folder = value or (sys.argv[i + 1] if i + 1 < len(sys.argv) else "")
             if folder:
                 sys.path.insert(0, os.path.abspath(folder))
+                # For the children: whichever classes the parent may name, they must find.
+                os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.path.abspath(folder), os.environ.get("PYTHONPATH"))))

@@ -47,8 +47,14 @@ def _show(job: Job) -> None:
     """The tables of one job, on the terminal."""
     from posbench import report as reporting
 
-    if any(cell.path.exists() for cell in job.user_cells):
-        print(reporting.collect([cell.path for cell in job.cells], job.run.id, "").table_text(colour=sys.stdout.isatty()))
+    if not any(cell.path.exists() for cell in job.user_cells):
+        return
+    found = reporting.collect([cell.path for cell in job.cells], job.run.id, "")
+    print(found.table_text(colour=sys.stdout.isatty()))
+    if not found.sections:  # recompute_window itself: the tables show what is compared with it
+        for row in found.rows:
+            window = row["extension_args"]["window"] or row["train_len"]
+            print(f"{row['extension']} {window} at length {row['length']}: {row['nll']:.3f} +- {row['nll_sem']:.3f} nats/token (s.e.)")
 
 
 def _tell(results: list[Result], sweep: bool) -> None:

@@ -88,6 +88,7 @@ CHOICES = {
     ("evaluate", "split"): ("test", "validation"),
     ("log", "mode"): (None, "online", "offline", "disabled"),
 }
+LISTS = ("lengths", "protocol")  # one value may be given without brackets
 POSITIVE = {
     "model": ("d_model", "n_layer", "n_head"),
     "train": ("tokens_per_step", "micro_batches", "log_every", "lr", "muon_lr"),
@@ -103,11 +104,12 @@ def typed(group: str, values: dict) -> Any:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
+    values = {key: [value] if key in LISTS and not isinstance(value, list | None) else value for key, value in values.items()}
     schema = {"model": ModelConfig, "train": TrainConfig, "evaluate": EvaluateConfig, "log": LogConfig}[group]
     try:
         config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), values))
     except OmegaConfBaseException as error:
-        raise ConfigError(f"{group}.{getattr(error, 'full_key', '?')}: {str(error).splitlines()[0]}.") from error
+        raise ConfigError(f"{group}.{getattr(error, 'full_key', '?')}: {str(error).splitlines()[0].rstrip('.')}.") from error
     for (owner, key), legal in CHOICES.items():
         if owner == group and getattr(config, key) not in legal:
             raise ConfigError(f"{group}.{key}={getattr(config, key)} is unknown: choose one of {', '.join(map(str, legal))}.")
@@ -132,7 +134,11 @@ def resolve(cfg: dict) -> dict:
         set(evaluate.lengths or [n * train.train_len for n in (1, 2, 4, 8, 16) if n * train.train_len <= evaluate.max_length])
     )
     evaluate.targets = evaluate.targets or max(1, train.train_len // 8)
-    if not evaluate.lengths or evaluate.lengths[0] < evaluate.targets:
+    if not evaluate.lengths:
+        raise ConfigError(
+            f"evaluate.max_length={evaluate.max_length} is shorter than train.length={train.train_len}: raise it, or give evaluate.lengths."
+        )
+    if evaluate.lengths[0] < evaluate.targets:
         raise ConfigError(
             f"evaluate.lengths={evaluate.lengths} must each hold the evaluate.targets={evaluate.targets} scored tokens: ask for more."
         )

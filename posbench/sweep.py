@@ -55,7 +55,7 @@ class Children:
         with tempfile.TemporaryDirectory(prefix="posbench-") as folder:
             spec = Path(folder) / "job.json"
             spec.write_text(json.dumps({"cfgs": job.cfgs, "wait": wait}))
-            environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+            environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
             output = subprocess.PIPE if prefix else None
             child = subprocess.Popen(
                 [sys.executable, "-m", "posbench.job", str(spec)],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -216,17 +217,15 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing_half_written(cli):
     cli("seed=1")
 
 
-def test_a_users_own_method_runs_from_two_files(cli, tmp_path):
+def test_the_readmes_own_method_runs_from_its_two_files(cli, tmp_path):
+    code, yaml = re.search(r"```python\n(.*?)```.*?```yaml\n(.*?)```", (ROOT / "README.md").read_text(), re.S).groups()
     mine = tmp_path / "mine"
     (mine / "extension").mkdir(parents=True)
-    (mine / "extension" / "halve.yaml").write_text("_target_: halve.Halve\n")
-    (mine / "halve.py").write_text(
-        "from posbench.geometry import Band, Trait\nfrom posbench.interfaces import Extension\n\n\n"
-        "class Halve(Extension):\n    needs = Trait.COORDINATE\n    tested_with = frozenset({'rope'})\n\n"
-        "    def bands(self, span):\n        return (Band(q=lambda i: i / 2, k=lambda j: j / 2),)\n"
-    )
-    cli("--config-dir", str(mine), "extension=halve")
-    assert cli.rows("halve+none-*.json")[0]["extension"] == "halve"
+    (mine / "su_fixed.py").write_text(code)
+    (mine / "extension" / "su_fixed.yaml").write_text(yaml)
+    cli("--config-dir", str(mine), "extension=su_fixed")
+    assert cli.rows("su_fixed+none-*.json")[0]["extension"] == "su_fixed"
+    assert "no spectrum" in cli("--config-dir", str(mine), "extension=su_fixed", "encoding=alibi", code=2).stderr
 
 
 def test_the_report_is_made_from_files_alone(cli):

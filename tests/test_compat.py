@@ -73,6 +73,8 @@ def test_log_n_without_more_keys_than_in_training_is_a_noop():
         ("extension", "leaky_rerope", "k", 0.5),
         ("encoding", "rope", "layout", "thirds"),
         ("encoding", "learned", "beyond", "wrap"),
+        ("encoding", "rope", "base", 0),
+        ("encoding", "sinusoidal", "base", -1),
     ],
 )
 def test_impossible_arguments_are_refused(group, name, key, value):

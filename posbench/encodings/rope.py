@@ -14,7 +14,7 @@ from posbench.interfaces import Encoding
 
 
 class Rope(Encoding):
-    """Rotary positions. Raises ConfigError for an odd head_dim or an unknown layout."""
+    """Rotary positions. Raises ConfigError for an odd head_dim, an unknown layout or a base of 1 or less."""
 
     traits = Trait.COORDINATE | Trait.RELATIVE | Trait.SPECTRUM | Trait.UNBOUNDED
 
@@ -25,6 +25,8 @@ class Rope(Encoding):
                 f"encoding=rope turns pairs of channels: the head width must be even and at least 4, "
                 f"but d_model / n_head is {shape.head_dim}: change model.d_model or model.n_head."
             )
+        if base <= 1:
+            raise ConfigError(f"encoding.base={base} must be above 1, or no channel is slower than another: 10000 is usual.")
         if layout not in ("half", "interleaved"):
             raise ConfigError(f"encoding.layout={layout} is unknown: choose half or interleaved.")
         self.base, self.layout = base, layout
