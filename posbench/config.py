@@ -15,7 +15,7 @@ from posbench.errors import ConfigError
 class ModelConfig:
     d_model: int = 128
     n_layer: int = 4
-    n_head: int = 4
+    n_head: int = 2
     n_kv_head: int | None = None
     d_ff: int | None = None
     qk_norm: str = "none"
@@ -31,8 +31,8 @@ class TrainConfig:
     tokens_per_step: int = 2048
     micro_batches: int = 1
     optimizer: str = "muon"
-    lr: float = 6e-3
-    muon_lr: float = 2e-2
+    lr: float = 1e-2
+    muon_lr: float = 1.5e-2
     betas: list[float] = field(default_factory=lambda: [0.9, 0.95])
     momentum: float = 0.95
     weight_decay: float = 0.05
