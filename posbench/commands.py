@@ -74,25 +74,26 @@ def _count(number: int, noun: str) -> str:
 
 
 def report(request: Request) -> int:
-    """scripts/report.py: tables and figures of an experiment, of run=DIR, or of everything in results_dir; from files alone."""
+    """scripts/report.py: tables and figures of an experiment or a sweep (-m), of run=DIR, or of all of results_dir; from files alone."""
     from posbench import report as reporting
     from posbench.runs import Run
 
     cfg, experiment, name = request.cfgs[0], request.experiment, request.experiment["name"]
-    if name is None:
+    jobs = plan_jobs(request.cfgs) if request.sweep else []
+    if jobs:
+        paths = [cell.path for job in jobs for cell in job.cells]
+        command, title = f"python scripts/run.py {shlex.join(sys.argv[1:])}", experiment.get("title") or name or "Sweep"
+    else:
         found = [Run(cfg["run"])] if cfg["run"] else [Run(path.parent) for path in sorted(Path(cfg["results_dir"]).glob("*/config.yaml"))]
         paths = [path for run in found for path in run.eval_files()]
         command, title = "python scripts/run.py", cfg["run"] or f"Everything in {cfg['results_dir']}"
-    else:
-        paths = [cell.path for job in plan_jobs(request.cfgs) for cell in job.cells]
-        command, title = f"python scripts/run.py {shlex.join(sys.argv[1:])}", experiment.get("title") or name
     if not any(path.exists() for path in paths):
         raise ConfigError(f"There is nothing to report yet: run '{command}' first.")
-    out_dir = Path(cfg["report_dir"] or Path(cfg["results_dir"]).parent / "report" / (name or "all"))
+    out_dir = Path(cfg["report_dir"] or Path(cfg["results_dir"]).parent / "report" / (name or ("sweep" if jobs else "all")))
     made = reporting.collect(paths, title, command)
     print(made.table_text(colour=sys.stdout.isatty()))
     for path in reporting.write(made, out_dir):
         print(f"{path.suffix.lstrip('.'):4} {path}")
     for line in experiment.get("next", []):
-        print(f"next: {line}")
+        print(f"next: {line.format(run=jobs[0].run.path)}")
     return 0

@@ -84,7 +84,7 @@ def _figure(curve: list[Point], title: str):
     edge = {"textcoords": "offset points", "ha": "left", "annotation_clip": False}
     top_left = (-42, above + (24 if shown[0][0] else 6))
     grid[0][0].annotate(title, (0, 1), xycoords="axes fraction", xytext=top_left, fontsize=13, fontweight="bold", **edge)
-    wrapped = [part for line in caption(curve, relative) for part in textwrap.wrap(line, 40 + 55 * columns)]
+    wrapped = [part for line in caption(curve, relative) for part in textwrap.wrap(line, 45 + 75 * columns)]
     grid[-1][0].annotate("\n".join(wrapped), (0, 0), xycoords="axes fraction", xytext=(-42, -40), va="top", fontsize=7.8,
                          color=GREY, linespacing=1.35, **edge)  # fmt: skip
     return figure

@@ -53,7 +53,7 @@ class Report:
         return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
 
     def _below(self, curve: list[Point]) -> list[str]:
-        return footer(curve) + self.gain_lines.get(curve[0].protocol, [])
+        return footer(curve) + _argument_line(self.rows) + self.gain_lines.get(curve[0].protocol, [])
 
 
 def load(path: Path | str) -> Evaluation:
@@ -108,6 +108,17 @@ def _gain_lines(evaluations: list[Evaluation]) -> dict[str, list[str]]:
             f"G {row['encoding']} seed {row['seed']}: {_gate(known.get((run, protocol)), row['train_len'])}"
         )
     return lines
+
+
+def _argument_line(rows: list[dict]) -> list[str]:
+    """Each method's arguments, without those left to their default rule (null); one method may come with several."""
+    found: dict[str, dict] = {}
+    for row in rows:
+        for name, args in ((row["encoding"], row["encoding_args"]), (row["extension"], row["extension_args"])):
+            text = ", ".join(f"{key}={value}" for key, value in (args or {}).items() if value is not None)
+            if text and name != "recompute_window":
+                found.setdefault(name, {})[text] = None
+    return ["arguments: " + "; ".join(f"{name} {' or '.join(texts)}" for name, texts in found.items())] if found else []
 
 
 def _gate(found: Gain | None, train_len: int) -> str:

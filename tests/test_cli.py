@@ -230,6 +230,8 @@ def test_the_readmes_own_method_runs_from_its_two_files(cli, tmp_path):
 
 def test_the_report_is_made_from_files_alone(cli):
     cli("-m", "extension=none,rerope", "scale_attention=none,log_n", "evaluate.lengths=[16,32,64]")
+    swept = cli("-m", "extension=none,rerope", "scale_attention=log_n", "evaluate.lengths=[16,32,64]", script="report").stdout
+    assert swept.count(" log_n ") >= 4 and " none        none " not in swept
     done = cli(script="report")
     assert "rerope" in done.stdout and "G rope" in done.stdout
     for name in ("rows.csv", "curve.csv", "table.md"):
