@@ -95,7 +95,8 @@ def rows(layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, first
         inputs.append((q.unflatten(1, (-1, groups)), k.unsqueeze(2)))
     blocks = []
     step = BLOCK.get(q_BHTD.device.type, BLOCK["cuda"])
-    for start in range(first, q_BHTD.shape[2], step):
+    # The longest block first: each later one then fits into memory just freed, where growing blocks would never fit and pile up.
+    for start in reversed(range(first, q_BHTD.shape[2], step)):
         stop = min(start + step, q_BHTD.shape[2])
         slices = [_reach(band, start, stop) for band in layer.bands]
         if torch.is_grad_enabled() and v_BGTD.requires_grad:
@@ -103,7 +104,7 @@ def rows(layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, first
             blocks.append(checkpoint(_block, layer.bands, inputs, v_BGTD, start, stop, slices, use_reentrant=False))
         else:
             blocks.append(_block(layer.bands, inputs, v_BGTD, start, stop, slices))
-    return torch.cat(blocks, dim=3).flatten(1, 2)
+    return torch.cat(blocks[::-1], dim=3).flatten(1, 2)
 
 
 def _reach(band: BandPlan, start: int, stop: int) -> slice:

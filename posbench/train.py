@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,7 @@ def fit(
     trainer = Trainer(model, corpus, config, seed, torch.device(device), plan_for)
     if run.state.exists():
         trainer.resume(run)
+        print(f"going on from step {trainer.step} of {config.steps}", file=sys.stderr, flush=True)
     # The last step's line is written by the end of training alone, so a state saved just before it owns no such line yet.
     checkpoint.truncate_log(run.train_log, min(trainer.step, config.steps - 1))
     with Signals() as signals, Peak(device) as peak, progress or Progress(config.steps, "train", "steps") as bar:

@@ -81,7 +81,6 @@ def test_configuration_is_printed_without_importing_anything_heavy():
         (["data.path=null"], "data.path"),
         (["device=abacus"], "device=abacus"),
         (["run=/nowhere"], "run=/nowhere"),
-        (["data=_base"], "data.name"),
         (["encoding._target_=nobody.Here"], "--config-dir"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
@@ -90,6 +89,10 @@ def test_a_users_mistake_is_one_sentence_and_exit_2(cli, overrides, said):
     done = cli(*overrides, code=2)
     assert said in done.stderr
     assert not cli.runs()
+
+
+def test_a_value_that_must_be_given_is_named(cli):
+    assert "data.name has no value" in cli("data=_base", common=False, code=2).stderr
 
 
 def test_a_run_is_made_once_and_grows_by_lengths_without_moving_a_point(cli):
