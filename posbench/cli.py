@@ -41,7 +41,7 @@ Command = Callable[[Request], int]
 
 
 @dataclass
-class Session:
+class Call:
     """What one call of a script is doing: Hydra gives an application no way to return a code or to see a sweep whole."""
 
     command: Command
@@ -66,7 +66,7 @@ class Session:
             self.code = 128 + (interrupt.args[0] if interrupt.args else 2)
 
 
-session: Session
+call: Call
 
 
 def expand(cfg: DictConfig, overrides: list[str]) -> list[dict]:
@@ -119,24 +119,24 @@ def plain(cfg: DictConfig) -> dict:
 
 def run_script(command: Command) -> None:
     """Compose the configuration from sys.argv and hand all its jobs to `command`; exits with the command's code."""
-    global session
-    session = Session(command)
+    global call
+    call = Call(command)
     _importable_config_dir()
 
     @hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="run")
     def application(cfg: DictConfig) -> None:
-        session.execute([(cfg, list(HydraConfig.get().overrides.task))], sweep=False)
-        if HydraConfig.get().mode == RunMode.MULTIRUN and session.code:
+        call.execute([(cfg, list(HydraConfig.get().overrides.task))], sweep=False)
+        if HydraConfig.get().mode == RunMode.MULTIRUN and call.code:
             # Another launcher (joblib, submitit) runs this in a process of its own and sees only exceptions.
-            raise RuntimeError(f"posbench ended with exit code {session.code}: see the lines above")
+            raise RuntimeError(f"posbench ended with exit code {call.code}: see the lines above")
 
     try:
         application()
     except SystemExit as ended:
-        if ended.code and not session.entered:
+        if ended.code and not call.entered:
             sys.exit(2)  # Hydra could not compose what was typed, and has said why
         raise
-    sys.exit(session.code)
+    sys.exit(call.code)
 
 
 def _importable_config_dir() -> None:

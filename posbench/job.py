@@ -11,9 +11,8 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
-import numpy as np
-
 from posbench import provenance, report, rows, runs
+from posbench.arrays import load_arrays, save_arrays
 from posbench.build import load_model, make, make_encoding, make_model, pick_device
 from posbench.cells import BUSY, Cell, Job, Outcome, plan_jobs
 from posbench.compat import Verdict, check
@@ -22,7 +21,7 @@ from posbench.data import prepare
 from posbench.data.corpus import Corpus
 from posbench.errors import ConfigError, RunError
 from posbench.evaluate import Evaluation, protocol
-from posbench.files import atomic_path, read_json, write_json
+from posbench.files import read_json, write_json
 from posbench.gpt import GPT
 from posbench.plan import make_plan
 from posbench.progress import Progress
@@ -127,7 +126,7 @@ def _evaluate(job: Job, model: GPT, corpus: Corpus, cell: Cell, verdict: Verdict
     evaluator = protocol(cell.protocol)(evaluation)
     arrays_path, new = cell.path.with_suffix(".npz"), []
     old = rows.read_eval(cell.path) if cell.path.exists() else []
-    arrays = _unpack(arrays_path) if old else {}
+    arrays = load_arrays(arrays_path) if old else {}
     for length in cell.missing():
         values, arrays[length] = evaluator.run(length)
         new += [
@@ -135,8 +134,7 @@ def _evaluate(job: Job, model: GPT, corpus: Corpus, cell: Cell, verdict: Verdict
         ]
         progress.update(1, method=runs.method_name(cell.extension) + "+" + runs.method_name(cell.scale_attention), length=length)
     table = sorted(old + new, key=lambda row: (row["length"], row["position"] or 0))
-    with atomic_path(arrays_path) as temporary, open(temporary, "wb") as file:
-        np.savez_compressed(file, **evaluator.shared(), **_pack(arrays))
+    save_arrays(arrays_path, evaluator.shared(), arrays)
     # The arrays first: a json without its arrays would count as done.
     settings = {"protocol": cell.protocol, "extension": cell.extension, "scale_attention": cell.scale_attention, "evaluate": cell.evaluate}
     write_json(cell.path, rows.eval_content(table, settings))
@@ -167,29 +165,6 @@ def _columns(job: Job, corpus: Corpus, cell: Cell, verdict: Verdict, evaluation:
         "depth": None,
         "commit": provenance.commit(),
     }
-
-
-def _pack(arrays: dict[int, dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Arrays of all lengths as npz fields: `length`, and [n_length, ...] where lengths agree in shape, else one field for each length."""
-    lengths = sorted(arrays)
-    packed = {"length": np.array(lengths)}
-    for name in arrays[lengths[0]]:
-        found = [arrays[length][name] for length in lengths]
-        same = len({array.shape for array in found}) == 1 and found[0].ndim == 1
-        packed |= {name: np.stack(found)} if same else {f"{name}_{length}": array for length, array in zip(lengths, found, strict=True)}
-    return packed
-
-
-def _unpack(path: Path) -> dict[int, dict[str, np.ndarray]]:
-    """What `_pack` packed. Raises RunError when the file is damaged."""
-    try:
-        with np.load(path) as stored:
-            return {
-                int(length): {name: stored[name][i] if name in stored else stored[f"{name}_{length}"] for name in ("nll", "correct")}
-                for i, length in enumerate(stored["length"])
-            }
-    except Exception as error:
-        raise RunError(f"{path} is damaged ({error}): delete it with its .json, and run the same command again.") from error
 
 
 def main(spec: str) -> int:

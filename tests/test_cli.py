@@ -13,7 +13,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+import posbench
+from posbench.errors import RunError
+from posbench.extensions.pi import Pi
+from posbench.plan import make_plan
 from posbench.rows import VOLATILE
 
 ROOT = Path(__file__).parent.parent
@@ -150,6 +155,17 @@ def test_an_existing_run_is_evaluated_by_its_directory(cli):
     done = cli(f"run={run}", "extension=window", "model.n_layer=3")  # what describes a training comes from the run
     assert str(run) in done.stdout and len(cli.runs()) == 1
     assert [row["length"] for row in cli.rows("window+none-*.json")] == [16, 32]
+
+
+def test_a_notebook_loads_a_run(cli):
+    cli("extension=pi")
+    (run,) = cli.runs()
+    loaded = posbench.load(run, device="cpu", cache_dir=cli.folder / "cache")
+    plan = make_plan(loaded.model.encoding, Pi(), length=32)
+    text_BT = torch.from_numpy(loaded.corpus.test.tokens[None, :32].astype("int64"))
+    assert loaded.model(text_BT, plan, last=1).shape == (1, 1, loaded.corpus.vocab_size) and loaded.cfg["train"]["steps"] == 4
+    with pytest.raises(RunError, match="holds no finished training"):
+        posbench.load(cli.folder)
 
 
 def test_by_position_covers_every_token_of_the_window(cli):

@@ -18,7 +18,7 @@ class GridLauncher(Launcher):
         from posbench import cli
 
         composed = [(self.loader.load_sweep_config(self.config, list(overrides)), list(overrides)) for overrides in job_overrides]
-        cli.session.execute(composed, sweep=True)
+        cli.call.execute(composed, sweep=True)
         done = JobReturn(overrides=[], status=JobStatus.COMPLETED)
-        done.return_value = cli.session.code
+        done.return_value = cli.call.code
         return [done] * len(composed)
