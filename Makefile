@@ -33,7 +33,7 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 
 setup: $(VENV)/.installed ## make the virtual environment (every target does it when needed)
 
-demo: setup ## train four small models, evaluate them to 16 times their length, draw the plot
+demo: setup ## train three small models, evaluate them to 16 times their length, draw the plot
 	@$(BIN)/python scripts/run.py experiment=demo $(ARGS)
 	@$(BIN)/python scripts/report.py experiment=demo $(ARGS)
 

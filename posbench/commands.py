@@ -19,11 +19,9 @@ def run(request: Request) -> int:
     """scripts/run.py: make what is missing, say what became of each job."""
     jobs = plan_jobs(request.cfgs)
     if request.cfgs[0]["dry"]:
-        for job in jobs:
-            print(f"{job.run.path}  {'trained' if job.run.finished else 'to train'}")
-            for cell in job.cells:
-                missing = cell.missing()
-                print(f"  {cell.label}: {'there already' if not missing else 'lengths ' + ' '.join(map(str, missing))}")
+        from posbench.dry import describe
+
+        print("\n".join(describe(jobs)))
         return 0
     if all(job.done for job in jobs):
         made = f"{_count(len(jobs), 'training')} and {_count(sum(len(job.cells) for job in jobs), 'evaluation')}"

@@ -150,7 +150,8 @@ def _start(run: Run, log: LogConfig, config: dict, job_type: str, mode: str) -> 
 
 def _log_curves(started: Any, rows: list[dict]) -> None:
     for row in rows:
-        position, method = row["position"], f"{row['protocol']}/{row['extension']}+{row['scale_attention']}"
+        numbers = "".join(f"_{key}{value:g}" for key, value in row["extension_args"].items() if isinstance(value, int | float))
+        position, method = row["position"], f"{row['protocol']}/{row['extension']}{numbers}+{row['scale_attention']}"
         curve = f"eval/{method}" if position is None else f"position/{method}/{row['length']}"
         step = {"eval/length": row["length"]} if position is None else {"position/tokens": position}
         started.log({**step, **{f"{curve}/{name}": row[name] for name in SHOWN if row[name] is not None}})

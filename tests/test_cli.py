@@ -136,10 +136,15 @@ def test_two_runs_of_one_command_agree_on_every_column_but_the_volatile(cli, tmp
 
 
 def test_a_sweep_trains_once_per_training_and_counts_refusals_and_noops_as_done(cli):
+    dry = cli("-m", "encoding=none,alibi", "extension=none,pi,ntk", "dry=true").stdout
+    assert not cli.runs() and dry.count("to train") == 2 and dry.count("no-op: ") == 2 and dry.count("refused: ") == 1
+    assert "2 of 2 trainings to make" in dry
     done = cli("-m", "encoding=none,alibi", "extension=none,pi,ntk")
     assert len(cli.runs()) == 2
     assert "3 evaluated" in done.stdout and "2 no-op" in done.stdout and "1 refused" in done.stdout
     assert "alibi has no spectrum" in done.stderr
+    later = cli("-m", "encoding=none,rope", "seed=0,1", "dry=true").stdout
+    assert "3 of 4 trainings to make" in later and "by the 2 runs that are there" in later
     assert cli("-m", "encoding=alibi", "extension=ntk").stdout.startswith("1 refused")
 
 

@@ -106,12 +106,15 @@ def test_what_wandb_is_told(run, fake):
     with Recorder(run, LogConfig(mode="online", project="p", group="g"), CONFIG, "train") as job:
         job.train(50, loss=2.5)
         job.rows([make_row(**VALUES), make_row(**{**VALUES, "position": 9, "length": 512})])
+        job.rows([make_row(**{**VALUES, "extension": "recompute_window", "extension_args": {"window": w}}) for w in (None, 32)])
     (asked,), (told,) = fake.asked, fake.started
     assert (asked["id"], asked["mode"], asked["project"], asked["group"], asked["config"]) == (run.id, "online", "p", "g", CONFIG)
     assert (told.logged[0], told.steps[0]) == ({"train/loss": 2.5}, 50)
     assert told.logged[1]["eval/length"] == 128 and told.logged[1]["eval/fixed_targets/yarn+none/nll"] == VALUES["nll"]
     assert told.logged[2]["position/tokens"] == 9
-    assert len(told.logged[3]["eval_rows"]["data"]) == 2 and told.exit_code == 0
+    curves = [{key for key in logged if key.endswith("/nll")} for logged in told.logged[3:5]]
+    assert curves == [{"eval/fixed_targets/recompute_window+none/nll"}, {"eval/fixed_targets/recompute_window_window32+none/nll"}]
+    assert len(told.logged[5]["eval_rows"]["data"]) == 4 and told.exit_code == 0
 
 
 def test_a_later_evaluation_gets_an_id_of_its_own(run, fake):
