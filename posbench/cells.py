@@ -11,10 +11,7 @@ from posbench.errors import ConfigError
 from posbench.files import read_json
 
 RECOMPUTE = "posbench.extensions.recompute_window.RecomputeWindow"
-NO_EXTENSION = {"_target_": "posbench.extensions.none.NoExtension"}
 NO_SCALE = {"_target_": "posbench.scale_attention.none.NoScale"}
-
-
 BUSY = 75  # a job's exit code when another process holds its run (EX_TEMPFAIL)
 
 
@@ -125,10 +122,20 @@ def _cells(job: Job, cfg: dict) -> list[Cell]:
     for protocol in cfg["evaluate"]["protocol"]:
         cells.append(_cell(job, cfg, protocol, cfg["extension"], cfg["scale_attention"]))
         if protocol == "fixed_targets":
-            # The floor every curve is read against, and the half window behind G, the proof that the model uses its context.
-            for window in (None, max(1, max(_lengths(cfg["train"])) // 2)):
-                cells.append(_cell(job, cfg, protocol, {"_target_": RECOMPUTE, "window": window}, NO_SCALE, reference=True))
+            cells += _references(job, cfg, protocol)
     return cells
+
+
+def _references(job: Job, cfg: dict, protocol: str) -> list[Cell]:
+    """The floor every curve is read against, and the half window behind G, the proof that the model uses its context.
+
+    From twice the training length on both feed the same tokens whatever the length, so one length says all.
+    """
+    train_len = max(_lengths(cfg["train"]))
+    length = min(2 * train_len, cfg["evaluate"]["max_length"])
+    cfg = {**cfg, "evaluate": {**cfg["evaluate"], "lengths": [length]}}
+    windows = (None, max(1, train_len // 2))
+    return [_cell(job, cfg, protocol, {"_target_": RECOMPUTE, "window": window}, NO_SCALE, reference=True) for window in windows]
 
 
 def _lengths(train: dict) -> list[int]:

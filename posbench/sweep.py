@@ -55,7 +55,7 @@ class Children:
         with tempfile.TemporaryDirectory(prefix="posbench-") as folder:
             spec = Path(folder) / "job.json"
             spec.write_text(json.dumps({"cfgs": job.cfgs, "wait": wait}))
-            environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+            environment = {"OMP_NUM_THREADS": str(threads), **os.environ}  # whoever set it knows better
             output = subprocess.PIPE if prefix else None
             child = subprocess.Popen(
                 [sys.executable, "-m", "posbench.job", str(spec)],
@@ -96,7 +96,8 @@ def run_jobs(jobs: list[Job], parallel: int) -> list[Result]:
     done = [Result(job, 0, [Outcome(cell.label, "exists") for cell in job.user_cells]) for job in jobs if job.done]
     queue = deque((job, False) for job in jobs if not job.done)
     parallel = max(1, min(parallel, len(queue)))
-    threads = max(1, (os.cpu_count() or 1) // parallel)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    threads = max(1, cores // parallel)
     lock = threading.Lock()
 
     def work() -> list[Result]:

@@ -127,6 +127,11 @@ def test_a_run_is_made_once_and_grows_by_lengths_without_moving_a_point(cli):
         assert stored["bytes"].sum() == after[0]["n_bytes"]
 
 
+def test_the_gain_is_known_whichever_lengths_are_asked_for(cli):
+    said = cli("evaluate.lengths=[16]").stdout
+    assert "G rope seed 0: 8 -> 16 tokens of context bring" in said and "unknown" not in said
+
+
 def test_two_runs_of_one_command_agree_on_every_column_but_the_volatile(cli, tmp_path):
     cli("extension=rerope")
     cli("extension=rerope", f"results_dir={tmp_path}/again")
