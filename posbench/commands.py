@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from posbench.cells import Job, plan_jobs
 from posbench.cli import Request
 from posbench.errors import ConfigError
 from posbench.sweep import Result, run_jobs
+
+if TYPE_CHECKING:
+    from posbench.report import Report
 
 WORDS = {"done": "evaluated", "exists": "there already", "noop": "no-op", "refused": "refused", "failed": "failed"}
 
@@ -48,11 +53,16 @@ def _show(job: Job) -> None:
     if not any(cell.path.exists() for cell in job.user_cells):
         return
     found = reporting.collect([cell.path for cell in job.cells], job.run.id, "")
-    print(found.table_text(colour=sys.stdout.isatty()))
+    print(_text(found))
     if not found.sections:  # recompute_window itself: the tables show what is compared with it
         for row in found.rows:
             window = row["extension_args"]["window"] or row["train_len"]
             print(f"{row['extension']} {window} at length {row['length']}: {row['nll']:.3f} +- {row['nll_sem']:.3f} nats/token (s.e.)")
+
+
+def _text(found: Report) -> str:
+    terminal = sys.stdout.isatty()
+    return found.table_text(shutil.get_terminal_size().columns if terminal else None, colour=terminal)
 
 
 def _tell(results: list[Result], sweep: bool) -> None:
@@ -89,7 +99,7 @@ def report(request: Request) -> int:
         raise ConfigError(f"There is nothing to report yet: run '{command}' first.")
     out_dir = Path(cfg["report_dir"] or Path(cfg["results_dir"]).parent / "report" / (name or ("sweep" if jobs else "all")))
     made = reporting.collect(paths, title, command)
-    print(made.table_text(colour=sys.stdout.isatty()))
+    print(_text(made))
     for path in reporting.write(made, out_dir):
         print(f"{path.suffix.lstrip('.'):4} {path}")
     for line in experiment.get("next", []):

@@ -38,14 +38,16 @@ class Report:
         return "\n\n".join(parts + self.notes) + "\n"
 
     def table_text(self, width: int | None = None, colour: bool = False) -> str:
-        """The same for a terminal, `width` characters wide (None: as wide as the tables are), with colours where asked."""
+        """The same for a terminal `width` characters wide (None: any), where a narrow one goes without the intervals' widths."""
         from rich.console import Console
 
-        console = Console(width=width or 200, force_terminal=colour, no_color=not colour, highlight=False)
+        console = Console(width=max(width or 0, 200), force_terminal=colour, no_color=not colour, highlight=False)
         with console.capture() as captured:
             for curve in self.sections:
-                for table in tables(curve):
-                    console.print(table.rich())
+                wide = [table.rich() for table in tables(curve)]
+                fits = width is None or all(console.measure(table).maximum <= width for table in wide)
+                for table in wide if fits else [table.rich() for table in tables(curve, intervals=False)]:
+                    console.print(table)
                 for line in self._below(curve):
                     console.print(line, markup=False)
             for note in self.notes:

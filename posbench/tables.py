@@ -53,8 +53,8 @@ def verdict(point: Point) -> str:
     return GAINS if point.difference < 0 else FAILS
 
 
-def tables(curve: list[Point]) -> list[Table]:
-    """Loss, difference to the floor, perplexity and bits per byte of the points of one section."""
+def tables(curve: list[Point], intervals: bool = True) -> list[Table]:
+    """Loss, difference to the floor, perplexity and bits per byte of the points of one section; the interval's half width if wanted."""
     lengths = marked(point.length for point in curve)
     cells: dict[tuple, dict[int, Point]] = {}
     for point in curve:
@@ -65,7 +65,7 @@ def tables(curve: list[Point]) -> list[Table]:
     result = [loss]
     if any(point.difference is not None for point in curve):
         title = f"Loss minus the floor, which is the loss with exactly {curve[0].train_len} tokens of context (nats/token)"
-        result.append(Table(title, [*METHOD, *heads], _rows(cells, lengths, _difference)))
+        result.append(Table(title, [*METHOD, *heads], _rows(cells, lengths, lambda point: _difference(point, intervals))))
     longest = lengths[-1:]
     rows = [
         [*method, number(_ppl(known), 4), number(known and known.bpb)]
@@ -92,13 +92,14 @@ def number(value: float | None, digits: int | None = None) -> str:
     """Three decimals, or so many significant digits; what is missing because it was not finite says so."""
     if value is None:
         return "not finite"
-    return f"{value:.3f}" if digits is None else f"{value:.{digits}g}"
+    return f"{value:.3f}" if digits is None else f"{value:#.{digits}g}"
 
 
-def _difference(point: Point) -> str:
+def _difference(point: Point, intervals: bool) -> str:
     if point.difference is None:
         return "-"
-    return f"{point.difference:+.3f}" + ("" if point.half_width is None else f" +- {point.half_width:.3f}{verdict(point)}")
+    width = f" +- {point.half_width:.3f}" if intervals and point.half_width is not None else ""
+    return f"{point.difference:+.3f}{width}{verdict(point)}"
 
 
 def _ppl(point: Point | None) -> float | None:

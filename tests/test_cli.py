@@ -199,15 +199,15 @@ def test_two_processes_on_one_run_do_not_disturb_each_other(cli):
 
 
 def test_an_interrupted_command_goes_on_to_the_same_weights(cli, tmp_path):
-    process = subprocess.Popen(cli.command("train.steps=400", "train.checkpoint_every=20"), cwd=cli.folder, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(cli.command("train.steps=800", "train.checkpoint_every=20"), cwd=cli.folder, stderr=subprocess.DEVNULL)
     deadline = time.time() + 60
     while not list(cli.folder.glob("runs/*/state.pt")) and time.time() < deadline:
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 128 + signal.SIGTERM
     assert not cli.runs()
-    cli("train.steps=400", "train.checkpoint_every=20")
-    cli("train.steps=400", f"results_dir={tmp_path}/whole")
+    cli("train.steps=800", "train.checkpoint_every=20")
+    cli("train.steps=800", f"results_dir={tmp_path}/whole")
     (run,), (whole,) = cli.runs(), [path.parent for path in tmp_path.glob("whole/*/train.json")]
     assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
 
