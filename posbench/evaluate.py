@@ -52,6 +52,12 @@ class Evaluation:
         file = getattr(self.corpus, self.config.split)
         return choose(file, self.config.max_length, self.config.windows, self.config.targets, self.config.seed)
 
+    def cost(self, length: int) -> int:
+        """Tokens the model reads for one length."""
+        crop = self.extension.crop(self.span(length))
+        whole = len(self.windows.last_N) * length
+        return whole if crop is None or crop >= length else self.windows.targets_NS.size * crop
+
     def plan(self, length: int) -> Plan:
         """The geometry of `length` tokens; a dynamic method takes its one factor from it."""
         return make_plan(self.model.encoding, self.extension, self.scale, length=length, device=self.device)

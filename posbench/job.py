@@ -6,6 +6,7 @@ sweep.py is its caller.
 
 from __future__ import annotations
 
+import functools
 import sys
 import tempfile
 from dataclasses import asdict
@@ -71,10 +72,11 @@ def _train_and_evaluate(job: Job, legal: dict[Cell, Verdict]) -> list[Cell]:
     ok = False
     try:
         model = load_model(job.run, job.cfg, corpus.vocab_size, device) if job.run.finished else _train(job, corpus, device, recorder)
-        total = sum(len(cell.missing()) for cell in missing)
-        with Progress(total, "evaluate", "lengths") as progress:
-            for cell in missing:
-                recorder.rows(_evaluate(job, model.eval(), corpus, cell, legal[cell], device, progress))
+        evaluations = [_evaluation(model.eval(), corpus, cell, device) for cell in missing]
+        total = sum(one.cost(length) for one, cell in zip(evaluations, missing, strict=True) for length in cell.missing())
+        with Progress(total, "evaluate", "tokens") as progress:
+            for one, cell in zip(evaluations, missing, strict=True):
+                recorder.rows(_evaluate(job, one, cell, legal[cell], progress))
         if recorder.shows_images:
             _show_figure(job, recorder)
         ok = True
@@ -119,29 +121,34 @@ def _train(job: Job, corpus: Corpus, device: str, recorder: Recorder) -> GPT:
     return model
 
 
-def _evaluate(job: Job, model: GPT, corpus: Corpus, cell: Cell, verdict: Verdict, device: str, progress: Progress) -> list[dict]:
-    """Evaluate a cell's missing lengths and write its file anew, with those it had; returns the new rows."""
-    config = typed("evaluate", cell.evaluate)
-    evaluation = Evaluation(model, corpus, make(cell.extension), make(cell.scale_attention), config, device)
+def _evaluation(model: GPT, corpus: Corpus, cell: Cell, device: str) -> Evaluation:
+    return Evaluation(model, corpus, make(cell.extension), make(cell.scale_attention), typed("evaluate", cell.evaluate), device)
+
+
+def _evaluate(job: Job, evaluation: Evaluation, cell: Cell, verdict: Verdict, progress: Progress) -> list[dict]:
+    """Evaluate a cell's missing lengths; after each one its file is written anew, with those it had. Returns the new rows."""
     evaluator = protocol(cell.protocol)(evaluation)
     arrays_path, new = cell.path.with_suffix(".npz"), []
-    old = rows.read_eval(cell.path) if cell.path.exists() else []
-    arrays = load_arrays(arrays_path) if old else {}
-    for length in cell.missing():
-        values, arrays[length] = evaluator.run(length)
-        new += [
-            rows.make_row(**_columns(job, corpus, cell, verdict, evaluation, length), **{"position": None, **value}) for value in values
-        ]
-        progress.update(1, method=runs.method_name(cell.extension) + "+" + runs.method_name(cell.scale_attention), length=length)
-    table = sorted(old + new, key=lambda row: (row["length"], row["position"] or 0))
-    save_arrays(arrays_path, evaluator.shared(), arrays)
-    # The arrays first: a json without its arrays would count as done.
+    table = rows.read_eval(cell.path) if cell.path.exists() else []
+    arrays = load_arrays(arrays_path) if table else {}
+    method = f"{runs.method_name(cell.extension)}+{runs.method_name(cell.scale_attention)}"
     settings = {"protocol": cell.protocol, "extension": cell.extension, "scale_attention": cell.scale_attention, "evaluate": cell.evaluate}
-    write_json(cell.path, rows.eval_content(table, settings))
+    for length in cell.missing():
+        until = progress.done + evaluation.cost(length)
+        evaluation.progress = functools.partial(progress.update, method=method, length=length)
+        values, arrays[length] = evaluator.run(length)
+        progress.update(until - progress.done)  # what an evaluator knew already and did not read again
+        shared = _columns(job, cell, verdict, evaluation, length)
+        found = [rows.make_row(**shared, **{"position": None, **value}) for value in values]
+        new += found
+        table = sorted(table + found, key=lambda row: (row["length"], row["position"] or 0))
+        # The arrays first: a json without its arrays would count as done.
+        save_arrays(arrays_path, evaluator.shared(), arrays)
+        write_json(cell.path, rows.eval_content(table, settings))
     return new
 
 
-def _columns(job: Job, corpus: Corpus, cell: Cell, verdict: Verdict, evaluation: Evaluation, length: int) -> dict:
+def _columns(job: Job, cell: Cell, verdict: Verdict, evaluation: Evaluation, length: int) -> dict:
     return {
         "run_id": job.run.id,
         "eval_id": cell.eval_id,
@@ -154,8 +161,8 @@ def _columns(job: Job, corpus: Corpus, cell: Cell, verdict: Verdict, evaluation:
         "finetune": None,
         "untested": verdict.untested,
         "seed": job.cfg["seed"],
-        "data": corpus.name,
-        "tokenizer": corpus.tokenizer,
+        "data": evaluation.corpus.name,
+        "tokenizer": evaluation.corpus.tokenizer,
         "dtype": cell.evaluate["dtype"],
         "train_len": evaluation.train_len,
         "length": length,

@@ -11,6 +11,7 @@ from collections import deque
 TERMINAL_SECONDS = 0.2  # between two drawings of the line
 PLAIN_SECONDS = 5.0  # at least this long between two plain lines,
 PLAIN_SHARE = 0.1  # and at least this share of the work
+MANY = 100_000  # units from here on are told as a share
 RECENT = 50  # updates that the remaining time is read from
 
 
@@ -77,7 +78,8 @@ class Progress:
             print(text, file=sys.stderr, flush=True)
 
     def _text(self, now: float, last: bool) -> str:
-        parts = [f"{self.label} {self.done}/{self.total} {self.unit}"]
+        share = f"{self.done / self.total:.0%} of {self.total / 1e6:.1f} M" if self.total >= MANY else f"{self.done}/{self.total}"
+        parts = [f"{self.label} {share} {self.unit}"]
         parts += [f"{name} {_number(value)}" for name, value in self.figures.items()]
         left = self.remaining()
         if last:
