@@ -86,10 +86,11 @@ def _train_and_evaluate(job: Job, legal: dict[Cell, Verdict]) -> list[Cell]:
 
 
 def _show_figure(job: Job, recorder: Recorder) -> None:
-    """Draw what is known of this run and hand it to the recorder; a figure that cannot be drawn is no reason to fail."""
+    """Draw what this job evaluated and hand it to the recorder; a figure that cannot be drawn is no reason to fail."""
+    paths = [cell.path for cell in job.cells if cell.path.exists()]
     with tempfile.TemporaryDirectory() as folder:
         try:
-            files = report.write(report.collect(job.run.eval_files(), job.run.id, "python scripts/run.py"), folder)
+            files = report.write(report.collect(paths, job.run.id, ""), folder)
         except RunError as error:
             print(f"no figure for wandb: {error}", file=sys.stderr)
             return
