@@ -47,13 +47,18 @@ def reference(row: dict) -> str | None:
     return {None: "floor", row["train_len"]: "floor", row["train_len"] // 2: "half"}.get(window)
 
 
-def references(evaluations: Iterable[Evaluation]) -> dict[tuple[str, str, str], Evaluation]:
-    """(run_id, protocol, floor | half) -> its evaluation, with the scale the model was trained with where there is a choice."""
-    found: dict[tuple[str, str, str], Evaluation] = {}
+def same(row: dict) -> tuple[str, str, str | None]:
+    """What evaluations must share to be compared: training, protocol and setting."""
+    return row["run_id"], row["protocol"], row["setting"]
+
+
+def references(evaluations: Iterable[Evaluation]) -> dict[tuple, Evaluation]:
+    """(`same` of its rows, floor | half) -> its evaluation, with the scale the model was trained with where there is a choice."""
+    found: dict[tuple, Evaluation] = {}
     for evaluation in evaluations:
         row = evaluation.rows[0]
-        key = (row["run_id"], row["protocol"], reference(row))
-        if key[2] and (key not in found or row["scale_attention"] == row["trained_scale"]):
+        key = (same(row), reference(row))
+        if key[1] and (key not in found or row["scale_attention"] == row["trained_scale"]):
             found[key] = evaluation
     return found
 
@@ -76,14 +81,14 @@ def pair(evaluation: Evaluation, other: Evaluation | None, length: int) -> tuple
     return evaluation.losses(length), losses, evaluation.arrays["document"]
 
 
-def gains(evaluations: list[Evaluation]) -> dict[tuple[str, str], Gain]:
-    """(run_id, protocol) -> what that training gains from the second half of its window, where both references were evaluated."""
+def gains(evaluations: list[Evaluation]) -> dict[tuple, Gain]:
+    """`same` of its rows -> what that training gains from the second half of its window, where both references were evaluated."""
     found, result = references(evaluations), {}
-    for (run, protocol, kind), full in found.items():
+    for (shared, kind), full in found.items():
         length = full.exact_length(0) if kind == "floor" else None
-        both = pair(full, found.get((run, protocol, "half")), length) if length else None
+        both = pair(full, found.get((shared, "half")), length) if length else None
         if both:
-            result[run, protocol] = gain(*both)
+            result[shared] = gain(*both)
     return result
 
 
@@ -111,8 +116,8 @@ def points(evaluations: list[Evaluation]) -> list[Point]:
                     f"{row['run_id']} (evaluation {row['eval_id']}) and {other['run_id']} ({other['eval_id']}) both give "
                     f"{' '.join(label(row))}, seed {row['seed']}, length {row['length']}: report them apart."
                 )
-            floor = floors.get((row["run_id"], row["protocol"], "floor"))
-            cells[key][row["seed"]] = (row, pair(evaluation, floor, row["length"]), known.get((row["run_id"], row["protocol"])))
+            floor = floors.get((same(row), "floor"))
+            cells[key][row["seed"]] = (row, pair(evaluation, floor, row["length"]), known.get(same(row)))
     return [_point(key, list(seeds.values())) for key, seeds in cells.items()]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from posbench.errors import RunError
 from posbench.files import write_atomic
 
-SECTION = ("protocol", "data", "tokenizer", "train_len")
+SECTION = ("protocol", "data", "tokenizer", "train_len", "setting")
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,7 @@ class Point:
     data: str
     tokenizer: str
     train_len: int
+    setting: str | None  # how windows and targets were asked for, and in which number format
     encoding: str
     extension: str
     scale_attention: str
@@ -43,7 +44,7 @@ class Point:
 
 
 def sections(curve: Iterable[Point]) -> list[list[Point]]:
-    """Points apart by protocol, data, tokenizer and training length, which no table or figure may mix."""
+    """Points apart by protocol, data, tokenizer, training length and setting, which no table or figure may mix."""
     apart: dict[tuple, list[Point]] = {}
     for point in curve:
         apart.setdefault(tuple(getattr(point, name) for name in SECTION), []).append(point)

@@ -9,10 +9,10 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from posbench.curves import Evaluation, gains, points
+from posbench.curves import Evaluation, gains, points, same
 from posbench.errors import RunError
 from posbench.figures import draw
-from posbench.files import write_atomic
+from posbench.files import read_json, write_atomic
 from posbench.points import Point, sections, write_points
 from posbench.rows import read_eval, write_csv
 from posbench.statistics import Gain
@@ -26,7 +26,7 @@ class Report:
     title: str
     rows: list[dict]
     sections: list[list[Point]]
-    gain_lines: dict[str, list[str]]  # protocol -> one line per encoding and seed
+    gain_lines: dict[tuple, list[str]]  # (protocol, setting) -> one line per encoding and seed
     notes: list[str]
 
     def markdown(self) -> str:
@@ -55,13 +55,14 @@ class Report:
         return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
 
     def _below(self, curve: list[Point]) -> list[str]:
-        return footer(curve) + _argument_line(self.rows) + self.gain_lines.get(curve[0].protocol, [])
+        return footer(curve) + _argument_line(self.rows) + self.gain_lines.get((curve[0].protocol, curve[0].setting), [])
 
 
 def load(path: Path | str) -> Evaluation:
     """One eval json and the npz beside it. Raises RunError when either is damaged, or the npz speaks of other lengths."""
     path = Path(path)
-    rows, beside = read_eval(path), path.with_suffix(".npz")
+    setting = _setting(read_json(path).get("config", {}).get("evaluate"))
+    rows, beside = [{**row, "setting": setting} for row in read_eval(path)], path.with_suffix(".npz")
     if not rows:
         raise RunError(f"{path} holds no rows: delete it and evaluate again.")
     if not beside.exists():
@@ -74,6 +75,14 @@ def load(path: Path | str) -> Evaluation:
     except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
         raise RunError(f"{beside} is damaged ({error}): delete it and {path.name}, and evaluate again.") from error
     return Evaluation(rows, arrays)
+
+
+def _setting(evaluate: dict | None) -> str | None:
+    """The configuration behind an evaluation in words; two that differ are never in one table."""
+    if not evaluate:
+        return None
+    windows = f"{evaluate['windows']} windows asked for, {evaluate['targets']} targets each, room for {evaluate['max_length']} tokens"
+    return f"{windows}, {evaluate['split']} split, {evaluate['dtype']}, seed {evaluate['seed']} of the windows"
 
 
 def collect(paths: Iterable[Path | str], title: str, command: str) -> Report:
@@ -101,14 +110,13 @@ def write(report: Report, out_dir: Path | str) -> list[Path]:
     return [out_dir / name for name in ("rows.csv", "curve.csv", "table.md")] + drawn
 
 
-def _gain_lines(evaluations: list[Evaluation]) -> dict[str, list[str]]:
-    rows = {(row["run_id"], row["protocol"]): row for evaluation in evaluations for row in evaluation.rows if row["position"] is None}
+def _gain_lines(evaluations: list[Evaluation]) -> dict[tuple, list[str]]:
+    rows = {same(row): row for evaluation in evaluations for row in evaluation.rows if row["position"] is None}
     known = gains(evaluations)
-    lines: dict[str, list[str]] = {}
-    for (run, protocol), row in sorted(rows.items(), key=lambda item: (item[1]["encoding"], item[1]["seed"])):
-        lines.setdefault(protocol, []).append(
-            f"G {row['encoding']} seed {row['seed']}: {_gate(known.get((run, protocol)), row['train_len'])}"
-        )
+    lines: dict[tuple, list[str]] = {}
+    for shared, row in sorted(rows.items(), key=lambda item: (item[1]["encoding"], item[1]["seed"])):
+        text = f"G {row['encoding']} seed {row['seed']}: {_gate(known.get(shared), row['train_len'])}"
+        lines.setdefault(shared[1:], []).append(text)
     return lines
 
 

@@ -120,6 +120,7 @@ def footer(curve: list[Point]) -> list[str]:
     lines = [
         f"data {first.data}, tokenizer {first.tokenizer}, trained at {first.train_len} tokens",
         f"protocol {first.protocol}: {scored(first)}",
+        *([f"setting: {first.setting}"] if first.setting else []),
         f"seeds: {seeds[0] if len(seeds) == 1 else f'{seeds[0]} to {seeds[-1]}'}; loss and bits per byte are means over them",
     ]
     over = sorted({point.over for point in curve if point.half_width is not None})

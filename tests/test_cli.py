@@ -178,6 +178,15 @@ def test_a_notebook_loads_a_run(cli):
         posbench.load(cli.folder)
 
 
+def test_two_settings_of_one_method_stay_apart(cli):
+    cli("extension=pi")
+    cli("extension=pi", "evaluate.windows=6")
+    (run,) = cli.runs()
+    said = cli(f"run={run}", script="report").stdout
+    assert said.count("Loss minus the floor") == 2 and said.count("G rope seed 0") == 2
+    assert "setting: 12 windows" in said and "setting: 6 windows" in said
+
+
 def test_by_position_covers_every_token_of_the_window(cli):
     cli("evaluate.protocol=[by_position]", "evaluate.lengths=[16,64]")
     rows = cli.rows("none+none-*.json")
