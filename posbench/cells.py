@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from posbench import runs
-from posbench.config import resolve
+from posbench.config import resolve, typed
 from posbench.errors import ConfigError
-from posbench.files import read_json
+from posbench.rows import read_eval
 
 RECOMPUTE = "posbench.extensions.recompute_window.RecomputeWindow"
 NO_SCALE = {"_target_": "posbench.scale_attention.none.NoScale"}
@@ -45,7 +45,7 @@ class Cell:
         """Lengths that the file does not hold yet."""
         if not self.path.exists():
             return self.evaluate["lengths"]
-        done = {row["length"] for row in read_json(self.path)["rows"]}
+        done = {row["length"] for row in read_eval(self.path)}
         return [length for length in self.evaluate["lengths"] if length not in done]
 
 
@@ -131,15 +131,11 @@ def _references(job: Job, cfg: dict, protocol: str) -> list[Cell]:
 
     From twice the training length on both feed the same tokens whatever the length, so one length says all.
     """
-    train_len = max(_lengths(cfg["train"]))
+    train_len = typed("train", cfg["train"]).train_len
     length = min(2 * train_len, cfg["evaluate"]["max_length"])
     cfg = {**cfg, "evaluate": {**cfg["evaluate"], "lengths": [length]}}
     windows = (None, max(1, train_len // 2))
     return [_cell(job, cfg, protocol, {"_target_": RECOMPUTE, "window": window}, NO_SCALE, reference=True) for window in windows]
-
-
-def _lengths(train: dict) -> list[int]:
-    return train["length"] if isinstance(train["length"], list) else [train["length"]]
 
 
 def _cell(job: Job, cfg: dict, protocol: str, extension: dict, scale: dict, reference: bool = False) -> Cell:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import statistics
 from pathlib import Path
 
-from posbench.build import make, make_encoding
-from posbench.cells import Job
-from posbench.compat import check
+from posbench.build import make_encoding
+from posbench.cells import Cell, Job
 from posbench.errors import ConfigError
 from posbench.files import read_json
+from posbench.interfaces import Encoding
+from posbench.job import judge
 
 
 def describe(jobs: list[Job]) -> list[str]:
@@ -17,15 +18,14 @@ def describe(jobs: list[Job]) -> list[str]:
     lines = []
     for job in jobs:
         lines.append(f"{job.run.path}  {'trained' if job.run.finished else 'to train'}")
-        lines += [f"  {cell.label}: {_fate(job, cell)}" for cell in job.cells]
+        encoding = make_encoding(job.cfg)
+        lines += [f"  {cell.label}: {_fate(encoding, cell)}" for cell in job.cells]
     return lines + _cost(jobs)
 
 
-def _fate(job: Job, cell) -> str:
+def _fate(encoding: Encoding, cell: Cell) -> str:
     try:
-        verdict = check(
-            make_encoding(job.cfg), make(cell.extension), make(cell.scale_attention), cell.evaluate["lengths"], cell.allow_untested
-        )
+        verdict = judge(encoding, cell)
     except ConfigError as error:
         return f"refused: {error}"
     if verdict.noop:

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from posbench.compat import fed_length
 from posbench.config import EvaluateConfig
 from posbench.data.corpus import Corpus
 from posbench.errors import ConfigError
@@ -52,11 +53,14 @@ class Evaluation:
         file = getattr(self.corpus, self.config.split)
         return choose(file, self.config.max_length, self.config.windows, self.config.targets, self.config.seed)
 
+    def fed(self, length: int) -> int:
+        """Tokens fed at once when `length` are there; fewer than that where the extension gives each target its own text."""
+        return fed_length(self.extension, self.train_len, length)
+
     def cost(self, length: int) -> int:
         """Tokens the model reads for one length."""
-        crop = self.extension.crop(self.span(length))
-        whole = len(self.windows.last_N) * length
-        return whole if crop is None or crop >= length else self.windows.targets_NS.size * crop
+        fed = self.fed(length)
+        return fed * (len(self.windows.last_N) if fed == length else self.windows.targets_NS.size)
 
     def plan(self, length: int) -> Plan:
         """The geometry of `length` tokens; a dynamic method takes its one factor from it."""

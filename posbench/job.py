@@ -24,6 +24,7 @@ from posbench.errors import ConfigError, RunError
 from posbench.evaluate import Evaluation, protocol
 from posbench.files import read_json, write_json
 from posbench.gpt import GPT
+from posbench.interfaces import Encoding
 from posbench.plan import make_plan
 from posbench.progress import Progress
 from posbench.recorder import Recorder
@@ -43,7 +44,7 @@ def run_job(job: Job, wait: bool = False) -> list[Outcome]:
     for cell in job.cells:
         protocol(cell.protocol)
         try:
-            verdict = check(encoding, make(cell.extension), make(cell.scale_attention), cell.evaluate["lengths"], cell.allow_untested)
+            verdict = judge(encoding, cell)
         except ConfigError as error:
             outcomes[cell.path] = Outcome(cell.label, "refused", str(error))
             continue
@@ -56,6 +57,11 @@ def run_job(job: Job, wait: bool = False) -> list[Outcome]:
             fresh = _train_and_evaluate(job, legal)
         outcomes |= {cell.path: Outcome(cell.label, "done" if cell in fresh else "exists") for cell in legal}
     return [outcomes[cell.path] for cell in job.user_cells]
+
+
+def judge(encoding: Encoding, cell: Cell) -> Verdict:
+    """Whether a cell may run on this encoding. Raises ConfigError when not."""
+    return check(encoding, make(cell.extension), make(cell.scale_attention), cell.evaluate["lengths"], cell.allow_untested)
 
 
 def _train_and_evaluate(job: Job, legal: dict[Cell, Verdict]) -> list[Cell]:

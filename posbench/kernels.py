@@ -109,10 +109,11 @@ def rows(layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, first
 
 def _reach(band: BandPlan, start: int, stop: int) -> slice:
     """The keys that queries start..stop-1 of a band reach; empty where the band has none for them."""
-    some_T = band.seen_T[start:stop] > 0
-    if not some_T.any():
+    first_S, last_S = band.first_T[start:stop], band.last_T[start:stop]
+    some_S = last_S >= first_S
+    if not some_S.any():
         return slice(0, 0)
-    return slice(int(band.first_T[start:stop][some_T].min()), int(band.last_T[start:stop][some_T].max()) + 1)
+    return slice(int(first_S[some_S].min()), int(last_S[some_S].max()) + 1)
 
 
 def _block(bands: tuple, inputs: list, v_BGTD: Tensor, start: int, stop: int, slices: list[slice]) -> Tensor:

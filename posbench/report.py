@@ -14,7 +14,7 @@ from posbench.errors import RunError
 from posbench.figures import draw
 from posbench.files import read_json, write_atomic
 from posbench.points import Point, sections, write_points
-from posbench.rows import read_eval, write_csv
+from posbench.rows import eval_rows, write_csv
 from posbench.statistics import Gain
 from posbench.tables import footer, number, tables
 
@@ -55,14 +55,17 @@ class Report:
         return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
 
     def _below(self, curve: list[Point]) -> list[str]:
-        return footer(curve) + _argument_line(self.rows) + self.gain_lines.get((curve[0].protocol, curve[0].setting), [])
+        key = curve[0].protocol, curve[0].setting
+        shown = [row for row in self.rows if (row["protocol"], row["setting"]) == key]
+        return footer(curve) + _argument_line(shown) + self.gain_lines.get(key, [])
 
 
 def load(path: Path | str) -> Evaluation:
     """One eval json and the npz beside it. Raises RunError when either is damaged, or the npz speaks of other lengths."""
     path = Path(path)
-    setting = _setting(read_json(path).get("config", {}).get("evaluate"))
-    rows, beside = [{**row, "setting": setting} for row in read_eval(path)], path.with_suffix(".npz")
+    content, beside = read_json(path), path.with_suffix(".npz")
+    rows = eval_rows(content, path)
+    rows = [{**row, "setting": _setting(content.get("config", {}).get("evaluate"))} for row in rows]
     if not rows:
         raise RunError(f"{path} holds no rows: delete it and evaluate again.")
     if not beside.exists():

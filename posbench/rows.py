@@ -107,7 +107,11 @@ def read_eval(path: Path | str) -> list[dict]:
 
     Raises RunError when the file is damaged or was written by a newer posbench.
     """
-    content = read_json(path)
+    return eval_rows(read_json(path), path)
+
+
+def eval_rows(content: dict, path: Path | str) -> list[dict]:
+    """`read_eval` of a file that is read already."""
     schema, rows = (content.get("schema"), content.get("rows")) if isinstance(content, dict) else (None, None)
     if not isinstance(schema, int) or not isinstance(rows, list):
         raise RunError(f"{path} is no eval file (it lacks 'schema' or 'rows'): delete it and run the same command again.")

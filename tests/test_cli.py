@@ -238,6 +238,8 @@ def test_a_damaged_result_is_named(cli):
     (path,) = cli.folder.glob("runs/*/evals/*/none+none-*.json")
     path.write_text(path.read_text()[:100])
     assert path.name in cli(code=1).stderr
+    path.write_text("{}")
+    assert path.name in cli(code=1).stderr
 
 
 def test_a_full_disk_is_one_sentence_and_leaves_nothing_half_written(cli):

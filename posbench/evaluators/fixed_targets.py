@@ -33,10 +33,9 @@ class FixedTargets:
 
         evaluation, windows = self.evaluation, self.evaluation.windows
         values = measured(call, evaluation.device)
-        fed = min(evaluation.extension.crop(evaluation.span(length)) or length, length)
         n_bytes = int(self.shared()["bytes"].sum())
         row = {"n_targets": windows.targets_NS.size, "n_bytes": n_bytes, "sem_unit": "document"}
-        return [{**row, **values, "max_distance": evaluation.max_distance(evaluation.plan(fed))}], arrays
+        return [{**row, **values, "max_distance": evaluation.max_distance(evaluation.plan(evaluation.fed(length)))}], arrays
 
     def shared(self) -> dict[str, np.ndarray]:
         """Arrays [N * S] that all lengths share."""
@@ -50,10 +49,10 @@ class FixedTargets:
     def _score(self, length: int) -> tuple[np.ndarray, np.ndarray]:
         evaluation, windows = self.evaluation, self.evaluation.windows
         full_S = length - np.arange(windows.n_targets - 1, -1, -1)
-        crop = evaluation.extension.crop(evaluation.span(length))
-        if crop is None or crop >= length:
+        fed = evaluation.fed(length)
+        if fed == length:
             return evaluation.score(evaluation.plan(length), windows.last_N, windows.n_targets)
-        context_S = np.minimum(full_S, crop)
+        context_S = np.minimum(full_S, fed)
         key = tuple(context_S.tolist())
         if key not in self.seen:  # beyond the crop every length feeds the same tokens: read once
             nll_NS = np.empty(windows.targets_NS.shape, np.float32)
