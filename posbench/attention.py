@@ -33,7 +33,7 @@ class Attention(nn.Module):
         q_BHTD, k_BGTD = q_BHTD.float(), k_BGTD.float()
         if self.norm is not None:
             q_BHTD, k_BGTD = self.norm(q_BHTD, k_BGTD)
-        y_BHTD = kernels.attend(plan, q_BHTD * self.head_dim**-0.5, k_BGTD, v_BGTD, last)
+        y_BHTD = kernels.attend(plan, x_BTC, q_BHTD, k_BGTD, v_BGTD, last)
         return self.o_proj(y_BHTD.transpose(1, 2).flatten(2))
 
     def _heads(self, x_BTC: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Flag, auto
 
+import torch
 from torch import Tensor
 
 IndexMap = Callable[[Tensor], Tensor]
@@ -33,10 +34,11 @@ class Shape:
     n_head: int
     n_kv_head: int
     train_len: int
+    head_width: int | None = None  # None: d_model / n_head
 
     @property
     def head_dim(self) -> int:
-        return self.d_model // self.n_head
+        return self.head_width or self.d_model // self.n_head
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,10 @@ class Spectrum:
     freq_F: Tensor
     base: float
     rotary_dim: int
+
+    def angles(self, pos_T: Tensor) -> Tensor:
+        """The angle of each pair at each coordinate: [T, F], float64 on the CPU."""
+        return torch.outer(pos_T.cpu().double(), self.freq_F)
 
 
 def identity(index_T: Tensor) -> Tensor:

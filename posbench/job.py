@@ -14,7 +14,7 @@ from pathlib import Path
 
 from posbench import provenance, report, rows, runs
 from posbench.arrays import load_arrays, save_arrays
-from posbench.build import load_model, make, make_encoding, make_model, pick_device
+from posbench.build import load_model, make_encoding, make_model, pick_device
 from posbench.cells import BUSY, Cell, Job, Outcome, plan_jobs
 from posbench.compat import Verdict, check
 from posbench.config import typed
@@ -25,6 +25,7 @@ from posbench.evaluate import Evaluation, protocol
 from posbench.files import read_json, write_json
 from posbench.gpt import GPT
 from posbench.interfaces import Encoding
+from posbench.make import make
 from posbench.plan import make_plan
 from posbench.progress import Progress
 from posbench.recorder import Recorder
@@ -61,7 +62,8 @@ def run_job(job: Job, wait: bool = False) -> list[Outcome]:
 
 def judge(encoding: Encoding, cell: Cell) -> Verdict:
     """Whether a cell may run on this encoding. Raises ConfigError when not."""
-    return check(encoding, make(cell.extension), make(cell.scale_attention), cell.evaluate["lengths"], cell.allow_untested)
+    scale = make(cell.scale_attention, encoding.shape)
+    return check(encoding, make(cell.extension), scale, cell.evaluate["lengths"], cell.allow_untested)
 
 
 def _train_and_evaluate(job: Job, legal: dict[Cell, Verdict]) -> list[Cell]:
@@ -129,7 +131,8 @@ def _train(job: Job, corpus: Corpus, device: str, recorder: Recorder) -> GPT:
 
 
 def _evaluation(model: GPT, corpus: Corpus, cell: Cell, device: str) -> Evaluation:
-    return Evaluation(model, corpus, make(cell.extension), make(cell.scale_attention), typed("evaluate", cell.evaluate), device)
+    scale = make(cell.scale_attention, model.encoding.shape)
+    return Evaluation(model, corpus, make(cell.extension), scale, typed("evaluate", cell.evaluate), device)
 
 
 def _evaluate(job: Job, evaluation: Evaluation, cell: Cell, verdict: Verdict, progress: Progress) -> list[dict]:

@@ -1,10 +1,9 @@
-"""The two ways to attend; both take queries that already carry 1/sqrt(head_dim) and every factor on the logits.
+"""The ways to attend; all take queries and keys as projected (float32, not scaled) and a layer's plan.
 
-`fused` runs torch's fused kernel for the plain causal triangle, with a low-rank bias folded into extra columns of q and k.
-`rows` walks blocks of queries and touches only the keys that a band's intervals reach: any plan, any device, exact,
-differentiable, O(T x block) memory.
+`fused` runs torch's fused kernel for the plain causal triangle, with a low-rank bias folded into extra columns of q and k; it refuses
+biases that are no columns, scales by distance, and encodings that weigh whole rows. `rows` (posbench/blocks.py) runs any plan.
 
-Letters: B batch, T tokens, H heads, G key heads, D head width, R columns of a bias, S queries of a block, K keys of a slice.
+Letters: B batch, T tokens, H heads, G key heads, D head width, R columns of a bias.
 """
 
 from __future__ import annotations
@@ -12,55 +11,74 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
-from posbench.plan import BandPlan, LayerPlan
+from posbench.blocks import damp, rows
+from posbench.interfaces import overrides
+from posbench.plan import LayerPlan
 
-# Queries per block of `rows`. A CPU is fastest where a block's scores stay in its cache (32: 1.4 to 2.2 times plain attention for
-# two bands, 256: 6 times); a GPU wants fewer and larger steps.
-BLOCK = {"cpu": 32, "cuda": 512}
 TERMS = ((0, 0), (0, 1), (1, 0), (0, 2), (1, 1), (2, 0))  # products of bf16 pieces down to 2^-24 of the largest
+GATED = 4096  # tokens up to which gates summed from the middle of the text keep 1e-3 in float32; `rows` sums anew in each block
+DECAY = 60.0  # largest exponent of a decay counted from the middle of the text: its products stay within float32
 
 
-def attend(layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, last: int | None = None) -> Tensor:
-    """Attention of one layer over all its bands: [B, H, T, D] in v's dtype, or of the `last` queries alone. q and k are float32."""
+def attend(layer: LayerPlan, x_BTC: Tensor, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, last: int | None = None) -> Tensor:
+    """Attention of one layer over all its bands: [B, H, T, D] in v's dtype, or of the `last` queries alone.
+
+    x is what q and k were projected from; gates are made from it.
+    """
     length = q_BHTD.shape[2]
     last = last or length
-    if layer.causal and 2 * last > length:
-        return fused(layer, q_BHTD, k_BGTD, v_BGTD)[:, :, -last:]
     with torch.autocast(q_BHTD.device.type, enabled=False):
-        return rows(layer, q_BHTD, k_BGTD, v_BGTD.float(), first=length - last).to(v_BGTD.dtype)
+        gates_BHT = layer.encoding.gates(x_BTC.float(), layer.index)
+        if gates_BHT is not None:
+            gates_BHT = gates_BHT.double().cumsum(dim=-1)
+        if fusible(layer) and 2 * last > length:
+            return fused(layer, q_BHTD, k_BGTD, v_BGTD, gates_BHT)[:, :, -last:]
+        return rows(layer, q_BHTD, k_BGTD, v_BGTD.float(), gates_BHT, first=length - last).to(v_BGTD.dtype)
 
 
-def band_inputs(layer: LayerPlan, band: BandPlan, q_BHTD: Tensor, k_BGTD: Tensor) -> tuple[Tensor, Tensor, tuple | None]:
-    """q and k as this band sees them (turned, scaled), and its bias columns."""
-    if band.q_table is not None:
-        q_BHTD, k_BGTD = layer.encoding.rotate(q_BHTD, k_BGTD, band.q_table, band.k_table)
-    if layer.factor is not None:
-        q_BHTD = q_BHTD * layer.factor.unsqueeze(-1)
-    pos = band.q_pos_T.to(q_BHTD.device), band.k_pos_T.to(q_BHTD.device)
-    return q_BHTD, k_BGTD, layer.encoding.columns(*pos, row_constant=len(layer.bands) > 1)
+def fusible(layer: LayerPlan) -> bool:
+    """Whether `fused` can run this plan exactly."""
+    encoding, decay_D = layer.encoding, layer.encoding.decay()
+    if not layer.causal or layer.distance_rules or any(overrides(encoding, hook) for hook in ("profile", "bias", "weights")):
+        return False
+    if overrides(encoding, "gates") and len(layer.n_T) > GATED:
+        return False
+    reach = float(layer.bands[0].q_pos_T.max() - layer.bands[0].q_pos_T.min()) / 2
+    return decay_D is None or float(decay_D.max()) * reach < DECAY
 
 
-def fused(layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor) -> Tensor:
+def fused(layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, gates_BHT: Tensor | None = None) -> Tensor:
     """The whole causal triangle in one kernel call."""
-    q_BHTD, k_BGTD, columns = band_inputs(layer, layer.bands[0], q_BHTD, k_BGTD)
-    width, kept = v_BGTD.shape[-1], v_BGTD.dtype
-    # On a CPU the bf16 kernel gains nothing forward and its backward takes three times as long at 64 tokens.
-    dtype = torch.float32 if v_BGTD.device.type == "cpu" else kept
+    band, encoding = layer.bands[0], layer.encoding
+    width, kept, device = v_BGTD.shape[-1], v_BGTD.dtype, v_BGTD.device
+    if band.q_table is not None:
+        q_BHTD, k_BGTD = encoding.rotate(q_BHTD, k_BGTD, band.q_table, band.k_table)
+    q_pos_T, k_pos_T = band.q_pos_T.to(device), band.k_pos_T.to(device)
+    decay_D = encoding.decay()
+    if decay_D is not None:
+        q_BHTD, k_BGTD = damp(q_BHTD, k_BGTD, decay_D, q_pos_T, k_pos_T, q_pos_T[len(q_pos_T) // 2])
+    q_BHTD = q_BHTD * (width**-0.5 if layer.factor is None else width**-0.5 * layer.factor.to(device).unsqueeze(-1))
+    # On a CPU the bf16 kernel gains nothing forward and its backward takes three times as long at 64 tokens. Gates need float32
+    # everywhere: their gradient is a sum over all later tokens.
+    dtype = torch.float32 if device.type == "cpu" or gates_BHT is not None else kept
     q_BHTD, k_BGTD, v_BGTD = q_BHTD.to(dtype), k_BGTD.to(dtype), v_BGTD.to(dtype)
+    columns = encoding.columns(q_pos_T, k_pos_T, row_constant=False)
     if columns is not None:
         q_BHTD, k_BGTD = fold(q_BHTD, k_BGTD, *columns)
-        # The fused kernels want q, k and v equally wide, or torch silently builds the [T, T] matrix.
-        v_BGTD = F.pad(v_BGTD, (0, q_BHTD.shape[-1] - width))
+    if gates_BHT is not None:
+        q_BHTD, k_BGTD = fold_gates(q_BHTD, k_BGTD, gates_BHT)
+    # The fused kernels want q, k and v equally wide (CUDA's: a multiple of 8), or torch silently builds the [T, T] matrix.
+    wide = max(q_BHTD.shape[-1], width)
+    wide += -wide % 8 if wide > width else 0
+    q_BHTD, k_BGTD, v_BGTD = (F.pad(t, (0, wide - t.shape[-1])) if t.shape[-1] < wide else t for t in (q_BHTD, k_BGTD, v_BGTD))
     grouped = q_BHTD.shape[1] != k_BGTD.shape[1]
-    with torch.autocast(q_BHTD.device.type, enabled=False):
-        y_BHTD = F.scaled_dot_product_attention(q_BHTD, k_BGTD, v_BGTD, is_causal=True, scale=1.0, enable_gqa=grouped)
+    y_BHTD = F.scaled_dot_product_attention(q_BHTD, k_BGTD, v_BGTD, is_causal=True, scale=1.0, enable_gqa=grouped)
     return y_BHTD[..., :width].to(kept)
 
 
 def fold(q_BHTD: Tensor, k_BGTD: Tensor, q_HTR: Tensor, k_TR: Tensor) -> tuple[Tensor, Tensor]:
-    """q and k widened by a bias's columns, padded to a multiple of 8 (what CUDA's kernels take).
+    """q and k widened by a bias's columns.
 
     One bf16 number cannot hold a position (257 is already rounded), so in bf16 each factor becomes three bf16 pieces, whose
     sum is exact, and their products down to 2^-24 of the largest become columns: the bias is as exact as in float32.
@@ -69,10 +87,19 @@ def fold(q_BHTD: Tensor, k_BGTD: Tensor, q_HTR: Tensor, k_TR: Tensor) -> tuple[T
         q_pieces, k_pieces = split_bf16(q_HTR), split_bf16(k_TR)
         q_HTR = torch.cat([q_pieces[a] for a, _ in TERMS], dim=-1)
         k_TR = torch.cat([k_pieces[b] for _, b in TERMS], dim=-1)
-    pad = -(q_BHTD.shape[-1] + q_HTR.shape[-1]) % 8
-    q_extra = F.pad(q_HTR, (0, pad)).to(q_BHTD.dtype).expand(q_BHTD.shape[0], -1, -1, -1)
-    k_extra = F.pad(k_TR, (0, pad)).to(k_BGTD.dtype).expand(*k_BGTD.shape[:2], -1, -1)
+    q_extra = q_HTR.to(q_BHTD.dtype).expand(q_BHTD.shape[0], -1, -1, -1)
+    k_extra = k_TR.to(k_BGTD.dtype).expand(*k_BGTD.shape[:2], -1, -1)
     return torch.cat((q_BHTD, q_extra), dim=-1), torch.cat((k_BGTD, k_extra), dim=-1)
+
+
+def fold_gates(q_BHTD: Tensor, k_BGTD: Tensor, gates_BHT: Tensor) -> tuple[Tensor, Tensor]:
+    """q and k (float32) widened so that -c_j of each query's own head is added: a column for each query head of a key head."""
+    groups = q_BHTD.shape[1] // k_BGTD.shape[1]
+    middle = gates_BHT.shape[-1] // 2
+    k_BGTR = (gates_BHT[..., middle, None] - gates_BHT).float().unflatten(1, (-1, groups)).mT
+    q_HR = torch.eye(groups, device=q_BHTD.device).repeat(k_BGTD.shape[1], 1)
+    q_extra = q_HR[:, None].expand(q_BHTD.shape[0], -1, q_BHTD.shape[2], -1)
+    return torch.cat((q_BHTD, q_extra), dim=-1), torch.cat((k_BGTD, k_BGTR), dim=-1)
 
 
 def split_bf16(x: Tensor) -> list[Tensor]:
@@ -82,46 +109,3 @@ def split_bf16(x: Tensor) -> list[Tensor]:
         pieces.append(x.to(torch.bfloat16))
         x = x - pieces[-1].float()
     return pieces
-
-
-def rows(layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, first: int = 0) -> Tensor:
-    """Any plan: one softmax over all bands of each block of queries, from query `first` on."""
-    groups = q_BHTD.shape[1] // k_BGTD.shape[1]
-    inputs = []
-    for band in layer.bands:
-        q, k, columns = band_inputs(layer, band, q_BHTD, k_BGTD)
-        if columns is not None:
-            q, k = fold(q, k, *columns)
-        inputs.append((q.unflatten(1, (-1, groups)), k.unsqueeze(2)))
-    blocks = []
-    step = BLOCK.get(q_BHTD.device.type, BLOCK["cuda"])
-    # The longest block first: each later one then fits into memory just freed, where growing blocks would never fit and pile up.
-    for start in reversed(range(first, q_BHTD.shape[2], step)):
-        stop = min(start + step, q_BHTD.shape[2])
-        slices = [_reach(band, start, stop) for band in layer.bands]
-        if torch.is_grad_enabled() and v_BGTD.requires_grad:
-            # Without this the backward pass keeps every block's probabilities, T x T of them.
-            blocks.append(checkpoint(_block, layer.bands, inputs, v_BGTD, start, stop, slices, use_reentrant=False))
-        else:
-            blocks.append(_block(layer.bands, inputs, v_BGTD, start, stop, slices))
-    return torch.cat(blocks[::-1], dim=3).flatten(1, 2)
-
-
-def _reach(band: BandPlan, start: int, stop: int) -> slice:
-    """The keys that queries start..stop-1 of a band reach; empty where the band has none for them."""
-    first_S, last_S = band.first_T[start:stop], band.last_T[start:stop]
-    some_S = last_S >= first_S
-    if not some_S.any():
-        return slice(0, 0)
-    return slice(int(first_S[some_S].min()), int(last_S[some_S].max()) + 1)
-
-
-def _block(bands: tuple, inputs: list, v_BGTD: Tensor, start: int, stop: int, slices: list[slice]) -> Tensor:
-    scores, kept = [], [(i, keys) for i, keys in enumerate(slices) if keys.stop > keys.start]
-    for i, keys in kept:
-        q_BGNSD, k_BGNKD = inputs[i][0][:, :, :, start:stop], inputs[i][1][:, :, :, keys]
-        index_K = torch.arange(keys.start, keys.stop)
-        hidden_SK = (index_K < bands[i].first_T[start:stop, None]) | (index_K > bands[i].last_T[start:stop, None])
-        scores.append((q_BGNSD @ k_BGNKD.mT).masked_fill_(hidden_SK.to(v_BGTD.device), -torch.inf))
-    weights = torch.cat(scores, dim=-1).softmax(dim=-1).split([keys.stop - keys.start for _, keys in kept], dim=-1)
-    return sum(w_BGNSK @ v_BGTD[:, :, None, keys] for w_BGNSK, (_, keys) in zip(weights, kept, strict=True))

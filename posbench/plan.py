@@ -6,7 +6,7 @@ Letters: T tokens, F frequencies, H heads.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -14,12 +14,14 @@ from torch import Tensor
 from posbench.extensions.none import NoExtension
 from posbench.geometry import Band, Span, Spectrum
 from posbench.interfaces import Encoding, Extension, Layer, ScaleAttention
-from posbench.scale_attention.none import NoScale
 
 
 @dataclass(frozen=True)
 class BandPlan:
-    """A band in numbers: keys first_T..last_T of each query, coordinates (float64) of queries and keys, the encoding's tables of them."""
+    """A band in numbers: keys first_T..last_T of each query, coordinates (float64) of queries and keys, the encoding's tables of them.
+
+    `line` is (slope, offset) where the coordinate distance is slope x (index distance) + offset for every pair, else None.
+    """
 
     first_T: Tensor
     last_T: Tensor
@@ -27,6 +29,7 @@ class BandPlan:
     k_pos_T: Tensor
     q_table: Tensor | None
     k_table: Tensor | None
+    line: tuple[float, float] | None
 
     @property
     def seen_T(self) -> Tensor:
@@ -36,12 +39,34 @@ class BandPlan:
 
 @dataclass(frozen=True)
 class LayerPlan:
-    """One layer's geometry; `factor` ([T] or [H, T], None for 1) multiplies the content scores."""
+    """One layer's geometry, and the rules that multiply its content scores."""
 
     encoding: Encoding
     bands: tuple[BandPlan, ...]
-    factor: Tensor | None
     causal: bool  # one band that is the whole causal triangle: any fused kernel can run it
+    scales: tuple[tuple[ScaleAttention, Tensor | None], ...]  # each with its factor, None where that is trained
+    temperature: float
+    n_T: Tensor
+    span: Span
+    index: int = 0  # among the layers of its encoding
+    number: int = 0  # among all layers
+
+    @property
+    def factor(self) -> Tensor | None:
+        """The factor on the content scores of each query ([T] or [H, T], float32, CPU or where trained); None for 1."""
+        total = None
+        for scale, known in self.scales:
+            factor = scale(self.n_T, self.span, self.number).float() if known is None else known
+            if known is None or not (factor == 1).all():
+                total = factor if total is None else total * factor.to(total.device)
+        if self.temperature != 1:
+            total = torch.full((len(self.n_T),), self.temperature) if total is None else total * self.temperature
+        return total
+
+    @property
+    def distance_rules(self) -> list[ScaleAttention]:
+        """The scales that act by distance."""
+        return [scale for scale, _ in self.scales if type(scale).distance is not ScaleAttention.distance]
 
 
 @dataclass(frozen=True)
@@ -54,21 +79,39 @@ class Plan:
 
 
 def make_plan(
-    encoding: Encoding, extension: Extension | None = None, scale: ScaleAttention | None = None, *, length: int, device: str = "cpu"
+    encoding: Encoding,
+    extension: Extension | None = None,
+    scale: ScaleAttention | None = None,
+    *,
+    length: int,
+    device: str = "cpu",
+    trained_scale: ScaleAttention | None = None,
+    generator: torch.Generator | None = None,
 ) -> Plan:
-    """The plan of one length; the extension and the scale act on the layers that allow it."""
-    extension, scale = extension or NoExtension(), scale or NoScale()
+    """The plan of one length; the extension and the scale act on the layers that allow it, on top of the scale trained in.
+
+    `generator` draws the positions of a training step, where the encoding does.
+    """
+    extension = extension or NoExtension()
     span = Span(encoding.shape.train_len, length, extension.target_len(length))
+    positions = encoding.positions(length, generator)
+    index_T = torch.arange(length, dtype=torch.float64) if positions is None else positions
     made: dict[tuple, LayerPlan] = {}
     layers = []
-    for layer in encoding.layers():
+    for number, layer in enumerate(encoding.layers()):
         key = (id(layer.encoding), layer.window, layer.extended, layer.scaled)
         if key not in made:
-            made[key] = _plan_layer(layer, extension, scale, span, device)
-        layers.append(made[key])
-    q_pos_T = extension.bands(span)[0].q(torch.arange(length, dtype=torch.float64))
+            scales = [one for one in (trained_scale, scale) if one is not None and layer.scaled]
+            made[key] = _plan_layer(layer, extension if layer.extended else NoExtension(), scales, span, index_T, device)
+        layers.append(replace(made[key], index=layer.index, number=number))
+    q_pos_T = extension.bands(span)[0].q(index_T)
     spectrum = _spectrum(encoding, extension, span)
-    return Plan(length, lambda: encoding.embed(q_pos_T.to(device), spectrum), tuple(layers))
+
+    def embed() -> Tensor | None:
+        rows_NC = encoding.rows()
+        return encoding.embed(q_pos_T.to(device), spectrum, extension.rows(rows_NC, span) if rows_NC is not None else None)
+
+    return Plan(length, embed, tuple(layers))
 
 
 def _spectrum(encoding: Encoding, extension: Extension, span: Span) -> Spectrum | None:
@@ -76,27 +119,33 @@ def _spectrum(encoding: Encoding, extension: Extension, span: Span) -> Spectrum 
     return extension.spectrum(spectrum, span) if spectrum is not None else None
 
 
-def _plan_layer(layer: Layer, extension: Extension, scale: ScaleAttention, span: Span, device: str) -> LayerPlan:
-    extension = extension if layer.extended else NoExtension()
-    scale = scale if layer.scaled else NoScale()
+def _plan_layer(layer: Layer, extension: Extension, scales: list, span: Span, index_T: Tensor, device: str) -> LayerPlan:
     spectrum = _spectrum(layer.encoding, extension, span)
-    bands = tuple(_plan_band(band, layer, spectrum, span.length, device) for band in extension.bands(span))
+    bands = tuple(_plan_band(band, layer, spectrum, index_T, device) for band in extension.bands(span))
     n_T = sum(band.seen_T for band in bands).double()
-    factor = scale(n_T, span).float().to(device)
-    index_T = torch.arange(span.length)
-    causal = len(bands) == 1 and not bands[0].first_T.any() and torch.equal(bands[0].last_T, index_T)
-    return LayerPlan(layer.encoding, bands, None if (factor == 1).all() else factor, causal)
+    known = [(scale, None if scale.trained else scale(n_T, span, 0).float()) for scale in scales]
+    causal = len(bands) == 1 and not bands[0].first_T.any() and torch.equal(bands[0].last_T, torch.arange(span.length))
+    return LayerPlan(layer.encoding, bands, causal, tuple(known), extension.temperature(span), n_T, span)
 
 
-def _plan_band(band: Band, layer: Layer, spectrum: Spectrum | None, length: int, device: str) -> BandPlan:
-    index_T = torch.arange(length)
+def _plan_band(band: Band, layer: Layer, spectrum: Spectrum | None, pos_T: Tensor, device: str) -> BandPlan:
+    index_T = torch.arange(len(pos_T))
     first_T = band.first(index_T).clamp(min=0)
     if layer.window is not None:
         first_T = torch.maximum(first_T, index_T - layer.window + 1)
     last_T = torch.minimum(band.last(index_T), index_T)
-    q_pos_T, k_pos_T = band.q(index_T.double()), band.k(index_T.double())
+    q_pos_T, k_pos_T = band.q(pos_T), band.k(pos_T)
     tables = []
-    for pos_T in (q_pos_T, k_pos_T):
-        table = layer.encoding.table(pos_T, spectrum)
+    for at_T in (q_pos_T, k_pos_T):
+        table = layer.encoding.table(at_T, spectrum)
         tables.append(table if table is None else table.to(device))
-    return BandPlan(first_T, last_T, q_pos_T, k_pos_T, *tables)
+    return BandPlan(first_T, last_T, q_pos_T, k_pos_T, *tables, _line(q_pos_T, k_pos_T))
+
+
+def _line(q_pos_T: Tensor, k_pos_T: Tensor) -> tuple[float, float] | None:
+    """(slope, offset) of two coordinate maps that are lines of one slope."""
+    offset = float(q_pos_T[0] - k_pos_T[0])
+    slope = float(q_pos_T[-1] - q_pos_T[0]) / max(1, len(q_pos_T) - 1)
+    line_T = slope * torch.arange(len(q_pos_T), dtype=torch.float64)
+    straight = all(torch.allclose(pos_T - pos_T[0], line_T, rtol=1e-12, atol=1e-9) for pos_T in (q_pos_T, k_pos_T))
+    return (slope, offset) if straight else None

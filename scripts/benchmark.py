@@ -25,10 +25,10 @@ def attention_ratios(length: int, repeats: int) -> None:
     import torch
 
     from posbench import kernels
-    from posbench.build import make
     from posbench.encodings.alibi import Alibi
     from posbench.encodings.rope import Rope
     from posbench.geometry import Shape
+    from posbench.make import make
     from posbench.plan import make_plan
 
     shape = Shape(128, 1, 4, 4, 64)

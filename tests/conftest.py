@@ -11,13 +11,13 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from posbench.build import make
 from posbench.compat import check
 from posbench.config import ModelConfig
 from posbench.errors import ConfigError
 from posbench.geometry import Shape
 from posbench.gpt import GPT, make_shape
 from posbench.interfaces import Encoding
+from posbench.make import make
 
 torch.set_num_threads(2)
 CONFIGS = Path(__file__).parent.parent / "configs"
@@ -51,11 +51,8 @@ def small_model(encoding: Encoding, vocab_size: int = 50, **overrides) -> GPT:
 
 def make_triple(encoding: str, extension: str, scale: str, train_len: int = TRAIN_LEN, **shape):
     torch.manual_seed(1)
-    return (
-        make(node("encoding", encoding), small_shape(train_len, **shape)),
-        make(node("extension", extension)),
-        make(node("scale_attention", scale)),
-    )
+    shape = small_shape(train_len, **shape)
+    return make(node("encoding", encoding), shape), make(node("extension", extension)), make(node("scale_attention", scale), shape)
 
 
 def legal_triples(lengths: list[int], train_len: int = TRAIN_LEN) -> list[tuple[str, str, str]]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from conftest import choices, make_triple, node
 
-from posbench.build import make
 from posbench.compat import check
 from posbench.errors import ConfigError
+from posbench.make import make
 
 LENGTHS = [16, 64]
 # methods.md section 6 for the methods that exist: . defined, u untested, 0 changes nothing, x refused

@@ -9,7 +9,6 @@ import pytest
 import torch
 from conftest import TRAIN_LEN, small_model, small_shape
 
-from posbench.build import make
 from posbench.config import EvaluateConfig
 from posbench.data.tokenfile import TokenFile
 from posbench.encodings.rope import Rope
@@ -22,6 +21,7 @@ from posbench.extensions.recompute_window import RecomputeWindow
 from posbench.extensions.rerope import Rerope
 from posbench.plan import make_plan
 from posbench.scale_attention.log_n import LogN
+from posbench.scale_attention.none import NoScale
 from posbench.windows import choose
 
 S = TRAIN_LEN // 8
@@ -37,7 +37,7 @@ def text(lengths: list[int]) -> TokenFile:
 def evaluation(extension=None, scale=None, bos=None, **options) -> Evaluation:
     config = EvaluateConfig(**{"lengths": [16, 32, 64], "max_length": 64, "windows": 9, "targets": S, "batch_tokens": 100, **options})
     corpus = SimpleNamespace(test=text([90, 20, 300, 65]), bos=bos)
-    return Evaluation(small_model(Rope(small_shape())), corpus, extension or NoExtension(), scale or LogN(), config, "cpu")
+    return Evaluation(small_model(Rope(small_shape())), corpus, extension or NoExtension(), scale or LogN(small_shape()), config, "cpu")
 
 
 def naive(found: Evaluation, target: int, context: int) -> float:
@@ -103,7 +103,7 @@ def test_recompute_window_feeds_exactly_its_window_to_every_target():
 
 
 def test_by_position_scores_every_position_once():
-    found = evaluation(Rerope(), scale=make({"_target_": "posbench.scale_attention.none.NoScale"}))
+    found = evaluation(Rerope(), scale=NoScale(small_shape()))
     rows, arrays = ByPosition(found).run(32)
     first = found.windows.last_N[0] - 31
     # the loss at position p is that of a text of p tokens: ReRoPE does not depend on the length

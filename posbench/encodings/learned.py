@@ -26,9 +26,12 @@ class Learned(Encoding):
         self.traits = Trait.COORDINATE | (Trait.UNBOUNDED if beyond == "clamp" else Trait(0))
         self.weight = nn.Parameter(torch.randn(shape.train_len, shape.d_model) * init_std)
 
-    def embed(self, pos_T: Tensor, spectrum: Spectrum | None) -> Tensor:
-        pos_T = pos_T.clamp(0, len(self.weight) - 1)
+    def rows(self) -> Tensor:
+        return self.weight
+
+    def embed(self, pos_T: Tensor, spectrum: Spectrum | None, rows_NC: Tensor) -> Tensor:
+        pos_T = pos_T.clamp(0, len(rows_NC) - 1)
         low_T = pos_T.floor().long()
-        high_T = (low_T + 1).clamp(max=len(self.weight) - 1)
+        high_T = (low_T + 1).clamp(max=len(rows_NC) - 1)
         part_T1 = (pos_T - low_T).float().unsqueeze(-1)
-        return torch.lerp(self.weight[low_T], self.weight[high_T], part_T1)
+        return torch.lerp(rows_NC[low_T], rows_NC[high_T], part_T1)

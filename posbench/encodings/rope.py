@@ -37,7 +37,7 @@ class Rope(Encoding):
 
     def table(self, pos_T: Tensor, spectrum: Spectrum) -> Tensor:
         """cos and sin of every angle: [2, T, F], float32."""
-        angle_TF = torch.outer(pos_T, spectrum.freq_F)
+        angle_TF = spectrum.angles(pos_T)
         return torch.stack((angle_TF.cos(), angle_TF.sin())).float()
 
     def rotate(self, q_BHTD: Tensor, k_BGTD: Tensor, q_table: Tensor, k_table: Tensor) -> tuple[Tensor, Tensor]:

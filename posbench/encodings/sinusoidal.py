@@ -31,7 +31,7 @@ class Sinusoidal(Encoding):
         channel_F = torch.arange(0, self.shape.d_model, 2, dtype=torch.float64)
         return Spectrum(self.base ** (-channel_F / self.shape.d_model), self.base, self.shape.d_model)
 
-    def embed(self, pos_T: Tensor, spectrum: Spectrum) -> Tensor:
-        angle_TF = torch.outer(pos_T.cpu(), spectrum.freq_F)
+    def embed(self, pos_T: Tensor, spectrum: Spectrum, rows_NC: Tensor | None) -> Tensor:
+        angle_TF = spectrum.angles(pos_T)
         wave_TC = torch.stack((angle_TF.sin(), angle_TF.cos()), dim=-1).flatten(1)
         return self.gain * wave_TC.to(self.gain)

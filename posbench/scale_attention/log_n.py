@@ -17,5 +17,5 @@ class LogN(ScaleAttention):
 
     tested_with = frozenset({"rope", "none"})
 
-    def forward(self, n_T: Tensor, span: Span) -> Tensor:
+    def forward(self, n_T: Tensor, span: Span, layer: int) -> Tensor:
         return (n_T.log() / math.log(max(2, span.train_len))).clamp(min=1.0)
