@@ -1,72 +1,173 @@
-"""The oracle: each method from its paper's formula on a full matrix of distances in float64, sharing no code with posbench.
+"""The oracle: each method from its paper's formula on whole [L, L] matrices in float64, sharing no code with posbench.
 
-Scores are written per pair (i, j): RoPE as Re(q conj(k) e^{i d theta}), ALiBi as -m d, with the method's own map of d = i - j.
+An extension says at which coordinates each pair (i, j) is seen, which pairs are visible, and what becomes of frequencies; an
+encoding turns that into attention weights. Everything is plain torch in float64, so gradients are the oracle's too.
+Learned numbers are read from the module under test; formulas are not. Methods register themselves in the tables below
+(dense_bias.py, dense_rotary.py, dense_extensions.py).
 """
 
 from __future__ import annotations
 
-import cmath
 import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
-import numpy as np
+import torch
+from torch import Tensor, nn
 
-
-def distance_map(extension: str, length: int, train_len: int) -> tuple[np.ndarray, np.ndarray]:
-    """(distance seen [L, L], visible [L, L]) with each extension's default parameters."""
-    i, j = np.meshgrid(np.arange(length), np.arange(length), indexing="ij")
-    d, visible = (i - j).astype(float), j <= i
-    s, w = max(1.0, length / train_len), train_len // 2
-    if extension == "pi":
-        d = d / s
-    elif extension == "rerope":
-        d = np.minimum(d, w)
-    elif extension == "leaky_rerope":
-        k = max(1.0, (length - 1 - w) / (train_len - 1 - w))
-        d = np.where(d < w, d, w + (d - w) / k)
-    elif extension == "window":
-        visible &= d < train_len
-    return d, visible
+# extension -> (length, train_len) -> coordinate of query [L, L], of key [L, L], visible [L, L]; default parameters
+COORDINATES: dict[str, Callable[[int, int], tuple[Tensor, Tensor, Tensor]]] = {}
+# extension -> (theta_c for c = 0.., base, rotary dimension, length, train_len) -> theta'_c
+FREQUENCIES: dict[str, Callable[[list[float], float, int, int, int], list[float]]] = {}
+# extension -> (length, train_len) -> factor on the logits
+TEMPERATURE: dict[str, Callable[[int, int], float]] = {}
+# encoding -> Case -> weights [H, L, L]
+ENCODINGS: dict[str, Callable[[Case], Tensor]] = {}
+# scale -> (keys seen by each query [L], length, train_len) -> factor [L]
+SCALES: dict[str, Callable[[Tensor, int, int], Tensor]] = {}
 
 
-def frequencies(dim: int, base: float, extension: str, length: int, train_len: int) -> list[float]:
-    """theta_c; NTK by the changed base."""
-    if extension == "ntk":
-        base = base * max(1.0, length / train_len) ** (dim / (dim - 2))
-    return [base ** (-2 * c / dim) for c in range(dim // 2)]
+@dataclass
+class Case:
+    """One attention layer: q and k [H, L, D] as projected (heads of k repeated), x [L, C] they came from."""
+
+    module: nn.Module
+    q_HTD: Tensor
+    k_HTD: Tensor
+    x_TC: Tensor
+    q_pos: Tensor
+    k_pos: Tensor
+    visible: Tensor
+    factor_T: Tensor
+    train_len: int
+    extension: str
+    layer: int = 0
+    memo: dict = field(default_factory=dict)
+
+    @property
+    def distance(self) -> Tensor:
+        return self.q_pos - self.k_pos
+
+    @property
+    def n_head(self) -> int:
+        return self.q_HTD.shape[0]
+
+    @property
+    def length(self) -> int:
+        return self.q_HTD.shape[1]
+
+    def frequencies(self, theta: list[float], base: float, dim: int) -> list[float]:
+        """theta after the extension."""
+        change = FREQUENCIES.get(self.extension)
+        return change(theta, base, dim, self.length, self.train_len) if change else theta
+
+    def content(self, q_HTD: Tensor | None = None, k_HTD: Tensor | None = None, dim: int | None = None) -> Tensor:
+        """q . k / sqrt(D), times the factor of each query."""
+        q_HTD, k_HTD = self.q_HTD if q_HTD is None else q_HTD, self.k_HTD if k_HTD is None else k_HTD
+        dim = dim or self.q_HTD.shape[-1]
+        return torch.einsum("hid,hjd->hij", q_HTD, k_HTD) / math.sqrt(dim) * self.factor_T[:, None]
+
+    def softmax(self, scores: Tensor) -> Tensor:
+        weights = torch.where(self.visible, scores, torch.tensor(-math.inf, dtype=torch.float64)).softmax(dim=-1)
+        return weights
+
+    def parameter(self, name: str) -> Tensor:
+        """A learned number of the module, in float64."""
+        return self.module.get_parameter(name).detach().double()
 
 
-def scores(encoding: str, extension: str, q_HTD: np.ndarray, k_HTD: np.ndarray, train_len: int, layout: str = "half") -> np.ndarray:
-    """Scaled scores with bias [H, L, L], -inf where not visible."""
-    n_head, length, dim = q_HTD.shape
-    d, visible = distance_map(extension, length, train_len)
-    if encoding == "rope":
-        half = dim // 2
-        first, second = (slice(0, half), slice(half, dim)) if layout == "half" else (slice(0, dim, 2), slice(1, dim, 2))
-        q, k = q_HTD[..., first] + 1j * q_HTD[..., second], k_HTD[..., first] + 1j * k_HTD[..., second]
-        result = np.zeros((n_head, length, length))
-        for c, theta in enumerate(frequencies(dim, 10000.0, extension, length, train_len)):
-            turn = np.vectorize(lambda x, theta=theta: cmath.exp(1j * x * theta))(d)
-            result += (q[:, :, None, c] * np.conj(k[:, None, :, c]) * turn).real
-        result /= math.sqrt(dim)
-    else:
-        result = q_HTD @ k_HTD.transpose(0, 2, 1) / math.sqrt(dim)
-    if encoding == "alibi":
-        slope = np.array([2.0 ** (-8 * (h + 1) / n_head) for h in range(n_head)])
-        result = result - slope[:, None, None] * d
-    return np.where(visible, result, -np.inf)
+def plain(case: Case) -> Tensor:
+    return case.softmax(case.content())
 
 
-def log_n(visible: np.ndarray, train_len: int) -> np.ndarray:
-    """max(1, ln n / ln train_len) of each query [L]."""
-    return np.maximum(1.0, np.log(visible.sum(axis=1)) / math.log(train_len))
-
-
-def attention(encoding: str, extension: str, scale: str, q_HTD, k_HTD, v_HTD, train_len: int, layout: str = "half") -> np.ndarray:
-    """Softmax attention [H, L, D]; log-n multiplies the content score, never the bias."""
+def attention(
+    encoding: str, extension: str, scale: str, module: nn.Module, q_HTD, k_HTD, v_HTD, x_TC, train_len: int, layer: int = 0
+) -> Tensor:
+    """The method's attention [H, L, D]; a scale multiplies the content score, never a bias."""
     length = q_HTD.shape[1]
-    if scale == "log_n":
-        _, visible = distance_map(extension, length, train_len)
-        q_HTD = q_HTD * log_n(visible, train_len)[None, :, None]
-    z = scores(encoding, extension, q_HTD, k_HTD, train_len, layout)
-    weights = np.exp(z - z.max(axis=-1, keepdims=True))
-    return (weights / weights.sum(axis=-1, keepdims=True)) @ v_HTD
+    q_pos, k_pos, visible = COORDINATES.get(extension, everything)(length, train_len)
+    factor_T = SCALES[scale](visible.sum(dim=1).double(), length, train_len) if scale in SCALES else torch.ones(length).double()
+    if extension in TEMPERATURE:
+        factor_T = factor_T * TEMPERATURE[extension](length, train_len)
+    case = Case(module, q_HTD, k_HTD, x_TC, q_pos, k_pos, visible, factor_T, train_len, extension, layer)
+    return ENCODINGS[encoding](case) @ v_HTD
+
+
+def grid(length: int) -> tuple[Tensor, Tensor]:
+    """i and j of every pair, float64."""
+    index = torch.arange(length, dtype=torch.float64)
+    return index[:, None].expand(length, length), index[None].expand(length, length)
+
+
+def everything(length: int, train_len: int) -> tuple[Tensor, Tensor, Tensor]:
+    i, j = grid(length)
+    return i, j, j <= i
+
+
+def by_distance(change: Callable[[Tensor, int, int], Tensor]) -> Callable[[int, int], tuple[Tensor, Tensor, Tensor]]:
+    """Coordinates of an extension that is a map of the distance alone."""
+
+    def coordinates(length: int, train_len: int) -> tuple[Tensor, Tensor, Tensor]:
+        i, j = grid(length)
+        return change(i - j, length, train_len), torch.zeros_like(j), j <= i
+
+    return coordinates
+
+
+def factor(length: int, train_len: int) -> float:
+    return max(1.0, length / train_len)
+
+
+def rope(case: Case) -> Tensor:
+    """Re(q conj(k) e^{i d theta}), pairs (c, c + D/2)."""
+    dim = case.q_HTD.shape[-1]
+    theta = case.frequencies([10000.0 ** (-2 * c / dim) for c in range(dim // 2)], 10000.0, dim)
+    return case.softmax(turned(case, theta) / math.sqrt(dim) * case.factor_T[:, None])
+
+
+def turned(case: Case, theta: list[float]) -> Tensor:
+    """Sum over pairs (c, c + D/2) of Re(q_c conj(k_c) e^{i d theta_c}): [H, L, L]."""
+    half = case.q_HTD.shape[-1] // 2
+    q, k = (torch.complex(t[..., :half], t[..., half:]) for t in (case.q_HTD, case.k_HTD))
+    total = torch.zeros(case.n_head, case.length, case.length, dtype=torch.float64)
+    for c, speed in enumerate(theta):
+        turn = torch.polar(torch.ones_like(case.distance), case.distance * speed)
+        total = total + (q[:, :, None, c] * k[:, None, :, c].conj() * turn).real
+    return total
+
+
+def alibi(case: Case) -> Tensor:
+    slope = torch.tensor([2.0 ** (-8 * (h + 1) / case.n_head) for h in range(case.n_head)], dtype=torch.float64)
+    return case.softmax(case.content() - slope[:, None, None] * case.distance)
+
+
+def ntk(theta: list[float], base: float, dim: int, length: int, train_len: int) -> list[float]:
+    """By the changed base."""
+    base = base * factor(length, train_len) ** (dim / (dim - 2))
+    return [base ** (-2 * c / dim) for c in range(len(theta))]
+
+
+def leaky_rerope(d: Tensor, length: int, train_len: int) -> Tensor:
+    w = train_len // 2
+    k = max(1.0, (length - 1 - w) / (train_len - 1 - w))
+    return torch.where(d < w, d, w + (d - w) / k)
+
+
+def window(length: int, train_len: int) -> tuple[Tensor, Tensor, Tensor]:
+    i, j = grid(length)
+    return i, j, (j <= i) & (i - j < train_len)
+
+
+ENCODINGS |= {"none": plain, "sinusoidal": plain, "learned": plain, "rope": rope, "alibi": alibi}
+FREQUENCIES |= {"ntk": ntk}
+COORDINATES |= {
+    "pi": by_distance(lambda d, length, train_len: d / factor(length, train_len)),
+    "rerope": by_distance(lambda d, length, train_len: d.clamp(max=train_len // 2)),
+    "leaky_rerope": by_distance(leaky_rerope),
+    "window": window,
+}
+SCALES |= {"log_n": lambda n, length, train_len: (n.log() / math.log(train_len)).clamp(min=1)}
+
+import dense_bias  # noqa: E402, F401  (registers)
+import dense_extensions  # noqa: E402, F401
+import dense_rotary  # noqa: E402, F401

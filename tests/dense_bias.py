@@ -1,0 +1,1 @@
+"""The oracle's formulas (see dense.py): bias."""
