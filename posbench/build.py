@@ -17,6 +17,7 @@ from posbench.gpt import GPT, make_shape
 from posbench.interfaces import Encoding
 from posbench.make import make
 from posbench.runs import Run
+from posbench.scale_attention.none import NoScale
 
 
 def pick_device(name: str) -> str:
@@ -50,7 +51,9 @@ def make_model(cfg: dict, vocab_size: int) -> GPT:
     encoding = make_encoding(cfg)
     config: ModelConfig = typed("model", cfg["model"])
     with seeded(cfg["seed"]):
-        return GPT(config, encoding, vocab_size)
+        scale = make(typed("train", cfg["train"]).scale_attention, encoding.shape)
+    with seeded(cfg["seed"]):
+        return GPT(config, encoding, vocab_size, None if isinstance(scale, NoScale) else scale)
 
 
 @dataclass(frozen=True)

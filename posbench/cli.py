@@ -84,9 +84,15 @@ def expand(cfg: DictConfig, overrides: list[str]) -> list[dict]:
         axes = [[(key, value) for value in (values if isinstance(values, list) else [values])] for key, values in block.items()]
         for choice in itertools.product(*axes):
             chosen = {key: f"{key}={_text(value)}" for key, value in {**base, **dict(choice)}.items()}
-            job = plain(_compose([f"experiment={cfg.experiment.name}", *{**chosen, **typed}.values()]))
+            job = plain(_compose([f"experiment={cfg.experiment.name}", *map(_group, {**chosen, **typed}.values())]))
             cfgs[json.dumps(job, sort_keys=True)] = job
     return list(cfgs.values())
+
+
+def _group(override: str) -> str:
+    """train.scale_attention=NAME chooses from the group scale_attention, for which Hydra has a longer name."""
+    name = "train.scale_attention="
+    return f"scale_attention@{override}" if override.startswith(name) else override
 
 
 def _compose(overrides: list[str]) -> DictConfig:
@@ -121,6 +127,7 @@ def run_script(command: Command) -> None:
     """Compose the configuration from sys.argv and hand all its jobs to `command`; exits with the command's code."""
     global call
     call = Call(command)
+    sys.argv[1:] = map(_group, sys.argv[1:])
     _importable_config_dir()
 
     @hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="run")

@@ -1,6 +1,7 @@
 """Which combinations are defined: refused ones are told what is legal instead, before any data is read or weight is made.
 
-No table of pairs: a method says what it needs and what it offers (`Trait`), so a new one is judged by the same rules.
+No table of pairs: a method says what it needs and what it offers (`Trait`), and what a pair changes is seen by making its plan, so a new
+method is judged by the same rules.
 """
 
 from __future__ import annotations
@@ -10,15 +11,17 @@ import pkgutil
 from dataclasses import dataclass
 
 from posbench import extensions
+from posbench.effect import changes, equal, masks, reads_coordinates
 from posbench.errors import ConfigError
 from posbench.geometry import Span, Trait
-from posbench.interfaces import ANY, Encoding, Extension, ScaleAttention
+from posbench.interfaces import ANY, Encoding, Extension, ScaleAttention, overrides
 from posbench.plan import make_plan
 
 REASONS = {
     Trait.COORDINATE: "has no coordinates to move",
     Trait.RELATIVE: "does not score by distance alone, so a band cannot have its own",
     Trait.SPECTRUM: "has no spectrum to change",
+    Trait.TABLE: "has no learned table to lengthen",
 }
 
 
@@ -33,66 +36,89 @@ class Verdict:
 def check(encoding: Encoding, extension: Extension, scale: ScaleAttention, lengths: list[int], allow_untested: bool = False) -> Verdict:
     """Judge one combination at the lengths (tokens) it is to be evaluated at. Raises ConfigError with the legal alternatives."""
     names = name_of(encoding), name_of(extension), name_of(scale)
-    if not uses_position(encoding) and extension.needs:
-        return Verdict(noop=f"encoding={names[0]} has no positions, so extension={names[1]} changes nothing")
-    missing = extension.needs & ~encoding.traits
-    if missing:
-        raise ConfigError(
-            f"encoding={names[0]} {REASONS[next(iter(missing))]}, which extension={names[1]} needs: {_alternatives(encoding, names)}."
-        )
-    _check_bounds(encoding, extension, lengths, names)
-    if names[2] != "none" and _scale_is_noop(encoding, extension, scale, lengths):
-        return Verdict(
-            noop=f"scale_attention={names[2]} changes nothing: with extension={names[1]} no query sees more keys than in training"
-        )
+    noop = check_extension(encoding, extension, lengths) or check_scale(encoding, extension, scale, lengths)
+    if noop:
+        return Verdict(noop=noop)
     untested = [f"{names[0]}+{name_of(other)}" for other in (extension, scale) if not _tested(encoding, other)]
     if untested and not allow_untested:
         raise ConfigError(
             f"{' and '.join(untested)} is defined but nobody has published a test of it: add allow_untested=true to run it "
-            f"(its rows are marked), or {_alternatives(encoding, names)}."
+            f"(its rows are marked), or {_alternatives(encoding)}."
         )
     return Verdict(untested=bool(untested))
 
 
-def uses_position(encoding: Encoding) -> bool:
-    """Whether any layer of the encoding overrides a hook through which position enters."""
-    hooks = ("embed", "rotate", "columns")
-    parts = [encoding, *(layer.encoding for layer in encoding.layers())]
-    return any(getattr(type(part), hook) is not getattr(Encoding, hook) for part in parts for hook in hooks)
+def check_extension(encoding: Encoding, extension: Extension, lengths: list[int]) -> str | None:
+    """Why the extension provably changes nothing, else None. Raises ConfigError where it is not defined."""
+    name, extended = name_of(extension), [layer.encoding for layer in encoding.layers() if layer.extended]
+    fed = fed_length(extension, encoding.shape.train_len, max(lengths))
+    masking = masks(encoding, extension, fed)
+    for one in dict.fromkeys(extended):
+        missing = extension.needs & ~one.traits
+        # Where no coordinate is read, a mask is still a mask, and anything else changes nothing.
+        if missing and (reads_coordinates(one) or (Trait.CONTENT in one.traits and not masking)):
+            raise ConfigError(
+                f"encoding={name_of(one)} {REASONS[next(iter(missing))]}, which extension={name} needs: {_alternatives(encoding)}."
+            )
+        if overrides(one, "weights") and len(extension.bands(_span(encoding, extension, fed))) > 1:
+            raise ConfigError(
+                f"encoding={name_of(one)} weighs a whole row of keys at once, and extension={name} sees it in several bands: "
+                f"{_alternatives(encoding)}."
+            )
+    _check_bounds(encoding, extension, lengths, name)
+    if name == "none" or fed != max(lengths):
+        return None
+    if not extended:
+        return f"no layer of encoding={name_of(encoding)} lets an extension act, so extension={name} changes nothing"
+    if not changes(encoding, extension, max(lengths)):
+        if not any(map(reads_coordinates, extended)):
+            return f"encoding={name_of(encoding)} has no positions, so extension={name} changes nothing"
+        return f"extension={name} sees every pair as encoding={name_of(encoding)} does without it, up to length {max(lengths)}"
+    return None
+
+
+def check_scale(encoding: Encoding, extension: Extension, scale: ScaleAttention, lengths: list[int]) -> str | None:
+    """Why the scale provably changes nothing, else None. Raises ConfigError where it is not defined."""
+    name, train_len = name_of(scale), encoding.shape.train_len
+    if name == "none":
+        return None
+    if scale.trained:
+        raise ConfigError(f"scale_attention={name} has parameters to learn: train it in with train.scale_attention={name}.")
+    scaled = [layer.encoding for layer in encoding.layers() if layer.scaled]
+    for one in scaled:
+        if not one.scalable:
+            raise ConfigError(f"encoding={name_of(one)} has no softmax whose logits scale_attention={name} could scale: take none.")
+    if not scaled:
+        return f"no layer of encoding={name_of(encoding)} lets a scale act, so scale_attention={name} changes nothing"
+    longer = [length for length in lengths if length > train_len]
+    if longer:
+        # The temperature of the extension aside: a second factor of 1 is still a factor of 1.
+        fed = fed_length(extension, train_len, max(longer))
+        plans = (make_plan(encoding, extension, one, length=fed) for one in (scale, None))
+        if all(not a.distance_rules and equal(a.factor, b.factor) for a, b in zip(*(plan.layers for plan in plans), strict=True)):
+            return f"scale_attention={name} changes nothing: with extension={name_of(extension)} no query sees more keys than in training"
+    return None
+
+
+def check_trained_scale(encoding: Encoding, scale: ScaleAttention) -> None:
+    """Raises ConfigError for a scale that cannot be trained in, or that training would never notice."""
+    name = name_of(scale)
+    if name == "none":
+        return
+    for layer in encoding.layers():
+        if layer.scaled and not layer.encoding.scalable:
+            raise ConfigError(f"encoding={name_of(layer.encoding)} has no softmax whose logits train.scale_attention={name} could scale.")
+    plan = make_plan(encoding, length=encoding.shape.train_len, trained_scale=scale)
+    if not scale.trained and all(layer.factor is None and not layer.distance_rules for layer in plan.layers):
+        raise ConfigError(
+            f"train.scale_attention={name} is 1 for every query of {encoding.shape.train_len} tokens, so training never meets it: "
+            f"use scale_attention={name} at evaluation, or a form that acts within the training length."
+        )
 
 
 def name_of(method: object) -> str:
     """A method's name: the name of its file."""
     return (method if isinstance(method, type) else type(method)).__module__.split(".")[-1]
-
-
-def _tested(encoding: Encoding, other: object) -> bool:
-    either = name_of(other) in encoding.tested_with or name_of(encoding) in other.tested_with
-    return either or ANY in (encoding.tested_with, other.tested_with)
-
-
-def _alternatives(encoding: Encoding, names: tuple[str, str, str]) -> str:
-    legal = []
-    for module in pkgutil.iter_modules(extensions.__path__):
-        for found in vars(importlib.import_module(f"{extensions.__name__}.{module.name}")).values():
-            own = isinstance(found, type) and issubclass(found, Extension) and name_of(found) == module.name
-            if own and not found.needs & ~encoding.traits and _tested(encoding, found):
-                legal.append(module.name)
-    return f"with encoding={names[0]} choose extension={'|'.join(legal)}"
-
-
-def _check_bounds(encoding: Encoding, extension: Extension, lengths: list[int], names: tuple[str, str, str]) -> None:
-    train_len = encoding.shape.train_len
-    if Trait.UNBOUNDED in encoding.traits or Trait.COORDINATE not in encoding.traits:
-        return
-    for length in lengths:
-        fed = fed_length(extension, train_len, length)
-        band = make_plan(encoding, extension, length=fed).layers[0].bands[0]
-        if max(band.q_pos_T.max(), band.k_pos_T.max()) >= train_len:
-            raise ConfigError(
-                f"encoding={names[0]} has no position {length - 1}: it was trained for train_len={train_len} and length={length} was "
-                f"asked with extension={names[1]}; evaluate up to {train_len}, or choose extension=pi|recompute_window or another encoding."
-            )
 
 
 def fed_length(extension: Extension, train_len: int, length: int) -> int:
@@ -101,10 +127,40 @@ def fed_length(extension: Extension, train_len: int, length: int) -> int:
     return length if crop is None else min(crop, length)
 
 
-def _scale_is_noop(encoding: Encoding, extension: Extension, scale: ScaleAttention, lengths: list[int]) -> bool:
-    train_len = encoding.shape.train_len
-    longer = [length for length in lengths if length > train_len]
-    if not longer:
-        return False
-    plan = make_plan(encoding, extension, scale, length=fed_length(extension, train_len, max(longer)))
-    return all(layer.factor is None for layer in plan.layers)
+def _span(encoding: Encoding, extension: Extension, length: int) -> Span:
+    return Span(encoding.shape.train_len, length, extension.target_len(length))
+
+
+def _tested(encoding: Encoding, other: object) -> bool:
+    either = name_of(other) in encoding.tested_with or name_of(encoding) in other.tested_with
+    return either or ANY in (encoding.tested_with, other.tested_with)
+
+
+def _alternatives(encoding: Encoding) -> str:
+    legal = []
+    for module in pkgutil.iter_modules(extensions.__path__):
+        for found in vars(importlib.import_module(f"{extensions.__name__}.{module.name}")).values():
+            own = isinstance(found, type) and issubclass(found, Extension) and name_of(found) == module.name
+            if own and not found.needs & ~encoding.traits and _tested(encoding, found):
+                legal.append(module.name)
+    return f"with encoding={name_of(encoding)} choose extension={'|'.join(legal)}"
+
+
+def _check_bounds(encoding: Encoding, extension: Extension, lengths: list[int], name: str) -> None:
+    train_len, rows_NC = encoding.shape.train_len, encoding.rows()
+    if Trait.UNBOUNDED in encoding.traits or Trait.COORDINATE not in encoding.traits:
+        return
+    for length in lengths:
+        fed = fed_length(extension, train_len, length)
+        span = _span(encoding, extension, fed)
+        limit = len(extension.rows(rows_NC, span)) if rows_NC is not None else encoding.limit or train_len
+        if encoding.limit is not None and fed > encoding.limit:
+            farthest = fed - 1
+        else:
+            band = make_plan(encoding, extension, length=fed).layers[0].bands[0]
+            farthest = max(band.q_pos_T.max(), band.k_pos_T.max())
+        if farthest >= limit:
+            raise ConfigError(
+                f"encoding={name_of(encoding)} has no position {length - 1}: it was trained for train_len={train_len} and length={length} "
+                f"was asked with extension={name}; evaluate up to {limit}, or choose extension=pi|recompute_window or another encoding."
+            )

@@ -29,6 +29,7 @@ class TrainConfig:
     length: Any = 64
     steps: int = 1000
     tokens_per_step: int = 2048
+    scale_attention: dict[str, Any] = field(default_factory=lambda: {"_target_": "posbench.scale_attention.none.NoScale"})
     micro_batches: int = 1
     optimizer: str = "muon"
     lr: float = 1e-2

@@ -64,7 +64,8 @@ class Evaluation:
 
     def plan(self, length: int) -> Plan:
         """The geometry of `length` tokens; a dynamic method takes its one factor from it."""
-        return make_plan(self.model.encoding, self.extension, self.scale, length=length, device=self.device)
+        scales = {"scale": self.scale, "trained_scale": self.model.scale}
+        return make_plan(self.model.encoding, self.extension, **scales, length=length, device=self.device)
 
     @torch.inference_mode()
     def score(self, plan: Plan, last_N: np.ndarray, n_rows: int) -> tuple[np.ndarray, np.ndarray]:

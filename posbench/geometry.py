@@ -23,6 +23,8 @@ class Trait(Flag):
     RELATIVE = auto()  # scores depend on coordinates only through their difference, so a band may have its own
     SPECTRUM = auto()  # made of frequencies, so these may be changed
     UNBOUNDED = auto()  # defined at every coordinate, also beyond the training length
+    TABLE = auto()  # looks coordinates up in a learned table, which may be made longer
+    CONTENT = auto()  # makes positions of its own from the text, which nobody can move
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from posbench.attention import Attention
 from posbench.config import ModelConfig
 from posbench.errors import ConfigError
 from posbench.geometry import Shape
-from posbench.interfaces import Encoding
+from posbench.interfaces import Encoding, ScaleAttention
 from posbench.plan import LayerPlan, Plan
 
 
@@ -56,12 +56,12 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """The model; `encoding` is a part of it, since it may have parameters."""
+    """The model; `encoding` and the `scale` trained in are parts of it, since they may have parameters."""
 
-    def __init__(self, config: ModelConfig, encoding: Encoding, vocab_size: int):
+    def __init__(self, config: ModelConfig, encoding: Encoding, vocab_size: int, scale: ScaleAttention | None = None):
         super().__init__()
         self.embed_tokens = nn.Embedding(vocab_size, config.d_model)
-        self.encoding = encoding
+        self.encoding, self.scale = encoding, scale
         self.layers = nn.ModuleList(Block(config) for _ in range(config.n_layer))
         self.norm = nn.RMSNorm(config.d_model, eps=config.norm_eps)
         self.lm_head = nn.Linear(config.d_model, vocab_size, bias=False)
@@ -72,7 +72,7 @@ class GPT(nn.Module):
     @torch.no_grad()
     def _init(self, config: ModelConfig) -> None:
         for name, parameter in self.named_parameters():
-            if name.startswith("encoding.") or parameter.ndim < 2 or ".norm." in name:
+            if name.startswith(("encoding.", "scale.")) or parameter.ndim < 2 or ".norm." in name:
                 continue
             # Each block starts as the identity and an untied head as the uniform guess; training then opens them.
             if "o_proj" in name or "down_proj" in name or "lm_head" in name:

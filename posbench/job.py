@@ -16,7 +16,7 @@ from posbench import provenance, report, rows, runs
 from posbench.arrays import load_arrays, save_arrays
 from posbench.build import load_model, make_encoding, make_model, pick_device
 from posbench.cells import BUSY, Cell, Job, Outcome, plan_jobs
-from posbench.compat import Verdict, check
+from posbench.compat import Verdict, check, check_trained_scale
 from posbench.config import typed
 from posbench.data import prepare
 from posbench.data.corpus import Corpus
@@ -26,7 +26,7 @@ from posbench.files import read_json, write_json
 from posbench.gpt import GPT
 from posbench.interfaces import Encoding
 from posbench.make import make
-from posbench.plan import make_plan
+from posbench.plan import TrainingPlans
 from posbench.progress import Progress
 from posbench.recorder import Recorder
 from posbench.signals import Stopped
@@ -40,6 +40,7 @@ def run_job(job: Job, wait: bool = False) -> list[Outcome]:
     Raises Busy when another process works on the run (unless `wait`), ConfigError and RunError for the whole job.
     """
     encoding = make_encoding(job.cfg)
+    check_trained_scale(encoding, make(typed("train", job.cfg["train"]).scale_attention, encoding.shape))
     outcomes: dict[Path, Outcome] = {}
     legal: dict[Cell, Verdict] = {}
     for cell in job.cells:
@@ -114,9 +115,6 @@ def _train(job: Job, corpus: Corpus, device: str, recorder: Recorder) -> GPT:
     job.run.write_provenance(provenance.collect(job.cfg["seed"], device, job.fingerprint, n_parameters))
     print(f"training {job.run.id}: {n_parameters:,} parameters on {device}", file=sys.stderr, flush=True)
 
-    def plan_for(length: int):
-        return make_plan(model.encoding, length=length, device=device)
-
     fit(
         model,
         corpus,
@@ -125,7 +123,7 @@ def _train(job: Job, corpus: Corpus, device: str, recorder: Recorder) -> GPT:
         device=device,
         run=job.run,
         recorder=recorder,
-        plan_for=plan_for,
+        plan_for=TrainingPlans(model.encoding, model.scale, device, job.cfg["seed"]),
     )
     return model
 
@@ -167,7 +165,7 @@ def _columns(job: Job, cell: Cell, verdict: Verdict, evaluation: Evaluation, len
         "extension": runs.method_name(cell.extension),
         "extension_args": runs.method_args(cell.extension),
         "scale_attention": runs.method_label(cell.scale_attention),
-        "trained_scale": "none",
+        "trained_scale": runs.method_label(typed("train", job.cfg["train"]).scale_attention),
         "finetune": None,
         "untested": verdict.untested,
         "seed": job.cfg["seed"],

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -112,6 +113,28 @@ def make_plan(
         return encoding.embed(q_pos_T.to(device), spectrum, extension.rows(rows_NC, span) if rows_NC is not None else None)
 
     return Plan(length, embed, tuple(layers))
+
+
+class TrainingPlans:
+    """The plans of a training: one for each length, or a new one in each step where the encoding draws its positions.
+
+    Called with (length, step); step None is validation. What is drawn depends on seed and step alone, so a resumed run draws it again.
+    """
+
+    def __init__(self, encoding: Encoding, trained_scale: ScaleAttention | None, device: str, seed: int):
+        self.encoding, self.scale, self.device, self.seed = encoding, trained_scale, device, seed
+        self.kept: dict[int, Plan] = {}
+
+    def __call__(self, length: int, step: int | None) -> Plan:
+        if step is not None and self.encoding.random:
+            drawn = np.random.SeedSequence([self.seed, step]).generate_state(1)[0]
+            return self._make(length, torch.Generator().manual_seed(int(drawn)))
+        if length not in self.kept:
+            self.kept[length] = self._make(length, None)
+        return self.kept[length]
+
+    def _make(self, length: int, generator: torch.Generator | None) -> Plan:
+        return make_plan(self.encoding, length=length, device=self.device, trained_scale=self.scale, generator=generator)
 
 
 def _spectrum(encoding: Encoding, extension: Extension, span: Span) -> Spectrum | None:

@@ -30,13 +30,15 @@ def fit(
     device: str | torch.device,
     run: Run,
     recorder: object,
-    plan_for: Callable[[int], object],
+    plan_for: Callable[[int, int | None], object],
     progress: Progress | None = None,
 ) -> dict:
     """Train `model` (on `device` already) and leave run.weights and run.summary; returns the summary.
 
     A state left by an earlier process is taken up where it ended. `recorder.train(step, **figures)` is called every `log_every`
-    steps; losses are nats per token. Raises RunError when the loss is not finite or a file is damaged, Stopped on SIGINT and SIGTERM.
+    steps; `plan_for(length, step)` is the geometry of a step (None: of validation); losses are nats per token.
+
+    Raises RunError when the loss is not finite or a file is damaged, Stopped on SIGINT and SIGTERM.
     """
     trainer = Trainer(model, corpus, config, seed, torch.device(device), plan_for)
     if run.state.exists():

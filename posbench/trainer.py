@@ -28,12 +28,10 @@ if TYPE_CHECKING:
 class Trainer:
     """The state of a training: `step` steps are finished, `advance` makes one more."""
 
-    def __init__(
-        self, model: nn.Module, corpus: Corpus, config: TrainConfig, seed: int, device: torch.device, plan_for: Callable[[int], object]
-    ) -> None:
+    def __init__(self, model: nn.Module, corpus: Corpus, config: TrainConfig, seed: int, device: torch.device, plan_for: Callable) -> None:
         self.model, self.config, self.device = model.train(), config, device
         self.optimizers = optim.build(model, config)
-        self.plans = {length: plan_for(length) for length in config.lengths}
+        self.plan_for = plan_for
         data_seed = seed if config.seed_data is None else config.seed_data
         self.batches = Batches(corpus.train, config.lengths, config.tokens_per_step, data_seed, corpus.bos)
         # Made here, so that validation text without a long enough document is refused before the training and not after it.
@@ -98,7 +96,7 @@ class Trainer:
         with torch.no_grad():  # not inference_mode: what a plan caches here is used by the next backward
             while left > 0:
                 inputs_BT, targets_BT = (part[:left].to(self.device) for part in self.held_out.at(step))
-                total += self._loss(self.model.loss, inputs_BT, targets_BT).item() * len(inputs_BT)
+                total += self._loss(self.model.loss, inputs_BT, targets_BT, None).item() * len(inputs_BT)
                 left, step = left - len(inputs_BT), step + 1
         self.model.train()
         mean = total / self.config.validate_windows if self.config.validate_windows else None
@@ -116,16 +114,16 @@ class Trainer:
         self.tokens, self.seconds = extra["tokens"], extra["seconds"]
         self.recent.extend(extra["recent"])
 
-    def _loss(self, loss: Callable, inputs_BT: Tensor, targets_BT: Tensor) -> Tensor:
+    def _loss(self, loss: Callable, inputs_BT: Tensor, targets_BT: Tensor, step: int | None) -> Tensor:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.dtype == "bf16"):
-            return loss(inputs_BT, targets_BT, self.plans[inputs_BT.shape[1]])
+            return loss(inputs_BT, targets_BT, self.plan_for(inputs_BT.shape[1], step))
 
     def _backward(self, inputs_BT: Tensor, targets_BT: Tensor) -> Tensor:
         """Gradients of the batch's mean loss, one micro-batch at a time; returns that loss."""
         parts = zip(inputs_BT.chunk(self.config.micro_batches), targets_BT.chunk(self.config.micro_batches), strict=True)
         losses = []
         for part_BT, part_targets_BT in parts:
-            loss = self._loss(self.loss, part_BT, part_targets_BT) * (len(part_BT) / len(inputs_BT))
+            loss = self._loss(self.loss, part_BT, part_targets_BT, self.step) * (len(part_BT) / len(inputs_BT))
             loss.backward()
             losses.append(loss.detach())
         return torch.stack(losses).sum()

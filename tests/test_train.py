@@ -101,7 +101,7 @@ def train(folder: Path, cfg: TrainConfig, model: nn.Module | None = None, corpus
             model or tiny(),
             corpus or make_corpus(),
             cfg,
-            **{"seed": 0, "device": "cpu", "run": run, "recorder": Log(run.train_log, number, at), "plan_for": lambda n: n} | options,
+            **{"seed": 0, "device": "cpu", "run": run, "recorder": Log(run.train_log, number, at), "plan_for": lambda n, step: n} | options,
         )
 
 
@@ -199,7 +199,7 @@ def test_a_rule_is_learnt_and_the_summary_is_true(tmp_path, optimizer, tied):
 
 
 def gradients(cfg: TrainConfig) -> tuple[float, list[torch.Tensor]]:
-    trainer = Trainer(tiny(), make_corpus(), cfg, 0, torch.device("cpu"), lambda n: n)
+    trainer = Trainer(tiny(), make_corpus(), cfg, 0, torch.device("cpu"), lambda n, step: n)
     loss = trainer._backward(*trainer.batches.at(0))
     return loss.item(), [param.grad for param in trainer.model.parameters()]
 
@@ -214,7 +214,7 @@ def test_micro_batches_leave_loss_and_gradient_as_they_are(parts):
 
 
 def test_clipping_bounds_the_norm_and_logs_what_it_was():
-    trainer = Trainer(tiny(), make_corpus(), config(dtype="fp32", clip=0.01), 0, torch.device("cpu"), lambda n: n)
+    trainer = Trainer(tiny(), make_corpus(), config(dtype="fp32", clip=0.01), 0, torch.device("cpu"), lambda n, step: n)
     trainer._backward(*trainer.batches.at(0))
     before = math.sqrt(sum(p.grad.double().square().sum().item() for p in trainer.model.parameters()))
     trainer._clip()
@@ -227,7 +227,7 @@ def test_validation_is_the_mean_over_its_windows_and_knows_no_seed():
     # 3 windows a batch, 7 in all: the last batch counts for one window.
     cfg = config(dtype="fp32", tokens_per_step=24, validate_windows=7)
     corpus = make_corpus(validation=token_file(600, 2, step=5))
-    trainers = [Trainer(tiny(), corpus, cfg, seed, torch.device("cpu"), lambda n: n) for seed in (0, 1)]
+    trainers = [Trainer(tiny(), corpus, cfg, seed, torch.device("cpu"), lambda n, step: n) for seed in (0, 1)]
     parts = [trainers[0].held_out.at(step) for step in range(3)]
     inputs_BT, targets_BT = (torch.cat(tensors)[:7] for tensors in zip(*parts, strict=True))
     with torch.no_grad():
@@ -284,7 +284,7 @@ def test_a_loss_that_is_not_finite_names_step_and_rate(tmp_path, log_every):
 
 def test_validation_text_that_is_too_short_is_refused_before_training():
     with pytest.raises(ConfigError, match="No document"):
-        Trainer(tiny(), make_corpus(validation=token_file(6, 1)), config(), 0, torch.device("cpu"), lambda n: n)
+        Trainer(tiny(), make_corpus(validation=token_file(6, 1)), config(), 0, torch.device("cpu"), lambda n, step: n)
 
 
 def test_without_a_compiler_training_goes_on_and_says_so_once(tmp_path, monkeypatch, capfd):
@@ -344,7 +344,7 @@ def test_a_muon_step_is_orthogonal():
     """Keller Jordan's rule: the update of a square matrix has singular values near 1 (0.7 to 1.2 after five iterations), times lr."""
     model = tiny()
     before = copy.deepcopy(model.layers[0].weight.data)
-    trainer = Trainer(model, make_corpus(), config(warmup=0, weight_decay=0.0, dtype="fp32"), 0, torch.device("cpu"), lambda n: n)
+    trainer = Trainer(model, make_corpus(), config(warmup=0, weight_decay=0.0, dtype="fp32"), 0, torch.device("cpu"), lambda n, step: n)
     trainer.advance()
     values = torch.linalg.svdvals((model.layers[0].weight.data - before) / 2e-2)
     assert 0.6 < values[2].item() < 1.3 and 0.6 < values[0].item() < 1.3
@@ -361,7 +361,7 @@ def test_the_real_model_trains_and_resumes(tmp_path):
         encoding = Rope(make_shape(model_config, 16))
         model = GPT(model_config, encoding, VOCAB)
         cfg = config(length=16, tokens_per_step=128, steps=60)
-        return train(tmp_path / name, cfg, model=model, plan_for=lambda n: make_plan(encoding, length=n), **options)
+        return train(tmp_path / name, cfg, model=model, plan_for=lambda n, step: make_plan(encoding, length=n), **options)
 
     whole = run("whole")
     assert whole["validation_loss"] < 0.1 < math.log(VOCAB)

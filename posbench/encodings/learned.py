@@ -23,7 +23,7 @@ class Learned(Encoding):
         super().__init__(shape)
         if beyond not in ("refuse", "clamp"):
             raise ConfigError(f"encoding.beyond={beyond} is unknown: choose refuse or clamp.")
-        self.traits = Trait.COORDINATE | (Trait.UNBOUNDED if beyond == "clamp" else Trait(0))
+        self.traits = Trait.COORDINATE | Trait.TABLE | (Trait.UNBOUNDED if beyond == "clamp" else Trait(0))
         self.weight = nn.Parameter(torch.randn(shape.train_len, shape.d_model) * init_std)
 
     def rows(self) -> Tensor:
