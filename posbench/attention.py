@@ -15,16 +15,16 @@ from posbench.plan import LayerPlan
 
 
 class Attention(nn.Module):
-    """Grouped-query attention without biases; qk_norm as in `QKNorm`."""
+    """Grouped-query attention; qk_norm as in `QKNorm`."""
 
     def __init__(self, config: ModelConfig):
         super().__init__()
-        self.head_dim = config.d_model // config.n_head
-        width = self.head_dim * (config.n_kv_head or config.n_head)
-        self.q_proj = nn.Linear(config.d_model, config.d_model, bias=False)
-        self.k_proj = nn.Linear(config.d_model, width, bias=False)
-        self.v_proj = nn.Linear(config.d_model, width, bias=False)
-        self.o_proj = nn.Linear(config.d_model, config.d_model, bias=False)
+        self.head_dim = config.head_dim or config.d_model // config.n_head
+        q_width, kv_width = self.head_dim * config.n_head, self.head_dim * (config.n_kv_head or config.n_head)
+        self.q_proj = nn.Linear(config.d_model, q_width, bias=config.qkv_bias)
+        self.k_proj = nn.Linear(config.d_model, kv_width, bias=config.qkv_bias)
+        self.v_proj = nn.Linear(config.d_model, kv_width, bias=config.qkv_bias)
+        self.o_proj = nn.Linear(q_width, config.d_model, bias=False)
         self.norm = QKNorm(config) if config.qk_norm != "none" else None
 
     def forward(self, x_BTC: Tensor, plan: LayerPlan, last: int | None = None) -> Tensor:
@@ -52,8 +52,9 @@ class QKNorm(nn.Module):
         super().__init__()
         self.kind, self.eps = config.qk_norm, config.norm_eps
         if self.kind == "rms":
-            self.q_gain = nn.Parameter(torch.ones(config.d_model // config.n_head))
-            self.k_gain = nn.Parameter(torch.ones(config.d_model // config.n_head))
+            head_dim = config.head_dim or config.d_model // config.n_head
+            self.q_gain = nn.Parameter(torch.ones(head_dim))
+            self.k_gain = nn.Parameter(torch.ones(head_dim))
         if self.kind == "l2":
             self.q_gain = nn.Parameter(torch.ones(config.n_head, 1, 1))
 

@@ -18,10 +18,14 @@ class ModelConfig:
     n_head: int = 2
     n_kv_head: int | None = None
     d_ff: int | None = None
+    head_dim: int | None = None
+    qkv_bias: bool = False
     qk_norm: str = "none"
     tied: bool = False
     norm_eps: float = 1e-5
     init_std: float = 0.02
+    path: str | None = None
+    checkpoint: dict[str, Any] | None = None
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""A small Llama-style GPT: pre-norm RMSNorm, SwiGLU, no biases, tied or untied embeddings.
+"""A small Llama-style GPT: pre-norm RMSNorm, SwiGLU, no biases but those asked for on q, k and v, tied or untied embeddings.
 
 With encoding=rope (layout half) it is exactly transformers' LlamaForCausalLM with the same parameter names below `model.`, so other
 people's code can check it. Letters: B batch, T tokens, C width, V vocabulary, R scored rows.
@@ -21,11 +21,13 @@ from posbench.plan import LayerPlan, Plan
 def make_shape(config: ModelConfig, train_len: int) -> Shape:
     """The sizes an encoding is told. Raises ConfigError for head counts that do not divide."""
     n_kv_head = config.n_kv_head or config.n_head
-    if config.d_model % config.n_head:
+    if config.head_dim is not None and config.head_dim < 1:
+        raise ConfigError(f"model.head_dim={config.head_dim} must be at least 1, or null for model.d_model / model.n_head.")
+    if config.head_dim is None and config.d_model % config.n_head:
         raise ConfigError(f"model.d_model={config.d_model} is no multiple of model.n_head={config.n_head}: change one of them.")
     if config.n_head % n_kv_head:
         raise ConfigError(f"model.n_head={config.n_head} is no multiple of model.n_kv_head={n_kv_head}: change one of them.")
-    return Shape(config.d_model, config.n_layer, config.n_head, n_kv_head, train_len)
+    return Shape(config.d_model, config.n_layer, config.n_head, n_kv_head, train_len, config.head_dim)
 
 
 class MLP(nn.Module):
@@ -72,6 +74,8 @@ class GPT(nn.Module):
     @torch.no_grad()
     def _init(self, config: ModelConfig) -> None:
         for name, parameter in self.named_parameters():
+            if name.endswith("_proj.bias"):
+                parameter.zero_()
             if name.startswith(("encoding.", "scale.")) or parameter.ndim < 2 or ".norm." in name:
                 continue
             # Each block starts as the identity and an untied head as the uniform guess; training then opens them.

@@ -15,10 +15,16 @@ from posbench.files import read_json, sha256_json, write_atomic, write_json
 
 # What never changes a result: how often something is written down.
 NOT_TRAIN = {"log_every", "validate_every", "validate_windows", "checkpoint_every"}
+NOT_MODEL = {"path"}  # of a checkpoint, whose content is in model.checkpoint
 NOT_EVALUATE = {"lengths", "batch_tokens", "protocol"}
 
 # Keys added after the first release -> their default ("train.ema": 0.0). At its default such a key is left out of the hash: old ids stay.
-LATER: dict[str, object] = {"train.scale_attention": {"_target_": "posbench.scale_attention.none.NoScale"}}
+LATER: dict[str, object] = {
+    "train.scale_attention": {"_target_": "posbench.scale_attention.none.NoScale"},
+    "model.head_dim": None,
+    "model.qkv_bias": False,
+    "model.checkpoint": None,
+}
 
 
 class Busy(RunError):
@@ -53,7 +59,7 @@ def identity(cfg: dict, data_fingerprint: str) -> dict:
     if isinstance(train["length"], list):
         lengths = sorted(set(train["length"]))
         train["length"] = lengths if len(lengths) > 1 else lengths[0]
-    parts = {"encoding": cfg["encoding"], "model": cfg["model"], "train": train}
+    parts = {"encoding": cfg["encoding"], "model": _without(cfg["model"], NOT_MODEL), "train": train}
     return _stable({**parts, "seed": cfg["seed"], "data_fingerprint": data_fingerprint})
 
 
@@ -62,7 +68,8 @@ def run_id(cfg: dict, data_fingerprint: str) -> str:
     parts = identity(cfg, data_fingerprint)
     length = parts["train"]["length"]
     lengths = "+".join(map(str, length)) if isinstance(length, list) else length
-    return f"{method_name(cfg['encoding'])}-{lengths}-s{cfg['seed']}-{sha256_json(parts)[:10]}"
+    kind = "hf" if cfg["model"].get("checkpoint") else method_name(cfg["encoding"])
+    return f"{kind}-{lengths}-s{cfg['seed']}-{sha256_json(parts)[:10]}"
 
 
 def eval_id(protocol: str, extension: dict, scale_attention: dict, evaluate: dict, run_id: str) -> str:
