@@ -74,6 +74,7 @@ ORACLE = [t for t in FULL if t[2] == "none"] + random.Random(0).sample(SCALED, m
 @pytest.mark.parametrize("triple", ORACLE, ids="-".join)
 def test_kernels_and_their_gradients_equal_the_dense_oracle(triple, monkeypatch):
     monkeypatch.setitem(blocks.BLOCK, "cpu", 7)
+    monkeypatch.setitem(blocks.MASKED, "cpu", 7)
     monkeypatch.setattr(blocks, "WHOLE", 5)
     encoding, extension, scale = make_triple(*triple)
     for length in (1, 2, TRAIN_LEN // 2 + 1, 3 * TRAIN_LEN + 1):
@@ -84,6 +85,8 @@ def test_kernels_and_their_gradients_equal_the_dense_oracle(triple, monkeypatch)
         expected = dense.attention(*triple, layer.encoding, *repeated, x[0].double(), TRAIN_LEN)
         weigh = torch.randn(expected.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
         wanted = torch.autograd.grad((expected * weigh).sum(), wide)
+        with torch.no_grad():
+            torch.testing.assert_close(attend_in(rows, layer, *leaves, x)[0].double(), expected.detach(), rtol=0, atol=3e-5)
         for kernel in [rows, kernels.fused] if kernels.fusible(layer) else [rows]:
             found = [t.clone().requires_grad_() for t in leaves]
             y = attend_in(kernel, layer, *found, x)
