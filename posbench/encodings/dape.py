@@ -1,0 +1,41 @@
+"""DAPE: weights softmax(z + b + MLP([z; b])): an MLP over the 2H content scores z and biases b of one pair (i, j) corrects its H scores.
+
+Zheng et al. 2024, arXiv 2405.14722 (version 1), as in chuanyang-Zheng/DAPE: 2H -> 32 -> H with LeakyReLU, one MLP for each layer. The base
+bias b is KERPLE's logarithmic form (kerple.py). A factor on the logits multiplies z alone; the MLP sees z without it, as in training.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from posbench.encodings.kerple import Kerple
+from posbench.errors import ConfigError
+from posbench.geometry import Shape, Trait
+from posbench.interfaces import Encoding
+
+
+class Dape(Encoding):
+    """Data-adaptive biases. Raises ConfigError for a width below 1."""
+
+    traits = Trait.COORDINATE | Trait.UNBOUNDED  # not RELATIVE: whole rows are weighed, so there are no bands
+    tested_with = frozenset({"window"})
+
+    def __init__(self, shape: Shape, width: int = 32):
+        super().__init__(shape)
+        if width < 1:
+            raise ConfigError(f"encoding.width={width} must be at least 1: the paper has 32.")
+        self.base = Kerple(shape)
+        self.inner = nn.ModuleList(nn.Linear(2 * shape.n_head, width) for _ in range(shape.n_layer))
+        self.outer = nn.ModuleList(nn.Linear(width, shape.n_head) for _ in range(shape.n_layer))
+
+    def profile(self, delta: Tensor, layer: int) -> Tensor:
+        return self.base.profile(delta, layer)
+
+    def weights(self, q_BHSD: Tensor, scores_BHSK: Tensor, bias_HSK: Tensor, seen_SK: Tensor, factor: Tensor | float, layer: int) -> Tensor:
+        inner, outer = self.inner[layer], self.outer[layer]
+        z_weight, b_weight = inner.weight.chunk(2, dim=1)
+        # The bias's half of the first layer is the same for the whole batch; heads stay in front, so nothing is transposed.
+        hidden = z_weight @ scores_BHSK.flatten(2) + (b_weight @ bias_HSK.flatten(1) + inner.bias[:, None])
+        extra = outer.weight @ F.leaky_relu(hidden) + outer.bias[:, None]
+        scores_BHSK = scores_BHSK * factor + bias_HSK + extra.unflatten(-1, seen_SK.shape)
+        return scores_BHSK.masked_fill(~seen_SK, -torch.inf).softmax(dim=-1)

@@ -1,0 +1,49 @@
+"""FIRE: the bias f_h(psi(i - j) / psi(max(L, i))), psi(x) = ln(1 + c x), f a learned MLP 1 -> 32 -> H with ReLU; c and L are learned.
+
+Li et al. 2023, arXiv 2310.04418. Beyond L tokens the farthest key always reads f at 1, so the method interpolates by itself; that
+makes the bias depend on i and not on i - j alone. No official code was found; other people's copies start at c = 0.1 and L = 512.
+L is length-matched here: train_len / 4, which is 512 at 2048 tokens. Deviations from the copies: c and L are exponentials of what
+is learned where they take absolute values, and psi(max(L, i)) is kept above 1e-6 where they add 1e-6, so that the farthest key reads
+exactly 1.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from posbench.errors import ConfigError
+from posbench.geometry import Shape, Trait
+from posbench.interfaces import Encoding
+
+
+class Fire(Encoding):
+    """A learned function of the relative distance. Raises ConfigError for a c, threshold or width that is not positive."""
+
+    traits = Trait.COORDINATE | Trait.UNBOUNDED
+
+    def __init__(self, shape: Shape, c: float = 0.1, threshold: float | None = None, width: int = 32, share_layers: bool = False):
+        super().__init__(shape)
+        threshold = max(1.0, shape.train_len / 4) if threshold is None else threshold
+        for name, value in (("c", c), ("threshold", threshold), ("width", width)):
+            if value <= 0:
+                raise ConfigError(f"encoding.{name}={value} must be above 0.")
+        n = 1 if share_layers else shape.n_layer
+        self.log_c = nn.Parameter(torch.full((n,), math.log(c)))
+        self.log_threshold = nn.Parameter(torch.full((n,), math.log(threshold)))
+        self.inner = nn.ModuleList(nn.Linear(1, width) for _ in range(n))
+        self.outer = nn.ModuleList(nn.Linear(width, shape.n_head) for _ in range(n))
+
+    def bias(self, q_pos_S: Tensor, k_pos_K: Tensor, layer: int) -> Tensor:
+        n = layer % len(self.inner)
+        share_SK = self.share(q_pos_S, k_pos_K, n)
+        # Hidden units first: the result is [H, S, K] without a transposition.
+        hidden_W = torch.relu(self.inner[n].weight * share_SK.flatten() + self.inner[n].bias[:, None])
+        return (self.outer[n].weight @ hidden_W + self.outer[n].bias[:, None]).unflatten(-1, share_SK.shape)
+
+    def share(self, q_pos_S: Tensor, k_pos_K: Tensor, n: int) -> Tensor:
+        """What f reads: [S, K], from 0 for the query itself to at most 1 for the first token."""
+        c, threshold = self.log_c[n].exp(), self.log_threshold[n].exp()
+        delta_SK = (q_pos_S[:, None] - k_pos_K).clamp(min=0).float()
+        whole_S = torch.log1p(c * torch.maximum(threshold, q_pos_S.float())).clamp(min=1e-6)
+        return torch.log1p(c * delta_SK) / whole_S[:, None]

@@ -1,0 +1,41 @@
+"""Stick-breaking attention: A_ij = sigmoid(z_ij) * product over j < t < i of (1 - sigmoid(z_it)): the nearest key takes its share first.
+
+Tan et al. 2024, arXiv 2410.17980. No softmax and no parameters: recency comes from the order of the keys. Rows sum to at most 1; the
+remainder is the product of all 1 - sigmoid(z_it). By default, as in the paper, a query does not see itself, so the first token
+gets nothing at all, and the remainder is dropped; `attend_self` starts the product at the query itself, and `remainder: self` gives
+what is left to the query's own value. In float32 and in logarithms, where a product over thousands of keys loses nothing.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from posbench.errors import ConfigError
+from posbench.geometry import Shape
+from posbench.interfaces import Encoding
+
+
+class StickBreaking(Encoding):
+    """Shares of a stick, broken from the query backwards. Raises ConfigError for an unknown remainder."""
+
+    tested_with = frozenset({"window"})
+    scalable = False
+
+    def __init__(self, shape: Shape, attend_self: bool = False, remainder: str = "drop"):
+        super().__init__(shape)
+        if remainder not in ("drop", "self"):
+            raise ConfigError(f"encoding.remainder={remainder} is unknown: choose drop or self.")
+        self.attend_self, self.remainder = attend_self, remainder
+
+    def weights(
+        self, q_BHSD: Tensor, scores_BHSK: Tensor, bias_HSK: Tensor | None, seen_SK: Tensor, factor: Tensor | float, layer: int
+    ) -> Tensor:
+        n_query, n_key = seen_SK.shape
+        own_SK = torch.ones_like(seen_SK).triu(n_key - n_query).tril(n_key - n_query)
+        taking_SK = seen_SK if self.attend_self else seen_SK & ~own_SK
+        kept_BHSK = F.logsigmoid(-scores_BHSK).masked_fill(~taking_SK, 0).flip(-1).cumsum(dim=-1).flip(-1)
+        left_BHSK = F.pad(kept_BHSK[..., 1:], (0, 1))
+        weights_BHSK = torch.exp(F.logsigmoid(scores_BHSK) + left_BHSK).masked_fill(~taking_SK, 0)
+        if self.remainder == "self":
+            weights_BHSK = weights_BHSK + own_SK * kept_BHSK[..., :1].exp()
+        return weights_BHSK

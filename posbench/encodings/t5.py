@@ -1,0 +1,57 @@
+"""T5 relative bias: z_ij + beta[h, bucket(i - j)], beta learned, one number per head and bucket of distances.
+
+Raffel et al. 2019, arXiv 1910.10683, causal form, with N = n_buckets and D = max_distance: distances below N/2 have a bucket each, then
+bucket(d) = N/2 + floor(ln(d / (N/2)) / ln(D / (N/2)) * (N - N/2)), at most N - 1. A fraction of a token counts as the whole one below.
+Bucket edges are solved in integers; T5's float32 logarithm may put a distance exactly on an edge one bucket too low (17, 27: d = 18).
+Deviations: content scores keep 1 / sqrt(head_dim), which T5 has not; D is length-matched, the paper's is 128.
+"""
+
+import bisect
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from posbench.errors import ConfigError
+from posbench.geometry import Shape, Trait
+from posbench.interfaces import Encoding
+
+
+def bucket_starts(n_buckets: int, max_distance: int) -> list[int]:
+    """The smallest distance of bucket 1, 2, ... (tokens, not falling)."""
+    exact = n_buckets // 2
+    wide = n_buckets - exact
+    starts = list(range(1, exact + 1))
+    for k in range(1, wide):
+        # ln(d / exact) / ln(max_distance / exact) * wide >= k, without logarithms.
+        bound = max_distance**k * exact ** (wide - k)
+        starts.append(bisect.bisect_left(range(max_distance + 1), bound, key=lambda d: d**wide))
+    return starts
+
+
+class T5(Encoding):
+    """Learned biases of distance buckets. Raises ConfigError for fewer than 2 buckets, or a max_distance within the exact ones."""
+
+    traits = Trait.COORDINATE | Trait.RELATIVE | Trait.UNBOUNDED
+    tested_with = frozenset({"window", "streaming", "lm_infinite"})
+
+    def __init__(
+        self, shape: Shape, n_buckets: int = 32, max_distance: int | None = None, share_layers: bool = True, init_std: float = 0.02
+    ):
+        super().__init__(shape)
+        if n_buckets < 2:
+            raise ConfigError(f"encoding.n_buckets={n_buckets} must be at least 2: T5 has 32.")
+        if max_distance is None:
+            max_distance = max(shape.train_len, n_buckets)
+        if max_distance <= n_buckets // 2:
+            raise ConfigError(
+                f"encoding.max_distance={max_distance} leaves no room beyond the {n_buckets // 2} exact buckets of "
+                f"encoding.n_buckets={n_buckets}: raise the first or lower the second."
+            )
+        start_N = torch.tensor(bucket_starts(n_buckets, max_distance), dtype=torch.float32)
+        self.register_buffer("start_N", start_N, persistent=False)
+        self.weight = nn.Parameter(torch.randn(1 if share_layers else shape.n_layer, n_buckets, shape.n_head) * init_std)
+
+    def profile(self, delta: Tensor, layer: int) -> Tensor:
+        bucket = torch.bucketize(delta, self.start_N, right=True)
+        return F.embedding(bucket, self.weight[layer % len(self.weight)]).movedim(-1, 0)
