@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow lint format sweep report bench clean
+.PHONY: help setup demo test test-slow lint format sweep report bench compat clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -57,8 +57,11 @@ sweep: setup ## any jobs: make sweep ARGS="encoding=rope,alibi extension=none,pi
 report: setup ## tables and figures from files: make report ARGS="experiment=demo"
 	@$(BIN)/python scripts/report.py $(ARGS)
 
-bench: setup ## time of each kernel and of training, as ratios within one run
+bench: $(VENV)/.installed-dev ## speed and memory of every method beside plain attention and transformers, as ratios within one run
 	@$(BIN)/python scripts/benchmark.py $(ARGS)
+
+compat: setup ## what goes with what; why: make compat ARGS=reasons
+	@$(BIN)/python scripts/compat.py $(ARGS)
 
 clean: ## remove the virtual environment and caches; results stay
 	rm -rf $(VENV) .pytest_cache .ruff_cache *.egg-info

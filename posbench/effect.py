@@ -41,7 +41,7 @@ def changes(encoding: Encoding, extension: Extension, length: int) -> bool:
     """Whether any layer, or what is added to the embeddings, differs from no extension."""
     if overrides(encoding, "embed"):
         added = [make_plan(encoding, one, length=length).embed() for one in (extension, None)]
-        if not torch.equal(*added):
+        if not equal(*added):
             return True
     return not all(_same_layer(changed, plain) for changed, plain in _pairs(encoding, extension, length))
 

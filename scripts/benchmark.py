@@ -1,85 +1,60 @@
-"""Time of each kernel beside plain attention, and of a training step, as ratios: python scripts/benchmark.py length=4096 repeats=5"""
+"""Speed and memory of every method beside plain attention and transformers, as ratios within one run.
+
+python scripts/benchmark.py                                     everything, into results/benchmark (table.md, benchmark.json, figure)
+python scripts/benchmark.py only=t5,fox lengths=64,1024 repeats=9
+"""
 
 from __future__ import annotations
 
-import statistics
 import sys
-import time
+from dataclasses import asdict
+from pathlib import Path
 
 import posbench  # noqa: F401  (before torch)
+from posbench.cli import CONFIGS
+from posbench.errors import ConfigError
+
+DEFAULTS = {"train_len": "64", "lengths": "64,128,256,512,1024,2048,4096,8192", "repeats": "5", "only": "", "out": "results/benchmark"}
 
 
-def median_seconds(call, repeats: int) -> float:
-    """Median of `repeats` timings after one that warms up."""
-    call()
-    timings = []
-    for _ in range(repeats):
-        began = time.perf_counter()
-        call()
-        timings.append(time.perf_counter() - began)
-    return statistics.median(timings)
+def main(arguments: list[str]) -> None:
+    """Measure, and write as the figures come."""
+    given = dict(argument.partition("=")[::2] for argument in arguments)
+    unknown = sorted(set(given) - set(DEFAULTS))
+    if unknown:
+        raise ConfigError(
+            f"{unknown[0]} is no option of the benchmark: choose from {', '.join(f'{key}={DEFAULTS[key]}' for key in DEFAULTS)}."
+        )
+    options = {**DEFAULTS, **given}
+    import platform
 
-
-def attention_ratios(length: int, repeats: int) -> None:
-    """Forward time of one attention layer for each extension, as a ratio to rope with extension=none."""
     import torch
 
-    from posbench import kernels
-    from posbench.encodings.alibi import Alibi
-    from posbench.encodings.rope import Rope
-    from posbench.geometry import Shape
-    from posbench.make import make
-    from posbench.plan import make_plan
+    from posbench.benchmark import evaluation, training
+    from posbench.benchmark_report import draw, markdown
+    from posbench.files import write_atomic, write_json
+    from posbench.provenance import commit
 
-    shape = Shape(128, 1, 4, 4, 64)
-    q, k, v = (torch.randn(1, 4, length, 32) for _ in range(3))
-    cases = [
-        (Rope(shape), "none", "NoExtension"),
-        (Rope(shape), "pi", "Pi"),
-        (Rope(shape), "ntk", "Ntk"),
-        (Alibi(shape), "none", "NoExtension"),
-    ]
-    cases += [(Rope(shape), "window", "Window"), (Rope(shape), "rerope", "Rerope"), (Rope(shape), "leaky_rerope", "LeakyRerope")]
-    base = None
-    with torch.inference_mode():
-        for encoding, name, cls in cases:
-            layer = make_plan(encoding, make({"_target_": f"posbench.extensions.{name}.{cls}"}), length=length).layers[0]
-            seconds = median_seconds(lambda layer=layer: kernels.attend(layer, q, k, v), repeats)
-            base = base or seconds
-            kernel = "fused" if layer.causal else "rows"
-            print(f"{type(encoding).__name__.lower():6} {name:13} {kernel:6} {seconds * 1e3:9.1f} ms {seconds / base:6.2f} x")
-
-
-def training_ratios(repeats: int) -> None:
-    """A training step of the default model and text shape for each encoding, as a ratio to rope."""
-    import torch
-
-    from posbench import optim
-    from posbench.build import make_model
-    from posbench.config import TrainConfig
-    from posbench.plan import make_plan
-
-    base = None
-    for name, cls in (("rope", "Rope"), ("alibi", "Alibi"), ("sinusoidal", "Sinusoidal"), ("learned", "Learned"), ("none", "NoEncoding")):
-        cfg = {"encoding": {"_target_": f"posbench.encodings.{name}.{cls}"}, "model": {"d_ff": 320}, "train": {}, "seed": 0}
-        model = make_model(cfg, 1024)
-        plan, optimizers = make_plan(model.encoding, length=64), optim.build(model, TrainConfig())
-        text_BT = torch.randint(0, 1024, (32, 64))
-
-        def step(model=model, plan=plan, optimizers=optimizers, text_BT=text_BT) -> None:
-            with torch.autocast("cpu", torch.bfloat16):
-                loss = model.loss(text_BT, text_BT, plan)
-            loss.backward()
-            for optimizer in optimizers:
-                optimizer.step()
-                optimizer.zero_grad(set_to_none=True)
-
-        seconds = median_seconds(step, repeats)
-        base = base or seconds
-        print(f"step   {name:20} {seconds * 1e3:9.1f} ms {seconds / base:6.2f} x   {2048 / seconds:,.0f} tokens/s")
+    out, only = Path(options["out"]), [name for name in options["only"].split(",") if name]
+    threads = f"{torch.get_num_threads()} threads, torch {torch.__version__}"
+    machine = f"{platform.machine()}, {threads}, commit {commit()}, {options['repeats']} rounds."
+    figures = []
+    train_len, repeats = int(options["train_len"]), int(options["repeats"])
+    passes = evaluation(CONFIGS, train_len, [int(length) for length in options["lengths"].split(",")], repeats, only)
+    for found in (training(CONFIGS, train_len, 4 * repeats, only), *passes):
+        for one in found:
+            ratio = one.note if one.ratio is None else f"{one.ratio:6.2f} x {one.seconds * 1e3:9.1f} ms {one.mib:8.0f} MiB"
+            print(f"{one.kind:10} {one.length:6} {one.case:32} {ratio}", flush=True)
+        figures += found
+        write_json(out / "benchmark.json", {"machine": machine, "figures": [asdict(one) for one in figures]})
+    write_atomic(out / "table.md", markdown(figures, machine))
+    for path in (out / "table.md", *draw(figures, out / "benchmark")):
+        print(path)
 
 
 if __name__ == "__main__":
-    options = dict(argument.split("=", 1) for argument in sys.argv[1:])
-    attention_ratios(int(options.get("length", 4096)), int(options.get("repeats", 5)))
-    training_ratios(int(options.get("repeats", 5)) * 4)
+    try:
+        main(sys.argv[1:])
+    except (ConfigError, ValueError) as error:
+        print(f"refused: {error}", file=sys.stderr)
+        sys.exit(2)
