@@ -10,12 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from posbench.errors import ConfigError
-from posbench.geometry import Shape
+from posbench.geometry import Shape, Trait
 from posbench.interfaces import Encoding
 
 
 class Cope(Encoding):
     """Contextual positions. Raises ConfigError for fewer than 2 positions."""
+
+    traits = Trait.CONTENT
 
     def __init__(self, shape: Shape, positions: int | None = 64, divide: bool = False):
         super().__init__(shape)
