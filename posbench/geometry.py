@@ -7,7 +7,7 @@ token lies (float64: PI's are fractions, and angles need every bit of them).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Flag, auto
 
 import torch
@@ -59,15 +59,29 @@ class Span:
 
 @dataclass(frozen=True)
 class Spectrum:
-    """Frequencies freq_F in radians per token (float64), with the base and the dimension they were made from."""
+    """Frequencies freq_F in radians per token (float64), with the base and the dimension they were made from.
+
+    Coordinates below `exact_first` turn by exact_F (as many frequencies) instead.
+    """
 
     freq_F: Tensor
     base: float
     rotary_dim: int
+    exact_first: int = 0
+    exact_F: Tensor | None = None
 
     def angles(self, pos_T: Tensor) -> Tensor:
         """The angle of each pair at each coordinate: [T, F], float64 on the CPU."""
-        return torch.outer(pos_T.cpu().double(), self.freq_F)
+        pos_T = pos_T.cpu().double()
+        angle_TF = torch.outer(pos_T, self.freq_F)
+        if self.exact_F is None:
+            return angle_TF
+        return torch.where((pos_T < self.exact_first)[:, None], torch.outer(pos_T, self.exact_F), angle_TF)
+
+    def changed(self, change: Callable[[Tensor], Tensor]) -> Spectrum:
+        """What an encoding does to frequencies after an extension, done to those of the exact coordinates too."""
+        exact_F = None if self.exact_F is None else change(self.exact_F)
+        return replace(self, freq_F=change(self.freq_F), exact_F=exact_F)
 
 
 def identity(index_T: Tensor) -> Tensor:

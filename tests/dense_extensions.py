@@ -1,1 +1,160 @@
-"""The oracle's formulas (see dense.py): extensions."""
+"""The oracle's formulas (see dense.py): extensions and scales."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from dense import COORDINATES, FREQUENCIES, SCALES, TEMPERATURE, by_distance, factor, grid
+from torch import Tensor
+
+Pairs = tuple[Tensor, Tensor, Tensor]
+
+
+def bases(base: float, s: float, dim: int, count: int) -> list[float]:
+    """NTK by the changed base; one pair has no slower one to stretch to."""
+    if dim > 2:
+        base = base * s ** (dim / (dim - 2))
+    return [base ** (-2 * c / dim) for c in range(count)]
+
+
+def dynamic_ntk(theta: list[float], base: float, dim: int, length: int, train_len: int) -> list[float]:
+    s = 2 * length / train_len - 1 if length > train_len else 1.0
+    return bases(base, s, dim, len(theta))
+
+
+def ntk_fixed(theta: list[float], base: float, dim: int, length: int, train_len: int) -> list[float]:
+    """A step of s^(2/dim) more for each pair, the first included."""
+    step = factor(length, train_len) ** (2 / dim)
+    return [speed / step ** (c + 1) for c, speed in enumerate(theta)]
+
+
+def ntk_mixed(theta: list[float], base: float, dim: int, length: int, train_len: int) -> list[float]:
+    a = math.log(factor(length, train_len)) / (dim / 2) ** 0.75
+    return [speed * math.exp(-a * (c + 1) ** 0.75) for c, speed in enumerate(theta)]
+
+
+def default_beta(theta: list[float], train_len: int) -> float:
+    turns = train_len / (2 * math.pi / max(theta))
+    return max(2.0, min(32.0, turns / 4))
+
+
+def ntk_by_parts(theta: list[float], base: float, dim: int, length: int, train_len: int, beta: float | None = None) -> list[float]:
+    """By wavelength: the number of waves that fit into the training length."""
+    beta, s, result = beta or default_beta(theta, train_len), factor(length, train_len), []
+    for speed in theta:
+        waves = train_len / (2 * math.pi / speed)
+        if waves < 1:
+            result.append(speed / s)
+        elif waves > beta:
+            result.append(speed)
+        else:
+            share = (waves - 1) / (beta - 1)
+            result.append((1 - share) * speed / s + share * speed)
+    return result
+
+
+def llama3(theta: list[float], base: float, dim: int, length: int, train_len: int) -> list[float]:
+    return ntk_by_parts(theta, base, dim, length, train_len, beta=4)
+
+
+def yarn(theta: list[float], base: float, dim: int, length: int, train_len: int) -> list[float]:
+    """By index: the (real) index c at which base^(-2c/dim) makes a number of turns, rounded outwards."""
+    s, beta = factor(length, train_len), default_beta(theta, train_len)
+    if s == 1:
+        return theta
+    low = max(0, math.floor(dim / 2 * math.log(train_len / beta / 2 / math.pi, base)))
+    high = min(dim - 1, math.ceil(dim / 2 * math.log(train_len / 2 / math.pi, base)))
+    ramp = [min(1.0, max(0.0, (c - low) / (high - low if high > low else 1e-3))) for c in range(len(theta))]
+    return [speed / s * r + speed * (1 - r) for speed, r in zip(theta, ramp, strict=True)]
+
+
+def abf(theta: list[float], base: float, dim: int, length: int, train_len: int) -> list[float]:
+    return [500000.0 ** (-2 * c / dim) for c in range(len(theta))]
+
+
+def self_extend(d: Tensor, length: int, train_len: int) -> Tensor:
+    """The group is found by trying: the first divisor of the window, else the first number, that leaves no untrained distance."""
+    i, j = grid(length)
+    w = max(1, train_len // 4)
+
+    def grouped(g: int) -> Tensor:
+        return torch.where(d < w, d, (i / g).floor() - (j / g).floor() + w - w // g)
+
+    enough = [g for g in range(1, length + 1) if float(grouped(g).max()) <= train_len - 1]
+    return grouped(next((g for g in enough if w % g == 0), enough[0]))
+
+
+def dca(d: Tensor, length: int, train_len: int) -> Tensor:
+    w = train_len // 16
+    size = 3 * train_len // 4 - w
+    i, j = grid(length)
+    apart = (i / size).floor() - (j / size).floor()
+    lower = torch.minimum(i % size + size, torch.full_like(i, size + w)) - j % size
+    return torch.where(apart == 0, d, torch.where(apart == 1, lower, size + w - j % size))
+
+
+def string(d: Tensor, length: int, train_len: int) -> Tensor:
+    shift = max(1, length // 3)
+    w = min(shift, max(1, train_len // 32))
+    return torch.where(d < shift, d, d - shift + w)
+
+
+def streaming(length: int, train_len: int) -> Pairs:
+    """A rolling cache, token by token: positions are places in it."""
+    place_q, place_k = torch.zeros(length, length).double(), torch.zeros(length, length).double()
+    visible = torch.zeros(length, length, dtype=torch.bool)
+    cache: list[int] = []
+    for i in range(length):
+        cache.append(i)
+        if len(cache) > train_len:
+            cache = cache[:4] + cache[5:]
+        for place, j in enumerate(cache):
+            place_q[i, j], place_k[i, j], visible[i, j] = len(cache) - 1, place, True
+    return place_q, place_k, visible
+
+
+def lm_infinite(length: int, train_len: int) -> Pairs:
+    i, j = grid(length)
+    visible = (j <= i) & ((i - j < train_len) | (j < 10))
+    return (i - j).clamp(max=train_len), torch.zeros_like(j), visible
+
+
+FREQUENCIES |= {
+    "dynamic_ntk": dynamic_ntk,
+    "ntk_fixed": ntk_fixed,
+    "ntk_mixed": ntk_mixed,
+    "ntk_by_parts": ntk_by_parts,
+    "yarn": yarn,
+    "llama3": llama3,
+    "abf": abf,
+    "longrope": yarn,
+    "compose": yarn,
+}
+COORDINATES |= {
+    "self_extend": by_distance(self_extend),
+    "dca": by_distance(dca),
+    "string": by_distance(string),
+    "streaming": streaming,
+    "lm_infinite": lm_infinite,
+    "compose": by_distance(dca),
+}
+TEMPERATURE |= {
+    "yarn": lambda length, train_len: (0.1 * math.log(factor(length, train_len)) + 1) ** 2,
+    "longrope": lambda length, train_len: math.log(max(length, train_len)) / math.log(train_len),
+    "compose": lambda length, train_len: (0.1 * math.log(factor(length, train_len)) + 1) ** 2,
+}
+
+
+def steps(keys: Tensor, train_len: int) -> Tensor:
+    """1 + 0.1 ln(1 + whole times that train_len fits)."""
+    return torch.tensor([1 + 0.1 * math.log(1 + int(n) // train_len) for n in keys]).double()
+
+
+SCALES |= {
+    "log_n_global": lambda n, length, train_len: torch.full_like(n, max(1.0, math.log(n.max()) / math.log(train_len))),
+    "yarn_temperature": lambda n, length, train_len: torch.full_like(n, (0.1 * math.log(factor(length, train_len)) + 1) ** 2),
+    "llama4": lambda n, length, train_len: steps(n, train_len),
+    "ministral": lambda n, length, train_len: steps(n - 1, train_len),
+    "ssmax": lambda n, length, train_len: n.log() * train_len / math.lgamma(train_len + 1),
+}

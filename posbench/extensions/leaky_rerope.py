@@ -15,7 +15,7 @@ class LeakyRerope(ScaledExtension):
     """Two bands: near as trained, far compressed. Raises ConfigError for k below 1."""
 
     needs = Trait.COORDINATE | Trait.RELATIVE
-    tested_with = frozenset({"rope"})
+    tested_with = frozenset({"rope", "p_rope", "pope", "fox"})
 
     def __init__(self, window: int | None = None, k: float | None = None, mode: str = "dynamic", target_len: int | None = None):
         super().__init__(mode, target_len)
@@ -25,14 +25,18 @@ class LeakyRerope(ScaledExtension):
 
     def bands(self, span: Span) -> tuple[Band, ...]:
         w = window_size(self.window, span.train_len // 2)
-        k = self.k
-        if k is None:
-            if w >= span.train_len - 1:
-                raise ConfigError(
-                    f"extension.window={w} leaves no trained distance below train_len={span.train_len} to compress into: "
-                    f"choose a window below {span.train_len - 1}, or give extension.k."
-                )
-            k = max(1.0, (span.target_len - 1 - w) / (span.train_len - 1 - w))
+        k = self.k or self._smallest_k(w, span)
         near = Band(first=lambda i: i - w + 1)
         far = Band(last=lambda i: i - w, q=lambda i: (i + w * (k - 1)) / k, k=lambda j: j / k)
         return near, far
+
+    def _smallest_k(self, w: int, span: Span) -> float:
+        farthest, trained = span.target_len - 1, span.train_len - 1
+        if farthest <= max(w, trained):
+            return 1.0
+        if w >= trained:
+            raise ConfigError(
+                f"extension.window={w} leaves no trained distance below train_len={span.train_len} to compress into: "
+                f"choose a window below {trained}, or give extension.k."
+            )
+        return (farthest - w) / (trained - w)

@@ -1,10 +1,13 @@
-"""NTK-aware scaling: theta'_c = theta_c s^(-2c / (d - 2)), the same as base' = base s^(d / (d - 2)), d the rotary dimension.
+"""NTK-aware scaling: theta'_c = theta_c s^(-c / (m - 1)), c = 0..m-1, the same as base' = base s^(m / (m - 1)), m = rotary_dim / 2 pairs.
 
 bloc97 2023 (forum post); formula as in Peng et al. 2023, arXiv 2309.00071. The fastest pair is unchanged, the slowest ends at theta / s.
 s = multiplier * target_len / train_len once that ratio exceeds 1, else 1: pairs that never made a full turn in training still
 meet unseen angles with multiplier 1, so the literature takes 1.5 to 4. `mode: dynamic` computes s anew for each length
 (dynamic NTK with factor f = 1 of the common implementations), `mode: fixed` is the original post.
+Deviation: the formula divides by zero for a lone pair; as the fastest one it stays as it is.
 """
+
+from dataclasses import replace
 
 import torch
 
@@ -13,11 +16,21 @@ from posbench.geometry import Span, Spectrum, Trait
 from posbench.interfaces import ScaledExtension
 
 
+def slowed(spectrum: Spectrum, scale: float) -> Spectrum:
+    """The spectrum with its slowest pair `scale` times slower, its fastest as it was, and a geometric progression between."""
+    pairs = len(spectrum.freq_F)
+    if pairs < 2:
+        return spectrum
+    pair_F = torch.arange(pairs, dtype=torch.float64)
+    freq_F = spectrum.freq_F * scale ** (-pair_F / (pairs - 1))
+    return replace(spectrum, freq_F=freq_F, base=spectrum.base * scale ** (pairs / (pairs - 1)))
+
+
 class Ntk(ScaledExtension):
     """A larger base. Raises ConfigError for a multiplier below 1."""
 
     needs = Trait.SPECTRUM
-    tested_with = frozenset({"rope"})
+    tested_with = frozenset({"rope", "p_rope", "sinusoidal", "fox"})
 
     def __init__(self, multiplier: float = 1.0, mode: str = "dynamic", target_len: int | None = None):
         super().__init__(mode, target_len)
@@ -26,10 +39,4 @@ class Ntk(ScaledExtension):
         self.multiplier = multiplier
 
     def spectrum(self, spectrum: Spectrum, span: Span) -> Spectrum:
-        if span.factor == 1:
-            return spectrum
-        scale = self.multiplier * span.factor
-        pair_F = torch.arange(len(spectrum.freq_F), dtype=torch.float64)
-        freq_F = spectrum.freq_F * scale ** (-2 * pair_F / (spectrum.rotary_dim - 2))
-        base = spectrum.base * scale ** (spectrum.rotary_dim / (spectrum.rotary_dim - 2))
-        return Spectrum(freq_F, base, spectrum.rotary_dim)
+        return spectrum if span.factor == 1 else slowed(spectrum, self.multiplier * span.factor)

@@ -12,7 +12,7 @@ class Pi(ScaledExtension):
     """Every coordinate divided by the factor."""
 
     needs = Trait.COORDINATE
-    tested_with = frozenset({"rope"})
+    tested_with = frozenset({"rope", "p_rope", "learned", "sinusoidal", "alibi", "xpos", "fope", "pope", "fox"})
 
     def bands(self, span: Span) -> tuple[Band, ...]:
         def shrink(index_T):

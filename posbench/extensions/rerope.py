@@ -15,7 +15,7 @@ class Rerope(Extension):
     """Two bands: near as trained, far at one constant distance."""
 
     needs = Trait.COORDINATE | Trait.RELATIVE
-    tested_with = frozenset({"rope"})
+    tested_with = frozenset({"rope", "p_rope", "pope", "fox"})
 
     def __init__(self, window: int | None = None):
         self.window = window

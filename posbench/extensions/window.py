@@ -11,7 +11,9 @@ from posbench.interfaces import Extension, window_size
 class Window(Extension):
     """One band with a moving start."""
 
-    tested_with = frozenset({"rope", "none"})
+    tested_with = frozenset(
+        {"rope", "p_rope", "none", "alibi", "xpos", "fope", "pope", "fox", "t5", "kerple", "sandwich", "stick_breaking", "dape"}
+    )
 
     def __init__(self, window: int | None = None):
         self.window = window

@@ -1,21 +1,27 @@
-"""log-n: the logits of the query that sees n keys are multiplied by max(1, ln n / ln train_len).
+"""log-n: the logits of the query that sees n keys are multiplied by ln n / ln train_len, at evaluation by no less than 1.
 
 Su 2021 (kexue.fm/archives/8823), per query and clamped as in bojone/rerope and Qwen's use_logn_attn: inside the training length
-nothing changes. It multiplies the content score q.k alone, not a distance bias.
+nothing changes. `clamp: false` is the post's own form, for a model trained with it: below train_len it is smaller than 1, and 0 for the
+first query, which has one key and needs none. It multiplies the content score q.k alone, not a distance bias.
 """
 
 import math
 
 from torch import Tensor
 
-from posbench.geometry import Span
+from posbench.geometry import Shape, Span
 from posbench.interfaces import ScaleAttention
 
 
 class LogN(ScaleAttention):
     """Sharper attention for queries that see more keys than any did in training."""
 
-    tested_with = frozenset({"rope", "none"})
+    tested_with = frozenset({"rope", "p_rope", "none", "learned", "sinusoidal", "xpos", "fope", "pope", "hybrid", "randomized"})
+
+    def __init__(self, shape: Shape, clamp: bool = True):
+        super().__init__(shape)
+        self.clamp = clamp
 
     def forward(self, n_T: Tensor, span: Span, layer: int) -> Tensor:
-        return (n_T.log() / math.log(max(2, span.train_len))).clamp(min=1.0)
+        factor_T = n_T.log() / math.log(max(2, span.train_len))
+        return factor_T.clamp(min=1.0) if self.clamp else factor_T

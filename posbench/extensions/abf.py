@@ -1,0 +1,31 @@
+"""ABF: the base of the frequencies is replaced by a larger constant, theta'_c = base'^(-c / m), c = 0..m-1, m pairs.
+
+Xiong et al. 2023, arXiv 2309.16039 (Llama 2 Long): 10000 to 500000, followed by training at the new length. Used on a trained
+model as it is, it is NTK-aware scaling by s = (base' / base)^((m - 1) / m) (44 for 32 pairs), at every length: texts within
+train_len change too. The base replaced is the spectrum's own: for p_rope, that of the grid on which its active pairs lie.
+"""
+
+from dataclasses import replace
+
+import torch
+
+from posbench.errors import ConfigError
+from posbench.geometry import Span, Spectrum, Trait
+from posbench.interfaces import Extension
+
+
+class Abf(Extension):
+    """Another base. Raises ConfigError for a base of 1 or less."""
+
+    needs = Trait.SPECTRUM
+    tested_with = frozenset({"rope", "p_rope", "sinusoidal", "fox"})
+
+    def __init__(self, base: float = 500000.0):
+        if base <= 1:
+            raise ConfigError(f"extension.base={base} must be above 1: 500000 is usual.")
+        self.base = base
+
+    def spectrum(self, spectrum: Spectrum, span: Span) -> Spectrum:
+        pairs = len(spectrum.freq_F)
+        slower_F = (self.base / spectrum.base) ** (-torch.arange(pairs, dtype=torch.float64) / max(1, pairs))
+        return replace(spectrum, freq_F=spectrum.freq_F * slower_F, base=self.base)

@@ -1,0 +1,47 @@
+"""Dual chunk attention: in chunks of S tokens, key j lies at j mod S, query i at i mod S for its own chunk, at most at c = S + w beyond it.
+
+An et al. 2024, arXiv 2402.17463 (HKUNLP/ChunkLlama). Three bands: keys of the query's own chunk (query at i mod S), of the chunk
+before (min(i mod S + S, c)) and of older ones (c). Distances are exact within a chunk and within w tokens across a boundary, and
+never above c. Up to S tokens nothing changes. Defaults are the authors': c = 3/4 train_len, w = train_len / 16. The reference
+adds exponentials of three partial softmaxes, which can overflow; here one softmax covers all bands.
+"""
+
+import torch
+from torch import Tensor
+
+from posbench.errors import ConfigError
+from posbench.geometry import Band, Span, Trait
+from posbench.interfaces import Extension
+
+
+class Dca(Extension):
+    """Three bands by chunk. Raises ConfigError unless 0 <= local <= chunk and chunk >= 1."""
+
+    needs = Trait.COORDINATE | Trait.RELATIVE
+    tested_with = frozenset({"rope", "p_rope", "pope", "fox"})
+
+    def __init__(self, chunk: int | None = None, local: int | None = None):
+        if (chunk is not None and chunk < 1) or not 0 <= (local or 0) <= (chunk or local or 0):
+            raise ConfigError(f"extension.chunk={chunk} and extension.local={local} must be tokens, 1 <= chunk and 0 <= local <= chunk.")
+        self.chunk, self.local = chunk, local
+
+    def bands(self, span: Span) -> tuple[Band, ...]:
+        w = span.train_len // 16 if self.local is None else self.local
+        size = self.chunk or max(1, 3 * span.train_len // 4 - w)
+        cap = size + min(w, size)
+
+        def inside(pos_T: Tensor) -> Tensor:
+            return pos_T % size
+
+        def chunk_start(index_T: Tensor) -> Tensor:
+            return index_T - index_T % size
+
+        own = Band(first=chunk_start, q=inside, k=inside)
+        before = Band(
+            first=lambda i: chunk_start(i) - size,
+            last=lambda i: chunk_start(i) - 1,
+            q=lambda i: (inside(i) + size).clamp(max=cap),
+            k=inside,
+        )
+        older = Band(last=lambda i: chunk_start(i) - size - 1, q=lambda i: torch.full_like(i, cap), k=inside)
+        return own, before, older

@@ -1,0 +1,31 @@
+"""LM-Infinite: a query sees the last w keys, itself included, and the first n_global keys, all of these at the one distance w.
+
+Han et al. 2023, arXiv 2308.16137 (Glaciohound/LM-Infinite): n_global = 10 to 100, w = train_len. Near band (i - j < w): query i,
+key j. Global band (j < n_global, i - j >= w): query at w, key at 0. Up to train_len tokens nothing changes. As in the code the
+cap is w itself, one beyond the largest trained distance.
+Left out: the optional retrieval of top-k keys from the middle.
+"""
+
+import torch
+
+from posbench.errors import ConfigError
+from posbench.geometry import Band, Span, Trait
+from posbench.interfaces import Extension, window_size
+
+
+class LmInfinite(Extension):
+    """Two bands: a window and the start of the text. Raises ConfigError for less than one global key."""
+
+    needs = Trait.COORDINATE | Trait.RELATIVE
+    tested_with = frozenset({"rope", "p_rope", "pope", "alibi", "kerple", "sandwich", "t5", "none"})
+
+    def __init__(self, n_global: int = 10, window: int | None = None):
+        if n_global < 1:
+            raise ConfigError(f"extension.n_global={n_global} must be at least 1 token; without global keys choose extension=window.")
+        self.n_global, self.window = n_global, window
+
+    def bands(self, span: Span) -> tuple[Band, ...]:
+        w = window_size(self.window, span.train_len)
+        near = Band(first=lambda i: i - w + 1)
+        far = Band(last=lambda i: (i - w).clamp(max=self.n_global - 1), q=lambda i: torch.full_like(i, w), k=torch.zeros_like)
+        return near, far

@@ -1,0 +1,68 @@
+"""LongRoPE: theta'_c = theta_c / nu_c, one factor for each pair; the first `exact_first` positions keep their trained angles.
+
+Ding et al. 2024, arXiv 2402.13753 (microsoft/LongRoPE); LongRoPE2, arXiv 2502.20082. The factors come from a search on held-out
+text at the target length; `factors: null` is where that search starts, YaRN's own (see ntk_by_parts, ramp index). As in
+transformers, `factors` hold beyond train_len, `short_factors` up to it (null: no change in mode dynamic, `factors` in mode
+fixed).
+Temperature: cos and sin times sqrt(1 + ln s / ln train_len), that is logits times ln(s train_len) / ln train_len, s = target_len
+/ train_len; in mode dynamic the same as scale_attention=log_n_global.
+"""
+
+import math
+from dataclasses import replace
+
+import torch
+
+from posbench.errors import ConfigError
+from posbench.extensions.ntk_by_parts import NtkByParts
+from posbench.geometry import Span, Spectrum, Trait
+from posbench.interfaces import ScaledExtension
+
+
+class Longrope(ScaledExtension):
+    """A factor for each pair. Raises ConfigError for factors that are not above 0, or not one for each pair of the encoding."""
+
+    needs = Trait.SPECTRUM
+    tested_with = frozenset({"rope", "p_rope", "fope", "fox"})
+
+    def __init__(
+        self,
+        factors: list[float] | None = None,
+        short_factors: list[float] | None = None,
+        exact_first: int = 0,
+        temperature: bool = True,
+        mode: str = "dynamic",
+        target_len: int | None = None,
+    ):
+        super().__init__(mode, target_len)
+        for name, values in (("factors", factors), ("short_factors", short_factors)):
+            if values is not None and min(values, default=0) <= 0:
+                raise ConfigError(
+                    f"extension.{name}={values} must be factors above 0, one for each pair of channels; 1 leaves a pair as it is."
+                )
+        if exact_first < 0:
+            raise ConfigError(f"extension.exact_first={exact_first} must be at least 0 positions.")
+        self.factors, self.short_factors = factors, short_factors
+        self.exact_first, self.sharper = exact_first, temperature
+
+    def spectrum(self, spectrum: Spectrum, span: Span) -> Spectrum:
+        factors, short = self.factors, self.short_factors is not None and span.length <= span.train_len
+        if short:
+            factors = self.short_factors
+        elif span.factor == 1:
+            return spectrum
+        if factors is None:
+            freq_F = NtkByParts(ramp="index").spectrum(spectrum, span).freq_F
+        elif len(factors) == len(spectrum.freq_F):
+            freq_F = spectrum.freq_F / torch.tensor(factors, dtype=torch.float64)
+        else:
+            name = "short_factors" if short else "factors"
+            raise ConfigError(
+                f"extension.{name} holds {len(factors)} numbers, but the encoding turns {len(spectrum.freq_F)} pairs: give one for each."
+            )
+        if not self.exact_first:
+            return replace(spectrum, freq_F=freq_F)
+        return replace(spectrum, freq_F=freq_F, exact_first=self.exact_first, exact_F=spectrum.freq_F)
+
+    def temperature(self, span: Span) -> float:
+        return 1 + math.log(span.factor) / math.log(max(2, span.train_len)) if self.sharper else 1.0

@@ -1,0 +1,67 @@
+"""NTK-by-parts: theta' = g theta + (1 - g) theta / s, s = target_len / train_len once that exceeds 1; g falls from 1 (kept) to 0 (divided).
+
+Peng et al. 2023, arXiv 2309.00071. rho_c = train_len theta_c / 2 pi are the turns of pair c in training. `ramp: turns` is the
+paper: g = (rho - alpha) / (beta - alpha), cut to 0..1. `ramp: index` is the code people run (jquesnelle/yarn, transformers): g
+falls linearly in the pair's index c from x(beta) to x(alpha), x(rho) = m ln(train_len / 2 pi rho) / ln base, m pairs, rounded
+outwards (`truncate`; gpt-oss does not) and cut to 0..2m - 1; it keeps up to 2.6 times faster pairs in the middle, and always the
+first pair.
+The published alpha = 1, beta = 32 suit train_len >= 4096: 32 turns is more than any pair makes in 200 tokens. So beta = null is a
+quarter of the fastest pair's turns, at most 32 and at least alpha + 1.
+"""
+
+import math
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from posbench.errors import ConfigError
+from posbench.geometry import Span, Spectrum, Trait
+from posbench.interfaces import ScaledExtension
+
+PUBLISHED = 32.0
+
+
+class NtkByParts(ScaledExtension):
+    """Fast pairs as trained, slow ones divided. Raises ConfigError for bounds that are not 0 < alpha < beta, and for an unknown ramp."""
+
+    needs = Trait.SPECTRUM
+    tested_with = frozenset({"rope", "p_rope", "fope", "fox"})
+
+    def __init__(
+        self,
+        alpha: float = 1.0,
+        beta: float | None = None,
+        ramp: str = "turns",
+        truncate: bool = True,
+        mode: str = "dynamic",
+        target_len: int | None = None,
+    ):
+        super().__init__(mode, target_len)
+        if alpha <= 0 or (beta is not None and beta <= alpha):
+            raise ConfigError(
+                f"extension.alpha={alpha} and extension.beta={beta} must be turns in training, 0 < alpha < beta: 1 and 32 are usual."
+            )
+        if ramp not in ("index", "turns"):
+            raise ConfigError(f"extension.ramp={ramp} is unknown: choose index or turns.")
+        self.alpha, self.beta, self.ramp, self.truncate = alpha, beta, ramp, truncate
+
+    def spectrum(self, spectrum: Spectrum, span: Span) -> Spectrum:
+        if span.factor == 1 or not len(spectrum.freq_F):
+            return spectrum
+        kept_F = self._kept(spectrum, span.train_len)
+        return replace(spectrum, freq_F=spectrum.freq_F * (kept_F + (1 - kept_F) / span.factor))
+
+    def _kept(self, spectrum: Spectrum, train_len: int) -> Tensor:
+        turns_F = train_len * spectrum.freq_F / (2 * math.pi)
+        beta = self.beta or max(self.alpha + 1, min(PUBLISHED, float(turns_F.max()) / 4))
+        if self.ramp == "turns":
+            return ((turns_F - self.alpha) / (beta - self.alpha)).clamp(0, 1)
+        pairs = len(turns_F)
+        low, high = (pairs * math.log(train_len / (2 * math.pi * turns)) / math.log(spectrum.base) for turns in (beta, self.alpha))
+        if self.truncate:
+            low, high = math.floor(low), math.ceil(high)
+        low, high = max(low, 0), min(high, 2 * pairs - 1)
+        # A shared edge, or bounds beyond the first pair: a step.
+        high = max(high, low + 1e-3)
+        return 1 - ((torch.arange(pairs, dtype=torch.float64) - low) / (high - low)).clamp(0, 1)

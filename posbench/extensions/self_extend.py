@@ -1,0 +1,53 @@
+"""Self-Extend: distances are exact below W; beyond, positions count in groups of G, floor(i/G) - floor(j/G) + W - floor(W/G).
+
+Jin et al. 2024, arXiv 2401.01325 (datamllab/LongLM). Near band: query i, key j. Far band (i - j >= W): query at floor(i/G) + W -
+floor(W/G), key at floor(j/G). G = 1 is no change. The authors take W = 512 to 1536 of 4096 and G = 2 to 64; distances stay
+trained up to (train_len - W) G + W tokens. Defaults: W = train_len / 4, and the smallest G with which target_len stays within
+trained distances, as a divisor of the default W if there is one (then distances never step back at W).
+Deviations: the authors' slow path divides without floor, which is leaky_rerope; they drop the shift for texts shorter than W,
+which sees no far key anyway; log-n is a separate switch (see rerope).
+"""
+
+import torch
+from torch import Tensor
+
+from posbench.errors import ConfigError
+from posbench.geometry import Band, Span, Trait
+from posbench.interfaces import ScaledExtension, window_size
+
+
+class SelfExtend(ScaledExtension):
+    """Two bands: near as trained, far by groups. Raises ConfigError for a group below 1, and where no group is enough."""
+
+    needs = Trait.COORDINATE | Trait.RELATIVE
+    tested_with = frozenset({"rope", "p_rope", "pope", "fox"})
+
+    def __init__(self, window: int | None = None, group: int | None = None, mode: str = "dynamic", target_len: int | None = None):
+        super().__init__(mode, target_len)
+        if group is not None and group < 1:
+            raise ConfigError(f"extension.group={group} must be at least 1 token.")
+        self.window, self.group = window, group
+
+    def bands(self, span: Span) -> tuple[Band, ...]:
+        w = window_size(self.window, span.train_len // 4)
+        group = self.group or self._smallest_group(w, span)
+
+        def floor(pos_T: Tensor) -> Tensor:
+            return torch.div(pos_T, group, rounding_mode="floor")
+
+        near = Band(first=lambda i: i - w + 1)
+        far = Band(last=lambda i: i - w, q=lambda i: floor(i) + (w - w // group), k=floor)
+        return near, far
+
+    def _smallest_group(self, w: int, span: Span) -> int:
+        farthest = span.target_len - 1
+        if farthest < w:
+            return 1
+        enough = (g for g in range(1, farthest + 2) if farthest // g - w // g <= span.train_len - 1 - w)
+        smallest = next(enough, None)
+        if smallest is None:
+            raise ConfigError(
+                f"extension.window={w} leaves no trained distance below train_len={span.train_len} to compress into: "
+                f"choose a window below {span.train_len}, or give extension.group."
+            )
+        return next((g for g in (smallest, *enough) if w % g == 0), smallest) if self.window is None else smallest

@@ -1,0 +1,30 @@
+"""StreamingLLM: a query sees itself, the R keys before it and the first S keys (sinks), at their places in a rolling cache.
+
+Xiao et al. 2023, arXiv 2309.17453 (mit-han-lab/streaming-llm), S = 4. Key j is visible if i - j <= R or j < S; recent keys at
+distance i - j, sinks at min(i, S + R) - j: they lie right before the recent keys, as in a cache that drops what is between. Up to
+S + R + 1 tokens nothing changes.
+Default R = train_len - S - 1, so that no distance is untrained. Memory does not reach further than R; sinks keep the softmax as
+it was trained.
+"""
+
+from posbench.errors import ConfigError
+from posbench.geometry import Band, Span, Trait
+from posbench.interfaces import Extension, window_size
+
+
+class Streaming(Extension):
+    """Two bands: recent keys and sinks. Raises ConfigError for less than one sink."""
+
+    needs = Trait.COORDINATE | Trait.RELATIVE
+    tested_with = frozenset({"rope", "p_rope", "pope", "alibi", "kerple", "sandwich", "t5", "none"})
+
+    def __init__(self, sinks: int = 4, window: int | None = None):
+        if sinks < 1:
+            raise ConfigError(f"extension.sinks={sinks} must be at least 1 token; without sinks choose extension=window.")
+        self.sinks, self.window = sinks, window
+
+    def bands(self, span: Span) -> tuple[Band, ...]:
+        r = window_size(self.window, span.train_len - self.sinks - 1)
+        recent = Band(first=lambda i: i - r)
+        sinks = Band(last=lambda i: (i - r - 1).clamp(max=self.sinks - 1), q=lambda i: i.clamp(max=self.sinks + r))
+        return recent, sinks

@@ -1,0 +1,33 @@
+"""STRING: distances are exact below D and shifted beyond it, i - j - D + w, so that far keys come at distances trained often.
+
+An et al. 2024, arXiv 2410.18745 (HKUNLP/STRING): D = a third of the text (0.25 to 0.4), w = 128 of 131072. Near band: query i,
+key j. Shifted band (i - j >= D): query at i - D + w, key j. It is made for texts up to train_len, which it changes; distances
+stay trained up to train_len + D - w tokens, with D at most train_len. Defaults: D = target_len / 3, w = train_len / 32 (more than
+the published share: 1/1024 of a short text is no token), and w never above D, where nothing changes. A query below D has no far
+key; the coordinate it would have may be negative.
+Deviation: the authors' code counts the key at distance D in both bands; here it is a far key alone.
+"""
+
+from posbench.errors import ConfigError
+from posbench.geometry import Band, Span, Trait
+from posbench.interfaces import ScaledExtension, window_size
+
+
+class String(ScaledExtension):
+    """Two bands: near as trained, far shifted nearer. Raises ConfigError for a shift below 1."""
+
+    needs = Trait.COORDINATE | Trait.RELATIVE
+    tested_with = frozenset({"rope", "p_rope", "pope", "fox"})
+
+    def __init__(self, shift: int | None = None, window: int | None = None, mode: str = "dynamic", target_len: int | None = None):
+        super().__init__(mode, target_len)
+        if shift is not None and shift < 1:
+            raise ConfigError(f"extension.shift={shift} must be at least 1 token.")
+        self.shift, self.window = shift, window
+
+    def bands(self, span: Span) -> tuple[Band, ...]:
+        from_ = self.shift or max(1, span.target_len // 3)
+        nearer = from_ - min(from_, window_size(self.window, span.train_len // 32))
+        near = Band(first=lambda i: i - from_ + 1)
+        far = Band(last=lambda i: i - from_, q=lambda i: i - nearer)
+        return near, far

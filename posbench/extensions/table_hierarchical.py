@@ -1,0 +1,39 @@
+"""Hierarchical decomposition of a learned table: row a n + b of n^2 is alpha u_a + (1 - alpha) u_b, u_a = (p_a - alpha p_0) / (1 - alpha).
+
+Su 2020 (kexue.fm/archives/7947), alpha = 0.4; p_0 .. p_(n-1) is the trained table. The first n rows are p itself. With alpha =
+1/2 the rows of (a, b) and (b, a) would be one.
+"""
+
+import torch
+from torch import Tensor
+
+from posbench.errors import ConfigError
+from posbench.geometry import Span, Trait
+from posbench.interfaces import Extension
+
+
+class TableHierarchical(Extension):
+    """A table of up to n^2 rows. Raises ConfigError for an alpha outside 0..1 or of 1/2, and for texts beyond n^2 tokens."""
+
+    needs = Trait.TABLE
+    tested_with = frozenset({"learned"})
+
+    def __init__(self, alpha: float = 0.4):
+        if not 0 < alpha < 1 or alpha == 0.5:
+            raise ConfigError(
+                f"extension.alpha={alpha} must lie between 0 and 1 and not be 0.5, where two positions share a row: 0.4 is usual."
+            )
+        self.alpha = alpha
+
+    def rows(self, rows_NC: Tensor, span: Span) -> Tensor:
+        n = len(rows_NC)
+        if span.length <= n:
+            return rows_NC
+        if span.length > n * n:
+            raise ConfigError(
+                f"extension=table_hierarchical makes {n * n} rows of {n} and length={span.length} was asked: stay within {n * n}."
+            )
+        index_T = torch.arange(span.length, device=rows_NC.device)
+        parts_NC = (rows_NC - self.alpha * rows_NC[0]) / (1 - self.alpha)
+        longer_NC = self.alpha * parts_NC[index_T // n] + (1 - self.alpha) * parts_NC[index_T % n]
+        return torch.cat((rows_NC, longer_NC[n:]))

@@ -1,0 +1,26 @@
+"""A learned table stretched linearly, ends on ends: coordinate t becomes t (train_len - 1) / (target_len - 1), beyond train_len alone.
+
+Linear interpolation of position embeddings, as common for vision transformers and longer BERTs. Unlike pi (t / s), whose last
+coordinates lie beyond the last row, the last token reads exactly the last row.
+"""
+
+from torch import Tensor
+
+from posbench.geometry import Band, Span, Trait
+from posbench.interfaces import ScaledExtension
+
+
+class TableLinear(ScaledExtension):
+    """Every coordinate moved onto the table."""
+
+    needs = Trait.COORDINATE | Trait.TABLE
+    tested_with = frozenset({"learned"})
+
+    def bands(self, span: Span) -> tuple[Band, ...]:
+        if span.factor == 1:
+            return (Band(),)
+
+        def shrink(pos_T: Tensor) -> Tensor:
+            return pos_T * ((span.train_len - 1) / (span.target_len - 1))
+
+        return (Band(q=shrink, k=shrink),)

@@ -1,0 +1,31 @@
+"""YaRN: NTK-by-parts (see ntk_by_parts) and a temperature: logits times (0.1 ln s + 1)^2, s = target_len / train_len once that exceeds 1.
+
+Peng et al. 2023, arXiv 2309.00071. Paper and code differ in the ramp: `ramp: index` is what shipped models run (the default
+here), `ramp: turns` the paper's. The code multiplies cos and sin by 0.1 ln s + 1, which is the square on the logits; where only
+some channels turn (partial RoPE) that reaches those alone, and here all. `temperature: false` leaves it to scale_attention.
+"""
+
+import math
+
+from posbench.extensions.ntk_by_parts import NtkByParts
+from posbench.geometry import Span
+
+
+class Yarn(NtkByParts):
+    """By parts, and sharper."""
+
+    def __init__(
+        self,
+        alpha: float = 1.0,
+        beta: float | None = None,
+        ramp: str = "index",
+        truncate: bool = True,
+        temperature: bool = True,
+        mode: str = "dynamic",
+        target_len: int | None = None,
+    ):
+        super().__init__(alpha, beta, ramp, truncate, mode, target_len)
+        self.sharper = temperature
+
+    def temperature(self, span: Span) -> float:
+        return (0.1 * math.log(span.factor) + 1) ** 2 if self.sharper else 1.0

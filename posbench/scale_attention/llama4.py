@@ -1,0 +1,26 @@
+"""Llama 4's temperature: the logits of the query that sees n keys are multiplied by 1 + beta ln(1 + floor(n / floor_scale)).
+
+Meta 2025 (Llama 4; transformers models/llama4), beta = 0.1 and floor_scale = 8192, on its layers without positions; after Nakanishi 2025,
+arXiv 2501.19399. Default floor_scale = train_len: the factor is 1 for all but the last query of training, and grows beyond.
+"""
+
+from torch import Tensor
+
+from posbench.errors import ConfigError
+from posbench.geometry import Shape, Span
+from posbench.interfaces import ScaleAttention
+
+
+class Llama4(ScaleAttention):
+    """A factor that grows by steps of floor_scale keys. Raises ConfigError for a floor_scale below 1."""
+
+    tested_with = frozenset({"none", "hybrid"})
+
+    def __init__(self, shape: Shape, beta: float = 0.1, floor_scale: int | None = None):
+        super().__init__(shape)
+        if floor_scale is not None and floor_scale < 1:
+            raise ConfigError(f"scale_attention.floor_scale={floor_scale} must be at least 1 key: 8192 is published.")
+        self.beta, self.floor_scale = beta, floor_scale
+
+    def forward(self, n_T: Tensor, span: Span, layer: int) -> Tensor:
+        return 1 + self.beta * (n_T / (self.floor_scale or span.train_len)).floor().log1p()

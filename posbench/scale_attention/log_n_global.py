@@ -1,0 +1,24 @@
+"""Global log-n: all logits of a text are multiplied by max(1, ln N / ln train_len), N the keys its last query sees.
+
+log-n (Su 2021, kexue.fm/archives/8823; see log_n) with one factor for the whole text, as in the temperature of LongRoPE (arXiv
+2402.13753), which it equals where all keys are visible. Queries early in a long text differ from those of a short one; log_n
+keeps them equal.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from posbench.geometry import Span
+from posbench.interfaces import ScaleAttention
+
+
+class LogNGlobal(ScaleAttention):
+    """Sharper attention for every query of a long text."""
+
+    tested_with = frozenset({"rope", "p_rope", "none", "learned", "sinusoidal", "xpos", "fope", "pope", "hybrid", "randomized"})
+
+    def forward(self, n_T: Tensor, span: Span, layer: int) -> Tensor:
+        factor = float(n_T.max().log()) / math.log(max(2, span.train_len))
+        return torch.full_like(n_T, max(1.0, factor))

@@ -1,0 +1,29 @@
+"""Scale-invariant attention: the content score z at distance d becomes a z + m, a = sqrt(1 + 2 ln(1 + d / tau)), m = -2 ln(1 + d / tau).
+
+Anson et al. 2025, arXiv 2505.17083, tau = 10. For Gaussian scores every decade of distance then has the same total weight, and
+attention within it the same sparsity, at all lengths. d counts tokens, whatever an extension does to coordinates. m is a bias
+much like ALiBi's, so the paper trains with it (train.scale_attention) and with p-RoPE; at evaluation alone it changes short texts
+too.
+"""
+
+from torch import Tensor
+
+from posbench.errors import ConfigError
+from posbench.geometry import Shape
+from posbench.interfaces import ScaleAttention
+
+
+class ScaleInvariant(ScaleAttention):
+    """Factor and addend by distance. Raises ConfigError for a tau of 0 or less."""
+
+    tested_with = frozenset({"rope", "p_rope"})
+
+    def __init__(self, shape: Shape, tau: float = 10.0):
+        super().__init__(shape)
+        if tau <= 0:
+            raise ConfigError(f"scale_attention.tau={tau} must be above 0 tokens: 10 is published.")
+        self.tau = tau
+
+    def distance(self, delta_K: Tensor) -> tuple[Tensor, Tensor]:
+        grown_K = 2 * (delta_K / self.tau).log1p()
+        return (1 + grown_K).sqrt(), -grown_K
