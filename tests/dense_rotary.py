@@ -1,1 +1,117 @@
-"""The oracle's formulas (see dense.py): rotary."""
+"""The oracle's formulas (see dense.py): rotary, gated, wrapped and hybrid encodings at the defaults of their yamls."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+from dense import ENCODINGS, Case, factor, grid, plain, turned
+from torch import Tensor
+
+
+def grid_of(dim: int, base: float = 10000.0) -> list[float]:
+    return [base ** (-2 * c / dim) for c in range(dim // 2)]
+
+
+def rope_scores(case: Case, base: float = 10000.0) -> Tensor:
+    dim = case.q_HTD.shape[-1]
+    theta = case.frequencies(grid_of(dim, base), base, dim)
+    return case.scaled(turned(case, theta) / math.sqrt(dim))
+
+
+def p_rope(case: Case) -> Tensor:
+    """Three quarters of the pairs turn; the extension sees these alone."""
+    dim = case.q_HTD.shape[-1]
+    m = 3 * dim // 8
+    theta = case.frequencies(grid_of(dim)[:m], 10000.0 ** (2 * m / dim), 2 * m) + [0.0] * (dim // 2 - m)
+    return case.softmax(case.scaled(turned(case, theta) / math.sqrt(dim)))
+
+
+def xpos(case: Case) -> Tensor:
+    dim = case.q_HTD.shape[-1]
+    q, k = (torch.complex(t[..., : dim // 2], t[..., dim // 2 :]) for t in (case.q_HTD, case.k_HTD))
+    total = torch.zeros(case.n_head, case.length, case.length, dtype=torch.float64)
+    distance = torch.where(case.visible, case.distance, 0.0)
+    for c, speed in enumerate(case.frequencies(grid_of(dim), 10000.0, dim)):
+        zeta = (2 * c / dim + 0.4) / 1.4
+        turn = torch.polar(zeta ** (distance / max(8, case.train_len / 2)), distance * speed)
+        total = total + (q[:, :, None, c] * k[:, None, :, c].conj() * turn).real
+    return case.softmax(case.scaled(total / math.sqrt(dim)))
+
+
+def fope(case: Case) -> Tensor:
+    """Each side turned by its own mixture: absolute coordinates, since scores are no function of their difference."""
+    dim = case.q_HTD.shape[-1]
+    active = sum(speed >= 2 * math.pi / case.train_len for speed in grid_of(dim))
+    theta = torch.tensor(case.frequencies(grid_of(dim), 10000.0, dim)[:active], dtype=torch.float64)
+    t = torch.arange(case.length, dtype=torch.float64) / (factor(case.length, case.train_len) if case.extension == "pi" else 1)
+    cosine, sine = (case.module.get_buffer(name).double() for name in ("cos_GMF", "sin_GMF"))
+    total = torch.zeros(case.n_head, case.length, case.length, dtype=torch.float64)
+    for h in range(case.n_head):
+        g = h * len(cosine) // case.n_head
+        q, k = (torch.complex(x[h, :, : dim // 2], x[h, :, dim // 2 :]) for x in (case.q_HTD, case.k_HTD))
+        for c in range(dim // 2):
+            if c < active:
+                mixed = torch.stack([torch.complex((w * theta).cos() @ cosine[g, :, c], (w * theta).sin() @ sine[g, :, c]) for w in t])
+            else:
+                mixed = torch.ones(case.length, dtype=torch.complex128)
+            total[h] = total[h] + torch.outer(q[:, c] * mixed, (k[:, c] * mixed).conj()).real
+    return case.softmax(case.scaled(total / math.sqrt(dim)))
+
+
+def pope(case: Case) -> Tensor:
+    dim = case.q_HTD.shape[-1]
+    theta = case.frequencies([10000.0 ** (-c / dim) for c in range(dim)], 10000.0, 2 * dim)
+    phase = case.parameter("phase_H1D").clamp(-2 * math.pi, 0)
+    q, k = (1 + case.q_HTD.exp()).log(), (1 + case.k_HTD.exp()).log()
+    total = torch.zeros(case.n_head, case.length, case.length, dtype=torch.float64)
+    for c, speed in enumerate(theta):
+        total = total + q[:, :, None, c] * k[:, None, :, c] * (case.distance * speed - phase[:, :, c, None]).cos()
+    return case.softmax(case.scaled(total / math.sqrt(dim)))
+
+
+def forgotten(case: Case) -> Tensor:
+    """Sum of log f over j < t <= i, by a loop over t: [H, L, L]."""
+    logit_TH = case.x_TC @ case.parameter(f"gate.{case.layer}.weight").T + case.parameter(f"gate.{case.layer}.bias")
+    gate_TH = -(1 + (-logit_TH).exp()).log()
+    i, j = grid(case.length)
+    total = torch.zeros(case.n_head, case.length, case.length, dtype=torch.float64)
+    for t, gate_H in enumerate(gate_TH):
+        total = total + gate_H[:, None, None] * ((j < t) & (t <= i))
+    return total
+
+
+def fox(case: Case) -> Tensor:
+    return case.softmax(case.content() + forgotten(case))
+
+
+def fox_rope(case: Case) -> Tensor:
+    return case.softmax(rope_scores(case) + forgotten(case))
+
+
+def randomized(case: Case) -> Tensor:
+    """RoPE over 16 train_len positions, evenly; extensions count tokens only where they mask."""
+    spread = torch.tensor([math.floor(t * 16 * case.train_len / case.length) for t in range(case.length)], dtype=torch.float64)
+    if case.extension == "pi":
+        spread = spread / factor(case.length, case.train_len)
+    case = replace(case, q_pos=spread[:, None].expand_as(case.q_pos), k_pos=spread[None].expand_as(case.k_pos))
+    return case.softmax(rope_scores(case))
+
+
+def windowed(case: Case) -> Tensor:
+    """A local layer: RoPE within train_len / 2, whatever the extension and the scale."""
+    i, j = grid(case.length)
+    near = (j <= i) & (i - j < case.train_len // 2)
+    one = torch.ones_like(case.factor_T)
+    case = replace(case, q_pos=i, k_pos=j, visible=near, factor_T=one, extension="none", rule=None)
+    return case.softmax(rope_scores(case))
+
+
+def alternating(full):
+    """Two layers are one period: the first is local, the last is full."""
+    return lambda case: windowed(case) if case.layer == 0 else full(case)
+
+
+ENCODINGS |= {"p_rope": p_rope, "xpos": xpos, "fope": fope, "pope": pope, "fox": fox, "fox_rope": fox_rope, "randomized": randomized}
+ENCODINGS |= {"hybrid": alternating(plain), "gemma3": alternating(lambda case: case.softmax(rope_scores(case, 1e6)))}

@@ -3,7 +3,14 @@
 Su et al. 2021, arXiv 2104.09864. Two layouts of the same function class, which differ by a permutation of the output channels
 of W_q and W_k: `half` pairs channels (c, c + head_dim/2) as GPT-NeoX and Llama do, `interleaved` pairs (2c, 2c + 1) as
 the paper does. Angles are computed in float64 and kept in float32 whatever the model's dtype.
+
+`fraction` below 1 is partial RoPE (Black et al. 2022, GPT-NeoX, arXiv 2204.06745: 0.25): the first r = fraction head_dim channels
+are turned, with frequencies base^(-2c / r), and the others carry no position. `resonance` is Resonance RoPE (Wang et al. 2024,
+arXiv 2403.00071): wavelengths rounded to whole tokens after any extension; it has to be on in training too.
 """
+
+import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -13,30 +20,45 @@ from posbench.geometry import Shape, Spectrum, Trait
 from posbench.interfaces import Encoding
 
 
+def _resonant(freq_F: Tensor) -> Tensor:
+    """The frequencies of the nearest whole wavelengths."""
+    return 2 * math.pi / (2 * math.pi / freq_F).round()
+
+
 class Rope(Encoding):
-    """Rotary positions. Raises ConfigError for an odd head_dim, an unknown layout or a base of 1 or less."""
+    """Rotary positions. Raises ConfigError for an odd number of turned channels, an unknown layout or a base of 1 or less."""
 
     traits = Trait.COORDINATE | Trait.RELATIVE | Trait.SPECTRUM | Trait.UNBOUNDED
 
-    def __init__(self, shape: Shape, base: float = 10000.0, layout: str = "half"):
+    def __init__(self, shape: Shape, base: float = 10000.0, layout: str = "half", fraction: float = 1.0, resonance: bool = False):
         super().__init__(shape)
         if shape.head_dim % 2 or shape.head_dim < 4:
             raise ConfigError(
                 f"encoding=rope turns pairs of channels: the head width must be even and at least 4, "
                 f"but d_model / n_head is {shape.head_dim}: change model.d_model or model.n_head."
             )
+        turned = fraction * shape.head_dim
+        self.rotary_dim = round(turned)
+        if not 4 <= self.rotary_dim <= shape.head_dim or self.rotary_dim % 2 or abs(self.rotary_dim - turned) > 1e-6:
+            raise ConfigError(
+                f"encoding.fraction={fraction} of the head width {shape.head_dim} is {turned:g} channels: "
+                f"choose a fraction up to 1 that gives an even number of at least 4."
+            )
         if base <= 1:
             raise ConfigError(f"encoding.base={base} must be above 1, or no channel is slower than another: 10000 is usual.")
         if layout not in ("half", "interleaved"):
             raise ConfigError(f"encoding.layout={layout} is unknown: choose half or interleaved.")
-        self.base, self.layout = base, layout
+        self.base, self.layout, self.resonance = base, layout, resonance
 
     def spectrum(self) -> Spectrum:
-        channel_F = torch.arange(0, self.shape.head_dim, 2, dtype=torch.float64)
-        return Spectrum(self.base ** (-channel_F / self.shape.head_dim), self.base, self.shape.head_dim)
+        channel_F = torch.arange(0, self.rotary_dim, 2, dtype=torch.float64)
+        return Spectrum(self.base ** (-channel_F / self.rotary_dim), self.base, self.rotary_dim)
 
     def table(self, pos_T: Tensor, spectrum: Spectrum) -> Tensor:
         """cos and sin of every angle: [2, T, F], float32."""
+        if self.resonance:
+            exact_F = None if spectrum.exact_F is None else _resonant(spectrum.exact_F)
+            spectrum = replace(spectrum, freq_F=_resonant(spectrum.freq_F), exact_F=exact_F)
         angle_TF = spectrum.angles(pos_T)
         return torch.stack((angle_TF.cos(), angle_TF.sin())).float()
 
@@ -44,9 +66,10 @@ class Rope(Encoding):
         return self._turn(q_BHTD, q_table), self._turn(k_BGTD, k_table)
 
     def _turn(self, x_BHTD: Tensor, table: Tensor) -> Tensor:
+        """The first channels turned, two for each column of the table."""
         cos_TF, sin_TF = table
-        if self.layout == "half":
-            a_BHTF, b_BHTF = x_BHTD.chunk(2, dim=-1)
-            return torch.cat((a_BHTF * cos_TF - b_BHTF * sin_TF, b_BHTF * cos_TF + a_BHTF * sin_TF), dim=-1)
-        a_BHTF, b_BHTF = x_BHTD.unflatten(-1, (-1, 2)).unbind(-1)
-        return torch.stack((a_BHTF * cos_TF - b_BHTF * sin_TF, b_BHTF * cos_TF + a_BHTF * sin_TF), dim=-1).flatten(-2)
+        x_BHTR, rest = x_BHTD.tensor_split([2 * cos_TF.shape[-1]], dim=-1)
+        a_BHTF, b_BHTF = x_BHTR.chunk(2, dim=-1) if self.layout == "half" else x_BHTR.unflatten(-1, (-1, 2)).unbind(-1)
+        turned = (a_BHTF * cos_TF - b_BHTF * sin_TF, b_BHTF * cos_TF + a_BHTF * sin_TF)
+        x_BHTR = torch.cat(turned, dim=-1) if self.layout == "half" else torch.stack(turned, dim=-1).flatten(-2)
+        return torch.cat((x_BHTR, rest), dim=-1) if rest.shape[-1] else x_BHTR

@@ -1,0 +1,73 @@
+"""FoPE: RoPE whose cos and sin are mixtures of frequencies, C_gc(t) = sum_m A_gmc cos(t theta_m), S_gc(t) = sum_m A'_gmc sin(t theta_m).
+
+Hua et al. 2024, arXiv 2412.17739. Only frequencies with a full turn in training take part, theta_m >= 2 pi / train_len; the other pairs
+have frequency zero and do not turn. A and A' are the identity plus Xavier noise of gain 0.3 (0.3 to 0.6 for larger models), separate
+for each head and for sines and cosines, fixed unless `learnable`. Not orthogonal: scores are not a function of distance alone.
+An extension sees all head_dim / 2 frequencies, and which ones rest stays as it was in training.
+
+Between paper and the code people run (olmo/model.py): the code turns at most head_dim / 4 pairs, spread over the kept
+frequencies (`pairs`); it pads the resting pairs with sin = 1, which here is 0; its Xavier reads the head count as a width.
+Deviations: A belongs to a key head and its queries share it, and all layers share it.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from posbench.encodings.p_rope import with_rest
+from posbench.encodings.rope import Rope
+from posbench.errors import ConfigError
+from posbench.geometry import Shape, Spectrum, Trait
+
+
+class Fope(Rope):
+    """Fourier positions. Raises ConfigError for a negative gain, and for more pairs than frequencies that are kept."""
+
+    traits = Trait.COORDINATE | Trait.SPECTRUM | Trait.UNBOUNDED
+    tested_with = frozenset({"pi", "ntk_by_parts", "yarn", "llama3", "longrope", "window", "log_n", "log_n_global"})
+
+    def __init__(
+        self,
+        shape: Shape,
+        gain: float = 0.3,
+        learnable: bool = False,
+        zero: bool = True,
+        pairs: int | None = None,
+        base: float = 10000.0,
+        layout: str = "half",
+    ):
+        super().__init__(shape, base, layout)
+        turns_F = super().spectrum().freq_F * shape.train_len / (2 * math.pi)
+        self.kept = int((turns_F >= 1).sum()) if zero else len(turns_F)
+        pairs = self.kept if pairs is None else pairs
+        if gain < 0:
+            raise ConfigError(f"encoding.gain={gain} must be at least 0: 0 is no mixing, 0.3 is usual.")
+        if not 0 <= pairs <= self.kept:
+            raise ConfigError(
+                f"encoding.pairs={pairs} must be between 0 and {self.kept}, the frequencies kept for train_len={shape.train_len}."
+            )
+        size = (shape.n_kv_head, self.kept, pairs)
+        pair_F = torch.arange(pairs)
+        spread = torch.zeros(self.kept, pairs)
+        spread[pair_F * self.kept // max(1, pairs), pair_F] = 1
+        std = gain * math.sqrt(2 / max(1, self.kept + pairs))
+        for name in ("cos_GMF", "sin_GMF"):
+            mixture_GMF = spread + std * torch.randn(size)
+            if learnable:
+                self.register_parameter(name, torch.nn.Parameter(mixture_GMF))
+            else:
+                self.register_buffer(name, mixture_GMF)
+
+    def table(self, pos_T: Tensor, spectrum: Spectrum) -> Tensor:
+        """cos and sin of the kept frequencies: [2, T, M], float32."""
+        return super().table(pos_T, spectrum)[..., : self.kept]
+
+    def rotate(self, q_BHTD: Tensor, k_BGTD: Tensor, q_table: Tensor, k_table: Tensor) -> tuple[Tensor, Tensor]:
+        groups = q_BHTD.shape[1] // k_BGTD.shape[1]
+        q_mixed = self._mix(q_table).repeat_interleave(groups, dim=1)
+        return self._turn(q_BHTD, q_mixed), self._turn(k_BGTD, self._mix(k_table))
+
+    def _mix(self, table: Tensor) -> Tensor:
+        """The mixtures of every pair, 1 and 0 of those at rest: [2, G, T, F]."""
+        return with_rest(torch.stack((table[0] @ self.cos_GMF, table[1] @ self.sin_GMF)), self.shape.head_dim // 2)

@@ -1,0 +1,55 @@
+"""Hybrid layers: local layers of one encoding with a sliding window, and as the last of every `period` layers a full one of another.
+
+RNoPE-SWA (Yang et al. 2025, arXiv 2501.18795): local RoPE, full NoPE, as in Cohere's Command A and SWAN-GPT (Puvvada et al. 2025, arXiv
+2504.08719): the default. Gemma 3 (2025, arXiv 2503.19786): RoPE in both, local base 10^4, full base 10^6, period 6 and window 1024;
+configs/encoding/gemma3.yaml, with this period. With a window up to train_len the local layers meet no distance that training did not
+hold, so extensions and scales act on the full layers alone (Gemma 3 does the same with PI), unless `extend_local`; scales
+never act on local ones, whose queries see no more keys than in training.
+A model of fewer layers than `period` is one period. Defaults: period 4, window train_len / 2 (larger models: 1/8 and less).
+"""
+
+from dataclasses import replace
+
+from posbench.encodings.none import NoEncoding
+from posbench.errors import ConfigError
+from posbench.geometry import Shape, Trait
+from posbench.interfaces import Encoding, Layer, overrides
+from posbench.make import make
+
+
+class Hybrid(Encoding):
+    """Two encodings in turn. Raises ConfigError for a period or window below 1, and for encodings that no single layer holds."""
+
+    tested_with = frozenset({"pi", "log_n", "log_n_global"})
+
+    def __init__(self, shape: Shape, local: dict, full: dict, period: int = 4, window: int | None = None, extend_local: bool = False):
+        super().__init__(shape)
+        if period < 1:
+            raise ConfigError(f"encoding.period={period} must be at least 1 layer.")
+        self.window = max(1, shape.train_len // 2) if window is None else window
+        if self.window < 1:
+            raise ConfigError(f"encoding.window={window} must be at least 1 token.")
+        period = min(period, shape.n_layer)
+        self.is_full = [(layer + 1) % period == 0 for layer in range(shape.n_layer)]
+        self.extend_local = extend_local
+        n_full = sum(self.is_full)
+        self.local: Encoding = make(local, replace(shape, n_layer=shape.n_layer - n_full))
+        self.full: Encoding = make(full, replace(shape, n_layer=n_full))
+        for name, node, part in (("local", local, self.local), ("full", full, self.full)):
+            if overrides(part, "embed") or overrides(part, "layers"):
+                raise ConfigError(
+                    f"encoding.{name}={node['_target_']} is for a whole model and not for some of its layers: "
+                    f"choose one that acts inside attention, such as posbench.encodings.rope.Rope."
+                )
+        extended = [part for part in (self.full, self.local)[: 1 + extend_local] if not isinstance(part, NoEncoding)]
+        self.traits = extended[0].traits if extended else Trait(0)
+        for part in extended[1:]:
+            self.traits &= part.traits
+        self.scalable = self.full.scalable
+
+    def layers(self) -> list[Layer]:
+        local, full = iter(self.local.layers()), iter(self.full.layers())
+        return [
+            next(full) if is_full else replace(next(local), window=self.window, extended=self.extend_local, scaled=False)
+            for is_full in self.is_full
+        ]

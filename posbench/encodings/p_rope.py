@@ -1,0 +1,54 @@
+"""p-RoPE: RoPE whose slow pairs do not turn; of the frequencies base^(-2c / head_dim) the m fastest are kept.
+
+Barbero, Vitvitskyi, Perivolaropoulos, Pascanu, Velickovic 2024, arXiv 2410.06205: m = p head_dim / 2, p = 0.75 best in their models;
+p = 1 is RoPE and p = 0 NoPE. `cut: share` is that rule, rounded down as transformers' rope type `proportional` does.
+`cut: full_turns` keeps the pairs that made a full turn in training, train_len theta_c >= 2 pi, which is the idea of HoPE (Chen et al.
+2024, arXiv 2410.21216; its own rule for the cut could not be checked).
+
+The m pairs are a spectrum of their own, base^(2m / head_dim) over 2m channels, so that an extension's last pair is the last that turns.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from posbench.encodings.rope import Rope
+from posbench.errors import ConfigError
+from posbench.geometry import Shape, Spectrum
+
+
+def with_rest(table: Tensor, pairs: int) -> Tensor:
+    """A table of cos and sin for `pairs` pairs, those it did not have at angle 0: [2, ..., pairs]."""
+    wider = (0, pairs - table.shape[-1])
+    return torch.stack((F.pad(table[0], wider, value=1.0), F.pad(table[1], wider)))
+
+
+class PRope(Rope):
+    """Rotary positions in the fast pairs alone. Raises ConfigError for a p outside 0..1 and an unknown cut."""
+
+    tested_with = frozenset(
+        "pi ntk dynamic_ntk ntk_fixed ntk_mixed abf ntk_by_parts yarn llama3 longrope rerope leaky_rerope self_extend dca string "
+        "window streaming lm_infinite log_n log_n_global".split()
+    )
+
+    def __init__(self, shape: Shape, p: float = 0.75, cut: str = "share", base: float = 10000.0, layout: str = "half"):
+        super().__init__(shape, base, layout)
+        if not 0 <= p <= 1:
+            raise ConfigError(f"encoding.p={p} is a share of the pairs of channels: choose a number from 0 to 1.")
+        if cut not in ("share", "full_turns"):
+            raise ConfigError(f"encoding.cut={cut} is unknown: choose share or full_turns.")
+        turns_F = super().spectrum().freq_F * shape.train_len / (2 * math.pi)
+        self.active = int(p * shape.head_dim // 2) if cut == "share" else int((turns_F >= 1).sum())
+
+    def spectrum(self) -> Spectrum | None:
+        """The pairs that turn; None where there are none, which is NoPE."""
+        whole = super().spectrum()
+        base = self.base ** (2 * self.active / self.shape.head_dim)
+        return Spectrum(whole.freq_F[: self.active], base, 2 * self.active) if self.active else None
+
+    def table(self, pos_T: Tensor, spectrum: Spectrum | None) -> Tensor | None:
+        if spectrum is None:
+            return None
+        return with_rest(super().table(pos_T, spectrum), self.shape.head_dim // 2)

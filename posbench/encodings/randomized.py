@@ -1,0 +1,68 @@
+"""Randomised positions: in training a text of T tokens lies at T integers drawn without replacement from 0..max_len - 1, sorted.
+
+Ruoss et al. 2023, arXiv 2305.16843; max_len = 2048 for texts of up to 40 tokens, evaluated to 500. A wrapper: `base` is any encoding, and
+it is built for max_len, so that a table has that many rows. One draw for each training step, shared by the batch, as in
+google-deepmind/randomized_positional_encodings. That code draws at evaluation too (`eval: random`, here the same draw for each
+length); `spread` takes token t at floor(t max_len / T), the mean of the draws without their noise, and `arange` at t.
+Extensions that give near and far keys other distances count tokens and not these coordinates, so they are refused.
+"""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from posbench.errors import ConfigError
+from posbench.geometry import Shape, Spectrum, Trait
+from posbench.interfaces import Encoding, Layer
+from posbench.make import make
+
+
+class Randomized(Encoding):
+    """Any encoding at drawn positions. Raises ConfigError for a max_len below train_len, an unknown eval, and longer texts than max_len."""
+
+    random = True
+    tested_with = frozenset({"log_n", "log_n_global"})
+
+    def __init__(self, shape: Shape, base: dict, max_len: int | None = None, eval: str = "spread"):
+        super().__init__(shape)
+        self.max_len = 16 * shape.train_len if max_len is None else max_len
+        if self.max_len < shape.train_len:
+            raise ConfigError(
+                f"encoding.max_len={max_len} holds no {shape.train_len} different positions, which train_len={shape.train_len} needs: "
+                f"choose at least that, 16 times it is usual."
+            )
+        if eval not in ("spread", "arange", "random"):
+            raise ConfigError(f"encoding.eval={eval} is unknown: choose spread, arange or random.")
+        self.eval = eval
+        self.base: Encoding = make(base, replace(shape, train_len=self.max_len))
+        self.traits = self.base.traits = self.base.traits & ~(Trait.UNBOUNDED | Trait.RELATIVE)
+        self.scalable = self.base.scalable
+
+    def positions(self, length: int, generator: torch.Generator | None) -> Tensor:
+        if length > self.max_len:
+            raise ConfigError(
+                f"encoding.max_len={self.max_len} holds no {length} different positions: evaluate up to {self.max_len} tokens, or train "
+                f"with a larger encoding.max_len."
+            )
+        if generator is None and self.eval != "random":
+            index_T = torch.arange(length)
+            return (index_T * self.max_len // length if self.eval == "spread" else index_T).double()
+        generator = generator or torch.Generator().manual_seed(length)
+        return torch.randperm(self.max_len, generator=generator)[:length].sort().values.double()
+
+    @property
+    def limit(self) -> int:
+        return self.max_len
+
+    def layers(self) -> list[Layer]:
+        return self.base.layers()
+
+    def spectrum(self) -> Spectrum | None:
+        return self.base.spectrum()
+
+    def rows(self) -> Tensor | None:
+        return self.base.rows()
+
+    def embed(self, pos_T: Tensor, spectrum: Spectrum | None, rows_NC: Tensor | None) -> Tensor | None:
+        return self.base.embed(pos_T, spectrum, rows_NC)
