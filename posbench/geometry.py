@@ -7,7 +7,7 @@ token lies (float64: PI's are fractions, and angles need every bit of them).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Flag, auto
 
 import torch
@@ -77,11 +77,6 @@ class Spectrum:
         if self.exact_F is None:
             return angle_TF
         return torch.where((pos_T < self.exact_first)[:, None], torch.outer(pos_T, self.exact_F), angle_TF)
-
-    def changed(self, change: Callable[[Tensor], Tensor]) -> Spectrum:
-        """What an encoding does to frequencies after an extension, done to those of the exact coordinates too."""
-        exact_F = None if self.exact_F is None else change(self.exact_F)
-        return replace(self, freq_F=change(self.freq_F), exact_F=exact_F)
 
 
 def identity(index_T: Tensor) -> Tensor:
