@@ -14,6 +14,7 @@ from posbench.config import ModelConfig, typed
 from posbench.data.corpus import Corpus
 from posbench.errors import ConfigError, RunError
 from posbench.gpt import GPT, make_shape
+from posbench.hf_import import fit_corpus
 from posbench.interfaces import Encoding
 from posbench.make import make
 from posbench.runs import Run
@@ -76,7 +77,7 @@ def load(path: str | Path, device: str = "auto", cache_dir: str | Path = "result
     if not run.finished:
         raise RunError(f"{path} holds no finished training: train it with scripts/run.py first.")
     cfg = run.read_config()
-    corpus = prepare(cfg["data"], cache_dir)
+    corpus = fit_corpus(prepare(cfg["data"], cache_dir), cfg)
     return Loaded(load_model(run, cfg, corpus.vocab_size, pick_device(device)), corpus, cfg)
 
 

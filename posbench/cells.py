@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from posbench import runs
+from posbench import hf_import, runs
 from posbench.config import resolve, typed
 from posbench.errors import ConfigError
 from posbench.rows import read_eval
@@ -104,7 +104,10 @@ def _job(cfg: dict, fingerprints: dict[str, str]) -> Job:
             )
         trained = run.read_config()
         cfg = {**cfg, **{key: trained[key] for key in ("encoding", "model", "data", "train", "seed")}}
+    else:
+        cfg = hf_import.adopt(cfg)
     cfg = resolve(cfg)
+    hf_import.check_window(cfg)
     key = repr(cfg["data"])
     if key not in fingerprints:
         fingerprints[key] = fingerprint(cfg["data"], cfg["cache_dir"])

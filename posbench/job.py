@@ -12,7 +12,7 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
-from posbench import provenance, report, rows, runs
+from posbench import hf_import, hf_weights, provenance, report, rows, runs
 from posbench.arrays import load_arrays, save_arrays
 from posbench.build import load_model, make_encoding, make_model, pick_device
 from posbench.cells import BUSY, Cell, Job, Outcome, plan_jobs
@@ -72,7 +72,7 @@ def _train_and_evaluate(job: Job, legal: dict[Cell, Verdict]) -> list[Cell]:
     if job.run.finished and not missing:
         return []
     device = pick_device(job.cfg["device"])
-    corpus = prepare(job.cfg["data"], job.cfg["cache_dir"])
+    corpus = hf_import.fit_corpus(prepare(job.cfg["data"], job.cfg["cache_dir"]), job.cfg)
     for cell in legal:
         # Before the training: a length that no document has must not cost one.
         config = typed("evaluate", cell.evaluate)
@@ -109,6 +109,9 @@ def _show_figure(job: Job, recorder: Recorder) -> None:
 
 
 def _train(job: Job, corpus: Corpus, device: str, recorder: Recorder) -> GPT:
+    if job.cfg["model"]["checkpoint"]:
+        hf_weights.take(job.run, job.cfg, corpus.vocab_size, device, job.fingerprint)
+        return load_model(job.run, job.cfg, corpus.vocab_size, device)
     model = make_model(job.cfg, corpus.vocab_size).to(device)
     n_parameters = sum(parameter.numel() for parameter in model.parameters())
     job.run.write_config(job.cfg)

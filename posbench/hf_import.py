@@ -1,0 +1,168 @@
+"""Checkpoints in Hugging Face format (Llama, Mistral, Qwen2, Qwen3) in place of a training: what a job is told of them.
+
+`adopt` is torch-free: it reads config.json and the files' digests, so that a run's name is known before anything is loaded.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from posbench.config import ModelConfig, TrainConfig, typed
+from posbench.errors import ConfigError
+from posbench.files import sha256_json
+from posbench.hf_weights import weight_files
+from posbench.runs import method_name
+
+if TYPE_CHECKING:
+    from posbench.data.corpus import Corpus
+
+# What transformers assumes where a config.json is silent.
+SILENT = {"hidden_act": "silu", "rms_norm_eps": 1e-6, "tie_word_embeddings": False}
+SILENT_OF = {
+    "llama": {"max_position_embeddings": 2048, "bos_token_id": 1},
+    "mistral": {"max_position_embeddings": 131072, "bos_token_id": 1, "num_key_value_heads": 8, "sliding_window": 4096},
+    "qwen2": {"max_position_embeddings": 32768, "sliding_window": 4096, "max_window_layers": 28},
+    "qwen3": {"max_position_embeddings": 32768, "sliding_window": 4096, "max_window_layers": 28, "head_dim": 128},
+}
+WHOLE = {"layout": "half", "fraction": 1.0, "resonance": False}  # encoding=rope as theirs
+SPARE = 1024  # rows of the embedding, or a tenth of it, that a tokenizer may leave unused: tables are padded for speed
+
+
+def adopt(cfg: dict) -> dict:
+    """The configuration of a job with model, encoding and training length taken from the checkpoint that model.path names, if any.
+
+    Raises ConfigError for a folder that holds none, or one whose model this is not.
+    """
+    path = cfg["model"].get("path")
+    if path is None:
+        return cfg
+    if not path:
+        raise ConfigError("model=hf evaluates a checkpoint in Hugging Face format: add model.path=FOLDER to the command.")
+    config, files = _read_config(path), weight_files(path)
+    from posbench.data.sources import file_digests
+
+    digests = file_digests(files, Path(cfg["cache_dir"]) / "digests.json")
+    theta = _theta(config, path)
+    encoding = cfg["encoding"]
+    whole = all(encoding.get(key, value) == value for key, value in WHOLE.items())
+    if method_name(encoding) != "rope" or not whole or encoding.get("base", 1e4) not in (1e4, theta):
+        said = " ".join(f"encoding.{key}={value}" for key, value in encoding.items() if key != "_target_")
+        raise ConfigError(
+            f"encoding={method_name(encoding)} {said}".rstrip() + f" is not what model.path={path} was trained with "
+            f"(encoding=rope encoding.base={theta:g}): leave encoding out, and choose among extensions."
+        )
+    if method_name(cfg["train"].get("scale_attention") or TrainConfig().scale_attention) != "none":
+        raise ConfigError(f"train.scale_attention was not trained into model.path={path}: scale_attention is what acts at evaluation.")
+    length = cfg["train"]["length"]
+    length = config["max_position_embeddings"] if length == TrainConfig().length else length
+    checkpoint = {
+        "sha256": digests[0] if len(digests) == 1 else sha256_json(digests),
+        "vocab_size": config["vocab_size"],
+        "bos": config.get("bos_token_id"),
+        "window": _window(config),
+    }
+    model = replace(_shape(config), path=path, checkpoint=checkpoint)
+    # Whatever else a training is told, nothing here is trained or drawn: one checkpoint is one run.
+    train = asdict(TrainConfig(length=length, steps=0))
+    return {**cfg, "encoding": {**encoding, "base": theta}, "model": asdict(model), "train": train, "seed": 0}
+
+
+def _read_config(path: str) -> dict:
+    file = Path(path) / "config.json"
+    if not file.is_file():
+        raise ConfigError(f"model.path={path} is no folder with a config.json: give the folder of a downloaded or exported checkpoint.")
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigError(f"{file} is no JSON ({error}): download it again.") from error
+    kind = config.get("model_type")
+    if kind not in SILENT_OF:
+        raise ConfigError(f"model.path={path} is a model of type {kind}, and only {', '.join(SILENT_OF)} have the shape of this one.")
+    config = {**SILENT, **SILENT_OF[kind], **config}
+    needed = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+    if missing := [key for key in needed if not config.get(key)]:
+        raise ConfigError(f"{file} does not say {' and '.join(missing)}: is it a checkpoint's?")
+    other = {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False, "quantization_config": None}
+    for key, wanted in other.items():
+        if (config.get(key) or wanted) != wanted:
+            raise ConfigError(f"{file} has {key}={config[key]}, which this model does not have: choose a checkpoint without it.")
+    return config
+
+
+def _shape(config: dict) -> ModelConfig:
+    d_model, n_head = config["hidden_size"], config["num_attention_heads"]
+    head_dim = config.get("head_dim")
+    return ModelConfig(
+        d_model=d_model,
+        n_layer=config["num_hidden_layers"],
+        n_head=n_head,
+        n_kv_head=config.get("num_key_value_heads"),
+        d_ff=config["intermediate_size"],
+        head_dim=None if head_dim is None or head_dim * n_head == d_model else head_dim,
+        qkv_bias=config["model_type"] == "qwen2",
+        qk_norm="rms" if config["model_type"] == "qwen3" else "none",
+        tied=config["tie_word_embeddings"],
+        norm_eps=config["rms_norm_eps"],
+    )
+
+
+def _theta(config: dict, path: str) -> float:
+    """The base of the rotation; transformers 5 writes it into rope_parameters, earlier ones beside rope_scaling."""
+    rope = config.get("rope_parameters") or {}
+    scaling = config.get("rope_scaling") or rope
+    kind = scaling.get("rope_type", scaling.get("type", "default"))
+    if kind != "default":
+        # Its own factor would have to stay in every evaluation, the references' too, and no extension could say what it adds.
+        raise ConfigError(
+            f"model.path={path} was extended already (rope_type={kind}), so that its training length is not one number: "
+            "choose the checkpoint it was made from, and the extension here."
+        )
+    part = config.get("partial_rotary_factor") or scaling.get("partial_rotary_factor") or 1.0
+    if part != 1:
+        raise ConfigError(f"model.path={path} turns {part:g} of each head (partial_rotary_factor), which its format does not do elsewhere.")
+    return float(rope.get("rope_theta") or config.get("rope_theta") or 10000.0)
+
+
+def _window(config: dict) -> int | None:
+    """The sliding window of any layer."""
+    if config["model_type"] == "llama":
+        return None
+    if config["model_type"] != "mistral":
+        layers = config.get("layer_types") or ["sliding_attention"] * (config["num_hidden_layers"] - config["max_window_layers"])
+        if not config.get("use_sliding_window") or "sliding_attention" not in layers:
+            return None
+    return config["sliding_window"]
+
+
+def check_window(cfg: dict) -> None:
+    """Raises ConfigError where a resolved job's evaluations would feed a checkpoint more than its sliding window shows each token."""
+    window = (cfg["model"]["checkpoint"] or {}).get("window")
+    evaluate, train_len = cfg["evaluate"], typed("train", cfg["train"]).train_len
+    longest = max(evaluate["lengths"][-1], min(train_len, evaluate["max_length"]))
+    if window is not None and window < longest:
+        raise ConfigError(
+            f"model.path={cfg['model']['path']} shows each token the last {window} alone (sliding_window), which is not done here: set "
+            f"train.length, evaluate.lengths and evaluate.max_length to {window} at most (they reach {longest}), or choose one without it."
+        )
+
+
+def fit_corpus(corpus: Corpus, cfg: dict) -> Corpus:
+    """The text as a job's checkpoint reads it: ids up to its own vocabulary, its own BOS token. Other jobs' corpora are left alone.
+
+    Raises ConfigError where the tokenizer is not the checkpoint's, by the number of ids, or it has no BOS token and data.bos wants one.
+    """
+    checkpoint, path = cfg["model"].get("checkpoint"), cfg["model"].get("path")
+    if not checkpoint:
+        return corpus
+    ids, rows = corpus.vocab_size - (corpus.bos is not None), checkpoint["vocab_size"]
+    if not rows - max(SPARE, rows // 10) <= ids <= rows:
+        raise ConfigError(
+            f"data.tokenizer={cfg['data']['tokenizer']} has {ids} ids and model.path={path} {rows}: "
+            f"give data.tokenizer={path}, or wherever the tokenizer.json lies that it was trained with."
+        )
+    if corpus.bos is not None and checkpoint["bos"] is None:
+        raise ConfigError(f"data.bos=true asks for a BOS token, and model.path={path} has none: leave data.bos out.")
+    return replace(corpus, vocab_size=rows, bos=None if corpus.bos is None else checkpoint["bos"])
