@@ -1,0 +1,196 @@
+"""A training as a checkpoint in Hugging Face format, with the extension it is to be used with: scripts/export_hf.py.
+
+LlamaForCausalLM, or Qwen3ForCausalLM where q and k are normalised, Qwen2ForCausalLM where they have biases. config.json says RoPE as
+transformers 4 and 5 both read it (rope_theta, rope_scaling). Their longrope holds a divisor for each pair, which is any set of frequencies,
+so it also carries what has no type of its own. They multiply cos and sin, hence the square root of our temperature.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from posbench.errors import ConfigError, RunError
+from posbench.files import sha256_file, write_json
+from posbench.hf_weights import write_theirs
+from posbench.runs import Run, method_name
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from posbench.cli import Request
+    from posbench.encodings.rope import Rope
+    from posbench.interfaces import Extension
+
+FAR = 2**40  # a position beyond any window
+
+
+def export(request: Request) -> int:
+    """scripts/export_hf.py: write the training run=DIR as a checkpoint into the folder out=DIR."""
+    cfg = request.cfgs[0]
+    if len(request.cfgs) > 1 or not cfg["run"] or not cfg["out"]:
+        raise ConfigError("An export is of one training: give run=results/runs/ID and out=FOLDER, and at most one extension.")
+    run, out = Run(cfg["run"]), Path(cfg["out"])
+    if not run.finished:
+        raise ConfigError(f"run={cfg['run']} holds no finished training: give a directory of results/runs that has a train.json.")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"out={out} is there already and not empty: give a new folder.")
+    if method_name(cfg["scale_attention"]) != "none":
+        raise ConfigError(f"scale_attention={method_name(cfg['scale_attention'])} has no place in the format: leave it out.")
+    if sha256_file(run.weights) != run.read_summary()["sha256"]:
+        raise RunError(f"{run.weights} is damaged (its SHA-256 is not the one in train.json): restore it, or train again.")
+    trained = run.read_config()
+    config = describe(trained, cfg["extension"])
+    config |= write_theirs(run.weights, out / "model.safetensors", config, trained["encoding"].get("layout") == "interleaved")
+    if trained["data"]["bos"]:
+        config["bos_token_id"] = (trained["model"].get("checkpoint") or {}).get("bos", config["vocab_size"] - 1)
+    tokenizer = _tokenizer(trained["data"], cfg["cache_dir"], out)
+    write_json(out / "config.json", config)
+    kind = (config["rope_scaling"] or {}).get("rope_type", "default")
+    print(f"{out}: {config['architectures'][0]}, rope_type {kind}, up to {config['max_position_embeddings']} tokens\n{tokenizer}")
+    return 0
+
+
+def describe(trained: dict, extension: dict) -> dict:
+    """config.json for a training's configuration and an extension's node; sizes that the weights know are left to them.
+
+    Raises ConfigError for what the format cannot say.
+    """
+    from posbench.build import make_encoding
+    from posbench.compat import check, name_of
+    from posbench.config import typed
+    from posbench.make import make
+    from posbench.scale_attention.none import NoScale
+
+    model, train = typed("model", trained["model"]), typed("train", trained["train"])
+    encoding, method = make_encoding(trained), make(extension)
+    name = name_of(encoding)
+    if name not in ("rope", "p_rope") or encoding.rotary_dim != encoding.shape.head_dim or encoding.resonance:
+        said = " ".join(f"encoding.{key}={value}" for key, value in trained["encoding"].items() if key != "_target_")
+        raise ConfigError(f"encoding={name} {said}".rstrip() + " has no place in the format: it knows encoding=rope, whole, and p_rope.")
+    if method_name(train.scale_attention) != "none":
+        raise ConfigError(f"train.scale_attention={method_name(train.scale_attention)} has no place in the format: it knows none.")
+    if model.qk_norm not in ("none", "rms") or (model.qk_norm == "rms" and model.qkv_bias):
+        raise ConfigError(
+            f"model.qk_norm={model.qk_norm} with model.qkv_bias={model.qkv_bias} has no place in the format: it knows rms or biases."
+        )
+    if (model.checkpoint or {}).get("window"):
+        raise ConfigError(f"run={trained['model']['path']} has a sliding window that was not used here: copy the original checkpoint.")
+    check(encoding, method, NoScale(encoding.shape), [4 * train.train_len], allow_untested=True)
+    theta, scaling, longest = _rope(encoding, method, name_of(method))
+    kind = "qwen3" if model.qk_norm == "rms" else "qwen2" if model.qkv_bias else "llama"
+    if kind == "llama" and model.d_model % model.n_head:
+        raise ConfigError(f"model.d_model={model.d_model} is no multiple of model.n_head={model.n_head}, and the format wants one.")
+    return {
+        "architectures": [f"{kind.title()}ForCausalLM"],
+        "model_type": kind,
+        "hidden_size": model.d_model,
+        "num_hidden_layers": model.n_layer,
+        "num_attention_heads": model.n_head,
+        "num_key_value_heads": encoding.shape.n_kv_head,
+        "head_dim": encoding.shape.head_dim,
+        "hidden_act": "silu",
+        "rms_norm_eps": model.norm_eps,
+        "initializer_range": model.init_std,
+        "tie_word_embeddings": model.tied,
+        "max_position_embeddings": longest,
+        "rope_theta": theta,
+        "rope_scaling": scaling,
+        "bos_token_id": None,
+        "eos_token_id": None,
+    }
+
+
+def _rope(encoding: Rope, extension: Extension, name: str) -> tuple[float, dict | None, int]:
+    """rope_theta, rope_scaling and max_position_embeddings."""
+    import torch
+
+    from posbench.extensions.dynamic_ntk import DynamicNtk
+    from posbench.extensions.ntk import Ntk
+    from posbench.extensions.ntk_by_parts import NtkByParts
+
+    trained, L, width = encoding.spectrum(), encoding.shape.train_len, encoding.shape.head_dim
+    if trained is None:
+        raise ConfigError("encoding=p_rope that turns no pair has no place in the format: train it with a larger encoding.p.")
+    whole, longest = trained.rotary_dim == width, max(L, extension.target_len(L))
+    ntk = isinstance(extension, DynamicNtk) or (isinstance(extension, Ntk) and extension.multiplier == 1)
+    if ntk and whole and extension.fixed_target is None:
+        return encoding.base, {"rope_type": "dynamic", "factor": float(getattr(extension, "factor", 1.0))}, L
+    near, far, beyond = (_seen(encoding, extension, name, length) for length in (L, 4 * L, 16 * L))
+    if not far[0].equal(beyond[0]) or not near[2] == far[2] == beyond[2]:
+        raise ConfigError(
+            f"extension={name} has another factor at each length, and the format has one: "
+            "add extension.mode=fixed extension.target_len=TOKENS."
+        )
+    (far_F, base, temperature), near_F = far, near[0]
+    part = {} if whole else {"rope_type": "proportional", "partial_rotary_factor": _share(trained.rotary_dim, width)}
+    pair_F = torch.arange(len(far_F), dtype=torch.float64)
+    slower_F = base ** (-2 * pair_F / trained.rotary_dim) / far_F
+    if near_F.equal(far_F) and temperature == 1 and torch.allclose(slower_F, slower_F[:1], rtol=1e-9):
+        theta, slower = base ** (width / trained.rotary_dim), float(slower_F[0])
+        if abs(slower - 1) < 1e-9:
+            return theta, part or None, longest
+        return theta, {"rope_type": "linear", **part, "factor": slower}, longest
+    if not whole:
+        raise ConfigError(f"extension={name} with encoding=p_rope has no place in the format: choose none, pi, ntk or abf.")
+    # From here on cos and sin have a factor or pairs have divisors of their own.
+    shared = {"factor": longest / L, "original_max_position_embeddings": L}
+    sharper = {"attention_factor": math.sqrt(temperature)}
+    if isinstance(extension, NtkByParts) and extension.ramp == "index" and 2 * math.pi * extension.alpha <= L:
+        bounds = {"beta_slow": extension.alpha, "beta_fast": _bound(extension, trained.freq_F, L), "truncate": extension.truncate}
+        return encoding.base, {"rope_type": "yarn", **shared, **sharper, **bounds}, longest
+    if isinstance(extension, NtkByParts) and extension.ramp == "turns" and temperature == 1:
+        bounds = {"low_freq_factor": extension.alpha, "high_freq_factor": _bound(extension, trained.freq_F, L)}
+        return encoding.base, {"rope_type": "llama3", **shared, **bounds}, longest
+    divisors = {"long_factor": (trained.freq_F / far_F).tolist(), "short_factor": (trained.freq_F / near_F).tolist()}
+    return encoding.base, {"rope_type": "longrope", **shared, **sharper, **divisors}, longest
+
+
+def _seen(encoding: Rope, extension: Extension, name: str, length: int) -> tuple[Tensor, float, float]:
+    """Radians per token of each pair, the base they come from, and the temperature at one length."""
+    import torch
+
+    from posbench.geometry import Span
+
+    span = Span(encoding.shape.train_len, length, extension.target_len(length))
+    spectrum, bands = extension.spectrum(encoding.spectrum(), span), extension.bands(span)
+    index_T = torch.tensor([0.0, 1.0, FAR], dtype=torch.float64)
+    moved = [move(index_T) for move in (bands[0].q, bands[0].k)]
+    line = all(torch.allclose(pos_T, index_T * pos_T[1], rtol=1e-12) for pos_T in moved) and moved[0][1] == moved[1][1]
+    everything = not bands[0].first(index_T).any() and bands[0].last(index_T).equal(index_T)
+    if len(bands) > 1 or not line or not everything or extension.crop(span) is not None or spectrum.exact_F is not None:
+        raise ConfigError(
+            f"extension={name} is no set of frequencies, which is all that the format can say: choose none, pi, ntk, "
+            "dynamic_ntk, yarn, llama3, longrope or another that changes frequencies or divides positions."
+        )
+    return spectrum.freq_F * moved[0][1], spectrum.base, extension.temperature(span)
+
+
+def _bound(extension: object, freq_F: Tensor, train_len: int) -> float:
+    """The turns from which ntk_by_parts keeps a pair."""
+    from posbench.extensions.ntk_by_parts import PUBLISHED
+
+    return extension.beta or max(extension.alpha + 1, min(PUBLISHED, train_len * float(freq_F.max()) / (2 * math.pi) / 4))
+
+
+def _share(turned: int, width: int) -> float:
+    """The share of a head of which `proportional` takes `turned` channels: it rounds down."""
+    share = turned / width
+    return share if int(share * width // 2) == turned // 2 else math.nextafter(share, 1)
+
+
+def _tokenizer(data: dict, cache_dir: str, out: Path) -> str:
+    """Copy the tokenizer where there is a file of it; returns a sentence that says so."""
+    from posbench.data import prepare
+
+    if data["tokenizer"] == "bytes":
+        return "no tokenizer: a token's id is the value of its byte"
+    try:
+        folder = prepare(data, cache_dir).folder
+    except (ConfigError, RunError) as error:
+        return f"no tokenizer, since the text is not there: {error}"
+    shutil.copyfile(folder / "tokenizer.json", out / "tokenizer.json")
+    write_json(out / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast"})
+    return f"{out / 'tokenizer.json'}: AutoTokenizer reads it"
