@@ -11,7 +11,7 @@ import pkgutil
 from dataclasses import dataclass
 
 from posbench import extensions
-from posbench.effect import changes, equal, masks, reads_coordinates
+from posbench.effect import changes, equal, masks
 from posbench.errors import ConfigError
 from posbench.geometry import Span, Trait
 from posbench.interfaces import ANY, Encoding, Extension, ScaleAttention, overrides
@@ -56,11 +56,12 @@ def check_extension(encoding: Encoding, extension: Extension, lengths: list[int]
     for one in dict.fromkeys(extended):
         missing = extension.needs & ~one.traits
         # Where no coordinate is read, a mask is still a mask, and anything else changes nothing.
-        if missing and (reads_coordinates(one) or (Trait.CONTENT in one.traits and not masking)):
+        if missing and (Trait.COORDINATE in one.traits or (Trait.CONTENT in one.traits and not masking)):
             raise ConfigError(
                 f"encoding={name_of(one)} {REASONS[next(iter(missing))]}, which extension={name} needs: {_alternatives(encoding)}."
             )
-        if overrides(one, "weights") and len(extension.bands(_span(encoding, extension, fed))) > 1:
+        split = len(extension.bands(_span(encoding, extension, fed))) > 1
+        if split and overrides(one, "weights") and (masking or Trait.COORDINATE in one.traits):
             raise ConfigError(
                 f"encoding={name_of(one)} weighs a whole row of keys at once, and extension={name} sees it in several bands: "
                 f"{_alternatives(encoding)}."
@@ -71,7 +72,7 @@ def check_extension(encoding: Encoding, extension: Extension, lengths: list[int]
     if not extended:
         return f"no layer of encoding={name_of(encoding)} lets an extension act, so extension={name} changes nothing"
     if not changes(encoding, extension, max(lengths)):
-        if not any(map(reads_coordinates, extended)):
+        if not any(Trait.COORDINATE in one.traits for one in extended):
             return f"encoding={name_of(encoding)} has no positions, so extension={name} changes nothing"
         return f"extension={name} sees every pair as encoding={name_of(encoding)} does without it, up to length {max(lengths)}"
     return None
@@ -86,6 +87,10 @@ def check_scale(encoding: Encoding, extension: Extension, scale: ScaleAttention,
         raise ConfigError(f"scale_attention={name} has parameters to learn: train it in with train.scale_attention={name}.")
     scaled = [layer.encoding for layer in encoding.layers() if layer.scaled]
     for one in scaled:
+        if overrides(one, "weights") and _by_distance(scale):
+            raise ConfigError(
+                f"encoding={name_of(one)} weighs whole rows, which scale_attention={name} cannot scale by distance: take none."
+            )
         if not one.scalable:
             raise ConfigError(f"encoding={name_of(one)} has no softmax whose logits scale_attention={name} could scale: take none.")
     if not scaled:
@@ -106,6 +111,8 @@ def check_trained_scale(encoding: Encoding, scale: ScaleAttention) -> None:
     if name == "none":
         return
     for layer in encoding.layers():
+        if layer.scaled and overrides(layer.encoding, "weights") and _by_distance(scale):
+            raise ConfigError(f"encoding={name_of(layer.encoding)} weighs whole rows, which train.scale_attention={name} cannot scale.")
         if layer.scaled and not layer.encoding.scalable:
             raise ConfigError(f"encoding={name_of(layer.encoding)} has no softmax whose logits train.scale_attention={name} could scale.")
     plan = make_plan(encoding, length=encoding.shape.train_len, trained_scale=scale)
@@ -125,6 +132,10 @@ def fed_length(extension: Extension, train_len: int, length: int) -> int:
     """How many tokens the model is fed at once for one target when `length` tokens are there."""
     crop = extension.crop(Span(train_len, length, extension.target_len(length)))
     return length if crop is None else min(crop, length)
+
+
+def _by_distance(scale: ScaleAttention) -> bool:
+    return type(scale).distance is not ScaleAttention.distance
 
 
 def _span(encoding: Encoding, extension: Extension, length: int) -> Span:

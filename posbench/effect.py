@@ -7,15 +7,9 @@ from __future__ import annotations
 
 import torch
 
+from posbench.geometry import Trait
 from posbench.interfaces import Encoding, Extension, overrides
 from posbench.plan import BandPlan, LayerPlan, make_plan
-
-COORDINATE_HOOKS = ("embed", "rotate", "columns", "profile", "bias")
-
-
-def reads_coordinates(encoding: Encoding) -> bool:
-    """Whether any hook of the encoding is told where a token lies."""
-    return any(overrides(encoding, hook) for hook in COORDINATE_HOOKS)
 
 
 def _pairs(encoding: Encoding, extension: Extension, length: int) -> list[tuple[LayerPlan, LayerPlan]]:
@@ -51,7 +45,7 @@ def _same_layer(changed: LayerPlan, plain: LayerPlan) -> bool:
         return False
     encoding, (reference,) = changed.encoding, plain.bands
     for band in changed.bands:
-        if not reads_coordinates(encoding) or not band.seen_T.any():
+        if Trait.COORDINATE not in encoding.traits or not band.seen_T.any():
             continue
         if not equal(band.q_table, reference.q_table) or not equal(band.k_table, reference.k_table):
             return False

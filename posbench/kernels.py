@@ -1,7 +1,8 @@
 """The ways to attend; all take queries and keys as projected (float32, not scaled) and a layer's plan.
 
 `fused` runs torch's fused kernel for the plain causal triangle, with a low-rank bias folded into extra columns of q and k; it refuses
-biases that are no columns, scales by distance, and encodings that weigh whole rows. `rows` (posbench/blocks.py) runs any plan.
+biases that are no columns, scales by distance, and encodings that weigh whole rows. `flex` (posbench/flex.py) runs most of these on CUDA,
+`rows` (posbench/blocks.py) any plan anywhere.
 
 Letters: B batch, T tokens, H heads, G key heads, D head width, R columns of a bias.
 """
@@ -12,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from posbench import flex
 from posbench.blocks import damp, rows
 from posbench.interfaces import overrides
 from posbench.plan import LayerPlan
@@ -34,6 +36,13 @@ def attend(layer: LayerPlan, x_BTC: Tensor, q_BHTD: Tensor, k_BGTD: Tensor, v_BG
             gates_BHT = gates_BHT.double().cumsum(dim=-1)
         if fusible(layer) and 2 * last > length:
             return fused(layer, q_BHTD, k_BGTD, v_BGTD, gates_BHT)[:, :, -last:]
+        if v_BGTD.is_cuda and not torch.is_grad_enabled() and 2 * last > length and flex.possible(layer):
+            try:
+                return flex.flex(layer, q_BHTD, k_BGTD, v_BGTD.float(), gates_BHT)[:, :, -last:].to(v_BGTD.dtype)
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as error:  # compilers fail in many ways, and `rows` needs none
+                flex.warn(str(error).splitlines()[0] if str(error) else type(error).__name__)
         return rows(layer, q_BHTD, k_BGTD, v_BGTD.float(), gates_BHT, first=length - last).to(v_BGTD.dtype)
 
 

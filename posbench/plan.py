@@ -148,7 +148,8 @@ def _plan_layer(layer: Layer, extension: Extension, scales: list, span: Span, in
     n_T = sum(band.seen_T for band in bands).double()
     known = [(scale, None if scale.trained else scale(n_T, span, 0).float()) for scale in scales]
     causal = len(bands) == 1 and not bands[0].first_T.any() and torch.equal(bands[0].last_T, torch.arange(span.length))
-    return LayerPlan(layer.encoding, bands, causal, tuple(known), extension.temperature(span), n_T, span)
+    temperature = extension.temperature(span) if layer.encoding.scalable else 1.0
+    return LayerPlan(layer.encoding, bands, causal, tuple(known), temperature, n_T, span)
 
 
 def _plan_band(band: Band, layer: Layer, spectrum: Spectrum | None, pos_T: Tensor, device: str) -> BandPlan:

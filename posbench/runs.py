@@ -20,6 +20,9 @@ NOT_EVALUATE = {"lengths", "batch_tokens", "protocol"}
 
 # Keys added after the first release -> their default ("train.ema": 0.0). At its default such a key is left out of the hash: old ids stay.
 LATER: dict[str, object] = {
+    "encoding.fraction": 1.0,
+    "encoding.resonance": False,
+    "scale_attention.clamp": True,
     "train.scale_attention": {"_target_": "posbench.scale_attention.none.NoScale"},
     "model.head_dim": None,
     "model.qkv_bias": False,

@@ -5,6 +5,9 @@ from __future__ import annotations
 import posbench  # noqa: F401, I001  (sets the thread spin count before torch is loaded)
 
 # isort: split
+import functools
+import itertools
+import random
 from pathlib import Path
 
 import pytest
@@ -55,18 +58,31 @@ def make_triple(encoding: str, extension: str, scale: str, train_len: int = TRAI
     return make(node("encoding", encoding), shape), make(node("extension", extension)), make(node("scale_attention", scale), shape)
 
 
-def legal_triples(lengths: list[int], train_len: int = TRAIN_LEN) -> list[tuple[str, str, str]]:
-    """Every combination that may run, untested ones too; no-ops are left out."""
-    found = []
-    for encoding in choices("encoding"):
-        for extension in choices("extension"):
-            for scale in choices("scale_attention"):
-                try:
-                    verdict = check(*make_triple(encoding, extension, scale, train_len), lengths, allow_untested=True)
-                except ConfigError:
-                    continue
-                if not verdict.noop:
-                    found.append((encoding, extension, scale))
+def legal(triple: tuple[str, str, str], lengths: list[int], train_len: int = TRAIN_LEN) -> bool:
+    """Whether a combination may run, untested or not, and changes something."""
+    try:
+        return not check(*make_triple(*triple, train_len), lengths, allow_untested=True).noop
+    except ConfigError:
+        return False
+
+
+@functools.cache
+def legal_pairs(length: int, train_len: int = TRAIN_LEN) -> list[tuple[str, str, str]]:
+    """Every encoding with every extension it allows, without a scale."""
+    pairs = [(encoding, extension, "none") for encoding in choices("encoding") for extension in choices("extension")]
+    return [pair for pair in pairs if legal(pair, [length], train_len)]
+
+
+@functools.cache
+def scaled_sample(length: int, number: int = 60, train_len: int = TRAIN_LEN) -> list[tuple[str, str, str]]:
+    """A seeded sample of the legal triples with a scale: of each scale equally many."""
+    draw, found = random.Random(0), []
+    scales = [scale for scale in choices("scale_attention") if scale != "none"]
+    for scale in scales:
+        pairs = [pair[:2] for pair in legal_pairs(length, train_len)]
+        draw.shuffle(pairs)
+        fitting = (triple for pair in pairs if legal(triple := (*pair, scale), [length], train_len))
+        found += itertools.islice(fitting, -(-number // len(scales)))
     return found
 
 

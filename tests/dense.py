@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,8 @@ FREQUENCIES: dict[str, Callable[[list[float], float, int, int, int], list[float]
 TEMPERATURE: dict[str, Callable[[int, int], float]] = {}
 # encoding -> Case -> weights [H, L, L]
 ENCODINGS: dict[str, Callable[[Case], Tensor]] = {}
+# scale -> (index distance [L, L]) -> factor and addend of the content score
+RULES: dict[str, Callable[[Tensor], tuple[Tensor, Tensor]]] = {}
 # scale -> (keys seen by each query [L], length, train_len) -> factor [L]
 SCALES: dict[str, Callable[[Tensor, int, int], Tensor]] = {}
 
@@ -42,7 +44,7 @@ class Case:
     train_len: int
     extension: str
     layer: int = 0
-    memo: dict = field(default_factory=dict)
+    rule: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None
 
     @property
     def distance(self) -> Tensor:
@@ -65,7 +67,16 @@ class Case:
         """q . k / sqrt(D), times the factor of each query."""
         q_HTD, k_HTD = self.q_HTD if q_HTD is None else q_HTD, self.k_HTD if k_HTD is None else k_HTD
         dim = dim or self.q_HTD.shape[-1]
-        return torch.einsum("hid,hjd->hij", q_HTD, k_HTD) / math.sqrt(dim) * self.factor_T[:, None]
+        return self.scaled(torch.einsum("hid,hjd->hij", q_HTD, k_HTD) / math.sqrt(dim))
+
+    def scaled(self, scores: Tensor) -> Tensor:
+        """Content scores with every factor on them."""
+        scores = scores * self.factor_T[:, None]
+        if self.rule is None:
+            return scores
+        i, j = grid(self.length)
+        multiply, add = self.rule((i - j).clamp(min=0))
+        return scores * multiply + add
 
     def softmax(self, scores: Tensor) -> Tensor:
         weights = torch.where(self.visible, scores, torch.tensor(-math.inf, dtype=torch.float64)).softmax(dim=-1)
@@ -89,7 +100,7 @@ def attention(
     factor_T = SCALES[scale](visible.sum(dim=1).double(), length, train_len) if scale in SCALES else torch.ones(length).double()
     if extension in TEMPERATURE:
         factor_T = factor_T * TEMPERATURE[extension](length, train_len)
-    case = Case(module, q_HTD, k_HTD, x_TC, q_pos, k_pos, visible, factor_T, train_len, extension, layer)
+    case = Case(module, q_HTD, k_HTD, x_TC, q_pos, k_pos, visible, factor_T, train_len, extension, layer, RULES.get(scale))
     return ENCODINGS[encoding](case) @ v_HTD
 
 
@@ -122,7 +133,7 @@ def rope(case: Case) -> Tensor:
     """Re(q conj(k) e^{i d theta}), pairs (c, c + D/2)."""
     dim = case.q_HTD.shape[-1]
     theta = case.frequencies([10000.0 ** (-2 * c / dim) for c in range(dim // 2)], 10000.0, dim)
-    return case.softmax(turned(case, theta) / math.sqrt(dim) * case.factor_T[:, None])
+    return case.softmax(case.scaled(turned(case, theta) / math.sqrt(dim)))
 
 
 def turned(case: Case, theta: list[float]) -> Tensor:
@@ -166,6 +177,7 @@ COORDINATES |= {
     "leaky_rerope": by_distance(leaky_rerope),
     "window": window,
 }
+RULES |= {"scale_invariant": lambda d: (torch.sqrt(1 + 2 * torch.log(1 + d / 10)), -2 * torch.log(1 + d / 10))}
 SCALES |= {"log_n": lambda n, length, train_len: (n.log() / math.log(train_len)).clamp(min=1)}
 
 import dense_bias  # noqa: E402, F401  (registers)

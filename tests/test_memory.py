@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import legal_triples
+from conftest import legal_pairs, scaled_sample
 
 LENGTH = 16384
 LIMIT_MIB = 2048
@@ -46,7 +46,7 @@ def peak_mib(triple: tuple[str, str, str], last: int) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("triple", legal_triples([LENGTH], train_len=64), ids="-".join)
+@pytest.mark.parametrize("triple", legal_pairs(LENGTH, 64) + scaled_sample(LENGTH, 20, 64), ids="-".join)
 def test_16384_tokens_of_the_demo_model_fit_in_2_gib(triple):
     assert peak_mib(triple, last=LENGTH) < LIMIT_MIB
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import random
+from dataclasses import replace
 
 import dense
 import numpy as np
 import pytest
 import torch
-from conftest import TRAIN_LEN, choices, legal_triples, make_triple, small_model, small_shape
+from conftest import TRAIN_LEN, choices, legal_pairs, make_triple, scaled_sample, small_model, small_shape
 
-from posbench import blocks, kernels
+from posbench import blocks, flex, kernels
 from posbench.blocks import rows
 from posbench.compat import fed_length
 from posbench.encodings.alibi import Alibi, slopes
@@ -24,11 +24,11 @@ from posbench.extensions.rerope import Rerope
 from posbench.extensions.window import Window
 from posbench.geometry import Span, Trait
 from posbench.interfaces import Layer
-from posbench.plan import make_plan
+from posbench.plan import Plan, make_plan
 from posbench.scale_attention.log_n import LogN
 
 LONG = 4 * TRAIN_LEN
-TRIPLES = legal_triples([LONG])
+TRIPLES = legal_pairs(LONG) + scaled_sample(LONG)  # every pair, and a sample of the triples: the default suite ends in minutes
 
 
 def tokens(length: int, batch: int = 2) -> torch.Tensor:
@@ -49,7 +49,8 @@ def test_legal_triples_are_causal_and_finite_at_4x(triple):
         other_BT = text_BT.clone()
         other_BT[:, changed] = (other_BT[:, changed] + 1) % 50
         other = model(other_BT, plan)
-        torch.testing.assert_close(other[:, :changed], logits[:, :changed], rtol=0, atol=1e-5)
+        # Gates are summed from the middle of the text, so a later token moves their float32 rounding.
+        torch.testing.assert_close(other[:, :changed], logits[:, :changed], rtol=0, atol=5e-5 if "fox" in triple[0] else 1e-5)
         assert (other[:, changed] - logits[:, changed]).abs().max() > 1e-3
 
 
@@ -65,10 +66,7 @@ def attend_in(kernel, layer, q, k, v, x):
     return kernel(layer, q, k, v, None if gates is None else gates.double().cumsum(dim=-1))
 
 
-# Every pair without a scale, and a seeded sample of the triples with one: the default suite ends in minutes.
-FULL = [t for t in TRIPLES if fed_length(make_triple(*t)[1], TRAIN_LEN, LONG) == LONG]
-SCALED = [t for t in FULL if t[2] != "none"]
-ORACLE = [t for t in FULL if t[2] == "none"] + random.Random(0).sample(SCALED, min(len(SCALED), 60))
+ORACLE = [t for t in TRIPLES if fed_length(make_triple(*t)[1], TRAIN_LEN, LONG) == LONG]
 
 
 @pytest.mark.parametrize("triple", ORACLE, ids="-".join)
@@ -86,13 +84,42 @@ def test_kernels_and_their_gradients_equal_the_dense_oracle(triple, monkeypatch)
         weigh = torch.randn(expected.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
         wanted = torch.autograd.grad((expected * weigh).sum(), wide)
         with torch.no_grad():
-            torch.testing.assert_close(attend_in(rows, layer, *leaves, x)[0].double(), expected.detach(), rtol=0, atol=3e-5)
+            for kernel in [rows, flex.flex] if flex.possible(layer) and length == 9 else [rows]:
+                torch.testing.assert_close(attend_in(kernel, layer, *leaves, x)[0].double(), expected.detach(), rtol=0, atol=3e-5)
         for kernel in [rows, kernels.fused] if kernels.fusible(layer) else [rows]:
             found = [t.clone().requires_grad_() for t in leaves]
             y = attend_in(kernel, layer, *found, x)
             torch.testing.assert_close(y[0].double(), expected, rtol=0, atol=3e-5)
             for a, b in zip(torch.autograd.grad((y[0] * weigh.float()).sum(), found), wanted, strict=True):
                 torch.testing.assert_close(a[0].double(), b, rtol=1e-4, atol=2e-4)
+
+
+def prefix(plan: Plan, length: int) -> Plan:
+    """The first tokens of a plan, under the factor and spectrum of the whole."""
+
+    def cut(band):
+        kept = {name: getattr(band, name)[:length] for name in ("first_T", "last_T", "q_pos_T", "k_pos_T")}
+        tables = {name: getattr(band, name) for name in ("q_table", "k_table")}
+        return replace(band, **kept, **{name: t if t is None else t[:, :length] for name, t in tables.items()})
+
+    def shorten(layer):
+        scales = tuple((scale, None if known is None else known[..., :length]) for scale, known in layer.scales)
+        return replace(layer, bands=tuple(map(cut, layer.bands)), n_T=layer.n_T[:length], scales=scales)
+
+    added_TC = plan.embed()
+    return Plan(length, lambda: None if added_TC is None else added_TC[:length], tuple(map(shorten, plan.layers)))
+
+
+@pytest.mark.parametrize("triple", TRIPLES, ids="-".join)
+@torch.no_grad()
+def test_prefixes_under_the_whole_plan_are_the_whole(triple):
+    """What decoding token by token would give: no query's output depends on what comes later, nor on how blocks are cut."""
+    encoding, extension, scale = make_triple(*triple)
+    model, length = small_model(encoding), fed_length(extension, TRAIN_LEN, 3 * TRAIN_LEN + 1)
+    plan, text_BT = make_plan(encoding, extension, scale, length=length), tokens(length, batch=1)
+    whole = model(text_BT, plan)
+    for end in (1, 2, length // 2, length - 1):
+        torch.testing.assert_close(model(text_BT[:, :end], prefix(plan, end)), whole[:, :end], rtol=1e-4, atol=1e-4)
 
 
 def outputs(encoding, extension=None, scale=None, length: int = LONG) -> torch.Tensor:
@@ -104,7 +131,8 @@ def outputs(encoding, extension=None, scale=None, length: int = LONG) -> torch.T
 @pytest.mark.parametrize("encoding", ["rope", "alibi", "sinusoidal"])
 def test_factor_one_changes_nothing(name, encoding):
     encoding, extension, scale = make_triple(encoding, name, "log_n")
-    if extension.needs & ~encoding.traits or name == "rerope":  # ReRoPE has no factor: it changes distances beyond w at any length
+    within = ("rerope", "abf", "dca", "string", "compose")  # without a factor: these change texts of any length
+    if extension.needs & ~encoding.traits or name in within:
         return
     torch.testing.assert_close(outputs(encoding, extension, scale, TRAIN_LEN), outputs(encoding, length=TRAIN_LEN), rtol=0, atol=1e-5)
 
