@@ -22,18 +22,18 @@ from posbench.plan import make_plan
 
 encoding, extension, scale = make_triple(*json.loads(sys.argv[1]), train_len=64, d_model=128, n_layer=4, n_head=4, n_kv_head=4)
 model = small_model(encoding, 1024, d_model=128, n_layer=4, n_head=4, n_kv_head=4, d_ff=320)
-length = fed_length(extension, 64, int(sys.argv[2]))
+length = fed_length(extension, 64, int(sys.argv[3]))
 with torch.inference_mode():
     plan = make_plan(encoding, extension, scale, length=length)
-    logits = model(torch.randint(0, 1024, (1, length)), plan, int(sys.argv[3]))
+    logits = model(torch.randint(0, 1024, (1, length)), plan, int(sys.argv[2]))
 print(bool(logits.isfinite().all()), tuple(logits.shape))
 """
 
 
-def peak_mib(triple: tuple[str, str, str], last: int) -> float:
-    """Peak resident memory of a process that reads LENGTH tokens with the demo's model."""
+def peak_mib(triple: tuple[str, str, str], last: int, length: int = LENGTH) -> float:
+    """Peak resident memory of a process that reads `length` tokens with the demo's model."""
     with subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, json.dumps(triple), str(LENGTH), str(last)],
+        [sys.executable, "-c", SCRIPT, json.dumps(triple), str(last), str(length)],
         cwd=__file__.rsplit("/", 1)[0],
         stdout=subprocess.PIPE,
         text=True,
@@ -49,6 +49,12 @@ def peak_mib(triple: tuple[str, str, str], last: int) -> float:
 @pytest.mark.parametrize("triple", legal_pairs(LENGTH, 64) + scaled_sample(LENGTH, 20, 64), ids="-".join)
 def test_16384_tokens_of_the_demo_model_fit_in_2_gib(triple):
     assert peak_mib(triple, last=LENGTH) < LIMIT_MIB
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("triple", [("rope", "rerope", "none"), ("t5", "none", "none")], ids="-".join)
+def test_65536_tokens_fit_in_4_gib(triple):
+    assert peak_mib(triple, last=8, length=65536) < 2 * LIMIT_MIB
 
 
 @pytest.mark.slow
