@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow lint format sweep report bench compat clean
+.PHONY: help setup demo test test-slow lint format sweep report bench compat gallery clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -62,6 +62,9 @@ bench: $(VENV)/.installed-dev ## speed and memory of every method beside plain a
 
 compat: setup ## what goes with what; why: make compat ARGS=reasons
 	@$(BIN)/python scripts/compat.py $(ARGS)
+
+gallery: setup ## one sheet with what every method looks like: make gallery ARGS="out=results/gallery"
+	@$(BIN)/python scripts/gallery.py $(ARGS)
 
 clean: ## remove the virtual environment and caches; results stay
 	rm -rf $(VENV) .pytest_cache .ruff_cache *.egg-info

@@ -123,14 +123,14 @@ def plain(cfg: DictConfig) -> dict:
     return values
 
 
-def run_script(command: Command) -> None:
-    """Compose the configuration from sys.argv and hand all its jobs to `command`; exits with the command's code."""
+def run_script(command: Command, config_name: str = "run") -> None:
+    """Compose configs/CONFIG_NAME.yaml with sys.argv and hand all its jobs to `command`; exits with the command's code."""
     global call
     call = Call(command)
     sys.argv[1:] = map(_group, sys.argv[1:])
     _importable_config_dir()
 
-    @hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="run")
+    @hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=config_name)
     def application(cfg: DictConfig) -> None:
         call.execute([(cfg, list(HydraConfig.get().overrides.task))], sweep=False)
         if HydraConfig.get().mode == RunMode.MULTIRUN and call.code:

@@ -1,0 +1,191 @@
+"""What a triple of methods does, in numbers and without training: frequencies, the distances that are seen, biases, factors on the logits.
+
+Letters: F frequencies, H heads, K keys, T tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from posbench.compat import fed_length, name_of
+from posbench.extensions.none import NoExtension
+from posbench.geometry import Trait
+from posbench.interfaces import Encoding, Extension, ScaleAttention, overrides
+from posbench.pairs import Kind, added, bias, distance, even_weights, kinds
+from posbench.plan import Plan, make_plan
+from posbench.properties import properties, trained_reach
+
+POINTS = 256  # at how many distances the curves over distance are known, where not at every one
+
+
+@dataclass(frozen=True)
+class Anatomy:
+    """The numbers as they go to json, and the plan and layers they were taken from."""
+
+    numbers: dict
+    plan: Plan
+    kinds: list[Kind]
+    encoding: Encoding
+    extension: Extension
+
+
+def dissect(
+    encoding: Encoding, extension: Extension, scale: ScaleAttention, length: int, trained_scale: ScaleAttention | None = None
+) -> Anatomy:
+    """Everything about one triple at `length` tokens. It must be legal (posbench.compat.check).
+
+    `layers` has one entry for each kind of layer, the top level repeats the first that the extension acts on. Lists over distance and
+    position hold None where nothing is seen; an extension that crops sees no more than `fed` tokens at once.
+    """
+    train_len, fed = encoding.shape.train_len, fed_length(extension, encoding.shape.train_len, length)
+    plan = make_plan(encoding, extension, scale, length=fed, trained_scale=trained_scale)
+    found = kinds(encoding, extension, plan)
+    table = properties(encoding, extension, length)
+    layers = [_layer(kind, length, row) for kind, row in zip(found, table, strict=True)]
+    span = plan.layers[0].span
+    parts = {id(kind.encoding): kind.encoding for kind in found}.values()
+    numbers = {
+        "encoding": name_of(encoding),
+        "extension": name_of(extension),
+        "scale_attention": name_of(scale),
+        "trained_scale": name_of(trained_scale) if trained_scale is not None else "none",
+        "train_len": train_len,
+        "length": length,
+        "fed": fed,
+        "target_len": span.target_len,
+        "factor": span.factor,
+        "trained_reach": trained_reach(encoding),
+        "n_parameters": sum(parameter.numel() for parameter in encoding.parameters()),
+        "depends_on_content": [hook for hook in ("gates", "weights") if any(overrides(part, hook) for part in parts)],
+        **{key: value for key, value in layers[0].items() if key not in ("numbers", "name", "window", "extended", "scaled")},
+        **_added(encoding, extension, plan),
+        "dimensionless": _dimensionless(encoding, extension, found[0], layers[0], train_len),
+        "layers": layers,
+    }
+    return Anatomy(numbers, plan, found, encoding, extension)
+
+
+def decay_bound(freq_F: Tensor, distance_K: Tensor) -> Tensor:
+    """RoPE's envelope of the score over distance, B = (2 / r) sum over m of |sum over c < m of exp(i distance theta_c)|: [K].
+
+    |sum_c h_c exp(i d theta_c)| is at most r / 2 max |h_{c+1} - h_c| times it (Su et al. 2021, section 3.4.3, by Abel's summation).
+    """
+    angle_KF = torch.outer(distance_K.double(), freq_F)
+    return torch.polar(torch.ones_like(angle_KF), angle_KF).cumsum(dim=-1).abs().mean(dim=-1)
+
+
+def samples(length: int) -> Tensor:
+    """Distances below `length`: every short one, ever fewer of the long ones, and the last."""
+    steps = torch.logspace(0, math.log2(max(2, length)), POINTS, base=2, dtype=torch.float64) - 1
+    return torch.cat((torch.arange(min(64, length)), steps.round().long().clamp(max=length - 1))).unique()
+
+
+def plain(values: Tensor | None) -> list | None:
+    """A tensor as lists, with None for nan."""
+    if values is None:
+        return None
+    if values.ndim > 1:
+        return [plain(row) for row in values]
+    return [None if value != value else value for value in values.double().tolist()]
+
+
+def _layer(kind: Kind, length: int, table: dict[str, bool | None]) -> dict:
+    layer, plan, encoding = kind.layer, kind.plan, kind.encoding
+    fed = len(plan.n_T)
+    keys_K = torch.arange(fed - 1, -1, -1)
+    hidden = torch.full((length - fed,), torch.nan, dtype=torch.float64)
+    seen_T = torch.cat((distance(kind, fed - 1, keys_K), hidden))
+    bias_HT = bias(kind, fed - 1, keys_K)
+    weights_HT = even_weights(kind, fed - 1, torch.arange(fed))
+    if weights_HT is not None:
+        weights_HT = weights_HT.flip(-1)
+    bias_HT, weights_HT = (one if one is None else torch.cat((one, hidden.expand(len(one), -1)), dim=-1) for one in (bias_HT, weights_HT))
+    factor_T = torch.ones(fed) if plan.factor is None else plan.factor.detach()
+    factor_T = torch.cat((factor_T, factor_T[..., -1:].expand(*factor_T.shape[:-1], length - fed)), dim=-1)
+    delta_K = samples(length)
+    rules = [torch.stack(rule.distance(delta_K.double())) for rule in plan.distance_rules]
+    decay_D = encoding.decay()
+    bound = None
+    if kind.after is not None and decay_D is None and Trait.RELATIVE in encoding.traits and overrides(encoding, "rotate"):
+        bound = {
+            "at": delta_K.tolist(),
+            "before": plain(decay_bound(kind.before.freq_F, delta_K)),
+            "after": plain(decay_bound(kind.after.freq_F, seen_T[delta_K])),
+        }
+    return {
+        "numbers": kind.numbers,
+        "name": name_of(encoding),
+        "window": layer.window,
+        "extended": layer.extended,
+        "scaled": layer.scaled,
+        "spectrum_before": plain(kind.before.freq_F) if kind.before else None,
+        "spectrum": plain(kind.after.freq_F) if kind.after else None,
+        "temperature": plan.temperature,
+        "bands": len(plan.bands),
+        "distance": plain(seen_T),
+        "bias": plain(bias_HT),
+        "even_weights": plain(weights_HT),
+        "logit_scale": plain(factor_T),
+        "distance_rule": [{"at": delta_K.tolist(), "factor": plain(rule[0]), "addend": plain(rule[1])} for rule in rules] or None,
+        "decay": sorted(set(decay_D.tolist()), reverse=True) if decay_D is not None else None,
+        "decay_bound": bound,
+        "properties": table,
+    }
+
+
+def _added(encoding: Encoding, extension: Extension, plan: Plan) -> dict:
+    """What is added to embeddings: at which coordinates, and how alike the last position and those before it are (cosine)."""
+    added_TC = added(plan)
+    if added_TC is None:
+        return {"coordinates": None, "table_rows": None, "similarity": None}
+    pos_T, rows_NC = plan.layers[0].bands[0].q_pos_T, encoding.rows()
+    delta_K = samples(plan.length)
+    alike_K = torch.nn.functional.cosine_similarity(added_TC[-1:], added_TC[plan.length - 1 - delta_K], dim=-1)
+    read_T = None
+    if rows_NC is not None:
+        # A table that holds its own row numbers says from which rows the extension mixes each of its own.
+        counted_NC = torch.arange(len(rows_NC), dtype=rows_NC.dtype)[:, None].expand(rows_NC.shape)
+        read_T = encoding.embed(pos_T, None, extension.rows(counted_NC, plan.layers[0].span))[:, 0]
+    return {
+        "coordinates": plain(pos_T),
+        "table_rows": plain(read_T),
+        "similarity": {"at": delta_K.tolist(), "cosine": plain(alike_K)},
+    }
+
+
+def _dimensionless(encoding: Encoding, extension: Extension, kind: Kind, layer: dict, train_len: int) -> dict[str, float]:
+    """What tells whether a method is in the regime it was published in, whatever the training length."""
+    seen = [value for value in layer["distance"] if value is not None]
+    off = [index for index, value in enumerate(layer["distance"]) if value is None or abs(value - index) > 1e-6]
+    numbers = {
+        "exact_over_train_len": (off[0] if off else len(layer["distance"])) / train_len,
+        "keys_over_train_len": len(seen) / train_len,
+        "reach_over_trained": max(seen) / max(1, trained_reach(encoding)),
+    }
+    if kind.layer.window is not None:
+        numbers["window_over_train_len"] = kind.layer.window / train_len
+    if kind.before is not None:
+        for key, spectrum in (("", kind.before), ("_after", kind.after)):
+            turns_F = spectrum.freq_F * train_len / (2 * math.pi)
+            numbers[f"share_full_turns{key}"] = float((turns_F >= 1).double().mean())
+        numbers["r_max"] = float(kind.before.freq_F.max() * train_len / (2 * math.pi))
+        if getattr(extension, "beta", None) is not None:
+            numbers["beta_over_r_max"] = extension.beta / numbers["r_max"]
+    at_train_len = _unextended_bias(encoding, kind, train_len)
+    if at_train_len is not None:
+        numbers["slope_x_length"] = float((at_train_len[:, 1] - at_train_len[:, 0]).abs().min())
+    if layer["decay"] is not None:
+        numbers["decay_x_length"] = min((rate for rate in layer["decay"] if rate > 0), default=0.0) * train_len
+    return numbers
+
+
+def _unextended_bias(encoding: Encoding, kind: Kind, train_len: int) -> Tensor | None:
+    """The bias of the last query at distances 0 and train_len, before any extension: [H, 2]; or at the farthest key it sees."""
+    length = train_len + 1 if Trait.UNBOUNDED in encoding.traits or encoding.limit is None else min(train_len + 1, encoding.limit)
+    plan = make_plan(encoding, length=length)
+    same = next(one for one in kinds(encoding, NoExtension(), plan) if one.numbers == kind.numbers)
+    return bias(same, length - 1, torch.tensor([length - 1, int(same.plan.bands[0].first_T[-1])]))

@@ -1,0 +1,88 @@
+"""An anatomy in words: lines for the terminal, and those that stand below its picture."""
+
+from __future__ import annotations
+
+PROPERTIES = {
+    "unique": "a code for each position",
+    "relative": "relative after q.k",
+    "any_length": "the same at any length",
+    "as_trained": "as in training",
+    "beyond_training": "defined beyond training",
+    "bounded": "no unseen distance",
+}
+DIMENSIONLESS = {
+    "share_full_turns": "pairs with a full turn in training",
+    "share_full_turns_after": "the same, extended",
+    "r_max": "turns of the fastest pair",
+    "beta_over_r_max": "beta / these",
+    "slope_x_length": "bias of the flattest head at the training length",
+    "decay_x_length": "decay of the slowest pair there (nats)",
+    "exact_over_train_len": "exact up to (training lengths)",
+    "keys_over_train_len": "keys seen (training lengths)",
+    "window_over_train_len": "window (training lengths)",
+    "reach_over_trained": "farthest distance / farthest in training",
+}
+ANSWERS = {True: "yes", False: "no", None: "-"}
+
+
+def title(numbers: dict) -> str:
+    """encoding + extension + scale, without those that do nothing."""
+    others = [numbers[key] for key in ("extension", "scale_attention") if numbers[key] != "none"]
+    trained = [f"trained {numbers['trained_scale']}"] if numbers["trained_scale"] != "none" else []
+    return " + ".join([numbers["encoding"], *trained, *others])
+
+
+def asked(numbers: dict) -> str:
+    """Lengths, in words."""
+    fed = "" if numbers["fed"] == numbers["length"] else f", fed {numbers['fed']} at a time"
+    target = "" if numbers["target_len"] in (numbers["length"], numbers["fed"]) else f", configured for {numbers['target_len']}"
+    return f"trained at {numbers['train_len']} tokens, asked for {numbers['length']}{target}{fed}"
+
+
+def notes(numbers: dict) -> list[str]:
+    """What a reader of the curves must know."""
+    lines = []
+    if numbers.get("noop"):
+        lines.append(f"No-op: {numbers['noop']}.")
+    if numbers["n_parameters"]:
+        lines.append(f"{numbers['n_parameters']:,} learned numbers, {'as trained' if numbers.get('run') else 'at their initial values'}.")
+    if "gates" in numbers["depends_on_content"]:
+        lines.append("Gates depend on content: shown for a token of zeros.")
+    if "weights" in numbers["depends_on_content"]:
+        lines.append("Weights depend on content: shown where all content scores are 0.")
+    if numbers.get("untested"):
+        lines.append("A pair its authors have not tested.")
+    return lines
+
+
+def table(names: dict[str, str], values: dict) -> str:
+    """name: value, name: value, ..."""
+    return ", ".join(f"{name}: {_word(values[key])}" for key, name in names.items() if key in values)
+
+
+def _word(value: float | bool | None) -> str:
+    return ANSWERS[value] if value is None or isinstance(value, bool) else f"{value:.3g}"
+
+
+def summary(numbers: dict) -> list[str]:
+    """A few lines."""
+    lines = [f"{title(numbers)}: {asked(numbers)}"]
+    for layer in numbers["layers"]:
+        seen = [value for value in layer["distance"] if value is not None]
+        said = [f"the last query sees {len(seen)} keys, the farthest at {max(seen):.4g}"]
+        if layer["spectrum"]:
+            ratios = [before / after for before, after in zip(layer["spectrum_before"], layer["spectrum"], strict=True) if after]
+            slowed = f", slowed {min(ratios):.3g} to {max(ratios):.3g} times" if ratios and max(ratios) > 1 else ""
+            said.append(f"{len(layer['spectrum'])} frequencies{slowed}")
+        if layer["bias"]:
+            ends = [[value for value in row if value is not None][-1] for row in layer["bias"]]
+            said.append(f"bias there {min(ends):.3g} to {max(ends):.3g}")
+        rows = layer["logit_scale"] if isinstance(layer["logit_scale"][0], list) else [layer["logit_scale"]]
+        factors = [row[-1] for row in rows]
+        if any(factor != 1 for factor in factors):
+            said.append("its logits times " + " ".join(f"{factor:.3g}" for factor in factors))
+        who = f"{len(layer['numbers'])} layer{'s' * (len(layer['numbers']) > 1)} of {layer['name']}: " if len(numbers["layers"]) > 1 else ""
+        lines.append(f"  {who}{'; '.join(said)}")
+    lines.append(f"  {table(PROPERTIES, numbers['properties'])}")
+    lines.append(f"  {table(DIMENSIONLESS, numbers['dimensionless'])}")
+    return lines + [f"  {note}" for note in notes(numbers)]
