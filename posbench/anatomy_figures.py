@@ -39,7 +39,7 @@ def page(anatomy: Anatomy):
     if any(value is None for layer in numbers["layers"] for value in layer["distance"]):
         ground += " Grey: keys that the last query does not see."
     said = [f"Measured: {table(PROPERTIES, numbers['properties'])}. {ground}", *notes(numbers)]
-    wrapped = [part for line in said for part in textwrap.wrap(line, int(width * 18.5))]
+    wrapped = [part for line in said for part in textwrap.wrap(line, int(width * 19))]
     figure.text(0.1 / width, 0.0, "\n".join(wrapped), fontsize=7.8, color=GREY, va="top", linespacing=1.4)
     return figure
 

@@ -12,7 +12,7 @@ PROPERTIES = {
 }
 DIMENSIONLESS = {
     "share_full_turns": "pairs with a full turn in training",
-    "share_full_turns_after": "the same, extended",
+    "share_full_turns_after": "the same after extension",
     "r_max": "turns of the fastest pair",
     "beta_over_r_max": "beta / these",
     "slope_x_length": "bias of the flattest head at the training length",
@@ -56,8 +56,8 @@ def notes(numbers: dict) -> list[str]:
 
 
 def table(names: dict[str, str], values: dict) -> str:
-    """name: value, name: value, ..."""
-    return ", ".join(f"{name}: {_word(values[key])}" for key, name in names.items() if key in values)
+    """name: value; name: value; ..."""
+    return "; ".join(f"{name}: {_word(values[key])}" for key, name in names.items() if key in values)
 
 
 def _word(value: float | bool | None) -> str:
@@ -69,7 +69,7 @@ def summary(numbers: dict) -> list[str]:
     lines = [f"{title(numbers)}: {asked(numbers)}"]
     for layer in numbers["layers"]:
         seen = [value for value in layer["distance"] if value is not None]
-        said = [f"the last query sees {len(seen)} keys, the farthest at {max(seen):.4g}"]
+        said = [f"the last query sees {len(seen)} keys, the farthest at {max(seen):.6g}"]
         if layer["spectrum"]:
             ratios = [before / after for before, after in zip(layer["spectrum_before"], layer["spectrum"], strict=True) if after]
             slowed = f", slowed {min(ratios):.3g} to {max(ratios):.3g} times" if ratios and max(ratios) > 1 else ""

@@ -58,13 +58,14 @@ def _name(group: str, chosen: dict) -> str:
 
 def _parts(cfg: dict):
     """The encoding, and the scale trained in: fresh ones, or those of run=DIR."""
+    from posbench import hf_import
     from posbench.build import load_model, make_encoding, seeded
     from posbench.config import resolve, typed
     from posbench.make import make
     from posbench.runs import Run
 
     if cfg["run"] is None:
-        cfg = resolve(cfg)
+        cfg = resolve(hf_import.adopt(cfg))
         encoding = make_encoding(cfg)
         with seeded(cfg["seed"]):
             return encoding, make(typed("train", cfg["train"]).scale_attention, encoding.shape)
