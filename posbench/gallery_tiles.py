@@ -170,7 +170,7 @@ def _layers(axes, numbers: dict) -> None:
 def _alike(axes) -> None:
     axes.set_ylim(-1, 1)
     axes.axhline(0, color=OKABE_ITO[0], linewidth=1.6)
-    axes.annotate("every key alike", (LENGTH / 2, 0), xytext=(0, 5), textcoords="offset points", ha="center", fontsize=7.6, color=GREY)
+    axes.annotate("every key alike", (0.63 * LENGTH, 0), xytext=(0, 5), textcoords="offset points", ha="center", fontsize=7.6, color=GREY)
 
 
 def _ground(axes) -> None:
