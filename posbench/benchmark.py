@@ -1,7 +1,8 @@
 """Speed and memory of every method beside plain attention: training steps, and evaluation at many times the training length.
 
 Every case runs once in each round and its time is divided by that of `rope` with `extension=none` in the same round, so that whatever
-else the machine does weighs on both; what is reported is the median ratio. The model is the default one.
+else the machine does weighs on both; what is reported is the median ratio.
+Memory is that of one window, or of one training step. The model is the default one.
 Letters: B batch, T tokens.
 """
 
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from posbench import optim
 from posbench.compat import check
@@ -24,18 +25,20 @@ from posbench.errors import ConfigError
 from posbench.gpt import GPT, make_shape
 from posbench.interfaces import Extension, ScaleAttention
 from posbench.make import make
-from posbench.memory import Peak
-from posbench.plan import TrainingPlans, make_plan
+from posbench.memory import tensor_mib
+from posbench.plan import Plan, TrainingPlans, make_plan
 
 MODEL, VOCAB = ModelConfig(d_ff=320), 1024
 SCORED = 8  # positions of each window whose loss is asked for, as in evaluation
 BUDGET = 20.0  # seconds: one forward pass that would take longer is not run, and said to be slow
 BASE = "rope"
 
+Case = Callable[[Tensor], None]  # one step, or one pass, over tokens [B, T]
+
 
 @dataclass(frozen=True)
 class Figure:
-    """One measurement: `ratio` of times to the base case in the same rounds, `seconds` of a step or pass, `mib` beyond what was held."""
+    """One measurement: `ratio` of times to the base case in the same rounds, `seconds` of a step or pass, `mib` of tensors."""
 
     kind: str  # training, or evaluation
     case: str
@@ -72,25 +75,25 @@ def training(configs: Path, train_len: int, repeats: int, only: list[str]) -> li
     shape, cases = make_shape(MODEL, train_len), {}
     text_BT = torch.randint(0, VOCAB, (TrainConfig().tokens_per_step // train_len, train_len))
     for name, node in choices(configs, "encoding").items():
-        cases[name] = _step(GPT(MODEL, make(node, shape), VOCAB), text_BT)
+        cases[name] = _step(GPT(MODEL, make(node, shape), VOCAB))
     for name, node in choices(configs, "scale_attention").items():
         scale = make(node, shape)
         if scale.trained or type(scale).distance is not ScaleAttention.distance:
             rope = make(choices(configs, "encoding")[BASE], shape)
-            cases[f"{BASE}, {name} trained in"] = _step(GPT(MODEL, rope, VOCAB, scale), text_BT)
+            cases[f"{BASE}, {name} trained in"] = _step(GPT(MODEL, rope, VOCAB, scale))
     llama = transformers_llama()
     if llama is not None:
-        cases["transformers Llama"] = _llama_step(llama, text_BT)
+        cases["transformers Llama"] = _llama_step(llama)
     cases = {name: call for name, call in cases.items() if not only or name in only or name == BASE}
-    timings, mibs, _ = _rounds(cases, repeats)
-    return _figures("training", train_len, timings, mibs, text_BT.numel())
+    timings, _ = _rounds(cases, text_BT, repeats)
+    return _figures("training", timings, cases, text_BT, text_BT)
 
 
-def _step(model: GPT, text_BT: torch.Tensor) -> Callable[[], None]:
+def _step(model: GPT) -> Case:
     plans, optimizers = TrainingPlans(model.encoding, model.scale, "cpu", 0), optim.build(model, TrainConfig())
     steps = iter(range(10**9))
 
-    def step() -> None:
+    def step(text_BT: Tensor) -> None:
         with torch.autocast("cpu", torch.bfloat16):
             loss = model.loss(text_BT, text_BT, plans(text_BT.shape[1], next(steps)))
         _learn(loss, optimizers)
@@ -98,10 +101,10 @@ def _step(model: GPT, text_BT: torch.Tensor) -> Callable[[], None]:
     return step
 
 
-def _llama_step(llama: nn.Module, text_BT: torch.Tensor) -> Callable[[], None]:
+def _llama_step(llama: nn.Module) -> Case:
     optimizers = optim.build(llama, TrainConfig())
 
-    def step() -> None:
+    def step(text_BT: Tensor) -> None:
         with torch.autocast("cpu", torch.bfloat16):
             logits_BTV = llama(text_BT, use_cache=False).logits
             loss = nn.functional.cross_entropy(logits_BTV.float().flatten(0, 1), text_BT.flatten())
@@ -110,7 +113,7 @@ def _llama_step(llama: nn.Module, text_BT: torch.Tensor) -> Callable[[], None]:
     return step
 
 
-def _learn(loss: torch.Tensor, optimizers: list) -> None:
+def _learn(loss: Tensor, optimizers: list) -> None:
     loss.backward()
     for optimizer in optimizers:
         optimizer.step()
@@ -124,7 +127,7 @@ def evaluation(configs: Path, train_len: int, lengths: list[int], repeats: int, 
     slow: set[str] = set()
     for length in lengths:
         text_BT = torch.randint(0, VOCAB, (max(1, 8192 // length), length))
-        cases: dict[str, Callable[[], None]] = {}
+        cases: dict[str, Case] = {}
         for name, (model, extension, scale) in models.items():
             if (only and name not in only and name != BASE) or name in slow:
                 continue
@@ -133,11 +136,11 @@ def evaluation(configs: Path, train_len: int, lengths: list[int], repeats: int, 
             except ConfigError:
                 continue  # a learned table has no such position
             plan = make_plan(model.encoding, extension, scale, length=length, trained_scale=model.scale)
-            cases[name] = _forward(model, text_BT, plan)
+            cases[name] = _forward(model, plan)
         if llama is not None and (not only or "transformers Llama" in only):
-            cases["transformers Llama"] = _llama_forward(llama, text_BT)
-        timings, mibs, over = _rounds(cases, repeats)
-        yield _figures("evaluation", length, timings, mibs, text_BT.numel()) + [
+            cases["transformers Llama"] = _llama_forward(llama)
+        timings, over = _rounds(cases, text_BT, repeats)
+        yield _figures("evaluation", timings, cases, text_BT, text_BT[:1]) + [
             Figure("evaluation", name, length, None, None, None, None, f"above {BUDGET:.0f} s") for name in sorted(slow | over)
         ]
         slow |= over
@@ -167,53 +170,44 @@ def _models(configs: Path, train_len: int) -> dict[str, tuple]:
     return models
 
 
-def _forward(model: GPT, text_BT: torch.Tensor, plan) -> Callable[[], None]:
-    def forward() -> None:
+def _forward(model: GPT, plan: Plan) -> Case:
+    def forward(text_BT: Tensor) -> None:
         with torch.inference_mode():
             model(text_BT, plan, SCORED)
 
     return forward
 
 
-def _llama_forward(llama: nn.Module, text_BT: torch.Tensor) -> Callable[[], None]:
-    def forward() -> None:
+def _llama_forward(llama: nn.Module) -> Case:
+    def forward(text_BT: Tensor) -> None:
         with torch.inference_mode():
             llama(text_BT, use_cache=False, logits_to_keep=SCORED)
 
     return forward
 
 
-def _rounds(cases: dict[str, Callable], repeats: int) -> tuple[dict[str, list[float]], dict[str, float], set[str]]:
-    """Seconds of each case in each round, MiB of its first call, and the cases beyond BUDGET, which are not run again."""
-    mibs, over = {}, set()
-    for name, call in cases.items():  # a first call warms up, and shows what it holds
-        before = _resident()
-        with Peak("cpu") as peak:
-            began = time.perf_counter()
-            call()
-            mibs[name] = peak.mib() - before
+def _rounds(cases: dict[str, Case], text_BT: Tensor, repeats: int) -> tuple[dict[str, list[float]], set[str]]:
+    """Seconds of each case in each round, and the cases beyond BUDGET, which are not run again."""
+    over = set()
+    for name, call in cases.items():  # a first call warms up
+        began = time.perf_counter()
+        call(text_BT)
         if time.perf_counter() - began > BUDGET:
             over.add(name)
     timings: dict[str, list[float]] = {name: [] for name in cases if name not in over}
     for _ in range(repeats):
         for name, seconds in timings.items():
             began = time.perf_counter()
-            cases[name]()
+            cases[name](text_BT)
             seconds.append(time.perf_counter() - began)
-    return timings, mibs, over
+    return timings, over
 
 
-def _resident() -> float:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) / 2**10
-    return 0.0
-
-
-def _figures(kind: str, length: int, timings: dict[str, list[float]], mibs: dict[str, float], tokens: int) -> list[Figure]:
+def _figures(kind: str, timings: dict[str, list[float]], cases: dict[str, Case], text_BT: Tensor, weighed_BT: Tensor) -> list[Figure]:
     base, figures = timings[BASE], []
     for name, seconds in timings.items():
         typical = statistics.median(seconds)
         ratio = statistics.median(one / other for one, other in zip(seconds, base, strict=True))
-        figures.append(Figure(kind, name, length, ratio, typical, tokens / typical, mibs[name]))
+        mib = tensor_mib(lambda name=name: cases[name](weighed_BT))
+        figures.append(Figure(kind, name, text_BT.shape[1], ratio, typical, text_BT.numel() / typical, mib))
     return figures

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import resource
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -37,3 +39,14 @@ class Peak:
                     return int(line.split()[1]) / 2**10
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak / (2**20 if sys.platform == "darwin" else 2**10)
+
+
+def tensor_mib(call: Callable[[], object]) -> float:
+    """MiB of tensors that lived at once during `call` on the CPU, beyond those before: exact, whatever the allocator keeps."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=False) as profiler:
+        call()
+    events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
+    living = itertools.accumulate(event.nbytes() for event in sorted(events, key=lambda event: event.start_ns()))
+    return max(living, default=0) / 2**20

@@ -6,6 +6,7 @@ python scripts/benchmark.py only=t5,fox lengths=64,1024 repeats=9
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -26,6 +27,7 @@ def main(arguments: list[str]) -> None:
             f"{unknown[0]} is no option of the benchmark: choose from {', '.join(f'{key}={DEFAULTS[key]}' for key in DEFAULTS)}."
         )
     options = {**DEFAULTS, **given}
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler that counts memory announces every start
     import platform
 
     import torch
