@@ -70,7 +70,7 @@ def transformers_llama() -> nn.Module | None:
     return LlamaForCausalLM(config)
 
 
-def training(configs: Path, train_len: int, repeats: int, only: list[str]) -> list[Figure]:
+def training(configs: list[Path], train_len: int, repeats: int, only: list[str]) -> list[Figure]:
     """A training step (forward, backward, optimizers; 2,048 tokens, bf16): each encoding, each scale for training, transformers."""
     shape, cases = make_shape(MODEL, train_len), {}
     text_BT = torch.randint(0, VOCAB, (TrainConfig().tokens_per_step // train_len, train_len))
@@ -120,7 +120,7 @@ def _learn(loss: Tensor, optimizers: list) -> None:
         optimizer.zero_grad(set_to_none=True)
 
 
-def evaluation(configs: Path, train_len: int, lengths: list[int], repeats: int, only: list[str]) -> Iterator[list[Figure]]:
+def evaluation(configs: list[Path], train_len: int, lengths: list[int], repeats: int, only: list[str]) -> Iterator[list[Figure]]:
     """A pass over 8,192 tokens (or one window, where that is longer) in float32 for each case; one list for each length."""
     models = _models(configs, train_len)
     llama = transformers_llama()
@@ -146,7 +146,7 @@ def evaluation(configs: Path, train_len: int, lengths: list[int], repeats: int, 
         slow |= over
 
 
-def _models(configs: Path, train_len: int) -> dict[str, tuple]:
+def _models(configs: list[Path], train_len: int) -> dict[str, tuple]:
     """Model, extension and scale of each case: every encoding as it is, then RoPE with every extension and with every scale.
 
     Extensions of learned tables alone stand on `learned`.

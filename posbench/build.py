@@ -10,12 +10,13 @@ from pathlib import Path
 import torch
 
 from posbench.checkpoint import load_weights
+from posbench.compat import check_trained_scale
 from posbench.config import ModelConfig, typed
 from posbench.data.corpus import Corpus
 from posbench.errors import ConfigError, RunError
 from posbench.gpt import GPT, make_shape
 from posbench.hf_import import fit_corpus
-from posbench.interfaces import Encoding
+from posbench.interfaces import Encoding, ScaleAttention
 from posbench.make import make
 from posbench.runs import Run
 from posbench.scale_attention.none import NoScale
@@ -47,14 +48,20 @@ def make_encoding(cfg: dict) -> Encoding:
         return make(cfg["encoding"], shape)
 
 
+def make_trained_scale(cfg: dict, encoding: Encoding) -> ScaleAttention | None:
+    """train.scale_attention, None for none. Raises ConfigError for one that training could not use."""
+    scale = make(typed("train", cfg["train"]).scale_attention, encoding.shape)
+    check_trained_scale(encoding, scale)
+    return None if isinstance(scale, NoScale) else scale
+
+
 def make_model(cfg: dict, vocab_size: int) -> GPT:
     """A fresh model. Its own weights are the same for every encoding, so that encodings are compared from one start."""
     encoding = make_encoding(cfg)
+    scale = make_trained_scale(cfg, encoding)
     config: ModelConfig = typed("model", cfg["model"])
     with seeded(cfg["seed"]):
-        scale = make(typed("train", cfg["train"]).scale_attention, encoding.shape)
-    with seeded(cfg["seed"]):
-        return GPT(config, encoding, vocab_size, None if isinstance(scale, NoScale) else scale)
+        return GPT(config, encoding, vocab_size, scale)
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,7 @@ def check_scale(encoding: Encoding, extension: Extension, scale: ScaleAttention,
     if name == "none":
         return None
     if scale.trained:
-        raise ConfigError(f"scale_attention={name} has parameters to learn: train it in with train.scale_attention={name}.")
+        raise ConfigError(f"scale_attention={name} has parameters to learn, so it must be trained in with train.scale_attention={name}.")
     scaled = [layer.encoding for layer in encoding.layers() if layer.scaled]
     for one in scaled:
         if overrides(one, "weights") and _by_distance(scale):

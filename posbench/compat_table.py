@@ -30,15 +30,15 @@ class Pair:
     reason: str = ""
 
 
-def choices(configs: Path, group: str) -> dict[str, dict]:
-    """The yamls of a group by name."""
+def choices(configs: list[Path], group: str) -> dict[str, dict]:
+    """The yamls of a group by name, from every folder of configurations."""
     from omegaconf import OmegaConf
 
-    paths = sorted(path for path in (configs / group).glob("*.yaml") if not path.stem.startswith("_"))
+    paths = sorted(path for folder in configs for path in (folder / group).glob("*.yaml") if not path.stem.startswith("_"))
     return {path.stem: OmegaConf.to_container(OmegaConf.load(path)) for path in paths}
 
 
-def judge_all(configs: Path, train_len: int, lengths: list[int]) -> Iterator[Pair]:
+def judge_all(configs: list[Path], train_len: int, lengths: list[int]) -> Iterator[Pair]:
     """Every pair, each method as its yaml has it, evaluated at `lengths` after training on `train_len` tokens."""
     shape = make_shape(ModelConfig(), train_len)
     plain = NoExtension(), NoScale(shape)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from pathlib import Path
 
-from posbench.build import make_encoding
+from posbench.build import make_encoding, make_trained_scale
 from posbench.cells import Cell, Job
 from posbench.errors import ConfigError
 from posbench.files import read_json
@@ -17,8 +17,13 @@ def describe(jobs: list[Job]) -> list[str]:
     """Lines for each training and evaluation, then what they cost by the measure of the runs that are there."""
     lines = []
     for job in jobs:
-        lines.append(f"{job.run.path}  {'trained' if job.run.finished else 'to train'}")
         encoding = make_encoding(job.cfg)
+        try:
+            make_trained_scale(job.cfg, encoding)
+        except ConfigError as error:
+            lines.append(f"{job.run.path}  refused: {error}")
+            continue
+        lines.append(f"{job.run.path}  {'trained' if job.run.finished else 'to train'}")
         lines += [f"  {cell.label}: {_fate(encoding, cell)}" for cell in job.cells]
     return lines + _cost(jobs)
 

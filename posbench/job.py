@@ -14,9 +14,9 @@ from pathlib import Path
 
 from posbench import hf_import, hf_weights, provenance, report, rows, runs
 from posbench.arrays import load_arrays, save_arrays
-from posbench.build import load_model, make_encoding, make_model, pick_device
+from posbench.build import load_model, make_encoding, make_model, make_trained_scale, pick_device
 from posbench.cells import BUSY, Cell, Job, Outcome, plan_jobs
-from posbench.compat import Verdict, check, check_trained_scale
+from posbench.compat import Verdict, check
 from posbench.config import typed
 from posbench.data import prepare
 from posbench.data.corpus import Corpus
@@ -40,7 +40,7 @@ def run_job(job: Job, wait: bool = False) -> list[Outcome]:
     Raises Busy when another process works on the run (unless `wait`), ConfigError and RunError for the whole job.
     """
     encoding = make_encoding(job.cfg)
-    check_trained_scale(encoding, make(typed("train", job.cfg["train"]).scale_attention, encoding.shape))
+    make_trained_scale(job.cfg, encoding)
     outcomes: dict[Path, Outcome] = {}
     legal: dict[Cell, Verdict] = {}
     for cell in job.cells:

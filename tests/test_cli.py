@@ -260,12 +260,34 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing_half_written(cli):
 def test_the_readmes_own_method_runs_from_its_two_files(cli, tmp_path):
     code, yaml = re.search(r"```python\n(.*?)```.*?```yaml\n(.*?)```", (ROOT / "README.md").read_text(), re.S).groups()
     mine = tmp_path / "mine"
-    (mine / "extension").mkdir(parents=True)
-    (mine / "su_fixed.py").write_text(code)
-    (mine / "extension" / "su_fixed.yaml").write_text(yaml)
-    cli("--config-dir", str(mine), "extension=su_fixed")
-    assert cli.rows("su_fixed+none-*.json")[0]["extension"] == "su_fixed"
-    assert "no spectrum" in cli("--config-dir", str(mine), "extension=su_fixed", "encoding=alibi", code=2).stderr
+    (mine / "encoding").mkdir(parents=True)
+    (mine / "learned_alibi.py").write_text(code)
+    (mine / "encoding" / "learned_alibi.yaml").write_text(yaml)
+    own = ("--config-dir", str(mine))
+    cli(*own, "encoding=learned_alibi", "extension=window", "encoding.slope=0.2")
+    (row,) = [row for row in cli.rows("window+none-*.json") if row["length"] == 32]
+    assert row["encoding"] == "learned_alibi" and row["encoding_args"] == {"slope": 0.2}
+    assert "no spectrum" in cli(*own, "encoding=learned_alibi", "extension=ntk", code=2).stderr
+    cli(*own, "-m", "encoding=learned_alibi,alibi", "extension=none,window")
+    drawn = cli(*own, "-m", "encoding=learned_alibi,alibi", "extension=none,window", script="report").stdout
+    assert "learned_alibi" in drawn and (cli.folder / "report" / "curve.svg").exists()
+    table = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "compat.py"), f"config_dir={mine}"], capture_output=True, text=True, check=True
+    ).stdout
+    assert "| learned_alibi |" in table.splitlines()[0]
+
+
+def test_a_scale_is_trained_in_and_stays(cli):
+    cli("encoding=randomized", "train.scale_attention=ssmax", "extension=none")
+    assert {row["trained_scale"].split()[0] for row in cli.rows("none+none-*.json")} == {"ssmax"}
+    (run,) = cli.runs()
+    from safetensors.torch import load_file
+
+    assert any(name.startswith("scale.") for name in load_file(run / "model.safetensors"))
+    assert "trained in with train.scale_attention=ssmax" in cli("scale_attention=ssmax", code=2).stderr
+    assert "training never meets it" in cli("train.scale_attention=log_n", code=2).stderr
+    assert "training never meets it" in cli("train.scale_attention=log_n", "dry=true").stdout
+    cli("train.scale_attention=log_n", "train.scale_attention.clamp=false")
 
 
 def test_the_report_is_made_from_files_alone(cli):
