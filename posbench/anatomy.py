@@ -13,6 +13,7 @@ from torch import Tensor
 
 from posbench.compat import fed_length, name_of
 from posbench.extensions.none import NoExtension
+from posbench.extensions.ntk_by_parts import NtkByParts
 from posbench.geometry import Trait
 from posbench.interfaces import Encoding, Extension, ScaleAttention, overrides
 from posbench.pairs import Kind, added, bias, distance, even_weights, kinds
@@ -173,8 +174,8 @@ def _dimensionless(encoding: Encoding, extension: Extension, kind: Kind, layer: 
             turns_F = spectrum.freq_F * train_len / (2 * math.pi)
             numbers[f"share_full_turns{key}"] = float((turns_F >= 1).double().mean())
         numbers["r_max"] = float(kind.before.freq_F.max() * train_len / (2 * math.pi))
-        if getattr(extension, "beta", None) is not None:
-            numbers["beta_over_r_max"] = extension.beta / numbers["r_max"]
+        if isinstance(extension, NtkByParts):
+            numbers["beta_over_r_max"] = extension.kept_from(kind.before.freq_F, train_len) / numbers["r_max"]
     at_train_len = _unextended_bias(encoding, kind, train_len)
     if at_train_len is not None:
         numbers["slope_x_length"] = float((at_train_len[:, 1] - at_train_len[:, 0]).abs().min())

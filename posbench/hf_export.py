@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from posbench.cli import Request
     from posbench.encodings.rope import Rope
     from posbench.interfaces import Extension
-
-FAR = 2**40  # a position beyond any window
 
 
 def export(request: Request) -> int:
@@ -76,11 +75,17 @@ def describe(trained: dict, extension: dict) -> dict:
         raise ConfigError(
             f"model.qk_norm={model.qk_norm} with model.qkv_bias={model.qkv_bias} has no place in the format: it knows rms or biases."
         )
-    if (model.checkpoint or {}).get("window"):
+    if (model.checkpoint or {}).get("window") and trained["encoding"].get("window") is None:
         raise ConfigError(f"run={trained['model']['path']} has a sliding window that was not used here: copy the original checkpoint.")
+    windows = set(encoding.windows)
+    kind = "qwen3" if model.qk_norm == "rms" else "qwen2" if model.qkv_bias else "llama" if windows == {None} else "mistral"
+    if len(windows - {None}) > 1 or (kind == "mistral" and len(windows) > 1):
+        raise ConfigError(
+            f"encoding.window={encoding.windows} has no place in the format: it knows one window, and one that some layers have for "
+            "model.qk_norm=rms or model.qkv_bias=true."
+        )
     check(encoding, method, NoScale(encoding.shape), [4 * train.train_len], allow_untested=True)
     theta, scaling, longest = _rope(encoding, method, name_of(method))
-    kind = "qwen3" if model.qk_norm == "rms" else "qwen2" if model.qkv_bias else "llama"
     if kind == "llama" and model.d_model % model.n_head:
         raise ConfigError(f"model.d_model={model.d_model} is no multiple of model.n_head={model.n_head}, and the format wants one.")
     return {
@@ -98,25 +103,44 @@ def describe(trained: dict, extension: dict) -> dict:
         "max_position_embeddings": longest,
         "rope_theta": theta,
         "rope_scaling": scaling,
+        **_window(encoding.windows, kind),
         "bos_token_id": None,
         "eos_token_id": None,
     }
+
+
+def _window(windows: list[int | None], kind: str) -> dict:
+    """The keys about the sliding window that some layers have."""
+    size = next((size for size in windows if size is not None), None)
+    if size is None or kind == "mistral":
+        return {} if size is None else {"sliding_window": size}
+    types = ["full_attention" if size is None else "sliding_attention" for size in windows]
+    first = types.index("sliding_attention")  # all that transformers 4 read at first
+    return {"use_sliding_window": True, "sliding_window": size, "max_window_layers": first, "layer_types": types}
 
 
 def _rope(encoding: Rope, extension: Extension, name: str) -> tuple[float, dict | None, int]:
     """rope_theta, rope_scaling and max_position_embeddings."""
     import torch
 
+    from posbench.compat import name_of
+    from posbench.encodings.rope import Rope
     from posbench.extensions.dynamic_ntk import DynamicNtk
     from posbench.extensions.ntk import Ntk
     from posbench.extensions.ntk_by_parts import NtkByParts
 
+    scaled = encoding.scaling is not None
+    if scaled and name == "none":
+        # What was trained in is an extension of the model it was made from.
+        source = Rope(replace(encoding.shape, train_len=encoding.scaling_len), encoding.base, encoding.layout)
+        theta, scaling, _ = _rope(source, encoding.scaling, name_of(encoding.scaling))
+        return theta, scaling, encoding.shape.train_len
     trained, L, width = encoding.spectrum(), encoding.shape.train_len, encoding.shape.head_dim
     if trained is None:
         raise ConfigError("encoding=p_rope that turns no pair has no place in the format: train it with a larger encoding.p.")
     whole, longest = trained.rotary_dim == width, max(L, extension.target_len(L))
     ntk = isinstance(extension, DynamicNtk) or (isinstance(extension, Ntk) and extension.multiplier == 1)
-    if ntk and whole and extension.fixed_target is None:
+    if ntk and whole and not scaled and extension.fixed_target is None:
         return encoding.base, {"rope_type": "dynamic", "factor": float(getattr(extension, "factor", 1.0))}, L
     near, far, beyond = (_seen(encoding, extension, name, length) for length in (L, 4 * L, 16 * L))
     if not far[0].equal(beyond[0]) or not near[2] == far[2] == beyond[2]:
@@ -138,41 +162,30 @@ def _rope(encoding: Rope, extension: Extension, name: str) -> tuple[float, dict 
     # From here on cos and sin have a factor or pairs have divisors of their own.
     shared = {"factor": longest / L, "original_max_position_embeddings": L}
     sharper = {"attention_factor": math.sqrt(temperature)}
-    if isinstance(extension, NtkByParts) and extension.ramp == "index" and 2 * math.pi * extension.alpha <= L:
-        bounds = {"beta_slow": extension.alpha, "beta_fast": _bound(extension, trained.freq_F, L), "truncate": extension.truncate}
+    if not scaled and isinstance(extension, NtkByParts) and extension.ramp == "index" and 2 * math.pi * extension.alpha <= L:
+        bounds = {"beta_slow": extension.alpha, "beta_fast": extension.kept_from(trained.freq_F, L), "truncate": extension.truncate}
         return encoding.base, {"rope_type": "yarn", **shared, **sharper, **bounds}, longest
-    if isinstance(extension, NtkByParts) and extension.ramp == "turns" and temperature == 1:
-        bounds = {"low_freq_factor": extension.alpha, "high_freq_factor": _bound(extension, trained.freq_F, L)}
+    if not scaled and isinstance(extension, NtkByParts) and extension.ramp == "turns" and temperature == 1:
+        bounds = {"low_freq_factor": extension.alpha, "high_freq_factor": extension.kept_from(trained.freq_F, L)}
         return encoding.base, {"rope_type": "llama3", **shared, **bounds}, longest
-    divisors = {"long_factor": (trained.freq_F / far_F).tolist(), "short_factor": (trained.freq_F / near_F).tolist()}
+    plain_F = encoding.base ** (-2 * pair_F / width)
+    divisors = {"long_factor": (plain_F / far_F).tolist(), "short_factor": (plain_F / near_F).tolist()}
     return encoding.base, {"rope_type": "longrope", **shared, **sharper, **divisors}, longest
 
 
 def _seen(encoding: Rope, extension: Extension, name: str, length: int) -> tuple[Tensor, float, float]:
     """Radians per token of each pair, the base they come from, and the temperature at one length."""
-    import torch
-
+    from posbench.encodings.rope import frequencies
     from posbench.geometry import Span
 
     span = Span(encoding.shape.train_len, length, extension.target_len(length))
-    spectrum, bands = extension.spectrum(encoding.spectrum(), span), extension.bands(span)
-    index_T = torch.tensor([0.0, 1.0, FAR], dtype=torch.float64)
-    moved = [move(index_T) for move in (bands[0].q, bands[0].k)]
-    line = all(torch.allclose(pos_T, index_T * pos_T[1], rtol=1e-12) for pos_T in moved) and moved[0][1] == moved[1][1]
-    everything = not bands[0].first(index_T).any() and bands[0].last(index_T).equal(index_T)
-    if len(bands) > 1 or not line or not everything or extension.crop(span) is not None or spectrum.exact_F is not None:
+    spectrum = frequencies(extension, encoding.spectrum(), span)
+    if spectrum is None:
         raise ConfigError(
             f"extension={name} is no set of frequencies, which is all that the format can say: choose none, pi, ntk, "
             "dynamic_ntk, yarn, llama3, longrope or another that changes frequencies or divides positions."
         )
-    return spectrum.freq_F * moved[0][1], spectrum.base, extension.temperature(span)
-
-
-def _bound(extension: object, freq_F: Tensor, train_len: int) -> float:
-    """The turns from which ntk_by_parts keeps a pair."""
-    from posbench.extensions.ntk_by_parts import PUBLISHED
-
-    return extension.beta or max(extension.alpha + 1, min(PUBLISHED, train_len * float(freq_F.max()) / (2 * math.pi) / 4))
+    return spectrum.freq_F, spectrum.base, extension.temperature(span) * encoding.amplitude**2
 
 
 def _share(turned: int, width: int) -> float:

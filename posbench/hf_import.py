@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from posbench.config import ModelConfig, TrainConfig, typed
 from posbench.errors import ConfigError
 from posbench.files import sha256_json
+from posbench.hf_rope import rope_arguments
 from posbench.hf_weights import weight_files
 from posbench.runs import method_name
 
@@ -27,7 +28,7 @@ SILENT_OF = {
     "qwen2": {"max_position_embeddings": 32768, "sliding_window": 4096, "max_window_layers": 28},
     "qwen3": {"max_position_embeddings": 32768, "sliding_window": 4096, "max_window_layers": 28, "head_dim": 128},
 }
-WHOLE = {"layout": "half", "fraction": 1.0, "resonance": False}  # encoding=rope as theirs
+WHOLE = {"layout": "half", "fraction": 1.0, "resonance": False, "scaling": None, "scaling_len": None, "window": None}  # as theirs
 SPARE = 1024  # rows of the embedding, or a tenth of it, that a tokenizer may leave unused: tables are padded for speed
 
 
@@ -45,14 +46,14 @@ def adopt(cfg: dict) -> dict:
     from posbench.data.sources import file_digests
 
     digests = file_digests(files, Path(cfg["cache_dir"]) / "digests.json")
-    theta = _theta(config, path)
+    rope = rope_arguments(config, path)
     encoding = cfg["encoding"]
     whole = all(encoding.get(key, value) == value for key, value in WHOLE.items())
-    if method_name(encoding) != "rope" or not whole or encoding.get("base", 1e4) not in (1e4, theta):
+    if method_name(encoding) != "rope" or not whole or encoding.get("base", 1e4) not in (1e4, rope["base"]):
         said = " ".join(f"encoding.{key}={value}" for key, value in encoding.items() if key != "_target_")
         raise ConfigError(
             f"encoding={method_name(encoding)} {said}".rstrip() + f" is not what model.path={path} was trained with "
-            f"(encoding=rope encoding.base={theta:g}): leave encoding out, and choose among extensions."
+            f"(encoding=rope encoding.base={rope['base']:g}): leave encoding out, and choose among extensions."
         )
     if method_name(cfg["train"].get("scale_attention") or TrainConfig().scale_attention) != "none":
         raise ConfigError(f"train.scale_attention was not trained into model.path={path}: scale_attention is what acts at evaluation.")
@@ -62,12 +63,12 @@ def adopt(cfg: dict) -> dict:
         "sha256": digests[0] if len(digests) == 1 else sha256_json(digests),
         "vocab_size": config["vocab_size"],
         "bos": config.get("bos_token_id"),
-        "window": _window(config),
+        "window": rope["window"],
     }
     model = replace(_shape(config), path=path, checkpoint=checkpoint)
     # Whatever else a training is told, nothing here is trained or drawn: one checkpoint is one run.
     train = asdict(TrainConfig(length=length, steps=0))
-    return {**cfg, "encoding": {**encoding, "base": theta}, "model": asdict(model), "train": train, "seed": 0}
+    return {**cfg, "encoding": {**encoding, **rope}, "model": asdict(model), "train": train, "seed": 0}
 
 
 def _read_config(path: str) -> dict:
@@ -109,43 +110,15 @@ def _shape(config: dict) -> ModelConfig:
     )
 
 
-def _theta(config: dict, path: str) -> float:
-    """The base of the rotation; transformers 5 writes it into rope_parameters, earlier ones beside rope_scaling."""
-    rope = config.get("rope_parameters") or {}
-    scaling = config.get("rope_scaling") or rope
-    kind = scaling.get("rope_type", scaling.get("type", "default"))
-    if kind != "default":
-        # Its own factor would have to stay in every evaluation, the references' too, and no extension could say what it adds.
-        raise ConfigError(
-            f"model.path={path} was extended already (rope_type={kind}), so that its training length is not one number: "
-            "choose the checkpoint it was made from, and the extension here."
-        )
-    part = config.get("partial_rotary_factor") or scaling.get("partial_rotary_factor") or 1.0
-    if part != 1:
-        raise ConfigError(f"model.path={path} turns {part:g} of each head (partial_rotary_factor), which its format does not do elsewhere.")
-    return float(rope.get("rope_theta") or config.get("rope_theta") or 10000.0)
-
-
-def _window(config: dict) -> int | None:
-    """The sliding window of any layer."""
-    if config["model_type"] == "llama":
-        return None
-    if config["model_type"] != "mistral":
-        layers = config.get("layer_types") or ["sliding_attention"] * (config["num_hidden_layers"] - config["max_window_layers"])
-        if not config.get("use_sliding_window") or "sliding_attention" not in layers:
-            return None
-    return config["sliding_window"]
-
-
 def check_window(cfg: dict) -> None:
-    """Raises ConfigError where a resolved job's evaluations would feed a checkpoint more than its sliding window shows each token."""
+    """Raises ConfigError where a run that an earlier version took from a checkpoint would go beyond a sliding window unknown to it then."""
     window = (cfg["model"]["checkpoint"] or {}).get("window")
     evaluate, train_len = cfg["evaluate"], typed("train", cfg["train"]).train_len
     longest = max(evaluate["lengths"][-1], min(train_len, evaluate["max_length"]))
-    if window is not None and window < longest:
+    if window is not None and cfg["encoding"].get("window") is None and window < longest:
         raise ConfigError(
-            f"model.path={cfg['model']['path']} shows each token the last {window} alone (sliding_window), which is not done here: set "
-            f"train.length, evaluate.lengths and evaluate.max_length to {window} at most (they reach {longest}), or choose one without it."
+            f"run={cfg['run']} was taken from {cfg['model']['path']} without its sliding window of {window} tokens, and evaluations reach "
+            f"{longest}: give model=hf model.path=FOLDER again instead."
         )
 
 

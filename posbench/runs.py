@@ -22,6 +22,9 @@ NOT_EVALUATE = {"lengths", "batch_tokens", "protocol"}
 LATER: dict[str, object] = {
     "encoding.fraction": 1.0,
     "encoding.resonance": False,
+    "encoding.scaling": None,
+    "encoding.scaling_len": None,
+    "encoding.window": None,
     "scale_attention.clamp": True,
     "train.scale_attention": {"_target_": "posbench.scale_attention.none.NoScale"},
     "model.head_dim": None,

@@ -36,7 +36,7 @@ class Hybrid(Encoding):
         self.local: Encoding = make(local, replace(shape, n_layer=shape.n_layer - n_full))
         self.full: Encoding = make(full, replace(shape, n_layer=n_full))
         for name, node, part in (("local", local, self.local), ("full", full, self.full)):
-            if overrides(part, "embed") or overrides(part, "layers"):
+            if overrides(part, "embed") or part.layers() != Encoding.layers(part):
                 raise ConfigError(
                     f"encoding.{name}={node['_target_']} is for a whole model and not for some of its layers: "
                     f"choose one that acts inside attention, such as posbench.encodings.rope.Rope."

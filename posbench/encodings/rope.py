@@ -7,6 +7,10 @@ the paper does. Angles are computed in float64 and kept in float32 whatever the 
 `fraction` below 1 is partial RoPE (Black et al. 2022, GPT-NeoX, arXiv 2204.06745: 0.25): the first r = fraction head_dim channels
 are turned, with frequencies base^(-2c / r), and the others carry no position. `resonance` is Resonance RoPE (Wang et al. 2024,
 arXiv 2403.00071): wavelengths rounded to whole tokens after any extension; it has to be on in training too.
+
+`scaling` is an extension by a fixed factor that was trained in, as in Llama 3.1: its frequencies are the model's own, and extensions act on
+them. `scaling_len` is its train_len, what the model was trained for before. Its temperature t goes into cos and sin, each times sqrt(t)
+as in transformers. `window` is a sliding window, of all layers (Mistral 7B, Jiang et al. 2023, arXiv 2310.06825) or of each (Qwen2).
 """
 
 import math
@@ -16,8 +20,11 @@ import torch
 from torch import Tensor
 
 from posbench.errors import ConfigError
-from posbench.geometry import Shape, Spectrum, Trait
-from posbench.interfaces import Encoding
+from posbench.geometry import Shape, Span, Spectrum, Trait
+from posbench.interfaces import Encoding, Extension, Layer, ScaledExtension
+from posbench.make import make
+
+FAR = 2**40  # a position beyond any window
 
 
 def _resonant(freq_F: Tensor) -> Tensor:
@@ -25,12 +32,38 @@ def _resonant(freq_F: Tensor) -> Tensor:
     return 2 * math.pi / (2 * math.pi / freq_F).round()
 
 
+def frequencies(extension: Extension, spectrum: Spectrum, span: Span) -> Spectrum | None:
+    """The frequencies that are all an extension changes at one length, its temperature aside; None where it does more."""
+    found, bands = extension.spectrum(spectrum, span), extension.bands(span)
+    index_T = torch.tensor([0.0, 1.0, FAR], dtype=torch.float64)
+    q_pos_T, k_pos_T = bands[0].q(index_T), bands[0].k(index_T)
+    line = q_pos_T[1] == k_pos_T[1] and all(torch.allclose(pos_T, index_T * pos_T[1], rtol=1e-12) for pos_T in (q_pos_T, k_pos_T))
+    everything = not bands[0].first(index_T).any() and bands[0].last(index_T).equal(index_T)
+    if len(bands) > 1 or not line or not everything or extension.crop(span) is not None or found.exact_F is not None:
+        return None
+    return replace(found, freq_F=found.freq_F * q_pos_T[1])
+
+
 class Rope(Encoding):
-    """Rotary positions. Raises ConfigError for an odd number of turned channels, an unknown layout or a base of 1 or less."""
+    """Rotary positions.
+
+    Raises ConfigError for an odd number of turned channels, an unknown layout, a base of 1 or less, a scaling that is no set of
+    frequencies, and windows that are not one for each layer.
+    """
 
     traits = Trait.COORDINATE | Trait.RELATIVE | Trait.SPECTRUM | Trait.UNBOUNDED
 
-    def __init__(self, shape: Shape, base: float = 10000.0, layout: str = "half", fraction: float = 1.0, resonance: bool = False):
+    def __init__(
+        self,
+        shape: Shape,
+        base: float = 10000.0,
+        layout: str = "half",
+        fraction: float = 1.0,
+        resonance: bool = False,
+        scaling: dict | None = None,
+        scaling_len: int | None = None,
+        window: int | list[int | None] | None = None,
+    ):
         super().__init__(shape)
         if shape.head_dim % 2 or shape.head_dim < 4:
             raise ConfigError(
@@ -49,18 +82,46 @@ class Rope(Encoding):
         if layout not in ("half", "interleaved"):
             raise ConfigError(f"encoding.layout={layout} is unknown: choose half or interleaved.")
         self.base, self.layout, self.resonance = base, layout, resonance
+        self.windows = list(window) if isinstance(window, list) else [window] * shape.n_layer
+        if len(self.windows) != shape.n_layer or any(size is not None and size < 1 for size in self.windows):
+            raise ConfigError(
+                f"encoding.window={window} must be at least 1 token, or a list of one window for each of {shape.n_layer} layers, "
+                "null for those without."
+            )
+        self.scaling, self.scaling_len, self.amplitude = None, scaling_len, 1.0
+        if (scaling is None) != (scaling_len is None):
+            raise ConfigError(f"encoding.scaling={scaling} and encoding.scaling_len={scaling_len} belong together: give both, or neither.")
+        with torch.device("cpu"):  # also where a model is made without memory, to know its shapes
+            channel_F = torch.arange(0, self.rotary_dim, 2, dtype=torch.float64)
+            self.own = Spectrum(base ** (-channel_F / self.rotary_dim), base, self.rotary_dim)
+            if scaling is not None:
+                self._scale(make(scaling))
+
+    def _scale(self, scaling: Extension) -> None:
+        scaled = None
+        if isinstance(scaling, ScaledExtension) and scaling.fixed_target and not scaling.needs & ~self.traits:
+            span = Span(self.scaling_len, self.shape.train_len, scaling.fixed_target)
+            scaled, self.amplitude = frequencies(scaling, self.own, span), math.sqrt(scaling.temperature(span))
+        if scaled is None:
+            raise ConfigError(
+                f"encoding.scaling={type(scaling).__name__} is no fixed set of frequencies: choose an extension that only changes these "
+                "(pi, yarn, llama3, longrope), with mode=fixed and target_len=TOKENS."
+            )
+        self.scaling, self.own = scaling, scaled
+
+    def layers(self) -> list[Layer]:
+        return [Layer(self, window=window, index=i) for i, window in enumerate(self.windows)]
 
     def spectrum(self) -> Spectrum:
-        channel_F = torch.arange(0, self.rotary_dim, 2, dtype=torch.float64)
-        return Spectrum(self.base ** (-channel_F / self.rotary_dim), self.base, self.rotary_dim)
+        return self.own
 
     def table(self, pos_T: Tensor, spectrum: Spectrum) -> Tensor:
-        """cos and sin of every angle: [2, T, F], float32."""
+        """cos and sin of every angle, times the amplitude of the scaling: [2, T, F], float32."""
         if self.resonance:
             exact_F = None if spectrum.exact_F is None else _resonant(spectrum.exact_F)
             spectrum = replace(spectrum, freq_F=_resonant(spectrum.freq_F), exact_F=exact_F)
         angle_TF = spectrum.angles(pos_T)
-        return torch.stack((angle_TF.cos(), angle_TF.sin())).float()
+        return (torch.stack((angle_TF.cos(), angle_TF.sin())) * self.amplitude).float()
 
     def rotate(self, q_BHTD: Tensor, k_BGTD: Tensor, q_table: Tensor, k_table: Tensor) -> tuple[Tensor, Tensor]:
         return self._turn(q_BHTD, q_table), self._turn(k_BGTD, k_table)
