@@ -1,0 +1,40 @@
+"""A script as typed on the command line, run in this process: a child would spend more than a second on its imports alone."""
+
+from __future__ import annotations
+
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import CONFIGS
+
+from posbench import job, sweep
+
+
+class Here:
+    """Stands in for subprocess and for the child that a job is started in: the same spec file, the same exit code."""
+
+    DEVNULL = PIPE = None
+
+    @classmethod
+    def Popen(cls, command: list[str], **_: object) -> Here:
+        child = cls()
+        child.stderr, child.code = None, job.main(command[-1])
+        return child
+
+    def wait(self) -> int:
+        return self.code
+
+
+def call(capfd: pytest.CaptureFixture, folder: Path, name: str, *overrides: str) -> subprocess.CompletedProcess:
+    """scripts/NAME.py with these overrides, in `folder`: its exit code and what it said."""
+    typed = [str(CONFIGS.parent / "scripts" / f"{name}.py"), *overrides]
+    capfd.readouterr()
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as ended:
+        patch.chdir(folder)
+        patch.setattr(sys, "argv", list(typed))
+        patch.setattr(sweep, "subprocess", Here)
+        runpy.run_path(typed[0], run_name="__main__")
+    return subprocess.CompletedProcess(typed, ended.value.code or 0, *capfd.readouterr())

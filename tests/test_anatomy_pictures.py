@@ -1,0 +1,46 @@
+"""Pictures of anatomies: a panel for what says something, equal files, and a gallery of every method."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+
+import pytest
+from conftest import choices
+from dissected import anatomy
+
+from posbench import gallery_tiles
+from posbench.anatomy_figures import draw, page
+from posbench.gallery import sheet
+from posbench.gallery_tiles import encoding_tiles, extension_tiles
+
+
+@pytest.mark.parametrize(
+    ("triple", "panels"),
+    [
+        (("rope", "none", "none"), 4),  # frequencies, distances, channels, decay
+        (("rope", "yarn", "log_n"), 5),  # and logits
+        (("alibi", "none", "none"), 2),  # distances, bias
+        (("sinusoidal", "none", "none"), 4),  # frequencies, positions, table, similarity
+        (("none", "none", "none"), 1),
+        (("stick_breaking", "none", "none"), 2),  # distances, weights
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, tuple) else str(value),
+)
+def test_a_page_has_the_panels_that_say_something(triple, panels):
+    shown = [axes for axes in page(anatomy(*triple, length=512)).axes if axes.axison]
+    assert len(shown) == panels and all(axes.get_title(loc="left") for axes in shown)
+
+
+def test_equal_anatomies_are_equal_files(tmp_path):
+    files = [draw(anatomy("xpos", "pi", length=512), tmp_path / name) for name in ("a", "b")]
+    for one, other in zip(*files, strict=True):
+        assert one.read_bytes() == other.read_bytes()
+
+
+def test_the_gallery_shows_every_method(monkeypatch):
+    monkeypatch.setattr(gallery_tiles, "nodes", functools.cache(gallery_tiles.nodes))  # each method is tried with each yaml
+    monkeypatch.setattr(gallery_tiles, "SHAPE", replace(gallery_tiles.SHAPE, d_model=64))
+    tiles = encoding_tiles(), extension_tiles()
+    assert [sorted(tile.name for tile in group) for group in tiles] == [choices("encoding"), choices("extension")]
+    assert len(sheet(*tiles).axes) == sum(map(len, tiles))

@@ -1,0 +1,137 @@
+"""Extensions that say which keys a query sees and how far they seem: their limits, their corner cases, their identities."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from conftest import TRAIN_LEN, node, small_shape
+from measures import LONG, attend_in, attention_inputs, distances, equal, outputs, plain, same
+
+from posbench.blocks import rows
+from posbench.encodings.alibi import Alibi
+from posbench.encodings.none import NoEncoding
+from posbench.encodings.rope import Rope
+from posbench.errors import ConfigError
+from posbench.extensions.dca import Dca
+from posbench.extensions.leaky_rerope import LeakyRerope
+from posbench.extensions.lm_infinite import LmInfinite
+from posbench.extensions.ntk import Ntk
+from posbench.extensions.pi import Pi
+from posbench.extensions.rerope import Rerope
+from posbench.extensions.self_extend import SelfExtend
+from posbench.extensions.streaming import Streaming
+from posbench.extensions.string import String
+from posbench.extensions.window import Window
+from posbench.geometry import Span
+from posbench.make import make
+from posbench.plan import make_plan
+
+
+@pytest.mark.parametrize(
+    "extension",
+    [
+        SelfExtend(window=LONG),
+        SelfExtend(window=4, group=1),
+        Dca(chunk=LONG),
+        Dca(chunk=LONG, local=3),
+        String(shift=LONG),
+        String(shift=5, window=5),
+        Streaming(sinks=4, window=LONG - 5),
+        LmInfinite(window=LONG),
+        Window(LONG),
+        Rerope(LONG),
+        LeakyRerope(4, k=1),
+        LeakyRerope(LONG, k=3),
+        Pi("fixed", TRAIN_LEN),
+        Ntk(2, "fixed", TRAIN_LEN),
+    ],
+    ids=lambda e: type(e).__name__,
+)
+def test_limits_that_equal_no_extension(extension):
+    equal(distances(extension, LONG), plain(LONG))
+    for encoding in (Rope(small_shape()), Alibi(small_shape())):
+        if not extension.needs & ~encoding.traits:
+            same(outputs(encoding, extension), outputs(encoding))
+
+
+@pytest.mark.parametrize("name", ["self_extend", "streaming", "lm_infinite", "leaky_rerope"])
+def test_nothing_changes_within_the_training_length(name):
+    for length in (1, 2, TRAIN_LEN):
+        equal(distances(make(node("extension", name)), length), plain(length))
+
+
+@pytest.mark.parametrize("name", ["self_extend", "streaming", "dca", "leaky_rerope", "rerope"])
+@pytest.mark.parametrize("train_len", [4, 8, 20, 64])
+def test_distances_of_the_defaults_were_seen_in_training(name, train_len):
+    for factor in (1, 2, 3, 8):
+        found = distances(make(node("extension", name)), factor * train_len, train_len)
+        limit = max(train_len - 1, 6 if name == "streaming" else 0)  # 4 sinks, a neighbour and the query itself need 6 tokens
+        assert 0 <= found.nan_to_num().min() and found.nan_to_num().max() <= limit + 1e-9
+        assert (found.diagonal() == 0).all()
+
+
+def test_leaky_with_a_large_k_is_rerope():
+    encoding = Rope(small_shape())
+    torch.testing.assert_close(outputs(encoding, LeakyRerope(k=1e9)), outputs(encoding, Rerope()), rtol=0, atol=1e-5)
+
+
+def test_self_extend_without_floors_is_leaky_rerope():
+    """Where both indices are multiples of the group the floors do nothing."""
+    group, window = 4, 8
+    found = distances(SelfExtend(window, group), LONG)[::group, ::group]
+    equal(found, distances(LeakyRerope(window, group), LONG)[::group, ::group])
+
+
+def test_self_extends_default_group_divides_its_window_and_covers_the_length():
+    shift = torch.tensor([16.0, 63.0, 64.0, 255.0, 256.0, 511.0]).double()
+    for length, group in ((64, 1), (128, 4), (256, 8), (512, 16)):
+        _, far = SelfExtend().bands(Span(64, length, length))
+        equal(far.k(shift), (shift / group).floor())
+    _, far = SelfExtend(window=16).bands(Span(64, 512, 512))  # a window of one's own: the smallest group
+    equal(far.k(shift), (shift / 11).floor())
+    with pytest.raises(ConfigError, match="window=64 leaves no trained distance below train_len=64"):
+        SelfExtend(window=64).bands(Span(64, 65, 65))
+
+
+def test_dca_is_exact_within_local_tokens_and_capped():
+    found = distances(Dca(chunk=10, local=3), 50)
+    near = (plain(50) <= 3).nonzero(as_tuple=True)
+    equal(found[near], plain(50)[near])
+    assert found.nan_to_num().max() == 13
+    assert found[49, 0] == 13 and found[29, 12] == 11 and found[25, 11] == 12  # two chunks back, min(19, 13) - 2, min(15, 13) - 1
+
+
+def test_string_moves_far_keys_nearer_and_counts_each_once():
+    found = distances(String(shift=6, window=2), 20)
+    assert [found[19, 19 - d].item() for d in range(10)] == [0, 1, 2, 3, 4, 5, 2, 3, 4, 5]
+
+
+@torch.no_grad()
+def test_streaming_is_a_rolling_cache():
+    """Keys are cached unturned; each query turns them by their places in the cache."""
+    encoding, sinks, recent, length = Rope(small_shape()), 2, 5, 30
+    (q, k, v), x = attention_inputs(encoding, length)
+    layer = make_plan(encoding, Streaming(sinks, recent), length=length).layers[0]
+    found = attend_in(rows, layer, q, k, v, x)
+    cache: list[int] = []
+    for i in range(length):
+        cache = [*cache[:sinks], *cache[sinks:][-recent:], i]
+        table = encoding.table(torch.arange(len(cache)).double(), encoding.spectrum())
+        turned_q, turned_k = encoding.rotate(q[:, :, [i]], k[:, :, cache], table[:, -1:], table)
+        scores = turned_q @ turned_k.repeat_interleave(2, dim=1).mT / math.sqrt(8)
+        wanted = scores.softmax(dim=-1) @ v[:, :, cache].repeat_interleave(2, dim=1)
+        torch.testing.assert_close(found[:, :, [i]], wanted, rtol=0, atol=1e-5)
+
+
+def test_lm_infinite_sees_a_window_and_the_start_at_one_distance():
+    found = distances(LmInfinite(n_global=3, window=8), 40)
+    assert found[39].isnan().sum() == 40 - 8 - 3
+    assert (found[39, :3] == 8).all() and found[39, 32] == 7
+
+
+def test_masks_act_without_positions_too():
+    encoding = NoEncoding(small_shape())
+    for extension in (Streaming(), LmInfinite(n_global=2)):
+        assert (outputs(encoding, extension) - outputs(encoding)).abs().max() > 1e-2

@@ -1,0 +1,64 @@
+"""Biases and whole rows, computed in blocks: equal to the dense oracle, to one block, and finite with their gradients."""
+
+from __future__ import annotations
+
+import dense
+import pytest
+import torch
+from bias_models import LONG, SHAPE, VARIANTS, attend, inputs, randomised
+from conftest import TRAIN_LEN, make_triple
+
+from posbench import blocks
+from posbench.blocks import rows
+from posbench.plan import make_plan
+from posbench.scale_attention.log_n import LogN
+
+DEFINED = [
+    (variant, extension)
+    for variant in VARIANTS
+    for extension in ("none", "pi", "rerope", "window")
+    if not make_triple("none", extension, "none")[1].needs & ~VARIANTS[variant]().traits
+]
+
+
+@pytest.mark.parametrize(("variant", "extension"), DEFINED, ids=str)
+def test_blocks_equal_the_oracle_and_so_do_the_gradients_of_the_parameters(variant, extension, monkeypatch):
+    monkeypatch.setitem(blocks.BLOCK, "cpu", 7)
+    monkeypatch.setattr(blocks, "WHOLE", 5)
+    # The oracle reads learned numbers without a gradient; here it has one.
+    monkeypatch.setattr(dense.Case, "parameter", lambda case, name: case.module.get_parameter(name).double())
+    encoding, name = randomised(VARIANTS[variant]()), variant.split("-")[0]
+    moved = make_triple("none", extension, "none")[1]
+    scale, scale_name = (LogN(SHAPE), "log_n") if encoding.scalable else (None, "none")
+    qkv = [t.requires_grad_() for t in inputs(LONG)]
+    wide = [t[0].double().repeat_interleave(4 // t.shape[1], dim=0) for t in qkv]
+    expected = dense.attention(name, extension, scale_name, encoding, *wide, torch.zeros(LONG, 32), TRAIN_LEN, layer=1)
+    found = rows(make_plan(encoding, moved, scale, length=LONG).layers[1], *qkv)[0]
+    torch.testing.assert_close(found.double(), expected, rtol=0, atol=3e-5)
+    weigh = torch.randn(expected.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    leaves = [*qkv, *encoding.parameters()]
+    wanted = torch.autograd.grad((expected * weigh).sum(), leaves, allow_unused=True)
+    for a, b in zip(torch.autograd.grad((found * weigh.float()).sum(), leaves, allow_unused=True), wanted, strict=True):
+        if a is not None or b is not None:
+            torch.testing.assert_close(a, b, rtol=1e-3, atol=5e-4)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_blocks_equal_one_block(variant, monkeypatch):
+    encoding, qkv = randomised(VARIANTS[variant]()), inputs(LONG, batch=2)
+    whole = attend(encoding, *qkv)
+    monkeypatch.setitem(blocks.BLOCK, "cpu", 5)
+    monkeypatch.setattr(blocks, "WHOLE", 4)
+    torch.testing.assert_close(attend(encoding, *qkv), whole, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_gradients_are_finite_from_the_first_token_on_and_for_large_scores(variant):
+    for length, spread in ((1, 1.0), (40, 30.0)):
+        encoding = VARIANTS[variant]()
+        qkv = [t.requires_grad_() for t in inputs(length, spread=spread)]
+        found = rows(make_plan(encoding, length=length).layers[0], *qkv)
+        assert found.isfinite().all()
+        leaves = [*qkv, *encoding.parameters()]
+        grads = torch.autograd.grad(found.square().sum(), leaves, allow_unused=True)
+        assert all(grad.isfinite().all() for grad in grads if grad is not None)

@@ -1,0 +1,125 @@
+"""ALiBi, KERPLE, Sandwich and FIRE against their papers and each other."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from bias_models import LONG, SHAPE, VARIANTS, attend, inputs, profile_of, randomised
+from conftest import small_model, small_shape
+
+from posbench import kernels, optim
+from posbench.config import TrainConfig
+from posbench.encodings.alibi import Alibi, slopes
+from posbench.encodings.fire import Fire
+from posbench.encodings.kerple import Kerple
+from posbench.encodings.sandwich import Sandwich
+from posbench.extensions.pi import Pi
+from posbench.extensions.rerope import Rerope
+
+
+def test_alibi_slopes_are_the_papers():
+    assert slopes(8) == [1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64, 1 / 128, 1 / 256]
+    assert slopes(16)[:2] == pytest.approx([0.70710678, 0.5])
+    assert slopes(12)[8:] == pytest.approx([0.70710678, 0.35355339, 0.17677670, 0.08838835])
+
+
+def test_a_bias_folded_in_bf16_is_as_exact_as_in_float32():
+    encoding = Alibi(small_shape(n_head=4, d_model=32))
+    encoding.slope_H = torch.tensor(slopes(12)[8:])  # irrational slopes: nothing is representable by luck
+    position_T = torch.arange(16384, dtype=torch.float64) / 3  # PI's fractions
+    columns = encoding.columns(position_T, position_T, row_constant=False)
+    q, k = torch.zeros(1, 4, 16384, 8).bfloat16(), torch.zeros(1, 2, 16384, 8).bfloat16()
+    wide_q, wide_k = kernels.fold(q, k, *columns)
+    assert wide_q.dtype == torch.bfloat16
+    exact = encoding.slope_H.double()[:, None] * (position_T - position_T[8192])
+    folded = (wide_q[0, :, :1].double() * wide_k[0, :1].double()).sum(-1)
+    assert (folded - exact).abs().max() < 2e-3  # positions reach 2731: float32 itself is off by 1e-4, one bf16 column by 8
+    assert ((folded - exact).abs() / (exact.abs() + 1)).max() < 1e-6
+
+
+def test_kerple_power_one_is_alibi():
+    encoding = Kerple(SHAPE, form="power")
+    with torch.no_grad():
+        encoding.raw_b.zero_()
+        encoding.raw_a.copy_(torch.tensor(slopes(4)).expm1().log())
+    qkv = inputs(LONG)
+    for extension in (None, Pi(), Rerope()):
+        torch.testing.assert_close(
+            attend(encoding, *qkv, extension=extension), attend(Alibi(SHAPE), *qkv, extension=extension), rtol=0, atol=1e-5
+        )
+
+
+@pytest.mark.parametrize("form", ["log", "power"])
+def test_kerple_starts_as_drawn_and_falls_with_distance(form):
+    torch.manual_seed(0)
+    bias_HU = profile_of(Kerple(small_shape(n_head=32, d_model=256, n_kv_head=32), form=form))
+    assert (bias_HU[:, 0] == 0).all() and (bias_HU.diff() < 0).all()
+    torch.manual_seed(0)
+    first, second = torch.rand(2, 2, 32)[:, 0].clamp(min=0.01).double().unsqueeze(-1)  # the layers' draws, U(0, 1)
+    if form == "log":
+        expected = -(2 * first) * torch.log(1 + second * 7)
+    else:
+        expected = -first * 7 ** (2 * second)
+    torch.testing.assert_close(bias_HU[:, 7:8], expected, rtol=0.02, atol=0)
+
+
+def test_kerple_is_never_decayed():
+    model = small_model(Kerple(SHAPE))
+    learned = {id(parameter) for parameter in model.encoding.parameters()}
+    groups = [group for optimizer in optim.build(model, TrainConfig()) for group in optimizer.param_groups]
+    assert [group["weight_decay"] for group in groups for p in group["params"] if id(p) in learned] == [0.0, 0.0]
+
+
+def test_sandwich_is_the_sum_of_cosines_and_never_positive():
+    bias_HU = profile_of(Sandwich(SHAPE, dim=16), 200)
+    for h in range(4):
+        for d in (0, 1, 5, 199):
+            wave = sum(math.cos(d * 10000 ** (-2 * c / 16)) for c in range(8)) - 8
+            assert bias_HU[h, d].item() == pytest.approx(wave / (8 * (h + 1) / 4), abs=1e-6)
+    assert (bias_HU[:, 0] == 0).all() and (bias_HU[:, 1:] < 0).all()
+
+
+@pytest.mark.parametrize("variant", ["t5", "kerple", "kerple-power", "sandwich"])
+def test_profiles_ignore_a_common_shift(variant):
+    encoding = randomised(VARIANTS[variant]())
+    pos_T = torch.arange(40, dtype=torch.float64)
+    with torch.no_grad():
+        torch.testing.assert_close(encoding.bias(pos_T, pos_T, 0), encoding.bias(pos_T + 10**6, pos_T + 10**6, 0), rtol=0, atol=0)
+
+
+def test_fire_reads_one_at_the_farthest_key_beyond_the_threshold_and_depends_on_the_query():
+    encoding = Fire(SHAPE, threshold=6.0)
+    pos_T = torch.arange(40, dtype=torch.float64)
+    with torch.no_grad():
+        share_TT = encoding.share(pos_T, pos_T, 0).tril()
+    assert (share_TT[7:, 0] == 1).all() and (share_TT[:6, 0] < 1).all() and share_TT.max() == 1
+    assert (share_TT.diagonal() == 0).all()
+    assert share_TT[3, 1].item() == pytest.approx(math.log(1.2) / math.log(1.6), rel=1e-5)
+    assert share_TT[30, 10].item() == pytest.approx(math.log(3) / math.log(4), rel=1e-5)
+    assert share_TT[30, 10] != share_TT[20, 0]
+
+
+def test_fire_equals_the_copies_formula():
+    torch.manual_seed(0)
+    encoding = Fire(SHAPE, c=0.1, threshold=5.0)
+    mlp = torch.nn.Sequential(torch.nn.Linear(1, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4))
+    mlp[0].load_state_dict(encoding.inner[1].state_dict())
+    mlp[2].load_state_dict(encoding.outer[1].state_dict())
+    position = torch.arange(LONG).float()
+    distance = torch.log((0.1 * (position[:, None] - position).clamp(min=0)) + 1)
+    normal = torch.log(0.1 * torch.max(position, torch.tensor(5.0)) + 1)[:, None] + 1e-6
+    expected = mlp((distance / normal)[..., None]).permute(2, 0, 1)
+    torch.testing.assert_close(encoding.bias(position.double(), position.double(), 1), expected, rtol=0, atol=1e-5)
+
+
+def test_fire_survives_a_threshold_of_nothing():
+    encoding = Fire(SHAPE)
+    with torch.no_grad():
+        encoding.log_threshold.fill_(-200.0)
+        encoding.log_c.fill_(-30.0)
+    pos_T = torch.arange(3, dtype=torch.float64)
+    bias_HTT = encoding.bias(pos_T, pos_T, 0)
+    bias_HTT.sum().backward()
+    assert bias_HTT.isfinite().all() and all(p.grad.isfinite().all() for p in encoding.parameters() if p.grad is not None)

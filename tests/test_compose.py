@@ -1,0 +1,72 @@
+"""Extensions that act together: in which order, and which of them cannot."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from conftest import node, small_shape
+from measures import LONG, ROPE, SPAN, distances, equal, freq, outputs, plain
+
+from posbench.encodings.rope import Rope
+from posbench.errors import ConfigError
+from posbench.extensions.compose import Compose
+from posbench.extensions.llama3 import Llama3
+from posbench.extensions.longrope import Longrope
+from posbench.extensions.ntk import Ntk
+from posbench.extensions.yarn import Yarn
+from posbench.geometry import Span, Trait
+from posbench.make import make
+
+
+def part(name: str, **arguments) -> dict:
+    return {**node("extension", name), **arguments}
+
+
+def test_composed_frequencies_follow_each_other_and_temperatures_multiply():
+    both = Compose([part("ntk"), part("llama3")])
+    equal(freq(both), Llama3().spectrum(Ntk().spectrum(ROPE, SPAN), SPAN).freq_F, atol=1e-15)
+    warm = Compose({"a": part("yarn"), "b": part("longrope")})
+    assert warm.temperature(SPAN) == pytest.approx(Yarn().temperature(SPAN) * Longrope().temperature(SPAN))
+
+
+def test_composed_distances_are_mapped_before_they_are_interpolated():
+    for parts in ([part("rerope", window=6), part("pi")], [part("pi"), part("rerope", window=6)]):
+        extension = Compose(parts)
+        equal(distances(extension, LONG), plain(LONG).clamp(max=6) / 4)
+        assert extension.needs == Trait.COORDINATE | Trait.RELATIVE
+
+
+def test_composed_parts_keep_their_own_target():
+    extension = Compose([part("pi", mode="fixed", target_len=128), part("ntk", mode="fixed", target_len=640)])
+    assert extension.target_len(256) == 640
+    span = Span(64, 256, extension.target_len(256))
+    equal(freq(extension, span=span), freq(Ntk(), span=Span(64, 640, 640)))
+    (band,) = extension.bands(span)
+    assert band.q(torch.tensor([10.0])).item() == 5
+
+
+def test_one_part_composed_is_that_part():
+    encoding = Rope(small_shape())
+    for name in ("yarn", "pi", "streaming", "dca", "none", "ntk"):
+        composed, alone = Compose([part(name)]), make(part(name))
+        torch.testing.assert_close(outputs(encoding, composed), outputs(encoding, alone), rtol=0, atol=1e-5)
+        assert composed.needs == alone.needs and composed.tested_with == alone.tested_with
+    nested = Compose([part("compose"), part("pi")])
+    assert len(nested.bands(SPAN)) == 3
+    table = Compose([part("table_hierarchical"), part("pi")])
+    assert len(table.rows(torch.zeros(8, 2), Span(8, 20, 20))) == 20 and table.needs & Trait.TABLE
+    assert Compose([part("recompute_window"), part("ntk")]).crop(SPAN) == 64
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ([part("rerope"), part("dca")], "Rerope and Dca, and each of them says which keys a query sees"),
+        ([part("window"), part("compose")], "Window and Compose"),
+        ([part("recompute_window"), part("recompute_window")], "crops the text"),
+        ({}, "parts is empty"),
+    ],
+)
+def test_parts_that_cannot_act_together_are_refused(parts, message):
+    with pytest.raises(ConfigError, match=message):
+        Compose(parts)

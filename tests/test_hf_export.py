@@ -1,0 +1,151 @@
+"""Trainings written in Hugging Face format: transformers itself is the judge."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from conftest import CONFIGS, node
+from hf_models import (
+    FIXED,
+    assert_equal_logits,
+    exported,
+    job,
+    method,
+    trained,
+    transformers,
+)
+
+from posbench.errors import ConfigError, RunError
+
+MODELS = {
+    "plain": ({}, {}, "LlamaForCausalLM"),
+    "interleaved": ({"layout": "interleaved"}, {}, "LlamaForCausalLM"),
+    "base": ({"base": 500.0}, {"n_kv_head": None, "norm_eps": 1e-3}, "LlamaForCausalLM"),
+    "tied": ({}, {"tied": True}, "LlamaForCausalLM"),
+    "head_dim": ({}, {"head_dim": 24}, "LlamaForCausalLM"),
+    "qk_norm": ({}, {"qk_norm": "rms", "head_dim": 24}, "Qwen3ForCausalLM"),
+    "qk_norm interleaved": ({"layout": "interleaved"}, {"qk_norm": "rms"}, "Qwen3ForCausalLM"),
+    "biases": ({"layout": "interleaved"}, {"qkv_bias": True}, "Qwen2ForCausalLM"),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_an_exported_training_is_the_same_function(tmp_path, name):
+    encoding, model, architecture = MODELS[name]
+    run = trained(tmp_path, job(method("encoding", "rope", **encoding), model))
+    out = exported(run, method("extension", "pi", **FIXED))
+    theirs, info = getattr(transformers, architecture).from_pretrained(out, output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"]
+    assert type(transformers.AutoModelForCausalLM.from_pretrained(out)) is type(theirs)
+    assert_equal_logits(run, theirs.eval(), method("extension", "pi", **FIXED))
+
+
+DIVISORS = [1.0, 1.1, 1.3, 1.7, 2.0, 2.5, 3.0, 4.0]
+EXTENSIONS = {
+    "none": ("default", {}),
+    "pi": ("linear", FIXED),
+    "ntk": ("default", {**FIXED, "multiplier": 1.5}),
+    "ntk dynamic": ("dynamic", {}),
+    "dynamic_ntk": ("dynamic", {"factor": 3.0}),
+    "dynamic_ntk fixed": ("default", FIXED),
+    "abf": ("default", {}),
+    "ntk_fixed": ("longrope", FIXED),
+    "ntk_mixed": ("longrope", FIXED),
+    "ntk_by_parts": ("llama3", FIXED),
+    "ntk_by_parts index": ("yarn", {**FIXED, "ramp": "index", "truncate": False}),
+    "yarn": ("yarn", FIXED),
+    "yarn published": ("yarn", {**FIXED, "beta": 32.0}),
+    "yarn coarse": ("longrope", {**FIXED, "alpha": 6.0}),  # a bound before the first pair: their code makes no ramp there
+    "yarn turns": ("longrope", {**FIXED, "ramp": "turns"}),
+    "llama3": ("llama3", FIXED),
+    "longrope": ("longrope", FIXED),
+    "longrope two": ("longrope", {**FIXED, "factors": DIVISORS, "short_factors": [1.0] * 7 + [1.5]}),
+    "compose": ("longrope", {"parts": [method("extension", "pi", **FIXED), method("extension", "yarn", **FIXED)]}),
+}
+
+
+@pytest.mark.parametrize("name", EXTENSIONS)
+def test_an_extension_is_exported_as_their_own(tmp_path, name):
+    kind, arguments = EXTENSIONS[name]
+    extension = method("extension", name.split()[0], **arguments)
+    run = trained(tmp_path, job())
+    out = exported(run, extension)
+    scaling = json.loads((out / "config.json").read_text())["rope_scaling"] or {"rope_type": "default"}
+    assert scaling["rope_type"] == kind
+    theirs = transformers.LlamaForCausalLM.from_pretrained(out).eval()
+    assert_equal_logits(run, theirs, extension)
+
+
+@pytest.mark.parametrize("extension", ["none", "pi", "ntk"])
+@pytest.mark.parametrize("arguments", [{"p": 0.7}, {"cut": "full_turns", "layout": "interleaved"}])
+def test_p_rope_is_their_proportional_type(tmp_path, extension, arguments):
+    extension = method("extension", extension, **({} if extension == "none" else FIXED))
+    run = trained(tmp_path, job(method("encoding", "p_rope", **arguments)))
+    out = exported(run, extension)
+    assert json.loads((out / "config.json").read_text())["rope_scaling"]["rope_type"] == "proportional"
+    assert_equal_logits(run, transformers.LlamaForCausalLM.from_pretrained(out).eval(), extension)
+
+
+@pytest.mark.parametrize(
+    ("cfg", "extension", "said"),
+    [
+        (job(node("encoding", "alibi")), {}, "encoding=alibi has no place in the format: it knows encoding=rope"),
+        (job(method("encoding", "rope", fraction=0.5)), {}, "encoding.fraction=0.5"),
+        (job(method("encoding", "rope", resonance=True)), {}, "encoding.resonance=True"),
+        (job(method("encoding", "p_rope", p=0.0)), {}, "turns no pair"),
+        (job(method("encoding", "p_rope")), method("extension", "yarn", **FIXED), "choose none, pi, ntk or abf"),
+        (job(model={"qk_norm": "l2"}), {}, "model.qk_norm=l2"),
+        (job(model={"qk_norm": "rms", "qkv_bias": True}), {}, "rms or biases"),
+        (job(model={"n_head": 3, "head_dim": 8}), {}, "no multiple of model.n_head=3"),
+        (job(train={"length": 32, "scale_attention": node("scale_attention", "ssmax")}), {}, "train.scale_attention=ssmax"),
+        (job(), node("extension", "rerope"), "extension=rerope is no set of frequencies"),
+        (job(), method("extension", "window", window=10**6), "extension=window is no set of frequencies"),
+        (job(), node("extension", "recompute_window"), "extension=recompute_window is no set of frequencies"),
+        (job(), method("extension", "longrope", **FIXED, exact_first=4), "extension=longrope is no set of frequencies"),
+        (job(), node("extension", "pi"), "add extension.mode=fixed extension.target_len=TOKENS"),
+        (job(), node("extension", "yarn"), "add extension.mode=fixed extension.target_len=TOKENS"),
+    ],
+    ids=str,
+)
+def test_what_the_format_cannot_say_is_refused(tmp_path, cfg, extension, said):
+    run = trained(tmp_path, cfg)
+    with pytest.raises(ConfigError, match=said.replace(".", r"\.")):
+        exported(run, extension)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"run": None}, "give run=results/runs/ID and out=FOLDER"),
+        ({"out": None}, "give run=results/runs/ID and out=FOLDER"),
+        ({"run": "/nowhere"}, "holds no finished training"),
+        ({"out": str(CONFIGS)}, "not empty"),
+        ({"scale_attention": node("scale_attention", "log_n")}, "scale_attention=log_n has no place"),
+    ],
+)
+def test_an_export_that_is_not_one_thing_is_refused(tmp_path, changed, said):
+    with pytest.raises(ConfigError, match=said):
+        exported(trained(tmp_path, job()), **changed)
+
+
+def test_a_damaged_training_is_not_exported(tmp_path):
+    run = trained(tmp_path, job())
+    content = run.weights.read_bytes()
+    run.weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(RunError, match="damaged"):
+        exported(run)
+
+
+def test_a_tokenizer_of_the_corpus_comes_along(tmp_path, text_folder):
+    source = {"_target_": "posbench.data.local.LocalFiles", "column": "text", "validation_share": 0.05, "test_share": 0.1}
+    data = {"tokenizer": "bpe", "vocab_size": 280, "bos": False, "name": "local", "path": str(text_folder), "source": source}
+    out = exported(trained(tmp_path, job(data=data)), cache_dir=str(tmp_path / "cache"))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(out)
+    text = "train document 3 says word 7 and number 9."
+    from posbench.data import prepare
+    from posbench.data.tokenizers import load_tokenizer
+
+    ours = load_tokenizer("bpe-280", prepare(data, tmp_path / "cache").folder)
+    assert tokenizer(text)["input_ids"] == ours.encode([text])[0][0].tolist() and tokenizer.decode(tokenizer(text)["input_ids"]) == text

@@ -1,0 +1,192 @@
+"""Checkpoints in Hugging Face format, read: transformers itself is the judge."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+
+import pytest
+import script_calls
+import torch
+from conftest import node
+from hf_models import (
+    THEIRS,
+    TRAIN_LEN,
+    VOCAB,
+    adopted,
+    assert_equal_logits,
+    checkpoint,
+    exported,
+    imported,
+    method,
+    transformers,
+)
+from safetensors.torch import load_file
+
+from posbench import hf_import
+from posbench.build import load_model
+from posbench.config import TrainConfig
+from posbench.data.corpus import Corpus
+from posbench.errors import ConfigError
+from posbench.runs import run_id
+
+
+@pytest.mark.parametrize("kind", THEIRS)
+def test_an_imported_checkpoint_is_the_same_function_and_comes_back_as_it_was(tmp_path, kind):
+    path = checkpoint(tmp_path, kind, shard="10KB")
+    assert (path / "model.safetensors.index.json").exists()
+    run = imported(path)
+    assert run.id.startswith(f"hf-{TRAIN_LEN}-s0-")
+    theirs = getattr(transformers, f"{kind}ForCausalLM").from_pretrained(path).eval()
+    assert_equal_logits(run, theirs)
+
+    out = exported(run)
+    before = {name: value for file in path.glob("*.safetensors") for name, value in load_file(file).items()}
+    after = load_file(out / "model.safetensors")
+    assert before.keys() == after.keys() and all(torch.equal(value, after[name]) for name, value in before.items())
+    assert_equal_logits(run, transformers.AutoModelForCausalLM.from_pretrained(out).eval())
+
+
+def test_16_bit_weights_stay_so_on_disk_and_are_read_in_32(tmp_path):
+    run = imported(checkpoint(tmp_path, dtype=torch.bfloat16))
+    assert {value.dtype for value in load_file(run.weights).values()} == {torch.bfloat16}
+    assert load_model(run, run.read_config(), VOCAB, "cpu").embed_tokens.weight.dtype == torch.float32
+    assert json.loads((exported(run) / "config.json").read_text())["torch_dtype"] == "bfloat16"
+
+
+def test_a_config_of_earlier_transformers_is_read(tmp_path):
+    path = checkpoint(tmp_path, "Mistral")
+    config = json.loads((path / "config.json").read_text())
+    del config["rope_parameters"], config["head_dim"]
+    old = {"rope_theta": 777.0, "rope_scaling": None, "hidden_size": 48, "torch_dtype": "float16"}
+    (path / "config.json").write_text(json.dumps({**config, **old}))
+    cfg = adopted(path)
+    assert cfg["encoding"]["base"] == 777.0 and cfg["model"]["head_dim"] is None
+
+
+def test_identity_is_the_content_and_the_length_and_neither_path_nor_recipe(tmp_path):
+    first = adopted(checkpoint(tmp_path / "a"))
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    recipe = {"length": TrainConfig().length, "steps": 7, "lr": 0.5}
+    assert run_id(adopted(tmp_path / "b/Llama", seed=5, train=recipe), "f") == run_id(first, "f")
+    assert run_id(adopted(tmp_path / "b/Llama", train={"length": 16}), "f").startswith("hf-16-")
+    assert adopted(tmp_path / "b/Llama", train={"length": [64]})["train"]["length"] == [64]
+    checkpoint(tmp_path / "b", rms_norm_eps=1e-4)
+    assert run_id(adopted(tmp_path / "b/Llama"), "f") != run_id(first, "f")
+
+
+@pytest.mark.parametrize(
+    ("config", "changed", "said"),
+    [
+        ({"model_type": "gpt2"}, {}, "type gpt2, and only llama, mistral, qwen2, qwen3"),
+        ({"partial_rotary_factor": 0.5}, {}, "turns 0.5 of each head"),
+        ({"hidden_act": "gelu"}, {}, "hidden_act=gelu"),
+        ({"attention_bias": True}, {}, "attention_bias=True"),
+        ({"quantization_config": {"bits": 4}}, {}, "quantization_config"),
+        ({"hidden_size": None}, {}, "does not say hidden_size"),
+        ({}, {"encoding": node("encoding", "alibi")}, "encoding=alibi is not what"),
+        ({}, {"encoding": method("encoding", "rope", base=5e5)}, "encoding.base=500000.0"),
+        ({}, {"encoding": method("encoding", "rope", layout="interleaved")}, "encoding.layout=interleaved"),
+        ({}, {"model": {"path": "/nowhere"}}, "/nowhere is no folder with a config.json"),
+        ({}, {"model": {"path": ""}}, "add model.path=FOLDER"),
+        ({}, {"train": {"length": 64, "scale_attention": node("scale_attention", "ssmax")}}, "train.scale_attention was not trained"),
+    ],
+    ids=str,
+)
+def test_a_checkpoint_that_is_another_model_is_refused(tmp_path, config, changed, said):
+    path = checkpoint(tmp_path)
+    written = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**written, **config}))
+    with pytest.raises(ConfigError, match=said):
+        hf_import.check_window(adopted(path, **changed))
+
+
+def test_a_window_that_nothing_evaluated_exceeds_is_no_obstacle(tmp_path):
+    path = checkpoint(tmp_path, "Mistral", sliding_window=32)
+    hf_import.check_window(adopted(path, train={"length": 16}, evaluate={"lengths": [16, 32], "max_length": 32}))
+    # Layers from the 28th on, of which there are none.
+    config = {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 28}
+    hf_import.check_window(adopted(checkpoint(tmp_path, "Qwen2", **config)))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda weights: weights.pop("model.norm.weight"), "norm.weight is missing"),
+        (lambda weights: weights.update({"model.norm.weight": torch.ones(31)}), r"norm.weight is \[31\]"),
+        (lambda weights: weights.update({"model.norm.weight": torch.ones(32, dtype=torch.int8)}), "of torch.int8"),
+        (lambda weights: weights.update({"model.adapter.weight": torch.ones(2)}), "holds model.adapter.weight"),
+        (lambda weights: weights.update({"lm_head.weight": torch.ones(2), "model.layers.0.rotary_emb.inv_freq": torch.ones(2)}), None),
+        (None, "cannot be read"),
+    ],
+)
+def test_weights_that_are_not_those_described_are_refused(tmp_path, change, said):
+    from safetensors.torch import save_file
+
+    file = checkpoint(tmp_path) / "model.safetensors"
+    weights = load_file(file)
+    if change:
+        change(weights)
+        save_file(weights, file)
+    else:
+        file.write_bytes(b"nothing of the kind")
+    if said is None:
+        assert imported(file.parent).finished
+        return
+    with pytest.raises(ConfigError, match=said):
+        imported(file.parent)
+    file.unlink()
+    with pytest.raises(ConfigError, match="holds no model.safetensors"):
+        adopted(file.parent)
+
+
+@pytest.mark.parametrize(
+    ("ids", "bos", "rows", "theirs", "said"),
+    [
+        (50, False, 50, None, None),
+        (256, False, 300, None, None),
+        (151665, True, 152064, 7, None),
+        (300, False, 256, None, "has 300 ids"),
+        (256, False, 32000, None, "give data.tokenizer=DIR"),
+        (50, True, 50, None, "asks for a BOS token"),
+    ],
+)
+def test_the_tokenizer_has_to_be_the_checkpoints(ids, bos, rows, theirs, said):
+    corpus = Corpus(None, None, None, "f", "local", "t", ids + bos, ids if bos else None, None)
+    cfg = {"data": {"tokenizer": "t"}, "model": {"path": "DIR", "checkpoint": {"vocab_size": rows, "bos": theirs}}}
+    if said:
+        with pytest.raises(ConfigError, match=said):
+            hf_import.fit_corpus(corpus, cfg)
+        return
+    fitted = hf_import.fit_corpus(corpus, cfg)
+    assert fitted.vocab_size == rows and fitted.bos == theirs
+    assert hf_import.fit_corpus(corpus, {"model": {}}) is corpus
+
+
+def test_there_and_back_on_the_command_line(tmp_path, text_folder, capfd):
+    path = checkpoint(tmp_path, "Llama", vocab_size=300, max_position_embeddings=16)
+    common = ["data=local", f"data.path={text_folder}", f"results_dir={tmp_path}/runs", f"cache_dir={tmp_path}/cache", "device=cpu"]
+    common += ["log.mode=disabled", "evaluate.windows=8", "evaluate.lengths=[16,32]", "evaluate.max_length=64"]
+
+    def call(script: str, *overrides: str, code: int = 0) -> subprocess.CompletedProcess:
+        done = script_calls.call(capfd, tmp_path, script, *overrides, *common)
+        assert done.returncode == code and "Traceback" not in done.stderr, f"{done.stdout}\n{done.stderr}"
+        return done
+
+    assert "add model.path=FOLDER" in call("run", "model=hf", code=2).stderr
+    chosen = ["model=hf", f"model.path={path}", "extension=pi", "data.tokenizer=bytes", "data.bos=true"]
+    call("run", *chosen)
+    (run,) = (tmp_path / "runs").glob("hf-16-s0-*")
+    (rows,) = (json.loads(file.read_text())["rows"] for file in run.glob("evals/fixed_targets/pi+none-*.json"))
+    assert [row["length"] for row in rows] == [16, 32] and all(row["train_len"] == 16 and row["nll"] > 0 for row in rows)
+    assert len(list(run.glob("evals/fixed_targets/recompute_window+none-*.json"))) == 2
+
+    shutil.rmtree(path)
+    call("run", f"run={run}", "extension=ntk", "scale_attention=log_n")
+    assert list(run.glob("evals/fixed_targets/ntk+log_n-*.json"))
+    arguments = ["extension=yarn", "extension.mode=fixed", "extension.target_len=64"]
+    said = call("export_hf", f"run={run}", f"out={tmp_path}/out", *arguments).stdout
+    assert "LlamaForCausalLM" in said and "rope_type yarn, up to 64 tokens" in said and "no tokenizer" in said
+    assert json.loads((tmp_path / "out/config.json").read_text())["bos_token_id"] == 1
+    assert "not empty" in call("export_hf", f"run={run}", f"out={tmp_path}/out", code=2).stderr

@@ -1,0 +1,111 @@
+"""xPos, FoPE and PoPE: identities that hold exactly, and other people's code."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from conftest import small_shape
+from measures import outputs, same, turned, wide
+
+from posbench import kernels
+from posbench.blocks import rows
+from posbench.encodings.fope import Fope
+from posbench.encodings.p_rope import PRope
+from posbench.encodings.pope import Pope
+from posbench.encodings.rope import Rope
+from posbench.encodings.xpos import Xpos
+from posbench.plan import make_plan
+
+
+@pytest.mark.parametrize("layout", ["half", "interleaved"])
+def test_xpos_scores_are_those_of_x_transformers(layout):
+    x_transformers = pytest.importorskip("x_transformers.x_transformers")
+    reference = x_transformers.RotaryEmbedding(16, use_xpos=True, scale_base=64)
+    freqs, power = reference(torch.arange(90))
+    q, k = torch.randn(2, 1, 2, 90, 16)
+    theirs_q = x_transformers.apply_rotary_pos_emb(q, freqs, power)
+    theirs_k = x_transformers.apply_rotary_pos_emb(k, freqs, power**-1)
+    encoding = Xpos(wide(16), B=64, layout=layout)
+    order = torch.cat((torch.arange(0, 16, 2), torch.arange(1, 16, 2))) if layout == "half" else torch.arange(16)
+    ours_q, ours_k = (turned(encoding, t[..., order]) for t in (q, k))
+    pos_T = torch.arange(90, dtype=torch.float64)
+    ours_q, ours_k = kernels.damp(ours_q, ours_k, encoding.decay(), pos_T, pos_T, pos_T[20])
+    same((ours_q @ ours_k.mT).tril(), (theirs_q @ theirs_k.mT).tril(), 1e-4)
+
+
+def test_xpos_without_decay_is_rope_and_with_it_ignores_a_common_shift():
+    same(outputs(Xpos(small_shape(), B=1e9)), outputs(Rope(small_shape())))
+    encoding = Xpos(small_shape())
+    q, k = torch.randn(1, 4, 30, 8), torch.randn(1, 4, 30, 8)
+
+    def scores(shift: float) -> torch.Tensor:
+        pos_T = torch.arange(30, dtype=torch.float64) + shift
+        table = encoding.table(pos_T, encoding.spectrum())
+        damped_q, damped_k = kernels.damp(*encoding.rotate(q, k, table, table), encoding.decay(), pos_T, pos_T, pos_T[10])
+        return (damped_q @ damped_k.mT).tril()
+
+    same(scores(0), scores(1000), 1e-4)
+
+
+@torch.no_grad()
+def test_xpos_is_exact_at_8192_tokens_with_a_short_decay():
+    encoding = Xpos(wide(8, n_head=1), B=32)
+    layer = make_plan(encoding, length=8192).layers[0]
+    q, k, v = torch.randn(3, 1, 1, 8192, 8, generator=torch.Generator().manual_seed(0))
+    assert not kernels.fusible(layer)
+    y = rows(layer, q, k, v, first=8160)
+    i, j = torch.arange(8160, 8192).double()[:, None], torch.arange(8192).double()
+    scores = torch.zeros(32, 8192, dtype=torch.float64)
+    for c in range(4):
+        a, b = (torch.complex(t[0, 0, :, c].double(), t[0, 0, :, c + 4].double()) for t in (q, k))
+        zeta = (c / 4 + 0.4) / 1.4
+        turn = torch.polar(zeta ** ((i - j).clamp(min=0) / 32), (i - j) * 10000.0 ** (-c / 4))
+        scores = scores + (a[8160:, None] * b.conj() * turn).real
+    weights = torch.where(j <= i, scores / math.sqrt(8), -math.inf).softmax(dim=-1)
+    same(y[0, 0].double(), weights @ v[0, 0].double(), 1e-5)
+
+
+def test_fope_without_mixing_is_rope_and_what_rests_is_not_turned():
+    same(outputs(Fope(small_shape(), gain=0, zero=False)), outputs(Rope(small_shape())))
+    # Of the frequencies 1, 0.1, ... only the first turns within 16 tokens: p-RoPE's cut.
+    same(outputs(Fope(small_shape(), gain=0)), outputs(PRope(small_shape(), cut="full_turns")))
+    x = torch.randn(1, 2, 50, 64)
+    encoding = Fope(wide(64, 128))
+    assert encoding.kept == 11
+    resting = torch.cat((torch.arange(11, 32), torch.arange(43, 64)))
+    same(turned(encoding, x)[..., resting], x[..., resting], 0)
+
+
+def test_fope_mixtures_are_seeded_kept_and_of_each_head():
+    def seeded(**options) -> Fope:
+        torch.manual_seed(5)
+        return Fope(wide(64, 128), **options)
+
+    encoding = seeded()
+    cosine, sine = encoding.state_dict()["cos_GMF"], encoding.state_dict()["sin_GMF"]
+    same(cosine, seeded(learnable=True).cos_GMF.detach(), 0)
+    assert not list(encoding.parameters()) and len(list(seeded(learnable=True).parameters())) == 2
+    assert not torch.equal(cosine, sine) and not torch.equal(cosine[0], cosine[1])
+    noise = torch.stack((cosine, sine)) - torch.eye(11)
+    assert noise.std().item() == pytest.approx(0.3 * math.sqrt(2 / 22), rel=0.15)
+    assert seeded(pairs=4).cos_GMF.shape == (2, 11, 4)
+    assert Fope(wide(64, 128), gain=0, pairs=4).cos_GMF[0].argmax(dim=0).tolist() == [0, 2, 5, 8]
+
+
+def test_pope_scores_are_those_of_x_transformers():
+    x_transformers = pytest.importorskip("x_transformers.x_transformers")
+    reference = x_transformers.PolarEmbedding(16, 2)
+    reference.learned_bias.data.uniform_(-7, 1, generator=torch.Generator().manual_seed(2))  # beyond both ends of -2 pi..0
+    freqs, bias = reference(torch.arange(70))
+    q, k = torch.randn(2, 1, 2, 70, 16)
+    expected = x_transformers.apply_polar_pos_emb(q, freqs) @ x_transformers.apply_polar_pos_emb(k, freqs + bias).mT
+    encoding = Pope(wide(16))
+    assert not encoding.phase_H1D.any()
+    with torch.no_grad():
+        encoding.phase_H1D.copy_(reference.learned_bias)
+        pos_T = torch.arange(70, dtype=torch.float64)
+        table = encoding.table(pos_T, encoding.spectrum())
+        ours_q, ours_k = encoding.rotate(q, k, table, table)
+    same(ours_q @ ours_k.mT, expected.detach(), 1e-4)

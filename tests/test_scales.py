@@ -1,0 +1,103 @@
+"""Scales of attention: what their factors are, and what they act on."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from conftest import TRAIN_LEN, small_model, small_shape
+from measures import LONG, attend_in, attention_inputs, distances, equal, outputs, plain, tokens
+
+from posbench.blocks import rows
+from posbench.encodings.alibi import Alibi
+from posbench.encodings.rope import Rope
+from posbench.extensions.leaky_rerope import LeakyRerope
+from posbench.extensions.streaming import Streaming
+from posbench.extensions.window import Window
+from posbench.geometry import Span
+from posbench.interfaces import Extension
+from posbench.plan import make_plan
+from posbench.scale_attention.llama4 import Llama4
+from posbench.scale_attention.log_n import LogN
+from posbench.scale_attention.log_n_global import LogNGlobal
+from posbench.scale_attention.ministral import Ministral
+from posbench.scale_attention.scale_invariant import ScaleInvariant
+from posbench.scale_attention.ssmax import Ssmax
+
+
+def test_log_n_is_one_up_to_the_training_length_and_grows_after():
+    n_T = torch.arange(1, 65, dtype=torch.float64)
+    factor_T = LogN(small_shape())(n_T, Span(TRAIN_LEN, 64, 64), 0)
+    assert (factor_T[:TRAIN_LEN] == 1).all()
+    assert factor_T[63].item() == pytest.approx(1.5)  # ln 64 / ln 16
+    assert (factor_T[TRAIN_LEN - 1 :].diff() > 0).all()
+
+
+def test_log_n_has_a_raw_form_to_train_with():
+    n_T = torch.arange(1, 65, dtype=torch.float64)
+    raw_T = LogN(small_shape(), clamp=False)(n_T, Span(TRAIN_LEN, 64, 64), 0)
+    equal(raw_T, n_T.log() / math.log(TRAIN_LEN))
+    assert raw_T[0] == 0 and raw_T[TRAIN_LEN - 1] == 1
+    assert outputs(Rope(small_shape()), None, LogN(small_shape(), clamp=False)).isfinite().all()
+
+
+def test_global_log_n_counts_visible_keys():
+    encoding, scale = Rope(small_shape()), LogNGlobal(small_shape())
+    whole, narrow = (make_plan(encoding, extension, scale, length=LONG).layers[0].factor for extension in (None, Window(TRAIN_LEN)))
+    assert narrow is None
+    torch.testing.assert_close(whole, torch.full((LONG,), 1.5))  # ln 64 / ln 16
+
+
+def test_temperatures_in_steps():
+    n_T = torch.arange(1, 33, dtype=torch.float64)
+    span = Span(8, 32, 32)
+    llama4, ministral = (cls(small_shape(8))(n_T, span, 0) for cls in (Llama4, Ministral))
+    assert (llama4[:7] == 1).all() and (ministral[:8] == 1).all()
+    equal(llama4[:-1], ministral[1:])  # the one counts keys, the other indices
+    assert llama4[31].item() == pytest.approx(1 + 0.1 * math.log(5))
+    published_T = Llama4(small_shape(8), floor_scale=8192)(torch.tensor([8191.0, 8192.0, 10 * 8192.0]), span, 0)
+    torch.testing.assert_close(published_T, torch.tensor([1, 1 + 0.1 * math.log(2), 1 + 0.1 * math.log(11)]), rtol=0, atol=1e-6)
+
+
+def test_ssmax_starts_at_one_on_average_and_is_trained_without_decay():
+    for train_len, s in ((1024, 0.1685), (512, 0.1906)):
+        scale = Ssmax(small_shape(train_len), bias=True)
+        factor_HT = scale(torch.arange(1, train_len + 1).double(), Span(train_len, train_len, train_len), 1)
+        assert factor_HT.shape == (4, train_len) and scale.scale_LH[0, 0].item() == pytest.approx(s, abs=5e-5)
+        assert factor_HT.mean().item() == pytest.approx(1, abs=1e-5)
+        assert all(p.no_decay for p in scale.parameters())
+    assert Ssmax(small_shape(1)).scale_LH.isfinite().all() and Ssmax(small_shape()).bias_LH is None
+
+
+def test_ssmax_learns_through_the_model():
+    encoding, scale = Rope(small_shape()), Ssmax(small_shape(), bias=True)
+    model = small_model(encoding)
+    model(tokens(TRAIN_LEN), make_plan(encoding, length=TRAIN_LEN, trained_scale=scale)).square().mean().backward()
+    for parameter in scale.parameters():
+        assert parameter.grad.isfinite().all() and (parameter.grad != 0).all()
+
+
+def test_scale_invariant_weights_every_decade_alike():
+    """E exp(a z + m) of z ~ N(0, 1), summed over a decade, tends to sqrt(e) tau ln 10 (2.22, 2.29, 2.30 for decades 2 to 4)."""
+    scale = ScaleInvariant(small_shape())
+    for decade, wanted in ((2, 2.22), (3, 2.29), (4, 2.30)):
+        a, m = scale.distance(torch.arange(10**decade, 10 ** (decade + 1), dtype=torch.float64))
+        assert ((a**2 / 2 + m).exp().sum() / (10 * math.exp(0.5))).item() == pytest.approx(wanted, abs=5e-3)
+    a, m = scale.distance(torch.zeros(1).double())
+    assert a.item() == 1 and m.item() == 0
+
+
+@pytest.mark.parametrize("extension", [None, LeakyRerope(4), Streaming(2, 5)], ids=["none", "leaky", "streaming"])
+def test_scale_invariant_acts_on_content_by_token_distance(extension):
+    encoding = Alibi(small_shape())
+    (q, k, v), x = attention_inputs(encoding, LONG)
+    layer = make_plan(encoding, extension, ScaleInvariant(small_shape()), length=LONG).layers[0]
+    found = attend_in(rows, layer, q, k, v, x)[0].double()
+    wide = [t[0].double().repeat_interleave(4 // t.shape[1], dim=0) for t in (q, k, v)]
+    grown = 2 * torch.log1p(plain(LONG).nan_to_num() / 10)
+    distance = distances(extension or Extension(), LONG)
+    content = wide[0] @ wide[1].mT / math.sqrt(8) * (1 + grown).sqrt() - grown
+    scores = content - encoding.slope_H.double()[:, None, None] * distance.nan_to_num()
+    wanted = scores.masked_fill(distance.isnan(), -math.inf).softmax(dim=-1) @ wide[2]
+    torch.testing.assert_close(found, wanted, rtol=0, atol=3e-5)

@@ -1,0 +1,150 @@
+"""Extensions that change frequencies, and their temperatures: what holds exactly between them, and their corner cases."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from conftest import choices, make_triple, node, small_shape
+from measures import ROPE, SPAN, equal, freq
+
+from posbench.encodings.rope import Rope
+from posbench.errors import ConfigError
+from posbench.extensions.abf import Abf
+from posbench.extensions.dynamic_ntk import DynamicNtk
+from posbench.extensions.llama3 import Llama3
+from posbench.extensions.longrope import Longrope
+from posbench.extensions.ntk import Ntk
+from posbench.extensions.ntk_by_parts import NtkByParts
+from posbench.extensions.ntk_fixed import NtkFixed
+from posbench.extensions.ntk_mixed import NtkMixed
+from posbench.extensions.pi import Pi
+from posbench.extensions.yarn import Yarn
+from posbench.geometry import Span, Spectrum, Trait
+from posbench.make import make
+from posbench.scale_attention.log_n_global import LogNGlobal
+from posbench.scale_attention.yarn_temperature import YarnTemperature
+
+FACTORS = [Ntk, DynamicNtk, NtkFixed, NtkMixed, NtkByParts, Yarn, Llama3, Longrope]
+
+
+@pytest.mark.parametrize("cls", FACTORS, ids=lambda c: c.__name__)
+@pytest.mark.parametrize("target", [1, 7, 64])
+def test_a_factor_of_one_or_less_is_exactly_no_extension(cls, target):
+    extension = cls(mode="fixed", target_len=target)
+    assert torch.equal(freq(extension, span=Span(64, 256, target)), ROPE.freq_F)
+    assert extension.temperature(Span(64, 256, target)) == 1
+
+
+@pytest.mark.parametrize("cls", FACTORS, ids=lambda c: c.__name__)
+def test_factors_slow_every_pair_by_at_most_the_factor_and_the_last_by_all_of_it(cls):
+    for length in (65, 100, 256, 4096):  # s need not be a whole number
+        span = Span(64, length, length)
+        s = 2 * span.factor - 1 if cls is DynamicNtk else span.factor
+        slower_F = ROPE.freq_F / freq(cls(), span=span)
+        assert (slower_F >= 1 - 1e-12).all() and (slower_F <= s + 1e-9).all()
+        assert slower_F[-1].item() == pytest.approx(s, rel=1e-12)
+        assert (slower_F.diff() > -1e-9).all()
+
+
+@pytest.mark.parametrize("name", [n for n in choices("extension") if make_triple("rope", n, "none")[1].needs & Trait.SPECTRUM])
+@pytest.mark.parametrize("pairs", [0, 1, 2, 16])
+@pytest.mark.parametrize("train_len", [1, 2, 6, 64])
+def test_any_number_of_pairs_at_any_length_gives_finite_frequencies(name, pairs, train_len):
+    extension = make(node("extension", name))
+    base = 10000.0 ** (2 * pairs / 32)
+    spectrum = Spectrum(10000.0 ** (-torch.arange(pairs, dtype=torch.float64) / 16), base, 2 * pairs)
+    for length in (1, train_len, train_len + 1, 8 * train_len):
+        found = extension.spectrum(spectrum, Span(train_len, length, extension.target_len(length)))
+        assert found.freq_F.shape == (pairs,) and found.freq_F.isfinite().all()
+        assert found.rotary_dim == 2 * pairs
+        angle_TF = found.angles(torch.arange(4))
+        assert angle_TF.shape == (4, pairs) and angle_TF.isfinite().all()
+
+
+def test_resting_pairs_stay_at_rest():
+    spectrum = Spectrum(ROPE.freq_F * (ROPE.freq_F > 0.01), ROPE.base, ROPE.rotary_dim)
+    for cls in FACTORS:
+        found_F = freq(cls(), spectrum)
+        assert found_F.isfinite().all() and torch.equal(found_F == 0, spectrum.freq_F == 0)
+
+
+def test_a_base_says_what_the_frequencies_say():
+    for extension in (Ntk(2), DynamicNtk(), Abf()):
+        found = extension.spectrum(ROPE, SPAN)
+        equal(found.freq_F, found.base ** (-torch.arange(32, dtype=torch.float64) / 32), atol=1e-12)
+
+
+def test_longrope_with_equal_factors_and_mixed_with_kappa_zero_are_interpolation():
+    (band,) = Pi().bands(SPAN)
+    pos_T = torch.arange(256, dtype=torch.float64)
+    wanted_TF = ROPE.angles(band.q(pos_T))
+    for extension in (Longrope([4.0] * 32), NtkMixed(kappa=0)):
+        equal(extension.spectrum(ROPE, SPAN).angles(pos_T), wanted_TF)
+    assert torch.equal(freq(Longrope([1.0] * 32)), ROPE.freq_F)
+
+
+def test_mixed_with_kappa_one_is_fixed():
+    equal(freq(NtkMixed(kappa=1)), freq(NtkFixed()), atol=1e-15)
+
+
+def test_by_parts_from_one_to_four_turns_is_llama3():
+    assert torch.equal(freq(NtkByParts(1, 4)), freq(Llama3()))
+
+
+def test_yarn_by_turns_is_by_parts_and_by_index_extrapolates_far_more_of_the_middle():
+    """2.30 times faster at pair 36 of 64 (base 10000, train_len 4096, s = 8, the published 1 and 32 turns)."""
+    spectrum, span = Rope(small_shape(4096, d_model=512)).spectrum(), Span(4096, 8 * 4096, 8 * 4096)
+    turns, index = freq(Yarn(1, 32, ramp="turns"), spectrum, span), freq(Yarn(1, 32), spectrum, span)
+    assert torch.equal(turns, freq(NtkByParts(1, 32), spectrum, span))
+    assert (index / turns).argmax() == 36 and (index / turns)[36].item() == pytest.approx(2.30, abs=5e-3)
+
+
+def test_the_default_beta_fits_the_training_length():
+    """A quarter of the turns of the fastest pair, not below alpha + 1 nor above 32."""
+    for train_len, beta in ((6, 2), (64, 64 / 8 / math.pi), (512, 512 / 8 / math.pi), (4096, 32)):
+        span = Span(train_len, 8 * train_len, 8 * train_len)
+        equal(freq(NtkByParts(), span=span), freq(NtkByParts(1, beta), span=span), atol=1e-12)
+
+
+def test_another_base_is_ntk_by_the_effective_factor():
+    """base to base' is s = (base' / base)^((r - 2) / r), 44.2 for r = 64."""
+    s = (500000 / 10000) ** (62 / 64)
+    assert s == pytest.approx(44.2, abs=0.05)
+    span = Span(1000, round(1000 * s), 1000 * s)
+    equal(freq(Abf(), span=span), freq(Ntk(), span=span), atol=1e-12)
+    assert torch.equal(freq(Abf(10000.0)), ROPE.freq_F)
+
+
+def test_dynamic_ntk_with_factor_one_is_ntk():
+    assert torch.equal(freq(DynamicNtk(1)), freq(Ntk()))
+    equal(freq(DynamicNtk(4), span=Span(64, 512, 512)), freq(Ntk(29 / 8), span=Span(64, 512, 512)), atol=1e-15)
+
+
+def test_longropes_temperature_is_global_log_n():
+    for length in (1, 64, 65, 256, 4096):
+        span = Span(64, length, length)
+        wanted_T = LogNGlobal(small_shape(64))(torch.arange(1, length + 1).double(), span, 0)
+        equal(torch.full_like(wanted_T, Longrope().temperature(span)), wanted_T, atol=1e-12)
+    assert Longrope(temperature=False).temperature(SPAN) == 1
+
+
+def test_yarns_temperature_is_the_scale_of_that_name():
+    span = Span(64, 512, 512)
+    assert Yarn().temperature(span) == pytest.approx(1.459, abs=5e-4)
+    scale_T = YarnTemperature(small_shape(64))(torch.ones(3).double(), span, 0)
+    equal(scale_T, torch.full_like(scale_T, Yarn().temperature(span)))
+    assert Yarn(temperature=False).temperature(span) == 1
+
+
+def test_longrope_keeps_the_first_angles_and_takes_short_factors_within_the_training_length():
+    extension = Longrope([4.0] * 32, [1.5] * 32, exact_first=3)
+    long_TF = extension.spectrum(ROPE, SPAN).angles(torch.arange(6))
+    exact_TF = ROPE.angles(torch.arange(6))
+    equal(long_TF[:3], exact_TF[:3])
+    equal(long_TF[3:], exact_TF[3:] / 4)
+    equal(freq(extension, span=Span(64, 64, 64)), ROPE.freq_F / 1.5)
+    equal(freq(extension, span=Span(64, 65, 65)), ROPE.freq_F / 4)
+    with pytest.raises(ConfigError, match="factors holds 3 numbers, but the encoding turns 32 pairs"):
+        Longrope([1.0, 2.0, 3.0]).spectrum(ROPE, SPAN)
