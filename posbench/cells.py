@@ -107,7 +107,6 @@ def _job(cfg: dict, fingerprints: dict[str, str]) -> Job:
     else:
         cfg = hf_import.adopt(cfg)
     cfg = resolve(cfg)
-    hf_import.check_window(cfg)
     key = repr(cfg["data"])
     if key not in fingerprints:
         fingerprints[key] = fingerprint(cfg["data"], cfg["cache_dir"])

@@ -75,8 +75,6 @@ def describe(trained: dict, extension: dict) -> dict:
         raise ConfigError(
             f"model.qk_norm={model.qk_norm} with model.qkv_bias={model.qkv_bias} has no place in the format: it knows rms or biases."
         )
-    if (model.checkpoint or {}).get("window") and trained["encoding"].get("window") is None:
-        raise ConfigError(f"run={trained['model']['path']} has a sliding window that was not used here: copy the original checkpoint.")
     windows = set(encoding.windows)
     kind = "qwen3" if model.qk_norm == "rms" else "qwen2" if model.qkv_bias else "llama" if windows == {None} else "mistral"
     if len(windows - {None}) > 1 or (kind == "mistral" and len(windows) > 1):
@@ -175,8 +173,8 @@ def _rope(encoding: Rope, extension: Extension, name: str) -> tuple[float, dict 
 
 def _seen(encoding: Rope, extension: Extension, name: str, length: int) -> tuple[Tensor, float, float]:
     """Radians per token of each pair, the base they come from, and the temperature at one length."""
-    from posbench.encodings.rope import frequencies
     from posbench.geometry import Span
+    from posbench.scaling import frequencies
 
     span = Span(encoding.shape.train_len, length, extension.target_len(length))
     spectrum = frequencies(extension, encoding.spectrum(), span)

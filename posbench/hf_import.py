@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from posbench.config import ModelConfig, TrainConfig, typed
+from posbench.config import ModelConfig, TrainConfig
 from posbench.errors import ConfigError
 from posbench.files import sha256_json
 from posbench.hf_rope import rope_arguments
@@ -63,7 +63,6 @@ def adopt(cfg: dict) -> dict:
         "sha256": digests[0] if len(digests) == 1 else sha256_json(digests),
         "vocab_size": config["vocab_size"],
         "bos": config.get("bos_token_id"),
-        "window": rope["window"],
     }
     model = replace(_shape(config), path=path, checkpoint=checkpoint)
     # Whatever else a training is told, nothing here is trained or drawn: one checkpoint is one run.
@@ -108,18 +107,6 @@ def _shape(config: dict) -> ModelConfig:
         tied=config["tie_word_embeddings"],
         norm_eps=config["rms_norm_eps"],
     )
-
-
-def check_window(cfg: dict) -> None:
-    """Raises ConfigError where a run that an earlier version took from a checkpoint would go beyond a sliding window unknown to it then."""
-    window = (cfg["model"]["checkpoint"] or {}).get("window")
-    evaluate, train_len = cfg["evaluate"], typed("train", cfg["train"]).train_len
-    longest = max(evaluate["lengths"][-1], min(train_len, evaluate["max_length"]))
-    if window is not None and cfg["encoding"].get("window") is None and window < longest:
-        raise ConfigError(
-            f"run={cfg['run']} was taken from {cfg['model']['path']} without its sliding window of {window} tokens, and evaluations reach "
-            f"{longest}: give model=hf model.path=FOLDER again instead."
-        )
 
 
 def fit_corpus(corpus: Corpus, cfg: dict) -> Corpus:

@@ -20,28 +20,15 @@ import torch
 from torch import Tensor
 
 from posbench.errors import ConfigError
-from posbench.geometry import Shape, Span, Spectrum, Trait
-from posbench.interfaces import Encoding, Extension, Layer, ScaledExtension
+from posbench.geometry import Shape, Spectrum, Trait
+from posbench.interfaces import Encoding, Layer
 from posbench.make import make
-
-FAR = 2**40  # a position beyond any window
+from posbench.scaling import trained_in
 
 
 def _resonant(freq_F: Tensor) -> Tensor:
     """The frequencies of the nearest whole wavelengths."""
     return 2 * math.pi / (2 * math.pi / freq_F).round()
-
-
-def frequencies(extension: Extension, spectrum: Spectrum, span: Span) -> Spectrum | None:
-    """The frequencies that are all an extension changes at one length, its temperature aside; None where it does more."""
-    found, bands = extension.spectrum(spectrum, span), extension.bands(span)
-    index_T = torch.tensor([0.0, 1.0, FAR], dtype=torch.float64)
-    q_pos_T, k_pos_T = bands[0].q(index_T), bands[0].k(index_T)
-    line = q_pos_T[1] == k_pos_T[1] and all(torch.allclose(pos_T, index_T * pos_T[1], rtol=1e-12) for pos_T in (q_pos_T, k_pos_T))
-    everything = not bands[0].first(index_T).any() and bands[0].last(index_T).equal(index_T)
-    if len(bands) > 1 or not line or not everything or extension.crop(span) is not None or found.exact_F is not None:
-        return None
-    return replace(found, freq_F=found.freq_F * q_pos_T[1])
 
 
 class Rope(Encoding):
@@ -88,26 +75,15 @@ class Rope(Encoding):
                 f"encoding.window={window} must be at least 1 token, or a list of one window for each of {shape.n_layer} layers, "
                 "null for those without."
             )
-        self.scaling, self.scaling_len, self.amplitude = None, scaling_len, 1.0
         if (scaling is None) != (scaling_len is None):
             raise ConfigError(f"encoding.scaling={scaling} and encoding.scaling_len={scaling_len} belong together: give both, or neither.")
+        self.scaling, self.scaling_len, self.amplitude = None, scaling_len, 1.0
         with torch.device("cpu"):  # also where a model is made without memory, to know its shapes
             channel_F = torch.arange(0, self.rotary_dim, 2, dtype=torch.float64)
             self.own = Spectrum(base ** (-channel_F / self.rotary_dim), base, self.rotary_dim)
             if scaling is not None:
-                self._scale(make(scaling))
-
-    def _scale(self, scaling: Extension) -> None:
-        scaled = None
-        if isinstance(scaling, ScaledExtension) and scaling.fixed_target and not scaling.needs & ~self.traits:
-            span = Span(self.scaling_len, self.shape.train_len, scaling.fixed_target)
-            scaled, self.amplitude = frequencies(scaling, self.own, span), math.sqrt(scaling.temperature(span))
-        if scaled is None:
-            raise ConfigError(
-                f"encoding.scaling={type(scaling).__name__} is no fixed set of frequencies: choose an extension that only changes these "
-                "(pi, yarn, llama3, longrope), with mode=fixed and target_len=TOKENS."
-            )
-        self.scaling, self.own = scaling, scaled
+                self.scaling = make(scaling)
+                self.own, self.amplitude = trained_in(self.scaling, self.own, scaling_len, shape.train_len)
 
     def layers(self) -> list[Layer]:
         return [Layer(self, window=window, index=i) for i, window in enumerate(self.windows)]
