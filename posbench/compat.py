@@ -71,7 +71,7 @@ def check_extension(encoding: Encoding, extension: Extension, lengths: list[int]
         return None
     if not extended:
         return f"no layer of encoding={name_of(encoding)} lets an extension act, so extension={name} changes nothing"
-    if not changes(encoding, extension, max(lengths)):
+    if not any(changes(encoding, extension, length) for length in {max(lengths), min(max(lengths), encoding.shape.train_len)}):
         if not any(Trait.COORDINATE in one.traits for one in extended):
             return f"encoding={name_of(encoding)} has no positions, so extension={name} changes nothing"
         return f"extension={name} sees every pair as encoding={name_of(encoding)} does without it, up to length {max(lengths)}"
@@ -171,7 +171,13 @@ def _check_bounds(encoding: Encoding, extension: Extension, lengths: list[int], 
             band = make_plan(encoding, extension, length=fed).layers[0].bands[0]
             farthest = max(band.q_pos_T.max(), band.k_pos_T.max())
         if farthest >= limit:
+            ways = ["extension=recompute_window" if fed == length else f"extension.window of at most {limit}"]
+            if encoding.limit is not None:
+                ways.append("a larger encoding.max_len")
+            elif name == "none":
+                ways.insert(0, "extension=pi")
             raise ConfigError(
-                f"encoding={name_of(encoding)} has no position {length - 1}: it was trained for train_len={train_len} and length={length} "
-                f"was asked with extension={name}; evaluate up to {limit}, or choose extension=pi|recompute_window or another encoding."
+                f"encoding={name_of(encoding)} has no position {int(farthest)}: it was trained for train_len={train_len} and "
+                f"length={length} was asked with extension={name}; evaluate up to {max(limit, extension.target_len(1))}, "
+                f"or choose {' or '.join(ways)}, or another encoding."
             )

@@ -59,8 +59,10 @@ def _same_layer(changed: LayerPlan, plain: LayerPlan) -> bool:
 def _same_bias(layer: LayerPlan, band: BandPlan, reference: BandPlan) -> bool:
     """Whether the last query's bias at the keys of a band is the same at both sets of coordinates."""
     encoding, keys = layer.encoding, slice(int(band.first_T[-1].clamp(min=0)), int(band.last_T[-1]) + 1)
-    if overrides(encoding, "columns") or not (overrides(encoding, "profile") or overrides(encoding, "bias")):
+    if overrides(encoding, "columns") or encoding.decay() is not None:
         return False
+    if not (overrides(encoding, "profile") or overrides(encoding, "bias")):
+        return True
     biases = [encoding.bias(one.q_pos_T[-1:], one.k_pos_T[keys], layer.index) for one in (band, reference)]
     return torch.equal(*biases)
 

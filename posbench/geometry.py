@@ -37,10 +37,16 @@ class Shape:
     n_kv_head: int
     train_len: int
     head_width: int | None = None  # None: d_model / n_head
+    positions: int | None = None  # coordinates that training meets, where these are not its tokens (randomised positions)
 
     @property
     def head_dim(self) -> int:
         return self.head_width or self.d_model // self.n_head
+
+    @property
+    def reach(self) -> int:
+        """Coordinates below this are met in training."""
+        return self.positions or self.train_len
 
 
 @dataclass(frozen=True)
@@ -59,7 +65,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Spectrum:
-    """Frequencies freq_F in radians per token (float64), with the base and the dimension they were made from.
+    """Frequencies freq_F in radians per token (float64), with the base and the dimension they were made from: base^(-2c / rotary_dim).
 
     Coordinates below `exact_first` turn by exact_F (as many frequencies) instead.
     """

@@ -136,7 +136,8 @@ def _rope(encoding: Rope, extension: Extension, name: str) -> tuple[float, dict 
     trained, L, width = encoding.spectrum(), encoding.shape.train_len, encoding.shape.head_dim
     if trained is None:
         raise ConfigError("encoding=p_rope that turns no pair has no place in the format: train it with a larger encoding.p.")
-    whole, longest = trained.rotary_dim == width, max(L, extension.target_len(L))
+    turned = 2 * len(trained.freq_F)
+    whole, longest = turned == width, max(L, extension.target_len(L))
     ntk = isinstance(extension, DynamicNtk) or (isinstance(extension, Ntk) and extension.multiplier == 1)
     if ntk and whole and not scaled and extension.fixed_target is None:
         return encoding.base, {"rope_type": "dynamic", "factor": float(getattr(extension, "factor", 1.0))}, L
@@ -147,11 +148,11 @@ def _rope(encoding: Rope, extension: Extension, name: str) -> tuple[float, dict 
             "add extension.mode=fixed extension.target_len=TOKENS."
         )
     (far_F, base, temperature), near_F = far, near[0]
-    part = {} if whole else {"rope_type": "proportional", "partial_rotary_factor": _share(trained.rotary_dim, width)}
+    part = {} if whole else {"rope_type": "proportional", "partial_rotary_factor": _share(turned, width)}
     pair_F = torch.arange(len(far_F), dtype=torch.float64)
     slower_F = base ** (-2 * pair_F / trained.rotary_dim) / far_F
     if near_F.equal(far_F) and temperature == 1 and torch.allclose(slower_F, slower_F[:1], rtol=1e-9):
-        theta, slower = base ** (width / trained.rotary_dim), float(slower_F[0])
+        theta, slower = base, float(slower_F[0])
         if abs(slower - 1) < 1e-9:
             return theta, part or None, longest
         return theta, {"rope_type": "linear", **part, "factor": slower}, longest

@@ -8,14 +8,16 @@ import torch
 from torch import nn
 
 from posbench.config import TrainConfig
+from posbench.interfaces import Encoding, ScaleAttention
 
 
 def build(model: nn.Module, config: TrainConfig) -> list[torch.optim.Optimizer]:
     """The optimizers of `config.optimizer`; every parameter that trains is in exactly one group of one of them.
 
     `muon` updates the weights of the nn.Linear modules inside `model.layers` by torch.optim.Muon and the rest (embeddings, head, norms,
-    positional parameters) by AdamW; `adamw` updates everything by AdamW. Decay acts on nn.Linear weights alone, never on a weight shared
-    with an embedding. A parameter opts out by `param.no_decay = True` (AdamW's decay) or `param.use_adamw = True` (Muon).
+    positional parameters) by AdamW; `adamw` updates everything by AdamW. Decay acts on nn.Linear weights alone, never on one that an
+    embedding shares or an encoding or a scale holds. A parameter opts out by `param.no_decay = True` (AdamW's decay) or
+    `param.use_adamw = True` (Muon).
     """
     inside, matrices = _linear_weights(model)
     parameters = [param for param in model.parameters() if param.requires_grad]
@@ -58,7 +60,9 @@ def _groups(optimizers: list[torch.optim.Optimizer]) -> list[dict]:
 
 def _linear_weights(model: nn.Module) -> tuple[set[int], set[int]]:
     """Ids of the nn.Linear weights inside `layers`, and of all nn.Linear weights that are not an embedding's too."""
-    linear = [(name, module.weight) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    positional = {id(part) for module in model.modules() if isinstance(module, Encoding | ScaleAttention) for part in module.modules()}
+    modules = [(name, module) for name, module in model.named_modules() if id(module) not in positional]
+    linear = [(name, module.weight) for name, module in modules if isinstance(module, nn.Linear)]
     embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     inside = {id(weight) for name, weight in linear if "layers" in name.split(".")}
     return inside, {id(weight) for _, weight in linear} - embeddings

@@ -153,8 +153,10 @@ def alibi(case: Case) -> Tensor:
 
 
 def ntk(theta: list[float], base: float, dim: int, length: int, train_len: int) -> list[float]:
-    """By the changed base."""
-    base = base * factor(length, train_len) ** (dim / (dim - 2))
+    """By the changed base, b s^((dim / 2) / (m - 1)) for m pairs that turn (methods 4.3)."""
+    if len(theta) < 2:
+        return theta
+    base = base * factor(length, train_len) ** (dim / 2 / (len(theta) - 1))
     return [base ** (-2 * c / dim) for c in range(len(theta))]
 
 

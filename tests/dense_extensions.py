@@ -13,8 +13,8 @@ Pairs = tuple[Tensor, Tensor, Tensor]
 
 def bases(base: float, s: float, dim: int, count: int) -> list[float]:
     """NTK by the changed base; one pair has no slower one to stretch to."""
-    if dim > 2:
-        base = base * s ** (dim / (dim - 2))
+    if count > 1:
+        base = base * s ** (dim / 2 / (count - 1))
     return [base ** (-2 * c / dim) for c in range(count)]
 
 
@@ -24,13 +24,13 @@ def dynamic_ntk(theta: list[float], base: float, dim: int, length: int, train_le
 
 
 def ntk_fixed(theta: list[float], base: float, dim: int, length: int, train_len: int) -> list[float]:
-    """A step of s^(2/dim) more for each pair, the first included."""
-    step = factor(length, train_len) ** (2 / dim)
+    """A step of s^(1/m) more for each of m pairs, the first included."""
+    step = factor(length, train_len) ** (1 / len(theta))
     return [speed / step ** (c + 1) for c, speed in enumerate(theta)]
 
 
 def ntk_mixed(theta: list[float], base: float, dim: int, length: int, train_len: int) -> list[float]:
-    a = math.log(factor(length, train_len)) / (dim / 2) ** 0.75
+    a = math.log(factor(length, train_len)) / len(theta) ** 0.75
     return [speed * math.exp(-a * (c + 1) ** 0.75) for c, speed in enumerate(theta)]
 
 

@@ -24,7 +24,7 @@ def p_rope(case: Case) -> Tensor:
     """Three quarters of the pairs turn; the extension sees these alone."""
     dim = case.q_HTD.shape[-1]
     m = 3 * dim // 8
-    theta = case.frequencies(grid_of(dim)[:m], 10000.0 ** (2 * m / dim), 2 * m) + [0.0] * (dim // 2 - m)
+    theta = case.frequencies(grid_of(dim)[:m], 10000.0, dim) + [0.0] * (dim // 2 - m)
     return case.softmax(case.scaled(turned(case, theta) / math.sqrt(dim)))
 
 

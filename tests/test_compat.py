@@ -86,6 +86,43 @@ def test_log_n_without_more_keys_than_in_training_is_a_noop():
         assert "no query sees more keys" in check(*make_triple("rope", extension, "log_n"), LENGTHS).noop
 
 
+def test_nothing_that_turns_is_no_position_at_all():
+    still = make({**node("encoding", "p_rope"), "p": 0.0}, make_triple("rope", "none", "none")[0].shape)
+    for extension in ("pi", "ntk", "rerope"):
+        assert check(still, *make_triple("rope", extension, "none")[1:], LENGTHS).noop
+    assert not check(still, *make_triple("rope", "window", "none")[1:], LENGTHS).noop
+
+
+def test_short_texts_count_where_an_extension_changes_them_alone():
+    short = {**node("extension", "longrope"), "factors": [1.0] * 4, "short_factors": [2.0] * 4, "temperature": False}
+    encoding, _, scale = make_triple("rope", "none", "none")
+    assert not check(encoding, make(short), scale, [8, 64]).noop
+
+
+def test_drawn_positions_refuse_bands_in_any_layer():
+    rope = {"_target_": "posbench.encodings.rope.Rope"}
+    layers = {"_target_": "posbench.encodings.hybrid.Hybrid", "local": rope, "full": rope}
+    encoding, shape = make_triple("randomized", "none", "none")[0], make_triple("rope", "none", "none")[0].shape
+    encoding = make({**node("encoding", "randomized"), "base": layers}, shape)
+    assert encoding.layers()[0].window == 8  # half the tokens of training, not of the coordinates
+    with pytest.raises(ConfigError, match="does not score by distance alone"):
+        check(encoding, *make_triple("rope", "rerope", "none")[1:], LENGTHS, allow_untested=True)
+
+
+@pytest.mark.parametrize(
+    ("extension", "changes", "ways"),
+    [
+        ("none", {}, "evaluate up to 16, or choose extension=pi or extension=recompute_window"),
+        ("pi", {"mode": "fixed", "target_len": 32}, "evaluate up to 32, or choose extension=recompute_window"),
+        ("recompute_window", {"window": 40}, "extension.window of at most 16"),
+    ],
+)
+def test_a_table_that_ends_says_how_far_it_goes(extension, changes, ways):
+    encoding, _, scale = make_triple("learned", "none", "none")
+    with pytest.raises(ConfigError, match=ways):
+        check(encoding, make({**node("extension", extension), **changes}), scale, LENGTHS)
+
+
 @pytest.mark.parametrize(
     ("group", "name", "key", "value"),
     [

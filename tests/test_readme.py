@@ -19,6 +19,13 @@ def test_the_table_is_that_of_the_reported_demo():
     assert len(shown) > 10 and all(line in reported for line in shown)
 
 
+def test_the_table_of_what_goes_with_what_is_todays():
+    from posbench.compat_table import judge_all, markdown
+
+    shown = TEXT.split("<!-- end of compat -->")[0].split("<!-- compat:")[1].partition("\n")[2]
+    assert shown.strip() == markdown(list(judge_all([CONFIGS], 64, [64, 1024]))).strip(), "put the output of make compat there"
+
+
 @pytest.mark.parametrize("path", sorted(set(re.findall(r"\]\(([^)#]+)\)", TEXT))))
 def test_links_lead_somewhere(path):
     assert (ROOT / path).exists()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from conftest import choices, make_triple, node, small_shape
 from measures import ROPE, SPAN, equal, freq
 
+from posbench.encodings.p_rope import PRope
 from posbench.encodings.rope import Rope
 from posbench.errors import ConfigError
 from posbench.extensions.abf import Abf
@@ -53,12 +55,11 @@ def test_factors_slow_every_pair_by_at_most_the_factor_and_the_last_by_all_of_it
 @pytest.mark.parametrize("train_len", [1, 2, 6, 64])
 def test_any_number_of_pairs_at_any_length_gives_finite_frequencies(name, pairs, train_len):
     extension = make(node("extension", name))
-    base = 10000.0 ** (2 * pairs / 32)
-    spectrum = Spectrum(10000.0 ** (-torch.arange(pairs, dtype=torch.float64) / 16), base, 2 * pairs)
+    spectrum = Spectrum(10000.0 ** (-torch.arange(pairs, dtype=torch.float64) / 16), 10000.0, 32)
     for length in (1, train_len, train_len + 1, 8 * train_len):
         found = extension.spectrum(spectrum, Span(train_len, length, extension.target_len(length)))
         assert found.freq_F.shape == (pairs,) and found.freq_F.isfinite().all()
-        assert found.rotary_dim == 2 * pairs
+        assert found.rotary_dim == 32
         angle_TF = found.angles(torch.arange(4))
         assert angle_TF.shape == (4, pairs) and angle_TF.isfinite().all()
 
@@ -148,3 +149,11 @@ def test_longrope_keeps_the_first_angles_and_takes_short_factors_within_the_trai
     equal(freq(extension, span=Span(64, 65, 65)), ROPE.freq_F / 4)
     with pytest.raises(ConfigError, match="factors holds 3 numbers, but the encoding turns 32 pairs"):
         Longrope([1.0, 2.0, 3.0]).spectrum(ROPE, SPAN)
+
+
+def test_a_base_on_the_fast_pairs_alone_is_that_of_the_whole_grid():
+    """Replacing the base of p-RoPE by another is p-RoPE of that other base; by its own, nothing."""
+    shape = small_shape(64, d_model=256)
+    trained = PRope(shape, p=0.75).spectrum()
+    for base in (10000.0, 500000.0):
+        np.testing.assert_allclose(freq(Abf(base), trained).numpy(), PRope(shape, p=0.75, base=base).spectrum().freq_F.numpy(), rtol=1e-12)

@@ -368,3 +368,18 @@ def test_the_real_model_trains_and_resumes(tmp_path):
     with pytest.raises(Stopped):
         run("cut", number=signal.SIGTERM, at=30)
     assert run("cut")["sha256"] == whole["sha256"]
+
+
+def test_nothing_positional_decays():
+    from conftest import choices, make_triple
+
+    from posbench.gpt import GPT
+    from posbench.scale_attention.ssmax import Ssmax
+
+    for name in choices("encoding"):
+        encoding = make_triple(name, "none", "none")[0]
+        model = GPT(ModelConfig(d_model=32, n_layer=2, n_head=4, n_kv_head=2), encoding, 50, Ssmax(encoding.shape, bias=True))
+        positional = {id(param) for part in (model.encoding, model.scale) for param in part.parameters()}
+        for optimizer in optim.build(model, TrainConfig()):
+            for group in optimizer.param_groups:
+                assert not group["weight_decay"] or not positional & {id(param) for param in group["params"]}, name

@@ -24,7 +24,7 @@ class Fire(Encoding):
 
     def __init__(self, shape: Shape, c: float = 0.1, threshold: float | None = None, width: int = 32, share_layers: bool = False):
         super().__init__(shape)
-        threshold = max(1.0, shape.train_len / 4) if threshold is None else threshold
+        threshold = max(1.0, shape.reach / 4) if threshold is None else threshold
         for name, value in (("c", c), ("threshold", threshold), ("width", width)):
             if value <= 0:
                 raise ConfigError(f"encoding.{name}={value} must be above 0.")

@@ -38,14 +38,14 @@ class Fope(Rope):
         layout: str = "half",
     ):
         super().__init__(shape, base, layout)
-        turns_F = super().spectrum().freq_F * shape.train_len / (2 * math.pi)
+        turns_F = super().spectrum().freq_F * shape.reach / (2 * math.pi)
         self.kept = int((turns_F >= 1).sum()) if zero else len(turns_F)
         pairs = self.kept if pairs is None else pairs
         if gain < 0:
             raise ConfigError(f"encoding.gain={gain} must be at least 0: 0 is no mixing, 0.3 is usual.")
         if not 0 <= pairs <= self.kept:
             raise ConfigError(
-                f"encoding.pairs={pairs} must be between 0 and {self.kept}, the frequencies kept for train_len={shape.train_len}."
+                f"encoding.pairs={pairs} must be between 0 and {self.kept}, the frequencies kept for train_len={shape.reach}."
             )
         size = (shape.n_kv_head, self.kept, pairs)
         pair_F = torch.arange(pairs)

@@ -53,8 +53,8 @@ class Fox(Encoding):
                 linear.weight.no_decay = True
             return
         tau_max = max(tau_min, shape.train_len) if tau_max is None else tau_max
-        if not 0 < tau_min <= tau_max:
-            raise ConfigError(f"encoding.tau_min={tau_min} and encoding.tau_max={tau_max} must be tokens, 0 < tau_min <= tau_max.")
+        if not 0.01 <= tau_min <= tau_max:
+            raise ConfigError(f"encoding.tau_min={tau_min} and encoding.tau_max={tau_max} must be tokens, 0.01 <= tau_min <= tau_max.")
         tau_H = torch.linspace(math.log(tau_min), math.log(tau_max), shape.n_head, dtype=torch.float64).exp()
         self.bias_LH = nn.Parameter(-(1 / tau_H).expm1().log().float().repeat(shape.n_layer, 1))
 

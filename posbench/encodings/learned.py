@@ -24,7 +24,7 @@ class Learned(Encoding):
         if beyond not in ("refuse", "clamp"):
             raise ConfigError(f"encoding.beyond={beyond} is unknown: choose refuse or clamp.")
         self.traits = Trait.COORDINATE | Trait.TABLE | (Trait.UNBOUNDED if beyond == "clamp" else Trait(0))
-        self.weight = nn.Parameter(torch.randn(shape.train_len, shape.d_model) * init_std)
+        self.weight = nn.Parameter(torch.randn(shape.reach, shape.d_model) * init_std)
 
     def rows(self) -> Tensor:
         return self.weight

@@ -9,6 +9,7 @@ The m pairs are a spectrum of their own, base^(2m / head_dim) over 2m channels, 
 """
 
 import math
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -39,14 +40,13 @@ class PRope(Rope):
             raise ConfigError(f"encoding.p={p} is a share of the pairs of channels: choose a number from 0 to 1.")
         if cut not in ("share", "full_turns"):
             raise ConfigError(f"encoding.cut={cut} is unknown: choose share or full_turns.")
-        turns_F = super().spectrum().freq_F * shape.train_len / (2 * math.pi)
+        turns_F = super().spectrum().freq_F * shape.reach / (2 * math.pi)
         self.active = int(p * shape.head_dim // 2) if cut == "share" else int((turns_F >= 1).sum())
 
     def spectrum(self) -> Spectrum | None:
         """The pairs that turn; None where there are none, which is NoPE."""
         whole = super().spectrum()
-        base = self.base ** (2 * self.active / self.shape.head_dim)
-        return Spectrum(whole.freq_F[: self.active], base, 2 * self.active) if self.active else None
+        return replace(whole, freq_F=whole.freq_F[: self.active]) if self.active else None
 
     def table(self, pos_T: Tensor, spectrum: Spectrum | None) -> Tensor | None:
         if spectrum is None:

@@ -1,9 +1,9 @@
 """Randomised positions: in training a text of T tokens lies at T integers drawn without replacement from 0..max_len - 1, sorted.
 
 Ruoss et al. 2023, arXiv 2305.16843; max_len = 2048 for texts of up to 40 tokens, evaluated to 500. A wrapper: `base` is any encoding, and
-it is built for max_len, so that a table has that many rows. One draw for each training step, shared by the batch, as in
+it is built for coordinates below max_len, so that a table has that many rows. One draw for each training step, shared by the batch, as in
 google-deepmind/randomized_positional_encodings. That code draws at evaluation too (`eval: random`, here the same draw for each
-length); `spread` takes token t at floor(t max_len / T), the mean of the draws without their noise, and `arange` at t.
+length); `spread` takes token t at floor(t max_len / T), evenly from 0, and `arange` at t.
 Extensions that give near and far keys other distances count tokens and not these coordinates, so they are refused.
 """
 
@@ -35,8 +35,10 @@ class Randomized(Encoding):
         if eval not in ("spread", "arange", "random"):
             raise ConfigError(f"encoding.eval={eval} is unknown: choose spread, arange or random.")
         self.eval = eval
-        self.base: Encoding = make(base, replace(shape, train_len=self.max_len))
-        self.traits = self.base.traits = self.base.traits & ~(Trait.UNBOUNDED | Trait.RELATIVE)
+        self.base: Encoding = make(base, replace(shape, positions=self.max_len))
+        for part in dict.fromkeys([self.base, *(layer.encoding for layer in self.base.layers())]):
+            part.traits = part.traits & ~(Trait.UNBOUNDED | Trait.RELATIVE)
+        self.traits = self.base.traits
         self.scalable = self.base.scalable
 
     def positions(self, length: int, generator: torch.Generator | None) -> Tensor:

@@ -6,7 +6,7 @@ the paper does. Angles are computed in float64 and kept in float32 whatever the 
 
 `fraction` below 1 is partial RoPE (Black et al. 2022, GPT-NeoX, arXiv 2204.06745: 0.25): the first r = fraction head_dim channels
 are turned, with frequencies base^(-2c / r), and the others carry no position. `resonance` is Resonance RoPE (Wang et al. 2024,
-arXiv 2403.00071): wavelengths rounded to whole tokens after any extension; it has to be on in training too.
+arXiv 2403.00071): wavelengths rounded to whole tokens after any change of frequencies; on in training too.
 
 `scaling` is an extension by a fixed factor that was trained in, as in Llama 3.1: its frequencies are the model's own, and extensions act on
 them. `scaling_len` is its train_len, what the model was trained for before. Its temperature t goes into cos and sin, each times sqrt(t)
@@ -55,7 +55,7 @@ class Rope(Encoding):
         if shape.head_dim % 2 or shape.head_dim < 4:
             raise ConfigError(
                 f"encoding=rope turns pairs of channels: the head width must be even and at least 4, "
-                f"but d_model / n_head is {shape.head_dim}: change model.d_model or model.n_head."
+                f"but it is {shape.head_dim}: change model.d_model, model.n_head or model.head_dim."
             )
         turned = fraction * shape.head_dim
         self.rotary_dim = round(turned)

@@ -42,7 +42,7 @@ class T5(Encoding):
         if n_buckets < 2:
             raise ConfigError(f"encoding.n_buckets={n_buckets} must be at least 2: T5 has 32.")
         if max_distance is None:
-            max_distance = max(shape.train_len, n_buckets)
+            max_distance = max(shape.reach, n_buckets)
         if max_distance <= n_buckets // 2:
             raise ConfigError(
                 f"encoding.max_distance={max_distance} leaves no room beyond the {n_buckets // 2} exact buckets of "

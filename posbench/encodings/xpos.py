@@ -4,7 +4,7 @@ Sun et al. 2022, arXiv 2212.10554; g = 0.4, B = 512 in microsoft/torchscale and 
 see (the fastest pair falls to 1/e within 0.8 B tokens), so the default here is train_len / 2, the published ratio. The paper
 reads long texts by blocks of train_len (extension=window is near to it). PI stretches the decay with the rotation.
 Deviation: the code centres the exponents on the middle of the text, here each kernel counts from near its own queries; the
-product is the same and nothing overflows at any length.
+product is the same and nothing overflows at any length (DCA with chunks far above train_len aside).
 """
 
 import torch
@@ -26,7 +26,7 @@ class Xpos(Rope):
         super().__init__(shape, base, layout)
         if gamma <= 0 or (B is not None and B <= 0):
             raise ConfigError(f"encoding.gamma={gamma} and encoding.B={B} must be above 0: 0.4 and train_len / 2 are usual.")
-        B = max(8.0, shape.train_len / 2) if B is None else B
+        B = max(8.0, shape.reach / 2) if B is None else B
         pair_F = torch.arange(0, shape.head_dim, 2, dtype=torch.float64) / shape.head_dim
         rate_F = -((pair_F + gamma) / (1 + gamma)).log() / B
         if rate_F.max() > FASTEST:

@@ -26,6 +26,6 @@ class Abf(Extension):
         self.base = base
 
     def spectrum(self, spectrum: Spectrum, span: Span) -> Spectrum:
-        pairs = len(spectrum.freq_F)
-        slower_F = (self.base / spectrum.base) ** (-torch.arange(pairs, dtype=torch.float64) / max(1, pairs))
+        pair_F = torch.arange(len(spectrum.freq_F), dtype=torch.float64)
+        slower_F = (self.base / spectrum.base) ** (-2 * pair_F / spectrum.rotary_dim)
         return replace(spectrum, freq_F=spectrum.freq_F * slower_F, base=self.base)

@@ -23,7 +23,7 @@ def slowed(spectrum: Spectrum, scale: float) -> Spectrum:
         return spectrum
     pair_F = torch.arange(pairs, dtype=torch.float64)
     freq_F = spectrum.freq_F * scale ** (-pair_F / (pairs - 1))
-    return replace(spectrum, freq_F=freq_F, base=spectrum.base * scale ** (pairs / (pairs - 1)))
+    return replace(spectrum, freq_F=freq_F, base=spectrum.base * scale ** (spectrum.rotary_dim / 2 / (pairs - 1)))
 
 
 class Ntk(ScaledExtension):

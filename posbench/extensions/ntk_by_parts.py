@@ -2,8 +2,8 @@
 
 Peng et al. 2023, arXiv 2309.00071. rho_c = train_len theta_c / 2 pi are the turns of pair c in training. `ramp: turns` is the
 paper: g = (rho - alpha) / (beta - alpha), cut to 0..1. `ramp: index` is the code people run (jquesnelle/yarn, transformers): g
-falls linearly in the pair's index c from x(beta) to x(alpha), x(rho) = m ln(train_len / 2 pi rho) / ln base, m pairs, rounded
-outwards (`truncate`; gpt-oss does not) and cut to 0..2m - 1; it keeps up to 2.6 times faster pairs in the middle, and always the
+falls linearly in the pair's index c from x(beta) to x(alpha), x(rho) = r ln(train_len / 2 pi rho) / (2 ln base), r = rotary_dim, rounded
+outwards (`truncate`; gpt-oss does not) and cut to 0..2m - 1, m pairs; it keeps up to 2.6 times faster pairs in the middle, and always the
 first pair. In a spectrum that is scaled already x(rho) is counted on from its last pair that turns more than rho times.
 The published alpha = 1, beta = 32 suit train_len >= 4096: 32 turns is more than any pair makes in 200 tokens. So beta = null is a
 quarter of the fastest pair's turns, at most 32 and at least alpha + 1.
@@ -62,7 +62,7 @@ class NtkByParts(ScaledExtension):
         if self.ramp == "turns":
             return ((turns_F - self.alpha) / (beta - self.alpha)).clamp(0, 1)
         pairs = len(turns_F)
-        low, high = (_index(turns_F, turns, spectrum.base) for turns in (beta, self.alpha))
+        low, high = (_index(turns_F, turns, spectrum) for turns in (beta, self.alpha))
         if self.truncate:
             low, high = math.floor(low), math.ceil(high)
         low, high = max(low, 0), min(high, 2 * pairs - 1)
@@ -71,7 +71,7 @@ class NtkByParts(ScaledExtension):
         return 1 - ((torch.arange(pairs, dtype=torch.float64) - low) / (high - low)).clamp(0, 1)
 
 
-def _index(turns_F: Tensor, turns: float, base: float) -> float:
+def _index(turns_F: Tensor, turns: float, spectrum: Spectrum) -> float:
     """Where a pair of so many turns would stand, among and beyond those there are."""
     faster = max(0, int((turns_F > turns).sum()) - 1)
-    return faster + len(turns_F) * math.log(float(turns_F[faster]) / turns) / math.log(base)
+    return faster + spectrum.rotary_dim / 2 * math.log(float(turns_F[faster]) / turns) / math.log(spectrum.base)
