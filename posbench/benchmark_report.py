@@ -40,16 +40,17 @@ def draw(figures: list[Figure], stem: Path) -> list[Path]:
     tested = {(one.case, one.length): one.ratio for one in figures if one.kind == "evaluation" and one.ratio is not None}
     cases, lengths = list(dict.fromkeys(case for case, _ in tested)), sorted({length for _, length in tested})
     canvas = Canvas(figsize=(11, 1.2 + 0.21 * max(len(cases), len(train))), layout="constrained")
-    bars, heat = canvas.subplots(1, 2, width_ratios=(1, 1.25))
+    grid = canvas.add_gridspec(2, 2, width_ratios=(1, 1.25), height_ratios=(len(train), max(6, len(cases) - len(train))))
+    bars, memory, heat = canvas.add_subplot(grid[0, 0]), canvas.add_subplot(grid[1, 0]), canvas.add_subplot(grid[:, 1])
+    _memory(memory, figures)
     bars.barh([one.case for one in train], [1 / one.ratio for one in train], color=BLUE, height=0.7)
-    bars.invert_yaxis()
     bars.axvline(1, color=GREY, linewidth=0.8, linestyle="--")
     for i, one in enumerate(train):
-        bars.text(1 / one.ratio + 0.01, i, f"{1 / one.ratio:.2f}", va="center", fontsize=7)
+        bars.text(1 / one.ratio - 0.01, i, f"{1 / one.ratio:.2f}", va="center", ha="right", fontsize=7, color="white")
     bars.set_title("Training speed, rope = 1", fontsize=9, loc="left")
-    grid = [[tested.get((case, length), float("nan")) for length in lengths] for case in cases]
-    heat.imshow(grid, aspect="auto", cmap="RdBu_r", norm=LogNorm(1 / 8, 8))
-    for i, line in enumerate(grid):
+    ratios = [[tested.get((case, length), float("nan")) for length in lengths] for case in cases]
+    heat.imshow(ratios, aspect="auto", cmap="RdBu_r", norm=LogNorm(1 / 8, 8))
+    for i, line in enumerate(ratios):
         for j, ratio in enumerate(line):
             if ratio == ratio:
                 heat.text(j, i, f"{ratio:.2f}", ha="center", va="center", fontsize=6.5, color="white" if not 0.3 < ratio < 3.3 else "black")
@@ -57,12 +58,37 @@ def draw(figures: list[Figure], stem: Path) -> list[Path]:
     heat.set_yticks(range(len(cases)), cases)
     heat.set_xlabel("tokens in the window", fontsize=8)
     heat.set_title("Evaluation time, rope = 1", fontsize=9, loc="left")
-    for axes in (bars, heat):
+    for axes in (bars, memory, heat):
         axes.tick_params(labelsize=7.5, length=0)
         for side in axes.spines.values():
             side.set_visible(False)
-    bars.set_ylim(len(train) - 0.4, -0.6)
+    bars.set_ylim(len(train) - 0.5, -0.5)
     for suffix, extra in ((".png", {"dpi": 150}), (".svg", {"metadata": {"Date": None}})):
         with atomic_path(stem.with_suffix(suffix)) as path, matplotlib.rc_context({"svg.hashsalt": "posbench"}):
             canvas.savefig(path, facecolor="white", **extra)
     return [stem.with_suffix(".png"), stem.with_suffix(".svg")]
+
+
+def _memory(axes, figures: list[Figure]) -> None:
+    """A line for each case: tensors that live while one window is read, against its length; those far from the base case are named."""
+    lines: dict[str, list[tuple[int, float]]] = {}
+    for one in figures:
+        if one.kind == "evaluation" and one.mib:
+            lines.setdefault(one.case, []).append((one.length, one.mib))
+    base = dict(lines[BASE])
+    for case, points in lines.items():
+        length, mib = points[-1]
+        apart = case == BASE or mib > 1.35 * base[length]
+        axes.plot(
+            *zip(*points, strict=True), color=BLUE if case == BASE else GREY, linewidth=1.6 if apart else 0.5, zorder=3 if apart else 2
+        )
+        if apart:
+            axes.annotate(case, points[-1], xytext=(4, 0), textcoords="offset points", fontsize=7, va="center")
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log", base=2)
+    axes.set_xticks(sorted(base), [str(length) for length in sorted(base)])
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.minorticks_off()
+    axes.margins(x=0.14)
+    axes.set_xlabel("tokens in the window", fontsize=8)
+    axes.set_title("Memory of one window, MiB", fontsize=9, loc="left")

@@ -6,6 +6,7 @@ python scripts/benchmark.py only=t5,fox lengths=64,1024 repeats=9
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 from dataclasses import asdict
@@ -43,7 +44,7 @@ def main(arguments: list[str]) -> None:
     figures = []
     train_len, repeats = int(options["train_len"]), int(options["repeats"])
     passes = evaluation([CONFIGS], train_len, [int(length) for length in options["lengths"].split(",")], repeats, only)
-    for found in (training([CONFIGS], train_len, 4 * repeats, only), *passes):
+    for found in itertools.chain([training([CONFIGS], train_len, 4 * repeats, only)], passes):
         for one in found:
             ratio = one.note if one.ratio is None else f"{one.ratio:6.2f} x {one.seconds * 1e3:9.1f} ms {one.mib:8.0f} MiB"
             print(f"{one.kind:10} {one.length:6} {one.case:32} {ratio}", flush=True)
