@@ -39,7 +39,7 @@ class Cell:
 
     @property
     def label(self) -> str:
-        return f"{self.protocol} {runs.method_label(self.extension)} + {runs.method_label(self.scale_attention)}"
+        return f"{self.protocol} {runs.method_label(self.extension)} + {runs.method_label(self.scale_attention, 'scale_attention')}"
 
     def missing(self) -> list[int]:
         """Lengths that the file does not hold yet."""

@@ -50,9 +50,9 @@ def method_args(node: dict) -> dict:
     return {key: node[key] for key in sorted(node) if key != "_target_"}
 
 
-def method_label(node: dict) -> str:
-    """Name and, in braces, the arguments where there are any; what the column scale_attention holds."""
-    args = method_args(node)
+def method_label(node: dict, group: str = "extension") -> str:
+    """Name and, in braces, the arguments where there are any; what the column scale_attention holds. LATER's defaults are none."""
+    args = {key: value for key, value in method_args(node).items() if not _at_default(f"{group}.{key}", value)}
     return method_name(node) + (" " + json.dumps(args, separators=(",", ":")) if args else "")
 
 

@@ -109,7 +109,9 @@ def test_an_evaluation_is_its_targets_and_methods_not_its_lengths():
 
 def test_names_of_methods():
     assert method_name(CFG["encoding"]) == "rope" and method_args(LOG_N) == {"clamp": True}
-    assert (method_label(NONE), method_label(LOG_N)) == ("none", 'log_n {"clamp":true}')
+    assert method_label(NONE) == "none"
+    assert method_label({**LOG_N, "beta": 2}, "scale_attention") == 'log_n {"beta":2}'
+    assert method_label({**LOG_N, "clamp": False}, "scale_attention") == 'log_n {"clamp":false}'
     with pytest.raises(ConfigError, match="_target_"):
         method_name({"base": 3})
 
