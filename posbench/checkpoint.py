@@ -1,10 +1,16 @@
-"""Weights and resumable state on disk: verified when read, never half-written."""
+"""Weights and resumable state on disk: verified when read, never half-written.
+
+Of the state there are two generations, state.pt and state.previous.pt: the older one is given up only for a newer one that was read back.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import io
 import json
+import os
+import pickle
+import sys
 from pathlib import Path
 
 import torch
@@ -21,36 +27,89 @@ HEADER = 65  # the body's SHA-256 in hex and a newline
 def save_state(path: Path, model: nn.Module, optimizers: list[torch.optim.Optimizer], step: int, extra: dict) -> None:
     """Write all that an exact resume needs: weights, optimizer states, the number of finished steps, and `extra` (plain values, tensors).
 
-    The file is the SHA-256 of what follows as a line of hex, then torch.save's bytes.
+    The file is the SHA-256 of what follows as a line of hex, then torch.save's bytes. It is read back before it takes the place of the
+    state that was there, which becomes the previous one. Raises RunError when the disk is full or gives back other bytes; both
+    states are then as they were.
     """
     body = io.BytesIO()
     state = {"model": model.state_dict(), "optimizers": [o.state_dict() for o in optimizers], "step": step, "extra": extra}
     torch.save(state, body)
-    with atomic_path(path) as temporary, open(temporary, "wb") as file:
-        file.write(hashlib.sha256(body.getbuffer()).hexdigest().encode() + b"\n")
-        file.write(body.getbuffer())
+    with atomic_path(path) as temporary:
+        with open(temporary, "wb") as file:
+            file.write(hashlib.sha256(body.getbuffer()).hexdigest().encode() + b"\n")
+            file.write(body.getbuffer())
+            file.flush()
+            os.fsync(file.fileno())
+            if hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # so that reading it back asks the disk
+        if damage := _damage(temporary):
+            raise RunError(f"What was written for {path} {damage}: the state before it is kept; look after the disk, then run again.")
+        if path.exists():
+            os.replace(path, previous(path))
 
 
 def load_state(path: Path, model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> tuple[int, dict]:
     """Load `path` into `model` and `optimizers`; returns the number of finished steps and `extra`.
 
-    Raises RunError when the file is damaged or belongs to another model.
+    A damaged or missing state gives way to the previous one, and one line on stderr says so. Raises RunError when neither is whole, or
+    it belongs to another model; the files stay as they are.
     """
-    content = memoryview(Path(path).read_bytes())
-    if hashlib.sha256(content[HEADER:]).hexdigest().encode() + b"\n" != content[:HEADER]:
-        raise RunError(
-            f"{path} is damaged (its content does not match its checksum): delete it, and training starts again from the beginning."
-        )
+    older = previous(path)
+    if damage := _damage(path):
+        if not older.exists():
+            raise RunError(f"{path} {damage}: delete it, and training starts again from the beginning.")
+        if older_damage := _damage(older):
+            raise RunError(
+                f"{path} {damage}, and {older.name} {older_damage}: restore one of them, or delete both, and training starts again from "
+                "the beginning."
+            )
+        print(f"{path} {damage}: going on from the state before it", file=sys.stderr, flush=True)
+        os.replace(older, path)
+    content = memoryview(path.read_bytes())[HEADER:]
+    remedy = f"delete it and {older.name}, and training starts again from the beginning"
     # On the CPU first: load_state_dict moves each tensor to its parameter's device, and AdamW's step counters stay where they belong.
-    state = torch.load(io.BytesIO(content[HEADER:]), map_location="cpu", weights_only=True)
+    try:
+        state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        raise RunError(
+            f"{path} holds more than tensors and plain values, which weights_only refuses, or is no state at all: {remedy}."
+        ) from error
     try:
         model.load_state_dict(state["model"])
         for optimizer, values in zip(optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(values)
-    except (RuntimeError, ValueError, KeyError) as error:
+        return state["step"], state["extra"]
+    except (RuntimeError, ValueError, KeyError, TypeError) as error:
         reason = _first_difference(error)
-        raise RunError(f"{path} belongs to another model ({reason}): delete it, and training starts again from the beginning.") from error
-    return state["step"], state["extra"]
+        raise RunError(f"{path} belongs to another model ({reason}): {remedy}.") from error
+
+
+def has_state(path: Path) -> bool:
+    """Whether there is a state to go on from, or what is left of one."""
+    return path.exists() or previous(path).exists()
+
+
+def remove_state(path: Path) -> None:
+    """Delete both generations, and what a process that was killed while writing left of another."""
+    for file in (path, previous(path), *path.parent.glob(f".{path.stem}-*{path.suffix}")):
+        file.unlink(missing_ok=True)
+
+
+def previous(path: Path) -> Path:
+    """Where the state before the one at `path` is kept: state.previous.pt."""
+    return path.with_suffix(f".previous{path.suffix}")
+
+
+def _damage(path: Path) -> str:
+    """What is wrong with the file of a state; "" when it is what was written."""
+    try:
+        with open(path, "rb") as file:
+            noted, found = file.read(HEADER), hashlib.file_digest(file, "sha256").hexdigest()
+    except FileNotFoundError:
+        return "is missing"
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
+    return "" if noted == found.encode() + b"\n" else "is damaged (its content does not match its checksum)"
 
 
 def save_weights(path: Path, model: nn.Module) -> str:

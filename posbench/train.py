@@ -11,10 +11,11 @@ from torch import nn
 
 from posbench import checkpoint
 from posbench.config import TrainConfig
+from posbench.files import append_line
 from posbench.memory import Peak
 from posbench.progress import Progress
 from posbench.signals import Signals
-from posbench.trainer import Trainer, due
+from posbench.trainer import Diverged, Trainer, due
 
 if TYPE_CHECKING:
     from posbench.data import Corpus
@@ -38,26 +39,31 @@ def fit(
     A state left by an earlier process is taken up where it ended. `recorder.train(step, **figures)` is called every `log_every`
     steps; `plan_for(length, step)` is the geometry of a step (None: of validation); losses are nats per token.
 
-    Raises RunError when the loss is not finite or a file is damaged, Stopped on SIGINT and SIGTERM.
+    Raises RunError when a file is damaged, Stopped on SIGINT and SIGTERM, and Diverged when training has: then the last line of
+    run.train_log says why, and the last good state is kept.
     """
     trainer = Trainer(model, corpus, config, seed, torch.device(device), plan_for)
-    if run.state.exists():
+    if checkpoint.has_state(run.state):
         trainer.resume(run)
         print(f"going on from step {trainer.step} of {config.steps}", file=sys.stderr, flush=True)
     # The last step's line is written by the end of training alone, so a state saved just before it owns no such line yet.
     checkpoint.truncate_log(run.train_log, min(trainer.step, config.steps - 1))
-    with Signals() as signals, Peak(device) as peak, progress or Progress(config.steps, "train", "steps") as bar:
-        bar.skip(trainer.step)
-        while trainer.step < config.steps:
-            trainer.advance()
-            bar.update(1, **trainer.shown())
-            if trainer.step < config.steps and (figures := trainer.figures_due()):
-                recorder.train(trainer.step, **figures)
-            if signals.received is not None or due(trainer.step, config.checkpoint_every):
-                trainer.save(run)
-            signals.check(f"stopped after step {trainer.step} of {config.steps}: the same command goes on from there")
-        summary = _finish(trainer, run, recorder, peak)
-        signals.check("stopped when training was complete")
+    try:
+        with Signals() as signals, Peak(device) as peak, progress or Progress(config.steps, "train", "steps") as bar:
+            bar.skip(trainer.step)
+            while trainer.step < config.steps:
+                trainer.advance()
+                bar.update(1, **trainer.shown())
+                if trainer.step < config.steps and (figures := trainer.figures_due()):
+                    recorder.train(trainer.step, **figures)
+                if signals.received is not None or due(trainer.step, config.checkpoint_every):
+                    trainer.save(run)
+                signals.check(f"stopped after step {trainer.step} of {config.steps}: the same command goes on from there")
+            summary = _finish(trainer, run, recorder, peak)
+            signals.check("stopped when training was complete")
+    except Diverged as error:
+        append_line(run.train_log, {"step": trainer.step, "stopped": str(error)})
+        raise
     return summary
 
 
@@ -65,6 +71,7 @@ def _finish(trainer: Trainer, run: Run, recorder: object, peak: Peak) -> dict:
     """Log the last step, write the weights, then the summary that marks the run complete; the state is no longer needed."""
     figures = trainer.figures() | {"validation_loss": trainer.validate()}
     recorder.train(trainer.step, **figures)
+    trainer.check_weights()
     sha256 = checkpoint.save_weights(run.weights, trainer.model)
     summary = {
         "steps": trainer.step,
@@ -79,5 +86,5 @@ def _finish(trainer: Trainer, run: Run, recorder: object, peak: Peak) -> dict:
         "sha256": sha256,
     }
     run.write_summary(summary)
-    run.state.unlink(missing_ok=True)
+    checkpoint.remove_state(run.state)
     return summary

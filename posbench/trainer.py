@@ -25,6 +25,14 @@ if TYPE_CHECKING:
     from posbench.runs import Run
 
 
+PATIENCE = 100  # steps in a row worse than knowing nothing, by HOPELESS times, before a training counts as diverged
+HOPELESS = 3.0
+
+
+class Diverged(RunError):
+    """Training has left what it could come back from; the last good state is kept."""
+
+
 class Trainer:
     """The state of a training: `step` steps are finished, `advance` makes one more."""
 
@@ -39,6 +47,7 @@ class Trainer:
         self.held_out = Batches(corpus.validation, [config.train_len], config.tokens_per_step, 0, corpus.bos)
         self.step, self.tokens, self.seconds = 0, 0, 0.0
         self.recent: deque[tuple[float, int, float]] = deque(maxlen=config.log_every)  # loss, tokens, seconds of the last steps
+        self.limit, self.above = HOPELESS * math.log(corpus.vocab_size), 0  # nats per token, and steps in a row that lost more
         self.pending: tuple[Tensor, int, float] | None = None
         self.grad_norm: Tensor | None = None
         self.loss, self.compiled = model.loss, False
@@ -88,7 +97,7 @@ class Trainer:
     def validate(self) -> float | None:
         """Mean nats per token over the first `validate_windows` windows of train_len tokens; None without any.
 
-        Raises RunError when it is not finite.
+        Raises Diverged when it is not finite.
         """
         left, total = self.config.validate_windows, 0.0
         self.model.eval()
@@ -103,9 +112,10 @@ class Trainer:
         return mean if mean is None else self._finite(mean, "validation loss")
 
     def save(self, run: Run) -> None:
-        """Write the state, unless the latest loss is not finite: that would make the failure permanent."""
+        """Write the state, unless training has diverged: that would make the failure permanent."""
         self._settle()
-        extra = {"tokens": self.tokens, "seconds": self.seconds, "recent": list(self.recent)}
+        self.check_weights()
+        extra = {"tokens": self.tokens, "seconds": self.seconds, "recent": list(self.recent), "above": self.above}
         checkpoint.save_state(run.state, self.model, self.optimizers, self.step, extra)
 
     def resume(self, run: Run) -> None:
@@ -113,6 +123,13 @@ class Trainer:
         self.step, extra = checkpoint.load_state(run.state, self.model, self.optimizers)
         self.tokens, self.seconds = extra["tokens"], extra["seconds"]
         self.recent.extend(extra["recent"])
+        self.above = extra.get("above", 0)  # a state of before there was one
+
+    def check_weights(self) -> None:
+        """Raise Diverged for weights that are not finite: a gradient can overflow in a step whose loss was still a number."""
+        for name, parameter in self.model.named_parameters():
+            if not bool(torch.isfinite(parameter).all()):
+                raise Diverged(f"The weights {name} are not finite after step {self.step}{self._remedy()}")
 
     def _loss(self, loss: Callable, inputs_BT: Tensor, targets_BT: Tensor, step: int | None) -> Tensor:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.dtype == "bf16"):
@@ -135,7 +152,7 @@ class Trainer:
             nn.utils.clip_grads_with_norm_(params, self.config.clip, self.grad_norm)
 
     def _settle(self) -> None:
-        """Wait for the pending step's loss and count the step. Raises RunError when the loss is not finite."""
+        """Wait for the pending step's loss and count the step. Raises Diverged when the loss is not finite, or hopeless for long."""
         if self.pending is None:
             return
         (loss, tokens, launched), self.pending = self.pending, None
@@ -145,16 +162,23 @@ class Trainer:
         self.seconds += seconds
         self.tokens += tokens
         self.recent.append((self._finite(value, "loss"), tokens, seconds))
+        self.above = self.above + 1 if value > self.limit else 0
+        if self.above >= PATIENCE:
+            raise Diverged(
+                f"The loss is {value:.3g} at step {self.step} and has been above {self.limit:.3g} nats/token ({HOPELESS:g} times that of "
+                f"a model that knows nothing) for {PATIENCE} steps{self._remedy()}"
+            )
 
     def _finite(self, value: float, name: str) -> float:
         if math.isfinite(value):
             return value
+        raise Diverged(f"The {name} is {value} at step {self.step}{self._remedy()}")
+
+    def _remedy(self) -> str:
         lr = self.config.lr * optim.rate(self.step - 1, self.config)
         rates = "train.lr and train.muon_lr" if self.config.optimizer == "muon" else "train.lr"
         clip = "" if self.config.clip > 0 else ", or train.clip=1"
-        raise RunError(
-            f"The {name} is {value} at step {self.step} with learning rate {lr:.2g}: try a lower {rates}, a longer train.warmup{clip}."
-        )
+        return f" with learning rate {lr:.2g}: try a lower {rates}, a longer train.warmup{clip}."
 
     def _compile(self) -> None:
         """Compile the loss, or say in one line why it stays as it is.

@@ -1,5 +1,12 @@
 """Weights and states on disk: whole, verified, and refused in one sentence otherwise."""
 
+import hashlib
+import io
+import os
+import random
+import signal
+import time
+
 import pytest
 import torch
 from test_train import Tiny, config, tiny
@@ -123,6 +130,134 @@ def test_a_failed_write_leaves_the_state_before_it(tmp_path, monkeypatch):
     with pytest.raises(RunError, match="No space left to write"):
         checkpoint.save_state(path, model, optimizers, 2, {})
     assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
+
+
+def two_generations(folder):
+    """States of steps 1 and 2, the second with other weights; returns the newer one's path, model and optimizers."""
+    model, optimizers = stepped()
+    path = folder / "state.pt"
+    checkpoint.save_state(path, model, optimizers, 1, {})
+    with torch.no_grad():
+        model.norm.weight.add_(1)
+    checkpoint.save_state(path, model, optimizers, 2, {})
+    return path, model, optimizers
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("damage", [
+    flip,
+    lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
+    lambda path: path.write_bytes(b""),
+    lambda path: path.unlink(),
+])  # fmt: skip
+def test_a_damaged_state_gives_way_to_the_one_before_it(tmp_path, capfd, damage):
+    path, model, optimizers = two_generations(tmp_path)
+    newer = model.norm.weight.detach().clone()
+    damage(path)
+    assert checkpoint.has_state(path)
+    assert checkpoint.load_state(path, model, optimizers) == (1, {})
+    assert torch.equal(model.norm.weight, newer - 1)
+    said = capfd.readouterr().err.splitlines()
+    assert len(said) == 1 and str(path) in said[0] and "going on from the state before it" in said[0]
+    checkpoint.save_state(path, model, optimizers, 3, {})
+    flip(path)
+    assert checkpoint.load_state(path, model, optimizers)[0] == 1
+
+
+def test_two_damaged_states_are_one_sentence_and_stay(tmp_path):
+    path, model, optimizers = two_generations(tmp_path)
+    for file in tmp_path.iterdir():
+        flip(file)
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    with pytest.raises(RunError, match=r"state\.pt is damaged.*state\.previous\.pt is damaged.*restore one.*delete both") as error:
+        checkpoint.load_state(path, model, optimizers)
+    assert "\n" not in str(error.value)
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before and len(before) == 2
+    checkpoint.remove_state(path)
+    assert not list(tmp_path.iterdir()) and not checkpoint.has_state(path)
+
+
+def test_what_the_disk_gives_back_is_compared_before_the_old_state_goes(tmp_path, monkeypatch):
+    path, model, optimizers = two_generations(tmp_path)
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    monkeypatch.setattr("os.fsync", lambda descriptor: os.pwrite(descriptor, b"rotten", 1000))
+    with pytest.raises(RunError, match="What was written for .*the state before it is kept"):
+        checkpoint.save_state(path, model, optimizers, 3, {})
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+def test_a_kill_between_the_two_renames_loses_nothing(tmp_path, monkeypatch, capfd):
+    path, model, optimizers = two_generations(tmp_path)
+    rename, calls = os.replace, []
+
+    def dies(source, target):
+        calls.append(target)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        rename(source, target)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("os.replace", dies)
+        checkpoint.save_state(path, model, optimizers, 3, {})
+    assert not path.exists()
+    assert checkpoint.load_state(path, model, optimizers)[0] == 2
+    assert "is missing: going on from the state before it" in capfd.readouterr().err
+
+
+def test_a_kill_at_any_moment_leaves_a_state_that_loads(tmp_path):
+    model, optimizers = stepped()
+    path, draw, reached = tmp_path / "state.pt", random.Random(0), 0
+    checkpoint.save_state(path, model, optimizers, 0, {})
+    for _ in range(25):
+        child = os.fork()
+        if child == 0:
+            try:
+                for step in range(reached + 1, reached + 10**6):
+                    checkpoint.save_state(path, model, optimizers, step, {})
+            finally:
+                os._exit(1)
+        time.sleep(draw.uniform(0.002, 0.03))
+        os.kill(child, signal.SIGKILL)
+        assert os.waitpid(child, 0)[1] == signal.SIGKILL
+        step, _ = checkpoint.load_state(path, model, optimizers)
+        assert step >= reached
+        reached = step
+    assert reached > 5
+    checkpoint.remove_state(path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_state_of_another_program_executes_nothing(tmp_path):
+    """The checksum is in the file, so whoever can write one can write the other: weights_only is what protects."""
+
+    class Hostile:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "executed"),)
+
+    model, optimizers = stepped()
+    body = io.BytesIO()
+    torch.save({"model": Hostile()}, body)
+    path = tmp_path / "state.pt"
+    path.write_bytes(hashlib.sha256(body.getvalue()).hexdigest().encode() + b"\n" + body.getvalue())
+    with pytest.raises(RunError, match="which weights_only refuses"):
+        checkpoint.load_state(path, model, optimizers)
+    assert not (tmp_path / "executed").exists()
+
+
+@pytest.mark.parametrize("state", [[], {}, {"model": 3}, {"model": {}, "optimizers": [], "step": 1}])
+def test_a_state_without_its_parts_is_refused_in_one_sentence(tmp_path, state):
+    model, optimizers = stepped()
+    body = io.BytesIO()
+    torch.save(state, body)
+    path = tmp_path / "state.pt"
+    path.write_bytes(hashlib.sha256(body.getvalue()).hexdigest().encode() + b"\n" + body.getvalue())
+    with pytest.raises(RunError, match="belongs to another model"):
+        checkpoint.load_state(path, model, optimizers)
 
 
 def test_a_log_is_cut_at_the_step_and_at_broken_lines(tmp_path):

@@ -175,12 +175,27 @@ def test_a_run_that_ends_while_finishing_logs_its_last_step_once(tmp_path, monke
     assert [line["step"] for line in log_of(tmp_path)] == [2, 4, 6, 8, 10, 12]
 
 
-def test_a_damaged_state_is_refused_by_name(tmp_path):
-    run_child(tmp_path, "SIGTERM", 6)
-    content = bytearray((tmp_path / "state.pt").read_bytes())
+def damage(path: Path) -> None:
+    content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
-    (tmp_path / "state.pt").write_bytes(content)
-    with pytest.raises(RunError, match=r"state\.pt is damaged.*delete it.*from the beginning"):
+    path.write_bytes(content)
+
+
+def test_a_damaged_state_costs_the_steps_since_the_one_before_and_no_byte(tmp_path, capfd):
+    whole = train(tmp_path / "whole", config())
+    run_child(tmp_path / "cut", "SIGTERM", 6)
+    damage(tmp_path / "cut/state.pt")
+    assert train(tmp_path / "cut", config(), model=tiny(seed=9))["sha256"] == whole["sha256"]
+    assert "state.pt is damaged" in (said := capfd.readouterr().err) and "going on from step 5 of 12" in said
+    assert log_of(tmp_path / "cut") == log_of(tmp_path / "whole")
+    assert not list((tmp_path / "cut").glob("*.pt"))
+
+
+def test_two_damaged_states_are_refused_by_name(tmp_path):
+    run_child(tmp_path, "SIGTERM", 6)
+    damage(tmp_path / "state.pt")
+    damage(tmp_path / "state.previous.pt")
+    with pytest.raises(RunError, match=r"state\.pt is damaged.*previous\.pt is damaged.*delete both.*from the beginning"):
         train(tmp_path, config())
 
 
@@ -280,6 +295,69 @@ def test_a_loss_that_is_not_finite_names_step_and_rate(tmp_path, log_every):
     with pytest.raises(RunError, match=r"loss is nan at step 4 with learning rate 0\.0054.*lower train\.lr"):
         train(tmp_path, config(lr=6e-3, log_every=log_every), model=Breaks())
     assert not (tmp_path / "train.json").exists()
+
+
+class Fails(Tiny):
+    """Adds `what(model)` to the loss of the calls numbered in `when`, from 1."""
+
+    def __init__(self, what, when):
+        super().__init__()
+        self.what, self.when, self.calls = what, when, 0
+
+    def loss(self, *args):
+        self.calls += 1
+        return super().loss(*args) + (self.what(self) if self.calls in self.when else 0.0)
+
+
+def failing(what, *when) -> Fails:
+    torch.manual_seed(0)
+    return Fails(what, when)
+
+
+def not_a_number(model):
+    return model.norm.weight.sum() * float("nan")
+
+
+def endless_slope(model):
+    """0, with a gradient that is not a number."""
+    return (model.norm.weight.sum() * 0).sqrt()
+
+
+@pytest.mark.parametrize(("what", "said"), [(not_a_number, "loss is nan at step 4"), (endless_slope, "weights .* not finite after step 4")])
+def test_a_failure_is_recorded_and_the_last_good_state_kept(tmp_path, what, said):
+    whole = train(tmp_path / "whole", config(log_every=1))
+    for model in (failing(what, 4), failing(what, 1)):  # once more from the state: the same end, told once
+        with pytest.raises(RunError, match=said) as error:
+            train(tmp_path / "bad", config(log_every=1, checkpoint_every=1), model=model)
+        *log, last = log_of(tmp_path / "bad")
+        assert last == {"step": 4, "stopped": str(error.value)} and [line["step"] for line in log][:3] == [1, 2, 3]
+        assert sum("stopped" in line for line in log) == 0
+        assert not (tmp_path / "bad/train.json").exists() and not (tmp_path / "bad/model.safetensors").exists()
+    # The kept state is step 3's: without the cause, training goes on to the same bytes.
+    assert train(tmp_path / "bad", config(log_every=1, checkpoint_every=1), model=tiny(seed=9))["sha256"] == whole["sha256"]
+    assert log_of(tmp_path / "bad") == log_of(tmp_path / "whole")
+
+
+def test_weights_that_the_last_step_broke_are_not_the_result(tmp_path):
+    with pytest.raises(RunError, match="not finite after step 12"):
+        train(tmp_path, config(validate_windows=0), model=failing(endless_slope, 12))
+    assert not (tmp_path / "model.safetensors").exists() and "stopped" in log_of(tmp_path)[-1]
+
+
+@pytest.mark.parametrize("log_every", [1, 50])
+def test_a_training_that_is_worse_than_knowing_nothing_for_long_is_stopped(tmp_path, log_every):
+    def lost(model):
+        return 3.01 * math.log(VOCAB)
+
+    cfg = config(steps=160, log_every=log_every, checkpoint_every=30)
+    with pytest.raises(RunError, match=r"at step 120 and has been above 7\.19 nats/token .* for 100 steps with learning rate"):
+        train(tmp_path / "lost", cfg, model=failing(lost, *range(21, 161)))
+    assert log_of(tmp_path / "lost")[-1]["step"] == 120
+    assert train(tmp_path / "saved", cfg, model=failing(lost, *range(21, 120)))["steps"] == 160
+    with pytest.raises(Stopped):
+        train(tmp_path / "cut", cfg, model=failing(lost, *range(21, 161)), number=signal.SIGTERM, at=50)
+    with pytest.raises(RunError, match="at step 120 "):
+        train(tmp_path / "cut", cfg, model=failing(lost, *range(161)))
 
 
 def test_validation_text_that_is_too_short_is_refused_before_training():
