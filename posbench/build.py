@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from posbench.errors import ConfigError, RunError
 from posbench.gpt import GPT, make_shape
 from posbench.hf_import import fit_corpus
 from posbench.interfaces import Encoding, ScaleAttention
-from posbench.make import make
+from posbench.make import make, trusted_config
 from posbench.runs import Run
 from posbench.scale_attention.none import NoScale
 
@@ -73,17 +73,18 @@ class Loaded:
     cfg: dict
 
 
-def load(path: str | Path, device: str = "auto", cache_dir: str | Path = "results/cache") -> Loaded:
+def load(path: str | Path, device: str = "auto", cache_dir: str | Path = "results/cache", trusted: Iterable[str] = ()) -> Loaded:
     """A run's directory as objects, for a notebook.
 
-    Raises RunError when it holds no finished training, or a damaged one.
+    Of the classes its config.yaml names only posbench's own are made, and those of the packages `trusted`. Raises ConfigError for
+    others, RunError when there is no finished training, or a damaged one.
     """
     from posbench.data import prepare
 
     run = Run(path)
     if not run.finished:
         raise RunError(f"{path} holds no finished training: train it with scripts/run.py first.")
-    cfg = run.read_config()
+    cfg = trusted_config(run, trusted)
     corpus = fit_corpus(prepare(cfg["data"], cache_dir), cfg)
     return Loaded(load_model(run, cfg, corpus.vocab_size, pick_device(device)), corpus, cfg)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from posbench import hf_import, runs
 from posbench.config import resolve, typed
 from posbench.errors import ConfigError
+from posbench.make import trusted_config
 from posbench.rows import read_eval
 
 RECOMPUTE = "posbench.extensions.recompute_window.RecomputeWindow"
@@ -102,7 +103,7 @@ def _job(cfg: dict, fingerprints: dict[str, str]) -> Job:
             raise ConfigError(
                 f"run={cfg['run']} holds no training (no config.yaml there): give a directory such as results/runs/rope-64-s0-1a2b3c4d5e."
             )
-        trained = run.read_config()
+        trained = trusted_config(run)
         cfg = {**cfg, **{key: trained[key] for key in ("encoding", "model", "data", "train", "seed")}}
     else:
         cfg = hf_import.adopt(cfg)

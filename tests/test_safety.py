@@ -1,0 +1,241 @@
+"""Somebody else's results folder is data: what it names is not executed, and its names lead nowhere."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import CONFIGS, choices, node
+from omegaconf import OmegaConf
+from script_calls import call
+from synthetic import LENGTHS, TARGETS, Built, write_eval
+from test_cli import TINY, Cli
+
+from posbench.build import load
+from posbench.cells import plan_jobs
+from posbench.errors import ConfigError, RunError
+from posbench.make import DECLARED, trusted_config
+from posbench.runs import Run
+
+EVIL = """
+from pathlib import Path
+from posbench.encodings.rope import Rope
+Path(__file__).with_name("executed").touch()
+class Evil(Rope): ...
+"""
+ROPE = "posbench.encodings.rope.Rope"
+PLACES = {
+    "encoding": "encoding._target_",
+    "hybrid": "encoding.local._target_",
+    "randomized": "encoding.base._target_",
+    "nested": "encoding.base.local._target_",
+    "scaling": "encoding.scaling._target_",
+    "listed": "encoding.parts.0._target_",
+    "trained scale": "train.scale_attention._target_",
+    "data": "data.source._target_",
+    "checkpoint": "model.checkpoint._target_",
+}
+NODES = {
+    "encoding": {"_target_": ROPE},
+    "hybrid": {"_target_": "posbench.encodings.hybrid.Hybrid", "local": {"_target_": ROPE}, "full": {"_target_": ROPE}},
+    "randomized": {"_target_": "posbench.encodings.randomized.Randomized", "base": {"_target_": ROPE}},
+    "nested": {"_target_": "posbench.encodings.randomized.Randomized", "base": {"_target_": ROPE, "local": {"_target_": ROPE}}},
+    "scaling": {"_target_": ROPE, "scaling": {"_target_": "posbench.extensions.pi.Pi"}},
+    "listed": {"_target_": "posbench.extensions.compose.Compose", "parts": [{"_target_": ROPE}]},
+}
+
+
+@pytest.fixture(autouse=True)
+def nothing_declared(monkeypatch):
+    for name in (DECLARED, "PYTHONPATH"):  # set and not deleted, so that what the code sets goes with the test
+        monkeypatch.setenv(name, "")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Path:
+    """A finished run, and the text beside it."""
+    folder = tmp_path_factory.mktemp("foreign")
+    for split, count in (("train", 4), ("validation", 2), ("test", 3)):
+        (folder / "text" / split).mkdir(parents=True)
+        for i in range(count):
+            (folder / "text" / split / f"{i}.txt").write_text(" ".join(f"{split} {i} says word {n * (i + 3) % 37}." for n in range(40)))
+    cli = Cli(folder, folder / "text")
+    cli("encoding=rope")
+    (run,) = cli.runs()
+    return run
+
+
+@pytest.fixture
+def foreign(trained, tmp_path, monkeypatch) -> Run:
+    """A copy of the run with a module beside its files that would be found by whoever imports it, and that tells when it is."""
+    shutil.copytree(trained, tmp_path / "runs" / trained.name)
+    (tmp_path / "evil.py").write_text(EVIL)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield Run(tmp_path / "runs" / trained.name)
+    sys.modules.pop("evil", None)
+
+
+def change(run: Run, **values) -> None:
+    cfg = OmegaConf.load(run.config)
+    for key, value in values.items():
+        OmegaConf.update(cfg, key, value, merge=False, force_add=True)
+    run.config.write_text(OmegaConf.to_yaml(cfg))
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def asked(run: Run) -> dict:
+    return {**run.read_config(), "run": str(run.path)}
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("target", ["evil.Evil", "posbench.sweep.subprocess.Popen", "os.system", "posbench.files.os.system"])
+def test_a_class_of_a_results_folder_is_not_imported_wherever_it_is_named(foreign, place, target):
+    change(foreign, **({"encoding": NODES[place]} if place in NODES else {}))
+    change(foreign, **{PLACES[place]: target})
+    cfg = asked(foreign)
+    before = files(foreign.path.parent.parent)
+    for read in (lambda: trusted_config(foreign), lambda: plan_jobs([cfg]), lambda: load(foreign.path, "cpu")):
+        with pytest.raises(ConfigError) as error:
+            read()
+        said = str(error.value)
+        assert target in said and "--config-dir" in said and "trusted=" in said and "\n" not in said
+        assert PLACES[place] in said
+    assert "evil" not in sys.modules and files(foreign.path.parent.parent) == before
+
+
+@pytest.mark.parametrize("target", [
+    ["evil", "Evil"], 7, None, "", "Evil", "evil", "../evil.Evil", "evil/.Evil", ".evil.Evil", "subprocess.Popen", "posbench",
+    "posbench.make", "posbench.runs.Run", "posbench.encodings.rope.torch", "posbench.encodings.rope.ClassVar", "posbench.data.corpus.Path",
+    "posbench.data.nothing.Here", "posbench.encodings.rope.Rope.__init__", "posbench.encodings..rope.Rope",
+    "posbench.data.sources.inspect.os.system",
+])  # fmt: skip
+def test_names_that_are_no_class_of_ours_are_refused(foreign, target):
+    change(foreign, **{"encoding._target_": target})
+    with pytest.raises(ConfigError, match="neither a class of posbench's"):
+        trusted_config(foreign)
+
+
+def test_every_method_and_source_of_ours_is_trusted(foreign):
+    for group in ("encoding", "extension", "scale_attention"):
+        for name in choices(group):
+            change(foreign, encoding=node(group, name))
+            trusted_config(foreign)
+    for name in choices("data"):
+        change(foreign, encoding={"_target_": ROPE}, data=node("data", name))
+        trusted_config(foreign)
+
+
+def test_the_command_line_refuses_declares_and_refuses_again(foreign, trained, tmp_path, capfd):
+    typed = [*TINY, f"data.path={trained.parent.parent}/text", f"results_dir={tmp_path}/mine", f"cache_dir={tmp_path}/cache"]
+    mine = tmp_path / "own"
+    (mine / "encoding").mkdir(parents=True)
+    (mine / "my_code.py").write_text(EVIL.replace("Evil", "Mine"))
+    (mine / "encoding" / "own.yaml").write_text("_target_: my_code.Mine\n")
+    declared = ("--config-dir", str(mine))
+    assert call(capfd, tmp_path, "run", *declared, "encoding=own", *typed).returncode == 0
+    (run,) = (tmp_path / "mine").glob("*/train.json")
+    sys.modules.pop("my_code"), os.environ.pop(DECLARED, None), (mine / "executed").unlink()
+    evaluate = (f"run={run.parent}", "extension=pi", "allow_untested=true", *TINY[-6:], f"cache_dir={tmp_path}/cache")
+    before = files(tmp_path)
+    refused = call(capfd, tmp_path, "run", *evaluate)
+    assert refused.returncode == 2 and "encoding._target_=my_code.Mine" in refused.stderr and "Traceback" not in refused.stderr
+    assert files(tmp_path / "mine") == {name[5:]: content for name, content in before.items() if name.startswith("mine/")}
+    assert not (mine / "executed").exists()
+    allowed = call(capfd, tmp_path, "run", *declared, *evaluate)
+    assert allowed.returncode == 0, allowed.stderr
+    assert (mine / "executed").exists() and list(run.parent.glob("evals/*/pi+none-*.json"))
+    # A child has no --config-dir of its own.
+    assert os.environ[DECLARED] == str(mine)
+    # A typed target is the user's own word, whatever it names.
+    (mine / "executed").unlink()
+    sys.modules.pop("my_code"), os.environ.pop(DECLARED)
+    assert call(capfd, tmp_path, "run", "encoding._target_=my_code.Mine", "dry=true", *typed).returncode == 0
+
+
+def test_a_notebook_trusts_packages_by_name(foreign):
+    package = foreign.path.parent.parent / "my_package"
+    package.mkdir()
+    (package / "__init__.py").write_text("from .inner import Mine as Own\nfrom subprocess import Popen\n")
+    (package / "inner.py").write_text(EVIL.replace("Evil", "Mine"))
+    change(foreign, **{"encoding._target_": "my_package.Own"})
+    with pytest.raises(ConfigError, match="my_package"):
+        load(foreign.path, "cpu")
+    with pytest.raises(ConfigError, match="my_package"):
+        load(foreign.path, "cpu", trusted=("evil",))
+    assert not (package / "executed").exists()
+    cache = foreign.path.parent.parent / "cache"
+    assert type(load(foreign.path, "cpu", cache, trusted=("my_package",)).model.encoding).__name__ == "Mine"
+    for target in ("my_package.Popen", "my_package.inner.Path", "evil.Evil"):
+        change(foreign, **{"encoding._target_": target})
+        with pytest.raises(ConfigError, match="neither a class"):
+            load(foreign.path, "cpu", trusted=("my_package",))
+    for name in ("nobody_here", "sys", "../x"):
+        with pytest.raises(ConfigError, match="no package"):
+            load(foreign.path, "cpu", trusted=(name,))
+    with pytest.raises(ConfigError, match="must be a list"):
+        load(foreign.path, "cpu", trusted="my_package")
+
+
+@pytest.mark.parametrize("text", [
+    "", "[]", "encoding: 3\n", "encoding: {_target_: evil.Evil}\n", "a: !!python/object/apply:os.mkdir [executed]\n", "a: [1, 2\n", "\x00",
+    "encoding: {}\nmodel: {}\ntrain: {}\ndata: []\nseed: 0\n", "encoding: {x: '${oc.env:HOME}'}\nmodel: {}\ntrain: {}\ndata: {}\nseed: 0\n",
+])  # fmt: skip
+def test_a_config_that_no_run_writes_is_one_sentence(foreign, text):
+    foreign.config.write_text(text)
+    with pytest.raises(RunError):
+        trusted_config(foreign)
+    assert not (foreign.path.parent.parent / "executed").exists()
+
+
+@pytest.mark.parametrize("name", ["../../../out", "/tmp/out", "..", "a/b", "a\\b", "\n"])
+def test_names_in_foreign_rows_lead_no_file_out_of_the_report(tmp_path, name):
+    root = tmp_path / "foreign"
+    floor_N = np.full(TARGETS, 3.0)
+    paths = [write_eval(root, "rope", "recompute_window", "none", [floor_N] * 3, LENGTHS[1:], args={"window": None})]
+    hostile = {"run_id": name, "eval_id": name, "encoding": name, "extension": name, "scale_attention": name, "data": name,
+               "tokenizer": name, "trained_scale": name, "dtype": name, "commit": name, "finetune": name}  # fmt: skip
+    paths.append(write_eval(root, "rope", "none", "none", [floor_N] * 4, LENGTHS, seed=1))
+    content = paths[1].read_text()
+    rows = json.loads(content)
+    for row in rows["rows"]:
+        row.update(hostile)
+    rows["run_id"] = rows["eval_id"] = name
+    paths[1].write_text(json.dumps(rows))
+    before = files(tmp_path)
+    try:
+        made = Built(paths, tmp_path / "report" / "deep", name, "").files
+    except RunError as error:
+        assert "\n" not in str(error)
+        made = []
+    assert all(Path(path).resolve().is_relative_to(tmp_path / "report" / "deep") for path in made)
+    assert {path: content for path, content in files(tmp_path).items() if not path.startswith("report/deep/")} == before
+
+
+def test_nothing_is_unpickled():
+    """torch.load only with weights_only=True, np.load never with pickles, no yaml loader but OmegaConf's safe one."""
+    calls = [
+        (path, node)
+        for folder in ("posbench", "scripts")
+        for path in (CONFIGS.parent / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_bytes()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("load", "loads", "unsafe_load")
+    ]
+    seen = set()
+    for path, found in calls:
+        owner, given = ast.unparse(found.func), {keyword.arg: keyword.value for keyword in found.keywords}
+        seen.add(owner)
+        assert owner in ("torch.load", "np.load", "json.loads", "OmegaConf.load"), f"{path.name}: {owner}"
+        if owner == "torch.load":
+            assert ast.unparse(given["weights_only"]) == "True", path
+        assert "allow_pickle" not in given or ast.unparse(given["allow_pickle"]) == "False", path
+    assert {"torch.load", "np.load"} <= seen
