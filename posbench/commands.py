@@ -82,26 +82,50 @@ def _count(number: int, noun: str) -> str:
 
 
 def report(request: Request) -> int:
-    """scripts/report.py: tables and figures of an experiment or a sweep (-m), of run=DIR, or of all of results_dir; from files alone."""
-    from posbench import report as reporting
-    from posbench.runs import Run
+    """scripts/report.py: tables, figures and a page of an experiment or a sweep (-m), of run=DIR, of runs=GLOB, or of all of results_dir.
 
-    cfg, experiment, name = request.cfgs[0], request.experiment, request.experiment["name"]
-    jobs = plan_jobs(request.cfgs) if request.sweep else []
+    From files alone; what a results folder holds is read, never executed.
+    """
+    from posbench import report as reporting
+
+    cfg, experiment = request.cfgs[0], request.experiment
+    if cfg["runs"] is not None and (request.sweep or cfg["run"]):
+        raise ConfigError("runs= names what to report, and so do -m, experiment= and run=: give one of them.")
+    jobs, notes = plan_jobs(request.cfgs) if request.sweep else [], []
     if jobs:
+        name = experiment["name"] or "sweep"
         paths = [cell.path for job in jobs for cell in job.cells]
-        command, title = f"python scripts/run.py {shlex.join(sys.argv[1:])}", experiment.get("title") or name or "Sweep"
+        command, title = f"python scripts/run.py {shlex.join(sys.argv[1:])}", experiment.get("title") or experiment["name"] or "Sweep"
     else:
-        found = [Run(cfg["run"])] if cfg["run"] else [Run(path.parent) for path in sorted(Path(cfg["results_dir"]).glob("*/config.yaml"))]
-        paths = [path for run in found for path in run.eval_files()]
-        command, title = "python scripts/run.py", cfg["run"] or f"Everything in {cfg['results_dir']}"
+        name = "all" if cfg["runs"] is None else "runs"
+        command = "python scripts/run.py" + (" run=DIR" if cfg["runs"] is not None else "")
+        paths, title, notes = _named(cfg)
     if not any(path.exists() for path in paths):
         raise ConfigError(f"There is nothing to report yet: run '{command}' first.")
-    out_dir = Path(cfg["report_dir"] or Path(cfg["results_dir"]).parent / "report" / (name or ("sweep" if jobs else "all")))
+    out_dir = Path(cfg["report_dir"] or Path(cfg["results_dir"]).parent / "report" / name)
     made = reporting.collect(paths, title, command)
+    made.notes.extend(notes)
     print(_text(made))
     for path in reporting.write(made, out_dir):
         print(f"{path.suffix.lstrip('.'):4} {path}")
     for line in experiment.get("next", []):
         print(f"next: {line.format(run=jobs[0].run.path)}")
     return 0
+
+
+def _named(cfg: dict) -> tuple[list[Path], str, list[str]]:
+    """(eval files, title, notes) of run=DIR, of runs=, or of all of results_dir."""
+    from posbench.origins import clean, find, inside
+    from posbench.runs import Run
+
+    if cfg["runs"] is not None:
+        asked = cfg["runs"] if isinstance(cfg["runs"], list) else [cfg["runs"]]
+        folders, title = find(asked), f"Runs of {', '.join(map(str, asked))}"
+    elif cfg["run"]:
+        folders, title = [Path(cfg["run"])], cfg["run"]
+    else:
+        folders, title = inside(Path(cfg["results_dir"])), f"Everything in {cfg['results_dir']}"
+    files = [Run(folder).eval_files() for folder in folders]
+    empty = [clean(folder.name) for folder, found in zip(folders, files, strict=True) if not found]
+    notes = [f"{len(empty)} of {len(folders)} runs have no evaluation: {', '.join(empty)}"] if empty else []
+    return [path for found in files for path in found], clean(title), notes

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -27,6 +28,7 @@ class Evaluation:
 
     rows: list[dict]
     arrays: dict[str, np.ndarray] | None
+    path: Path | None = None  # of the json
 
     def losses(self, length: int) -> np.ndarray | None:
         """nll of every target [n_targets] at `length`, or None."""
@@ -92,15 +94,15 @@ def gains(evaluations: list[Evaluation]) -> dict[tuple, Gain]:
     return result
 
 
-def points(evaluations: list[Evaluation]) -> list[Point]:
+def points(evaluations: list[Evaluation], variants: Mapping[str, str] | None = None) -> list[Point]:
     """Every method and length, in the order of the evaluations given; references themselves are left out.
 
-    Of a protocol by position the longest window gives the points, one for each of its positions.
+    Of a protocol by position the longest window gives the points, one for each of its positions. `variants`: as in `labels`.
 
     Raises RunError when two trainings claim the same method, seed and length.
     """
     floors, known = references(evaluations), gains(evaluations)
-    label = labels(row for evaluation in evaluations for row in evaluation.rows)
+    label = labels((row for evaluation in evaluations for row in evaluation.rows), variants)
     cells: dict[tuple, dict[int, tuple]] = defaultdict(dict)
     for evaluation in evaluations:
         longest = max(row["length"] for row in evaluation.rows)
@@ -151,23 +153,26 @@ def _finite(value: float | None) -> float | None:
     return float(value) if value is not None and math.isfinite(value) else None
 
 
-def labels(rows: Iterable[dict]):
-    """A function row -> (encoding, extension, scale_attention) in words: a method's arguments appear only where they tell two apart."""
-    variants: dict[tuple[str, str], list[dict]] = defaultdict(list)
+def labels(rows: Iterable[dict], variants: Mapping[str, str] | None = None):
+    """A function row -> (encoding, extension, scale_attention) in words: a method's arguments appear only where they tell two apart.
+
+    `variants` (run_id -> words) is what else tells trainings of one encoding apart.
+    """
+    known: dict[tuple[str, str], list[dict]] = defaultdict(list)
     for row in rows:
         for name, args in METHODS:
-            if (row[args] or {}) not in variants[name, row[name]]:
-                variants[name, row[name]].append(row[args] or {})
+            if (row[args] or {}) not in known[name, row[name]]:
+                known[name, row[name]].append(row[args] or {})
     absent = object()
 
     def telling(name: str, method: str, args: dict) -> str:
-        differ = [key for key in sorted(args) if any(other.get(key, absent) != args[key] for other in variants[name, method])]
+        differ = [key for key in sorted(args) if any(other.get(key, absent) != args[key] for other in known[name, method])]
         return " ".join([method, *(f"{key}={args[key] if isinstance(args[key], str) else json.dumps(args[key])}" for key in differ)])
 
     def label(row: dict) -> tuple[str, str, str]:
         encoding, extension = (telling(name, row[name], row[args] or {}) for name, args in METHODS)
         trained = "" if row["trained_scale"] in (None, "none") else f" trained with {row['trained_scale']}"
         tuned = f" tuned from {row['finetune']}" if row["finetune"] else ""
-        return encoding + trained + tuned, extension, row["scale_attention"]
+        return encoding + trained + tuned + (variants or {}).get(row["run_id"], ""), extension, row["scale_attention"]
 
     return label

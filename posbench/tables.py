@@ -21,7 +21,7 @@ class Table:
     def markdown(self) -> str:
         """The table as Markdown."""
         rule = [":---"] * len(METHOD) + ["---:"] * (len(self.columns) - len(METHOD))
-        return "\n".join([f"**{self.title}**", "", *("| " + " | ".join(line) + " |" for line in (self.columns, rule, *self.rows))])
+        return "\n".join([f"**{self.title}**", "", *map(_markdown_row, (self.columns, rule, *self.rows))])
 
     def rich(self):
         """The table for a terminal: green where a method gains, red where it fails."""
@@ -35,6 +35,10 @@ class Table:
         for row in self.rows:
             table.add_row(*(Text(cell, style=_style(cell)) for cell in row))
         return table
+
+
+def _markdown_row(cells: list[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def _style(cell: str) -> str:

@@ -34,7 +34,8 @@ def test_the_demo_grid(tmp_path):
     report = Built(paths, tmp_path / "out", "Demo", COMMAND)
     points = read_points(tmp_path / "out" / "curve.csv")
     assert len(points) == len(CURVES) * len(LENGTHS)
-    assert {path.name for path in report.files} == {"rows.csv", "curve.csv", "table.md", "curve.png", "curve.svg"}
+    assert {path.name for path in report.files} == {
+        "rows.csv", "curve.csv", "table.md", "table.tex", "curve.png", "curve.svg", "report.html"}  # fmt: skip
     assert all(path.stat().st_size > 0 for path in report.files)
     assert len(read_csv(tmp_path / "out" / "rows.csv")) == 3 * (len(CURVES) * len(LENGTHS) + 3 * 2 * 3)
     for (encoding, extension, scale), shifts in CURVES.items():

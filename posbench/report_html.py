@@ -1,0 +1,135 @@
+"""The report as one page: figures, tables that sort, where each number comes from, and what tells the trainings apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from posbench.curves import Evaluation, gains, labels, reference, same
+from posbench.html_parts import LACKING, NUMBER, Markup, document, escape, items, link, svg, table
+from posbench.origins import ABSENT, Origin, differing, settings
+from posbench.points import SECTION, Point
+from posbench.tables import METHOD, Table, number, tables
+
+if TYPE_CHECKING:
+    from posbench.report import Report
+
+
+def page(report: Report, figures: Sequence[str]) -> str:
+    """The whole page; `figures` are the svg texts of the report's sections, in their order. Equal input gives equal text."""
+    anchors = {path: f"run-{index}" for index, path in enumerate(report.origins)}
+    known = gains(report.evaluations)
+    places = [(f"section-{index}", _heading(curve)) for index, curve in enumerate(report.sections)]
+    places += [("trainings", "Trainings"), ("differences", "What tells them apart")]
+    parts = [f"<h1>{escape(report.title)}</h1>", f"<nav>{' '.join(link(*place) for place in places)}</nav>", _summary(report)]
+    for index, curve in enumerate(report.sections):
+        parts.append(_section(report, curve, figures[index], index, anchors, known))
+    return document(report.title, "\n".join([*parts, _trainings(report, anchors), _differences(report, anchors)]))
+
+
+def _summary(report: Report) -> str:
+    counts = [(len(report.origins), "training"), (len(report.evaluations), "evaluation"), (len(report.rows), "row")]
+    said = ", ".join(f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in counts)
+    return f'<p class="said">{said}. A click on the head of a column sorts by it.</p>\n{items(report.notes)}'
+
+
+def _heading(curve: list[Point]) -> str:
+    return f"{curve[0].protocol}, trained at {curve[0].train_len}, {curve[0].data}"
+
+
+def _section(report: Report, curve: list[Point], figure: str, index: int, anchors: dict[Path, str], known: dict) -> str:
+    """One figure, its tables, what is to be said of them, and the evaluations behind them."""
+    shared = tuple(getattr(curve[0], name) for name in SECTION)
+    own = [evaluation for evaluation in report.evaluations if tuple(evaluation.rows[0][name] for name in SECTION) == shared]
+    label = labels(report.rows, report.variants)
+    behind: dict[tuple, list[Evaluation]] = {}
+    for evaluation in own:
+        behind.setdefault(label(evaluation.rows[0]), []).append(evaluation)
+    parts = [
+        f'<h2 id="section-{index}">{escape(_heading(curve))}</h2>',
+        f'<div class="wide">{svg(figure, f"f{index}-", report.title)}</div>',
+    ]
+    for shown in tables(curve):
+        parts += [f"<h3>{escape(shown.title)}</h3>", _results(shown, behind, anchors)]
+    colours = ["colours: green below the floor, orange above it, grey where zero lies inside the interval; the deeper the further"]
+    said = report.below(curve) + colours * any(point.half_width is not None for point in curve)
+    parts.append(items(map(_signs, [*said, "seeds: each leads to its training"])))
+    parts.append(f"<details><summary>Where each number comes from</summary>\n{_sources(own, label, anchors, known)}\n</details>")
+    return "\n".join(parts)
+
+
+def _results(shown: Table, behind: dict[tuple, list[Evaluation]], anchors: dict[Path, str]) -> Markup:
+    rows = []
+    for row in shown.rows:
+        method = (row[0], row[1].removesuffix(" *"), row[2])
+        links = [link(anchors[_directory(evaluation)], evaluation.rows[0]["seed"]) for evaluation in behind.get(method, [])]
+        rows.append([*map(_signs, row), Markup(" ".join(links))])
+    return table([*shown.columns, "seeds"], rows, numeric=range(len(METHOD), len(shown.columns)), tinted=True)
+
+
+def _signs(text: str) -> str:
+    return text.replace("+-", "\u00b1")
+
+
+def _sources(own: list[Evaluation], label, anchors: dict[Path, str], known: dict) -> Markup:
+    rows = []
+    for evaluation in own:
+        first, found = evaluation.rows[0], known.get(same(evaluation.rows[0]))
+        gate = "unknown" if found is None else "ok" if found.ok else "failed"
+        kind = {"floor": " (the floor)", "half": " (half the window, for G)"}.get(reference(first), "")
+        encoding, extension, scale = label(first)
+        lengths = ", ".join(map(str, dict.fromkeys(row["length"] for row in evaluation.rows)))
+        commits = ", ".join(dict.fromkeys(row["commit"] or "outside git" for row in evaluation.rows))
+        training = link(anchors[_directory(evaluation)], first["run_id"])
+        values = (encoding, extension + kind, scale, first["seed"], training, first["eval_id"])
+        rows.append([*values, commits, number(found.value) if found else "-", gate, lengths])
+    columns = [*METHOD, "seed", "training", "evaluation", "commit of the evaluation", "G", "gate", "lengths"]
+    return table(columns, rows, numeric=(3, 7))
+
+
+def _trainings(report: Report, anchors: dict[Path, str]) -> str:
+    """Provenance of every training."""
+    seeds = {_directory(evaluation): evaluation.rows[0]["seed"] for evaluation in report.evaluations}
+    columns = ["training", "seed", "commit", "machine", "threads", "torch", "data fingerprint", "parameters", "started", "folder"]
+    rows = []
+    for path, origin in report.origins.items():
+        said = origin.provenance
+        changed = f" + changes {said['dirty_diff']}" if said.get("dirty_diff") else ""
+        machine = ", ".join(str(said[name]) for name in ("device", "platform") if said.get(name))
+        versions = said["versions"] if isinstance(said.get("versions"), dict) else {}
+        name, commit = Markup(f'<span id="{anchors[path]}">{escape(path.name)}</span>'), str(said.get("commit") or "unknown")[:12] + changed
+        values = (said.get("threads", "-"), versions.get("torch", "-"), origin.fingerprint[:16] or "unknown", said.get("n_parameters", "-"))
+        rows.append([name, seeds[path], commit, machine or "unknown", *values, said.get("started", "-"), path])
+    shown = table(columns, rows, numeric=(1, 4, 7))
+    return (
+        f'<h2 id="trainings">Trainings</h2>\n<p class="said">As their provenance.json says; - and unknown where it does not.</p>\n{shown}'
+    )
+
+
+def _differences(report: Report, anchors: dict[Path, str]) -> str:
+    """The keys of the configurations that are not the same in all trainings; the longer of the two sides goes down the page."""
+    heading = '<h2 id="differences">What tells the trainings apart</h2>\n'
+    origins: list[Origin] = [origin for origin in report.origins.values() if origin.config]
+    unread = len(report.origins) - len(origins)
+    missing = f'<p class="said">{unread} of {len(report.origins)} trainings have no config.yaml that can be read.</p>\n' if unread else ""
+    found = differing([settings(origin) for origin in origins])
+    if len(origins) < 2 or not found:
+        only = (
+            "There is one configuration to read." if len(origins) == 1 else "Nothing: their configurations are the same." if origins else ""
+        )
+        return f"{heading}{missing}<p>{only}</p>"
+    said = (
+        f'<p class="said">{len(found)} keys of the configurations differ; those that are the same in all are left out, and so are '
+        f"those that say where files lie or what was evaluated. {escape(ABSENT)}: the configuration has no such key.</p>\n"
+    )
+    names = [link(anchors[origin.path], origin.path.name) for origin in origins]
+    columns, rows = ["training", *found], [list(row) for row in zip(names, *found.values(), strict=True)]
+    if len(found) > len(origins):
+        columns, rows = ["key", *names], [[key, *values] for key, values in found.items()]
+    numeric = [index for index in range(1, len(columns)) if all(NUMBER.match(row[index]) or row[index] in LACKING for row in rows)]
+    return heading + missing + said + table(columns, rows, numeric)
+
+
+def _directory(evaluation: Evaluation) -> Path:
+    return evaluation.path.parents[2]
