@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from posbench.cells import Job, plan_jobs
 from posbench.cli import Request
 from posbench.errors import ConfigError
-from posbench.sweep import Result, run_jobs
+from posbench.failure import table
+from posbench.sweep import Result, is_done, run_jobs, there
 
 if TYPE_CHECKING:
     from posbench.report import Report
@@ -28,7 +29,9 @@ def run(request: Request) -> int:
 
         print("\n".join(describe(jobs)))
         return 0
-    if all(job.done for job in jobs):
+    command = shlex.join(sys.orig_argv)
+    if all(map(is_done, jobs)):
+        there(jobs, command)
         made = f"{_count(len(jobs), 'training')} and {_count(sum(len(job.cells) for job in jobs), 'evaluation')}"
         print(f"nothing to do: {made} are there already")
         for job in jobs:
@@ -36,11 +39,13 @@ def run(request: Request) -> int:
         if not request.sweep:
             _show(jobs[0])
         return 0
-    results = run_jobs(jobs, request.cfgs[0]["jobs"])
+    results = run_jobs(jobs, request.cfgs[0]["jobs"], command)
     _tell(results, request.sweep)
     if not request.sweep:
         _show(jobs[0])
-    if any(result.code not in (0, 2) for result in results):
+    if any(result.failures for result in results):
+        if request.sweep:
+            _tell_failures(results, command)
         return 1
     refused = [outcome for result in results for outcome in result.outcomes if outcome.status == "refused"]
     return 2 if refused and not request.sweep else 0
@@ -68,13 +73,21 @@ def _text(found: Report) -> str:
 def _tell(results: list[Result], sweep: bool) -> None:
     for result in results:
         for outcome in result.outcomes:
-            if outcome.reason:
+            if outcome.reason and not (sweep and outcome.status == "failed"):
                 label = "" if not sweep or not outcome.label else f" ({result.job.run.id}: {outcome.label})"
-                print(f"{WORDS[outcome.status]}{label}: {outcome.reason}", file=sys.stderr)
+                file = f" ({result.file})" if result.file else ""
+                print(f"{WORDS[outcome.status]}{label}: {outcome.reason}{file}", file=sys.stderr)
     counted = Counter(outcome.status for result in results for outcome in result.outcomes)
     print(", ".join(f"{number} {WORDS[status]}" for status, number in counted.items()))
     for path in dict.fromkeys(result.job.run.path for result in results if result.job.run.finished):
         print(f"  {path}")
+
+
+def _tell_failures(results: list[Result], command: str) -> None:
+    """All that failed, last, so that it is read; then the way on."""
+    width = shutil.get_terminal_size().columns if sys.stderr.isatty() else None
+    print("\n".join(table(results, width)), file=sys.stderr)
+    print(f"once the cause is removed, this goes on with what is missing:\n  {command}", file=sys.stderr)
 
 
 def _count(number: int, noun: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -9,36 +10,51 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from posbench import failure
 from posbench.cells import BUSY, Job, Outcome
+from posbench.errors import RunError
 from posbench.files import read_json
+from posbench.ledger import record
+from posbench.live import Live, channel, relay
+
+DRAIN_SECONDS = 5.0  # that a dead child's last words are waited for, since a grandchild may hold its stderr for ever
 
 
 @dataclass
 class Result:
-    """What became of one job: its exit code and the outcomes of its cells."""
+    """What became of one job: its exit code, the outcomes of its cells, its wall time and the file that says how it failed."""
 
     job: Job
     code: int
     outcomes: list[Outcome] = field(default_factory=list)
+    seconds: float = 0.0
+    file: Path | None = None
+
+    @property
+    def failures(self) -> list[Outcome]:
+        return [outcome for outcome in self.outcomes if outcome.status == "failed"]
 
 
 class Children:
     """The running child processes; a signal to this process is passed on to them, and no new one is started after it."""
 
-    def __init__(self) -> None:
+    def __init__(self, live: Live) -> None:
+        self.live = live
         self.running: set[subprocess.Popen] = set()
         self.received: int | None = None
 
     def __enter__(self) -> Children:
+        self.previous = {}
         if threading.current_thread() is threading.main_thread():
-            self.previous = {number: signal.signal(number, self._pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
-        else:
-            self.previous = {}
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                if signal.getsignal(number) != signal.SIG_IGN:  # nohup means it
+                    self.previous[number] = signal.signal(number, self._pass_on)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -48,53 +64,87 @@ class Children:
     def _pass_on(self, number: int, _: object) -> None:
         self.received = number
         for child in list(self.running):
-            child.send_signal(number)
+            self._stop(child)
 
-    def call(self, job: Job, wait: bool, threads: int, prefix: str) -> Result:
+    def _stop(self, child: subprocess.Popen) -> None:
+        child.send_signal(signal.SIGTERM if self.received == signal.SIGHUP else self.received)
+
+    def call(self, job: Job, wait: bool, threads: int, prefix: str, command: str) -> Result:
         """Run one job in a child; with a prefix, each of its lines bears it (several children share one terminal)."""
+        began, tail = time.monotonic(), deque(maxlen=failure.TAIL)
+        try:
+            code, outcomes = self._run(job, wait, threads, prefix, tail)
+        except (OSError, RunError) as error:  # no process, no room for its answer: this job's trouble and no other's
+            code, outcomes = 1, [Outcome("", "failed", f"could not be run: {error}")]
+        if code == BUSY and not wait:
+            return Result(job, BUSY)
+        code = 128 - code if code < 0 else code
+        if outcomes is None or (code and not outcomes):
+            status = "failed" if self.received is None else "interrupted"
+            code, outcomes = code or 1, [Outcome("", status, failure.reason(code, tail))]
+        result = Result(job, code, outcomes, time.monotonic() - began)
+        failure.keep(result, tail, command)
+        return result
+
+    def _run(self, job: Job, wait: bool, threads: int, prefix: str, tail: deque[str]) -> tuple[int, list[Outcome] | None]:
+        """The child's exit code, and what it says became of its cells: None when it ended before it could say."""
+
+        def feed(lines: list[str], drawing: str) -> None:
+            tail.extend(lines)
+            self.live.feed([prefix + line for line in lines], drawing and prefix + drawing)
+
         with tempfile.TemporaryDirectory(prefix="posbench-") as folder:
             spec = Path(folder) / "job.json"
             spec.write_text(json.dumps({"cfgs": job.cfgs, "wait": wait}))
             environment = {"OMP_NUM_THREADS": str(threads), **os.environ}  # whoever set it knows better
-            output = subprocess.PIPE if prefix else None
-            child = subprocess.Popen(
-                [sys.executable, "-m", "posbench.job", str(spec)],
-                env=environment,
-                stderr=output,
-                stdin=subprocess.DEVNULL,
-                text=bool(prefix),
-                process_group=0,  # Ctrl-C reaches the parent alone, which passes it on once
-            )
+            read, write = channel(self.live.terminal)
+            reader = threading.Thread(target=relay, args=(read, feed), daemon=True)
+            reader.start()
+            try:
+                child = subprocess.Popen(
+                    [sys.executable, "-m", "posbench.job", str(spec)],
+                    env=environment,
+                    stderr=write,
+                    stdin=subprocess.DEVNULL,
+                    process_group=0,  # Ctrl-C reaches the parent alone, which passes it on once
+                )
+            finally:
+                os.close(write)
             self.running.add(child)
             if self.received is not None:
-                child.send_signal(self.received)
-            for line in child.stderr or ():
-                print(f"{prefix}{line}", end="", file=sys.stderr, flush=True)
+                self._stop(child)
             code = child.wait()
             self.running.discard(child)
-            code = 128 - code if code < 0 else code
+            reader.join(DRAIN_SECONDS)
             outcome = Path(f"{spec}.outcome")
-            outcomes = [Outcome(**values) for values in read_json(outcome)["outcomes"]] if outcome.exists() else []
-        if code not in (0, BUSY) and not outcomes:
-            outcomes = [Outcome("", "failed", _ended(code))]
-        return Result(job, code, outcomes)
+            return code, [Outcome(**values) for values in read_json(outcome)["outcomes"]] if outcome.exists() else None
 
 
-def _ended(code: int) -> str:
-    if code <= 128:
-        return f"ended with exit code {code}; see the lines above"
-    name = signal.Signals(code - 128).name if code - 128 in signal.valid_signals() else f"signal {code - 128}"
-    hint = " (the system may have run out of memory)" if name == "SIGKILL" else ""
-    return f"ended by {name}{hint}; the same command goes on from its last checkpoint"
+def is_done(job: Job) -> bool:
+    """Whether nothing of a job is missing. One whose files are damaged is not done: its own process says so, and ends alone."""
+    with contextlib.suppress(RunError):
+        return job.done
+    return False
 
 
-def run_jobs(jobs: list[Job], parallel: int) -> list[Result]:
+def there(jobs: list[Job], command: str) -> list[Result]:
+    """What becomes of jobs that miss nothing: they are skipped, and the ledger says so."""
+    results = [Result(job, 0, [Outcome(cell.label, "exists") for cell in job.user_cells]) for job in jobs]
+    for result in results:
+        failure.keep(result, (), command)  # of an attempt that another process has made good since
+    record(results, command)
+    return results
+
+
+def run_jobs(jobs: list[Job], parallel: int, command: str) -> list[Result]:
     """Run what is not done yet, at most `parallel` at a time; a run that another process holds goes to the end of the queue.
 
-    A job that fails costs no other. After SIGINT or SIGTERM the running ones save and end, and no new one starts.
+    A job that fails costs no other. Each one's end is in the ledger, under `command`, as soon as it comes. After SIGINT, SIGTERM or
+    SIGHUP the running ones save and end, no new one starts, and KeyboardInterrupt(number) is raised.
     """
-    done = [Result(job, 0, [Outcome(cell.label, "exists") for cell in job.user_cells]) for job in jobs if job.done]
-    queue = deque((job, False) for job in jobs if not job.done)
+    done = there([job for job in jobs if is_done(job)], command)
+    finished = {result.job.run.path for result in done}
+    queue = deque((job, False) for job in jobs if job.run.path not in finished)
     parallel = max(1, min(parallel, len(queue)))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     threads = max(1, cores // parallel)
@@ -107,20 +157,31 @@ def run_jobs(jobs: list[Job], parallel: int) -> list[Result]:
                 if not queue or children.received is not None:
                     return results
                 job, busy_before = queue.popleft()
-                # Only a job met twice is waited for: by then everything else has had its turn.
-                wait = busy_before or len(jobs) == 1
-            result = children.call(job, wait, threads, f"[{job.run.id}] " if parallel > 1 else "")
-            if result.code == BUSY:
+            live.start()
+            # Only a job met twice is waited for: by then everything else has had its turn.
+            wait = busy_before or len(jobs) == 1
+            result = children.call(job, wait, threads, f"[{job.run.id}] " if parallel > 1 else "", command)
+            if result.code == BUSY and not result.outcomes:
+                live.put_back()
                 with lock:
                     queue.append((job, True))
             else:
+                record([result], command)
+                live.finish(result.seconds, "; ".join(f"{job.run.id}: {outcome.reason}" for outcome in result.failures))
                 results.append(result)
 
-    with Children() as children, ThreadPoolExecutor(parallel) as pool:
-        workers = [pool.submit(work) for _ in range(parallel)]
-        done += [result for worker in workers for result in worker.result()]
-        received = children.received
+    live = Live(len(jobs), len(done), parallel)
+    received = None
+    try:
+        with Children(live) as children, ThreadPoolExecutor(parallel) as pool:
+            workers = [pool.submit(work) for _ in range(parallel)]
+            done += [result for worker in workers for result in worker.result()]
+            received = children.received
+    finally:
+        live.close(received is None)
     if received is not None:
+        reason = f"not started: the command was ended by {signal.Signals(received).name}"
+        record([Result(job, 0, [Outcome("", "interrupted", reason)]) for job, _ in queue], command)
         raise KeyboardInterrupt(received)
     order = {job.run.path: i for i, job in enumerate(jobs)}
     return sorted(done, key=lambda result: order[result.job.run.path])

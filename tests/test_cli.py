@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
+import pty
 import re
+import shlex
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -16,6 +22,7 @@ import pytest
 import torch
 
 import posbench
+from posbench import ledger
 from posbench.errors import RunError
 from posbench.extensions.pi import Pi
 from posbench.plan import make_plan
@@ -320,3 +327,118 @@ def test_threads_are_told_not_to_spin_before_torch_is_loaded():
     code = "import posbench, os, sys; assert 'torch' not in sys.modules; print(os.environ['GOMP_SPINCOUNT'])"
     environment = {key: value for key, value in os.environ.items() if key != "GOMP_SPINCOUNT"}
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=ROOT).stdout == "1000\n"
+
+
+FAULTS = '''
+"""An encoding that ends its process in the way its argument names, unless a file of the name `cured` lies beside it."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+from posbench.interfaces import Encoding
+
+
+class Faulty(Encoding):
+    def __init__(self, shape, how="exception"):
+        super().__init__(shape)
+        if Path(__file__).with_name("cured").exists():
+            return
+        print("about to leave", file=sys.stderr)
+        if how == "exception":
+            raise ValueError("something of the user's own went wrong")
+        if how == "memory":
+            raise MemoryError
+        if how == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        sys.exit(3)
+'''
+
+
+def test_every_way_to_fail_costs_one_job_and_one_command_finishes_the_rest(cli, tmp_path):
+    mine = tmp_path / "it's mine"
+    (mine / "encoding").mkdir(parents=True)
+    (mine / "experiment").mkdir()
+    (mine / "faulty.py").write_text(FAULTS)
+    (mine / "encoding" / "faulty.yaml").write_text("_target_: faulty.Faulty\nhow: exception\n")
+    (mine / "experiment" / "mixed.yaml").write_text(
+        "name: mixed\nbase: {train.steps: 2}\ngrid:\n  - {encoding: faulty, encoding.how: [exception, memory, kill, exit]}\n"
+        "  - {encoding: [none, alibi], extension: [none, ntk]}\n"
+    )
+    command = cli.command("--config-dir", str(mine), "experiment=mixed", "train.steps=2", "jobs=2")
+    done = subprocess.run(command, capture_output=True, text=True, cwd=cli.folder, timeout=120)
+    assert done.returncode == 1, done.stderr
+    assert len(cli.runs()) == 2 and "4 failed" in done.stdout
+
+    entries = ledger.read(cli.folder / "runs")
+    assert {entry["command"] for entry in entries} == {shlex.join(command)}
+    assert sorted(entry["status"] for entry in entries) == ["failed"] * 4 + ["noop"] + ["ok"] * 2 + ["refused"]
+    failed = [entry for entry in entries if entry["status"] == "failed"]
+    wanted = {"ValueError: something", "out of memory: MemoryError", "ended by SIGKILL", "exit code 3"}
+    assert all(any(part in entry["reason"] for entry in failed) for part in wanted)
+    told = done.stderr[done.stderr.index("reason and file") :]
+    for entry in failed:
+        assert entry["run_id"] in told and entry["reason"] in told and entry["file"] in told and entry["seconds"] > 0
+        kept = Path(entry["file"]).read_text()
+        assert entry["reason"] in kept and "about to leave" in kept
+        assert ("Traceback" in kept) == ("Error" in entry["reason"])
+    assert f"  {shlex.join(command)}\n" in told
+
+    (mine / "cured").touch()
+    resumed = subprocess.run(told.splitlines()[-1], shell=True, capture_output=True, text=True, cwd=cli.folder, timeout=120)
+    assert resumed.returncode == 0, resumed.stderr
+    assert len(cli.runs()) == 6 and not list(cli.folder.glob("runs/*/failure.txt"))
+    later = ledger.read(cli.folder / "runs")[len(entries) :]
+    assert [entry["status"] for entry in later].count("ok") == 4 and "failed" not in {entry["status"] for entry in later}
+
+
+def test_an_interrupted_sweep_says_of_each_job_how_far_it_came(cli):
+    command = cli.command("-m", "seed=0,1,2", "train.steps=2000", "train.checkpoint_every=20")
+    process = subprocess.Popen(command, cwd=cli.folder, stderr=subprocess.PIPE, text=True)
+    deadline = time.time() + 60
+    while not list(cli.folder.glob("runs/*/state.pt")) and time.time() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGHUP)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 128 + signal.SIGHUP and "the same command goes on" in said
+    entries = ledger.read(cli.folder / "runs")
+    assert [entry["status"] for entry in entries] == ["interrupted"] * 3
+    assert "SIGTERM" in entries[0]["reason"] and all("not started" in entry["reason"] for entry in entries[1:])
+    assert not list(cli.folder.glob("runs/*/failure.txt"))
+
+
+def test_two_sweeps_of_one_grid_make_each_training_once(cli):
+    command = cli.command("-m", "seed=0,1", "train.steps=40")
+    started = [subprocess.Popen(command, cwd=cli.folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(2)]
+    said = [process.communicate(timeout=120) for process in started]
+    assert [process.returncode for process in started] == [0, 0], said
+    assert b"".join(err for _, err in said).count(b"training rope") == len(cli.runs()) == 2
+    entries = ledger.read(cli.folder / "runs")
+    assert sorted(entry["status"] for entry in entries) == ["ok"] * 2 + ["skipped"] * 2
+    assert len({entry["run_id"] for entry in entries if entry["status"] == "ok"}) == 2
+
+
+def test_a_damaged_result_in_a_sweep_costs_its_own_job(cli):
+    cli()
+    (path,) = cli.folder.glob("runs/*/evals/*/none+none-*.json")
+    path.write_text("{}")
+    done = cli("-m", "seed=0,1", code=1)
+    assert path.name in done.stderr and "1 evaluated" in done.stdout and "1 failed" in done.stdout and len(cli.runs()) == 2
+
+
+def test_on_a_terminal_a_sweep_has_one_line_with_the_running_jobs_own_in_it(cli):
+    parent, child = pty.openpty()
+    fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 120, 0, 0))
+    process = subprocess.Popen(cli.command("-m", "seed=0,1", "train.steps=150"), cwd=cli.folder, stdout=child, stderr=child)
+    os.close(child)
+    said = b""
+    with contextlib.suppress(OSError):
+        while chunk := os.read(parent, 65536):
+            said += chunk
+    os.close(parent)
+    assert process.wait(60) == 0
+    assert re.search(rb"\r\x1b\[Ksweep 0/2 jobs  running 1  failed 0  train \d+/150 steps  loss", said), said
+    assert re.search(rb"sweep 1/2 jobs  running 1  failed 0  \d+s left", said), said
+    assert re.search(rb"sweep 2/2 jobs  running 0  failed 0  took \d+s", said), said
+    assert said.count(b"train 150/150 steps") >= 2

@@ -1,0 +1,87 @@
+"""The ledger of a results folder: one line for whatever became of each job of each command, appended and never changed.
+
+Each line is a JSON object: time (UTC), command, run_id, cell (protocol, extension and scale; empty for the job as a whole), status,
+reason (one sentence, empty where nothing is to be said), seconds (wall time of the job's process, which all its cells share) and
+file (the end of what a failed job said, or null). status is ok, failed, skipped (there already), noop, refused or interrupted.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import sys
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from posbench.sweep import Result
+
+NAME = "ledger.jsonl"
+STATUS = {"done": "ok", "exists": "skipped"}  # of an outcome; the other words are the same
+
+
+def record(results: list[Result], command: str) -> None:
+    """Write what became of these jobs into the ledgers of their results folders; one that cannot be written ends nothing."""
+    lines: dict[str, list[dict]] = {}
+    for result in results:
+        lines.setdefault(result.job.cfg["results_dir"], []).extend(entries(result, command))
+    for folder, found in lines.items():
+        try:
+            append(folder, found)
+        except OSError as error:
+            print(f"{Path(folder) / NAME} was not written: {error}", file=sys.stderr, flush=True)
+
+
+def entries(result: Result, command: str) -> list[dict]:
+    """The lines of one job: one for each of its cells, or one for all of it."""
+    return [
+        {
+            "time": datetime.now(UTC).isoformat(timespec="seconds"),
+            "command": command,
+            "run_id": result.job.run.id,
+            "cell": outcome.label,
+            "status": STATUS.get(outcome.status, outcome.status),
+            "reason": outcome.reason,
+            "seconds": round(result.seconds, 3),
+            "file": str(result.file) if result.file else None,
+        }
+        for outcome in result.outcomes
+    ]
+
+
+def append(folder: Path | str, lines: Iterable[dict]) -> None:
+    """Add lines to the ledger of a results folder, each in one write: lines of several processes never mix.
+
+    Raises OSError when the folder cannot be written or the disk is full.
+    """
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    ledger = os.open(Path(folder) / NAME, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
+    try:
+        for values in lines:
+            size = os.fstat(ledger).st_size
+            torn = size and os.pread(ledger, 1, size - 1) != b"\n"  # a machine died in the middle of a line: it costs no second one
+            line = b"\n" * bool(torn) + json.dumps(values).encode() + b"\n"
+            if os.write(ledger, line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.fsync(ledger)
+    finally:
+        os.close(ledger)
+
+
+def read(folder: Path | str) -> list[dict]:
+    """All entries of a results folder's ledger, oldest first; empty without one. Lines that are not whole are left out."""
+    path = Path(folder) / NAME
+    lines = path.read_bytes().splitlines() if path.exists() else []
+    found = [_entry(line) for line in lines]
+    return [values for values in found if values]
+
+
+def _entry(line: bytes) -> dict | None:
+    try:
+        values = json.loads(line)
+    except ValueError:
+        return None
+    return values if isinstance(values, dict) else None

@@ -1,0 +1,251 @@
+"""The ledger as a file, why a job failed, and what a sweep shows while it runs."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import threading
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from posbench import failure, ledger, live, sweep
+from posbench.cells import BUSY, Job, Outcome
+from posbench.runs import Run
+from posbench.sweep import Result
+
+
+def result(folder: Path, *outcomes: Outcome, code: int = 0, run_id: str = "rope-16-s0-0123456789") -> Result:
+    return Result(Job({"results_dir": str(folder)}, Run(folder / run_id), ""), code, list(outcomes), 1.23456)
+
+
+def test_each_cell_is_one_line_with_all_that_the_ledger_knows(tmp_path):
+    outcomes = [Outcome("a", "done"), Outcome("b", "exists"), Outcome("c", "noop", "Nothing changes."), Outcome("d", "refused", "No.")]
+    ledger.record([result(tmp_path / "runs", *outcomes)], "python scripts/run.py 'a b'")
+    ledger.record([result(tmp_path / "runs", Outcome("", "failed", "Why."))], "again")
+    found = ledger.read(tmp_path / "runs")
+    assert [values["status"] for values in found] == ["ok", "skipped", "noop", "refused", "failed"]
+    assert set(found[0]) == {"time", "command", "run_id", "cell", "status", "reason", "seconds", "file"}
+    assert found[0]["seconds"] == 1.235 and found[0]["time"].endswith("+00:00") and found[0]["command"].endswith("'a b'")
+    assert found[4] | {"time": ""} == {
+        "time": "",
+        "command": "again",
+        "run_id": "rope-16-s0-0123456789",
+        "cell": "",
+        "status": "failed",
+        "reason": "Why.",
+        "seconds": 1.235,
+        "file": None,
+    }
+
+
+def _write(folder: str, writer: int) -> None:
+    for number in range(200):
+        ledger.append(folder, [{"writer": writer, "number": number, "padding": "x" * (37 * number % 5000)}])
+
+
+def test_lines_of_several_writers_never_mix(tmp_path):
+    writers = [multiprocessing.get_context("fork").Process(target=_write, args=(str(tmp_path), i)) for i in range(4)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    raw = [line for line in (tmp_path / ledger.NAME).read_text().splitlines() if line]
+    found = ledger.read(tmp_path)
+    assert len(raw) == len(found) == 800
+    for i in range(4):
+        assert [values["number"] for values in found if values["writer"] == i] == list(range(200))
+
+
+@pytest.mark.parametrize("torn", [b'{"status": "o', b'{"reason": "\xc3', b"17"])
+def test_a_torn_line_costs_itself_alone(tmp_path, torn):
+    ledger.append(tmp_path, [{"n": 1}])
+    with open(tmp_path / ledger.NAME, "ab") as file:
+        file.write(torn)
+    assert ledger.read(tmp_path) == [{"n": 1}]
+    ledger.append(tmp_path, [{"n": 2}, {"n": 3}])
+    assert ledger.read(tmp_path) == [{"n": 1}, {"n": 2}, {"n": 3}]
+
+
+def test_no_ledger_is_an_empty_one(tmp_path):
+    assert ledger.read(tmp_path / "nowhere") == []
+
+
+def test_a_ledger_that_cannot_be_written_is_a_line_on_stderr(tmp_path, capsys):
+    (tmp_path / "runs").write_text("a file where the folder should be")
+    ledger.record([result(tmp_path / "runs", Outcome("a", "done"))], "")
+    assert "ledger.jsonl was not written" in capsys.readouterr().err
+
+
+TRACEBACK = ["Traceback (most recent call last):", '  File "x.py", line 1, in <module>', "    boom()"]
+
+
+@pytest.mark.parametrize(
+    ("code", "tail", "said"),
+    [
+        (137, [], "ended by SIGKILL (the system may have run out of memory)"),
+        (139, ["Fatal Python error: Segmentation fault"], "ended by SIGSEGV"),
+        (128 + 250, [], "ended by signal 250"),
+        (3, ["a line"], "ended with exit code 3"),
+        (0, [], "ended with exit code 0"),
+        (1, [*TRACEBACK, "ValueError: the first", "", *TRACEBACK, "KeyError: 'second'", "a note"], "KeyError: 'second'"),
+        (1, [*TRACEBACK, "MemoryError"], "out of memory: MemoryError"),
+        (1, [*TRACEBACK, "torch.OutOfMemoryError: CUDA out of memory. Tried to"], "out of memory: torch.OutOfMemoryError"),
+        (1, [*TRACEBACK, "RuntimeError: [enforce fail] . DefaultCPUAllocator: can't allocate memory"], "out of memory: RuntimeError"),
+    ],
+)
+def test_why_a_child_ended(code, tail, said):
+    assert failure.reason(code, tail).startswith(said)
+
+
+def test_failure_txt_lives_until_a_later_attempt_succeeds(tmp_path):
+    failed = result(tmp_path, Outcome("", "failed", "ValueError: boom"), code=1)
+    failure.keep(failed, ["one", "two"], "python scripts/run.py seed=1")
+    assert failed.file == failed.job.run.path / "failure.txt"
+    assert failed.file.read_text() == "ValueError: boom\ncommand: python scripts/run.py seed=1\n\none\ntwo\n"
+    failure.keep(result(tmp_path, Outcome("", "interrupted", "SIGTERM"), code=143), [], "")
+    assert failed.file.exists()
+    failure.keep(result(tmp_path, Outcome("a", "done")), [], "")
+    assert not failed.file.exists()
+
+
+def test_the_table_of_failures_names_run_what_why_and_file(tmp_path):
+    first = result(tmp_path, Outcome("", "failed", "ValueError: boom"), code=1)
+    failure.keep(first, [], "")
+    second = result(tmp_path, Outcome("a", "done"), Outcome("fixed_targets pi + none", "failed", "Too long. " * 9), run_id="alibi")
+    assert failure.table([first, result(tmp_path, Outcome("a", "done")), second], None) == [
+        "failed                 what                     reason and file",
+        "rope-16-s0-0123456789  training                 ValueError: boom",
+        f"                                                {first.file}",
+        f"alibi                  fixed_targets pi + none  {('Too long. ' * 9).strip()}",
+    ]
+    assert max(map(len, failure.table([second], 80))) <= 80
+
+
+class Clock:
+    now = 1000.0
+
+    def monotonic(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr("posbench.progress.time", clock)
+    monkeypatch.setattr("posbench.live.time", clock)
+    return clock
+
+
+def test_without_a_terminal_a_sweep_says_where_it_stands_in_plain_lines(clock, capsys):
+    shown = live.Live(total=6, done=2, parallel=2)
+    for i in range(4):
+        shown.start()
+        clock.now += 30
+        shown.feed([f"line of {i}"], "a drawing")
+        shown.finish(60.0, "rope: no luck" if i == 1 else "")
+    shown.close()
+    assert capsys.readouterr().err.splitlines() == [
+        "line of 0",
+        "sweep 3/6 jobs  failed 0  1m30s left",
+        "line of 1",
+        "failed: rope: no luck",
+        "sweep 4/6 jobs  failed 1  1m00s left",
+        "line of 2",
+        "sweep 5/6 jobs  failed 1  30s left",
+        "line of 3",
+        "sweep 6/6 jobs  failed 1  took 2m00s",
+    ]
+
+
+def test_one_job_says_nothing_of_a_sweep(clock, capsys):
+    shown = live.Live(total=1, done=0, parallel=1)
+    shown.start()
+    shown.feed(["its line"], "")
+    shown.finish(60.0, "rope: no luck")
+    shown.close()
+    assert capsys.readouterr().err == "its line\n"
+
+
+def test_a_terminal_has_one_line_for_the_sweep_below_the_lines_of_its_jobs(clock, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "90")
+    shown = live.Live(total=2, done=0, parallel=1)
+    shown.start()
+    for step in range(3):
+        clock.now += 1
+        shown.feed([], f"train {step}/3 steps")
+    shown.feed(["train 3/3 steps  took 3s"], "")
+    shown.finish(3.0)
+    shown.start()
+    shown.finish(3.0, "alibi: no luck")
+    shown.close()
+    err = capsys.readouterr().err
+    assert err.count("\n") == 3 and err.endswith("\n")  # the job's line, the failure, the end
+    last_drawn = [line.rpartition("\r\x1b[K")[2] for line in err.split("\n") if line]
+    assert last_drawn[0] == "train 3/3 steps  took 3s" and last_drawn[1] == "failed: alibi: no luck"
+    assert last_drawn[-1].startswith("sweep 2/2 jobs  running 0  failed 1")
+    assert "\r\x1b[Ksweep 0/2 jobs  running 1  failed 0  train 2/3 steps" in err
+
+
+def test_a_childs_terminal_is_read_as_lines_and_drawings():
+    read, write = live.channel(terminal=True)
+    fed: list[tuple[list[str], str]] = []
+    reader = threading.Thread(target=live.relay, args=(read, lambda lines, drawing: fed.append((lines, drawing))))
+    reader.start()
+    for piece in ("one\n\r", "\x1b[Ktrain 1", "/2\r\x1b", "[Ktrain 2/2", "\n\x1b[31mr\u00e9d\x1b[0m\n", "the rest"):
+        os.write(write, piece.encode())
+    os.close(write)
+    reader.join(10)
+    assert [line for lines, _ in fed for line in lines] == ["one", "train 2/2", "r\u00e9d", "the rest"]
+    assert fed[-1][1] == ""
+    with pytest.raises(OSError):
+        os.fstat(read)
+
+
+class Ends:
+    """Stands in for subprocess: children that end with the code chosen for their run, without a word on their cells."""
+
+    DEVNULL = None
+    codes: ClassVar[dict[int, object]] = {}
+    started: ClassVar[list[int]] = []
+
+    @classmethod
+    def Popen(cls, command: list[str], **_: object) -> Ends:
+        child = cls()
+        (cfg,) = json.loads(Path(command[-1]).read_text())["cfgs"]
+        cls.started.append(cfg["seed"])
+        child.code = cls.codes[cfg["seed"]]
+        if isinstance(child.code, Exception):
+            raise child.code
+        return child
+
+    def wait(self) -> int:
+        return self.code
+
+
+@pytest.mark.parametrize("parallel", [1, 3])
+def test_a_child_that_says_nothing_has_failed_whatever_its_exit_code(tmp_path, monkeypatch, capsys, parallel):
+    monkeypatch.setattr(sweep, "subprocess", Ends)
+    monkeypatch.setattr(Ends, "started", [])
+    monkeypatch.setattr(Ends, "codes", {0: 0, 1: BUSY, 2: 2, 3: -11, 4: OSError("no more processes")})
+    jobs = [Job({"results_dir": str(tmp_path)}, Run(tmp_path / f"rope-{seed}"), "", [{"seed": seed}]) for seed in Ends.codes]
+    results = sweep.run_jobs(jobs, parallel, "the command")
+    assert [result.job for result in results] == jobs and all(result.failures and result.code for result in results)
+    assert sorted(Ends.started) == [0, 1, 1, 2, 3, 4] and Ends.started[-1] == 1  # a busy one has a second turn, after all others
+    assert {values["run_id"]: values["reason"] for values in ledger.read(tmp_path)} == {
+        "rope-0": "ended with exit code 0 before it was done",
+        "rope-1": "ended with exit code 75 before it was done",
+        "rope-2": "ended with exit code 2 before it was done",
+        "rope-3": "ended by SIGSEGV; the same command goes on from its last checkpoint",
+        "rope-4": "could not be run: no more processes",
+    }
+    assert capsys.readouterr().err.count("failed: rope-") == 5
+
+
+def test_lines_are_json(tmp_path):
+    ledger.append(tmp_path, [{"reason": "two\nlines \u00e9"}])
+    (line,) = (tmp_path / ledger.NAME).read_bytes().splitlines()
+    assert json.loads(line)["reason"] == "two\nlines \u00e9"
