@@ -23,6 +23,8 @@ WORDS = {"done": "evaluated", "exists": "there already", "noop": "no-op", "refus
 
 def run(request: Request) -> int:
     """scripts/run.py: make what is missing, say what became of each job."""
+    if request.cfgs[0]["runs"] is not None:
+        raise ConfigError("runs= names what scripts/report.py compares: give one training as run=DIR.")
     jobs = plan_jobs(request.cfgs)
     if request.cfgs[0]["dry"]:
         from posbench.dry import describe
