@@ -29,7 +29,7 @@ def attend(layer: LayerPlan, x_BTC: Tensor, q_BHTD: Tensor, k_BGTD: Tensor, v_BG
     x is what q and k were projected from; gates are made from it.
     """
     length = q_BHTD.shape[2]
-    last = last or length
+    last = min(last or length, length)
     with torch.autocast(q_BHTD.device.type, enabled=False):
         gates_BHT = layer.encoding.gates(x_BTC.float(), layer.index)
         if gates_BHT is not None:

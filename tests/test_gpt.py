@@ -7,6 +7,7 @@ import torch
 from conftest import small_model, small_shape
 
 from posbench.encodings.rope import Rope
+from posbench.encodings.t5 import T5
 from posbench.errors import ConfigError
 from posbench.plan import make_plan
 
@@ -46,10 +47,12 @@ def test_qk_norm_bounds_what_it_says(qk_norm):
     assert model(torch.randint(0, 50, (1, 9)), make_plan(model.encoding, length=9)).isfinite().all()
 
 
-@pytest.mark.parametrize("last", [1, 3, 15, 20])
+@pytest.mark.parametrize("encoding", [Rope, T5])
+@pytest.mark.parametrize("last", [1, 3, 15, 20, 50])
 @torch.no_grad()
-def test_the_last_positions_are_those_of_the_whole(last):
-    model = small_model(Rope(small_shape()))
+def test_the_last_positions_are_those_of_the_whole(last, encoding):
+    """Also more of them than there are."""
+    model = small_model(encoding(small_shape()))
     plan, text_BT = make_plan(model.encoding, length=20), torch.randint(0, 50, (3, 20))
     torch.testing.assert_close(model(text_BT, plan, last), model(text_BT, plan)[:, -last:], rtol=1e-4, atol=1e-4)
 
