@@ -9,8 +9,8 @@ os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 __version__ = "0.1.0"
 
 
-def load(path, device: str = "auto", cache_dir="results/cache"):
+def load(path, device: str = "auto", cache_dir="results/cache", trusted=()):
     """A finished run's model, text and configuration, for a notebook; see posbench.build.load."""
     from posbench.build import load
 
-    return load(path, device, cache_dir)
+    return load(path, device, cache_dir, trusted)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from posbench.errors import ConfigError, RunError
 from posbench.files import sha256_file, write_json
 from posbench.hf_weights import write_theirs
+from posbench.make import trusted_config
 from posbench.runs import Run, method_name
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def export(request: Request) -> int:
         raise ConfigError(f"scale_attention={method_name(cfg['scale_attention'])} has no place in the format: leave it out.")
     if sha256_file(run.weights) != run.read_summary()["sha256"]:
         raise RunError(f"{run.weights} is damaged (its SHA-256 is not the one in train.json): restore it, or train again.")
-    trained = run.read_config()
+    trained = trusted_config(run)
     config = describe(trained, cfg["extension"])
     config |= write_theirs(run.weights, out / "model.safetensors", config, trained["encoding"].get("layout") == "interleaved")
     if trained["data"]["bos"]:

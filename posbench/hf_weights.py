@@ -23,6 +23,8 @@ def weight_files(path: str) -> list[Path]:
     index = folder / "model.safetensors.index.json"
     names = sorted(set(json.loads(index.read_text())["weight_map"].values())) if index.is_file() else ["model.safetensors"]
     for name in names:
+        if Path(name).name != name:
+            raise ConfigError(f"{index} names {name}, which lies outside its folder: download the checkpoint again.")
         if not (folder / name).is_file():
             raise ConfigError(f"model.path={path} holds no {name}: weights are read from safetensors files, download or convert them.")
     return [folder / name for name in names]

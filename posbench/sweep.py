@@ -102,7 +102,7 @@ class Children:
             reader.start()
             try:
                 child = subprocess.Popen(
-                    [sys.executable, "-m", "posbench.job", str(spec)],
+                    [sys.executable, "-P", "-m", "posbench.job", str(spec)],
                     env=environment,
                     stderr=write,
                     stdin=subprocess.DEVNULL,

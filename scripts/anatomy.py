@@ -61,7 +61,7 @@ def _parts(cfg: dict):
     from posbench import hf_import
     from posbench.build import load_model, make_encoding, seeded
     from posbench.config import resolve, typed
-    from posbench.make import make
+    from posbench.make import make, trusted_config
     from posbench.runs import Run
 
     if cfg["run"] is None:
@@ -74,7 +74,7 @@ def _parts(cfg: dict):
     run = Run(cfg["run"])
     if not run.finished:
         raise ConfigError(f"run={cfg['run']} holds no finished training: train it with scripts/run.py first.")
-    trained = run.read_config()
+    trained = trusted_config(run)
     with safe_open(run.weights, "pt") as weights:
         vocab_size = weights.get_slice("embed_tokens.weight").get_shape()[0]
     model = load_model(run, trained, vocab_size, "cpu")

@@ -31,7 +31,8 @@ def method(group: str, name: str, **changed) -> dict:
 
 def job(encoding: dict | None = None, model: dict | None = None, **changed) -> dict:
     """A configuration as Hydra would compose it."""
-    data = {"tokenizer": "bytes", "vocab_size": 1024, "bos": False, "name": "local", "path": "/nowhere", "source": {"_target_": "none"}}
+    source = {"_target_": "posbench.data.local.LocalFiles"}
+    data = {"tokenizer": "bytes", "vocab_size": 1024, "bos": False, "name": "local", "path": "/nowhere", "source": source}
     return {
         "encoding": encoding or node("encoding", "rope"),
         "extension": node("extension", "none"),

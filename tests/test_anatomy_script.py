@@ -55,7 +55,7 @@ def test_the_script_shows_a_trained_encoding(tmp_path, script):
         model.encoding.weight.copy_(torch.arange(64).view(1, 32, 2))
     run = Run(tmp_path / "t5-16-s0-0000000000")
     with run.lock():
-        run.write_config({"encoding": node("encoding", "t5"), "model": asdict(model_config), "train": train, "seed": 0})
+        run.write_config({"encoding": node("encoding", "t5"), "model": asdict(model_config), "train": train, "data": {}, "seed": 0})
         run.write_summary({"sha256": save_weights(run.weights, model)})
     done = script(f"run={run.path}", "length=16", "json=t5.json")
     assert done.returncode == 0, done.stderr

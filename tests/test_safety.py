@@ -17,7 +17,7 @@ from script_calls import call
 from synthetic import LENGTHS, TARGETS, Built, write_eval
 from test_cli import TINY, Cli
 
-from posbench.build import load
+from posbench import load
 from posbench.cells import plan_jobs
 from posbench.errors import ConfigError, RunError
 from posbench.make import DECLARED, trusted_config
@@ -160,6 +160,27 @@ def test_the_command_line_refuses_declares_and_refuses_again(foreign, trained, t
     (mine / "executed").unlink()
     sys.modules.pop("my_code"), os.environ.pop(DECLARED)
     assert call(capfd, tmp_path, "run", "encoding._target_=my_code.Mine", "dry=true", *typed).returncode == 0
+
+
+@pytest.mark.parametrize(("script", "typed"), [("anatomy", ["length=32", "json=a.json"]), ("export_hf", ["out=exported"])])
+@pytest.mark.parametrize("place", ["encoding", "hybrid", "trained scale", "data"])
+def test_anatomy_and_export_refuse_it_too(foreign, tmp_path, capfd, script, typed, place):
+    change(foreign, **({"encoding": NODES[place]} if place in NODES else {}))
+    change(foreign, **{PLACES[place]: "evil.Evil"})
+    refused = call(capfd, tmp_path, script, f"run={foreign.path}", *typed)
+    assert refused.returncode == 2 and "evil.Evil" in refused.stderr and "--config-dir" in refused.stderr, refused.stderr
+    assert not (tmp_path / "executed").exists() and not (tmp_path / "a.json").exists() and not (tmp_path / "exported").exists()
+
+
+@pytest.mark.parametrize("name", ["../secret.safetensors", "/etc/passwd", "a/b.safetensors"])
+def test_an_index_of_weights_leads_no_file_out_of_its_folder(tmp_path, name):
+    from posbench.hf_weights import weight_files
+
+    (tmp_path / "secret.safetensors").touch()
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"x": name}}))
+    with pytest.raises(ConfigError, match="outside its folder"):
+        weight_files(tmp_path / "model")
 
 
 def test_a_notebook_trusts_packages_by_name(foreign):
