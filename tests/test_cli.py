@@ -27,6 +27,7 @@ from posbench.errors import RunError
 from posbench.extensions.pi import Pi
 from posbench.plan import make_plan
 from posbench.rows import VOLATILE
+from posbench.runs import Run
 
 ROOT = Path(__file__).parent.parent
 TINY = ["data=local", "data.tokenizer=bytes", "model.d_model=16", "model.n_layer=1", "model.n_head=2", "model.d_ff=32"]
@@ -226,6 +227,18 @@ def test_an_interrupted_command_goes_on_to_the_same_weights(cli, tmp_path):
     cli("train.steps=800", f"results_dir={tmp_path}/whole")
     (run,), (whole,) = cli.runs(), [path.parent for path in tmp_path.glob("whole/*/train.json")]
     assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a parent's death is told to children on Linux")
+def test_a_sweep_killed_outright_leaves_no_child_behind(cli):
+    process = subprocess.Popen(cli.command("train.steps=100000", "train.checkpoint_every=20"), cwd=cli.folder, stderr=subprocess.DEVNULL)
+    deadline = time.time() + 60
+    while not (states := list(cli.folder.glob("runs/*/state.pt"))) and time.time() < deadline:
+        time.sleep(0.05)
+    process.kill()
+    process.wait(60)
+    with Run(states[0].parent).lock(wait=True):  # a test's time limit is the deadline
+        assert not cli.runs() and states[0].exists()
 
 
 @pytest.mark.parametrize("damage", ["model.safetensors", "tokens"])
