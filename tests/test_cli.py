@@ -406,9 +406,14 @@ def test_every_way_to_fail_costs_one_job_and_one_command_finishes_the_rest(cli, 
     assert [entry["status"] for entry in later].count("ok") == 4 and "failed" not in {entry["status"] for entry in later}
 
 
+def heeds_hangup() -> None:
+    """As in a terminal, also where the tests run under nohup, whose children inherit that the signal is ignored."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 def test_an_interrupted_sweep_says_of_each_job_how_far_it_came(cli):
     command = cli.command("-m", "seed=0,1,2", "train.steps=2000", "train.checkpoint_every=20")
-    process = subprocess.Popen(command, cwd=cli.folder, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, cwd=cli.folder, stderr=subprocess.PIPE, text=True, preexec_fn=heeds_hangup)
     deadline = time.time() + 60
     while not list(cli.folder.glob("runs/*/state.pt")) and time.time() < deadline:
         time.sleep(0.05)
