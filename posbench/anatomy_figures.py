@@ -9,12 +9,12 @@ from pathlib import Path
 from posbench import anatomy_panels as draws
 from posbench.anatomy import Anatomy
 from posbench.anatomy_text import PROPERTIES, asked, notes, table, title
-from posbench.figures import GREY, _save
+from posbench.figures import GREY, save
 
 
 def draw(anatomy: Anatomy, stem: Path | str) -> list[Path]:
     """Write STEM.png and STEM.svg; equal input gives equal bytes."""
-    return _save(page(anatomy), Path(stem))
+    return save(page(anatomy), Path(stem))
 
 
 def page(anatomy: Anatomy):

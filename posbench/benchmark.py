@@ -23,7 +23,7 @@ from posbench.compat_table import choices
 from posbench.config import ModelConfig, TrainConfig
 from posbench.errors import ConfigError
 from posbench.gpt import GPT, make_shape
-from posbench.interfaces import Extension, ScaleAttention
+from posbench.interfaces import overrides
 from posbench.make import make
 from posbench.memory import tensor_mib
 from posbench.plan import Plan, TrainingPlans, make_plan
@@ -78,7 +78,7 @@ def training(configs: list[Path], train_len: int, repeats: int, only: list[str])
         cases[name] = _step(GPT(MODEL, make(node, shape), VOCAB))
     for name, node in choices(configs, "scale_attention").items():
         scale = make(node, shape)
-        if scale.trained or type(scale).distance is not ScaleAttention.distance:
+        if scale.trained or overrides(scale, "distance"):
             rope = make(choices(configs, "encoding")[BASE], shape)
             cases[f"{BASE}, {name} trained in"] = _step(GPT(MODEL, rope, VOCAB, scale))
     llama = transformers_llama()
@@ -158,7 +158,7 @@ def _models(configs: list[Path], train_len: int) -> dict[str, tuple]:
     rope, learned = models[BASE][0], models["learned"][0]
     for name, node in nodes["extension"].items():
         extension = make(node)
-        if name != "none" and type(extension).crop is Extension.crop:  # one that feeds fewer tokens is no longer input
+        if name != "none" and not overrides(extension, "crop"):  # one that feeds fewer tokens is no longer input
             base = BASE if not extension.needs & ~rope.encoding.traits else "learned"
             models[f"{base} + {name}"] = (rope if base == BASE else learned, extension, unscaled)
     for name, node in nodes["scale_attention"].items():

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from posbench.benchmark import BASE, Figure
-from posbench.files import atomic_path
+from posbench.figures import GREY, OKABE_ITO, save
 
-BLUE, GREY = "#0072B2", "#5a5a5a"
+BLUE = OKABE_ITO[0]
 
 
 def markdown(figures: list[Figure], machine: str) -> str:
@@ -32,7 +32,6 @@ def markdown(figures: list[Figure], machine: str) -> str:
 
 def draw(figures: list[Figure], stem: Path) -> list[Path]:
     """Bars of training speed beside a map of evaluation time, as png and svg."""
-    import matplotlib
     from matplotlib.colors import LogNorm
     from matplotlib.figure import Figure as Canvas
 
@@ -63,10 +62,7 @@ def draw(figures: list[Figure], stem: Path) -> list[Path]:
         for side in axes.spines.values():
             side.set_visible(False)
     bars.set_ylim(len(train) - 0.5, -0.5)
-    for suffix, extra in ((".png", {"dpi": 150}), (".svg", {"metadata": {"Date": None}})):
-        with atomic_path(stem.with_suffix(suffix)) as path, matplotlib.rc_context({"svg.hashsalt": "posbench"}):
-            canvas.savefig(path, facecolor="white", **extra)
-    return [stem.with_suffix(".png"), stem.with_suffix(".svg")]
+    return save(canvas, stem)
 
 
 def _memory(axes, figures: list[Figure]) -> None:

@@ -62,9 +62,8 @@ class _Block:
         encoding: Encoding = layer.encoding
         self.decay_D = encoding.decay()
         self.own_weights = overrides(encoding, "weights")
+        self.factor = layer.factor if self.own_weights else None
         self.biased = overrides(encoding, "bias") or overrides(encoding, "profile")
-        self.scale = v_BGTD.shape[-1] ** -0.5
-        self.factor = None if layer.factor is None else layer.factor.to(self.device).unsqueeze(-1)
         self.rules = [
             diagonal(lambda u, i=i, rule=rule: torch.stack(rule.distance(u))[i].float().to(self.device), step, q_BHTD.shape[2])
             for rule in layer.distance_rules
@@ -77,11 +76,10 @@ class _Block:
             self.v_BGTW = F.pad(v_BGTD, (0, self.bands[0].k_BGTD.shape[-1] - v_BGTD.shape[-1]))
 
     def _band(self, band: BandPlan, q_BHTD: Tensor, k_BGTD: Tensor, step: int) -> _Band:
-        encoding, index = self.layer.encoding, self.layer.index
-        if band.q_table is not None:
-            q_BHTD, k_BGTD = encoding.rotate(q_BHTD, k_BGTD, band.q_table, band.k_table)
+        encoding = self.layer.encoding
+        q_BHTD, k_BGTD = self.layer.turned(band, q_BHTD, k_BGTD)
         if not self.own_weights:
-            q_BHTD = q_BHTD * (self.scale if self.factor is None else self.scale * self.factor)
+            q_BHTD = self.layer.scaled(q_BHTD, self.v_BGTD.shape[-1])
         positions = band.q_pos_T.to(self.device), band.k_pos_T.to(self.device)
         columns = encoding.columns(*positions, row_constant=len(self.layer.bands) > 1)
         if columns is not None and not self.rules:
@@ -91,12 +89,7 @@ class _Block:
             columns = None
         toeplitz = None
         if overrides(encoding, "profile") and band.line is not None:
-            slope, offset = band.line
-
-            def bias(delta_U: Tensor) -> Tensor:
-                return encoding.profile((slope * delta_U + offset).clamp(min=0).float().to(self.device), index)
-
-            toeplitz = diagonal(bias, step, q_BHTD.shape[2])
+            toeplitz = diagonal(lambda delta_U: self.layer.profile(band, delta_U, self.device), step, q_BHTD.shape[2])
             if self.layer.causal and not self.own_weights:
                 toeplitz = toeplitz.masked_fill(diagonal(lambda u: -u, step, q_BHTD.shape[2], clamp=False).to(self.device) > 0, -torch.inf)
         return _Band(band, q_BHTD, k_BGTD, columns, toeplitz)
@@ -180,10 +173,10 @@ class _Block:
 
     def _whole_rows(self, band: _Band, start: int, stop: int, keys: slice) -> Tensor:
         q_BHSD, k_BGKD = self._slices(band, start, stop, keys)
-        factor = 1.0 if self.factor is None else self.factor[..., start:stop, :]
+        factor = 1.0 if self.factor is None else self.factor[..., start:stop].to(self.device).unsqueeze(-1)
         bias_HSK = self._bias(band, start, stop, keys) if self.biased else None
         seen_SK = self._seen(band, start, stop, keys)
-        scores = self._grouped(q_BHSD, k_BGKD) * self.scale
+        scores = self._grouped(q_BHSD, k_BGKD) * self.v_BGTD.shape[-1] ** -0.5
         return self.layer.encoding.weights(q_BHSD, scores, bias_HSK, seen_SK, factor, self.layer.index)
 
 

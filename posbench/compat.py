@@ -52,16 +52,15 @@ def check_extension(encoding: Encoding, extension: Extension, lengths: list[int]
     """Why the extension provably changes nothing, else None. Raises ConfigError where it is not defined."""
     name, extended = name_of(extension), [layer.encoding for layer in encoding.layers() if layer.extended]
     fed = fed_length(extension, encoding.shape.train_len, max(lengths))
-    masking = masks(encoding, extension, fed)
     for one in dict.fromkeys(extended):
         missing = extension.needs & ~one.traits
         # Where no coordinate is read, a mask is still a mask, and anything else changes nothing.
-        if missing and (Trait.COORDINATE in one.traits or (Trait.CONTENT in one.traits and not masking)):
+        if missing and (Trait.COORDINATE in one.traits or (Trait.CONTENT in one.traits and not masks(encoding, extension, fed))):
             raise ConfigError(
                 f"encoding={name_of(one)} {REASONS[next(iter(missing))]}, which extension={name} needs: {_alternatives(encoding)}."
             )
-        split = len(extension.bands(_span(encoding, extension, fed))) > 1
-        if split and overrides(one, "weights") and (masking or Trait.COORDINATE in one.traits):
+        split = overrides(one, "weights") and len(extension.bands(_span(encoding, extension, fed))) > 1
+        if split and (Trait.COORDINATE in one.traits or masks(encoding, extension, fed)):
             raise ConfigError(
                 f"encoding={name_of(one)} weighs a whole row of keys at once, and extension={name} sees it in several bands: "
                 f"{_alternatives(encoding)}."
@@ -71,7 +70,8 @@ def check_extension(encoding: Encoding, extension: Extension, lengths: list[int]
         return None
     if not extended:
         return f"no layer of encoding={name_of(encoding)} lets an extension act, so extension={name} changes nothing"
-    if not any(changes(encoding, extension, length) for length in {max(lengths), min(max(lengths), encoding.shape.train_len)}):
+    judged = dict.fromkeys((max(lengths), min(max(lengths), encoding.shape.train_len)))  # the longest first: most differ there
+    if not any(changes(encoding, extension, length) for length in judged):
         if not any(Trait.COORDINATE in one.traits for one in extended):
             return f"encoding={name_of(encoding)} has no positions, so extension={name} changes nothing"
         return f"extension={name} sees every pair as encoding={name_of(encoding)} does without it, up to length {max(lengths)}"
@@ -85,15 +85,7 @@ def check_scale(encoding: Encoding, extension: Extension, scale: ScaleAttention,
         return None
     if scale.trained:
         raise ConfigError(f"scale_attention={name} has parameters to learn, so it must be trained in with train.scale_attention={name}.")
-    scaled = [layer.encoding for layer in encoding.layers() if layer.scaled]
-    for one in scaled:
-        if overrides(one, "weights") and _by_distance(scale):
-            raise ConfigError(
-                f"encoding={name_of(one)} weighs whole rows, which scale_attention={name} cannot scale by distance: take none."
-            )
-        if not one.scalable:
-            raise ConfigError(f"encoding={name_of(one)} has no softmax whose logits scale_attention={name} could scale: take none.")
-    if not scaled:
+    if not _scaled(encoding, scale, f"scale_attention={name}"):
         return f"no layer of encoding={name_of(encoding)} lets a scale act, so scale_attention={name} changes nothing"
     longer = [length for length in lengths if length > train_len]
     if longer:
@@ -110,11 +102,7 @@ def check_trained_scale(encoding: Encoding, scale: ScaleAttention) -> None:
     name = name_of(scale)
     if name == "none":
         return
-    for layer in encoding.layers():
-        if layer.scaled and overrides(layer.encoding, "weights") and _by_distance(scale):
-            raise ConfigError(f"encoding={name_of(layer.encoding)} weighs whole rows, which train.scale_attention={name} cannot scale.")
-        if layer.scaled and not layer.encoding.scalable:
-            raise ConfigError(f"encoding={name_of(layer.encoding)} has no softmax whose logits train.scale_attention={name} could scale.")
+    _scaled(encoding, scale, f"train.scale_attention={name}")
     plan = make_plan(encoding, length=encoding.shape.train_len, trained_scale=scale)
     if not scale.trained and all(layer.factor is None and not layer.distance_rules for layer in plan.layers):
         raise ConfigError(
@@ -134,8 +122,15 @@ def fed_length(extension: Extension, train_len: int, length: int) -> int:
     return length if crop is None else min(crop, length)
 
 
-def _by_distance(scale: ScaleAttention) -> bool:
-    return type(scale).distance is not ScaleAttention.distance
+def _scaled(encoding: Encoding, scale: ScaleAttention, choice: str) -> list[Encoding]:
+    """The encodings of the layers that let a scale act. Raises ConfigError, naming the user's choice, where one cannot bear it."""
+    scaled = [layer.encoding for layer in encoding.layers() if layer.scaled]
+    for one in scaled:
+        if overrides(one, "weights") and overrides(scale, "distance"):
+            raise ConfigError(f"encoding={name_of(one)} weighs whole rows, which {choice} cannot scale by distance: take none.")
+        if not one.scalable:
+            raise ConfigError(f"encoding={name_of(one)} has no softmax whose logits {choice} could scale: take none.")
+    return scaled
 
 
 def _span(encoding: Encoding, extension: Extension, length: int) -> Span:

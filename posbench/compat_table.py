@@ -42,11 +42,12 @@ def judge_all(configs: list[Path], train_len: int, lengths: list[int]) -> Iterat
     """Every pair, each method as its yaml has it, evaluated at `lengths` after training on `train_len` tokens."""
     shape = make_shape(ModelConfig(), train_len)
     plain = NoExtension(), NoScale(shape)
+    extensions = {other: make(node) for other, node in choices(configs, "extension").items()}
+    scales = {other: make(node, shape) for other, node in choices(configs, "scale_attention").items() if other != "none"}
     for name, node in choices(configs, "encoding").items():
         encoding = make(node, shape)
-        for other, other_node in choices(configs, "extension").items():
-            yield Pair(name, "extension", other, *_fate(check, encoding, make(other_node), plain[1], lengths))
-        scales = {other: make(node, shape) for other, node in choices(configs, "scale_attention").items() if other != "none"}
+        for other, extension in extensions.items():
+            yield Pair(name, "extension", other, *_fate(check, encoding, extension, plain[1], lengths))
         # A table of train_len rows reaches no further by itself; what a scale does to it is another question.
         reached = lengths if encoding.limit is None and encoding.rows() is None else [train_len]
         for other, scale in scales.items():

@@ -27,11 +27,12 @@ def draw(points_csv: Path | str, out_dir: Path | str, title: str) -> list[Path]:
     """
     paths = []
     for number, curve in enumerate(sections(read_points(points_csv)), start=1):
-        paths += _save(_figure(curve, title), Path(out_dir) / (f"curve-{number}" if number > 1 else "curve"))
+        paths += save(_figure(curve, title), Path(out_dir) / (f"curve-{number}" if number > 1 else "curve"))
     return paths
 
 
-def _save(figure, stem: Path) -> list[Path]:
+def save(figure, stem: Path) -> list[Path]:
+    """Write a figure as png and svg; equal figures give equal bytes."""
     import matplotlib
 
     for suffix, extra in ((".png", {"dpi": 160, "metadata": {"Software": None}}), (".svg", {"metadata": {"Date": None}})):

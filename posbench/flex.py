@@ -45,10 +45,9 @@ def flex(layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, gates
 def _band(
     layer: LayerPlan, band: BandPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, gates_BHT: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    encoding, device, width = layer.encoding, q_BHTD.device, v_BGTD.shape[-1]
-    if band.q_table is not None:
-        q_BHTD, k_BGTD = encoding.rotate(q_BHTD, k_BGTD, band.q_table, band.k_table)
-    q_BHTD = q_BHTD * (width**-0.5 if layer.factor is None else width**-0.5 * layer.factor.to(device).unsqueeze(-1))
+    encoding, device = layer.encoding, q_BHTD.device
+    q_BHTD, k_BGTD = layer.turned(band, q_BHTD, k_BGTD)
+    q_BHTD = layer.scaled(q_BHTD, v_BGTD.shape[-1])
     positions = band.q_pos_T.to(device), band.k_pos_T.to(device)
     mods = [*_rules(layer, device), *_columns(encoding.columns(*positions, row_constant=True)), *_profile(layer, band, device)]
     if gates_BHT is not None:
@@ -89,9 +88,7 @@ def _columns(columns: tuple[Tensor, Tensor] | None) -> list[Callable]:
 def _profile(layer: LayerPlan, band: BandPlan, device: torch.device) -> list[Callable]:
     if not overrides(layer.encoding, "profile"):
         return []
-    slope, offset = band.line
-    delta_T = torch.arange(len(layer.n_T), dtype=torch.float64)
-    table_HT = layer.encoding.profile((slope * delta_T + offset).clamp(min=0).float().to(device), layer.index)
+    table_HT = layer.profile(band, torch.arange(len(layer.n_T), dtype=torch.float64), device)
     return [lambda s, b, h, i, j: s + table_HT[h, (i - j).clamp(min=0)]]
 
 

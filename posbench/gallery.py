@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from pathlib import Path
 
-from posbench.figures import GREY, _save
+from posbench.figures import GREY, save
 from posbench.gallery_tiles import FLOOR, LENGTH, SHAPE, TURNS, Tile, encoding_tiles, extension_tiles
 
 COLUMNS, TILE, GAP, LINE = 6, 1.42, 0.28, 2.12  # tiles in a line, and inches
@@ -25,7 +25,7 @@ EXTENSIONS = (
 
 def draw(stem: Path | str) -> list[Path]:
     """Write STEM.png and STEM.svg; equal methods give equal bytes."""
-    return _save(sheet(encoding_tiles(), extension_tiles()), Path(stem))
+    return save(sheet(encoding_tiles(), extension_tiles()), Path(stem))
 
 
 def sheet(encodings: list[Tile], extensions: list[Tile]):

@@ -5,6 +5,7 @@ Letters: D pictured channels, H heads, K keys, T tokens.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from posbench.anatomy import Anatomy, dissect
 from posbench.build import seeded
 from posbench.cli import CONFIGS
 from posbench.compat import check
+from posbench.compat_table import choices
 from posbench.errors import ConfigError
 from posbench.figures import GREY, OKABE_ITO
 from posbench.geometry import Shape, Trait
@@ -39,12 +41,10 @@ class Tile:
     draw: Callable
 
 
+@functools.cache
 def nodes(group: str) -> dict[str, dict]:
-    """Every yaml of a config group."""
-    from omegaconf import OmegaConf
-
-    paths = sorted(path for path in (CONFIGS / group).glob("*.yaml") if not path.stem.startswith("_"))
-    return {path.stem: OmegaConf.to_container(OmegaConf.load(path)) for path in paths}
+    """Every yaml of a config group, read once: each method is tried with each."""
+    return choices([CONFIGS], group)
 
 
 def _made(encoding: dict, extension: dict) -> Anatomy | None:

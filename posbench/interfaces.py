@@ -31,6 +31,11 @@ class Layer:
     scaled: bool = True
     index: int = 0
 
+    @property
+    def kind(self) -> tuple:
+        """Layers of one kind treat position alike."""
+        return id(self.encoding), self.window, self.extended, self.scaled
+
 
 class Encoding(nn.Module):
     """Where position enters the model: added to embeddings, rotating q and k, or biasing scores.
@@ -118,11 +123,6 @@ class Encoding(nn.Module):
         raise NotImplementedError
 
 
-def overrides(encoding: Encoding, hook: str) -> bool:
-    """Whether an encoding has a hook of its own."""
-    return getattr(type(encoding), hook) is not getattr(Encoding, hook)
-
-
 class Extension:
     """A pure answer to "trained at train_len, asked for length": no parameters, no state, no memory of the last call."""
 
@@ -193,6 +193,12 @@ class ScaleAttention(nn.Module):
     def distance(self, delta_K: Tensor) -> tuple[Tensor, Tensor] | None:
         """Factor and addend [K] of the content score at each index distance (float64), for rules that no factor per query can say."""
         return None
+
+
+def overrides(method: Encoding | Extension | ScaleAttention, hook: str) -> bool:
+    """Whether a method has a hook of its own."""
+    base = next(kind for kind in (Encoding, Extension, ScaleAttention) if isinstance(method, kind))
+    return getattr(type(method), hook) is not getattr(base, hook)
 
 
 def window_size(window: int | None, default: int) -> int:

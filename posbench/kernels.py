@@ -61,13 +61,12 @@ def fused(layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, gate
     """The whole causal triangle in one kernel call."""
     band, encoding = layer.bands[0], layer.encoding
     width, kept, device = v_BGTD.shape[-1], v_BGTD.dtype, v_BGTD.device
-    if band.q_table is not None:
-        q_BHTD, k_BGTD = encoding.rotate(q_BHTD, k_BGTD, band.q_table, band.k_table)
+    q_BHTD, k_BGTD = layer.turned(band, q_BHTD, k_BGTD)
     q_pos_T, k_pos_T = band.q_pos_T.to(device), band.k_pos_T.to(device)
     decay_D = encoding.decay()
     if decay_D is not None:
         q_BHTD, k_BGTD = damp(q_BHTD, k_BGTD, decay_D, q_pos_T, k_pos_T, q_pos_T[len(q_pos_T) // 2])
-    q_BHTD = q_BHTD * (width**-0.5 if layer.factor is None else width**-0.5 * layer.factor.to(device).unsqueeze(-1))
+    q_BHTD = layer.scaled(q_BHTD, width)
     # On a CPU the bf16 kernel gains nothing forward and its backward takes three times as long at 64 tokens. Gates need float32
     # everywhere: their gradient is a sum over all later tokens.
     dtype = torch.float32 if device.type == "cpu" or gates_BHT is not None else kept

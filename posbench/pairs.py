@@ -37,23 +37,20 @@ def kinds(encoding: Encoding, extension: Extension, plan: Plan) -> list[Kind]:
     """The distinct layers of a plan; the first extended one comes first."""
     found: dict[tuple, Kind] = {}
     for number, (layer, planned) in enumerate(zip(encoding.layers(), plan.layers, strict=True)):
-        key = (id(layer.encoding), layer.window, layer.extended, layer.scaled)
-        if key in found:
-            found[key].numbers.append(number)
+        if layer.kind in found:
+            found[layer.kind].numbers.append(number)
             continue
         before = layer.encoding.spectrum()
         acting = extension if layer.extended else NoExtension()
         after = acting.spectrum(before, planned.span) if before is not None else None
-        found[key] = Kind(layer, planned, [number], before, after)
+        found[layer.kind] = Kind(layer, planned, [number], before, after)
     return sorted(found.values(), key=lambda kind: not kind.layer.extended)
 
 
 @torch.no_grad()
 def added(plan: Plan) -> Tensor | None:
     """What is added to the embedding of each token: [T, C], or None."""
-    added_TC = plan.embed()
-    # A wrapper of an encoding that adds nothing may add one zero to all.
-    return added_TC if added_TC is not None and len(added_TC) == plan.length else None
+    return plan.embed()
 
 
 def each_band(kind: Kind, query: int, keys_K: Tensor, value: Callable[[BandPlan, Tensor], Tensor]) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from posbench.extensions.none import NoExtension
 from posbench.geometry import Band, Span, Spectrum
-from posbench.interfaces import Encoding, Extension, Layer, ScaleAttention
+from posbench.interfaces import Encoding, Extension, Layer, ScaleAttention, overrides
 
 
 @dataclass(frozen=True)
@@ -64,10 +64,24 @@ class LayerPlan:
             total = torch.full((len(self.n_T),), self.temperature) if total is None else total * self.temperature
         return total
 
+    def turned(self, band: BandPlan, q_BHTD: Tensor, k_BGTD: Tensor) -> tuple[Tensor, Tensor]:
+        """q and k as the encoding turns them for a band."""
+        return (q_BHTD, k_BGTD) if band.q_table is None else self.encoding.rotate(q_BHTD, k_BGTD, band.q_table, band.k_table)
+
+    def scaled(self, q_BHTD: Tensor, width: int) -> Tensor:
+        """q times 1 / sqrt(width) and every factor on the content scores."""
+        factor = self.factor
+        return q_BHTD * (width**-0.5 if factor is None else width**-0.5 * factor.to(q_BHTD.device).unsqueeze(-1))
+
+    def profile(self, band: BandPlan, delta_U: Tensor, device: torch.device) -> Tensor:
+        """The encoding's bias by distance at index distances, for a band whose coordinates lie on a `line`: [H, U]."""
+        slope, offset = band.line
+        return self.encoding.profile((slope * delta_U + offset).clamp(min=0).float().to(device), self.index)
+
     @property
     def distance_rules(self) -> list[ScaleAttention]:
         """The scales that act by distance."""
-        return [scale for scale, _ in self.scales if type(scale).distance is not ScaleAttention.distance]
+        return [scale for scale, _ in self.scales if overrides(scale, "distance")]
 
 
 @dataclass(frozen=True)
@@ -100,11 +114,10 @@ def make_plan(
     made: dict[tuple, LayerPlan] = {}
     layers = []
     for number, layer in enumerate(encoding.layers()):
-        key = (id(layer.encoding), layer.window, layer.extended, layer.scaled)
-        if key not in made:
+        if layer.kind not in made:
             scales = [one for one in (trained_scale, scale) if one is not None and layer.scaled]
-            made[key] = _plan_layer(layer, extension if layer.extended else NoExtension(), scales, span, index_T, device)
-        layers.append(replace(made[key], index=layer.index, number=number))
+            made[layer.kind] = _plan_layer(layer, extension if layer.extended else NoExtension(), scales, span, index_T, device)
+        layers.append(replace(made[layer.kind], index=layer.index, number=number))
     q_pos_T = extension.bands(span)[0].q(index_T)
     spectrum = _spectrum(encoding, extension, span)
 

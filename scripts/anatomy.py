@@ -25,20 +25,18 @@ def anatomy(request: Request) -> int:
 
 def _one(cfg: dict) -> None:
     from posbench.anatomy import dissect
-    from posbench.compat import check, check_trained_scale
+    from posbench.compat import check
     from posbench.make import make
-    from posbench.scale_attention.none import NoScale
 
     encoding, trained = _parts(cfg)
     extension, scale = make(cfg["extension"]), make(cfg["scale_attention"], encoding.shape)
     length = 16 * encoding.shape.train_len if cfg["length"] is None else cfg["length"]
     if isinstance(length, bool) or not isinstance(length, int) or length < 2:
         raise ConfigError(f"length={length} must be a whole number of at least 2 tokens.")
-    check_trained_scale(encoding, trained)
     verdict = check(encoding, extension, scale, [length], cfg["allow_untested"])
     if verdict.noop:
         print(f"no-op: {verdict.noop}", file=sys.stderr)
-    found = dissect(encoding, extension, scale, length, None if isinstance(trained, NoScale) else trained)
+    found = dissect(encoding, extension, scale, length, trained)
     found.numbers.update({group: _name(group, cfg[group]) for group in ("extension", "scale_attention")})
     if cfg["run"] is None:
         found.numbers["encoding"] = _name("encoding", cfg["encoding"])
@@ -57,18 +55,17 @@ def _name(group: str, chosen: dict) -> str:
 
 
 def _parts(cfg: dict):
-    """The encoding, and the scale trained in: fresh ones, or those of run=DIR."""
+    """The encoding, and the scale trained in or None: fresh ones, or those of run=DIR."""
     from posbench import hf_import
-    from posbench.build import load_model, make_encoding, seeded
-    from posbench.config import resolve, typed
-    from posbench.make import make, trusted_config
+    from posbench.build import load_model, make_encoding, make_trained_scale
+    from posbench.config import resolve
+    from posbench.make import trusted_config
     from posbench.runs import Run
 
     if cfg["run"] is None:
         cfg = resolve(hf_import.adopt(cfg))
         encoding = make_encoding(cfg)
-        with seeded(cfg["seed"]):
-            return encoding, make(typed("train", cfg["train"]).scale_attention, encoding.shape)
+        return encoding, make_trained_scale(cfg, encoding)
     from safetensors import safe_open
 
     run = Run(cfg["run"])
@@ -78,9 +75,7 @@ def _parts(cfg: dict):
     with safe_open(run.weights, "pt") as weights:
         vocab_size = weights.get_slice("embed_tokens.weight").get_shape()[0]
     model = load_model(run, trained, vocab_size, "cpu")
-    return model.encoding, make(
-        typed("train", trained["train"]).scale_attention, model.encoding.shape
-    ) if model.scale is None else model.scale
+    return model.encoding, model.scale
 
 
 def _write(found, cfg: dict) -> None:

@@ -8,26 +8,19 @@ from __future__ import annotations
 
 import itertools
 import os
-import sys
 from dataclasses import asdict
 from pathlib import Path
 
 import posbench  # noqa: F401  (before torch)
 from posbench.cli import CONFIGS
-from posbench.errors import ConfigError
+from posbench.options import options, run
 
 DEFAULTS = {"train_len": "64", "lengths": "64,128,256,512,1024,2048,4096,8192", "repeats": "5", "only": "", "out": "results/benchmark"}
 
 
 def main(arguments: list[str]) -> None:
     """Measure, and write as the figures come."""
-    given = dict(argument.partition("=")[::2] for argument in arguments)
-    unknown = sorted(set(given) - set(DEFAULTS))
-    if unknown:
-        raise ConfigError(
-            f"{unknown[0]} is no option of the benchmark: choose from {', '.join(f'{key}={DEFAULTS[key]}' for key in DEFAULTS)}."
-        )
-    options = {**DEFAULTS, **given}
+    chosen = options(arguments, DEFAULTS)
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler that counts memory announces every start
     import platform
 
@@ -38,12 +31,12 @@ def main(arguments: list[str]) -> None:
     from posbench.files import write_atomic, write_json
     from posbench.provenance import commit
 
-    out, only = Path(options["out"]), [name for name in options["only"].split(",") if name]
+    out, only = Path(chosen["out"]), [name for name in chosen["only"].split(",") if name]
     threads = f"{torch.get_num_threads()} threads, torch {torch.__version__}"
-    machine = f"{platform.machine()}, {threads}, commit {commit()}, {options['repeats']} rounds."
+    machine = f"{platform.machine()}, {threads}, commit {commit()}, {chosen['repeats']} rounds."
     figures = []
-    train_len, repeats = int(options["train_len"]), int(options["repeats"])
-    passes = evaluation([CONFIGS], train_len, [int(length) for length in options["lengths"].split(",")], repeats, only)
+    train_len, repeats = int(chosen["train_len"]), int(chosen["repeats"])
+    passes = evaluation([CONFIGS], train_len, [int(length) for length in chosen["lengths"].split(",")], repeats, only)
     for found in itertools.chain([training([CONFIGS], train_len, 4 * repeats, only)], passes):
         for one in found:
             ratio = one.note if one.ratio is None else f"{one.ratio:6.2f} x {one.seconds * 1e3:9.1f} ms {one.mib:8.0f} MiB"
@@ -56,8 +49,4 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except (ConfigError, ValueError) as error:
-        print(f"refused: {error}", file=sys.stderr)
-        sys.exit(2)
+    run(main)

@@ -7,25 +7,22 @@ from pathlib import Path
 
 import posbench  # noqa: F401  (before torch)
 from posbench.cli import CONFIGS
-from posbench.errors import ConfigError
+from posbench.options import options, run
+
+DEFAULTS = {"reasons": "", "train_len": "64", "lengths": "", "config_dir": ""}
 
 
 def main(arguments: list[str]) -> None:
     """Print the table, or with `reasons` a line for every pair that is not simply legal."""
-    options = dict(argument.partition("=")[::2] for argument in arguments)
-    unknown = sorted(set(options) - {"reasons", "train_len", "lengths", "config_dir"})
-    if unknown:
-        raise ConfigError(
-            f"{unknown[0]} is no option: give reasons, train_len=TOKENS, lengths=TOKENS,... or config_dir=DIR of your own methods."
-        )
+    chosen = options(arguments, DEFAULTS)
     from posbench.compat_table import WORDS, judge_all, markdown
 
-    train_len = int(options.get("train_len", 64))
-    lengths = [int(length) for length in options.get("lengths", f"{train_len},{16 * train_len}").split(",")]
-    folders = [Path(CONFIGS), *([Path(options["config_dir"])] if "config_dir" in options else [])]
+    train_len = int(chosen["train_len"])
+    lengths = [int(length) for length in (chosen["lengths"] or f"{train_len},{16 * train_len}").split(",")]
+    folders = [Path(CONFIGS), *([Path(chosen["config_dir"])] if chosen["config_dir"] else [])]
     sys.path[:0] = map(str, folders[1:])
     pairs = list(judge_all(folders, train_len, lengths))
-    if "reasons" not in options:
+    if "reasons" not in arguments:
         print(markdown(pairs), end="")
         return
     for pair in pairs:
@@ -34,8 +31,4 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except (ConfigError, ValueError) as error:
-        print(f"refused: {error}", file=sys.stderr)
-        sys.exit(2)
+    run(main)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import posbench  # noqa: F401  (before torch)
+from posbench.options import options, run
 
-if __name__ == "__main__":
+
+def main(arguments: list[str]) -> None:
+    """Draw it."""
+    chosen = options(arguments, {"out": "results/gallery"})
     from posbench.gallery import draw
 
-    options = dict(argument.split("=", 1) for argument in sys.argv[1:])
-    for path in draw(Path(options.get("out", "results/gallery")) / "gallery"):
+    for path in draw(Path(chosen["out"]) / "gallery"):
         print(f"{path.suffix.lstrip('.'):4} {path}")
+
+
+if __name__ == "__main__":
+    run(main)

@@ -86,6 +86,16 @@ def scaled_sample(length: int, number: int = 60, train_len: int = TRAIN_LEN) -> 
     return found
 
 
+class Clock:
+    """A clock that the test moves."""
+
+    def __init__(self):
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
 @pytest.fixture
 def text_folder(tmp_path: Path) -> Path:
     """Three splits of a few repetitive documents, long enough for 256 bytes of context."""

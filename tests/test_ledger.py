@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from conftest import Clock
 
 from posbench import failure, ledger, live, sweep
 from posbench.cells import BUSY, Job, Outcome
@@ -122,13 +123,6 @@ def test_the_table_of_failures_names_run_what_why_and_file(tmp_path):
         f"alibi                  fixed_targets pi + none  {('Too long. ' * 9).strip()}",
     ]
     assert max(map(len, failure.table([second], 80))) <= 80
-
-
-class Clock:
-    now = 1000.0
-
-    def monotonic(self):
-        return self.now
 
 
 @pytest.fixture

@@ -1,16 +1,9 @@
 """Progress lines, with a clock that the test moves."""
 
 import pytest
+from conftest import Clock
 
 from posbench.progress import Progress
-
-
-class Clock:
-    def __init__(self):
-        self.now = 1000.0
-
-    def monotonic(self):
-        return self.now
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from posbench.errors import ConfigError
 from posbench.geometry import Band, IndexMap, Span, Spectrum, Trait, identity, start
-from posbench.interfaces import ANY, Extension
+from posbench.interfaces import ANY, Extension, overrides
 from posbench.make import make
 
 # Asks a part for the form of its bands: one token, and a training length above any window a part may name.
@@ -29,7 +29,7 @@ class Compose(Extension):
             raise ConfigError("extension.parts is empty: name at least one extension, or choose extension=none.")
         self.parts: list[Extension] = [make(node) for node in nodes]
         mapping = [part for part in self.parts if not _moves_only(part)]
-        cropping = [part for part in self.parts if type(part).crop is not Extension.crop]
+        cropping = [part for part in self.parts if overrides(part, "crop")]
         for found, what in ((mapping, "says which keys a query sees"), (cropping, "crops the text")):
             if len(found) > 1:
                 names = " and ".join(type(part).__name__ for part in found)
