@@ -19,9 +19,11 @@ sys.path.append(str(Path(__file__).parent / "plugins"))  # before Hydra looks fo
 import hydra
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from posbench.errors import ConfigError, RunError
 
@@ -51,8 +53,10 @@ class Call:
     def execute(self, composed: list[tuple[DictConfig, list[str]]], sweep: bool) -> None:
         """Run the command once for all jobs of (configuration, overrides typed); mistakes end as one sentence."""
         self.entered = True
-        experiment = OmegaConf.to_container(composed[0][0].experiment)
         try:
+            for gone in (override for _, overrides in composed for override in overrides if override.startswith("~")):
+                raise ConfigError(f"{gone} takes out what is needed: give it another value instead.")
+            experiment = OmegaConf.to_container(composed[0][0].experiment)
             cfgs = [cfg for job, overrides in composed for cfg in expand(job, overrides)]
             self.code = self.command(Request(cfgs, experiment, sweep or "grid" in experiment))
         except ConfigError as error:
@@ -137,13 +141,29 @@ def run_script(command: Command, config_name: str = "run") -> None:
             # Another launcher (joblib, submitit) runs this in a process of its own and sees only exceptions.
             raise RuntimeError(f"posbench ended with exit code {call.code}: see the lines above")
 
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # what Hydra refuses is then raised here instead of being told in many lines
     try:
         application()
-    except SystemExit as ended:
-        if ended.code and not call.entered:
-            sys.exit(2)  # Hydra could not compose what was typed, and has said why
-        raise
+    except (HydraException, OmegaConfBaseException, YAMLError) as error:
+        if call.entered:
+            raise
+        print(f"refused: {_sentence(error)}", file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:
+        if call.entered:
+            raise
+        print(f"failed: {error.filename} cannot be made ({error.strerror}): choose another results_dir.", file=sys.stderr)
+        sys.exit(1)
     sys.exit(call.code)
+
+
+def _sentence(error: Exception) -> str:
+    """What Hydra says in several lines as one: what it refuses, and what there is instead."""
+    said = str(error).split("\nConfig search path")[0].split("\nSee http")[0]
+    if said.startswith("Could not override"):
+        return f"{said.splitlines()[0].rstrip('.')}: there is no such key; --cfg job prints all of them."
+    head, _, options = said.partition("\t")
+    return f"{'; '.join(filter(None, map(str.strip, head.splitlines())))} {', '.join(options.split())}".strip().rstrip(".") + "."
 
 
 def _importable_config_dir() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
+import glob
 import hashlib
 import json
 import os
@@ -18,7 +20,10 @@ FULL = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}
 
 @contextlib.contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Turn a full disk into a RunError that names `path`; libraries that hide the errno are read by their message."""
+    """Turn a full disk, and whatever else keeps `path` from being written, into a RunError that names it.
+
+    Libraries that hide the errno are read by their message. Other files' errors pass as they are.
+    """
     try:
         yield
     except Exception as error:
@@ -27,29 +32,77 @@ def disk_errors(path: Path) -> Iterator[None]:
             raise RunError(
                 f"No space left to write {path}: free some disk and run the same command again; nothing was half-written."
             ) from error
+        if isinstance(error, OSError) and error.errno is not None and _concerns(error, path):
+            reason = os.strerror(errno.ENOTDIR if error.errno == errno.EEXIST else error.errno)
+            raise RunError(f"{path} cannot be written ({reason}{_culprit(error, path)}): mend that, or choose another folder.") from error
         raise
+
+
+def _concerns(error: OSError, path: Path) -> bool:
+    """Whether an error is about `path`, its neighbours or the folders above it; a failing fsync names no file."""
+    if error.filename is None:
+        return error.errno == errno.EIO
+    named = Path(os.fsdecode(error.filename))
+    return path.is_relative_to(named) or named.is_relative_to(path.parent)
+
+
+def _culprit(error: OSError, path: Path) -> str:
+    """Which of the folders above `path` it is, where it is one."""
+    named = os.fsdecode(error.filename) if error.filename is not None else ""
+    return f": {named}" if named and Path(named) != path and path.is_relative_to(named) else ""
 
 
 @contextlib.contextmanager
 def atomic_path(path: Path | str) -> Iterator[Path]:
     """Yield a temporary path beside `path`; on success it replaces `path`, on failure it vanishes.
 
-    Raises RunError when the disk is full.
+    Both the content and the new name are on the disk when this returns. What a killed process left of the same file goes away first.
+    Raises RunError when the disk is full or `path` cannot be written.
     """
     path = Path(path)
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=path.suffix, dir=path.parent)
-        os.close(handle)
-        temporary = Path(name)
+        _remove_abandoned(path)
+        handle, temporary = _temporary(path)
         try:
             yield temporary
             with open(temporary, "rb+") as written:
                 os.fsync(written.fileno())
             os.chmod(temporary, 0o666 & ~_umask())
             os.replace(temporary, path)
+            sync_folder(path.parent)
         finally:
             temporary.unlink(missing_ok=True)
+            os.close(handle)
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring the names in `folder` to the disk: a rename alone may be lost with the power. Some file systems know no such thing."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _temporary(path: Path) -> tuple[int, Path]:
+    """A new file beside `path` and the handle that locks it for as long as its owner lives."""
+    while True:
+        handle, name = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=path.suffix, dir=path.parent)
+        with contextlib.suppress(OSError):  # file systems without locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        if os.fstat(handle).st_nlink:  # else another process took it for abandoned before it was locked
+            return handle, Path(name)
+        os.close(handle)
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Delete temporary files of `path` whose owners are gone; one that is being written is locked and stays."""
+    for left in path.parent.glob(f".{glob.escape(path.stem)}-????????{glob.escape(path.suffix)}"):
+        with contextlib.suppress(OSError), open(left, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            left.unlink()
 
 
 def _umask() -> int:
@@ -84,9 +137,11 @@ def _finite(value: object) -> object:
 
 
 def read_json(path: Path | str) -> dict:
-    """Read a JSON file. Raises RunError when it is damaged."""
+    """Read a JSON file. Raises RunError when it is damaged or cannot be read."""
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RunError(f"{path} cannot be read ({error.strerror}): restore it, or delete it and run the same command again.") from error
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise RunError(f"{path} is damaged ({error}): delete it and run the same command again.") from error
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from posbench.errors import ConfigError, RunError
-from posbench.files import read_json, sha256_json, write_atomic, write_json
+from posbench.files import disk_errors, read_json, sha256_json, write_atomic, write_json
 
 # What never changes a result: how often something is written down.
 NOT_TRAIN = {"log_every", "validate_every", "validate_windows", "checkpoint_every"}
@@ -137,16 +137,18 @@ class Run:
     def lock(self, wait: bool = False) -> Iterator[None]:
         """Hold the run's directory, making it if need be.
 
-        Raises Busy when another process holds it, unless `wait`: then one line on stderr says so and the call waits.
+        Raises Busy when another process holds it, unless `wait`: then one line on stderr says so and the call waits. A process that dies
+        holds nothing any more: the system releases its lock. Raises RunError when the directory cannot be made.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
-        try:
-            self._lock.acquire(timeout=0)
-        except Timeout:
-            if not wait:
-                raise Busy(f"Another process is working on {self.path}: wait for it, or leave this run out.") from None
-            print(f"another process is working on {self.path}; waiting", file=sys.stderr, flush=True)
-            self._lock.acquire()
+        with disk_errors(self.path / ".lock"):
+            self.path.mkdir(parents=True, exist_ok=True)
+            try:
+                self._lock.acquire(timeout=0)
+            except Timeout:
+                if not wait:
+                    raise Busy(f"Another process is working on {self.path}: wait for it, or leave this run out.") from None
+                print(f"another process is working on {self.path}; waiting", file=sys.stderr, flush=True)
+                self._lock.acquire()
         try:
             yield
         finally:

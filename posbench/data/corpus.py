@@ -20,7 +20,7 @@ from posbench.data.sources import SPLITS, Source, make_source
 from posbench.data.tokenfile import TokenFile, file_record, open_split, verify_files, write_split
 from posbench.data.tokenizers import BPE_TRAIN_BYTES, Tokenizer, load_tokenizer, pretrained_file, tokenizer_name, train_bpe
 from posbench.errors import ConfigError, RunError
-from posbench.files import disk_errors, read_json, write_json
+from posbench.files import disk_errors, read_json, sync_folder, write_json
 
 BATCH_BYTES = 8 * 2**20  # text handed to the tokenizer at once: enough for its threads, little memory
 
@@ -97,13 +97,18 @@ def _build(cfg_data: dict, folder: Path) -> None:
             splits[split] = write_split(temporary, split, documents, token_dtype, tokenizer.bytes_dtype)
             if not splits[split]["documents"]:
                 raise ConfigError(f"data={cfg_data['name']} has no document in its {split} split.")
-        files = {path.name: file_record(path) for path in sorted(temporary.iterdir())}
+        written = sorted(temporary.iterdir())
+        for path in written:
+            with open(path, "rb") as content:
+                os.fsync(content.fileno())
+        files = {path.name: file_record(path) for path in written}
         name = tokenizer_name(cfg_data["tokenizer"], cfg_data["vocab_size"])
         manifest = {"name": cfg_data["name"], "tokenizer": name, "vocab_size": tokenizer.vocab_size, "source": cfg_data["source"],
                     "origin": source.describe(), "splits": splits, "files": files}  # fmt: skip
         write_json(temporary / "manifest.json", manifest)
         temporary.chmod(0o755)
         os.replace(temporary, folder)
+        sync_folder(folder.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Iterator
 from pathlib import Path
 
-from posbench.errors import ConfigError
+from posbench.errors import ConfigError, RunError
 from posbench.files import read_json, sha256_file, write_json
 
 SPLITS = ("train", "validation", "test")
@@ -66,8 +67,7 @@ _seen: dict[str, list] = {}  # path -> [size, mtime_ns, sha256]
 
 def file_digests(paths: list[Path], memo: Path | None) -> list[str]:
     """SHA-256 of each file; a file with an unchanged size and modification time is read once, ever if `memo` is kept."""
-    if memo and memo.exists():
-        _seen.update({**read_json(memo), **_seen})
+    _seen.update({**_remembered(memo), **_seen})
     missed = False
     for path in paths:
         stat = path.stat()
@@ -76,5 +76,15 @@ def file_digests(paths: list[Path], memo: Path | None) -> list[str]:
             _seen[str(path.resolve())] = [stat.st_size, stat.st_mtime_ns, sha256_file(path)]
             missed = True
     if missed and memo:
-        write_json(memo, _seen)
+        with contextlib.suppress(RunError):  # a folder that cannot be written costs no more than the time to read the files again
+            write_json(memo, _seen)
     return [_seen[str(path.resolve())][2] for path in paths]
+
+
+def _remembered(memo: Path | None) -> dict[str, list]:
+    """What `memo` holds; nothing when it is damaged, since the files themselves say the same."""
+    try:
+        found = read_json(memo) if memo and memo.exists() else {}
+    except RunError:
+        return {}
+    return {path: noted for path, noted in found.items() if isinstance(noted, list) and len(noted) == 3} if isinstance(found, dict) else {}
