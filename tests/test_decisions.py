@@ -1,0 +1,217 @@
+"""What decides: the crossed interval, usable length, rules, Holm. On fabricated data of known truth."""
+
+import math
+
+import numpy as np
+import pytest
+
+from posbench.crossed import Estimate, crossed, estimate, sums
+from posbench.decisions import Rule, decide, exclusive, holm
+from posbench.errors import ConfigError
+from posbench.statistics import clustered_mean, student_interval
+from posbench.usable import Usable
+
+
+def fabricated(rng, n_seeds, of_seed=0.0, of_document=0.0, of_both=0.0, noise=1.0, n_documents=30, mean=0.25):
+    """d [S, T] and the document of each target: documents of 1 to 15 targets."""
+    document_T = np.repeat(np.arange(n_documents), 1 + np.arange(n_documents) % 15)
+    d_ST = mean + rng.normal(0, noise, (n_seeds, len(document_T))) + rng.normal(0, of_seed, (n_seeds, 1))
+    d_ST += rng.normal(0, of_document, n_documents)[document_T] + rng.normal(0, of_both, (n_seeds, n_documents))[:, document_T]
+    return d_ST, document_T
+
+
+@pytest.mark.parametrize("n_seeds", [2, 5])
+def test_the_variance_is_the_sandwich_of_cameron_gelbach_and_miller(n_seeds):
+    """Pairs of observations, all of them: e e' where they share a seed, a document, or both."""
+    d_ST, document_T = fabricated(np.random.default_rng(0), n_seeds, 0.5, 0.5, 0.2, n_documents=6)
+    e_N = (d_ST - d_ST.mean()).ravel()
+    seed_N, document_N = np.repeat(np.arange(n_seeds), len(document_T)), np.tile(document_T, n_seeds)
+    both_N = seed_N * 1000 + document_N
+    parts = []
+    for cluster_N in (seed_N, document_N, both_N):
+        g = len(set(cluster_N))
+        shared_NN = cluster_N[:, None] == cluster_N
+        parts.append(g / (g - 1) * float(e_N @ shared_NN @ e_N) / len(e_N) ** 2)
+    found = crossed(d_ST, document_T)
+    assert found.value == pytest.approx(d_ST.mean(), rel=1e-12)
+    assert found.sem**2 == pytest.approx(max(parts[0] + parts[1] - parts[2], *parts), rel=1e-9)
+    assert (found.df, found.n_documents, found.n_targets) == (n_seeds - 1, 6, len(document_T))
+    assert found.by_seed == pytest.approx(d_ST.mean(1))
+
+
+# seed effect, document effect, both, noise of a target: seeds alone; both alike; mostly documents; an effect of a seed on a document.
+WORLDS = {"seeds": (0.3, 0, 0, 1.0), "both": (0.2, 0.8, 0, 1.0), "documents": (0.05, 1.0, 0, 1.0), "interaction": (0.2, 0.3, 0.8, 0.5)}
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("n_seeds", [3, 5, 8])
+def test_the_interval_covers_the_truth(world, n_seeds):
+    """95 % where seeds decide, and more where documents do: t has the few degrees of freedom of the seeds whatever the sources are."""
+    rng, draws = np.random.default_rng(n_seeds), 600
+    covered = 0
+    for _ in range(draws):
+        low, high = crossed(*fabricated(rng, n_seeds, *WORLDS[world])).interval()
+        covered += low <= 0.25 <= high
+    assert covered / draws >= 0.93  # two standard errors of 600 draws below 0.95
+    if world == "seeds":
+        assert covered / draws <= 0.985
+
+
+def test_seeds_alone_or_documents_alone_are_not_enough():
+    """What the crossed interval is for: with both effects, either one-way interval misses the truth too often."""
+    rng, missed = np.random.default_rng(1), np.zeros(3)
+    for _ in range(400):
+        d_ST, document_T = fabricated(rng, 8, 0.2, 1.2)
+        by_seed, half, _ = student_interval(d_ST.mean(1))
+        by_document, sem, _ = clustered_mean(d_ST.mean(0), document_T)
+        low, high = crossed(d_ST, document_T).interval()
+        missed += (abs(by_seed - 0.25) > half, abs(by_document - 0.25) > 2.045 * sem, not low <= 0.25 <= high)
+    assert missed[0] / 400 > 0.12 and missed[2] / 400 < 0.07
+
+
+def test_one_seed_is_the_interval_over_documents():
+    d_ST, document_T = fabricated(np.random.default_rng(2), 1, of_document=0.5)
+    found = crossed(d_ST, document_T)
+    mean, sem, g = clustered_mean(d_ST[0], document_T)
+    assert (found.value, found.sem, found.df) == pytest.approx((mean, sem, g - 1))
+    assert found.over == "documents (one seed)" and crossed(np.repeat(d_ST, 2, 0), document_T).over == "seeds x documents"
+
+
+def test_degenerate_cases():
+    same = crossed(np.full((3, 8), 0.5), np.arange(8) // 2)
+    assert same.sem == 0 and same.interval() == (0.5, 0.5) and same.p_above(0.4) == 0 and same.p_above(0.5) == 1
+    for lost in (crossed(np.ones((3, 8)), np.zeros(8)), crossed([[1.0, math.inf], [0.0, 1.0]], [0, 1])):
+        assert math.isnan(lost.interval()[0]) and lost.p_above(-1e9) == lost.p_below(1e9) == 1
+    assert crossed(np.random.default_rng(0).normal(size=(9, 4)), np.arange(4)).df == 3  # fewer documents than seeds
+    for values, clusters in ((np.ones(3), np.arange(3)), (np.ones((2, 3)), np.arange(2)), (np.ones((0, 3)), np.arange(3))):
+        with pytest.raises(ValueError, match="targets"):
+            crossed(values, clusters)
+    with pytest.raises(ValueError, match="paired"):
+        estimate([(1, sums(np.ones((2, 3)), np.arange(3))), (-1, sums(np.ones((3, 3)), np.arange(3)))])
+
+
+def test_errors_that_cancel_are_no_certainty():
+    """One-way variances 0, so their sum less the third is negative; 4/3 of the mean square of four cells is what is known of the noise."""
+    d_ST = np.array([[1.0, -1.0], [-1.0, 1.0]])
+    assert crossed(d_ST, np.arange(2)).sem == pytest.approx(math.sqrt(4 / 3 / 4))
+
+
+def test_terms_of_the_same_targets_are_the_paired_difference_and_of_others_the_ratio_estimator():
+    rng = np.random.default_rng(3)
+    a_ST, document_T = fabricated(rng, 3, 0.2, 0.5)
+    b_ST = a_ST - 0.4 + rng.normal(0, 0.1, a_ST.shape)
+    both = estimate([(1, sums(a_ST, document_T)), (-1, sums(b_ST, document_T))])
+    paired = crossed(a_ST - b_ST, document_T)
+    assert (both.value, both.sem, both.by_seed) == (pytest.approx(paired.value), pytest.approx(paired.sem), pytest.approx(paired.by_seed))
+    # Other targets of the same documents, and a document that only one of the two has: 2 - 1 = 1 exactly, whatever their numbers.
+    two, one = sums(np.full((2, 5), 2.0), [0, 0, 1, 2, 2]), sums(np.ones((2, 3)), [0, 1, 1])
+    assert (estimate([(1, two), (-1, one)]).value, estimate([(1, two), (-1, one)]).sem) == (1, 0)
+    # By hand, one seed: documents 0 and 1 have sums 1 and 5 of 2 and 1 targets, mean 2; e / n = (-1, 1); g / (g - 1) = 2
+    assert estimate([(3, sums([[0.0, 1.0, 5.0]], [0, 0, 1]))]).sem == pytest.approx(3 * math.sqrt(2 * 2))
+
+
+def exact(value, sem=0.01, df=4):
+    return Estimate(value, sem, df, (value,) * (df + 1), 50, 400)
+
+
+def test_p_is_the_alpha_at_which_the_interval_leaves_the_bound():
+    found = exact(0.5, 0.1, 4)
+    assert found.interval()[0] == pytest.approx(0.5 - 0.2776, abs=1e-4)  # printed table: 2.776
+    assert found.p_above(0.5 - 0.2776) == pytest.approx(0.05, abs=1e-4)
+    assert found.p_below(0.5 + 0.2132) == pytest.approx(0.10, abs=1e-4)  # printed table: 2.132
+    assert found.p_above(0.6) == 1
+    level = 1 - found.p_above(0.3)
+    assert found.interval(level)[0] == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize(
+    "rule, low, high, fits",
+    [("above 0.1", 0.11, 0.3, True), ("above 0.1", 0.09, 0.3, False), ("below -0.1", -0.3, -0.11, True), ("below -0.1", -0.3, -0.09, False),
+     ("within 0.02", -0.019, 0.018, True), ("within 0.02", -0.001, 0.021, False), ("between 1.1 1.5", 1.2, 1.4, True),
+     ("between 1.1 1.5", 1.0, 1.4, False), ("outside 1.1 1.5", 1.6, 1.9, True), ("outside 1.1 1.5", 1.0, 1.05, True),
+     ("outside 1.1 1.5", 1.0, 1.6, False)],
+)  # fmt: skip
+def test_a_rule_holds_when_the_whole_interval_does(rule, low, high, fits):
+    middle, sem = (low + high) / 2, (high - low) / 2 / 2.776445
+    rule = Rule.parse(rule)
+    assert (rule.p(lambda bound: (exact(middle, sem), bound)) < 0.05) == fits
+    assert str(Rule.parse(str(rule))) == str(rule)
+
+
+def test_verdicts_come_from_the_interval_and_never_from_the_point():
+    confirm, refute = Rule.parse("above 0.1"), Rule.parse("below 0.05")
+
+    def verdict(value, sem):
+        return decide(confirm, refute, lambda bound: (exact(value, sem), bound)).word
+
+    assert verdict(0.5, 0.01) == "confirmed" and verdict(0.5, 0.2) == "undecided"
+    assert verdict(0.0, 0.01) == "refuted" and verdict(0.0, 0.1) == "undecided"
+    assert verdict(0.075, 0.001) == "undecided"  # between the two margins, however well known
+
+
+@pytest.mark.parametrize("text", ["above", "above x", "near 0.1", "between 2 1", "within 0", "within -1", "above 1 2", "", "above 0.1 H"])
+def test_rules_that_are_none(text):
+    with pytest.raises(ConfigError, match="none of: above X"):
+        Rule.parse(text)
+
+
+def test_rules_exclude_each_other_or_are_refused():
+    def ok(a, b):
+        return exclusive(Rule.parse(a), Rule.parse(b))
+
+    assert ok("above 0.1", "below 0.1") and ok("within 0.02", "outside -0.05 0.05") and ok("between 1 2", "outside 1 2")
+    assert not ok("above 0.1", "below 0.2") and not ok("within 0.02", "above 0.01") and not ok("above 1", "outside 1 2")
+
+
+def test_false_verdicts_are_rare_at_the_edge():
+    """At the margin itself 5 % of all draws decide, 2.5 % on the wrong side of each rule."""
+    rng, rule, wrong = np.random.default_rng(4), Rule.parse("above 0.25"), 0
+    for _ in range(800):
+        found = crossed(*fabricated(rng, 5, 0.3, 0.2))
+        wrong += rule.p(lambda bound, found=found: (found, bound)) < 0.05
+    assert 0.008 <= wrong / 800 <= 0.045
+
+
+def test_holm_by_hand():
+    # Sorted 0.005, 0.01, 0.03, 0.04: times 4, 3, 2, 1 = 0.02, 0.03, 0.06, 0.04 -> running maximum (textbook example of p.adjust)
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([]) == [] and holm([0.2]) == [0.2] and holm([0.9, 0.8]) == [1.0, 1.0]
+
+
+def test_usable_length_by_hand():
+    """Not monotone: what dips back under the margin later is not usable again."""
+    curve = {64: exact(0.0), 72: exact(0.005), 80: exact(0.03), 96: exact(0.2), 128: exact(0.01)}  # half width 0.0278
+    found = Usable(curve, 0.05)
+    assert found.interval() == (80, 96) and found.value == 96
+    assert Usable(curve, 0.001).interval() == (64, 80)
+    assert Usable(curve, 1.0).interval() == (math.inf, math.inf) and Usable(curve, 1.0).value == math.inf
+
+
+def test_a_loss_that_is_not_finite_is_beyond_any_margin_and_one_document_proves_nothing():
+    lost, unknown = exact(math.inf, math.nan), exact(0.0, math.nan)
+    assert Usable({64: exact(0.0), 128: lost}, 0.05).interval() == (128, 128)
+    assert Usable({64: exact(0.0), 128: unknown}, 0.05).interval() == (128, math.inf)
+
+
+def test_p_of_a_usable_length_is_where_its_interval_leaves_the_bound():
+    curve = Usable({64: exact(0.0), 96: exact(0.06), 128: exact(0.2)}, 0.05)
+    for bound in (64, 96, 127, 128, 200):
+        for p, left in (
+            (curve.p_above(bound), lambda low, high, at=bound: low > at),
+            (curve.p_below(bound), lambda low, high, at=bound: high < at),
+        ):
+            assert p == 1 or left(*curve.interval(1 - p * 1.001))
+            assert p < 1e-8 or not left(*curve.interval(1 - p * 0.999))
+    assert curve.p_above(64) < 0.05 < curve.p_above(96) and curve.p_below(200) < 0.05 < curve.p_below(96)
+
+
+def test_the_interval_of_a_usable_length_covers_the_truth():
+    """Rises grow by 0.02 per step and cross 0.05 at the third; a common error of the seeds moves the whole curve."""
+    rng, truth, draws, covered, early = np.random.default_rng(5), {64: 0.0, 72: 0.02, 80: 0.06, 88: 0.08, 96: 0.10}, 300, 0, 0
+    for _ in range(draws):
+        d_ST, document_T = fabricated(rng, 5, 0.02, 0.03, noise=0.05, mean=0.0)
+        curve = {length: crossed(d_ST + rise + rng.normal(0, 0.02, d_ST.shape), document_T) for length, rise in truth.items()}
+        low, high = Usable(curve, 0.05).interval()
+        covered += low <= 80 <= high
+        early += low > 80
+    assert covered / draws > 0.92 and early / draws < 0.05
