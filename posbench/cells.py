@@ -115,7 +115,8 @@ def _job(cfg: dict, fingerprints: dict[str, str]) -> Job:
     run_id = runs.run_id(cfg, found)
     if cfg["run"] is not None and run_id != run.id:
         raise ConfigError(
-            f"run={cfg['run']} was trained on other text than its data configuration gives now (it would be {run_id}): restore the data."
+            f"run={cfg['run']} is not the training that its config.yaml and its data describe now (that would be {run_id}): restore "
+            "config.yaml, or the text it was trained on."
         )
     return Job(cfg, run if cfg["run"] is not None else runs.Run(Path(cfg["results_dir"]) / run_id), found)
 

@@ -78,13 +78,18 @@ def expand(cfg: DictConfig, overrides: list[str]) -> list[dict]:
 
     Raises ConfigError for a grid that does not compose.
     """
-    if not cfg.experiment.get("grid"):
+    experiment = OmegaConf.to_container(cfg.experiment)
+    if not experiment.get("grid"):
         return [plain(cfg)]
+    base, grid = experiment.get("base") or {}, experiment["grid"]
+    if not experiment.get("name"):
+        raise ConfigError("The experiment has no name: add `name:` with the name of its file to the yaml.")
+    if not isinstance(base, dict) or not isinstance(grid, list) or not all(isinstance(block, dict) for block in grid):
+        raise ConfigError(f"experiment={cfg.experiment.name} needs a grid that is a list of blocks (key: value or list), and base a block.")
     typed = {item.split("=", 1)[0].lstrip("+~"): item for item in overrides}
     typed.pop("experiment", None)
-    base = OmegaConf.to_container(cfg.experiment.get("base") or {})
     cfgs = {}
-    for block in OmegaConf.to_container(cfg.experiment.grid):
+    for block in grid:
         axes = [[(key, value) for value in (values if isinstance(values, list) else [values])] for key, values in block.items()]
         for choice in itertools.product(*axes):
             chosen = {key: f"{key}={_text(value)}" for key, value in {**base, **dict(choice)}.items()}
@@ -144,7 +149,7 @@ def run_script(command: Command, config_name: str = "run") -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # what Hydra refuses is then raised here instead of being told in many lines
     try:
         application()
-    except (HydraException, OmegaConfBaseException, YAMLError) as error:
+    except (HydraException, OmegaConfBaseException, YAMLError, AttributeError, TypeError, ValueError) as error:
         if call.entered:
             raise
         print(f"refused: {_sentence(error)}", file=sys.stderr)
@@ -159,6 +164,8 @@ def run_script(command: Command, config_name: str = "run") -> None:
 
 def _sentence(error: Exception) -> str:
     """What Hydra says in several lines as one: what it refuses, and what there is instead."""
+    if isinstance(error, AttributeError | TypeError | ValueError) and not isinstance(error, HydraException | OmegaConfBaseException):
+        return f"What was typed does not compose ({error}): is every yaml that it names a mapping of keys to values?"
     said = str(error).split("\nConfig search path")[0].split("\nSee http")[0]
     if said.startswith("Could not override"):
         return f"{said.splitlines()[0].rstrip('.')}: there is no such key; --cfg job prints all of them."

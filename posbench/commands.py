@@ -43,12 +43,12 @@ def run(request: Request) -> int:
         return 0
     results = run_jobs(jobs, request.cfgs[0]["jobs"], command)
     _tell(results, request.sweep)
-    if not request.sweep:
-        _show(jobs[0])
     if any(result.failures for result in results):
         if request.sweep:
             _tell_failures(results, command)
         return 1
+    if not request.sweep:
+        _show(jobs[0])
     refused = [outcome for result in results for outcome in result.outcomes if outcome.status == "refused"]
     return 2 if refused and not request.sweep else 0
 

@@ -5,6 +5,7 @@ OmegaConf checks an override against these (`train.steps=many` is refused with b
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -99,12 +100,16 @@ POSITIVE = {
     "train": ("tokens_per_step", "micro_batches", "log_every", "lr", "muon_lr"),
     "evaluate": ("windows", "batch_tokens"),
 }
+COUNTS = {
+    "train": ("steps", "warmup", "weight_decay", "clip", "validate_every", "validate_windows", "checkpoint_every"),
+    "evaluate": ("seed",),
+}
 
 
 def typed(group: str, values: dict) -> Any:
     """`values` of one group as its dataclass.
 
-    Raises ConfigError for a wrong type, an unknown word where only some are legal, or a count below one.
+    Raises ConfigError for a wrong type, an unknown word where only some are legal, or a number out of range.
     """
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
@@ -118,9 +123,15 @@ def typed(group: str, values: dict) -> Any:
     for (owner, key), legal in CHOICES.items():
         if owner == group and getattr(config, key) not in legal:
             raise ConfigError(f"{group}.{key}={getattr(config, key)} is unknown: choose one of {', '.join(map(str, legal))}.")
+    for key, value in vars(config).items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ConfigError(f"{group}.{key}={value} must be a finite number.")
     for key in POSITIVE.get(group, ()):
         if getattr(config, key) <= 0:
             raise ConfigError(f"{group}.{key}={getattr(config, key)} must be above 0.")
+    for key in COUNTS.get(group, ()):
+        if getattr(config, key) < 0:
+            raise ConfigError(f"{group}.{key}={getattr(config, key)} must be 0 or more.")
     return config
 
 
@@ -152,6 +163,8 @@ def resolve(cfg: dict) -> dict:
             f"evaluate.lengths={evaluate.lengths} goes beyond evaluate.max_length={evaluate.max_length}, which places the windows: "
             f"set evaluate.max_length to {evaluate.lengths[-1]} or more."
         )
-    if isinstance(cfg["seed"], bool) or not isinstance(cfg["seed"], int) or cfg["seed"] < 0:
-        raise ConfigError(f"seed={cfg['seed']} must be a whole number of 0 or more.")
+    for key, least in (("seed", 0), ("jobs", 1)):
+        value = cfg.get(key, least)
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ConfigError(f"{key}={value} must be a whole number of {least} or more.")
     return {**cfg, "model": asdict(model), "train": asdict(train), "evaluate": asdict(evaluate), "log": asdict(log)}

@@ -113,9 +113,14 @@ def read_eval(path: Path | str) -> list[dict]:
 def eval_rows(content: dict, path: Path | str) -> list[dict]:
     """`read_eval` of a file that is read already."""
     schema, rows = (content.get("schema"), content.get("rows")) if isinstance(content, dict) else (None, None)
-    if not isinstance(schema, int) or not isinstance(rows, list):
+    if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1 or not isinstance(rows, list):
         raise RunError(f"{path} is no eval file (it lacks 'schema' or 'rows'): delete it and run the same command again.")
-    return [_upgraded(row, schema, path) for row in rows]
+    try:
+        return [_upgraded(row, schema, path) for row in rows]
+    except RunError:
+        raise
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        raise RunError(f"{path} holds rows that are none ({error}): delete it and run the same command again.") from error
 
 
 def _upgraded(row: dict, schema: int, path: Path | str) -> dict:

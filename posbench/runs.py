@@ -39,7 +39,7 @@ class Busy(RunError):
 
 def method_name(node: dict) -> str:
     """Short name of a method's configuration: the last module of its `_target_` (posbench.encodings.rope.Rope -> rope)."""
-    target = node.get("_target_") if node else None
+    target = node.get("_target_") if isinstance(node, dict) else None
     if not target:
         raise ConfigError(f"{node} names no method: a method's configuration needs a _target_ such as posbench.encodings.rope.Rope.")
     return target.split(".")[-2] if "." in target else target.lower()
@@ -182,4 +182,9 @@ class Run:
 
     def read_summary(self) -> dict:
         """train.json. Raises RunError when it is damaged."""
-        return read_json(self.summary)
+        summary = read_json(self.summary)
+        if not isinstance(summary, dict) or not isinstance(summary.get("sha256"), str):
+            raise RunError(
+                f"{self.summary} is no summary of a training (it lacks 'sha256'): restore it, or delete {self.path} to train anew."
+            )
+        return summary

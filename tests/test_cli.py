@@ -76,34 +76,6 @@ def test_configuration_is_printed_without_importing_anything_heavy():
     assert "HEAVY []" in done.stdout and "posbench.encodings.rope.Rope" in done.stdout, done.stderr
 
 
-@pytest.mark.parametrize(
-    ("overrides", "said"),
-    [
-        (["encodng=rope"], "encodng"),
-        (["encoding=ropee"], "sinusoidal"),
-        (["train.lrr=1"], "lrr"),
-        (["train.steps=many"], "train.steps"),
-        (["train.optimizer=sgd"], "muon"),
-        (["seed=-1"], "seed=-1"),
-        (["encoding=alibi", "extension=ntk"], "encoding=alibi has no spectrum to change, which extension=ntk needs"),
-        (["encoding=learned"], "no position 31"),
-        (["evaluate.lengths=[16,256]"], "evaluate.max_length to 256"),
-        (["evaluate.lengths=[16]", "evaluate.max_length=1000000"], "lower evaluate.lengths and evaluate.max_length"),
-        (["evaluate.protocol=[sideways]"], "by_position"),
-        (["data.path=/nowhere/at/all"], "/nowhere/at/all"),
-        (["data.path=null"], "data.path"),
-        (["device=abacus"], "device=abacus"),
-        (["run=/nowhere"], "run=/nowhere"),
-        (["encoding._target_=nobody.Here"], "--config-dir"),
-    ],
-    ids=lambda value: value[0] if isinstance(value, list) else "",
-)
-def test_a_users_mistake_is_one_sentence_and_exit_2(cli, overrides, said):
-    done = cli(*overrides, code=2)
-    assert said in done.stderr
-    assert not cli.runs()
-
-
 def test_a_value_that_must_be_given_is_named(cli):
     assert "data.name has no value" in cli("data=_base", common=False, code=2).stderr
 

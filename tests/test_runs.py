@@ -121,8 +121,8 @@ def test_a_run_is_finished_when_its_summary_is_there(tmp_path):
     with run.lock():
         run.write_config(CFG)
         assert not run.finished and run.read_config() == CFG
-        run.write_summary({"loss": 2.5})
-    assert run.finished and run.read_summary() == {"loss": 2.5}
+        run.write_summary({"loss": 2.5, "sha256": "0"})
+    assert run.finished and run.read_summary() == {"loss": 2.5, "sha256": "0"}
     path = run.eval_path("fixed_targets", "pi", "log_n", "0123456789abcdef")
     assert path.relative_to(run.path).as_posix() == "evals/fixed_targets/pi+log_n-01234567.json"
     write_json(path, {})

@@ -73,11 +73,16 @@ def _open(cfg_data: dict, folder: Path, identity: str) -> Corpus:
     if not (folder / "manifest.json").is_file():
         raise RunError(f"{folder}/manifest.json is missing: delete the folder {folder} and run the same command again.")
     manifest = read_json(folder / "manifest.json")
-    verify_files(folder, manifest["files"])
-    splits = {split: open_split(folder, split, manifest["splits"][split]) for split in SPLITS}
-    size = manifest["vocab_size"]
+    try:
+        verify_files(folder, manifest["files"])
+        splits = {split: open_split(folder, split, manifest["splits"][split]) for split in SPLITS}
+        size, tokenizer = int(manifest["vocab_size"]), str(manifest["tokenizer"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise RunError(
+            f"{folder}/manifest.json describes no token files ({error!r}): delete the folder {folder} and run the same command again."
+        ) from error
     bos = size if cfg_data["bos"] else None
-    return Corpus(**splits, fingerprint=identity, name=cfg_data["name"], tokenizer=manifest["tokenizer"],
+    return Corpus(**splits, fingerprint=identity, name=cfg_data["name"], tokenizer=tokenizer,
                   vocab_size=size + (bos is not None), bos=bos, folder=folder)  # fmt: skip
 
 

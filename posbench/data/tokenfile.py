@@ -57,9 +57,11 @@ def file_record(path: Path) -> dict:
 
 
 def verify_files(folder: Path, records: dict[str, dict]) -> None:
-    """Compare every file with its record. Raises RunError that names the first damaged file."""
+    """Compare every file with its record. Raises RunError that names the first damaged file, ValueError for a name that leads elsewhere."""
     for name, record in records.items():
         path = folder / name
+        if path.name != name:
+            raise ValueError(f"{name} is no name of a file in the folder")
         if not path.is_file():
             damage = "is missing"
         elif (size := path.stat().st_size) != record["size"]:
