@@ -13,6 +13,7 @@ from posbench.checkpoint import load_weights
 from posbench.compat import check_trained_scale
 from posbench.config import ModelConfig, typed
 from posbench.data.corpus import Corpus
+from posbench.distributed import World
 from posbench.errors import ConfigError, RunError
 from posbench.gpt import GPT, make_shape
 from posbench.hf_import import fit_corpus
@@ -22,10 +23,21 @@ from posbench.runs import Run
 from posbench.scale_attention.none import NoScale
 
 
-def pick_device(name: str) -> str:
-    """`auto` is cuda where there is one. Raises ConfigError for a device torch does not have."""
+def pick_device(name: str, world: World | None = None) -> str:
+    """`auto` is cuda where there is one; of several processes each has a GPU of its own, or all share the CPU.
+
+    Raises ConfigError for a device torch does not have, or not often enough.
+    """
     if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if world is not None and world.size > 1 and name != "cpu":
+        if name != "cuda" or torch.cuda.device_count() < world.size:
+            raise ConfigError(
+                f"processes={world.size} on device={name} needs {world.size} GPUs, one each, and there are {torch.cuda.device_count()}: "
+                "choose fewer processes, or device=cpu."
+            )
+        name = f"cuda:{world.rank}"
+        torch.cuda.set_device(name)
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:

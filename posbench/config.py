@@ -163,7 +163,7 @@ def resolve(cfg: dict) -> dict:
             f"evaluate.lengths={evaluate.lengths} goes beyond evaluate.max_length={evaluate.max_length}, which places the windows: "
             f"set evaluate.max_length to {evaluate.lengths[-1]} or more."
         )
-    for key, least in (("seed", 0), ("jobs", 1)):
+    for key, least in (("seed", 0), ("jobs", 1), ("processes", 1)):
         value = cfg.get(key, least)
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise ConfigError(f"{key}={value} must be a whole number of {least} or more.")

@@ -1,14 +1,13 @@
 """One training and its evaluations, in a process of their own: a kill or a lack of memory ends this job and no other.
 
 `python -m posbench.job SPEC` reads {"cfgs": [...], "wait": bool} from SPEC and writes {"outcomes": [...]} to SPEC.outcome;
-sweep.py is its caller.
+sweep.py is its caller, by way of torchrun.py where several processes share the training; then the first one does all else.
 """
 
 from __future__ import annotations
 
-import ctypes
+import contextlib
 import functools
-import signal
 import sys
 import tempfile
 from dataclasses import asdict
@@ -22,6 +21,7 @@ from posbench.compat import Verdict, check
 from posbench.config import typed
 from posbench.data import prepare
 from posbench.data.corpus import Corpus
+from posbench.distributed import World, join
 from posbench.errors import ConfigError, RunError
 from posbench.evaluate import Evaluation, protocol
 from posbench.files import read_json, write_json
@@ -31,12 +31,13 @@ from posbench.make import make
 from posbench.plan import TrainingPlans
 from posbench.progress import Progress
 from posbench.recorder import Recorder
-from posbench.signals import Stopped
+from posbench.signals import Stopped, die_with_parent
 from posbench.train import fit
+from posbench.trainer import Diverged
 from posbench.windows import choose
 
 
-def run_job(job: Job, wait: bool = False) -> list[Outcome]:
+def run_job(job: Job, wait: bool = False, world: World | None = None) -> list[Outcome]:
     """Train if missing, evaluate what is missing; returns what became of each cell the user asked for.
 
     Raises Busy when another process works on the run (unless `wait`), ConfigError and RunError for the whole job.
@@ -58,7 +59,7 @@ def run_job(job: Job, wait: bool = False) -> list[Outcome]:
             legal[cell] = verdict
     if any(not cell.reference for cell in legal):
         with job.run.lock(wait):
-            fresh = _train_and_evaluate(job, legal)
+            fresh = _train_and_evaluate(job, legal, world or World())
         outcomes |= {cell.path: Outcome(cell.label, "done" if cell in fresh else "exists") for cell in legal}
     return [outcomes[cell.path] for cell in job.user_cells]
 
@@ -69,11 +70,18 @@ def judge(encoding: Encoding, cell: Cell) -> Verdict:
     return check(encoding, make(cell.extension), scale, cell.evaluate["lengths"], cell.allow_untested)
 
 
-def _train_and_evaluate(job: Job, legal: dict[Cell, Verdict]) -> list[Cell]:
+def help_train(job: Job, world: World) -> None:
+    """What a process that is not the main one does: its share of the training, once the main one has found that there is one."""
+    world.largest(0)
+    device = pick_device(job.cfg["device"], world)
+    _train(job, hf_import.fit_corpus(prepare(job.cfg["data"], job.cfg["cache_dir"]), job.cfg), device, None, world)
+
+
+def _train_and_evaluate(job: Job, legal: dict[Cell, Verdict], world: World) -> list[Cell]:
     missing = [cell for cell in legal if cell.missing()]
     if job.run.finished and not missing:
         return []
-    device = pick_device(job.cfg["device"])
+    device = pick_device(job.cfg["device"], world)
     corpus = hf_import.fit_corpus(prepare(job.cfg["data"], job.cfg["cache_dir"]), job.cfg)
     for cell in legal:
         # Before the training: a length that no document has must not cost one.
@@ -82,7 +90,11 @@ def _train_and_evaluate(job: Job, legal: dict[Cell, Verdict]) -> list[Cell]:
     recorder = Recorder(job.run, typed("log", job.cfg["log"]), job.cfg, "evaluate" if job.run.finished else "train")
     ok = False
     try:
-        model = load_model(job.run, job.cfg, corpus.vocab_size, device) if job.run.finished else _train(job, corpus, device, recorder)
+        if job.run.finished:
+            model = load_model(job.run, job.cfg, corpus.vocab_size, device)
+        else:
+            world.largest(0)  # the others wait for this
+            model = _train(job, corpus, device, recorder, world)
         evaluations = [_evaluation(model.eval(), corpus, cell, device) for cell in missing]
         total = sum(one.cost(length) for one, cell in zip(evaluations, missing, strict=True) for length in cell.missing())
         with Progress(total, "evaluate", "tokens") as progress:
@@ -110,16 +122,16 @@ def _show_figure(job: Job, recorder: Recorder) -> None:
                 recorder.image(path)
 
 
-def _train(job: Job, corpus: Corpus, device: str, recorder: Recorder) -> GPT:
+def _train(job: Job, corpus: Corpus, device: str, recorder: Recorder | None, world: World) -> GPT:
     if job.cfg["model"]["checkpoint"]:
         hf_weights.take(job.run, job.cfg, corpus.vocab_size, device, job.fingerprint)
         return load_model(job.run, job.cfg, corpus.vocab_size, device)
     model = make_model(job.cfg, corpus.vocab_size).to(device)
-    n_parameters = sum(parameter.numel() for parameter in model.parameters())
-    job.run.write_config(job.cfg)
-    job.run.write_provenance(provenance.collect(job.cfg["seed"], device, job.fingerprint, n_parameters))
-    print(f"training {job.run.id}: {n_parameters:,} parameters on {device}", file=sys.stderr, flush=True)
-
+    if world.main:
+        n_parameters = sum(parameter.numel() for parameter in model.parameters())
+        job.run.write_config(job.cfg)
+        found = provenance.collect(job.cfg["seed"], device, job.fingerprint, n_parameters)
+        job.run.write_provenance({**found, "processes": world.size, "backend": world.backend(device)})
     fit(
         model,
         corpus,
@@ -129,7 +141,9 @@ def _train(job: Job, corpus: Corpus, device: str, recorder: Recorder) -> GPT:
         run=job.run,
         recorder=recorder,
         plan_for=TrainingPlans(model.encoding, model.scale, device, job.cfg["seed"]),
+        world=world,
     )
+    world.leave()
     return model
 
 
@@ -191,9 +205,14 @@ def main(spec: str) -> int:
     """Run the job of a spec file; the exit code of the process."""
     wanted = read_json(spec)
     code, outcomes = 0, []
+    world = join()
     try:
         (job,) = plan_jobs(wanted["cfgs"])
-        outcomes = run_job(job, wanted["wait"])
+        if not world.main:
+            with contextlib.suppress(Stopped, Diverged):  # the main one says so
+                help_train(job, world)
+            return 0
+        outcomes = run_job(job, wanted["wait"], world)
     except runs.Busy:
         return BUSY
     except ConfigError as error:
@@ -206,12 +225,6 @@ def main(spec: str) -> int:
         code = 130
     write_json(f"{spec}.outcome", {"outcomes": [asdict(outcome) for outcome in outcomes]})
     return code
-
-
-def die_with_parent() -> None:
-    """Be told to stop, with a checkpoint, when the sweep is killed outright: a child that nobody waits for would hold its run for hours."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 
 
 if __name__ == "__main__":

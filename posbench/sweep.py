@@ -93,16 +93,18 @@ class Children:
             tail.extend(lines)
             self.live.feed([prefix + line for line in lines], drawing and prefix + drawing)
 
+        processes = 1 if job.run.finished or job.cfg["model"]["checkpoint"] else job.cfg["processes"]
+        module = ["posbench.job"] if processes == 1 else ["posbench.torchrun", str(processes)]
         with tempfile.TemporaryDirectory(prefix="posbench-") as folder:
             spec = Path(folder) / "job.json"
             spec.write_text(json.dumps({"cfgs": job.cfgs, "wait": wait}))
-            environment = {"OMP_NUM_THREADS": str(threads), **os.environ}  # whoever set it knows better
+            environment = {"OMP_NUM_THREADS": str(max(1, threads // processes)), **os.environ}  # whoever set it knows better
             read, write = channel(self.live.terminal)
             reader = threading.Thread(target=relay, args=(read, feed), daemon=True)
             reader.start()
             try:
                 child = subprocess.Popen(
-                    [sys.executable, "-P", "-m", "posbench.job", str(spec)],
+                    [sys.executable, "-P", "-m", *module, str(spec)],
                     env=environment,
                     stderr=write,
                     stdin=subprocess.DEVNULL,

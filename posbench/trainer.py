@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from posbench import checkpoint, optim
 from posbench.config import TrainConfig
 from posbench.data.batches import Batches
-from posbench.errors import RunError
+from posbench.distributed import World
+from posbench.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
     from posbench.data import Corpus
@@ -34,14 +35,32 @@ class Diverged(RunError):
 
 
 class Trainer:
-    """The state of a training: `step` steps are finished, `advance` makes one more."""
+    """The state of a training: `step` steps are finished, `advance` makes one more.
 
-    def __init__(self, model: nn.Module, corpus: Corpus, config: TrainConfig, seed: int, device: torch.device, plan_for: Callable) -> None:
-        self.model, self.config, self.device = model.train(), config, device
+    Every process of `world` has one, calls the same methods in the same order, and sees the same losses, gradients and weights.
+    Raises ConfigError when there are more processes than windows in a step.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        corpus: Corpus,
+        config: TrainConfig,
+        seed: int,
+        device: torch.device,
+        plan_for: Callable,
+        world: World | None = None,
+    ) -> None:
+        self.model, self.config, self.device, self.world = model.train(), config, device, world or World()
         self.optimizers = optim.build(model, config)
         self.plan_for = plan_for
         data_seed = seed if config.seed_data is None else config.seed_data
         self.batches = Batches(corpus.train, config.lengths, config.tokens_per_step, data_seed, corpus.bos)
+        if self.world.size > self._windows(config.train_len):
+            raise ConfigError(
+                f"processes={self.world.size} cannot share a step of {self._windows(config.train_len)} windows (train.tokens_per_step="
+                f"{config.tokens_per_step}, train.length={config.train_len}): choose fewer processes or a larger train.tokens_per_step."
+            )
         # Made here, so that validation text without a long enough document is refused before the training and not after it.
         # Seed 0: the same windows for every run, whatever its own seed.
         self.held_out = Batches(corpus.validation, [config.train_len], config.tokens_per_step, 0, corpus.bos)
@@ -58,15 +77,17 @@ class Trainer:
         """One step. The loss of the step before is waited for meanwhile, which keeps a GPU busy but never far behind."""
         began = time.perf_counter()
         optim.set_rate(self.optimizers, optim.rate(self.step, self.config))
-        inputs_BT, targets_BT = self.batches.at(self.step)
+        inputs_BT, targets_BT = self.batches.at(self.step, self.world)
         loss = self._backward(inputs_BT.to(self.device, non_blocking=True), targets_BT.to(self.device, non_blocking=True))
+        loss = self.world.sum_gradients(self.model.parameters(), loss)
         self._clip()
         for optimizer in self.optimizers:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         launched = time.perf_counter() - began
         self._settle()
-        self.pending = (loss, inputs_BT.numel(), launched)
+        length = inputs_BT.shape[1]
+        self.pending = (loss, self._windows(length) * length, launched)
         self.step += 1
 
     def figures_due(self) -> dict:
@@ -104,10 +125,13 @@ class Trainer:
         step = 0
         with torch.no_grad():  # not inference_mode: what a plan caches here is used by the next backward
             while left > 0:
-                inputs_BT, targets_BT = (part[:left].to(self.device) for part in self.held_out.at(step))
-                total += self._loss(self.model.loss, inputs_BT, targets_BT, None).item() * len(inputs_BT)
-                left, step = left - len(inputs_BT), step + 1
+                batch = [part[:left] for part in self.held_out.at(step)]
+                inputs_BT, targets_BT = (part[self.world.share(len(part))].to(self.device) for part in batch)
+                if len(inputs_BT):
+                    total += self._loss(self.model.loss, inputs_BT, targets_BT, None).item() * len(inputs_BT)
+                left, step = left - len(batch[0]), step + 1
         self.model.train()
+        total = self.world.sum(total)
         mean = total / self.config.validate_windows if self.config.validate_windows else None
         return mean if mean is None else self._finite(mean, "validation loss")
 
@@ -115,6 +139,8 @@ class Trainer:
         """Write the state, unless training has diverged: that would make the failure permanent."""
         self._settle()
         self.check_weights()
+        if not self.world.main:
+            return
         extra = {"tokens": self.tokens, "seconds": self.seconds, "recent": list(self.recent), "above": self.above}
         checkpoint.save_state(run.state, self.model, self.optimizers, self.step, extra)
 
@@ -136,14 +162,18 @@ class Trainer:
             return loss(inputs_BT, targets_BT, self.plan_for(inputs_BT.shape[1], step))
 
     def _backward(self, inputs_BT: Tensor, targets_BT: Tensor) -> Tensor:
-        """Gradients of the batch's mean loss, one micro-batch at a time; returns that loss."""
+        """Gradients of the whole batch's mean loss by the given rows of it, one micro-batch at a time; returns their part of that loss."""
         parts = zip(inputs_BT.chunk(self.config.micro_batches), targets_BT.chunk(self.config.micro_batches), strict=True)
         losses = []
         for part_BT, part_targets_BT in parts:
-            loss = self._loss(self.loss, part_BT, part_targets_BT, self.step) * (len(part_BT) / len(inputs_BT))
+            loss = self._loss(self.loss, part_BT, part_targets_BT, self.step) * (len(part_BT) / self._windows(inputs_BT.shape[1]))
             loss.backward()
             losses.append(loss.detach())
         return torch.stack(losses).sum()
+
+    def _windows(self, length: int) -> int:
+        """Windows of a whole batch."""
+        return self.config.tokens_per_step // length
 
     def _clip(self) -> None:
         params = [param for param in self.model.parameters() if param.grad is not None]
@@ -188,7 +218,7 @@ class Trainer:
         """
         try:
             self.loss = torch.compile(self.model.loss, dynamic=False)
-            self._backward(*(part.to(self.device) for part in self.batches.at(self.step)))
+            self._backward(*(part.to(self.device) for part in self.batches.at(self.step, self.world)))
             self.compiled = True
         except Exception as error:
             self.loss = self.model.loss

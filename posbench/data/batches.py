@@ -15,6 +15,8 @@ from posbench.errors import ConfigError
 if TYPE_CHECKING:
     import torch
 
+    from posbench.distributed import World
+
 
 class Batches:
     """Non-overlapping windows inside documents; each epoch a fresh offset per document and a fresh order, every window once.
@@ -35,8 +37,11 @@ class Batches:
         """Window length T of a step."""
         return self.lengths[self._choices(step + 1)[step]]
 
-    def at(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """`inputs_BT`, `targets_BT`, both int64: the target is the token behind its input; with a BOS, inputs start with it."""
+    def at(self, step: int, world: World | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        """`inputs_BT`, `targets_BT`, both int64: the target is the token behind its input; with a BOS, inputs start with it.
+
+        Of several processes each reads the windows of its own share.
+        """
         import torch
 
         choices = self._choices(step + 1)
@@ -44,11 +49,13 @@ class Batches:
         earlier = int((choices[:step] == choices[step]).sum())
         count = self.tokens_per_step // length
         first_B = self.windows[length].first_tokens(earlier * count, count)
+        if world is not None:
+            first_B = first_B[world.share(count)]
         width = length + (self.bos is None)
         windows_BW = torch.from_numpy(self.tokens.tokens[first_B[:, None] + np.arange(width)].astype(np.int64))
         if self.bos is None:
             return windows_BW[:, :-1].contiguous(), windows_BW[:, 1:].contiguous()
-        start_B1 = torch.full((count, 1), self.bos, dtype=torch.int64)
+        start_B1 = torch.full((len(first_B), 1), self.bos, dtype=torch.int64)
         return torch.cat([start_B1, windows_BW[:, :-1]], dim=1), windows_BW
 
     def _choices(self, steps: int) -> np.ndarray:

@@ -1,0 +1,55 @@
+"""Several processes of one job, by torchrun's own launcher: `python -m posbench.torchrun N SPEC` is to sweep.py what posbench.job is.
+
+The torchrun command would print tables and tracebacks where a user expects one sentence, and turn every exit code into 1.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from pathlib import Path
+
+from posbench.signals import die_with_parent
+
+HOURS = 24 * 3600  # seconds that a step and its checkpoint may take after a signal
+
+
+def main(processes: int, spec: str) -> int:
+    """Run posbench.job on SPEC in so many processes; the exit code is that of the one that failed, 128 + n after signal n."""
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    logging.disable(logging.CRITICAL)
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    logs = Path(spec).parent / "logs"
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=processes,
+        max_restarts=0,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        local_addr="localhost",
+        logs_specs=DefaultLogsSpecs(str(logs), redirects={rank: Std.ALL for rank in range(1, processes)}),
+        shutdown_timeout=HOURS,
+    )
+    try:
+        elastic_launch(config, sys.executable)("-P", "-m", "posbench.job", spec)
+    except SignalException as ended:
+        return 128 + ended.sigval
+    except KeyboardInterrupt:
+        return 130
+    except ChildFailedError as error:
+        rank = min(error.failures)  # the main process's own end says most
+        for said in logs.rglob(f"{rank}/stderr.log"):
+            print(said.read_text(errors="replace"), end="", file=sys.stderr)
+        code = error.failures[rank].exitcode
+        return 128 - code if code < 0 else code
+    return 0
+
+
+if __name__ == "__main__":
+    die_with_parent()
+    sys.exit(main(int(sys.argv[1]), sys.argv[2]))
