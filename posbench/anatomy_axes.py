@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from posbench.figures import FONT, GREY, OKABE_ITO
+from posbench.style import FONT, GREY, OKABE_ITO
 
 BLUE, ORANGE = OKABE_ITO[:2]
 TRAINED = "#e7f5f0"

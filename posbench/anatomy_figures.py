@@ -9,7 +9,7 @@ from pathlib import Path
 from posbench import anatomy_panels as draws
 from posbench.anatomy import Anatomy
 from posbench.anatomy_text import PROPERTIES, asked, notes, table, title
-from posbench.figures import GREY, save
+from posbench.style import GREY, save
 
 
 def draw(anatomy: Anatomy, stem: Path | str) -> list[Path]:

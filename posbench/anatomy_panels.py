@@ -7,8 +7,8 @@ import torch
 from posbench import pairs
 from posbench.anatomy import Anatomy, samples
 from posbench.anatomy_axes import BLUE, HIDDEN, ORANGE, TRAINED, frame, heads, legend, line, log2_axis, over_distance, picture, several
-from posbench.figures import GREY, OKABE_ITO
 from posbench.pairs import Kind
+from posbench.style import GREY, OKABE_ITO
 
 UNSEEN = -20.0  # a bias beyond which a key has no weight left: exp(-20)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from posbench.benchmark import BASE, Figure
-from posbench.figures import GREY, OKABE_ITO, save
+from posbench.style import GREY, OKABE_ITO, save
 
 BLUE = OKABE_ITO[0]
 

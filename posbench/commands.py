@@ -106,7 +106,7 @@ def report(request: Request) -> int:
     cfg, experiment = request.cfgs[0], request.experiment
     if cfg["runs"] is not None and (request.sweep or cfg["run"]):
         raise ConfigError("runs= names what to report, and so do -m, experiment= and run=: give one of them.")
-    jobs, notes = plan_jobs(request.cfgs) if request.sweep else [], []
+    jobs, csvs, notes = plan_jobs(request.cfgs) if request.sweep else [], [], []
     if jobs:
         name = experiment["name"] or "sweep"
         paths = [cell.path for job in jobs for cell in job.cells]
@@ -114,11 +114,11 @@ def report(request: Request) -> int:
     else:
         name = "all" if cfg["runs"] is None else "runs"
         command = "python scripts/run.py" + (" run=DIR" if cfg["runs"] is not None else "")
-        paths, title, notes = _named(cfg)
-    if not any(path.exists() for path in paths):
+        paths, csvs, title, notes = _named(cfg)
+    if not csvs and not any(path.exists() for path in paths):
         raise ConfigError(f"There is nothing to report yet: run '{command}' first.")
     out_dir = Path(cfg["report_dir"] or Path(cfg["results_dir"]).parent / "report" / name)
-    made = reporting.collect(paths, title, command)
+    made = reporting.collect(paths, title, command, csvs, skip_damaged=True)
     made.notes.extend(notes)
     print(_text(made))
     for path in reporting.write(made, out_dir):
@@ -128,19 +128,19 @@ def report(request: Request) -> int:
     return 0
 
 
-def _named(cfg: dict) -> tuple[list[Path], str, list[str]]:
-    """(eval files, title, notes) of run=DIR, of runs=, or of all of results_dir."""
+def _named(cfg: dict) -> tuple[list[Path], list[Path], str, list[str]]:
+    """(eval files, CSVs, title, notes) of run=DIR, of runs=, or of all of results_dir."""
     from posbench.origins import clean, find, inside
     from posbench.runs import Run
 
     if cfg["runs"] is not None:
         asked = cfg["runs"] if isinstance(cfg["runs"], list) else [cfg["runs"]]
-        folders, title = find(asked), f"Runs of {', '.join(map(str, asked))}"
+        (folders, csvs), title = find(asked), f"Runs of {', '.join(map(str, asked))}"
     elif cfg["run"]:
-        folders, title = [Path(cfg["run"])], cfg["run"]
+        folders, csvs, title = [Path(cfg["run"])], [], cfg["run"]
     else:
-        folders, title = inside(Path(cfg["results_dir"])), f"Everything in {cfg['results_dir']}"
+        folders, csvs, title = inside(Path(cfg["results_dir"])), [], f"Everything in {cfg['results_dir']}"
     files = [Run(folder).eval_files() for folder in folders]
     empty = [clean(folder.name) for folder, found in zip(folders, files, strict=True) if not found]
     notes = [f"{len(empty)} of {len(folders)} runs have no evaluation: {', '.join(empty)}"] if empty else []
-    return [path for found in files for path in found], clean(title), notes
+    return [path for found in files for path in found], csvs, clean(title), notes

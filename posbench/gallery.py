@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from pathlib import Path
 
-from posbench.figures import GREY, save
 from posbench.gallery_tiles import FLOOR, LENGTH, SHAPE, TURNS, Tile, encoding_tiles, extension_tiles
+from posbench.style import GREY, save
 
 COLUMNS, TILE, GAP, LINE = 6, 1.42, 0.28, 2.12  # tiles in a line, and inches
 ENCODINGS = (

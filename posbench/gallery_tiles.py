@@ -19,11 +19,11 @@ from posbench.cli import CONFIGS
 from posbench.compat import check
 from posbench.compat_table import choices
 from posbench.errors import ConfigError
-from posbench.figures import GREY, OKABE_ITO
 from posbench.geometry import Shape, Trait
 from posbench.interfaces import overrides
 from posbench.make import make
 from posbench.pairs import added, channels
+from posbench.style import GREY, OKABE_ITO
 
 SHAPE = Shape(d_model=256, n_layer=4, n_head=4, n_kv_head=4, train_len=64)
 LENGTH = 4 * SHAPE.train_len

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from posbench.points import Point
-from posbench.tables import scored
+import functools
+from collections.abc import Iterable
 
-SMALL = 7.2
+from posbench.points import Point
+from posbench.style import GREY
+from posbench.tables import file, scored
+
+SMALL, LABEL, GAP, LONGEST, MOST = 7.2, 8.2, 9.6, 60, 4
+
+
+@functools.cache
+def width(text: str, size: float = LABEL) -> float:
+    """Of a text in points."""
+    from matplotlib.textpath import TextPath
+
+    return TextPath((0, 0), text, size=size).get_extents().x1 if text.strip() else 0.0
 
 
 def spread(wanted: list[float], gap: float, low: float, high: float) -> list[float]:
@@ -32,15 +44,24 @@ def spread(wanted: list[float], gap: float, low: float, high: float) -> list[flo
     return result
 
 
-def carets(axes, clipped: dict[int, list[tuple[float, str]]], signed: bool) -> int:
-    """Mark values beyond the top edge, {length: [(value, colour)]}, the true value printed above; returns the tallest stack."""
+def stack(clipped: dict[int, list]) -> float:
+    """How many points of height `carets` takes above the axes."""
+    tallest = max(map(len, clipped.values()), default=0)
+    return 5 * (tallest > 0) + (SMALL + 1.3) * (tallest if tallest <= MOST else 2)
+
+
+def carets(axes, clipped: dict[int, list[tuple[float, str]]], signed: bool) -> None:
+    """Mark values beyond the top edge, {length: [(value, colour)]}, the true value printed above; of many their number and the largest."""
     for length, values in clipped.items():
         where = {"xy": (length, 1.0), "xycoords": axes.get_xaxis_transform(), "textcoords": "offset points", "annotation_clip": False}
-        for rank, (value, colour) in enumerate(sorted(values)):
-            axes.plot([length], [1.0], marker=6, markersize=6, color=colour, transform=axes.get_xaxis_transform(), clip_on=False, zorder=5)
-            text = number(value, signed)
+        values = sorted(values)
+        colour = GREY if len(values) > MOST else values[0][1]
+        axes.plot([length], [1.0], marker=6, markersize=6, color=colour, transform=axes.get_xaxis_transform(), clip_on=False, zorder=5)
+        texts = [(number(value, signed), colour) for value, colour in values]
+        if len(values) > MOST:
+            texts = [(f"to {number(values[-1][0], signed)}", GREY), (f"{len(values)} here", GREY)]
+        for rank, (text, colour) in enumerate(texts):
             axes.annotate(text, xytext=(0, 8 + rank * (SMALL + 1.3)), ha="center", va="bottom", fontsize=SMALL, color=colour, **where)
-    return max(map(len, clipped.values()), default=0)
 
 
 def number(value: float, signed: bool) -> str:
@@ -50,29 +71,44 @@ def number(value: float, signed: bool) -> str:
 
 def end_labels(axes, ends: list[tuple[float, int, str, str]]) -> None:
     """Write (value, length, text, colour) of each line right of the axes, in the order of the values and without overlap."""
-    figure = axes.figure
-    bottom, top = axes.get_ylim()
-    height = axes.get_position().height * figure.get_figheight() * 72
-    right = axes.get_xlim()[1]
-    to_axes = axes.transScale.transform
-    low, high = to_axes([(right, bottom), (right, top)])[:, 1]
-    wanted = [(to_axes((right, min(value, top)))[1] - low) / (high - low) * height for value, *_ in ends]
-    nudged = [position + 1e-3 * value for position, (value, *_) in zip(wanted, ends, strict=True)]
-    for y, place, (_, length, text, colour) in zip(wanted, spread(nudged, 9.6, 2.0, height), ends, strict=True):
-        axes.plot([length, right, right * 1.07], [y / height, y / height, place / height], color=colour, linewidth=0.7, alpha=0.6,
-                  transform=axes.get_xaxis_transform(), clip_on=False, zorder=2)  # fmt: skip
-        axes.annotate(text, (right * 1.07, place / height), xycoords=axes.get_xaxis_transform(), xytext=(3, 0), textcoords="offset points",
-                      va="center", fontsize=8.2, color=colour, annotation_clip=False)  # fmt: skip
+    place, figure = axes.get_position(), axes.figure
+    tall, wide = place.height * figure.get_figheight() * 72, place.width * figure.get_figwidth() * 72
+    top = axes.get_ylim()[1]
+    to_axes = (axes.transScale + axes.transLimits).transform
+    starts = [to_axes((length, min(value, top))) for value, length, *_ in ends]
+    nudged = [y * tall + 1e-3 * value for (_, y), (value, *_) in zip(starts, ends, strict=True)]
+    for (x, y), put, (*_, text, colour) in zip(starts, spread(nudged, GAP, 2.0, tall), ends, strict=True):
+        line = {"color": colour, "linewidth": 0.7, "alpha": 0.6, "transform": axes.transAxes, "clip_on": False, "zorder": 2}
+        axes.plot([x, 1, 1 + 7 / wide], [y, y, put / tall], **line)
+        axes.annotate(text, (1 + 7 / wide, put / tall), xycoords="axes fraction", xytext=(3, 0), textcoords="offset points", va="center",
+                      fontsize=LABEL, color=colour, annotation_clip=False)  # fmt: skip
 
 
 def name(point: Point, panel: list[Point]) -> str:
-    """A line's name: only what differs within its panel; * marks an untested pair."""
-    parts = [point.encoding] if len({other.encoding for other in panel}) > 1 else []
+    """A line's name: only what differs within its panel; * marks an untested pair, a file's name what was read from it."""
+    alone = len({other.encoding for other in panel}) == 1 and any(other.extension != "none" for other in panel)
+    parts = [] if alone else [point.encoding]
     if point.extension != "none" or not parts:
         parts.append(point.extension if point.extension != "none" else "no extension")
     if point.scale_attention != "none":
         parts.append(point.scale_attention)
-    return " + ".join(parts) + ("*" if point.untested else "")
+    return shortened(" + ".join(parts) + star([point]) + file(point.source))
+
+
+def extension_name(method: tuple) -> str:
+    """Of a `Point.method`: extension and scale, where its encoding stands elsewhere."""
+    _, extension, scale, source = method
+    return " + ".join(["no extension" if extension == "none" else extension, *([scale] * (scale != "none"))]) + file(source)
+
+
+def star(points: Iterable[Point]) -> str:
+    """What marks an untested pair."""
+    return "*" * any(point.untested for point in points)
+
+
+def shortened(text: str) -> str:
+    """A name that leaves room for the figure: both ends of a long one."""
+    return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} ... {text[5 - LONGEST // 2 :]}"
 
 
 def caption(curve: list[Point], relative: bool) -> list[str]:
@@ -81,15 +117,31 @@ def caption(curve: list[Point], relative: bool) -> list[str]:
     count = f"{seeds[0]} seed{'s' * (seeds[0] > 1)}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]} seeds"
     lines = [f"{first.data}, {first.tokenizer} | protocol {first.protocol}: {scored(first)} | {count}"]
     over = sorted({point.over for point in curve if point.half_width is not None})
-    if relative and over:
-        what = " or ".join("over seeds" if unit == "seeds" else f"over {unit}s (one seed)" for unit in over)
-        lines.append(f"Scale: linear to 0.1, logarithmic beyond. Bars: 95 % t interval of the paired difference, {what}.")
-    known = {point.encoding: point for point in curve if point.floor is not None}
+    if relative:
+        lines.append("Scale: linear to 0.1, logarithmic beyond." + (f" Bars: {of_intervals(over)}." if over else ""))
+    known = {point.encoding + file(point.source): point for point in curve if point.floor is not None and not point.foreign}
     if known:
         each = [f"{encoding} {point.floor:.3f}{_gain(point)}" for encoding, point in known.items()]
         lines.append(f"Loss with exactly {first.train_len} tokens, and G, what their second half brings (nats/token): {'; '.join(each)}.")
     if any(point.untested for point in curve):
         lines.append("* a pair its authors have not tested")
+    return lines + of_files(curve, relative)
+
+
+def of_intervals(over: list[str]) -> str:
+    """What an interval is, by what it is over."""
+    what = " or ".join("over seeds" if unit == "seeds" else f"over {unit}s (one seed)" for unit in over)
+    return f"95 % t interval of the paired difference, {what}"
+
+
+def of_files(curve: list[Point], relative: bool) -> list[str]:
+    """What is to be said of losses that were read from CSVs."""
+    files = sorted({point.source for point in curve if point.foreign and point.source})
+    lines = [f"Thin lines: as {', '.join(files)} state{'s' * (len(files) == 1)} them; not paired with anything here."] if files else []
+    lacking = sorted({point.source for point in curve if point.foreign and point.source and point.floor is None})
+    others = [point for point in curve if point.source not in lacking]
+    if lacking and not relative and all(point.difference is not None or point.nll is None for point in others) and others:
+        lines.append(f"Losses and no differences, since {', '.join(lacking)} names no floor to subtract.")
     return lines
 
 

@@ -12,10 +12,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from posbench.errors import ConfigError, RunError
 from posbench.files import read_json
 from posbench.runs import LATER, NOT_MODEL, NOT_TRAIN, Run
+
+if TYPE_CHECKING:
+    from posbench.curves import Evaluation
 
 # What config.yaml says of the first command alone: paths, and what was evaluated with it.
 NOT_TRAINING = {
@@ -52,6 +56,9 @@ class Origin:
         """What makes the weights what they are, but for encoding, trained scale and seed, which every row has."""
         skipped = [*(f"train.{name}" for name in NOT_TRAIN), *(f"model.{name}" for name in NOT_MODEL), "train.scale_attention"]
         kept = {key: value for key, value in self.config.items() if key.startswith(("model.", "train.")) and not _under(key, skipped)}
+        if "model.checkpoint.sha256" in kept:  # a checkpoint is told by its folder's name first, its shape and content after that
+            sha256 = str(kept.pop("model.checkpoint.sha256"))
+            kept = {"checkpoint": Path(str(self.config.get("model.path"))).name, **kept, "sha256": sha256[:10]}
         return {**kept, "data": self.fingerprint[:10]} if kept else {}
 
 
@@ -115,15 +122,17 @@ def settings(origin: Origin) -> dict[str, object]:
     return {**kept, "data fingerprint": origin.fingerprint[:16] or ABSENT}
 
 
-def variants(rows: Iterable[dict], origins: Mapping[str, Origin]) -> tuple[dict[str, str], list[str]]:
+def variants(evaluations: Iterable[Evaluation], origins: Mapping[str, Origin]) -> tuple[dict[str, str], list[str]]:
     """({run_id: what tells it from the other trainings of its encoding, in words}, every key these trainings differ in).
 
-    The words name no more keys than it takes: two trainings of 1000 and 2000 steps are ` steps=1000` and ` steps=2000`.
+    The words name no more keys than it takes: two trainings of 1000 and 2000 steps are ` steps=1000` and ` steps=2000`. Two of one seed
+    whose configurations do not tell them apart, or cannot be read, go by the hash in their run_id: nothing else is known to differ.
     """
-    groups: dict[tuple, dict[str, None]] = defaultdict(dict)
-    for row in rows:
-        shared = ("data", "tokenizer", "train_len", "encoding", "encoding_args", "trained_scale", "finetune")
-        groups[tuple(text(row[name]) for name in shared)][row["run_id"]] = None
+    groups: dict[tuple, dict[str, int]] = defaultdict(dict)
+    shared = ("data", "tokenizer", "train_len", "encoding", "encoding_args", "trained_scale", "finetune")
+    for evaluation in evaluations:
+        row = evaluation.rows[0]
+        groups[evaluation.source, *(text(row[name]) for name in shared)][row["run_id"]] = row["seed"]
     words: dict[str, str] = {}
     keys: dict[str, None] = {}
     for group in groups.values():
@@ -139,6 +148,14 @@ def variants(rows: Iterable[dict], origins: Mapping[str, Origin]) -> tuple[dict[
             names = short if len(set(short)) == len(short) else telling
             for index, run_id in enumerate(known):
                 words[run_id] = "".join(f" {name}={found[key][index]}" for name, key in zip(names, telling, strict=True))
+        alike: dict[tuple, list[str]] = defaultdict(list)
+        for run_id, seed in group.items():
+            alike[words.get(run_id, ""), seed].append(run_id)
+        if any(len(run_ids) > 1 for run_ids in alike.values()):  # then all of the group: which seeds belong together is not known
+            keys["run_id"] = None
+            hashes = [run_id.rsplit("-", 1)[-1] for run_id in group]
+            names = hashes if len(set(hashes)) == len(hashes) else list(group)
+            words |= {run_id: f"{words.get(run_id, '')} run={name}" for run_id, name in zip(group, names, strict=True)}
     return words, list(keys)
 
 
@@ -146,27 +163,39 @@ def _distinct(found: dict[str, list[str]], keys: list[str]) -> int:
     return len(set(zip(*(found[key] for key in keys), strict=True))) if keys else 1
 
 
-def find(asked: Iterable[object]) -> list[Path]:
-    """Run directories named by paths and globs: a run itself, or a folder of runs.
+def find(asked: Iterable[object]) -> tuple[list[Path], list[Path]]:
+    """(run directories, CSVs) named by paths and globs: a run itself, a folder of runs, a file.
 
-    Raises ConfigError for a name that leads to no run.
+    Raises ConfigError for a name that leads to neither.
     """
-    found: dict[Path, Path] = {}
+    runs: dict[Path, Path] = {}
+    files: dict[Path, Path] = {}
+    ways = "give run directories, a folder of them, a CSV of losses, or a quoted glob of any of these."
     for name in asked:
         name = os.path.expanduser(str(name))
-        paths = [Path(name)] if name and Path(name).is_dir() else [Path(path) for path in sorted(glob.glob(name))]
-        runs = [run for path in paths for run in ([path] if (path / "config.yaml").is_file() else inside(path))]
-        if not runs:
-            raise ConfigError(
-                f"runs={clean(name)} leads to no training: give run directories, a folder of them, or a quoted glob of either."
-            )
-        for run in runs:
-            found.setdefault(run.resolve(), run)
-    if not found:
-        raise ConfigError("runs=[] names no training: give run directories, a folder of them, or a quoted glob of either.")
-    return list(found.values())
+        paths = [Path(name)] if name and Path(name).exists() else [Path(path) for path in sorted(glob.glob(name))]
+        csvs = [path for path in paths if path.is_file() and path.suffix.lower() == ".csv"]
+        found = [run for path in paths for run in ([path] if (path / "config.yaml").is_file() else inside(path))]
+        if not found and not csvs:
+            held = f" There is a {Path(name) / 'rows.csv'}: name that." if name and (Path(name) / "rows.csv").is_file() else ""
+            raise ConfigError(f"runs={clean(name)} leads to no training and no CSV: {ways}{held}")
+        for run in found:
+            runs.setdefault(run.resolve(), run)
+        for file in csvs:
+            files.setdefault(file.resolve(), file)
+    if not runs and not files:
+        raise ConfigError(f"runs=[] names nothing: {ways}")
+    return list(runs.values()), list(files.values())
 
 
 def inside(folder: Path) -> list[Path]:
     """The run directories in a results folder, sorted."""
     return sorted(path.parent for path in folder.glob("*/config.yaml"))
+
+
+def told_apart(paths: Sequence[Path]) -> dict[Path, str]:
+    """Each path by as few of its last parts as tell it from the others."""
+    depth = 1
+    while len({path.parts[-depth:] for path in paths}) < len(paths):
+        depth += 1
+    return {path: str(clean("/".join(path.parts[-depth:]))) for path in paths}

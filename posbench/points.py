@@ -30,9 +30,9 @@ class Point:
     length: int  # tokens fed, or the position in `window` where the protocol goes by position
     window: int | None
     n_seeds: int
-    n_targets: int
-    n_units: int
-    sem_unit: str
+    n_targets: int | None  # this and the next two: None where somebody else's CSV is the source
+    n_units: int | None
+    sem_unit: str | None
     nll: float | None
     bpb: float | None
     floor: float | None  # loss with exactly train_len tokens of context
@@ -41,6 +41,21 @@ class Point:
     over: str | None  # what the interval is over: "seeds", or the sem_unit where there is one seed
     gain: float | None  # G of the encoding, mean over seeds
     gain_lower: float | None  # the lowest of its seeds' lower 95 % bounds
+    change: float | None = None  # nll - the loss of the same trainings at this length without an extension
+    change_half_width: float | None = None  # of its 95 % interval
+    low: float | None = None  # the interval of nll as somebody else's CSV states it
+    high: float | None = None
+    source: str | None = None  # the CSV that the losses were read from, where the report is of more than that file
+
+    @property
+    def method(self) -> tuple[str, str, str, str | None]:
+        """What a line of a figure or a row of a table is for."""
+        return self.encoding, self.extension, self.scale_attention, self.source
+
+    @property
+    def foreign(self) -> bool:
+        """Whether somebody else's CSV states the loss, with nothing known of targets and documents."""
+        return self.n_units is None
 
 
 def sections(curve: Iterable[Point]) -> list[list[Point]]:
@@ -49,6 +64,14 @@ def sections(curve: Iterable[Point]) -> list[list[Point]]:
     for point in curve:
         apart.setdefault(tuple(getattr(point, name) for name in SECTION), []).append(point)
     return list(apart.values())
+
+
+def methods(curve: Iterable[Point]) -> dict[tuple, dict[int, Point]]:
+    """Method -> length -> point, both in the order given."""
+    found: dict[tuple, dict[int, Point]] = {}
+    for point in curve:
+        found.setdefault(point.method, {})[point.length] = point
+    return found
 
 
 def marked(lengths: Iterable[int]) -> list[int]:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from zipfile import BadZipFile
-
-import numpy as np
 
 from posbench.curves import Evaluation, gains, points, same
 from posbench.errors import RunError
 from posbench.figures import draw
-from posbench.files import read_json, write_atomic
+from posbench.files import write_atomic
+from posbench.foreign import adopt, place
+from posbench.foreign import read as read_foreign
 from posbench.latex import comments, latex
-from posbench.origins import Origin, clean, read, variants
+from posbench.loading import load_all, once
+from posbench.origins import Origin, clean, read, told_apart, variants
 from posbench.points import Point, sections, write_points
-from posbench.rows import VOLATILE, eval_rows, write_csv
+from posbench.rows import write_csv
 from posbench.statistics import Gain
 from posbench.tables import footer, number, tables
 
@@ -73,74 +73,42 @@ class Report:
         return footer(curve) + _argument_line(shown) + self.gain_lines.get(key, [])
 
 
-def load(path: Path | str) -> Evaluation:
-    """One eval json and the npz beside it. Raises RunError when either is damaged, or the npz speaks of other lengths."""
-    path = Path(path)
-    content, beside = clean(read_json(path)), path.with_suffix(".npz")
-    rows = eval_rows(content, path)
-    rows = [{**row, "setting": _setting(content.get("config", {}).get("evaluate"))} for row in rows]
-    if not rows:
-        raise RunError(f"{path} holds no rows: delete it and evaluate again.")
-    if not beside.exists():
-        return Evaluation(rows, None, path)
-    try:
-        with np.load(beside, allow_pickle=False) as stored:
-            if "nll" not in stored:  # a protocol whose lengths have different targets: nothing to pair
-                return Evaluation(rows, None, path)
-            arrays = {name: stored[name] for name in ("length", "nll", "document", "offset")}
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
-        raise RunError(f"{beside} is damaged ({error}): delete it and {path.name}, and evaluate again.") from error
-    return Evaluation(rows, arrays, path)
+def collect(paths: Iterable[Path | str], title: str, command: str, csvs: Sequence[Path] = (), skip_damaged: bool = False) -> Report:
+    """What the eval files that exist among `paths` say, with `csvs` of losses beside; `command` would make what is missing.
 
-
-def _setting(evaluate: dict | None) -> str | None:
-    """The configuration behind an evaluation in words; two that differ are never in one table."""
-    if not evaluate:
-        return None
-    windows = f"{evaluate['windows']} windows asked for, {evaluate['targets']} targets each, room for {evaluate['max_length']} tokens"
-    return f"{windows}, {evaluate['split']} split, {evaluate['dtype']}, seed {evaluate['seed']} of the windows"
-
-
-def collect(paths: Iterable[Path | str], title: str, command: str) -> Report:
-    """What the eval files that exist among `paths` say; `command` is what would make the missing ones. Writes nothing.
-
-    Raises RunError when none exists or one is damaged.
+    Raises RunError when none exists, or one is damaged: with `skip_damaged` a note says so. ConfigError: no CSV of losses.
     """
     wanted = list(dict.fromkeys(map(Path, paths)))
     present = [path for path in wanted if path.exists()]
-    if not present:
+    if not present and not csvs:
         raise RunError(f"None of the {len(wanted)} evaluations of this report exists yet: make them with `{command}`.")
-    evaluations, notes = _once([load(path) for path in present])
+    own, notes = load_all(present, skip_damaged)
+    names = told_apart(csvs)
+    found = [read_foreign(path, names[path]) for path in csvs]
+    beside = [adopt(evaluation, own) for evaluations, _ in found for evaluation in evaluations]
+    if not own and len(csvs) == 1:  # the whole report is of this file: no line needs its name
+        beside = [replace(evaluation, source=None) for evaluation in beside]
+    evaluations, twice = once(own + beside)
     if len(present) < len(wanted):
-        notes = [f"{len(wanted) - len(present)} of {len(wanted)} evaluations are missing: `{command}`", *notes]
-    rows = [row for evaluation in evaluations for row in evaluation.rows]
-    origins = {folder: read(folder) for folder in dict.fromkeys(map(directory, evaluations))}
-    words, keys = variants(rows, {evaluation.rows[0]["run_id"]: origins[directory(evaluation)] for evaluation in reversed(evaluations)})
+        notes.insert(0, f"{len(wanted) - len(present)} of {len(wanted)} evaluations are missing: `{command}`")
+    notes += twice + _csv_notes(found, names)
+    origins = {folder: read(folder) for folder in dict.fromkeys(evaluation.origin for evaluation in evaluations)}
+    words, keys = variants(evaluations, {evaluation.rows[0]["run_id"]: origins[evaluation.origin] for evaluation in reversed(evaluations)})
     if words:
         notes.append(f"Trainings of one encoding differ in {', '.join(keys)}; their names say as much of it as tells them apart.")
-    lines = _gain_lines(evaluations, words)
-    return Report(clean(title), rows, sections(points(evaluations, words)), lines, notes, evaluations, origins, words)
+    curve = place((point for _, points in found for point in points), sections(points(evaluations, words)))
+    rows = [row for evaluation in evaluations for row in evaluation.rows]
+    return Report(clean(title), rows, curve, _gain_lines(evaluations, words), notes, evaluations, origins, words)
 
 
-def directory(evaluation: Evaluation) -> Path:
-    """Of the run that an evaluation hangs off: RUN/evals/PROTOCOL/NAME.json."""
-    return evaluation.path.parents[2]
-
-
-def _once(evaluations: list[Evaluation]) -> tuple[list[Evaluation], list[str]]:
-    """Evaluations without the rows that an earlier one holds as well (a run that lies in two folders), and what to say of that."""
-    known: dict[tuple, dict] = {}
-    kept, twice, other = [], 0, 0
-    for evaluation in evaluations:
-        keys = [tuple(row[name] for name in ("run_id", "eval_id", "length", "position", "task", "depth")) for row in evaluation.rows]
-        new = [row for key, row in zip(keys, evaluation.rows, strict=True) if key not in known]
-        again = [(known[key], row) for key, row in zip(keys, evaluation.rows, strict=True) if key in known]
-        twice += len(again)
-        other += sum(any(one[name] != two[name] for name in one if name not in VOLATILE) for one, two in again)
-        known = {**dict(zip(keys, evaluation.rows, strict=True)), **known}
-        kept += [replace(evaluation, rows=new)] if new else []
-    differ = f", {other} of them with other numbers" if other else ", with the same numbers"
-    return kept, [f"{twice} rows are in more than one folder{differ}: the first found counts."] if twice else []
+def _csv_notes(found: Sequence[tuple[list[Evaluation], list[Point]]], names: Mapping[Path, str]) -> list[str]:
+    notes = []
+    for name, (evaluations, others) in zip(names.values(), found, strict=True):
+        if evaluations:
+            notes.append(f"{name}: rows without the loss of each target, so differences are of means, and have intervals over seeds alone.")
+        if others:
+            notes.append(f"{name}: losses as the file states them; nothing here knows whether text, tokens and targets are the same.")
+    return notes
 
 
 def write(report: Report, out_dir: Path | str) -> list[Path]:
@@ -156,9 +124,9 @@ def write(report: Report, out_dir: Path | str) -> list[Path]:
     write_atomic(out_dir / "table.tex", report.latex())
     with matplotlib.rc_context({"text.parse_math": False}):  # a dollar sign in a name is a dollar sign
         drawn = draw(out_dir / "curve.csv", out_dir, report.title)
-    figures = [path.read_text(encoding="utf-8") for path in drawn if path.suffix == ".svg"]
-    write_atomic(out_dir / "report.html", page(report, figures))
-    return [out_dir / name for name in ("rows.csv", "curve.csv", "table.md", "table.tex")] + drawn + [out_dir / "report.html"]
+    write_atomic(out_dir / "report.html", page(report, drawn))
+    figures = [path for section in drawn for pair in section.values() for path in pair]
+    return [out_dir / name for name in ("rows.csv", "curve.csv", "table.md", "table.tex")] + figures + [out_dir / "report.html"]
 
 
 def _gain_lines(evaluations: list[Evaluation], words: dict[str, str]) -> dict[tuple, list[str]]:
@@ -185,7 +153,7 @@ def _argument_line(rows: list[dict]) -> list[str]:
 
 def _gate(found: Gain | None, train_len: int) -> str:
     if found is None:
-        return "unknown, since recompute_window was not evaluated at both windows; gate: unknown"
+        return "unknown, since it takes recompute_window at both windows and the loss of every target; gate: unknown"
     lower = "no interval (one document)" if found.lower != found.lower else f"95 % above {number(found.lower)}"
     half = f"{train_len // 2} -> {train_len} tokens of context bring {number(found.value)} +- {number(found.sem)} nats/token (s.e.)"
     return f"{half}, {lower}; gate: {'ok' if found.ok else 'failed'}"

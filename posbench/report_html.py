@@ -2,30 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from posbench.curves import Evaluation, gains, labels, reference, same
+from posbench.curves import Evaluation, gains, reference, same
 from posbench.html_parts import LACKING, NUMBER, Markup, document, escape, items, link, svg, table
+from posbench.labels import labels
 from posbench.origins import ABSENT, Origin, differing, settings
 from posbench.points import SECTION, Point
-from posbench.tables import METHOD, Table, number, tables
+from posbench.tables import METHOD, Table, file, number, tables
 
 if TYPE_CHECKING:
     from posbench.report import Report
 
 
-def page(report: Report, figures: Sequence[str]) -> str:
-    """The whole page; `figures` are the svg texts of the report's sections, in their order. Equal input gives equal text."""
+FIGURES = {
+    "curve": "Loss by length", "position": "Loss by position", "heatmap": "Methods and lengths", "differences": "Intervals",
+}  # fmt: skip
+
+
+def page(report: Report, figures: Sequence[Mapping[str, Sequence[Path]]]) -> str:
+    """The whole page; `figures` are what posbench.figures.draw returned for the report's sections. Equal input gives equal text."""
     anchors = {path: f"run-{index}" for index, path in enumerate(report.origins)}
     known = gains(report.evaluations)
-    places = [(f"section-{index}", _heading(curve)) for index, curve in enumerate(report.sections)]
-    places += [("trainings", "Trainings"), ("differences", "What tells them apart")]
-    parts = [f"<h1>{escape(report.title)}</h1>", f"<nav>{' '.join(link(*place) for place in places)}</nav>", _summary(report)]
+    contents = [_entry(f"section-{index}", _heading(curve), figures[index]) for index, curve in enumerate(report.sections)]
+    contents += [f"<li>{link('trainings', 'Trainings')}</li>", f"<li>{link('differences', 'What tells them apart')}</li>"]
+    parts = [f"<h1>{escape(report.title)}</h1>", _summary(report), f"<nav><ul>{''.join(contents)}</ul></nav>"]
     for index, curve in enumerate(report.sections):
         parts.append(_section(report, curve, figures[index], index, anchors, known))
     return document(report.title, "\n".join([*parts, _trainings(report, anchors), _differences(report, anchors)]))
+
+
+def _entry(anchor: str, text: str, figures: Iterable[str]) -> str:
+    """A section in the table of contents, with its figures and tables."""
+    inner = [*((f"{anchor}-{kind}", FIGURES[kind]) for kind in figures), (f"{anchor}-tables", "Tables")]
+    return f"<li>{link(anchor, text)}<ul>{''.join(f'<li>{link(*place)}</li>' for place in inner)}</ul></li>"
 
 
 def _summary(report: Report) -> str:
@@ -38,18 +50,20 @@ def _heading(curve: list[Point]) -> str:
     return f"{curve[0].protocol}, trained at {curve[0].train_len}, {curve[0].data}"
 
 
-def _section(report: Report, curve: list[Point], figure: str, index: int, anchors: dict[Path, str], known: dict) -> str:
-    """One figure, its tables, what is to be said of them, and the evaluations behind them."""
+def _section(report: Report, curve: list[Point], figures: Mapping, index: int, anchors: dict[Path, str], known: dict) -> str:
+    """Figures, tables, what is to be said of them, and the evaluations behind them."""
     shared = tuple(getattr(curve[0], name) for name in SECTION)
     own = [evaluation for evaluation in report.evaluations if tuple(evaluation.rows[0][name] for name in SECTION) == shared]
     label = labels(report.rows, report.variants)
     behind: dict[tuple, list[Evaluation]] = {}
     for evaluation in own:
-        behind.setdefault(label(evaluation.rows[0]), []).append(evaluation)
-    parts = [
-        f'<h2 id="section-{index}">{escape(_heading(curve))}</h2>',
-        f'<div class="wide">{svg(figure, f"f{index}-", report.title)}</div>',
-    ]
+        encoding, *rest = label(evaluation.rows[0])
+        behind.setdefault((encoding + file(evaluation.source), *rest), []).append(evaluation)
+    parts = [f'<h2 id="section-{index}">{escape(_heading(curve))}</h2>']
+    for kind, (_, drawn) in figures.items():
+        text = svg(drawn.read_text(encoding="utf-8"), f"f{index}-{kind}-", f"{FIGURES[kind]}: {report.title}")
+        parts.append(f'<h3 id="section-{index}-{kind}">{FIGURES[kind]}</h3>\n<div class="wide">{text}</div>')
+    parts.append(f'<span id="section-{index}-tables"></span>')
     for shown in tables(curve):
         parts += [f"<h3>{escape(shown.title)}</h3>", _results(shown, behind, anchors)]
     colours = ["colours: green below the floor, orange above it, grey where zero lies inside the interval; the deeper the further"]
@@ -63,7 +77,7 @@ def _results(shown: Table, behind: dict[tuple, list[Evaluation]], anchors: dict[
     rows = []
     for row in shown.rows:
         method = (row[0], row[1].removesuffix(" *"), row[2])
-        links = [link(anchors[_directory(evaluation)], evaluation.rows[0]["seed"]) for evaluation in behind.get(method, [])]
+        links = [link(anchors[evaluation.origin], evaluation.rows[0]["seed"]) for evaluation in behind.get(method, [])]
         rows.append([*map(_signs, row), Markup(" ".join(links))])
     return table([*shown.columns, "seeds"], rows, numeric=range(len(METHOD), len(shown.columns)), tinted=True)
 
@@ -81,7 +95,7 @@ def _sources(own: list[Evaluation], label, anchors: dict[Path, str], known: dict
         encoding, extension, scale = label(first)
         lengths = ", ".join(map(str, dict.fromkeys(row["length"] for row in evaluation.rows)))
         commits = ", ".join(dict.fromkeys(row["commit"] or "outside git" for row in evaluation.rows))
-        training = link(anchors[_directory(evaluation)], first["run_id"])
+        training = link(anchors[evaluation.origin], first["run_id"])
         values = (encoding, extension + kind, scale, first["seed"], training, first["eval_id"])
         rows.append([*values, commits, number(found.value) if found else "-", gate, lengths])
     columns = [*METHOD, "seed", "training", "evaluation", "commit of the evaluation", "G", "gate", "lengths"]
@@ -90,7 +104,9 @@ def _sources(own: list[Evaluation], label, anchors: dict[Path, str], known: dict
 
 def _trainings(report: Report, anchors: dict[Path, str]) -> str:
     """Provenance of every training."""
-    seeds = {_directory(evaluation): evaluation.rows[0]["seed"] for evaluation in report.evaluations}
+    seeds: dict[Path, dict[str, None]] = {}
+    for evaluation in report.evaluations:
+        seeds.setdefault(evaluation.origin, {})[str(evaluation.rows[0]["seed"])] = None
     columns = ["training", "seed", "commit", "machine", "threads", "torch", "data fingerprint", "parameters", "started", "folder"]
     rows = []
     for path, origin in report.origins.items():
@@ -100,7 +116,7 @@ def _trainings(report: Report, anchors: dict[Path, str]) -> str:
         versions = said["versions"] if isinstance(said.get("versions"), dict) else {}
         name, commit = Markup(f'<span id="{anchors[path]}">{escape(path.name)}</span>'), str(said.get("commit") or "unknown")[:12] + changed
         values = (said.get("threads", "-"), versions.get("torch", "-"), origin.fingerprint[:16] or "unknown", said.get("n_parameters", "-"))
-        rows.append([name, seeds[path], commit, machine or "unknown", *values, said.get("started", "-"), path])
+        rows.append([name, ", ".join(seeds[path]), commit, machine or "unknown", *values, said.get("started", "-"), path])
     shown = table(columns, rows, numeric=(1, 4, 7))
     return (
         f'<h2 id="trainings">Trainings</h2>\n<p class="said">As their provenance.json says; - and unknown where it does not.</p>\n{shown}'
@@ -129,7 +145,3 @@ def _differences(report: Report, anchors: dict[Path, str]) -> str:
         columns, rows = ["key", *names], [[key, *values] for key, values in found.items()]
     numeric = [index for index in range(1, len(columns)) if all(NUMBER.match(row[index]) or row[index] in LACKING for row in rows)]
     return heading + missing + said + table(columns, rows, numeric)
-
-
-def _directory(evaluation: Evaluation) -> Path:
-    return evaluation.path.parents[2]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from posbench.points import Point, marked
+from posbench.points import Point, marked, methods
 
 METHOD = ("encoding", "extension", "scale_attention")
 
@@ -60,9 +60,7 @@ def verdict(point: Point) -> str:
 def tables(curve: list[Point], intervals: bool = True) -> list[Table]:
     """Loss, difference to the floor, perplexity and bits per byte of the points of one section; the interval's half width if wanted."""
     lengths = marked(point.length for point in curve)
-    cells: dict[tuple, dict[int, Point]] = {}
-    for point in curve:
-        cells.setdefault(tuple(getattr(point, name) for name in METHOD), {})[point.length] = point
+    cells = methods(curve)
     heads = [heading(length, curve[0].train_len) for length in lengths]
     where = f"by position in a window of {curve[0].window} tokens " if curve[0].window else ""
     loss = Table(f"Loss {where}(nats/token)", [*METHOD, *heads], _rows(cells, lengths, lambda point: number(point.nll)))
@@ -72,7 +70,7 @@ def tables(curve: list[Point], intervals: bool = True) -> list[Table]:
         result.append(Table(title, [*METHOD, *heads], _rows(cells, lengths, lambda point: _difference(point, intervals))))
     longest = lengths[-1:]
     rows = [
-        [*method, number(_ppl(known), 4), number(known and known.bpb)]
+        [*method, *(["-", "-"] if known is None else [number(_ppl(known), 4), "-" if known.foreign else number(known.bpb)])]
         for method, known in ((_names(cell), cell.get(longest[0])) for cell in cells.values())
     ]
     return [*result, Table(f"At {heads[-1]} tokens", [*METHOD, "perplexity", "bits per byte"], rows)]
@@ -84,7 +82,12 @@ def _rows(cells: dict, lengths: list[int], text) -> list[list[str]]:
 
 def _names(cell: dict[int, Point]) -> list[str]:
     first = next(iter(cell.values()))
-    return [first.encoding, first.extension + (" *" if first.untested else ""), first.scale_attention]
+    return [first.encoding + file(first.source), first.extension + (" *" if first.untested else ""), first.scale_attention]
+
+
+def file(source: str | None) -> str:
+    """What a name ends with where its numbers were read from a CSV."""
+    return f" ({source})" if source else ""
 
 
 def heading(length: int, train_len: int) -> str:
@@ -106,12 +109,14 @@ def _difference(point: Point, intervals: bool) -> str:
     return f"{point.difference:+.3f}{width}{verdict(point)}"
 
 
-def _ppl(point: Point | None) -> float | None:
-    return math.exp(point.nll) if point and point.nll is not None and point.nll < 709 else None
+def _ppl(point: Point) -> float | None:
+    return math.exp(point.nll) if point.nll is not None and point.nll < 709 else None
 
 
 def scored(point: Point) -> str:
     """Which targets a point of this protocol is a mean over."""
+    if point.foreign:
+        return "which targets were scored is not stated"
     units = f"{point.n_units} {point.sem_unit}s"
     if point.window:
         return f"every token of windows of {point.window} tokens from {units}, by its position"

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 from synthetic import CURVES, Built, write_run
 
-from posbench import figures
+from posbench import multiples
 from posbench.marks import caption, spread
 from posbench.points import read_points
 
@@ -37,7 +37,7 @@ def test_equal_points_give_equal_files_from_the_csv_alone(drawn, tmp_path):
     shutil.copy(drawn / "curve.csv", tmp_path / "copy.csv")
     code = "import sys; from posbench.figures import draw; draw(sys.argv[1], sys.argv[2], 'Title & more')"
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "copy.csv"), str(tmp_path)], check=True)
-    for name in ("curve.png", "curve.svg"):
+    for name in (f"{stem}.{kind}" for stem in ("curve", "heatmap", "differences") for kind in ("png", "svg")):
         assert (tmp_path / name).read_bytes() == (drawn / name).read_bytes()
 
 
@@ -61,11 +61,11 @@ def test_a_clipped_value_is_printed(drawn):
 
 
 def test_limits():
-    bottom, top = figures.limits([-0.1, 0.0, 0.05, 0.3, 1.7], relative=True)
+    bottom, top = multiples.limits([-0.1, 0.0, 0.05, 0.3, 1.7], relative=True)
     assert bottom < -0.1 and top > 1.7  # nothing explodes, nothing is cut
-    assert 4.0 <= figures.limits([-0.1, 0.0, 0.05, 0.3, 60.0], relative=True)[1] < 60
-    assert figures.limits([3.0, 3.1, 3.2], relative=False)[1] > 3.2
-    assert 3.3 < figures.limits([3.0, 3.1, 3.15, 3.2, 3.3, 9.0], relative=False)[1] < 9
+    assert 4.0 <= multiples.limits([-0.1, 0.0, 0.05, 0.3, 60.0], relative=True)[1] < 60
+    assert multiples.limits([3.0, 3.1, 3.2], relative=False)[1] > 3.2
+    assert 3.3 < multiples.limits([3.0, 3.1, 3.15, 3.2, 3.3, 9.0], relative=False)[1] < 9
 
 
 @pytest.mark.parametrize("wanted", [[5.0, 5.0, 5.0], [0.0, 100.0, 50.0], [99.0, 98.0, 100.0, 3.0], [1.0], [], [-40.0, 140.0]])
@@ -85,9 +85,9 @@ def test_labels_with_room_stay_and_crowded_ones_share_the_shift():
 
 def test_few_curves_share_one_panel_and_many_do_not(drawn):
     points = read_points(drawn / "curve.csv")
-    assert [heading for heading, _ in figures.panels(points)] == ["Encodings, nothing extended", "rope: extensions"]
+    assert [heading for heading, _ in multiples.panels(points)] == ["Encodings, nothing extended", "rope: extensions"]
     few = [point for point in points if point.extension == "none"]
-    assert [heading for heading, _ in figures.panels(few)] == [""]
+    assert [heading for heading, _ in multiples.panels(few)] == [""]
 
 
 def test_the_caption_says_which_gate_failed(drawn):
@@ -100,7 +100,7 @@ def test_the_caption_says_which_gate_failed(drawn):
 
 def test_an_encoding_keeps_its_colour_and_extensions_take_others(drawn):
     points = read_points(drawn / "curve.csv")
-    left, right = figures._colours(points, figures.panels(points))
+    left, right = multiples.colours(points, multiples.panels(points))
     assert len(set(left.values())) == 3 and right["rope", "none"] == left["rope", "none"]
     assert len(set(right.values())) == 5 and not {right["rope", name] for name in ("pi", "ntk", "rerope", "leaky_rerope")} & set(
         left.values()

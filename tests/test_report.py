@@ -35,7 +35,8 @@ def test_the_demo_grid(tmp_path):
     points = read_points(tmp_path / "out" / "curve.csv")
     assert len(points) == len(CURVES) * len(LENGTHS)
     assert {path.name for path in report.files} == {
-        "rows.csv", "curve.csv", "table.md", "table.tex", "curve.png", "curve.svg", "report.html"}  # fmt: skip
+        "rows.csv", "curve.csv", "table.md", "table.tex", "report.html",
+        *(f"{name}.{kind}" for name in ("curve", "heatmap", "differences") for kind in ("png", "svg"))}  # fmt: skip
     assert all(path.stat().st_size > 0 for path in report.files)
     assert len(read_csv(tmp_path / "out" / "rows.csv")) == 3 * (len(CURVES) * len(LENGTHS) + 3 * 2 * 3)
     for (encoding, extension, scale), shifts in CURVES.items():
@@ -131,8 +132,18 @@ def test_arguments_appear_only_where_they_tell_two_apart(tmp_path):
     assert "| none * | none | 3.000" in text and "* a pair of methods its authors have not tested" in text
 
 
-def test_two_trainings_of_one_cell_are_not_averaged(tmp_path):
-    paths = [write_eval(tmp_path / name, "rope", "none", "none", flat(0), LENGTHS, eval_id=name, run_id=name) for name in ("a", "b")]
+def test_two_trainings_of_one_cell_are_told_apart_by_their_hashes(tmp_path):
+    # No config.yaml says in what they differ, and both have seed 0.
+    for name, shift in (("rope-64-s0-aaaa", 0.0), ("rope-64-s0-bbbb", 0.5)):
+        write_eval(tmp_path / name, "rope", "none", "none", flat(shift), LENGTHS, eval_id=name, run_id=name)
+    report = Built(sorted(tmp_path.glob("*/*/evals/*/*.json")), tmp_path / "out", "t", COMMAND)
+    text = report.markdown()
+    assert "| rope run=aaaa | none | none | 3.000" in text and "| rope run=bbbb | none | none | 3.500" in text
+    assert "differ in run_id;" in text
+
+
+def test_two_evaluations_of_one_training_are_never_taken_for_one(tmp_path):
+    paths = [write_eval(tmp_path / name, "rope", "none", "none", flat(0), LENGTHS, eval_id=name) for name in ("a", "b")]
     with pytest.raises(RunError, match="report them apart"):
         Built(paths, tmp_path / "out", "t", COMMAND)
 

@@ -90,7 +90,7 @@ def test_the_page_needs_nothing_but_itself(written):
     assert "//" not in page.source.replace("// ", "") and not page.values("src")
     assert {tag for tag, _ in page.tags} & {"script", "iframe", "object", "link", "img"} == {"script"}
     assert "default-src 'none'" in page.values("content")[0] and "width=device-width" in page.values("content")[1]
-    assert [tag for tag, _ in page.tags].count("svg") == 1 and "viewbox" in dict(page.tags[[tag for tag, _ in page.tags].index("svg")][1])
+    assert [tag for tag, _ in page.tags].count("svg") == 3 and "viewbox" in dict(page.tags[[tag for tag, _ in page.tags].index("svg")][1])
 
 
 def test_the_page_shows_every_number_and_where_it_comes_from(written):
@@ -129,8 +129,7 @@ def test_what_a_results_folder_says_is_text(tmp_path):
     run = describe(path.parents[2], provenance={"commit": EVIL, "device": [EVIL], "versions": EVIL, "n_parameters": {EVIL: 1}})
     (run / "config.yaml").write_text(f"model: {{_target_: os.system, x: {json.dumps(EVIL[:20])}, y: '${{oc.env:HOME}}'}}\n")
     run = run.rename(tmp_path / "<b onclick=x>&'\x1b[0m")
-    files = find([str(tmp_path)])
-    assert files == [run]
+    assert find([str(tmp_path)]) == ([run], [])
     report = Built(sorted((run / "evals").glob("*/*.json")), tmp_path / "out", EVIL, "x")
     page = Page(tmp_path / "out" / "report.html")
     assert not {tag for tag, _ in page.tags} & {"img", "b"} and not any(name.startswith("on") for _, has in page.tags for name in has)
@@ -182,7 +181,7 @@ def test_runs_are_found_by_name_glob_and_folder(tmp_path, monkeypatch):
         (["*"], ["alibi-1", "rope-1", "rope-[2]"]),
         (["two/rope-[2]", "one/*", f"{tmp_path}/one/rope-1"], ["rope-[2]", "alibi-1", "rope-1"]),
     ):
-        assert [path.name for path in find(asked)] == wanted
+        assert [path.name for path in find(asked)[0]] == wanted
     for wrong in (["three"], [""], [], ["one", "four/*"]):
         with pytest.raises(ConfigError, match="a quoted glob"):
             find(wrong)

@@ -1,0 +1,34 @@
+"""What a method and a training are called: no more words than tell them apart."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+METHODS = (("encoding", "encoding_args"), ("extension", "extension_args"))
+
+
+def labels(rows: Iterable[dict], variants: Mapping[str, str] | None = None):
+    """A function row -> (encoding, extension, scale_attention) in words: a method's arguments appear only where they tell two apart.
+
+    `variants` (run_id -> words) is what else tells trainings of one encoding apart.
+    """
+    known: dict[tuple[str, str], list[dict]] = defaultdict(list)
+    for row in rows:
+        for name, args in METHODS:
+            if (row[args] or {}) not in known[name, row[name]]:
+                known[name, row[name]].append(row[args] or {})
+    absent = object()
+
+    def telling(name: str, method: str, args: dict) -> str:
+        differ = [key for key in sorted(args) if any(other.get(key, absent) != args[key] for other in known[name, method])]
+        return " ".join([method, *(f"{key}={args[key] if isinstance(args[key], str) else json.dumps(args[key])}" for key in differ)])
+
+    def label(row: dict) -> tuple[str, str, str]:
+        encoding, extension = (telling(name, row[name], row[args] or {}) for name, args in METHODS)
+        trained = "" if row["trained_scale"] in (None, "none") else f" trained with {row['trained_scale']}"
+        tuned = f" tuned from {row['finetune']}" if row["finetune"] else ""
+        return encoding + trained + tuned + (variants or {}).get(row["run_id"], ""), extension, row["scale_attention"]
+
+    return label

@@ -1,0 +1,84 @@
+"""Eval files as evaluations, each row once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from posbench.curves import Evaluation
+from posbench.errors import RunError
+from posbench.files import read_json
+from posbench.origins import clean
+from posbench.rows import VOLATILE, eval_rows
+
+
+def load_all(paths: Iterable[Path], skip_damaged: bool) -> tuple[list[Evaluation], list[str]]:
+    """(evaluations, what to say of those that were left out).
+
+    Raises RunError for a damaged one unless `skip_damaged`, and when nothing else is left.
+    """
+    loaded, damaged = [], []
+    for path in paths:
+        try:
+            loaded.append(load(path))
+        except RunError as error:
+            if not skip_damaged:
+                raise
+            damaged.append(error)
+    if damaged and not loaded:
+        raise damaged[0]
+    return loaded, [f"Left out: {clean(str(error))}" for error in damaged]
+
+
+def load(path: Path | str) -> Evaluation:
+    """One eval json and the npz beside it. Raises RunError when either is damaged, or the npz speaks of other lengths."""
+    path = Path(path)
+    beside = path.with_suffix(".npz")
+    try:
+        content = clean(read_json(path))
+        rows = eval_rows(content, path)
+        rows = [{**row, "setting": _setting(content.get("config", {}).get("evaluate"))} for row in rows]
+    except (OSError, TypeError, KeyError, AttributeError, ValueError) as error:
+        raise RunError(f"{path} is damaged ({error!r}): delete it and evaluate again.") from error
+    if not rows:
+        raise RunError(f"{path} holds no rows: delete it and evaluate again.")
+    if not beside.exists():
+        return Evaluation(rows, None, path)
+    try:
+        with np.load(beside, allow_pickle=False) as stored:
+            if "nll" not in stored:  # a protocol whose lengths have different targets: nothing to pair
+                return Evaluation(rows, None, path)
+            arrays = {name: stored[name] for name in ("length", "nll", "document", "offset")}
+        lengths, shape = set(arrays["length"].tolist()), (len(arrays["length"]), len(arrays["document"]))
+        if arrays["nll"].shape != shape or len(arrays["offset"]) != shape[1] or not {row["length"] for row in rows} <= lengths:
+            raise ValueError(f"losses {arrays['nll'].shape} of lengths {sorted(lengths)}, which are not those of {path.name}")
+    except Exception as error:  # zipfile, zlib and numpy answer damage with a dozen kinds
+        raise RunError(f"{beside} is damaged ({error}): delete it and {path.name}, and evaluate again.") from error
+    return Evaluation(rows, arrays, path)
+
+
+def _setting(evaluate: dict | None) -> str | None:
+    """The configuration behind an evaluation in words; two that differ are never in one table."""
+    if not evaluate:
+        return None
+    windows = f"{evaluate['windows']} windows asked for, {evaluate['targets']} targets each, room for {evaluate['max_length']} tokens"
+    return f"{windows}, {evaluate['split']} split, {evaluate['dtype']}, seed {evaluate['seed']} of the windows"
+
+
+def once(evaluations: list[Evaluation]) -> tuple[list[Evaluation], list[str]]:
+    """Evaluations without the rows that an earlier one holds as well (a run that lies in two folders), and what to say of that."""
+    known: dict[tuple, dict] = {}
+    kept, twice, other = [], 0, 0
+    for evaluation in evaluations:
+        keys = [tuple(row[name] for name in ("run_id", "eval_id", "length", "position", "task", "depth")) for row in evaluation.rows]
+        new = [row for key, row in zip(keys, evaluation.rows, strict=True) if key not in known]
+        again = [(known[key], row) for key, row in zip(keys, evaluation.rows, strict=True) if key in known]
+        twice += len(again)
+        other += sum(any(one[name] != two[name] for name in one if name not in VOLATILE) for one, two in again)
+        known = {**dict(zip(keys, evaluation.rows, strict=True)), **known}
+        kept += [replace(evaluation, rows=new)] if new else []
+    differ = f", {other} of them with other numbers" if other else ", with the same numbers"
+    return kept, [f"{twice} rows are in more than one folder{differ}: the first found counts."] if twice else []
