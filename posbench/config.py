@@ -71,6 +71,7 @@ class EvaluateConfig:
     protocol: list[str] = field(default_factory=lambda: ["fixed_targets"])
     windows: int = 512
     targets: int | None = None
+    stride: int | None = None
     split: str = "test"
     dtype: str = "fp32"
     seed: int = 0
@@ -98,7 +99,7 @@ LISTS = ("lengths", "protocol")  # one value may be given without brackets
 POSITIVE = {
     "model": ("d_model", "n_layer", "n_head"),
     "train": ("tokens_per_step", "micro_batches", "log_every", "lr", "muon_lr"),
-    "evaluate": ("windows", "batch_tokens"),
+    "evaluate": ("windows", "targets", "stride", "batch_tokens"),
 }
 COUNTS = {
     "train": ("steps", "warmup", "weight_decay", "clip", "validate_every", "validate_windows", "checkpoint_every"),
@@ -127,7 +128,7 @@ def typed(group: str, values: dict) -> Any:
         if isinstance(value, float) and not math.isfinite(value):
             raise ConfigError(f"{group}.{key}={value} must be a finite number.")
     for key in POSITIVE.get(group, ()):
-        if getattr(config, key) <= 0:
+        if (value := getattr(config, key)) is not None and value <= 0:
             raise ConfigError(f"{group}.{key}={getattr(config, key)} must be above 0.")
     for key in COUNTS.get(group, ()):
         if getattr(config, key) < 0:

@@ -1,6 +1,6 @@
-"""Scoring: one extension and one scale, applied to chosen windows at each length, written as rows and per-target losses.
+"""Scoring: one extension and one scale, applied to the windows that a protocol chooses.
 
-Letters: N windows, S targets per window, L tokens fed, R scored rows, V vocabulary.
+Letters: N windows, L tokens fed, R scored rows, V vocabulary.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import importlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import torch
@@ -18,15 +17,16 @@ from torch import Tensor
 from posbench.compat import fed_length
 from posbench.config import EvaluateConfig
 from posbench.data.corpus import Corpus
+from posbench.data.tokenfile import TokenFile
 from posbench.errors import ConfigError
 from posbench.geometry import Span
 from posbench.gpt import GPT
 from posbench.interfaces import Extension, ScaleAttention
 from posbench.memory import Peak
 from posbench.plan import Plan, make_plan
-from posbench.windows import Windows, choose
 
 HEAD_ROWS = 4096  # rows that pass the output head at once
+BOS = -1  # stands for the BOS token among token indices
 
 
 @dataclass
@@ -48,43 +48,45 @@ class Evaluation:
     def span(self, length: int) -> Span:
         return Span(self.train_len, length, self.extension.target_len(length))
 
-    @cached_property
-    def windows(self) -> Windows:
-        file = getattr(self.corpus, self.config.split)
-        return choose(file, self.config.max_length, self.config.windows, self.config.targets, self.config.seed)
+    @property
+    def file(self) -> TokenFile:
+        return getattr(self.corpus, self.config.split)
 
     def fed(self, length: int) -> int:
         """Tokens fed at once when `length` are there; fewer than that where the extension gives each target its own text."""
         return fed_length(self.extension, self.train_len, length)
-
-    def cost(self, length: int) -> int:
-        """Tokens the model reads for one length."""
-        fed = self.fed(length)
-        return fed * (len(self.windows.last_N) if fed == length else self.windows.targets_NS.size)
 
     def plan(self, length: int) -> Plan:
         """The geometry of `length` tokens; a dynamic method takes its one factor from it."""
         scales = {"scale": self.scale, "trained_scale": self.model.scale}
         return make_plan(self.model.encoding, self.extension, **scales, length=length, device=self.device)
 
+    def opened(self, index_NL: np.ndarray) -> np.ndarray:
+        """Windows of token indices with the BOS, where the corpus has one, in place of the first token: as a window begins in training."""
+        if self.corpus.bos is not None:
+            index_NL[:, 0] = BOS
+        return index_NL
+
     @torch.inference_mode()
-    def score(self, plan: Plan, last_N: np.ndarray, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
-        """nll and correctness [N, n_rows] of the n_rows tokens that end at last_N, read from the plan.length tokens before last_N."""
-        tokens, length = self.windows.file.tokens, plan.length
-        batch = max(1, self.config.batch_tokens // length)
+    def score(self, plan: Plan, at_N: np.ndarray, n_rows: int, index: Callable[[np.ndarray, int], np.ndarray]) -> tuple:
+        """nll and correctness [N, n_rows] of the last n_rows tokens of windows, each predicted from all that is before it in its window.
+
+        `index(at_n, L)` gives the token indices [n, L + 1] of some of the windows: the L = plan.length tokens fed, and the last target.
+        """
+        batch = max(1, self.config.batch_tokens // plan.length)
         nlls, corrects = [], []
-        for start in range(0, len(last_N), batch):
-            index_NL = last_N[start : start + batch, None] + np.arange(-length, 1)
-            text_NL = torch.from_numpy(tokens[index_NL].astype(np.int64)).to(self.device)
-            feed_NL = text_NL[:, :-1].clone()
+        for start in range(0, len(at_N), batch):
+            index_NL = index(at_N[start : start + batch], plan.length)
+            ids_NL = self.file.tokens[index_NL].astype(np.int64)
             if self.corpus.bos is not None:
-                feed_NL[:, 0] = self.corpus.bos
+                ids_NL[index_NL == BOS] = self.corpus.bos
+            text_NL = torch.from_numpy(ids_NL).to(self.device)
             with torch.autocast(torch.device(self.device).type, torch.bfloat16, enabled=self.config.dtype == "bf16"):
-                hidden_NRC = self.model.hidden(feed_NL, plan, n_rows)
+                hidden_NRC = self.model.hidden(text_NL[:, :-1], plan, n_rows)
                 nll_NR, correct_NR = self._read(hidden_NRC, text_NL[:, -n_rows:])
             nlls.append(nll_NR.cpu().numpy())
             corrects.append(correct_NR.cpu().numpy())
-            self.progress(feed_NL.numel())
+            self.progress(text_NL[:, :-1].numel())
         return np.concatenate(nlls), np.concatenate(corrects)
 
     def _read(self, hidden_NRC: Tensor, target_NR: Tensor) -> tuple[Tensor, Tensor]:

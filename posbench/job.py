@@ -30,11 +30,11 @@ from posbench.interfaces import Encoding
 from posbench.make import make
 from posbench.plan import TrainingPlans
 from posbench.progress import Progress
+from posbench.protocols import Protocol
 from posbench.recorder import Recorder
 from posbench.signals import Stopped, die_with_parent
 from posbench.train import fit
 from posbench.trainer import Diverged
-from posbench.windows import choose
 
 
 def run_job(job: Job, wait: bool = False, world: World | None = None) -> list[Outcome]:
@@ -66,8 +66,9 @@ def run_job(job: Job, wait: bool = False, world: World | None = None) -> list[Ou
 
 def judge(encoding: Encoding, cell: Cell) -> Verdict:
     """Whether a cell may run on this encoding. Raises ConfigError when not."""
-    scale = make(cell.scale_attention, encoding.shape)
-    return check(encoding, make(cell.extension), scale, cell.evaluate["lengths"], cell.allow_untested)
+    extension, scale = make(cell.extension), make(cell.scale_attention, encoding.shape)
+    protocol(cell.protocol).check(extension, typed("evaluate", cell.evaluate), encoding.shape.train_len)
+    return check(encoding, extension, scale, cell.evaluate["lengths"], cell.allow_untested)
 
 
 def help_train(job: Job, world: World) -> None:
@@ -86,7 +87,7 @@ def _train_and_evaluate(job: Job, legal: dict[Cell, Verdict], world: World) -> l
     for cell in legal:
         # Before the training: a length that no document has must not cost one.
         config = typed("evaluate", cell.evaluate)
-        choose(getattr(corpus, config.split), config.max_length, config.windows, config.targets, config.seed)
+        protocol(cell.protocol).place(getattr(corpus, config.split), config, typed("train", job.cfg["train"]).train_len)
     recorder = Recorder(job.run, typed("log", job.cfg["log"]), job.cfg, "evaluate" if job.run.finished else "train")
     ok = False
     try:
@@ -95,10 +96,10 @@ def _train_and_evaluate(job: Job, legal: dict[Cell, Verdict], world: World) -> l
         else:
             world.largest(0)  # the others wait for this
             model = _train(job, corpus, device, recorder, world)
-        evaluations = [_evaluation(model.eval(), corpus, cell, device) for cell in missing]
-        total = sum(one.cost(length) for one, cell in zip(evaluations, missing, strict=True) for length in cell.missing())
+        evaluators = [protocol(cell.protocol)(_evaluation(model.eval(), corpus, cell, device)) for cell in missing]
+        total = sum(one.cost(length) for one, cell in zip(evaluators, missing, strict=True) for length in cell.missing())
         with Progress(total, "evaluate", "tokens") as progress:
-            for one, cell in zip(evaluations, missing, strict=True):
+            for one, cell in zip(evaluators, missing, strict=True):
                 recorder.rows(_evaluate(job, one, cell, legal[cell], progress))
         if recorder.shows_images:
             _show_figure(job, recorder)
@@ -152,21 +153,21 @@ def _evaluation(model: GPT, corpus: Corpus, cell: Cell, device: str) -> Evaluati
     return Evaluation(model, corpus, make(cell.extension), scale, typed("evaluate", cell.evaluate), device)
 
 
-def _evaluate(job: Job, evaluation: Evaluation, cell: Cell, verdict: Verdict, progress: Progress) -> list[dict]:
+def _evaluate(job: Job, evaluator: Protocol, cell: Cell, verdict: Verdict, progress: Progress) -> list[dict]:
     """Evaluate a cell's missing lengths; after each one its file is written anew, with those it had. Returns the new rows."""
-    evaluator = protocol(cell.protocol)(evaluation)
+    evaluation = evaluator.evaluation
     arrays_path, new = cell.path.with_suffix(".npz"), []
     table = rows.read_eval(cell.path) if cell.path.exists() else []
     arrays = load_arrays(arrays_path) if table else {}
     method = f"{runs.method_name(cell.extension)}+{runs.method_name(cell.scale_attention)}"
     settings = {"protocol": cell.protocol, "extension": cell.extension, "scale_attention": cell.scale_attention, "evaluate": cell.evaluate}
     for length in cell.missing():
-        until = progress.done + evaluation.cost(length)
+        until = progress.done + evaluator.cost(length)
         evaluation.progress = functools.partial(progress.update, method=method, length=length)
         values, arrays[length] = evaluator.run(length)
         progress.update(until - progress.done)  # what an evaluator knew already and did not read again
         shared = _columns(job, cell, verdict, evaluation, length)
-        found = [rows.make_row(**shared, **{"position": None, **value}) for value in values]
+        found = [rows.make_row(**{**shared, "position": None, "task": None, **value}) for value in values]
         new += found
         table = sorted(table + found, key=lambda row: (row["length"], row["position"] or 0))
         # The arrays first: a json without its arrays would count as done.
@@ -195,7 +196,6 @@ def _columns(job: Job, cell: Cell, verdict: Verdict, evaluation: Evaluation, len
         "length": length,
         "target_len": evaluation.extension.target_len(length),
         "protocol": cell.protocol,
-        "task": None,
         "depth": None,
         "commit": provenance.commit(),
     }

@@ -30,6 +30,7 @@ LATER: dict[str, object] = {
     "model.head_dim": None,
     "model.qkv_bias": False,
     "model.checkpoint": None,
+    "evaluate.stride": None,
 }
 
 

@@ -1,4 +1,4 @@
-"""Which tokens are scored: windows that never cross a document and depend on max_length alone, so that all lengths share them.
+"""Which tokens are scored: places that never cross a document and depend on max_length alone, so that all lengths share them.
 
 Letters: N windows, S targets per window, L tokens fed.
 """

@@ -78,16 +78,17 @@ def test_fixed_targets_feeds_the_tokens_before_the_last_target(extension, length
     found = evaluation(extension, bos=bos)
     (row,), arrays = FixedTargets(found).run(length)
     nll_NS = arrays["nll"].reshape(-1, S)
-    for n, last in enumerate(found.windows.last_N[:3]):
+    for n, last in enumerate(FixedTargets(found).windows.last_N[:3]):
         assert nll_NS[n, -1] == pytest.approx(naive(found, last, length), abs=1e-4)
     assert row["nll"] == pytest.approx(arrays["nll"].mean(), rel=1e-5)
-    assert row["n_bytes"] == found.corpus.test.n_bytes[found.windows.targets_NS].sum()
+    assert row["n_bytes"] == found.corpus.test.n_bytes[FixedTargets(found).windows.targets_NS].sum()
 
 
 def test_every_target_of_a_window_is_scored_at_its_own_place():
     found = evaluation()
-    nll_NS = FixedTargets(found).run(32)[1]["nll"].reshape(-1, S)
-    assert nll_NS[0, 0] == pytest.approx(naive(found, found.windows.last_N[0] - S + 1, 32 - S + 1), abs=1e-4)
+    evaluator = FixedTargets(found)
+    nll_NS = evaluator.run(32)[1]["nll"].reshape(-1, S)
+    assert nll_NS[0, 0] == pytest.approx(naive(found, evaluator.windows.last_N[0] - S + 1, 32 - S + 1), abs=1e-4)
 
 
 def test_recompute_window_feeds_exactly_its_window_to_every_target():
@@ -95,7 +96,7 @@ def test_recompute_window_feeds_exactly_its_window_to_every_target():
     evaluator = FixedTargets(found)
     nll_NS = evaluator.run(64)[1]["nll"].reshape(-1, S)
     for s in range(S):
-        target = found.windows.last_N[1] - S + 1 + s
+        target = evaluator.windows.last_N[1] - S + 1 + s
         assert nll_NS[1, s] == pytest.approx(naive(found, target, TRAIN_LEN), abs=1e-4)
     assert np.array_equal(evaluator.run(32)[1]["nll"], nll_NS.ravel())  # every longer length is the same floor
     direct = FixedTargets(evaluation()).run(TRAIN_LEN)[1]["nll"]
@@ -104,8 +105,9 @@ def test_recompute_window_feeds_exactly_its_window_to_every_target():
 
 def test_by_position_scores_every_position_once():
     found = evaluation(Rerope(), scale=NoScale(small_shape()))
-    rows, arrays = ByPosition(found).run(32)
-    first = found.windows.last_N[0] - 31
+    evaluator = ByPosition(found)
+    rows, arrays = evaluator.run(32)
+    first = evaluator.windows.last_N[0] - 31
     # the loss at position p is that of a text of p tokens: ReRoPE does not depend on the length
     for position in (1, 7, 32):
         assert arrays["nll"][0, position - 1] == pytest.approx(naive_at(found, first, position), abs=1e-4)
@@ -118,11 +120,6 @@ def naive_at(found: Evaluation, first: int, position: int) -> float:
 
 def test_bins_are_single_positions_then_four_per_doubling():
     assert bins(64) == [1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 13, 16, 19, 23, 27, 32, 38, 45, 54, 64]
-
-
-def test_by_position_refuses_an_extension_that_reads_no_long_text():
-    with pytest.raises(ConfigError, match="recompute_window"):
-        ByPosition(evaluation(RecomputeWindow()))
 
 
 def test_the_largest_distance_is_the_extensions():

@@ -2,37 +2,36 @@
 
 Each window of L tokens is read once and every token scored; a row holds the positions p (tokens of context) above the row before it and
 up to its own: every position up to 8, then four bins per doubling. A dynamic method uses the factor of L throughout, so the
-curve of L is not made of the losses of shorter runs.
+curve of L is not made of the losses of shorter runs. The first position follows the BOS, where there is one, else the token before it.
+
+References: none; the floor is one number for every position.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from posbench.errors import ConfigError
-from posbench.evaluate import Evaluation, measured
+from posbench.config import EvaluateConfig
+from posbench.evaluate import measured
+from posbench.interfaces import Extension
+from posbench.protocols import Protocol, check_whole
 from posbench.statistics import clustered_mean
 
 
-class ByPosition:
+class ByPosition(Protocol):
     """Rows, one for each bin of positions of each length."""
 
-    def __init__(self, evaluation: Evaluation):
-        span = evaluation.span(max(evaluation.config.lengths))
-        if evaluation.extension.crop(span) is not None:
-            raise ConfigError(
-                "evaluate.protocol=by_position reads one long text, which extension=recompute_window never does: "
-                "use evaluate.protocol=[fixed_targets]."
-            )
-        self.evaluation = evaluation
+    @classmethod
+    def check(cls, extension: Extension, config: EvaluateConfig, train_len: int) -> None:
+        check_whole(cls, extension, config, train_len, instead="fixed_targets")
 
     def run(self, length: int) -> tuple[list[dict], dict[str, np.ndarray]]:
         """Values of the rows of one length; arrays nll and correct [N, L], column p - 1 for p tokens of context."""
-        evaluation, windows = self.evaluation, self.evaluation.windows
+        evaluation, windows = self.evaluation, self.windows
         plan, arrays = evaluation.plan(length), {}
 
         def call() -> dict:
-            nll_NL, correct_NL = evaluation.score(plan, windows.last_N, length)
+            nll_NL, correct_NL = evaluation.score(plan, self.whole_N, length, self.index)
             arrays.update(nll=nll_NL.astype(np.float32), correct=correct_NL)
             return {"sem_unit": "document", "max_distance": evaluation.max_distance(plan)}
 
@@ -51,7 +50,7 @@ class ByPosition:
 
     def shared(self) -> dict[str, np.ndarray]:
         """Arrays [N] that all lengths share."""
-        windows = self.evaluation.windows
+        windows = self.windows
         return {"document": windows.document_N, "offset": windows.offset_NS()[:, -1]}
 
 

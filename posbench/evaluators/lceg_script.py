@@ -1,0 +1,76 @@
+"""lceg_script: for comparison only, what Leooyii/LCEG eval_perplexity/eval_yarn.py and its siblings compute (commit 685eb8a).
+
+Windows of L tokens start every evaluate.stride tokens (256 there) of one long text, and all L - 1 predictions of each count: a token is
+scored up to L / S times, most often with less context than was there. Windows run across the ends of documents, the last one is dropped,
+and the result is the mean over batches of 32 windows of the batch's mean, a smaller last batch weighing as much. Do not use it for
+conclusions: it is close to `disjoint`, with text from other documents in the context.
+
+As there: a BOS, where there is one, stands at the start of each document and nowhere else, and is predicted like any token.
+The text is the stretches of yarn_script one after the other (the script takes the first ten documents). Deviation: accuracy is the share of
+scored tokens, where the script divides the hits of a batch by L alone.
+
+The script's perplexity is 2.71828 ** loss. nll is loss x ln 2.71828, so that the column ppl = exp(nll) holds that number; it is 7e-7 below
+the loss, relatively. n_targets and n_bytes count a token each time it is scored. Arrays are [windows, L - 1] for each length.
+References: none.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from posbench.config import EvaluateConfig
+from posbench.data.tokenfile import TokenFile
+from posbench.errors import ConfigError
+from posbench.evaluate import BOS, measured
+from posbench.evaluators.yarn_script import YarnScript
+from posbench.statistics import clustered_mean
+from posbench.windows import Windows
+
+E = 2.71828
+BATCH = 32
+
+
+class LcegScript(YarnScript):
+    """Rows, one for each length."""
+
+    @classmethod
+    def place(cls, file: TokenFile, config: EvaluateConfig, train_len: int) -> Windows:
+        windows = super().place(file, config, train_len)
+        size = len(windows.last_N) * (windows.n_targets + 1)
+        if size - max(config.lengths) <= config.stride:
+            raise ConfigError(
+                f"evaluate.protocol=lceg_script drops its last window and has no other at length {max(config.lengths)}, for its text has "
+                f"only {size} tokens: raise evaluate.windows={config.windows}."
+            )
+        return windows
+
+    def starts(self, length: int) -> np.ndarray:
+        """Where in the text the windows start [W]."""
+        return np.arange(0, len(self.windows.last_N) * (self.windows.n_targets + 1) - length, self.evaluation.config.stride)[:-1]
+
+    def cost(self, length: int) -> int:
+        return len(self.starts(length)) * length
+
+    def run(self, length: int) -> tuple[list[dict], dict[str, np.ndarray]]:
+        evaluation, windows, start_W = self.evaluation, self.windows, self.starts(length)
+        plan, arrays = evaluation.plan(length), {}
+        size = windows.n_targets + 1
+        text_M = evaluation.opened(windows.last_N[:, None] - np.arange(size)[::-1]).ravel()
+
+        def call() -> dict:
+            nll, correct = evaluation.score(plan, start_W, length, lambda start_n, n: text_M[start_n[:, None] + np.arange(n + 1)])
+            arrays.update(nll=nll[:, :-1].astype(np.float32), correct=correct[:, :-1])
+            batch_W = np.arange(len(start_W)) // BATCH
+            weight_W = len(start_W) / (batch_W[-1] + 1) / np.bincount(batch_W)[batch_W]
+            loss_W = arrays["nll"].mean(axis=1, dtype=np.float64) * math.log(E)
+            mean, sem, n_units = clustered_mean(weight_W * loss_W, windows.document_N[start_W // size])
+            return {"nll": mean, "nll_sem": sem, "n_units": n_units, "sem_unit": "document", "accuracy": float(arrays["correct"].mean())}
+
+        values = measured(call, evaluation.device)
+        bytes_M = np.where(text_M == BOS, 0, np.asarray(windows.file.n_bytes)[text_M])
+        before_M = np.concatenate([[0], np.cumsum(bytes_M, dtype=np.int64)])
+        n_bytes = int((before_M[start_W + length] - before_M[start_W + 1]).sum())
+        row = {"n_targets": arrays["nll"].size, "n_bytes": n_bytes, "max_distance": evaluation.max_distance(plan)}
+        return [{**values, **row}], arrays

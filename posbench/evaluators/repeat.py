@@ -1,0 +1,71 @@
+"""repeat: a text of train_len tokens, repeated; a model that copies finds every target train_len tokens earlier.
+
+Targets and windows are those of fixed_targets: the text is the train_len tokens up to a window's last target, for length L its copies
+fill the L tokens that are fed (the first one cut), and the last copy's last S tokens are scored. The distance to copy from is train_len at
+every length, what grows is the number of copies. At L = train_len there is one copy and nothing to copy from: the baseline.
+(Su 2023, kexue.fm 9708, evaluates accuracy on repeated text; there the window of 4096 holds eight copies of 512 tokens.)
+
+The control, task `control`, is read at L = train_len: the text's last train_len // 2 tokens twice, the same targets scored, all inside
+what the model was trained for. Where the control is no better than the baseline the model does not copy, and the longer lengths say
+nothing. Look at accuracy, which is in each row.
+
+With a BOS it stands in place of the first of the fed tokens. recompute_window gives each target its last w tokens of the repeated text:
+with w = train_len the earlier copy of the target without the token before it, so nothing to copy by. Arrays `control_nll` and
+`control_correct` [N * S] are the control's.
+
+References: fixed_targets of the same method, which is natural text before the same targets, and its floor.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+
+from posbench.config import EvaluateConfig
+from posbench.errors import ConfigError
+from posbench.evaluate import Evaluation
+from posbench.evaluators.fixed_targets import FixedTargets
+from posbench.interfaces import Extension
+
+
+class Repeat(FixedTargets):
+    """Rows: task `copies` for each length, task `control` at train_len."""
+
+    def __init__(self, evaluation: Evaluation, period: int | None = None):
+        super().__init__(evaluation)
+        self.period = period or evaluation.train_len
+
+    @classmethod
+    def check(cls, extension: Extension, config: EvaluateConfig, train_len: int) -> None:
+        if config.targets >= train_len // 2:
+            raise ConfigError(
+                f"evaluate.targets={config.targets} must be below half of the training length {train_len}, the text of which "
+                "evaluate.protocol=repeat makes its control: leave it null, for an eighth."
+            )
+        if config.max_length < train_len:
+            raise ConfigError(
+                f"evaluate.max_length={config.max_length} is below the training length {train_len}, the length of the text that "
+                "evaluate.protocol=repeat repeats: raise it."
+            )
+
+    def index(self, at_n: np.ndarray, length: int) -> np.ndarray:
+        n_targets = self.windows.n_targets
+        back_n = n_targets - 1 - at_n % n_targets
+        behind_nL = back_n[:, None] + np.arange(length, -1, -1)
+        return self.evaluation.opened(self.windows.last_N[at_n // n_targets][:, None] - behind_nL % self.period)
+
+    def run(self, length: int) -> tuple[list[dict], dict[str, np.ndarray]]:
+        rows, arrays = super().run(length)
+        rows = [{**row, "task": "copies"} for row in rows]
+        return rows + (self.control[0] if length == self.evaluation.train_len else []), arrays
+
+    @cached_property
+    def control(self) -> tuple[list[dict], dict[str, np.ndarray]]:
+        """Row and arrays of half the text twice inside the training length."""
+        train_len = self.evaluation.train_len
+        rows, arrays = FixedTargets.run(Repeat(self.evaluation, train_len // 2), train_len)
+        return [{**row, "task": "control"} for row in rows], arrays
+
+    def shared(self) -> dict[str, np.ndarray]:
+        return {**super().shared(), **{f"control_{name}": array for name, array in self.control[1].items()}}

@@ -1,0 +1,43 @@
+"""sliding: windows of L tokens advance by evaluate.stride = S, each scores its last S tokens, each token weighing alike.
+
+Every token is scored once, with L - S + 1 to L tokens before it (a BOS in place of the first, where there is one); near the start of a
+document with as many as there are, down to one, for no window crosses a document. S = 1 gives every token exactly L tokens, at
+L = train_len the floor; S = L gives disjoint. A length costs L / S times the tokens that are scored; the default, S = train_len / 4, gives
+every token three quarters of train_len at least.
+
+The same stretches of text as disjoint (posbench/protocols.py), at every length; a window reaches back before its stretch as far as the
+document goes. recompute_window gives each token its last w tokens: the floor, at every L >= w + S - 1.
+
+References: the floor and the half window, of the same tokens.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from posbench.config import EvaluateConfig
+from posbench.interfaces import Extension
+from posbench.protocols import Stretches, check_stride
+
+
+class Sliding(Stretches):
+    """Rows, one for each length."""
+
+    @classmethod
+    def check(cls, extension: Extension, config: EvaluateConfig, train_len: int) -> None:
+        check_stride(config)
+
+    def spans(self, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        total, stride = self.windows.n_targets, self.evaluation.config.stride
+        step_K = np.arange(stride, total + stride, stride)
+        spans = []
+        for first, document in zip(self.windows.last_N - total, self.windows.document_N, strict=True):
+            opening = int(self.windows.file.starts[document])
+            start_K, end_K = first + step_K - length, first + np.minimum(step_K, total)
+            early = int((start_K <= opening).sum())
+            if early:  # one window from the document's first token scores what all of these would
+                spans.append([[opening], [first - opening], [end_K[early - 1] - opening]])
+            later_K = start_K[early:]
+            spans.append([later_K, np.full(len(later_K), length - stride), end_K[early:] - later_K])
+        start_W, low_W, high_W = (np.concatenate(parts).astype(np.int64) for parts in zip(*spans, strict=True))
+        return start_W, low_W, high_W

@@ -1,0 +1,67 @@
+"""yarn_script: for comparison only, what jquesnelle/yarn eval/perplexity.py computes (commit b1d7076), the "sliding window" of its paper.
+
+Windows of L tokens advance by evaluate.stride (256 there) and score the tokens that no window before them scored, but the result is the
+mean over windows of each window's mean: the first window, L - 1 tokens most of which have short contexts, weighs as much as a window of
+S tokens. Do not use it for conclusions: tokens weigh unequally, by an amount that changes with L. `sliding` weighs them alike.
+
+As there: a window is L tokens with the BOS, where there is one, in place of the first; the last of them predicts nothing, so a target has
+L - 1 tokens before it at most; the last window ends with the text. Documents are stretches of max_length tokens (posbench/protocols.py),
+those of disjoint and sliding: set evaluate.max_length well beyond the longest length, for at L = max_length one window is all.
+Deviation: the last window, which is shorter, is read with the geometry of L; a dynamic method would see its own length there.
+
+nll is that mean of means and ppl = exp(nll) the script's perplexity; bpb divides that nll by the bytes of a token; accuracy weighs tokens
+alike. Arrays are [N, max_length - 1] for each length. References: none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from posbench.config import EvaluateConfig
+from posbench.data.tokenfile import TokenFile
+from posbench.interfaces import Extension
+from posbench.protocols import Stretches, check_stride, check_whole
+from posbench.windows import Windows
+
+
+class YarnScript(Stretches):
+    """Rows, one for each length."""
+
+    paired = False
+
+    @classmethod
+    def check(cls, extension: Extension, config: EvaluateConfig, train_len: int) -> None:
+        check_stride(config)
+        check_whole(cls, extension, config, train_len, instead="sliding")
+
+    @classmethod
+    def place(cls, file: TokenFile, config: EvaluateConfig, train_len: int) -> Windows:
+        stretches = super().place(file, config, train_len)
+        # A document of max_length tokens, its first (or the BOS) included: so many fit one window of L = max_length.
+        return replace(stretches, last_N=stretches.last_N - 1, n_targets=stretches.n_targets - 1)
+
+    def spans(self, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        first_N = self.windows.last_N - self.windows.n_targets
+        start_K, end_K = self._windows(length)
+        low_K = np.maximum(0, np.concatenate([[0], end_K[:-1]]) - start_K - 1)
+        spans = (start_K + first_N[:, None], low_K, end_K - start_K - 1)
+        start_W, low_W, high_W = (np.broadcast_to(part, (len(first_N), len(start_K))).ravel() for part in spans)
+        return start_W, low_W, high_W
+
+    def weights(self, length: int) -> np.ndarray:
+        start_K, end_K = self._windows(length)
+        new_K = np.diff(end_K, prepend=1)
+        return np.repeat(self.windows.n_targets / len(new_K) / new_K, new_K)
+
+    def _windows(self, length: int) -> tuple[np.ndarray, np.ndarray]:
+        """First token and end of the windows of one document, the last of which ends with it."""
+        size = self.windows.n_targets + 1
+        stride = self.evaluation.config.stride or length
+        start_K = stride * np.arange(1 + -(-(size - length) // stride))
+        return start_K, np.minimum(start_K + length, size)
+
+    def shared(self) -> dict[str, np.ndarray]:
+        """Arrays [N]: the documents, and where in them the first target stands."""
+        return {"document": self.windows.document_N, "offset": self.windows.offset_NS()[:, 0]}

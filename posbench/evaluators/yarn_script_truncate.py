@@ -1,0 +1,35 @@
+"""yarn_script_truncate: for comparison only, what eval/perplexity.py of jquesnelle/yarn computes with --truncate (commit b1d7076).
+
+eval.sh makes the paper's Proof-pile curve so: each document is cut to its first L tokens and read as one window; nothing slides, whatever
+the stride, and every length scores other targets. The result is the mean over documents of the mean over L - 1 tokens, in other words the
+early-token curse of `disjoint` on text that changes with L. Do not use it for conclusions: take fixed_targets.
+
+Documents, BOS, columns and references as in yarn_script; arrays are [N, L - 1].
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from posbench.config import EvaluateConfig
+from posbench.evaluators.yarn_script import YarnScript
+from posbench.interfaces import Extension
+from posbench.protocols import check_whole
+
+
+class YarnScriptTruncate(YarnScript):
+    """Rows, one for each length."""
+
+    @classmethod
+    def check(cls, extension: Extension, config: EvaluateConfig, train_len: int) -> None:
+        check_whole(cls, extension, config, train_len, instead="disjoint")
+
+    def cost(self, length: int) -> int:
+        return len(self.windows.last_N) * length
+
+    def run(self, length: int) -> tuple[list[dict], dict[str, np.ndarray]]:
+        script, windows = YarnScript(self.evaluation), self.windows
+        script.windows = replace(windows, last_N=windows.last_N - windows.n_targets + length - 1, n_targets=length - 1)
+        return script.run(length)

@@ -1,0 +1,182 @@
+"""Protocols on models whose probabilities are known: every number here can be worked out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from conftest import TRAIN_LEN
+from known_models import VOCAB, Bag, Copier, Counter, counting, evaluation, file
+
+from posbench.evaluate import protocol
+from posbench.extensions.ntk import Ntk
+from posbench.extensions.recompute_window import RecomputeWindow
+
+
+def published(c):
+    """Nats/token after c tokens: the curve under which users.md A4 compares what papers call perplexity."""
+    return 2.6 + 1.8 * (c + 1.0) ** -0.45
+
+
+def remembers(memory):
+    """1 nat less for each doubling of the text seen, up to `memory` tokens."""
+    return lambda c: 4.0 - 0.5 * np.log2(np.minimum(c, memory) + 1.0)
+
+
+LENGTHS = (512, 2048, 8192)
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "bos", "printed"),
+    [
+        ("disjoint", 20_000, True, ("16.34", "14.97", "14.31")),
+        ("sliding", 20_000, True, ("15.29", "14.36", "14.04")),
+        ("yarn_script", 20_001, True, ("15.28", "14.31", "13.90")),  # a window is the BOS and L - 1 tokens
+        ("yarn_script_truncate", 20_001, True, ("16.34", "14.95", "14.25")),  # scores L - 1 tokens; of L the first would be 16.33
+        ("lceg_script", 20_000, False, ("16.34", "14.95", "14.25")),
+    ],
+)
+def test_one_curve_read_by_five_protocols_gives_the_published_perplexities(name, size, bos, printed):
+    """One document of 20,000 tokens and nats as above, stride 256, as in the table of that survey."""
+    model = Counter(published if bos else lambda c: published(c - 1), step=0)
+    text = file(np.zeros(size + 1), [size + 1])
+    evaluator = protocol(name)(evaluation(model, text, bos=bos, lengths=list(LENGTHS), max_length=size, stride=256, batch_tokens=65536))
+    for length, wanted in zip(LENGTHS, printed, strict=True):
+        ((row,), _) = evaluator.run(length)
+        assert f"{math.exp(row['nll']):.2f}" == wanted
+
+
+def test_the_last_256_targets_of_the_same_curve_are_fixed_targets():
+    model = Counter(published, step=0)
+    evaluator = protocol("fixed_targets")(
+        evaluation(model, file(np.zeros(8193), [8193]), bos=True, max_length=8192, targets=256, windows=1)
+    )
+    found = [math.exp(evaluator.run(length)[0][0]["nll"]) for length in LENGTHS]
+    assert [f"{ppl:.2f}" for ppl in found] == ["15.26", "14.30", "13.89"]
+
+
+@pytest.mark.parametrize("memory", [10, 40, 1000])
+def test_fixed_targets_of_a_model_with_longer_memory_never_rise(memory):
+    lengths = [16, 20, 24, 32, 48, 64]
+    evaluator = protocol("fixed_targets")(evaluation(Counter(remembers(memory)), counting([90, 20, 300]), lengths=lengths))
+    losses = [evaluator.run(length)[0][0]["nll"] for length in lengths]
+    for length, loss, before in zip(lengths, losses, [math.inf, *losses], strict=False):
+        assert loss <= before
+        assert loss == pytest.approx(np.mean([remembers(memory)(length - 1), remembers(memory)(length)]), abs=1e-6)
+    assert (losses[0] > losses[-1]) == (memory > 16)
+
+
+@pytest.mark.parametrize("bos", [False, True])
+def test_disjoint_gives_each_token_of_a_piece_one_more_token_of_context(bos):
+    text = counting([90, 20, 300]) if not bos else file(np.zeros(410), [90, 20, 300])
+    evaluator = protocol("disjoint")(evaluation(Counter(remembers(1000), step=not bos), text, bos=bos, lengths=[24], windows=16))
+    (row,), arrays = evaluator.run(24)
+    context = np.array([*range(1, 25), *range(1, 25), *range(1, 17)]) - bos  # 64 = 24 + 24 + a tail of 16
+    n_stretches = 16 * TRAIN_LEN // 64
+    np.testing.assert_allclose(arrays["nll"].reshape(n_stretches, 64), np.tile(remembers(1000)(context), (n_stretches, 1)), atol=1e-5)
+    assert row["nll"] == pytest.approx(remembers(1000)(context).mean(), abs=1e-6) and row["n_targets"] == 64 * n_stretches
+    assert row["accuracy"] == np.mean(context > 0)  # exp(-4) is less than what each of the 50 others gets, exp(-3.5) is more
+
+
+@pytest.mark.parametrize("stride", [1, 3, 4, 16])
+def test_sliding_scores_every_token_once_with_all_but_a_stride_of_its_window(stride):
+    found = evaluation(Counter(remembers(1000)), counting([400, 20, 65]), stride=stride, windows=64, lengths=[16])
+    evaluator = protocol("sliding")(found)
+    (row,), arrays = evaluator.run(16)
+    windows = evaluator.windows
+    place = np.arange(windows.n_targets)
+    assert len(windows.last_N) > 3
+    for nll, first, document in zip(arrays["nll"].reshape(-1, 64), windows.last_N - 64, windows.document_N, strict=True):
+        start = np.maximum(first + (place // stride + 1) * stride - 16, windows.file.starts[document])  # no further than the document goes
+        context = first + place + 1 - start
+        assert (context[16:] > 16 - stride).all() and context.max() <= 16
+        np.testing.assert_allclose(nll, remembers(1000)(context), atol=1e-5)
+    assert row["nll"] == pytest.approx(arrays["nll"].mean(), abs=1e-6)  # every token weighs alike
+    assert len({*(zip(evaluator.shared()["document"], evaluator.shared()["offset"], strict=True))}) == row["n_targets"]
+
+
+def test_sliding_by_a_whole_window_is_disjoint():
+    found = evaluation(Counter(remembers(1000)), counting([90, 20, 300]), lengths=[24], stride=24)
+    (one, ones), (two, twos) = (protocol(name)(found).run(24) for name in ("disjoint", "sliding"))
+    assert np.array_equal(ones["nll"], twos["nll"]) and one[0]["nll"] == two[0]["nll"]
+
+
+def test_sliding_token_by_token_is_the_floor_on_the_same_targets():
+    text = counting([90, 20, 300, 65])
+    one = protocol("sliding")(evaluation(Counter(remembers(1000)), text, lengths=[TRAIN_LEN], stride=1)).run(TRAIN_LEN)
+    two = protocol("sliding")(evaluation(Counter(remembers(1000)), text, RecomputeWindow(), lengths=[64], stride=8)).run(64)
+    assert np.array_equal(one[1]["nll"], two[1]["nll"])
+    assert one[0][0]["nll"] < remembers(1000)(TRAIN_LEN) + 0.2
+
+
+def test_a_copier_finds_every_copy_and_its_control():
+    text = file(np.tile(np.random.default_rng(0).permutation(VOCAB), 2), [100])  # 50 tokens in a row are all different
+    evaluator = protocol("repeat")(evaluation(Copier(), text, lengths=[16, 32, 48], max_length=48, windows=50))
+    (baseline, control), arrays = evaluator.run(TRAIN_LEN)
+    assert (baseline["task"], control["task"]) == ("copies", "control")
+    assert baseline["accuracy"] < 0.1 and baseline["nll"] > 3  # one copy: nothing to copy from
+    ((copies,), _), ((many,), _) = evaluator.run(32), evaluator.run(48)
+    for row in (control, copies, many):
+        assert row["accuracy"] == 1.0 and row["nll"] == pytest.approx(-math.log(0.9), abs=1e-6)
+    assert arrays["nll"].shape == evaluator.shared()["document"].shape == evaluator.shared()["control_nll"].shape
+    assert np.array_equal(protocol("fixed_targets")(evaluator.evaluation).shared()["offset"], evaluator.shared()["offset"])
+
+
+def test_of_repeated_text_too_a_cropped_window_sees_its_own_tokens_alone():
+    text = file(np.tile(np.random.default_rng(0).permutation(VOCAB), 2), [100])
+    evaluator = protocol("repeat")(evaluation(Copier(), text, RecomputeWindow(), lengths=[16, 48], max_length=48))
+    assert evaluator.run(48)[0][0]["accuracy"] < 0.1  # the token before the target's earlier copy is just out of sight
+    wider = protocol("repeat")(evaluation(Copier(), text, RecomputeWindow(17), lengths=[16, 48], max_length=48))
+    assert wider.run(48)[0][0]["accuracy"] == 1.0
+
+
+def test_what_repeat_feeds_is_the_text_of_train_len_tokens_again_and_again():
+    model = Counter(remembers(1000))
+    evaluator = protocol("repeat")(evaluation(model, counting([90]), lengths=[16, 40], windows=3))
+    evaluator.run(40)
+    last = evaluator.windows.last_N[0]
+    copy = evaluator.windows.file.tokens[last - TRAIN_LEN + 1 : last + 1]
+    assert np.array_equal(model.fed[0][0], np.tile(copy, 3)[-41:-1])
+
+
+def test_a_model_without_order_loses_nothing_to_shuffling_and_one_with_order_does():
+    text = counting([90, 20, 300, 65])
+    for length in (16, 64):
+        ordered, shuffled = (protocol(name)(evaluation(Bag(), text)).run(length) for name in ("fixed_targets", "shuffled_prefix"))
+        assert np.array_equal(ordered[1]["nll"], shuffled[1]["nll"])
+    model = Counter(remembers(1000))
+    ordered, shuffled = (protocol(name)(evaluation(model, text)) for name in ("fixed_targets", "shuffled_prefix"))
+    assert ordered.run(64)[0][0]["nll"] < 1.1
+    model.fed.clear()
+    nll_NS = shuffled.run(64)[1]["nll"].reshape(-1, 2)
+    np.testing.assert_allclose(np.median(nll_NS, axis=0), remembers(1000)(np.array([1.0, 2.0])), atol=1e-5)
+    (fed_NL,) = model.fed[-1:]
+    plain_NL = text.tokens[shuffled.windows.last_N[-len(fed_NL) :, None] + np.arange(-64, 0)]
+    assert np.array_equal(fed_NL[:, -2:], plain_NL[:, -2:]) and np.array_equal(fed_NL[:, 0], plain_NL[:, 0])
+    assert np.array_equal(np.sort(fed_NL), np.sort(plain_NL)) and (fed_NL != plain_NL).mean() > 0.8
+    assert np.array_equal(shuffled.shared()["offset"], ordered.shared()["offset"])
+
+
+def test_the_texts_of_single_targets_are_shuffled_too():
+    text, model = counting([90, 20, 300, 65]), Counter(remembers(1000))
+    evaluator = protocol("shuffled_prefix")(evaluation(model, text, RecomputeWindow(), targets=2))
+    nll_NS = evaluator.run(64)[1]["nll"].reshape(-1, 2)
+    np.testing.assert_allclose(np.median(nll_NS, axis=0), remembers(1000)(np.array([1.0, 2.0])), atol=1e-5)
+    assert {fed.shape[1] for fed in model.fed} == {TRAIN_LEN}
+
+
+@pytest.mark.parametrize("name", ["fixed_targets", "by_position", "disjoint", "sliding", "yarn_script", "lceg_script", "shuffled_prefix"])
+def test_every_window_of_a_length_is_read_with_one_factor(name):
+    model = Counter(remembers(1000))
+    evaluator = protocol(name)(evaluation(model, counting([300, 300]), Ntk(mode="dynamic"), lengths=[40], windows=20))
+    evaluator.run(40)
+    assert {fed.shape[1] for fed in model.fed} == {40}  # the plan's length, which its factor comes from
+
+
+@pytest.mark.parametrize("name", ["fixed_targets", "by_position", "disjoint", "sliding", "repeat", "shuffled_prefix", "yarn_script"])
+def test_every_window_begins_with_the_bos(name):
+    model = Counter(remembers(1000))
+    protocol(name)(evaluation(model, counting([90, 300]), bos=True)).run(32)
+    for fed_NL in model.fed:
+        assert (fed_NL[:, 0] == VOCAB).all() and (fed_NL[:, 1:] != VOCAB).all()

@@ -1,0 +1,172 @@
+"""Protocols on a small GPT: against the plainest loop that means the same, the scripts' own arithmetic, and every one of them in a job."""
+
+from __future__ import annotations
+
+import math
+import pkgutil
+
+import numpy as np
+import pytest
+import torch
+from conftest import TRAIN_LEN
+from test_evaluate import evaluation, naive, text
+
+from posbench import evaluators
+from posbench.arrays import load_arrays, save_arrays
+from posbench.config import EvaluateConfig
+from posbench.errors import ConfigError
+from posbench.evaluate import protocol
+from posbench.extensions.none import NoExtension
+from posbench.extensions.recompute_window import RecomputeWindow
+from posbench.extensions.rerope import Rerope
+
+NAMES = [module.name for module in pkgutil.iter_modules(evaluators.__path__)]
+WHOLE = ("by_position", "yarn_script", "yarn_script_truncate", "lceg_script")
+COUNTS = {"n_targets", "n_bytes", "n_units"}
+
+
+@pytest.mark.parametrize("bos", [None, 49])
+@pytest.mark.parametrize("extension", [NoExtension(), Rerope(), RecomputeWindow()], ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("name", NAMES)
+def test_every_protocol_gives_rows_and_arrays_at_every_length(name, extension, bos, tmp_path):
+    if name in WHOLE and isinstance(extension, RecomputeWindow):
+        pytest.skip("refused")
+    found = evaluation(extension, bos=bos, stride=4, windows=18, lengths=[16, 24, 64])
+    found.corpus.test = text([200, 20, 300, 150])
+    read = []
+    found.progress = read.append
+    evaluator, by_length = protocol(name)(found), {}
+    for length in (16, 24, 64):
+        read.clear()
+        rows, by_length[length] = evaluator.run(length)
+        whole = length == found.fed(length) and name != "repeat"
+        assert sum(read) == evaluator.cost(length) if whole else 0 <= sum(read)
+        for row in rows:
+            assert {"nll", "nll_sem", "sem_unit", "accuracy", "max_distance", "seconds", "peak_mib"} | COUNTS <= set(row)
+            assert 2 < row["nll"] < 20 and 0 <= row["accuracy"] <= 1 and row["n_bytes"] >= row["n_targets"] > 0
+            assert row["sem_unit"] == "document" and 1 < row["n_units"] <= 4 and row["nll_sem"] > 0
+        if len(rows) == 1:
+            assert row["accuracy"] == by_length[length]["correct"].mean() and row["n_targets"] == by_length[length]["nll"].size
+    save_arrays(tmp_path / "a.npz", evaluator.shared(), by_length)
+    loaded = load_arrays(tmp_path / "a.npz")
+    assert all(np.array_equal(loaded[length]["nll"], by_length[length]["nll"]) for length in by_length)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_length_more_moves_no_number(name):
+    few, many = (evaluation(stride=4, windows=18, lengths=lengths) for lengths in ([16, 64], [16, 24, 32, 64]))
+    (one, ones), (two, twos) = (protocol(name)(found).run(64) for found in (few, many))
+    assert np.array_equal(ones["nll"], twos["nll"]) and [row["nll"] for row in one] == [row["nll"] for row in two]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_protocol_says_what_it_does_with_a_bos_and_what_it_is_compared_with(name):
+    words = protocol(name).__module__ and __import__(protocol(name).__module__, fromlist=["x"]).__doc__
+    assert words.startswith(f"{name}: ") and "BOS" in words and "eferences" in words
+
+
+@pytest.mark.parametrize("bos", [None, 49])
+@pytest.mark.parametrize("extension", [NoExtension(), Rerope(), RecomputeWindow()], ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize(("name", "stride"), [("disjoint", None), ("sliding", 8)])
+def test_stretches_are_read_as_one_target_after_the_other_would_be(name, stride, extension, bos):
+    found = evaluation(extension, bos=bos, stride=stride, windows=16)
+    evaluator = protocol(name)(found)
+    nll_NS = evaluator.run(24)[1]["nll"].reshape(-1, 64)
+    step = stride or 24
+    for place in (0, 7, 8, 22, 23, 24, 47, 48, 63):
+        first = evaluator.windows.last_N[1] - 64
+        start = max(first + (place // step + 1) * step - 24, found.file.starts[evaluator.windows.document_N[1]])
+        target = first + 1 + place
+        context = min(target - start, found.fed(24))
+        # What lies behind a target is padding to it, and ReRoPE's rows do not depend on the length; log-n counts the keys that are seen.
+        assert nll_NS[1, place] == pytest.approx(naive(found, target, context), abs=1e-4), place
+
+
+def predictions(found, ids) -> tuple[torch.Tensor, torch.Tensor]:
+    """Loss of each token but the first, which is what a Hugging Face model's loss is made of."""
+    feed = torch.as_tensor(ids)[None]
+    with torch.no_grad():
+        logits_TV = found.model(feed, found.plan(len(ids)))[0].double()
+    return -torch.log_softmax(logits_TV[:-1], -1)[torch.arange(len(ids) - 1), feed[0, 1:]]
+
+
+def documents(found, size: int) -> list[np.ndarray]:
+    windows = protocol("disjoint")(found).windows
+    return [found.file.tokens[last - size : last].astype(np.int64) for last in windows.last_N]
+
+
+@pytest.mark.parametrize("bos", [None, 49])
+@pytest.mark.parametrize("length", [16, 24, 64])
+@pytest.mark.parametrize("truncate", [False, True])
+def test_yarn_script_is_the_mean_of_window_means_of_the_script(length, bos, truncate):
+    """Its loop in other words: windows of text tokens (one less with a BOS, which is put before each), scored where no other has been."""
+    found = evaluation(bos=bos, stride=5, windows=16)
+    means = []
+    for text_D in documents(found, 64):
+        text_D = text_D[1:] if bos is not None else text_D  # the BOS takes the place of the first token
+        room = length - (bos is not None)
+        text_D, step = (text_D[:room], room) if truncate else (text_D, 5)
+        done = 0
+        for begin in range(0, len(text_D), step):
+            end = min(begin + room, len(text_D))
+            ids = [*([bos] if bos is not None else []), *text_D[begin:end]]
+            means.append(predictions(found, ids)[-(end - done) :].mean())
+            done = end
+            if end == len(text_D):
+                break
+    (row,), arrays = protocol("yarn_script_truncate" if truncate else "yarn_script")(found).run(length)
+    assert row["nll"] == pytest.approx(float(torch.stack(means).mean()), abs=1e-5)
+    assert row["n_targets"] == len(documents(found, 64)) * ((length if truncate else 64) - 1)
+    assert (abs(row["nll"] - arrays["nll"].mean()) > 1e-4) == (not truncate and length < 64)  # token-weighted it would be another number
+
+
+@pytest.mark.parametrize("bos", [None, 49])
+@pytest.mark.parametrize("length", [16, 64])
+def test_lceg_script_is_the_mean_of_batch_means_of_the_script(length, bos):
+    found = evaluation(bos=bos, stride=5, windows=16)
+    stream = np.concatenate([[bos, *one[1:]] if bos is not None else one for one in documents(found, 64)])
+    starts = list(range(0, len(stream) - length, 5))
+    starts.pop()
+    losses = [predictions(found, stream[start : start + length]).mean() for start in starts]
+    batches = [torch.stack(losses[i : i + 32]).mean() for i in range(0, len(losses), 32)]
+    (row,), _ = protocol("lceg_script")(found).run(length)
+    assert math.exp(row["nll"]) == pytest.approx(2.71828 ** float(torch.stack(batches).mean()), rel=1e-5)
+    assert len(losses) % 32 and row["n_targets"] == len(losses) * (length - 1)
+    n_bytes = np.concatenate([found.file.n_bytes[last - 64 : last] for last in protocol("disjoint")(found).windows.last_N]).astype(int)
+    n_bytes[::64] *= bos is None
+    assert row["n_bytes"] == sum(n_bytes[start + 1 : start + length].sum() for start in starts)
+
+
+@pytest.mark.parametrize(
+    ("name", "extension", "options", "said"),
+    [
+        *((name, RecomputeWindow(), {}, "which extension=recompute_window never does: use evaluate.protocol=") for name in WHOLE),
+        ("sliding", NoExtension(), {"stride": 17}, "evaluate.stride=17 is more than the shortest of evaluate.lengths=.16, 32, 64."),
+        ("lceg_script", NoExtension(), {"stride": 17}, "set evaluate.stride to 16 or less"),
+        ("repeat", NoExtension(), {"targets": 8}, "evaluate.targets=8 must be below half of the training length 16"),
+        ("repeat", NoExtension(), {"max_length": 15}, "evaluate.max_length=15 is below the training length 16"),
+    ],
+)
+def test_what_a_protocol_cannot_do_is_refused_without_text_or_model(name, extension, options, said):
+    config = EvaluateConfig(**{"lengths": [16, 32, 64], "max_length": 64, "targets": 2, "stride": 4, **options})
+    with pytest.raises(ConfigError, match=said):
+        protocol(name).check(extension, config, TRAIN_LEN)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_documents_too_short_are_named_before_any_training(name):
+    config = EvaluateConfig(lengths=[16, 100], max_length=100, targets=2, stride=4)
+    with pytest.raises(ConfigError, match="the longest has 90: lower evaluate.lengths and evaluate.max_length to 89"):
+        protocol(name).place(text([90, 30]), config, TRAIN_LEN)
+
+
+def test_text_for_one_window_is_too_little_where_the_last_is_dropped():
+    config = EvaluateConfig(lengths=[64], max_length=64, targets=2, stride=4, windows=1)
+    with pytest.raises(ConfigError, match="has only 64 tokens: raise evaluate.windows=1"):
+        protocol("lceg_script").place(text([90, 30]), config, TRAIN_LEN)
+
+
+def test_one_stretch_of_disjoint_is_the_longest_window_of_by_position():
+    found = evaluation(windows=1)
+    one, two = (protocol(name)(found).run(64)[1]["nll"] for name in ("disjoint", "by_position"))
+    assert np.array_equal(one, two.ravel())
