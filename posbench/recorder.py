@@ -6,7 +6,7 @@ recording goes on in files.
 
 from __future__ import annotations
 
-import json
+import functools
 import netrc
 import os
 import sys
@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 
+from posbench import wandb_run
 from posbench.config import LogConfig
 from posbench.files import append_line
-from posbench.rows import COLUMNS
-from posbench.runs import Run, method_name
+from posbench.runs import Run
 
 PATIENCE = 30.0  # seconds wandb may take to start, and to upload at the end
-SHOWN = ("nll", "ppl", "bpb", "accuracy")
+FILES_ONLY, OFFLINE = "with files only", "offline, for wandb sync,"
 
 
 def wandb_mode(configured: str | None) -> str:
@@ -49,17 +49,22 @@ def _logged_in() -> bool:
 class Recorder:
     """Records one job of one run; a context manager that marks the wandb run failed when the job raises.
 
-    `job_type` is train or eval. A training keeps the run's id in wandb, so that a resumed one goes on in the same run; an evaluation of a
-    finished run gets an id of its own in the same group.
+    `job_type` is train or evaluate. A training keeps the run's id in wandb, so that a resumed one goes on in the same run; an evaluation of
+    a finished run gets an id of its own in the same group. What cannot go online is recorded offline, for `wandb sync`.
     """
 
     def __init__(self, run: Run, log: LogConfig, config: dict, job_type: str):
         self.run = run
         self._rows: list[dict] = []
         self._wandb: Any = None
-        mode = wandb_mode(log.mode)
-        if mode != "disabled":
-            self._wandb = self._guarded(lambda: _start(run, log, config, job_type, mode), "start", limit=2 * PATIENCE)
+        self._behind = job_type == "train"  # what earlier processes of this training have logged is still to be shown
+        self._hangs = False
+        wanted = wandb_mode(log.mode)
+        for mode in {"disabled": (), "online": ("online", "offline")}.get(wanted, (wanted,)):
+            if not self._wandb and not self._hangs:
+                begin = functools.partial(wandb_run.start, run, log, config, job_type, mode, PATIENCE)
+                instead = OFFLINE if mode == "online" else FILES_ONLY
+                self._wandb = self._guarded(begin, f"start {mode}", 2 * PATIENCE, instead)
 
     def __enter__(self) -> Recorder:
         return self
@@ -69,13 +74,16 @@ class Recorder:
 
     def train(self, step: int, **metrics: float) -> None:
         """Append a line to train.jsonl and log it at `step`; losses in nats/token."""
+        if self._behind:
+            self._behind = False
+            self._send(lambda wandb: wandb_run.catch_up(wandb, self.run))
         append_line(self.run.train_log, {"step": step, **metrics})
-        self._send(lambda wandb: wandb.log({f"train/{name}": value for name, value in metrics.items()}, step=step))
+        self._send(lambda wandb: wandb_run.log_training(wandb, step, metrics))
 
     def rows(self, rows: list[dict]) -> None:
         """Show rows (already on disk as an eval json) as curves over eval/length (or over position/tokens), and at the end as one table."""
         self._rows += rows
-        self._send(lambda wandb: _log_curves(wandb, rows))
+        self._send(lambda wandb: wandb_run.log_curves(wandb, rows))
 
     @property
     def shows_images(self) -> bool:
@@ -95,16 +103,24 @@ class Recorder:
     def finish(self, ok: bool) -> None:
         """End the wandb run, as failed unless `ok`; what could not be uploaded in time stays on disk for `wandb sync`."""
         if self._rows:
-            self._send(lambda wandb: _log_table(wandb, self._rows))
+            self._send(lambda wandb: wandb_run.log_table(wandb, self._rows))
         started, self._wandb = self._wandb, None
         if started:
+            began = time.monotonic()
             self._guarded(lambda: started.finish(exit_code=0 if ok else 1), "finish", limit=2 * PATIENCE)
+            if PATIENCE <= time.monotonic() - began < 2 * PATIENCE:  # wandb gave up in time, and says nothing of it
+                folder = wandb_run.folder(started)
+                print(
+                    f"wandb could not upload everything in {PATIENCE:g} s: wandb sync --include-online {folder}",
+                    file=sys.stderr,
+                    flush=True,
+                )
 
     def _send(self, action: Callable[[Any], None]) -> None:
         if self._wandb:
             self._guarded(lambda: action(self._wandb), "log", limit=PATIENCE)
 
-    def _guarded(self, action: Callable[[], Any], doing: str, limit: float) -> Any:
+    def _guarded(self, action: Callable[[], Any], doing: str, limit: float, instead: str = FILES_ONLY) -> Any:
         """Result of `action`, or None after one line on stderr when it raises or takes longer than `limit` seconds."""
         outcome: dict[str, Any] = {}
 
@@ -119,46 +135,10 @@ class Recorder:
         worker.join(limit)
         if "result" in outcome:
             return outcome["result"]
-        said = str(outcome["error"]).strip().splitlines() if "error" in outcome else [f"no answer in {limit:g} s"]
+        self._wandb, self._hangs = None, "error" not in outcome
+        said = [f"no answer in {limit:g} s"] if self._hangs else str(outcome["error"]).strip().splitlines()
         reason = said[0] if said else type(outcome["error"]).__name__
-        self._wandb = None
-        print(f"wandb could not {doing} ({reason}); going on with files only in {self.run.path}", file=sys.stderr, flush=True)
+        going_on = FILES_ONLY if self._hangs else instead
+        place = self.run.path if going_on == FILES_ONLY else wandb_run.home(self.run)
+        print(f"wandb could not {doing} ({reason}); going on {going_on} in {place}", file=sys.stderr, flush=True)
         return None
-
-
-def _start(run: Run, log: LogConfig, config: dict, job_type: str, mode: str) -> Any:
-    import wandb
-
-    directory = run.path.parent / ".wandb"
-    directory.mkdir(parents=True, exist_ok=True)
-    identity = run.id if job_type == "train" else f"{run.id}-{job_type}-{time.time_ns():x}"
-    # finish_timeout came after the oldest wandb we allow; without it the guard around finish() is what ends a hang.
-    wished = {"silent": True, "console": "off", "init_timeout": PATIENCE, "finish_timeout": PATIENCE, "disable_git": True}
-    settings = wandb.Settings(**{key: value for key, value in wished.items() if key in wandb.Settings.model_fields})
-    wandb.setup(settings)  # its login speaks before init would have silenced it
-    parts = ("encoding", "extension", "scale_attention")
-    tags = [job_type, *(f"{part}={method_name(config[part])}"[:64] for part in parts if config.get(part))]
-    started = wandb.init(
-        project=log.project, entity=log.entity, group=log.group or run.id, id=identity, name=identity, job_type=job_type, tags=tags,
-        config=config, dir=str(directory), mode=mode, resume="allow", reinit="create_new", settings=settings,
-    )  # fmt: skip
-    for family, step in (("eval", "length"), ("position", "tokens")):
-        started.define_metric(f"{family}/{step}")
-        started.define_metric(f"{family}/*", step_metric=f"{family}/{step}")
-    return started
-
-
-def _log_curves(started: Any, rows: list[dict]) -> None:
-    for row in rows:
-        numbers = "".join(f"_{key}{value:g}" for key, value in row["extension_args"].items() if isinstance(value, int | float))
-        position, method = row["position"], f"{row['protocol']}/{row['extension']}{numbers}+{row['scale_attention']}"
-        curve = f"eval/{method}" if position is None else f"position/{method}/{row['length']}"
-        step = {"eval/length": row["length"]} if position is None else {"position/tokens": position}
-        started.log({**step, **{f"{curve}/{name}": row[name] for name in SHOWN if row[name] is not None}})
-
-
-def _log_table(started: Any, rows: list[dict]) -> None:
-    import wandb
-
-    cells = [[json.dumps(row[name]) if isinstance(row[name], dict) else row[name] for name in COLUMNS] for row in rows]
-    started.log({"eval_rows": wandb.Table(columns=list(COLUMNS), data=cells, allow_mixed_types=True)})

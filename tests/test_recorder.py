@@ -7,7 +7,7 @@ import types
 import pytest
 from test_rows import VALUES
 
-from posbench import recorder
+from posbench import recorder, wandb_run
 from posbench.config import LogConfig
 from posbench.recorder import Recorder, wandb_mode
 from posbench.rows import make_row
@@ -33,7 +33,7 @@ class FakeRun:
     """Stands in for a wandb run and remembers what it was told."""
 
     def __init__(self):
-        self.logged, self.steps, self.exit_code = [], [], None
+        self.logged, self.steps, self.exit_code, self.dir = [], [], None, "nowhere/files"
 
     def define_metric(self, *names, **options):
         pass
@@ -49,10 +49,11 @@ class FakeRun:
 @pytest.fixture
 def fake(monkeypatch):
     """A wandb whose init can be replaced; `started` holds the runs it began, `asked` what they were asked for."""
+    monkeypatch.setattr(wandb_run, "_connect", lambda server: None)
     module = types.ModuleType("wandb")
     module.started, module.asked = [], []
     module.Settings = type("Settings", (), {"model_fields": {"silent": 0}, "__init__": lambda self, **values: None})
-    module.setup = lambda settings: None
+    module.setup = lambda settings: types.SimpleNamespace(settings=types.SimpleNamespace(base_url="http://127.0.0.1"))
     module.Table = lambda **content: content
 
     def init(**options):
@@ -94,12 +95,14 @@ def test_real_wandb_offline_keeps_steps_curves_and_table(run, capfd):
     with Recorder(run, LogConfig(mode="offline"), CONFIG, "train") as job:
         job.train(50, loss=2.5)
         job.rows([make_row(**VALUES)])
-    (stored,) = run.path.parent.glob(".wandb/wandb/offline-run-*/run-rope-64-s0-abc.wandb")
-    content = stored.read_bytes()
-    for word in (b"train/loss", b"eval/length", b"eval/fixed_targets/yarn+none/nll", b"eval_rows", b"encoding=rope"):
-        assert word in content
-    assert json.loads(run.train_log.read_text()) == {"step": 50, "loss": 2.5}
     assert capfd.readouterr() == ("", "")
+    (stored,) = run.path.parent.glob(".wandb/wandb/offline-run-*/run-rope-64-s0-abc.wandb")
+    words = (b"train/loss", b"eval/length", b"eval/fixed_targets/yarn+none/nll", b"eval_rows", b"encoding=rope")
+    until = time.monotonic() + 60  # wandb's own process writes the last of it
+    while not all(word in stored.read_bytes() for word in words):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    assert json.loads(run.train_log.read_text()) == {"step": 50, "loss": 2.5}
 
 
 def test_what_wandb_is_told(run, fake):
@@ -138,16 +141,42 @@ def hanging(**options):
     time.sleep(60)
 
 
+@pytest.mark.parametrize("mode", ["online", "offline"])
 @pytest.mark.parametrize(("init", "reason"), [(raising, "no key"), (hanging, "no answer in 0.2 s")])
-def test_a_wandb_that_does_not_start_costs_one_line(run, fake, monkeypatch, capfd, init, reason):
+def test_a_wandb_that_does_not_start_costs_a_line(run, fake, monkeypatch, capfd, init, reason, mode):
     monkeypatch.setattr(recorder, "PATIENCE", 0.1)
     fake.init = init
-    with Recorder(run, LogConfig(mode="online"), CONFIG, "train") as job:
+    with Recorder(run, LogConfig(mode=mode), CONFIG, "train") as job:
         job.train(1, loss=2.0)
         job.rows([make_row(**VALUES)])
         job.image("nothing.png")
-    assert capfd.readouterr().err == f"wandb could not start ({reason}); going on with files only in {run.path}\n"
+    said = capfd.readouterr().err.splitlines()
+    if (mode, init) == ("online", raising):  # one that hangs is not asked again
+        assert said.pop(0) == f"wandb could not start online ({reason}); going on offline, for wandb sync, in {run.path.parent}/.wandb"
+        mode = "offline"
+    assert said == [f"wandb could not start {mode} ({reason}); going on with files only in {run.path}"]
     assert json.loads(run.train_log.read_text()) == {"step": 1, "loss": 2.0}
+
+
+def test_a_resumed_training_shows_what_its_log_holds_first(run, fake):
+    run.train_log.write_text('{"step": 10, "loss": 2.5}\n{"step": 20, "loss": 2.0, "validation_loss": 2.25}\n')
+    ours, theirs = (
+        run.path.parent / ".wandb" / "wandb" / f"offline-run-20260101_000000-{name}" for name in (run.id, f"{run.id}-evaluate-1f")
+    )
+    ours.mkdir(parents=True)
+    theirs.mkdir()
+    with Recorder(run, LogConfig(mode="offline"), CONFIG, "train") as job:
+        job.train(30, loss=1.5)
+    (told,) = fake.started
+    assert told.steps == [10, 20, 30]
+    assert told.logged == [{"train/loss": 2.5}, {"train/loss": 2.0, "train/validation_loss": 2.25}, {"train/loss": 1.5}]
+    assert theirs.exists() and not ours.exists()
+
+
+def test_tags_name_every_method_of_a_job(run, fake):
+    methods = [{"_target_": f"posbench.extensions.{name}.Any"} for name in ("pi", "ntk", "pi")]
+    Recorder(run, LogConfig(mode="offline"), {**CONFIG, "extension": methods}, "train").finish(ok=True)
+    assert fake.asked[0]["tags"] == ["train", "encoding=rope", "extension=pi", "extension=ntk"]
 
 
 @pytest.mark.parametrize("method", ["log", "finish"])

@@ -1,0 +1,140 @@
+"""How a job becomes a run in wandb: its id, group and tags, the curves and the table it shows, and what a resumed one finds there."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import socket
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlparse
+
+from posbench.config import LogConfig
+from posbench.rows import COLUMNS
+from posbench.runs import Run, method_name
+
+CONNECT_SECONDS = 5.0  # that a server may take to answer at all; wandb itself would try for a minute and more
+FLUSH_SECONDS = 1.0  # what a killed job's file may lack; wandb's own 15 s are a good part of a small training
+SHOWN = ("nll", "ppl", "bpb", "accuracy")
+PARTS = ("encoding", "extension", "scale_attention")
+
+
+def home(run: Run) -> Path:
+    """The folder that holds wandb's own folders of all runs of a results folder."""
+    return run.path.parent / ".wandb"
+
+
+def folder(started: Any) -> Path:
+    """Where wandb keeps what it was told of a run."""
+    return Path(started.dir).parent
+
+
+def start(run: Run, log: LogConfig, config: dict, job_type: str, mode: str, patience: float) -> Any:
+    """Begin a wandb run, online or offline; raises whatever wandb raises, and ConnectionError for a server that does not answer."""
+    directory = home(run)
+    directory.mkdir(parents=True, exist_ok=True)
+    # Tables wait here for `wandb sync`: beside the run they belong to, not in a home that another machine does not have.
+    os.environ.setdefault("WANDB_DATA_DIR", str(directory.absolute() / "data"))
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # reports to wandb's makers, which hold up the end where no network is
+    import wandb
+
+    identity = run.id if job_type == "train" else _own_id(run, job_type)
+    if job_type == "train" and mode == "offline" and any(map(_on_server, _attempts(run))):
+        # What is added from a file to a run that a server knows is renumbered there; and an id that failed online is taken.
+        identity = _own_id(run, job_type)
+    # Some of these came after the oldest wandb we allow; the guard around each call is what ends a hang.
+    wished = {"silent": True, "console": "off", "init_timeout": patience, "finish_timeout": patience, "disable_git": True}
+    wished["x_transaction_log_flush_interval"] = FLUSH_SECONDS
+    settings = wandb.Settings(**{key: value for key, value in wished.items() if key in wandb.Settings.model_fields})
+    library = wandb.setup(settings)  # its login speaks before init would have silenced it
+    if mode == "online":
+        _connect(library.settings.base_url)
+    started = wandb.init(
+        project=log.project, entity=log.entity, group=log.group or run.id, id=identity, name=identity, job_type=job_type,
+        tags=[job_type, *_tags(config)], config=config, dir=str(directory), mode=mode, resume="allow", reinit="create_new",
+        settings=settings,
+    )  # fmt: skip
+    for family, step in (("eval", "length"), ("position", "tokens")):
+        started.define_metric(f"{family}/{step}")
+        started.define_metric(f"{family}/*", step_metric=f"{family}/{step}")
+    return started
+
+
+def log_training(started: Any, step: int, figures: dict) -> None:
+    """Log what training says of a step."""
+    started.log({f"train/{name}": value for name, value in figures.items()}, step=step)
+
+
+def catch_up(started: Any, run: Run) -> None:
+    """Log what earlier processes of this training have logged, and take away the offline folders that held it.
+
+    A file that ends with a kill lacks its last second, stops `wandb sync` before the file that goes on from it, and has what that one
+    repeats from the checkpoint on counted as later steps. So one file says all; train.jsonl has every step once. A server that knows
+    steps already leaves them out itself.
+    """
+    own = folder(started)
+    earlier = [path for path in _attempts(run) if path != own and not _on_server(path)]
+    if run.train_log.exists():
+        for line in run.train_log.read_text(encoding="utf-8").splitlines():
+            figures = json.loads(line)
+            log_training(started, figures.pop("step"), figures)
+    for path in earlier:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def log_curves(started: Any, rows: list[dict]) -> None:
+    """Log rows as points over eval/length, or over position/tokens."""
+    for row in rows:
+        numbers = "".join(f"_{key}{value:g}" for key, value in row["extension_args"].items() if isinstance(value, int | float))
+        position, method = row["position"], f"{row['protocol']}/{row['extension']}{numbers}+{row['scale_attention']}"
+        curve = f"eval/{method}" if position is None else f"position/{method}/{row['length']}"
+        step = {"eval/length": row["length"]} if position is None else {"position/tokens": position}
+        started.log({**step, **{f"{curve}/{name}": row[name] for name in SHOWN if row[name] is not None}})
+
+
+def log_table(started: Any, rows: list[dict]) -> None:
+    """Log all rows as one table."""
+    import wandb
+
+    cells = [[json.dumps(row[name]) if isinstance(row[name], dict) else row[name] for name in COLUMNS] for row in rows]
+    started.log({"eval_rows": wandb.Table(columns=list(COLUMNS), data=cells, allow_mixed_types=True)})
+
+
+def _connect(server: str) -> None:
+    address = urlparse(server)
+    host, port = address.hostname or "", address.port or (80 if address.scheme == "http" else 443)
+    if address.scheme in urllib.request.getproxies() and not urllib.request.proxy_bypass(host):
+        return  # what can be reached is the proxy's affair
+    try:
+        socket.create_connection((host, port), CONNECT_SECONDS).close()
+    except OSError as error:
+        raise ConnectionError(f"{host}:{port} cannot be reached: {error}") from error
+
+
+def _own_id(run: Run, job_type: str) -> str:
+    return f"{run.id}-{job_type}-{time.time_ns():x}"
+
+
+def _tags(config: dict) -> list[str]:
+    return [f"{part}={name}"[:64] for part in PARTS for name in _names(config.get(part))]
+
+
+def _names(chosen: dict | list | None) -> list[str]:
+    nodes = chosen if isinstance(chosen, list) else [chosen] if chosen else []
+    return list(dict.fromkeys(map(method_name, nodes)))
+
+
+def _attempts(run: Run) -> list[Path]:
+    """wandb's folders of this training, of earlier processes and of this one."""
+    pattern = re.compile(rf"(offline-)?run-\d{{8}}_\d{{6}}-{re.escape(run.id)}(-train-[0-9a-f]+)?")
+    found = (home(run) / "wandb").glob(f"*run-*-{run.id}*")
+    return sorted(path for path in found if pattern.fullmatch(path.name) and path.is_dir() and not path.is_symlink())
+
+
+def _on_server(path: Path) -> bool:
+    """Whether a server may know what this folder holds: it was written online, or `wandb sync` has taken it up."""
+    return not path.name.startswith("offline-") or any(path.glob("*.wandb.sync*"))

@@ -1,0 +1,206 @@
+"""What wandb really stores and sends: its own `wandb sync` and `wandb leet inspect` read the files, a local server takes what they send."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from test_rows import VALUES
+from wandb_server import serving, silence
+
+from posbench.files import append_line
+from posbench.rows import make_row
+from posbench.runs import Run
+
+WANDB = Path(sys.executable).parent / "wandb"
+ID = "rope-64-s0-0123456789"
+JOB = """
+import json, sys, time
+from posbench import recorder
+from posbench.config import LogConfig
+from posbench.runs import Run
+path, job_type, first, last, pause, rows, image, ok, patience = json.loads(sys.argv[1])
+recorder.PATIENCE = patience
+config = {"encoding": {"_target_": "posbench.encodings.rope.Rope", "base": 10000.0}, "seed": 0}
+job = recorder.Recorder(Run(path), LogConfig(group="grid"), config, job_type)
+for step in range(first, last + 1):
+    job.train(step, loss=1 / step, validation_loss=None)
+    print(step, flush=True)
+    time.sleep(pause)
+if rows:
+    job.rows(rows)
+if image:
+    job.image(image)
+began = time.monotonic()
+job.finish(ok)
+print("finish took", time.monotonic() - began)
+"""
+
+
+@pytest.fixture
+def environment(tmp_path):
+    """Nobody's account and nobody's home."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("WANDB_") and not key.lower().endswith("_proxy")}
+    (tmp_path / "home").mkdir()
+    return {**kept, "HOME": str(tmp_path / "home"), "WANDB_API_KEY": "0" * 40, "OMP_NUM_THREADS": "1", "WANDB_MODE": "offline"}
+
+
+@pytest.fixture
+def run(tmp_path):
+    (tmp_path / "runs" / ID).mkdir(parents=True)
+    return Run(tmp_path / "runs" / ID)
+
+
+def start(run, environment, first=1, last=3, *, job_type="train", pause=0.0, rows=(), image=None, ok=True, patience=10.0):
+    asked = json.dumps([str(run.path), job_type, first, last, pause, list(rows), image, ok, patience])
+    return subprocess.Popen([sys.executable, "-c", JOB, asked], env=environment, cwd=environment["HOME"], stdout=-1, stderr=-1, text=True)
+
+
+def end(job: subprocess.Popen) -> tuple[str, str]:
+    out, err = job.communicate(timeout=120)
+    assert job.returncode == 0, err
+    return out, err
+
+
+def kill_after(job: subprocess.Popen, step: int) -> None:
+    """SIGKILL once a step is told, and what wandb then still does is done."""
+    while int(job.stdout.readline()) < step:
+        pass
+    job.send_signal(signal.SIGKILL)
+    job.communicate(timeout=60)
+    time.sleep(1)
+
+
+def folders(run) -> list[Path]:
+    return sorted((run.path.parent / ".wandb" / "wandb").glob("*run-*-*"))
+
+
+def sync(environment, server, *paths) -> subprocess.CompletedProcess:
+    typed, there = [WANDB, "sync", "--include-online", *map(str, paths)], {**environment, "WANDB_BASE_URL": server.url}
+    return subprocess.run(typed, env=there, cwd=environment["HOME"], capture_output=True, text=True, timeout=120)
+
+
+def steps(server, run_id=ID) -> list[int]:
+    return [line["_step"] for line in server.runs[run_id]["history"] if "train/loss" in line]
+
+
+def test_wandb_sync_shows_everything_of_an_offline_run(run, environment, tmp_path):
+    image = tmp_path / "curve.png"
+    image.write_bytes(bytes.fromhex("89504e470d0a1a0a0000000d4948445200000001000000010804000000b51c0c02"
+                                    "0000000b4944415478da6364600000000600023081d02f0000000049454e44ae426082"))  # fmt: skip
+    rows = [make_row(**VALUES), make_row(**{**VALUES, "length": 256, "nll": 2.25})]
+    _, said = end(start(run, environment, rows=rows, image=str(image)))
+    end(start(run, environment, 1, 0, job_type="evaluate", ok=False))
+    with serving() as server:
+        done = sync(environment, server, *folders(run))
+    assert said == "" and done.returncode == 0 and "ERROR" not in done.stderr, done.stderr
+    assert len(server.runs) == 2
+    shown = server.runs[ID]
+    config = json.loads(shown["settings"]["config"])
+    assert config["encoding"]["value"] == {"_target_": "posbench.encodings.rope.Rope", "base": 10000.0}
+    assert (shown["settings"]["groupName"], shown["settings"]["jobType"]) == ("grid", "train")
+    assert shown["settings"]["tags"] == ["train", "encoding=rope"]
+    assert [(line["_step"], line["train/loss"]) for line in shown["history"][:3]] == [(1, 1.0), (2, 0.5), (3, 1 / 3)]
+    curve = [(line["eval/length"], line["eval/fixed_targets/yarn+none/nll"]) for line in shown["history"] if "eval/length" in line]
+    assert curve == [(128, VALUES["nll"]), (256, 2.25)]
+    assert shown["summary"]["train/loss"] == 1 / 3 and shown["summary"]["eval/fixed_targets/yarn+none/nll"] == 2.25
+    assert [name for name in shown["files"] if name.startswith("media/images/curve")] and shown["artifacts"] == [f"run-{ID}-eval_rows"]
+    (table,) = (json.loads(body) for name, body in shown["files"].items() if name.startswith("media/table/eval_rows"))
+    assert [line[table["columns"].index("nll")] for line in table["data"]] == [VALUES["nll"], 2.25]
+    (other,) = (name for name in server.runs if name != ID)
+    assert other.startswith(f"{ID}-evaluate-") and server.runs[other]["settings"]["groupName"] == "grid"
+    assert (shown["exitcode"], server.runs[other]["exitcode"]) == (0, 1)
+    assert not list((tmp_path / "home").rglob("*.table.json")) and not list((tmp_path / "home").rglob("staging/*"))
+
+
+def test_a_killed_file_is_readable_and_the_resumed_one_says_all_once(run, environment):
+    kill_after(start(run, environment, last=10_000, pause=0.02), 120)
+    (killed,) = folders(run)
+    typed = [WANDB, "leet", "inspect", "--json", killed]
+    read = subprocess.run(typed, env=environment, cwd=environment["HOME"], capture_output=True, text=True, timeout=60)
+    records = [json.loads(line) for line in read.stdout.splitlines()]
+    found = [record["history"]["step"]["num"] for record in records if record["type"] == "history"]
+    told = [json.loads(line)["step"] for line in run.train_log.read_text().splitlines()]
+    assert found == told[: len(found)] and len(found) >= 40  # at 0.02 s a step, all but the last second or so
+    assert [record["run"]["run_group"] for record in records if record["type"] == "run"] == ["grid"]
+    assert not [record for record in records if record["type"] == "exit"]
+    run.train_log.unlink()
+    for step in range(1, 101):  # as checkpoint.truncate_log leaves it
+        append_line(run.train_log, {"step": step, "loss": 1 / step})
+    end(start(run, environment, 101, 140))
+    (whole,) = folders(run)
+    assert whole != killed
+    with serving() as server:
+        done = sync(environment, server, whole)
+    assert "ERROR" not in done.stderr and steps(server) == list(range(1, 141)) and server.runs[ID]["exitcode"] == 0
+
+
+@pytest.mark.slow
+def test_a_training_resumed_offline_leaves_alone_what_a_server_was_given(run, environment):
+    kill_after(start(run, environment, last=10_000, pause=0.02), 80)
+    with serving() as server:
+        sync(environment, server, *folders(run))
+        before = len(steps(server))
+        assert before > 10
+        end(start(run, environment, 81, 90))
+        run_ids = [folder for folder in folders(run) if "-train-" in folder.name]
+        assert len(folders(run)) == 2 and len(run_ids) == 1
+        sync(environment, server, *run_ids)
+    (other,) = (name for name in server.runs if name != ID)
+    assert len(steps(server)) == before and sorted(set(steps(server, other))) == steps(server, other) and steps(server, other)[-1] == 90
+
+
+@pytest.mark.slow
+def test_a_training_resumed_online_goes_on_in_its_run(run, environment):
+    environment["WANDB_MODE"] = "online"
+    with serving() as server:
+        environment["WANDB_BASE_URL"] = server.url
+        end(start(run, environment, last=20, ok=False))
+        assert (steps(server), server.runs[ID]["exitcode"]) == (list(range(1, 21)), 1)
+        for step in range(21, 31):  # steps that a killed process noted and did not get to send
+            append_line(run.train_log, {"step": step, "loss": 1 / step})
+        end(start(run, environment, 31, 40))
+        assert list(server.runs) == [ID] and (steps(server), server.runs[ID]["exitcode"]) == (list(range(1, 41)), 0)
+
+
+@pytest.mark.slow
+def test_a_network_lost_midway_costs_seconds_and_nothing_else(run, environment):
+    environment["WANDB_MODE"] = "online"
+    with serving() as server:
+        environment["WANDB_BASE_URL"] = server.url
+        job = start(run, environment, last=40, pause=0.02, patience=3.0)
+        while int(job.stdout.readline()) < 10:
+            pass
+        server.behave = silence
+        out, err = end(job)
+    (line,) = err.splitlines()
+    (folder,) = folders(run)
+    assert line == f"wandb could not upload everything in 3 s: wandb sync --include-online {folder}"
+    assert float(out.split()[-1]) < 6.0
+    assert [json.loads(line)["step"] for line in run.train_log.read_text().splitlines()] == list(range(1, 41))
+    with serving() as other:
+        sync(environment, other, folder)
+    assert steps(other) == list(range(1, 41)) and other.runs[ID]["exitcode"] == 0
+
+
+@pytest.mark.parametrize("trouble", ["nobody", pytest.param("denied", marks=pytest.mark.slow)])
+def test_a_server_that_cannot_be_used_leaves_an_offline_run(run, environment, trouble):
+    environment["WANDB_MODE"] = "online"
+    with serving(lambda path: 401) as server:
+        environment["WANDB_BASE_URL"] = server.url if trouble == "denied" else "http://127.0.0.1:9"
+        began = time.monotonic()
+        _, err = end(start(run, environment))
+    assert time.monotonic() - began < 20
+    (line,) = err.splitlines()
+    assert line.startswith("wandb could not start online (") and line.endswith(f"offline, for wandb sync, in {run.path.parent}/.wandb")
+    (folder,) = (folder for folder in folders(run) if folder.name.startswith("offline-run-"))
+    with serving() as other:
+        sync(environment, other, folder)
+    (run_id,) = other.runs
+    assert run_id.startswith(ID) and steps(other, run_id) == [1, 2, 3]
