@@ -29,6 +29,7 @@ def labels(rows: Iterable[dict], variants: Mapping[str, str] | None = None):
         encoding, extension = (telling(name, row[name], row[args] or {}) for name, args in METHODS)
         trained = "" if row["trained_scale"] in (None, "none") else f" trained with {row['trained_scale']}"
         tuned = f" tuned from {row['finetune']}" if row["finetune"] else ""
+        extension += f" ({row['task']})" if row["task"] else ""
         return encoding + trained + tuned + (variants or {}).get(row["run_id"], ""), extension, row["scale_attention"]
 
     return label

@@ -65,6 +65,7 @@ def _setting(evaluate: dict | None) -> str | None:
     if not evaluate:
         return None
     windows = f"{evaluate['windows']} windows asked for, {evaluate['targets']} targets each, room for {evaluate['max_length']} tokens"
+    windows += f", advancing by {evaluate['stride']}" if evaluate.get("stride") else ""
     return f"{windows}, {evaluate['split']} split, {evaluate['dtype']}, seed {evaluate['seed']} of the windows"
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from posbench.points import Point, marked, methods
 
 METHOD = ("encoding", "extension", "scale_attention")
+SAME_TARGETS = ("fixed_targets", "disjoint", "sliding", "repeat", "shuffled_prefix", "yarn_script")  # at every length
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ def scored(point: Point) -> str:
     units = f"{point.n_units} {point.sem_unit}s"
     if point.window:
         return f"every token of windows of {point.window} tokens from {units}, by its position"
-    return f"the same {point.n_targets} targets in {units} at every length" if point.protocol == "fixed_targets" else f"targets in {units}"
+    return f"the same {point.n_targets} targets in {units} at every length" if point.protocol in SAME_TARGETS else f"targets in {units}"
 
 
 def footer(curve: list[Point]) -> list[str]:
