@@ -11,14 +11,16 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parent / "plugins"))  # before Hydra looks for plugins
 
 import hydra
+from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
@@ -26,17 +28,20 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from posbench.errors import ConfigError, RunError
+from posbench.files import sha256_json
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked of a script: each job's plain configuration, the experiment they come from, and whether they are a sweep."""
+    """What was asked of a script: each job's plain configuration, the experiment they come from, whether they are a sweep, and the yaml
+    of the launcher that says where they run."""
 
     cfgs: list[dict]
     experiment: dict
     sweep: bool
+    launcher: dict = field(default_factory=dict)
 
 
 Command = Callable[[Request], int]
@@ -50,7 +55,7 @@ class Call:
     entered: bool = False
     code: int = 0
 
-    def execute(self, composed: list[tuple[DictConfig, list[str]]], sweep: bool) -> None:
+    def execute(self, composed: list[tuple[DictConfig, list[str]]], launcher: dict, sweep: bool) -> None:
         """Run the command once for all jobs of (configuration, overrides typed); mistakes end as one sentence."""
         self.entered = True
         try:
@@ -58,7 +63,10 @@ class Call:
                 raise ConfigError(f"{gone} takes out what is needed: give it another value instead.")
             experiment = OmegaConf.to_container(composed[0][0].experiment)
             cfgs = [cfg for job, overrides in composed for cfg in expand(job, overrides)]
-            self.code = self.command(Request(cfgs, experiment, sweep or "grid" in experiment))
+            sweep = sweep or "grid" in experiment
+            if sweep:
+                _name_group(cfgs)
+            self.code = self.command(Request(cfgs, experiment, sweep, launcher))
         except ConfigError as error:
             print(f"refused: {error}", file=sys.stderr)
             self.code = 2
@@ -104,6 +112,14 @@ def _group(override: str) -> str:
     return f"scale_attention@{override}" if override.startswith(name) else override
 
 
+def _name_group(cfgs: list[dict]) -> None:
+    """Give a sweep without a name one for wandb, the same whenever it is typed again."""
+    parts = ("encoding", "extension", "scale_attention", "model", "data", "train", "evaluate", "seed")
+    name = f"sweep-{sha256_json([[cfg.get(part) for part in parts] for cfg in cfgs])[:8]}"
+    for cfg in cfgs:
+        cfg["log"]["group"] = cfg["log"]["group"] or name
+
+
 def _compose(overrides: list[str]) -> DictConfig:
     loader = GlobalHydra.instance().config_loader()
     try:
@@ -138,12 +154,16 @@ def run_script(command: Command, config_name: str = "run") -> None:
     call = Call(command)
     sys.argv[1:] = map(_group, sys.argv[1:])
     _importable_config_dir()
+    _own_launchers()
 
     @hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=config_name)
     def application(cfg: DictConfig) -> None:
-        call.execute([(cfg, list(HydraConfig.get().overrides.task))], sweep=False)
-        if HydraConfig.get().mode == RunMode.MULTIRUN and call.code:
-            # Another launcher (joblib, submitit) runs this in a process of its own and sees only exceptions.
+        composed = HydraConfig.get()
+        # Hydra asks a launcher only for -m; here it has its say about an experiment's grid and a single job too.
+        launcher = OmegaConf.to_container(composed.launcher, resolve=True)
+        call.execute([(cfg, list(composed.overrides.task))], launcher, sweep=False)
+        if composed.mode == RunMode.MULTIRUN and call.code:
+            # A launcher that is none of posbench's may run this in a process of its own and sees only exceptions.
             raise RuntimeError(f"posbench ended with exit code {call.code}: see the lines above")
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # what Hydra refuses is then raised here instead of being told in many lines
@@ -171,6 +191,14 @@ def _sentence(error: Exception) -> str:
         return f"{said.splitlines()[0].rstrip('.')}: there is no such key; --cfg job prints all of them."
     head, _, options = said.partition("\t")
     return f"{'; '.join(filter(None, map(str.strip, head.splitlines())))} {', '.join(options.split())}".strip().rstrip(".") + "."
+
+
+def _own_launchers() -> None:
+    """configs/hydra/launcher is all there is to launchers of these names: Hydra would check them against the settings of its own."""
+    Plugins.instance()  # registers Hydra's and those installed
+    known = ConfigStore.instance().repo["hydra"]["launcher"]
+    for path in (CONFIGS / "hydra" / "launcher").glob("*.yaml"):
+        known.pop(path.name, None)
 
 
 def _importable_config_dir() -> None:

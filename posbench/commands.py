@@ -13,7 +13,8 @@ from posbench.cells import Job, plan_jobs
 from posbench.cli import Request
 from posbench.errors import ConfigError
 from posbench.failure import table
-from posbench.sweep import Result, is_done, run_jobs, there
+from posbench.launch import launch
+from posbench.sweep import Result, is_done, there
 
 if TYPE_CHECKING:
     from posbench.report import Report
@@ -41,7 +42,7 @@ def run(request: Request) -> int:
         if not request.sweep:
             _show(jobs[0])
         return 0
-    results = run_jobs(jobs, request.cfgs[0]["jobs"], command)
+    results = launch(jobs, {"n_jobs": request.cfgs[0]["jobs"], **request.launcher}, command)
     _tell(results, request.sweep)
     if any(result.failures for result in results):
         if request.sweep:

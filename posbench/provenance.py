@@ -15,6 +15,7 @@ from pathlib import Path
 
 import posbench
 
+COMMAND = "POSBENCH_COMMAND"  # what the user typed, for the children that it starts
 PACKAGE = Path(posbench.__file__).resolve().parent
 LIBRARIES = ("torch", "numpy", "tokenizers", "datasets")
 
@@ -72,7 +73,7 @@ def collect(seed: int, device: str, data_fingerprint: str, n_parameters: int) ->
     return {
         "commit": revision,
         "dirty_diff": dirty,
-        "command": shlex.join(sys.argv),
+        "command": os.environ.get(COMMAND) or shlex.join(sys.orig_argv),
         "seed": seed,
         "versions": {"python": platform.python_version(), "posbench": posbench.__version__, **{name: _version(name) for name in LIBRARIES}},
         "platform": platform.platform(),

@@ -12,11 +12,12 @@ import tempfile
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from posbench import failure
+from posbench import failure, provenance
 from posbench.cells import BUSY, Job, Outcome
 from posbench.errors import RunError
 from posbench.files import read_json
@@ -138,21 +139,37 @@ def there(jobs: list[Job], command: str) -> list[Result]:
     return results
 
 
-def run_jobs(jobs: list[Job], parallel: int, command: str) -> list[Result]:
+def cores() -> int:
+    """Cores that this process may use; inside a SLURM job those it was given, since a node may let it see more."""
+    seen = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    given = os.environ.get("SLURM_CPUS_PER_TASK") or os.environ.get("SLURM_CPUS_ON_NODE")
+    return min(seen, int(given)) if given else seen
+
+
+def threads_pool(work: Callable[[], list[Result]], number: int) -> list[list[Result]]:
+    """What `work` returns, called in so many threads at the same time."""
+    with ThreadPoolExecutor(number) as pool:
+        return [worker.result() for worker in [pool.submit(work) for _ in range(number)]]
+
+
+def run_jobs(jobs: list[Job], parallel: int, command: str, pool: Callable = threads_pool) -> list[Result]:
     """Run what is not done yet, at most `parallel` at a time; a run that another process holds goes to the end of the queue.
 
-    A job that fails costs no other. Each one's end is in the ledger, under `command`, as soon as it comes. After SIGINT, SIGTERM or
-    SIGHUP the running ones save and end, no new one starts, and KeyboardInterrupt(number) is raised.
+    `pool` is told what to do how many times at once; each waits for its own child processes. A job that fails costs no other. Each one's
+    end is in the ledger, under `command`, as soon as it comes. After SIGINT, SIGTERM or SIGHUP the running ones save and end, no new one
+    starts, and KeyboardInterrupt(number) is raised.
     """
     done = there([job for job in jobs if is_done(job)], command)
     finished = {result.job.run.path for result in done}
     queue = deque((job, False) for job in jobs if job.run.path not in finished)
     parallel = max(1, min(parallel, len(queue)))
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    threads = max(1, cores // parallel)
+    threads = max(1, cores() // parallel)
+    os.environ[provenance.COMMAND] = command
     lock = threading.Lock()
 
     def work() -> list[Result]:
+        # A cluster signals every process of a task; what it says before a time limit is for this one, which tells the child.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
         results = []
         while True:
             with lock:
@@ -175,9 +192,8 @@ def run_jobs(jobs: list[Job], parallel: int, command: str) -> list[Result]:
     live = Live(len(jobs), len(done), parallel)
     received = None
     try:
-        with Children(live) as children, ThreadPoolExecutor(parallel) as pool:
-            workers = [pool.submit(work) for _ in range(parallel)]
-            done += [result for worker in workers for result in worker.result()]
+        with Children(live) as children:
+            done += [result for found in pool(work, parallel) for result in found]
             received = children.received
     finally:
         live.close(received is None)

@@ -6,10 +6,17 @@ from collections.abc import Sequence
 
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
+from omegaconf import OmegaConf
 
 
 class GridLauncher(Launcher):
-    """Receives all jobs of `-m` at once, so that each training is made once however many evaluations share it."""
+    """Receives all jobs of `-m` at once, so that each training is made once however many evaluations share it.
+
+    Its settings say where the trainings run (posbench.launch); every yaml of configs/hydra/launcher names this class.
+    """
+
+    def __init__(self, **_: object) -> None:
+        pass  # Hydra resolves the settings before the sweep's own overrides are known to it
 
     def setup(self, *, hydra_context, task_function, config) -> None:
         self.loader, self.config = hydra_context.config_loader, config
@@ -18,7 +25,7 @@ class GridLauncher(Launcher):
         from posbench import cli
 
         composed = [(self.loader.load_sweep_config(self.config, list(overrides)), list(overrides)) for overrides in job_overrides]
-        cli.call.execute(composed, sweep=True)
+        cli.call.execute(composed, OmegaConf.to_container(self.config.hydra.launcher, resolve=True), sweep=True)
         done = JobReturn(overrides=[], status=JobStatus.COMPLETED)
         done.return_value = cli.call.code
         return [done] * len(composed)

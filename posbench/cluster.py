@@ -1,0 +1,58 @@
+"""Trainings as tasks of a cluster (SLURM, or submitit's stand-in for it): wait for them, show how they fare, tell what became of each."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+
+from posbench.cells import Job
+from posbench.cluster_queue import Queue, Submitted
+from posbench.live import Live
+from posbench.sweep import Result, is_done, there
+
+LOOK_SECONDS = 1.0  # between looks for outcomes
+
+
+def run_on(jobs: list[Job], launcher: dict, command: str) -> list[Result]:
+    """Run what is not done yet as tasks of a cluster, one per training, and wait for all of them.
+
+    A task that an earlier command left in the queue is waited for and not submitted again. Raises ConfigError for settings that cannot be,
+    RunError when the cluster takes no jobs, KeyboardInterrupt for Ctrl-C, which leaves the tasks to the cluster.
+    """
+    queue = Queue(launcher, command)
+    done = there([job for job in jobs if is_done(job)], command)
+    finished = {result.job.run.path for result in done}
+    left = deque(job for job in jobs if job.run.path not in finished)
+    tasks = queue.attach(left)
+    if tasks:
+        print(f"{len(tasks)} of {len(jobs)} trainings are in the queue already", file=sys.stderr)
+    live = Live(len(jobs), len(done), 1)
+    try:
+        while left or tasks:
+            while left and len(tasks) < queue.room:
+                tasks += queue.submit([left.popleft() for _ in range(min(len(left), queue.room - len(tasks), queue.array))])
+            time.sleep(LOOK_SECONDS)
+            for task, result in queue.ended(tasks):
+                tasks.remove(task)
+                _show(live, task, True)
+                live.finish(result.seconds, "; ".join(f"{task.job.run.id}: {outcome.reason}" for outcome in result.failures))
+                done.append(result)
+            for task in tasks:
+                _show(live, task, queue.states.get(task.id) == "RUNNING")
+    except KeyboardInterrupt:
+        print(f"\nno longer waiting: {queue.going_on(tasks)}; the same command waits for them again", file=sys.stderr, flush=True)
+        raise
+    finally:
+        live.close(not left and not tasks)
+    order = {job.run.path: i for i, job in enumerate(jobs)}
+    return sorted(done, key=lambda result: order[result.job.run.path])
+
+
+def _show(live: Live, task: Submitted, running: bool) -> None:
+    if running and not task.running:
+        live.start()
+    elif task.running and not running:
+        live.put_back()  # preempted, or at its time limit: it waits for another turn
+    task.running = running
+    live.parallel = max(live.parallel, live.running)
