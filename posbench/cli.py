@@ -29,6 +29,7 @@ from yaml import YAMLError
 
 from posbench.errors import ConfigError, RunError
 from posbench.files import sha256_json
+from posbench.options import unread
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 
@@ -67,12 +68,15 @@ class Call:
             if sweep:
                 _name_group(cfgs)
             self.code = self.command(Request(cfgs, experiment, sweep, launcher))
+            sys.stdout.flush()
         except ConfigError as error:
             print(f"refused: {error}", file=sys.stderr)
             self.code = 2
         except RunError as error:
             print(f"failed: {error}", file=sys.stderr)
             self.code = 1
+        except BrokenPipeError:
+            self.code = unread()
         except KeyboardInterrupt as interrupt:
             print("interrupted: the same command goes on from there", file=sys.stderr)
             self.code = 128 + (interrupt.args[0] if interrupt.args else 2)

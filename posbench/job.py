@@ -88,7 +88,7 @@ def _train_and_evaluate(job: Job, legal: dict[Cell, Verdict], world: World) -> l
         # Before the training: a length that no document has must not cost one.
         config = typed("evaluate", cell.evaluate)
         protocol(cell.protocol).place(getattr(corpus, config.split), config, typed("train", job.cfg["train"]).train_len)
-    recorder = Recorder(job.run, typed("log", job.cfg["log"]), job.cfg, "evaluate" if job.run.finished else "train")
+    recorder = Recorder(job.run, typed("log", job.cfg["log"]), _shown(job, missing), "evaluate" if job.run.finished else "train")
     ok = False
     try:
         if job.run.finished:
@@ -107,6 +107,16 @@ def _train_and_evaluate(job: Job, legal: dict[Cell, Verdict], world: World) -> l
     finally:
         recorder.finish(ok)
     return missing
+
+
+def _shown(job: Job, cells: list[Cell]) -> dict:
+    """The configuration as wandb shows it: of several evaluations all methods, and what else tells where the numbers come from."""
+    chosen = {}
+    for part in ("extension", "scale_attention"):
+        nodes = [getattr(cell, part) for cell in cells if not cell.reference] or [job.cfg[part]]
+        distinct = [node for i, node in enumerate(nodes) if node not in nodes[:i]]
+        chosen[part] = distinct if len(distinct) > 1 else distinct[0]
+    return {**job.cfg, **chosen, "data_fingerprint": job.fingerprint, "commit": provenance.commit()}
 
 
 def _show_figure(job: Job, recorder: Recorder) -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
 import sys
 from collections.abc import Callable
 
-from posbench.errors import ConfigError
+from posbench.errors import ConfigError, RunError
+
+UNITS = {"m": 60, "h": 3600, "d": 86400}
 
 
 def options(arguments: list[str], defaults: dict[str, str]) -> dict[str, str]:
@@ -17,10 +22,56 @@ def options(arguments: list[str], defaults: dict[str, str]) -> dict[str, str]:
     return {**defaults, **given}
 
 
+def whole(chosen: dict[str, str], key: str) -> int:
+    """A positive whole number. Raises ConfigError for anything else."""
+    return _whole(key, chosen[key], chosen[key])
+
+
+def wholes(chosen: dict[str, str], key: str) -> list[int]:
+    """Positive whole numbers with commas between them. Raises ConfigError for anything else."""
+    return [_whole(key, chosen[key], part) for part in chosen[key].split(",")]
+
+
+def _whole(key: str, typed: str, text: str) -> int:
+    if not text.strip().isdecimal() or int(text) < 1:
+        raise ConfigError(f"{key}={typed} holds {text!r}, which is no positive whole number: type one such as {key}=64.")
+    return int(text)
+
+
+def truth(chosen: dict[str, str], key: str) -> bool:
+    """true or false; the bare word means true. Raises ConfigError for anything else."""
+    words = {"true": True, "": True, "false": False}
+    if chosen[key] not in words:
+        raise ConfigError(f"{key}={chosen[key]} must be true or false.")
+    return words[chosen[key]]
+
+
+def duration(chosen: dict[str, str], key: str) -> float:
+    """Seconds of 90m, 12h or 30d. Raises ConfigError for anything else."""
+    found = re.fullmatch(r"(\d+)([mhd])", chosen[key])
+    if not found:
+        raise ConfigError(
+            f"{key}={chosen[key]} is no length of time: type minutes, hours or days, such as {key}=90m, {key}=12h, {key}=30d."
+        )
+    return int(found[1]) * UNITS[found[2]]
+
+
 def run(main: Callable[[list[str]], None]) -> None:
-    """Call `main` with the words of the command line; a user's mistake is one sentence and exit code 2."""
+    """Call `main` with the words of the command line; a user's mistake is one sentence and exit code 2, trouble one and exit code 1."""
     try:
         main(sys.argv[1:])
+        sys.stdout.flush()
     except (ConfigError, ValueError) as error:
         print(f"refused: {error}", file=sys.stderr)
         sys.exit(2)
+    except RunError as error:
+        print(f"failed: {error}", file=sys.stderr)
+        sys.exit(1)
+    except BrokenPipeError:
+        sys.exit(unread())
+
+
+def unread() -> int:
+    """Whoever read the output has left (`| head`): say no more; the exit code that a shell expects then."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 128 + signal.SIGPIPE

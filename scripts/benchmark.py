@@ -13,7 +13,7 @@ from pathlib import Path
 
 import posbench  # noqa: F401  (before torch)
 from posbench.cli import CONFIGS
-from posbench.options import options, run
+from posbench.options import options, run, whole, wholes
 
 DEFAULTS = {"train_len": "64", "lengths": "64,128,256,512,1024,2048,4096,8192", "repeats": "5", "only": "", "out": "results/benchmark"}
 
@@ -21,6 +21,7 @@ DEFAULTS = {"train_len": "64", "lengths": "64,128,256,512,1024,2048,4096,8192", 
 def main(arguments: list[str]) -> None:
     """Measure, and write as the figures come."""
     chosen = options(arguments, DEFAULTS)
+    train_len, repeats, lengths = whole(chosen, "train_len"), whole(chosen, "repeats"), wholes(chosen, "lengths")
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler that counts memory announces every start
     import platform
 
@@ -35,8 +36,7 @@ def main(arguments: list[str]) -> None:
     threads = f"{torch.get_num_threads()} threads, torch {torch.__version__}"
     machine = f"{platform.machine()}, {threads}, commit {commit()}, {chosen['repeats']} rounds."
     figures = []
-    train_len, repeats = int(chosen["train_len"]), int(chosen["repeats"])
-    passes = evaluation([CONFIGS], train_len, [int(length) for length in chosen["lengths"].split(",")], repeats, only)
+    passes = evaluation([CONFIGS], train_len, lengths, repeats, only)
     for found in itertools.chain([training([CONFIGS], train_len, 4 * repeats, only)], passes):
         for one in found:
             ratio = one.note if one.ratio is None else f"{one.ratio:6.2f} x {one.seconds * 1e3:9.1f} ms {one.mib:8.0f} MiB"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import posbench  # noqa: F401  (before torch)
 from posbench.cli import CONFIGS
-from posbench.options import options, run
+from posbench.options import options, run, whole, wholes
 
 DEFAULTS = {"reasons": "", "train_len": "64", "lengths": "", "config_dir": ""}
 
@@ -17,8 +17,8 @@ def main(arguments: list[str]) -> None:
     chosen = options(arguments, DEFAULTS)
     from posbench.compat_table import WORDS, judge_all, markdown
 
-    train_len = int(chosen["train_len"])
-    lengths = [int(length) for length in (chosen["lengths"] or f"{train_len},{16 * train_len}").split(",")]
+    train_len = whole(chosen, "train_len")
+    lengths = wholes(chosen, "lengths") if chosen["lengths"] else [train_len, 16 * train_len]
     folders = [Path(CONFIGS), *([Path(chosen["config_dir"])] if chosen["config_dir"] else [])]
     sys.path[:0] = map(str, folders[1:])
     pairs = list(judge_all(folders, train_len, lengths))
