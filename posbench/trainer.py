@@ -68,7 +68,7 @@ class Trainer:
         self.recent: deque[tuple[float, int, float]] = deque(maxlen=config.log_every)  # loss, tokens, seconds of the last steps
         self.limit, self.above = HOPELESS * math.log(corpus.vocab_size), 0  # nats per token, and steps in a row that lost more
         self.pending: tuple[Tensor, int, float] | None = None
-        self.grad_norm: Tensor | None = None
+        self.grad_norm: Tensor | float | None = None
         self.loss, self.compiled = model.loss, False
         if config.compile:
             self._compile()
@@ -141,7 +141,8 @@ class Trainer:
         self.check_weights()
         if not self.world.main:
             return
-        extra = {"tokens": self.tokens, "seconds": self.seconds, "recent": list(self.recent), "above": self.above}
+        grad_norm = None if self.grad_norm is None else float(self.grad_norm)
+        extra = {"tokens": self.tokens, "seconds": self.seconds, "recent": list(self.recent), "above": self.above, "grad_norm": grad_norm}
         checkpoint.save_state(run.state, self.model, self.optimizers, self.step, extra)
 
     def resume(self, run: Run) -> None:
@@ -149,7 +150,7 @@ class Trainer:
         self.step, extra = checkpoint.load_state(run.state, self.model, self.optimizers)
         self.tokens, self.seconds = extra["tokens"], extra["seconds"]
         self.recent.extend(extra["recent"])
-        self.above = extra.get("above", 0)  # a state of before there was one
+        self.above, self.grad_norm = extra.get("above", 0), extra.get("grad_norm")  # a state of before there were such
 
     def check_weights(self) -> None:
         """Raise Diverged for weights that are not finite: a gradient can overflow in a step whose loss was still a number."""

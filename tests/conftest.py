@@ -8,6 +8,7 @@ import posbench  # noqa: F401, I001  (sets the thread spin count before torch is
 import functools
 import itertools
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -106,3 +107,23 @@ def text_folder(tmp_path: Path) -> Path:
             words = " ".join(f"{split} document {i} says word {n * (i + 3) % 37} and number {n * n % 101}." for n in range(40))
             (folder / f"{i}.txt").write_text(words)
     return tmp_path / "text"
+
+
+@pytest.fixture(scope="session")
+def small_world(tmp_path_factory) -> Path:
+    """Where `world` is copied from."""
+    return tmp_path_factory.mktemp("world")
+
+
+@pytest.fixture
+def world(small_world, tmp_path, capfd, monkeypatch):
+    """A small world of its own for a test to spoil; see spoils.py."""
+    from spoils import World, make_world
+
+    from posbench.data import sources
+
+    if not (small_world / "runs").exists():
+        make_world(small_world, capfd)
+    shutil.copytree(small_world, tmp_path, dirs_exist_ok=True)
+    monkeypatch.setattr(sources, "_seen", {})
+    return World(tmp_path)

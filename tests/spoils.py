@@ -12,6 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+from script_calls import call
+
+from posbench import train
+
 SMALL = ["data=local", "data.tokenizer=bytes", "model.d_model=16", "model.n_layer=1", "model.n_head=2", "model.d_ff=32"]
 SMALL += ["train.length=16", "train.steps=6", "train.tokens_per_step=64", "train.warmup=1", "train.validate_windows=4"]
 SMALL += ["train.checkpoint_every=2", "evaluate.windows=12", "evaluate.lengths=[16,32]", "evaluate.max_length=128"]
@@ -54,6 +59,30 @@ class Kind:
     code: int = 2
     spoil: Callable[[World], object] = lambda world: None
     script: str = "run"
+
+
+def write_text(folder: Path) -> Path:
+    """Three splits of a few repetitive documents of a kilobyte."""
+    for split, count in (("train", 6), ("validation", 2), ("test", 3)):
+        (folder / split).mkdir(parents=True)
+        for i in range(count):
+            words = " ".join(f"{split} document {i} says word {n * (i + 3) % 37}." for n in range(40))
+            (folder / split / f"{i}.txt").write_text(words)
+    return folder
+
+
+def make_world(root: Path, capfd: pytest.CaptureFixture) -> None:
+    """Text, tokens, a finished run, and one that was interrupted just before its end."""
+    write_text(root / "text")
+    assert call(capfd, root, "run", *SMALL, *PLACES).returncode == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train, "_finish", interrupt)
+        assert call(capfd, root, "run", "seed=1", *SMALL, *PLACES).returncode != 0
+    (root / "runs" / "ledger.jsonl").unlink()
+
+
+def interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def half(path: Path) -> None:

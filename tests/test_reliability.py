@@ -1,0 +1,300 @@
+"""What machines do to a run: full disks, dead owners, clocks that jump, text that goes away, directories of an older version."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import multiprocessing
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+from script_calls import call
+from spoils import PLACES, SMALL, World, flip
+
+from posbench import files, ledger, runs
+from posbench.checkpoint import HEADER
+from posbench.data import corpus
+from posbench.errors import RunError
+from posbench.files import atomic_path, write_atomic, write_json
+from posbench.rows import VOLATILE
+from posbench.runs import Run
+
+TIMED = {"seconds", "tokens_per_second", "peak_mib"}
+BOTH = ["-m", "seed=0,1"]
+
+
+def run(capfd: pytest.CaptureFixture, world: World, *typed: str, code: int = 0) -> subprocess.CompletedProcess:
+    given = {word.split("=")[0] for word in typed}
+    done = call(capfd, world.root, "run", *typed, *(word for word in [*SMALL, *PLACES] if word.split("=")[0] not in given))
+    assert done.returncode == code, done.stderr
+    return done
+
+
+def results(world: World) -> dict[str, object]:
+    """Weights, rows and logs of all runs, but for what two runs of one command do not share."""
+    found: dict[str, object] = {}
+    for path in sorted((world.root / "runs").glob("rope-*/**/*")):
+        name = path.relative_to(world.root / "runs").as_posix()
+        if path.suffix == ".safetensors":
+            found[name] = path.read_bytes()
+        elif "evals" in path.parts and path.suffix == ".json":
+            found[name] = [{key: row[key] for key in row if key not in VOLATILE} for row in json.loads(path.read_text())["rows"]]
+        elif path.name == "train.jsonl":
+            lines = [json.loads(line) for line in path.read_text().splitlines()]
+            found[name] = [{key: line[key] for key in line if key not in TIMED} for line in lines]
+    return found
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory, small_world) -> dict[str, object]:
+    return {}
+
+
+def whole(capfd: pytest.CaptureFixture, world: World, undisturbed: dict[str, object]) -> dict[str, object]:
+    """The results of both seeds when nothing goes wrong, made once."""
+    if not undisturbed:
+        other = World(world.root / "undisturbed")
+        shutil.copytree(world.root / "text", other.root / "text")
+        run(capfd, other, *BOTH)
+        undisturbed |= results(other)
+        shutil.rmtree(other.root)
+    return undisturbed
+
+
+def test_the_name_is_on_the_disk_when_a_write_returns(tmp_path, monkeypatch):
+    done = []
+    real, rename = os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda handle: (done.append(os.readlink(f"/proc/self/fd/{handle}")), real(handle)))
+    monkeypatch.setattr(os, "replace", lambda a, b: (done.append("rename"), rename(a, b)))
+    write_atomic(tmp_path / "a.json", "{}")
+    assert [re.sub(r"-[^-]{8}\.", "-.", name) for name in done] == [f"{tmp_path}/.a-.json", "rename", str(tmp_path)]
+
+
+def _die_while_writing(path: str, ready: object) -> None:
+    with atomic_path(path) as temporary:
+        temporary.write_text("half")
+        ready.set()
+        time.sleep(600)
+
+
+def test_what_a_dead_writer_left_goes_and_what_a_living_one_writes_stays(tmp_path):
+    context = multiprocessing.get_context("fork")
+    writers = []
+    for _ in range(2):
+        ready = context.Event()
+        writers.append(context.Process(target=_die_while_writing, args=(str(tmp_path / "a.json"), ready)))
+        writers[-1].start()
+        assert ready.wait(60)
+    writers[0].kill(), writers[0].join()
+    neighbours = [tmp_path / ".b-12345678.json", tmp_path / ".a-12345678.npz", tmp_path / ".a-12.json"]
+    for path in neighbours:
+        path.touch()
+    assert len(list(tmp_path.glob(".a-????????.json"))) == 2
+    write_json(tmp_path / "a.json", 1)
+    assert len(list(tmp_path.glob(".a-????????.json"))) == 1 and all(path.exists() for path in neighbours)
+    writers[1].kill(), writers[1].join()
+    write_json(tmp_path / "a.json", 2)
+    assert sorted(tmp_path.iterdir()) == sorted([tmp_path / "a.json", *neighbours])
+
+
+def _write_often(path: str, value: int) -> None:
+    for _ in range(100):
+        write_json(path, [value] * 1000)
+
+
+def test_several_writers_of_one_file_never_take_each_others_for_abandoned(tmp_path):
+    context = multiprocessing.get_context("fork")
+    writers = [context.Process(target=_write_often, args=(str(tmp_path / "a.json"), value)) for value in range(4)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert [writer.exitcode for writer in writers] == [0] * 4
+    assert len(set(json.loads((tmp_path / "a.json").read_text()))) == 1 and os.listdir(tmp_path) == ["a.json"]
+
+
+@pytest.mark.parametrize("number", [28, 30, 13, 1, 5])
+def test_whatever_keeps_a_file_from_being_written_is_one_sentence_that_names_it(tmp_path, monkeypatch, number):
+    def fails(handle: int) -> None:
+        raise OSError(number, os.strerror(number), None if number == 5 else str(tmp_path))
+
+    monkeypatch.setattr(os, "fsync", fails)
+    with pytest.raises(RunError, match=r"a\.json"):
+        write_atomic(tmp_path / "a.json", "")
+    assert not list(tmp_path.iterdir())
+
+
+def test_other_files_errors_pass_as_they_are(tmp_path):
+    with pytest.raises(FileNotFoundError), files.disk_errors(tmp_path / "a" / "b"):
+        open("/nowhere/at/all")
+
+
+HOLD_RUN = "import sys, time\nfrom posbench.runs import Run\nwith Run(sys.argv[1]).lock():\n    print(flush=True); time.sleep(600)"
+HOLD_TOKENS = """
+import sys, time
+from pathlib import Path
+from posbench.data import corpus
+with corpus._lock(Path(sys.argv[1]), "text"):
+    (Path(sys.argv[1]).parent / f".{Path(sys.argv[1]).name}-abandoned").mkdir()
+    print(flush=True); time.sleep(600)
+"""
+
+
+def killed_holder(code: str, path: os.PathLike) -> None:
+    with subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE) as owner:
+        assert owner.stdout.read(1) == b"\n"
+        owner.kill()
+
+
+def test_a_runs_lock_does_not_outlive_its_owner(tmp_path):
+    killed_holder(HOLD_RUN, tmp_path / "run")
+    assert (tmp_path / "run" / ".lock").exists()
+    with Run(tmp_path / "run").lock(wait=False):
+        pass
+
+
+def test_the_lock_of_a_token_cache_does_not_outlive_its_owner(world, capfd):
+    (folder,) = (world.root / "cache").glob("*/")
+    shutil.rmtree(folder)
+    killed_holder(HOLD_TOKENS, folder)
+    assert (world.root / "cache" / f"{folder.name}.lock").exists()
+    done = run(capfd, world, "extension=window")
+    assert "another process" not in done.stderr
+    assert sorted(path.name for path in (world.root / "cache").iterdir()) == sorted([folder.name, f"{folder.name}.lock", "digests.json"])
+
+
+KINDS_OF_FILES = ["config.yaml", "provenance.json", "state.pt", "model.safetensors", "train.json", "none+none-*.npz", "none+none-*.json"]
+KINDS_OF_FILES += ["manifest.json", "test.tokens.bin"]
+
+
+@pytest.mark.parametrize("name", KINDS_OF_FILES)
+def test_a_full_disk_costs_nothing_but_the_attempt(world, capfd, monkeypatch, undisturbed, name):
+    expected = whole(capfd, world, undisturbed)
+    shutil.rmtree(world.root / "runs"), shutil.rmtree(world.root / "cache")
+    stem, _, suffix = name.replace("*", "").rpartition(".")
+    real, met = os.fsync, []
+
+    def fsync(handle: int) -> None:
+        path = os.readlink(f"/proc/self/fd/{handle}").rsplit("/", 1)[-1].lstrip(".")
+        if path.startswith(stem) and path.endswith(suffix):
+            met.append(path)
+            raise OSError(28, os.strerror(28))
+        real(handle)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fsync)
+        done = run(capfd, world, code=1)
+    assert met and "failed: No space left to write" in done.stderr and done.stderr.count("failed: ") == 1
+    left = [path.name for path in world.root.rglob(".*") if path.name not in (".lock", ".hydra")]
+    assert not left
+    run(capfd, world)
+    assert results(world) == {path: value for path, value in expected.items() if "-s0-" in path}
+
+
+def test_a_full_disk_under_the_log_is_one_sentence(world, capfd):
+    (world.run(1) / "train.jsonl").unlink(missing_ok=True)
+    (world.run(1) / "train.jsonl").symlink_to("/dev/full")
+    assert re.search(r"failed: No space left to write .*train\.jsonl", run(capfd, world, "seed=1", "train.log_every=1", code=1).stderr)
+
+
+def test_a_damaged_state_costs_the_steps_since_the_one_before(world, capfd, undisturbed):
+    expected = whole(capfd, world, undisturbed)
+    flip(world.run(1) / "state.pt")
+    said = run(capfd, world, "seed=1").stderr
+    assert "state.pt is damaged" in said and "going on from the state before it" in said and "going on from step 4 of 6" in said
+    assert results(world) == expected
+
+
+class Jumps:
+    """A clock that is set a day forward and two days back again at every second look."""
+
+    def __init__(self, real):
+        self.real, self.looks = real, 0
+
+    def __call__(self):
+        self.looks += 1
+        unit = 10**9 if isinstance(self.real(), int) else 1
+        return self.real() + unit * (86400 if self.looks % 2 else -86400)
+
+
+def test_a_clock_that_jumps_disturbs_nothing(world, capfd, monkeypatch, undisturbed):
+    expected = whole(capfd, world, undisturbed)
+    with monkeypatch.context() as patch:
+        for name in ("time", "time_ns"):
+            patch.setattr(time, name, Jumps(getattr(time, name)))
+        said = run(capfd, world, *BOTH, "train.log_every=1").stderr
+        again = run(capfd, world, *BOTH)
+    assert "nothing to do" in again.stdout and not re.search(r"-\d+(\.\d+)?(s|m|h)\b|\bleft -", said)
+    found = results(world)
+    assert {name: value for name, value in found.items() if "jsonl" not in name} == {
+        name: value for name, value in expected.items() if "jsonl" not in name
+    }
+    for path in world.root.glob("runs/*/train.json"):
+        summary = json.loads(path.read_text())
+        assert 0 < summary["seconds"] < 600 and summary["tokens_per_second"] > 0
+    assert all(0 <= entry["seconds"] < 600 for entry in ledger.read(world.root / "runs"))
+
+
+def test_text_that_went_away_is_missed_by_name_and_nothing_is_lost(world, capfd):
+    before = results(world)
+    (world.root / "text").rename(world.root / "elsewhere")
+    for typed in ((), ("extension=pi",), (f"run=runs/{world.run(0).name}", "extension=pi")):
+        said = run(capfd, world, *typed, code=2).stderr
+        assert re.fullmatch(r"refused: data\.path=text does not exist .*: correct data\.path\.\n", said)
+    assert results(world) == before
+    # Where the text lies is no part of what it is.
+    assert "nothing to do" in run(capfd, world, "data.path=elsewhere").stdout
+
+
+def test_a_run_of_before_later_keys_is_found_and_evaluated(world, capfd):
+    old = world.run(0)
+    cfg = OmegaConf.to_container(OmegaConf.load(old / "config.yaml"))
+    gone = [name for name in runs.LATER if name.split(".")[0] in ("encoding", "train", "model")]
+    for name in gone:
+        group, key = name.split(".")
+        cfg[group].pop(key, None)
+    assert gone and "fraction" not in cfg["encoding"] and "scale_attention" not in cfg["train"]
+    (old / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(cfg)))
+    run(capfd, world, f"run=runs/{old.name}", "extension=pi")
+    assert list(old.glob("evals/*/pi+none-*.json")) and len(list(world.root.glob("runs/*/train.json"))) == 1
+
+
+def test_a_state_of_before_a_key_was_kept_goes_on(world, capfd, undisturbed):
+    expected = whole(capfd, world, undisturbed)
+    path = world.run(1) / "state.pt"
+    state = torch.load(io.BytesIO(path.read_bytes()[HEADER:]), weights_only=True)
+    state["extra"] = {key: state["extra"][key] for key in ("tokens", "seconds", "recent")}  # what the first release kept
+    body = io.BytesIO()
+    torch.save(state, body)
+    path.write_bytes(hashlib.sha256(body.getvalue()).hexdigest().encode() + b"\n" + body.getvalue())
+    assert "going on from step 6 of 6" in run(capfd, world, "seed=1").stderr
+    found = results(world)
+    last = found[f"{world.run(1).name}/train.jsonl"][-1]
+    assert last["grad_norm"] is None  # it was not kept then
+    last["grad_norm"] = expected[f"{world.run(1).name}/train.jsonl"][-1]["grad_norm"]
+    assert found == expected
+
+
+def test_memory_of_digests_is_only_a_memory(world, capfd):
+    for content in ("[1, 2]", "{", '{"/x": 3}', json.dumps({str(path): [1] for path in world.root.rglob("*.txt")})):
+        (world.root / "cache" / "digests.json").write_text(content)
+        assert "nothing to do" in run(capfd, world).stdout
+        corpus.fingerprint.__globals__["make_source"].__globals__["_seen"].clear()
+
+
+def test_a_cache_on_a_read_only_disk_is_read(world, capfd, monkeypatch):
+    (world.root / "cache" / "digests.json").unlink()
+
+    def refuses(path: object, value: object) -> None:
+        raise RunError(f"{path} cannot be written")
+
+    monkeypatch.setattr("posbench.data.sources.write_json", refuses)
+    assert "nothing to do" in run(capfd, world).stdout
