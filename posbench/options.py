@@ -57,18 +57,20 @@ def duration(chosen: dict[str, str], key: str) -> float:
 
 
 def run(main: Callable[[list[str]], None]) -> None:
-    """Call `main` with the words of the command line; a user's mistake is one sentence and exit code 2, trouble one and exit code 1."""
+    """Call `main` with the words of the command line and exit; a user's mistake is a sentence and code 2, other trouble one and code 1."""
+    code = 0
     try:
         main(sys.argv[1:])
         sys.stdout.flush()
     except (ConfigError, ValueError) as error:
         print(f"refused: {error}", file=sys.stderr)
-        sys.exit(2)
+        code = 2
     except RunError as error:
         print(f"failed: {error}", file=sys.stderr)
-        sys.exit(1)
+        code = 1
     except BrokenPipeError:
-        sys.exit(unread())
+        code = unread()
+    sys.exit(code)
 
 
 def unread() -> int:

@@ -1,0 +1,211 @@
+"""The runs of a results folder at a glance: what each is, how far it came, what it holds.
+
+Read as data: nothing is executed, and no lock is kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import yaml
+
+from posbench import failure
+from posbench.errors import RunError
+from posbench.files import read_json
+from posbench.origins import Origin, clean, differing, flatten
+from posbench.runs import Run, method_name
+
+RUN_ID = re.compile(r"[A-Za-z0-9_]+-\d+(\+\d+)*-s\d+-[0-9a-f]{10}")
+STATES = ("finished", "running", "interrupted", "failed", "unstarted", "damaged")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One run: `steps` of `total` are trained, `loss` is that of validation (nats/token), `size` in bytes, `age` in seconds since the last
+    change; `reason` says how it failed or what is damaged."""
+
+    path: Path
+    state: str
+    reason: str
+    encoding: str
+    seed: int | None
+    steps: int
+    total: int | None
+    loss: float | None
+    evaluations: int
+    size: int
+    age: float
+    checkpoint: bool
+
+    @property
+    def told(self) -> str:
+        """The state in words."""
+        if self.state == "interrupted":
+            there = "resumable" if self.checkpoint else "no checkpoint yet"
+            return f"interrupted{f' at step {self.steps}' if self.steps else ''}, {there}"
+        return f"{self.state}: {self.reason}" if self.reason else self.state
+
+
+def entries(folder: Path) -> list[Entry]:
+    """Every run directly inside a results folder, by name; a directory is one by its config.yaml, or by its name."""
+    now = time.time()
+    found = [_entry(path, now) for path in run_directories(folder)]
+    words = _apart([origin for _, origin in found])
+    return [replace(entry, encoding=entry.encoding + words[entry.path]) for entry, _ in found]
+
+
+def run_directories(folder: Path) -> list[Path]:
+    """The directories of runs in a results folder, links left out."""
+    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as inside:
+        kept = (item for item in inside if item.is_dir(follow_symlinks=False) and not item.name.startswith("."))
+        return sorted(path for path in map(Path, kept) if RUN_ID.fullmatch(path.name) or (path / "config.yaml").is_file())
+    return []
+
+
+def files(path: Path) -> Iterator[os.DirEntry]:
+    """Every file below a directory; links are neither followed nor given."""
+    with os.scandir(path) as inside:
+        for item in inside:
+            if item.is_dir(follow_symlinks=False):
+                yield from files(Path(item))
+            elif item.is_file(follow_symlinks=False):
+                yield item
+
+
+def held(path: Path) -> bool:
+    """Whether a living process works on a run."""
+    try:
+        with open(path / ".lock", "rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _entry(path: Path, now: float) -> tuple[Entry, Origin]:
+    run = Run(path)
+    there = [(item, item.stat(follow_symlinks=False)) for item in files(path) if item.name != ".lock"]
+    config, damage = read_config(run)
+    last = _last_line(run.train_log)
+    summary, broken = _summary(run)
+    checkpoint = run.state.exists() or run.state.with_suffix(f".previous{run.state.suffix}").exists()
+    entry = Entry(
+        path=path,
+        state=_state(run, damage or broken, checkpoint or bool(last)),
+        reason=damage or broken or _failure(path),
+        encoding=_encoding(config),
+        seed=config["seed"] if isinstance(config.get("seed"), int) else None,
+        steps=_number(summary.get("steps", last.get("step"))) or 0,
+        total=_number((config.get("train") or {}).get("steps")),
+        loss=summary.get("validation_loss", last.get("validation_loss")),
+        evaluations=len(run.eval_files()),
+        size=sum(found.st_size for _, found in there),
+        age=max(0.0, now - max([found.st_mtime for _, found in there], default=path.stat().st_mtime)),
+        checkpoint=checkpoint,
+    )
+    try:
+        provenance = clean(read_json(run.provenance))
+    except (RunError, OSError):
+        provenance = {}
+    return entry, Origin(path, flatten(config), provenance if isinstance(provenance, dict) else {})
+
+
+def _state(run: Run, damage: str, begun: bool) -> str:
+    if held(run.path):
+        return "running"
+    if damage:
+        return "damaged"
+    if (run.path / failure.NAME).exists():
+        return "failed"
+    return "finished" if run.finished else "interrupted" if begun else "unstarted"
+
+
+def _failure(path: Path) -> str:
+    """The first line of failure.txt, empty without one."""
+    try:
+        with open(path / failure.NAME, encoding="utf-8", errors="replace") as said:
+            return str(clean(said.readline(10_000).strip()))
+    except OSError:
+        return ""
+
+
+def read_config(run: Run) -> tuple[dict, str]:
+    """config.yaml as plain values, by a parser that is quick enough for a thousand of them, and what is wrong with it."""
+    try:
+        config = yaml.load(run.config.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except FileNotFoundError:
+        return {}, ""
+    except (OSError, ValueError, yaml.YAMLError):
+        config = None
+    if isinstance(config, dict) and all(isinstance(config.get(part), dict) for part in ("encoding", "model", "train", "data")):
+        return clean(config), ""
+    return {}, "config.yaml cannot be read"
+
+
+def _summary(run: Run) -> tuple[dict, str]:
+    if not run.finished:
+        return {}, ""
+    try:
+        return clean(run.read_summary()), ""
+    except (RunError, OSError):
+        return {}, "train.json cannot be read"
+
+
+def _last_line(path: Path) -> dict:
+    """The last whole line of a log that has a step; empty where there is none."""
+    try:
+        with open(path, "rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - 8192))
+            lines = log.read().splitlines()
+    except OSError:
+        return {}
+    for line in reversed(lines):
+        with contextlib.suppress(ValueError):
+            values = json.loads(line)
+            if isinstance(values, dict) and "step" in values:
+                return values
+    return {}
+
+
+def _number(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _encoding(config: dict) -> str:
+    checkpoint = (config.get("model") or {}).get("checkpoint")
+    target = (config.get("encoding") or {}).get("_target_")
+    return "hf" if checkpoint else method_name({"_target_": target}) if isinstance(target, str) and target else "-"
+
+
+def _apart(origins: Sequence[Origin]) -> dict[Path, str]:
+    """What tells a training from the others of its encoding, the seed apart: ` steps=1000`, by no more keys than it takes."""
+    groups: dict[object, list[Origin]] = defaultdict(list)
+    for origin in origins:
+        groups[origin.config.get("encoding._target_")].append(origin)
+    words = {origin.path: "" for origin in origins}
+    for group in groups.values():
+        own = [{key: value for key, value in origin.config.items() if key.startswith("encoding.")} | origin.training for origin in group]
+        found, telling = differing(own), []
+        for key in found:
+            if len(set(zip(*(found[name] for name in [*telling, key]), strict=True))) > len(
+                set(zip(*map(found.get, telling), strict=True))
+            ):
+                telling.append(key)
+        # Two keys are said of every run; of more, only what is not as in most runs.
+        usual = {key: statistics.mode(found[key]) for key in telling} if len(telling) > 2 else {}
+        for i, origin in enumerate(group):
+            said = ((key.split(".", 1)[-1], found[key][i]) for key in telling if found[key][i] != usual.get(key))
+            words[origin.path] = "".join(f" {name}={value}" for name, value in said)
+    return words

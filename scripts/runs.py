@@ -1,0 +1,96 @@
+"""The runs of a results folder, and what in it is not needed.
+
+python scripts/runs.py list [results_dir=results/runs] [runs='rope-*'] [state=failed] [encoding=rope] [sort=loss] [json=FILE]
+python scripts/runs.py gc [results_dir=results/runs] [runs='rope-*'] [failed=true] [interrupted=true] [older=30d] [cache=DIR] [delete=true]
+
+gc deletes nothing without delete=true. It names halves of files, checkpoints of finished trainings, runs that never got anywhere, wandb's
+folders that were uploaded; failed=true and interrupted=true add trainings that did not finish, cache=results/cache the tokens that no
+run of this results folder was trained on.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from posbench.errors import ConfigError
+from posbench.listing import STATES, Entry, entries
+from posbench.listing_table import show, size, values
+from posbench.options import duration, options, run, truth
+
+SHARED = {"results_dir": "results/runs", "runs": "*"}
+LIST = {**SHARED, "state": "", "encoding": "*", "sort": "run", "json": ""}
+GC = {**SHARED, "failed": "false", "interrupted": "false", "older": "0d", "cache": "", "delete": "false"}
+SORT = {
+    "run": lambda entry: entry.path.name,
+    "age": lambda entry: entry.age,
+    "size": lambda entry: -entry.size,
+    "loss": lambda entry: (entry.loss is None, entry.loss or 0),
+    "state": lambda entry: (STATES.index(entry.state), entry.path.name),
+}
+
+
+def main(arguments: list[str]) -> None:
+    """Do what the first word says."""
+    word, *rest = arguments or [""]
+    if word not in ("list", "gc"):
+        raise ConfigError(f"{word or 'nothing'} is neither list nor gc: python scripts/runs.py list, or gc.")
+    chosen = options(rest, LIST if word == "list" else GC)
+    folder = Path(chosen["results_dir"])
+    if not folder.is_dir():
+        raise ConfigError(f"results_dir={folder} is no folder: name the one that holds the runs, such as results/runs.")
+    found = [entry for entry in entries(folder) if fnmatchcase(entry.path.name, chosen["runs"])]
+    if word == "list":
+        _list(found, chosen)
+    else:
+        _gc(folder, found, chosen)
+
+
+def _list(found: list[Entry], chosen: dict[str, str]) -> None:
+    if chosen["state"] not in ("", *STATES):
+        raise ConfigError(f"state={chosen['state']} is none: choose from {', '.join(STATES)}.")
+    if chosen["sort"] not in SORT:
+        raise ConfigError(f"sort={chosen['sort']} is unknown: choose from {', '.join(SORT)}.")
+    found = [
+        entry for entry in found if chosen["state"] in ("", entry.state) and fnmatchcase(entry.encoding.split(" ")[0], chosen["encoding"])
+    ]
+    found.sort(key=SORT[chosen["sort"]])
+    if chosen["json"]:
+        text = json.dumps([values(entry) for entry in found], indent=1) + "\n"
+        if chosen["json"] == "-":
+            print(text, end="")
+            return
+        from posbench.files import write_atomic
+
+        write_atomic(chosen["json"], text)
+    show(found)
+    counted = ", ".join(f"{n} {state}" for state in STATES if (n := sum(entry.state == state for entry in found)))
+    total = f"{len(found)} run{'s' * (len(found) != 1)}{f' ({counted})' if counted else ''}"
+    print(f"{total}, {size(sum(entry.size for entry in found))}", file=sys.stderr)
+
+
+def _gc(folder: Path, found: list[Entry], chosen: dict[str, str]) -> None:
+    from posbench.housekeeping import delete, find, unused_tokens
+
+    unfinished = [state for state in ("failed", "interrupted") if truth(chosen, state)]
+    deleting, older = truth(chosen, "delete"), duration(chosen, "older")
+    wastes = list(find(folder, [entry for entry in found if entry.age >= older], unfinished))
+    if chosen["cache"]:
+        if not Path(chosen["cache"]).is_dir():
+            raise ConfigError(f"cache={chosen['cache']} is no folder: name the one that holds the tokens, such as results/cache.")
+        wastes += unused_tokens(Path(chosen["cache"]), entries(folder))
+    gone = 0
+    for waste in wastes:
+        kept = delete(waste) if deleting else ""
+        gone += 0 if kept else waste.size
+        print(f"{size(waste.size):>9}  {waste.path}  {waste.why}{f' (kept: {kept})' if kept else ''}")
+    left_alone = sum(entry.state == "running" for entry in found)
+    notes = [f"{left_alone} run{'s' * (left_alone != 1)} at work left alone"] * bool(left_alone)
+    notes += ["nothing was deleted: add delete=true"] * bool(wastes and not deleting)
+    print("; ".join([f"{size(gone)} {'freed' if deleting else 'could go'}", *notes]), file=sys.stderr)
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,201 @@
+"""scripts/runs.py: what is listed of a results folder in every state a run can be in, and what gc deletes and leaves alone."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import CONFIGS
+from script_calls import call
+from test_cli import TINY
+
+from posbench.housekeeping import foreign
+from posbench.listing import entries
+
+SCRIPT = CONFIGS.parent / "scripts" / "runs.py"
+PARTS = {"encoding": {"_target_": "posbench.encodings.rope.Rope", "base": 10000.0}, "model": {"d_model": 16}, "seed": 0}
+DATA = {"name": "books", "source": {"_target_": "posbench.data.books.Books"}, "tokenizer": "bytes", "vocab_size": 256}
+SUMMARY = {"steps": 9, "validation_loss": 2.5, "sha256": "0" * 64}
+
+
+def make(folder: Path, digit: str, steps: int = 9, age: float = 0.0, **files: str | dict) -> Path:
+    """A run's directory; `files` are its files by stem (config, train, state, failure, log), all `age` seconds old."""
+    path = folder / f"rope-16-s0-{digit * 10}"
+    path.mkdir(parents=True)
+    (path / ".lock").touch()
+    (path / "config.yaml").write_text(json.dumps({**PARTS, "train": {"steps": steps}, "data": DATA}))
+    names = {"log": "train.jsonl", "train": "train.json", "state": "state.pt", "failure": "failure.txt", "config": "config.yaml"}
+    for name, content in files.items():
+        (path / names[name]).write_text(content if isinstance(content, str) else json.dumps(content))
+    for file in path.iterdir():
+        os.utime(file, (time.time() - age, time.time() - age))
+    return path
+
+
+@pytest.fixture
+def results(tmp_path) -> Path:
+    """One run of every state, by the first digit of its hash."""
+    folder = tmp_path / "runs"
+    make(folder, "1", train=SUMMARY)
+    make(folder, "2", log='{"step": 3}\n{"step": 6, "loss": 1.0}\n{"step": 7, "lo', state="x" * 100, age=7200)
+    make(folder, "3", failure="ValueError: boom\ncommand: x\n", state="x")
+    make(folder, "4")
+    make(folder, "5", config="a: [")
+    make(folder, "6", train="{")
+    make(folder, "7", steps=20, log='{"step": 5}\n')
+    (folder / "rope-16-s0-8888888888").mkdir()
+    (folder / "notes").mkdir()
+    (folder / "elsewhere-16-s0-9999999999").symlink_to(folder / "rope-16-s0-1111111111")
+    return folder
+
+
+def runs(results: Path, *words: str, code: int = 0) -> subprocess.CompletedProcess:
+    done = subprocess.run([sys.executable, SCRIPT, *words, f"results_dir={results}"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == code and "Traceback" not in done.stderr, done.stderr
+    return done
+
+
+def names(results: Path) -> set[str]:
+    return {path.relative_to(results).as_posix() for path in results.rglob("*") if path.name != ".lock"}
+
+
+def test_every_state_is_told(results):
+    found = {entry.path.name[-1]: entry for entry in entries(results)}
+    assert {digit: entry.told for digit, entry in found.items()} == {
+        "1": "finished",
+        "2": "interrupted at step 6, resumable",
+        "3": "failed: ValueError: boom",
+        "4": "unstarted",
+        "5": "damaged: config.yaml cannot be read",
+        "6": "damaged: train.json cannot be read",
+        "7": "interrupted at step 5, no checkpoint yet",
+        "8": "unstarted",
+    }
+    assert (found["1"].loss, found["1"].steps, found["2"].steps, found["7"].total) == (2.5, 9, 6, 20)
+    assert found["7"].encoding == "rope steps=20" and found["1"].encoding == "rope steps=9" and found["8"].encoding == "-"
+    assert 7190 < found["2"].age < 7300 and found["2"].size == sum(path.stat().st_size for path in found["2"].path.iterdir())
+    with open(results / "rope-16-s0-2222222222" / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert [entry.state for entry in entries(results) if entry.path.name.endswith("2")] == ["running"]
+
+
+def test_the_list_is_filtered_sorted_and_given_to_scripts(results):
+    done = runs(results, "list", "sort=size", "runs=rope-16-s0-[12]*")
+    assert [line.split()[0][-1] for line in done.stdout.splitlines()[1:]] == ["2", "1"]
+    assert done.stderr.startswith("2 runs (1 finished, 1 interrupted), ")
+    found = json.loads(runs(results, "list", "state=failed", "json=-").stdout)
+    assert [(run["run"], run["reason"], run["total"]) for run in found] == [("rope-16-s0-3333333333", "ValueError: boom", 9)]
+    assert runs(results, "list", "encoding=ali*").stdout.count("\n") == 1
+    assert "state=done is none: choose from finished" in runs(results, "list", "state=done", code=2).stderr
+    assert "older=soon is no length of time" in runs(results, "gc", "older=soon", code=2).stderr
+    assert "neither list nor gc" in runs(results, "rm", code=2).stderr
+
+
+def test_gc_is_dry_until_told_and_takes_what_is_not_needed(results):
+    finished, interrupted = results / "rope-16-s0-1111111111", results / "rope-16-s0-2222222222"
+    (finished / "state.previous.pt").write_text("x" * 50)
+    (finished / "evals" / "fixed_targets").mkdir(parents=True)
+    for name in ("pi+none-1.npz", "pi+none-1.json", "ntk+none-2.npz", ".ntk+none-2-abcd1234.npz"):
+        (finished / "evals" / "fixed_targets" / name).write_text("x")
+    (interrupted / ".state-abcd1234.pt").write_text("x" * 10)
+    (finished / "mine.txt").write_text("mine")
+    before = names(results)
+    dry = runs(results, "gc")
+    assert names(results) == before and "nothing was deleted: add delete=true" in dry.stderr
+    runs(results, "gc", "delete=true")
+    assert before - names(results) == {
+        "rope-16-s0-1111111111/state.previous.pt",
+        "rope-16-s0-1111111111/evals/fixed_targets/ntk+none-2.npz",
+        "rope-16-s0-1111111111/evals/fixed_targets/.ntk+none-2-abcd1234.npz",
+        "rope-16-s0-2222222222/.state-abcd1234.pt",
+        "rope-16-s0-4444444444",
+        "rope-16-s0-4444444444/config.yaml",
+        "rope-16-s0-8888888888",
+    }
+    runs(results, "gc", "failed=true", "interrupted=true", "older=1h", "delete=true")
+    assert not interrupted.exists() and (results / "rope-16-s0-3333333333").exists() and (results / "rope-16-s0-7777777777").exists()
+    runs(results, "gc", "failed=true", "interrupted=true", "delete=true")
+    assert {path.name[-1] for path in results.glob("rope-*")} == {"1", "5", "6"} and (finished / "mine.txt").exists()
+
+
+def test_gc_leaves_alone_what_lives_and_what_is_not_its_own(results):
+    live, mine, linked = (results / f"rope-16-s0-{digit * 10}" for digit in "478")
+    (mine / "thesis.tex").write_text("mine")
+    (linked / "evals").symlink_to(results / "notes")
+    writing = results / "rope-16-s0-1111111111" / ".train-abcd1234.json"
+    writing.touch()
+    with open(live / ".lock", "w") as lock, open(writing) as half:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        fcntl.flock(half, fcntl.LOCK_EX)
+        before = names(results)
+        done = runs(results, "gc", "interrupted=true", "delete=true", "runs=*-s0-[1478]*")
+        assert names(results) == before and "1 run at work left alone" in done.stderr
+
+
+def test_gc_takes_wandbs_folders_once_they_are_uploaded(results):
+    kept, gone = (results / ".wandb" / "wandb" / f"offline-run-20260101_000000-rope-16-s0-{digit * 10}" for digit in "12")
+    for folder in (kept, gone):
+        (folder / "files").mkdir(parents=True)
+    (gone / "run-rope-16-s0-2222222222.wandb.synced").touch()
+    runs(results, "gc", "delete=true")
+    assert kept.exists() and not gone.exists()
+
+
+def test_gc_takes_tokens_that_no_run_was_trained_on(results, tmp_path):
+    used, unused, foreign_folder = (tmp_path / "cache" / name for name in ("a" * 24, "b" * 24, "thesis"))
+    for folder, tokenizer in ((used, "bytes"), (unused, "bpe-512"), (foreign_folder, "bpe-512")):
+        folder.mkdir(parents=True)
+        content = {"name": "books", "source": DATA["source"], "tokenizer": tokenizer}
+        (folder / "manifest.json").write_text(json.dumps(content))
+    runs(results, "gc", "delete=true")
+    assert unused.exists()
+    runs(results, "gc", f"cache={tmp_path / 'cache'}", "delete=true")
+    assert used.exists() and foreign_folder.exists() and not unused.exists()
+
+
+def test_all_that_a_real_run_writes_is_known(tmp_path, text_folder, capfd):
+    call(capfd, tmp_path, "run", *TINY, f"data.path={text_folder}", "results_dir=runs", "cache_dir=cache", "extension=pi")
+    listed = call(capfd, tmp_path, "runs", "list", "results_dir=runs", "json=-")
+    (run,) = json.loads(listed.stdout)
+    assert (run["state"], run["steps"], run["total"], run["evaluations"], run["encoding"]) == ("finished", 4, 4, 3, "rope")
+    assert foreign(tmp_path / run["path"]) == []
+    assert call(capfd, tmp_path, "runs", "gc", "results_dir=runs", "cache=cache").stdout == ""
+
+
+def test_a_thousand_runs_are_listed_in_seconds_without_torch(tmp_path):
+    config = json.dumps({**PARTS, "train": {"steps": 9}, "data": DATA, "evaluate": {f"key{i}": [i] for i in range(60)}})
+    for i in range(1000):
+        path = tmp_path / f"rope-16-s{i}-{i:010x}"
+        (path / "evals" / "fixed_targets").mkdir(parents=True)
+        (path / "config.yaml").write_text(config)
+        (path / "train.json").write_text(json.dumps(SUMMARY))
+    code = f"import sys, runpy; sys.argv = ['runs.py', 'list', 'results_dir={tmp_path}']\n"
+    code += f"try: runpy.run_path({str(SCRIPT)!r}, run_name='__main__')\nexcept SystemExit: pass\n"
+    code += "print([name for name in ('torch', 'hydra', 'wandb', 'matplotlib', 'numpy') if name in sys.modules])"
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout.splitlines()[-1] == "[]" and done.stdout.count("finished") == 1000
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before < 10  # seconds of one core; between one and two
+
+
+@pytest.mark.parametrize("typed", ["runs.py list", pytest.param("anatomy.py", marks=pytest.mark.slow)])
+def test_output_that_nobody_reads_to_its_end_is_no_error(results, typed):
+    script, *words = typed.split()
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, SCRIPT.parent / script, *words, f"results_dir={results}"],
+        stdout=write,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=results,
+    )
+    os.close(write)
+    assert done.returncode == 141 and "Traceback" not in done.stderr and "BrokenPipe" not in done.stderr
