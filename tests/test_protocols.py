@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 import math
 import pkgutil
 
 import numpy as np
 import pytest
 import torch
-from conftest import TRAIN_LEN
+from conftest import CONFIGS, TRAIN_LEN
+from hydra import compose, initialize_config_dir
+from test_cli import Cli
 from test_evaluate import evaluation, naive, text
 
+from posbench import cli as command_line
 from posbench import evaluators
 from posbench.arrays import load_arrays, save_arrays
+from posbench.cells import plan_jobs
 from posbench.config import EvaluateConfig
 from posbench.errors import ConfigError
 from posbench.evaluate import protocol
@@ -22,15 +28,14 @@ from posbench.extensions.rerope import Rerope
 
 NAMES = [module.name for module in pkgutil.iter_modules(evaluators.__path__)]
 WHOLE = ("by_position", "yarn_script", "yarn_script_truncate", "lceg_script")
+EXTENSIONS = (NoExtension(), Rerope(), RecomputeWindow())
+RUNS = [(name, one) for name in NAMES for one in EXTENSIONS if name not in WHOLE or not isinstance(one, RecomputeWindow)]
 COUNTS = {"n_targets", "n_bytes", "n_units"}
 
 
 @pytest.mark.parametrize("bos", [None, 49])
-@pytest.mark.parametrize("extension", [NoExtension(), Rerope(), RecomputeWindow()], ids=lambda one: type(one).__name__)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "extension"), RUNS, ids=lambda one: one if isinstance(one, str) else type(one).__name__)
 def test_every_protocol_gives_rows_and_arrays_at_every_length(name, extension, bos, tmp_path):
-    if name in WHOLE and isinstance(extension, RecomputeWindow):
-        pytest.skip("refused")
     found = evaluation(extension, bos=bos, stride=4, windows=18, lengths=[16, 24, 64])
     found.corpus.test = text([200, 20, 300, 150])
     read = []
@@ -61,12 +66,12 @@ def test_a_length_more_moves_no_number(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_protocol_says_what_it_does_with_a_bos_and_what_it_is_compared_with(name):
-    words = protocol(name).__module__ and __import__(protocol(name).__module__, fromlist=["x"]).__doc__
+    words = importlib.import_module(protocol(name).__module__).__doc__
     assert words.startswith(f"{name}: ") and "BOS" in words and "eferences" in words
 
 
 @pytest.mark.parametrize("bos", [None, 49])
-@pytest.mark.parametrize("extension", [NoExtension(), Rerope(), RecomputeWindow()], ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("extension", EXTENSIONS, ids=lambda one: type(one).__name__)
 @pytest.mark.parametrize(("name", "stride"), [("disjoint", None), ("sliding", 8)])
 def test_stretches_are_read_as_one_target_after_the_other_would_be(name, stride, extension, bos):
     found = evaluation(extension, bos=bos, stride=stride, windows=16)
@@ -170,3 +175,43 @@ def test_one_stretch_of_disjoint_is_the_longest_window_of_by_position():
     found = evaluation(windows=1)
     one, two = (protocol(name)(found).run(64)[1]["nll"] for name in ("disjoint", "by_position"))
     assert np.array_equal(one, two.ravel())
+
+
+def test_a_job_runs_every_protocol(tmp_path, text_folder):
+    done = Cli(tmp_path, text_folder)(f"evaluate.protocol=[{','.join(NAMES)}]", "evaluate.lengths=[32]", "evaluate.windows=16")
+    (run,) = tmp_path.glob("runs/*-16-*")
+    files = {name: sorted(path.name.split("-")[0] for path in (run / "evals" / name).glob("*.json")) for name in NAMES}
+    assert all(
+        found == ["none+none"] + 2 * ["recompute_window+none"] * (name in ("fixed_targets", "sliding")) for name, found in files.items()
+    )
+    rows = json.loads(next((run / "evals/repeat").glob("*.json")).read_text())["rows"]
+    assert [(row["length"], row["task"]) for row in rows] == [(16, "copies"), (16, "control"), (32, "copies")]
+    assert "none (control)" in done.stdout and "advancing by 4" in done.stdout
+
+
+def cells(text_folder, *overrides):
+    """What a command would evaluate: (protocol, extension's window, stride, lengths, whether it was asked for, id)."""
+    given = ["data=local", f"data.path={text_folder}", "data.tokenizer=bytes", "train.length=16", "evaluate.lengths=[32]", *overrides]
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        (job,) = plan_jobs(command_line.expand(compose("run", given), given))
+    return [
+        (one.protocol, one.extension.get("window", "-"), one.evaluate["stride"], one.evaluate["lengths"], not one.reference, one.eval_id)
+        for one in job.cells
+    ]
+
+
+def test_a_protocol_brings_what_it_is_compared_with(text_folder):
+    floors = [("fixed_targets", None, None, [32], False), ("fixed_targets", 8, None, [32], False)]
+    assert [one[:5] for one in cells(text_folder, "evaluate.protocol=disjoint")] == [("disjoint", "-", None, [32], True)]
+    repeated = [one[:5] for one in cells(text_folder, "evaluate.protocol=repeat")]
+    assert repeated == [("repeat", "-", None, [16, 32], True), ("fixed_targets", "-", None, [32], False), *floors]
+    sliding = [one[:5] for one in cells(text_folder, "evaluate.protocol=sliding", "evaluate.stride=20")]
+    assert sliding == [("sliding", "-", 20, [32], True), ("sliding", None, 20, [36], False), ("sliding", 8, 20, [36], False)]
+
+
+def test_a_stride_belongs_to_the_protocols_that_have_one(text_folder):
+    both = "evaluate.protocol=[fixed_targets,sliding]"
+    default, same, other = (cells(text_folder, both, *more) for more in ([], ["evaluate.stride=4"], ["evaluate.stride=8"]))
+    assert default == same
+    moved = [one[0] for one, two in zip(default, other, strict=True) if one[5] != two[5]]
+    assert moved == ["sliding"] * 3
