@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow lint format sweep report bench compat gallery clean
+.PHONY: help setup demo test test-slow lint format sweep report claims bench compat gallery clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -56,6 +56,9 @@ sweep: setup ## any jobs: make sweep ARGS="encoding=rope,alibi extension=none,pi
 
 report: setup ## tables and figures from files: make report ARGS="experiment=demo"
 	@$(BIN)/python scripts/report.py $(ARGS)
+
+claims: setup ## every claim of configs/claim: confirmed, refuted or undecided, from files: make claims ARGS="runs='results/runs/*'"
+	@$(BIN)/python scripts/claims.py $(ARGS)
 
 bench: $(VENV)/.installed-dev ## speed and memory of every method beside plain attention and transformers, as ratios within one run
 	@$(BIN)/python scripts/benchmark.py $(ARGS)

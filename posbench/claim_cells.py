@@ -1,0 +1,191 @@
+"""Evaluations on disk, found by what a claim's cells say, and read as sums over documents. Nothing a results folder holds is executed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from zipfile import BadZipFile
+
+import numpy as np
+
+from posbench.claims import Cell
+from posbench.crossed import Sums, estimate, sums
+from posbench.curves import reference
+from posbench.errors import RunError
+from posbench.files import read_json
+from posbench.origins import clean, flatten, read
+from posbench.rows import eval_rows
+from posbench.runs import NOT_EVALUATE
+
+# Of a training's configuration, where a cell does not name them; train.length is one number, the row's train_len.
+PLAIN = {"model.qk_norm": "none"}
+SHARED = ("run_id", "protocol", "setting")
+
+
+class Missing(Exception):
+    """A claim's cell was not measured; the message says which."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One eval file and the configuration of its training; arrays are read when they are asked for."""
+
+    path: Path
+    rows: list[dict]
+    config: Mapping[str, object]
+
+    @property
+    def first(self) -> dict:
+        """What all its rows share, and `setting`."""
+        return self.rows[0]
+
+    def row(self, length: int, task: str | None) -> dict | None:
+        """The row of a length."""
+        return next((row for row in self.rows if row["length"] == length and row["task"] == task and row["position"] is None), None)
+
+    @cached_property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The npz beside the json. Raises Missing where there is none, RunError where it is damaged."""
+        path = self.path.with_suffix(".npz")
+        try:
+            with np.load(path, allow_pickle=False) as stored:
+                return {name: stored[name] for name in stored}
+        except FileNotFoundError:
+            raise Missing(f"{path.name} of {self.first['run_id']} is not there, and losses of single targets decide") from None
+        except (OSError, ValueError, EOFError, BadZipFile) as error:
+            raise RunError(f"{path} is damaged ({error}): delete it and {self.path.name}, and evaluate again.") from error
+
+    def values(self, name: str, length: int) -> tuple[np.ndarray, np.ndarray]:
+        """(nll or correct of every target [T], its document [T]) at `length`. Raises Missing where it was not evaluated there."""
+        arrays = self.arrays
+        at = np.flatnonzero(arrays["length"] == length)
+        if not len(at):
+            raise Missing(f"{self.first['run_id']} {self.path.name} lacks length {length}")
+        found = arrays[name][at[0]] if name in arrays else arrays[f"{name}_{length}"]
+        document = arrays["document"] if "document" in arrays else arrays[f"document_{length}"]
+        each = found.reshape(len(document), -1)
+        return each.astype(np.float64).ravel(), np.repeat(document, each.shape[1])
+
+    @cached_property
+    def targets(self) -> bytes:
+        """What tells whether two evaluations scored the same targets."""
+        return b"".join(np.ascontiguousarray(self.arrays[name]).astype(np.int64).tobytes() for name in ("document", "offset"))
+
+
+@dataclass
+class Pool:
+    """Evaluations to judge claims by. `defaults`: (encoding | extension, name) -> the arguments in configs/."""
+
+    entries: list[Entry]
+    defaults: Mapping[tuple[str, str], dict]
+    known: dict = field(default_factory=dict)  # run_id -> lower bound of G
+
+    def find(self, cell: Cell) -> dict[int, Entry]:
+        """Seed -> its evaluation. Raises Missing where there is none, RunError where two fit."""
+        found: dict[int, Entry] = {}
+        for entry in self.entries:
+            if not self._fits(cell, entry):
+                continue
+            other = found.setdefault(entry.first["seed"], entry)
+            if other is not entry:
+                raise RunError(
+                    f"{cell} fits two evaluations of seed {entry.first['seed']}, {_name(other)} and {_name(entry)}: name in the claim what "
+                    "tells them apart (config: {train.steps: 1000}), or give other runs="
+                )
+        if not found:
+            raise Missing(f"no evaluation of {cell}")
+        return dict(sorted(found.items()))
+
+    def _fits(self, cell: Cell, entry: Entry) -> bool:
+        row = entry.first
+        if any(row[name] != getattr(cell, name) for name in ("encoding", "extension", "scale_attention", "protocol")):
+            return False
+        if (row["trained_scale"] or "none") != cell.trained_scale or row["finetune"] or row["position"] is not None:
+            return False
+        for group in ("encoding", "extension"):
+            wanted = {**self.defaults.get((group, row[group]), {}), **(getattr(cell, f"{group}_args") or {})}
+            have = {**self.defaults.get((group, row[group]), {}), **(row[f"{group}_args"] or {})}
+            if flatten(have) != flatten(wanted):
+                return False
+        config = {**PLAIN, "train.length": row["train_len"], **(cell.config or {})}
+        return all(entry.config.get(key, value) == value for key, value in config.items())
+
+    def reference(self, entry: Entry, kind: str) -> Entry:
+        """The floor, or the half window, of an evaluation: same training, protocol, setting. Raises Missing where there is none."""
+        found = [other for other in self.entries if _shared(other) == _shared(entry) and reference(other.first) == kind]
+        if not found:
+            raise Missing(f"{entry.first['run_id']} lacks recompute_window ({kind}) under {entry.first['protocol']}")
+        return next((one for one in found if one.first["scale_attention"] == (one.first["trained_scale"] or "none")), found[0])
+
+    def gain_lower(self, run: Entry) -> float:
+        """The lower 95 % bound of G of the training, in bits/byte: documents alone, as it is of one seed."""
+        run_id = run.first["run_id"]
+        if run_id not in self.known:
+            fixed = [one for one in self.entries if one.first["run_id"] == run_id and one.first["protocol"] == "fixed_targets"]
+            if not fixed:
+                raise Missing(f"{run_id} has no fixed_targets evaluation, so G is unknown")
+            terms = [(1.0, *exact([self.reference(fixed[0], "half")])), (-1.0, *exact([self.reference(fixed[0], "floor")]))]
+            self.known[run_id] = estimate([(weight * per, one) for weight, one, per in terms]).interval()[0]
+        return self.known[run_id]
+
+
+def _shared(entry: Entry) -> tuple:
+    return tuple(entry.first[name] for name in SHARED)
+
+
+def _name(entry: Entry) -> str:
+    return f"{entry.first['run_id']}/{entry.path.name}"
+
+
+def measured(entries: Sequence[Entry], length: int, name: str = "nll", task: str | None = None) -> tuple[Sums, float]:
+    """(sums over documents of nll or correct of each entry, what turns their mean into bits/byte or a share).
+
+    Raises Missing where a length is not there, RunError where seeds scored different targets.
+    """
+    values, factors = [], set()
+    for entry in entries:
+        row = entry.row(length, task)
+        if row is None or not row["n_bytes"]:
+            raise Missing(f"{_name(entry)} lacks length {length}")
+        value_T, document_T = entry.values(name, length)
+        if name == "nll" and np.isfinite(value_T).all() and not np.isclose(value_T.mean(), row["nll"], rtol=1e-3):
+            raise RunError(
+                f"{_name(entry)} weighs its targets ({row['nll']:.4f}, their plain mean is {value_T.mean():.4f}): no claim rests on it."
+            )
+        values.append(value_T)
+        factors.add(row["n_targets"] / (np.log(2) * row["n_bytes"]) if name == "nll" else 1.0)
+    if len(factors) > 1 or len({len(value_T) for value_T in values}) > 1:
+        raise RunError(f"seeds of {_name(entries[0])} scored different targets at length {length}: evaluate all with one setting.")
+    return sums(values, document_T), float(factors.pop())
+
+
+def exact(entries: Sequence[Entry]) -> tuple[Sums, float]:
+    """`measured` of references, at their shortest length at which every target has its full window."""
+    lengths = [min((row["length"] for row in one.rows if row["length"] >= 2 * row["train_len"]), default=0) for one in entries]
+    if 0 in lengths:
+        raise Missing(f"{_name(entries[lengths.index(0)])} lacks twice the training length")
+    values = [entry.values("nll", length) for entry, length in zip(entries, lengths, strict=True)]
+    row = entries[0].row(lengths[0], None)
+    return sums([value_T for value_T, _ in values], values[0][1]), row["n_targets"] / (float(np.log(2)) * row["n_bytes"])
+
+
+def index(paths: Iterable[Path]) -> list[Entry]:
+    """The eval files among `paths` that exist, each once."""
+    configs: dict[Path, Mapping] = {}
+    entries = []
+    for path in dict.fromkeys(paths):
+        if not path.exists():
+            continue
+        content = clean(read_json(path))
+        rows, evaluate = eval_rows(content, path), content.get("config", {}).get("evaluate") or {}
+        if not rows:
+            continue
+        setting = json.dumps({key: value for key, value in evaluate.items() if key not in NOT_EVALUATE}, sort_keys=True)
+        run = path.parents[2]
+        if run not in configs:
+            configs[run] = read(run).config
+        entries.append(Entry(path, [{**row, "setting": setting} for row in rows], configs[run]))
+    return entries

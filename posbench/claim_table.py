@@ -1,0 +1,152 @@
+"""The ledger as CSV, and as Markdown that is made from the CSV alone."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+
+from posbench.claim_verdicts import Finding
+from posbench.errors import RunError
+
+READERS = {"str": str, "int": int, "float": float, "bool": lambda text: text == "True"}
+ORDER = ("confirmed", "refuted", "undecided", "gated", "not measured")
+
+
+def to_csv(findings: Sequence[Finding]) -> str:
+    """A line for each endpoint, with every digit."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    names = [column.name for column in fields(Finding)]
+    writer.writerow(names)
+    for one in findings:
+        values = [getattr(one, name) for name in names]
+        writer.writerow(["" if value is None else repr(value) if isinstance(value, float) else value for value in values])
+    return text.getvalue()
+
+
+def from_csv(path: Path | str) -> list[Finding]:
+    """What `to_csv` wrote. Raises RunError for anything else."""
+    kinds = {column.name: column.type for column in fields(Finding)}
+
+    def value(name: str, text: str):
+        return None if text == "" and kinds[name].endswith("None") else READERS[kinds[name].split(" ")[0]](text)
+
+    try:
+        with open(path, newline="", encoding="utf-8") as lines:
+            return [Finding(**{name: value(name, text) for name, text in row.items()}) for row in csv.DictReader(lines)]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise RunError(f"{path} is not a ledger of claims ({error!r}): make it again with scripts/claims.py.") from error
+
+
+HEAD = ("claim", "what is claimed", "effect [95 %]", "confirms", "refutes", "G above", "seeds x documents", "p, by Holm", "verdict")
+
+
+def terminal(findings: Sequence[Finding], width: int | None = None) -> str:
+    """The verdicts for a terminal `width` characters wide (None: any)."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(width=width or 240, no_color=True, highlight=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in HEAD:
+        table.add_column(column, overflow="fold", min_width=24 if column == "what is claimed" else None)
+    for one in _heads(findings):
+        table.add_row(*_row(one))
+    with console.capture() as captured:
+        console.print(table)
+        missing = Counter(one.note.rpartition(": ")[2] for one in findings if one.primary and one.verdict == "not measured")
+        for way, number in missing.items():
+            console.print(f"{number} not measured: {way}", markup=False, soft_wrap=True)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines())
+
+
+def _heads(findings: Sequence[Finding]) -> list[Finding]:
+    """What the table shows a row of: primaries, and claims decided by a test."""
+    return [one for one in findings if one.primary or one.note == "by test"]
+
+
+def markdown(findings: Sequence[Finding]) -> str:
+    """The whole ledger: the verdicts, then what was compared for each."""
+    shown = _heads(findings)
+    primaries = [one for one in shown if one.primary]
+    counted = Counter(one.verdict for one in primaries)
+    tested = sum(one.p_holm is not None for one in primaries)
+    tests = len(shown) - len(primaries)
+    parts = [
+        "# Claims",
+        f"Of {len(primaries)} primary endpoints: {', '.join(f'{counted[word]} {word}' for word in ORDER if counted[word])}. "
+        f"{tests} numerical claims are decided by tests.",
+        "Effects, margins and G in bits per byte unless a unit is given; in brackets after a margin, nats per token. The interval is one: "
+        "seeds crossed with documents (two-way clustered, Student's t with seeds - 1 degrees of freedom), or documents where there is one "
+        "seed. A verdict needs the whole 95 % interval on one side of a margin that was committed before the run, and must stand after "
+        f"Holm's correction over the {tested} primaries that were measured and passed the gate (the lower 95 % bound of G above 0 for "
+        "every training that a claim rests on); else it is undecided at this scale. Flat means that the interval lies inside +-margin.",
+        _markdown([list(HEAD), [":---"] * len(HEAD), *map(_row, shown)]),
+    ]
+    for claim in dict.fromkeys(one.claim for one in findings):
+        parts.append(_details([one for one in findings if one.claim == claim]))
+    return "\n\n".join(parts) + "\n"
+
+
+def _markdown(rows: Sequence[Sequence[str]]) -> str:
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows)
+
+
+def _row(one: Finding) -> list[str]:
+    name = " ".join(filter(None, (one.claim, one.endpoint)))
+    if not one.primary:
+        return [name, one.statement, "", "", "", "", "", "", f"{one.verdict} by test"]
+    units = f"{len(one.seeds.split())} x {one.documents}" if one.seeds else ""
+    p = "" if one.p is None else f"{_p(one.p)}, {_p(one.p_holm)}"
+    gain = "" if one.gain_lower is None else f"{one.gain_lower:.3f}"
+    return [name, one.statement, _effect(one), _margin(one, one.confirm), _margin(one, one.refute), gain, units, p, one.verdict]
+
+
+def _p(value: float) -> str:
+    return "<0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def _effect(one: Finding) -> str:
+    if one.effect is None:
+        return ""
+    unit = "" if one.unit == "bits/byte" else f" {one.unit}"
+    signed = "{:.3g}" if one.unit == "x train_len" else "{:+.3f}"
+    low, high, value = (_number(number, signed) for number in (one.lower, one.upper, one.effect))
+    return f"{value} [{low}, {high}]{unit}"
+
+
+def _number(value: float, form: str) -> str:
+    return "beyond" if value == math.inf else "-" if math.isnan(value) else form.format(value)
+
+
+def _margin(one: Finding, rule: str) -> str:
+    """The rule, with its bounds in nats/token where they are in bits/byte and the text is known."""
+    words = rule.split()
+    if one.unit != "bits/byte" or one.nats is None or words[-1:] == ["G"]:
+        return rule
+    return f"{rule} ({' '.join(f'{float(word) * one.nats:.3g}' for word in words[1:])})"
+
+
+def _details(findings: list[Finding]) -> str:
+    first = findings[0]
+    lines = [f"## {first.claim}: {first.statement}", "", f"{first.source}.", "", f"Rule: {first.rule}", ""]
+    for one in findings:
+        called = f"{one.endpoint}: " if one.endpoint else ""
+        if one.note == "by test":
+            lines.append(f"- {one.verdict} by `pytest {one.compared}`")
+            continue
+        verdict = f" **{one.verdict}**" if one.primary else " (descriptive)"
+        effect = f" {_effect(one)}," if one.effect is not None else ""
+        over = f" over {one.over} (seeds {one.seeds}; {one.documents} documents, {one.targets} targets)." if one.over else ""
+        seeds = f" By seed: {' '.join(f'{float(value):+.3f}' for value in one.by_seed.split())}." if one.by_seed else ""
+        note = f" {one.note}." if one.note else ""
+        rows = ", ".join(f"[{name}](../{name}/rows.csv)" for name in one.experiment.split())
+        found = f" Rows: {rows}, eval_id {' '.join(eval_id[:8] for eval_id in one.evaluations.split())}." if one.evaluations else ""
+        lines.append(f"- {called}{one.compared}:{verdict}{effect}{over}{seeds}{note}{found}")
+    return "\n".join(lines)

@@ -1,0 +1,109 @@
+"""The files of the ledger: their language, the claims in configs/claim, the committed table, the script."""
+
+import ast
+import importlib.util
+import re
+
+import pytest
+import yaml
+from claim_worlds import ROPE, World, claim, make_ladder
+from conftest import CONFIGS, choices, node
+from script_calls import call
+
+from posbench.claim_command import defaults
+from posbench.claim_table import from_csv, markdown
+from posbench.claims import Cell, load, load_all
+from posbench.errors import ConfigError
+
+LEDGER = load_all(CONFIGS / "claim")
+REPORTED = CONFIGS.parent / "results" / "reported" / "claims"
+
+
+@pytest.mark.parametrize(
+    "change, says",
+    [
+        ({"primary": None}, "needs either primary endpoints or a test"),
+        ({"refute": "above 0.1"}, "exclude each other"),
+        ({"refute": None}, "none of: above X"),
+        ({"confirm": "above 1 G"}, "shares of G, or neither"),
+        ({"at": None}, "every cell needs a length"),
+        ({"of": {"encoding": "rope", "code": "import os"}}, "code is not among"),
+        ({"measure": "luck"}, "measure luck is none of"),
+        ({"margin": 0.1}, "takes a margin"),
+        ({"eval": "1"}, "eval is not among"),
+        ({"statement": None, "drop": "statement"}, "lacks 'statement'"),
+    ],
+)
+def test_what_is_not_in_the_language_is_refused(tmp_path, change, says):
+    endpoint = {"of": ROPE, "at": 4, "confirm": "above 0.2", "refute": "below 0.1"}
+    whole = {"primary": {**endpoint, **change}} if "primary" not in change and "drop" not in change else change
+    text = {"id": "X", "statement": "s", "source": "arXiv 1", "rule": "r", "experiment": "e", "primary": endpoint, **whole}
+    text.pop(text.pop("drop", ""), None)
+    (tmp_path / "X.yaml").write_text(yaml.safe_dump(text))
+    with pytest.raises(ConfigError, match=f"X.yaml is no claim: .*{says}"):
+        load(tmp_path / "X.yaml")
+
+
+def test_secondary_endpoints_have_no_rules_and_ids_are_one_each(tmp_path):
+    endpoint = {"of": ROPE, "at": 4, "confirm": "above 0.2", "refute": "below 0.1"}
+    with pytest.raises(ConfigError, match="descriptive"):
+        claim(tmp_path, primary=endpoint, secondary=[endpoint])
+    claim(tmp_path, primary=endpoint)
+    (tmp_path / "again.yaml").write_text((tmp_path / "claim.yaml").read_text())
+    with pytest.raises(ConfigError, match="two claims of one id"):
+        load_all(tmp_path)
+
+
+@pytest.mark.parametrize("one", LEDGER, ids=lambda one: one.id)
+def test_every_claim_of_the_ledger_is_sound(one):
+    """Named as its file, with a source; every cell names methods, arguments and protocols that exist; every test exists."""
+    assert (CONFIGS / "claim" / f"{one.id}.yaml").exists()
+    assert re.search(r"arXiv \d{4}\.\d{5}|kexue\.fm/archives/\d+|source notes 00\d|Anson et al\. 2025", one.source)
+    assert one.statement.endswith(".") and (one.test or one.rule.endswith("."))
+    if one.test:
+        path, _, name = one.test.partition("::")
+        tree = ast.parse((CONFIGS.parent / path).read_text())
+        assert name in {each.name for each in tree.body if isinstance(each, ast.FunctionDef)}
+    for cell in {str(cell): cell for endpoint in (*one.primary, *one.secondary) for _, cell in endpoint.cells}.values():
+        _check(cell)
+
+
+def _check(cell: Cell):
+    for group in ("encoding", "extension"):
+        name, args = getattr(cell, group), getattr(cell, f"{group}_args") or {}
+        assert name in choices(group) and (group, name) in defaults() and set(args) <= set(node(group, name))
+    assert cell.scale_attention in choices("scale_attention") and cell.trained_scale.split(" ")[0] in choices("scale_attention")
+    assert importlib.util.find_spec(f"posbench.evaluators.{cell.protocol}")
+    assert set(cell.config or {}) <= {"model.qk_norm", "train.length"}
+
+
+def test_the_ledger_names_what_must_be_there():
+    asked = """C1 H01 H02 H03 H08 H09 H12 H13 H14 H15 H16 H18 H19 H24 H27
+    S01 S03 S05 S06 S09 S11 H04 H05 H06 H11 H17 H20 H21 H22 H23 H25 H26""".split()
+    known = {one.id for one in LEDGER} | {"C1"}  # S07 holds C1
+    assert not set(asked) - known, set(asked) - known
+
+
+def test_the_committed_table_is_made_of_the_committed_csv_by_todays_claims():
+    if not (REPORTED / "claims.csv").exists():
+        pytest.skip("no claims are reported yet")
+    findings = from_csv(REPORTED / "claims.csv")
+    assert (REPORTED / "claims.md").read_text() == markdown(findings)
+    rules = {(one.claim, one.endpoint): (one.compared, one.confirm, one.refute) for one in findings if one.primary}
+    today = {(one.id, each.name): (str(each), str(each.confirm), str(each.refute)) for one in LEDGER for each in one.primary}
+    assert rules == today, "a claim's rule was changed after it was judged: judge again, and say why"
+
+
+def test_the_script_judges_runs_and_executes_nothing_of_them(tmp_path, capfd):
+    ladder = make_ladder(World(tmp_path / "runs"))
+    for path in ladder.root.glob("*/config.yaml"):
+        path.write_text(path.read_text() + "encoding: {_target_: os.system, command: touch spoiled}\n")
+    done = call(capfd, tmp_path, "claims", f"runs={ladder.root}/rope-*", f"report_dir={tmp_path}/out")
+    assert done.returncode == 0, done.stderr
+    found = {(one.claim, one.endpoint): one for one in from_csv(tmp_path / "out" / "claims.csv")}
+    assert found["H14", ""].verdict == "confirmed" and found["H08", ""].verdict == "refuted" and found["C2", ""].verdict == "confirmed"
+    assert found["H16", ""].verdict == "not measured"
+    assert (tmp_path / "out" / "claims.md").read_text() == markdown(list(found.values()))
+    assert "H14" in done.stdout and "confirmed" in done.stdout and not (tmp_path / "spoiled").exists()
+    refused = call(capfd, tmp_path, "claims", "experiment=demo")
+    assert refused.returncode == 2 and "give it runs= or results_dir=" in refused.stderr

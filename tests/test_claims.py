@@ -1,0 +1,251 @@
+"""What the claims engine says of fabricated evaluations of known truth."""
+
+import json
+import math
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from claim_worlds import NATS, ROPE, World, claim, make_ladder
+from synthetic import DOCUMENTS, TARGETS
+
+from posbench.claim_cells import Pool, index
+from posbench.claim_command import defaults
+from posbench.claim_table import from_csv, markdown, to_csv
+from posbench.claim_verdicts import judge
+from posbench.claims import Claim
+from posbench.rows import eval_content, read_eval
+
+
+@pytest.fixture
+def world(tmp_path):
+    return World(tmp_path)
+
+
+@pytest.fixture
+def ladder(world):
+    return make_ladder(world)
+
+
+def test_a_rise_in_bits_per_byte(ladder, tmp_path):
+    one = claim(tmp_path, primary={"of": ROPE, "at": 4, "confirm": "above 0.2", "refute": "below 0.1"})
+    (found,) = ladder.judge(one)
+    assert found.effect == pytest.approx(1.2 / NATS, abs=0.03) and found.lower < 1.2 / NATS < found.upper
+    assert (found.verdict, found.by_interval, found.unit, found.over) == ("confirmed", "confirmed", "bits/byte", "seeds x documents")
+    assert (found.seeds, found.documents, found.targets, found.nats) == ("0 1 2", DOCUMENTS, TARGETS, pytest.approx(NATS))
+    assert found.gain_lower == pytest.approx(0.1 / NATS, abs=0.02)
+    assert np.mean([float(value) for value in found.by_seed.split()]) == pytest.approx(found.effect, rel=1e-4)
+    # The row's own columns say the same: bpb of the cell less bpb of the floor, averaged over seeds.
+    rows = [row for path in ladder.root.glob("*/evals/*/*.json") for row in read_eval(path) if row["encoding"] == "rope"]
+    plain = np.mean([row["bpb"] for row in rows if row["extension"] == "none" and row["length"] == 256])
+    floor = np.mean([row["bpb"] for row in rows if row["extension_args"] == {"window": None} and row["length"] == 128])
+    assert found.effect == pytest.approx(plain - floor, rel=1e-5)
+
+
+def test_verdicts_both_ways_and_undecided(ladder, tmp_path):
+    def word(rise, confirm, refute, **cell):
+        return ladder.judge(claim(tmp_path, primary={"of": {**ROPE, **cell}, "at": rise, "confirm": confirm, "refute": refute}))[0].verdict
+
+    assert word(8, "below 0.013", "above 0.066") == "refuted"
+    assert word(4, f"above {1.2 / NATS:.4f}", f"below {1.2 / NATS:.4f}") == "undecided"  # the truth lies on the margin
+    assert word(4, "below -0.013", "above -0.013", extension="rerope") == "confirmed"
+    flat = claim(tmp_path, primary={"of": {"encoding": "alibi"}, "at": 8, "confirm": "within 0.05", "refute": "outside -0.1 0.1"})
+    assert ladder.judge(flat)[0].verdict == "confirmed"
+    narrow = claim(tmp_path, primary={"of": {"encoding": "alibi"}, "at": 8, "confirm": "within 0.0005", "refute": "outside -0.1 0.1"})
+    assert ladder.judge(narrow)[0].verdict == "undecided"  # not different from 0, and not shown to be 0
+
+
+def test_contrasts_weights_and_interactions(ladder, tmp_path):
+    def effect(**endpoint):
+        return ladder.judge(claim(tmp_path, primary={"confirm": "above 0", "refute": "below 0", "at": 8, **endpoint}))[0].effect * NATS
+
+    pi, rerope = {**ROPE, "extension": "pi"}, {**ROPE, "extension": "rerope"}
+    assert effect(of=pi, minus=ROPE) == pytest.approx(0.5 - 1.6, abs=0.06)
+    assert effect(of=pi, minus={**ROPE, "times": 0.25}) == pytest.approx(0.5 - 0.4, abs=0.06)
+    assert effect(of={**ROPE, "at": 2}, minus={**ROPE, "at": 1}) == pytest.approx(0.8, abs=0.06)
+    assert effect(of=ROPE, minus=pi, against={"of": rerope, "minus": {"encoding": "alibi"}}) == pytest.approx(1.1 + 0.05, abs=0.08)
+    levels = [ladder.floors[name, seed].mean() for name in ("rope", "alibi") for seed in range(3)]
+    raw = effect(measure="loss", of=ROPE, minus={"encoding": "alibi"})
+    assert raw == pytest.approx(1.6 + np.mean(levels[:3]) - np.mean(levels[3:]), abs=0.06)  # levels of trainings do not cancel, rises do
+
+
+def test_usable_length(ladder, tmp_path):
+    one = {"measure": "usable_length", "of": ROPE, "margin": 0.05, "confirm": "between 1.1 1.6", "refute": "outside 1.1 1.6"}
+    (found,) = ladder.judge(claim(tmp_path, primary=one))  # 0.05 bits/byte = 0.069 nat: held at 80 (0.03), left at 96 (0.2)
+    assert (found.effect, found.lower, found.upper, found.verdict) == (1.5, 1.5, 1.5, "confirmed")
+    flat = {**one, "of": {"encoding": "alibi"}, "confirm": "above 8", "refute": "below 8"}
+    assert ladder.judge(claim(tmp_path, primary=flat))[0].lower == math.inf
+    assert "beyond" in markdown(ladder.judge(claim(tmp_path, primary=flat)))
+
+
+def test_margins_as_shares_of_g(ladder, tmp_path):
+    """rerope gains 0.05 nat, G is 0.1: more than a quarter of G, less than four fifths."""
+    cell = {**ROPE, "extension": "rerope"}
+
+    def word(share):
+        return ladder.judge(claim(tmp_path, primary={"of": cell, "at": 4, "confirm": f"below -{share} G", "refute": f"above -{share} G"}))[
+            0
+        ]
+
+    assert (word(0.2).verdict, word(0.8).verdict) == ("confirmed", "refuted")
+    assert word(0.2).effect == pytest.approx(-0.05 / NATS, abs=0.02)
+
+
+def test_accuracy_is_a_share(ladder, tmp_path):
+    (path,) = ladder.root.glob("rope-64-s0*/evals/*/none+none*.json")
+    stored = dict(np.load(path.with_suffix(".npz")))
+    stored["correct"][-1] = np.arange(TARGETS) % 4 == 0
+    np.savez(path.with_suffix(".npz"), **stored)
+    one = {"measure": "accuracy", "of": ROPE, "at": 8, "confirm": "above 0", "refute": "below 0"}
+    found = ladder.judge(claim(tmp_path, primary=one))[0]
+    assert (found.effect, found.unit) == (pytest.approx(0.25 / 3), "share of targets")
+
+
+def test_a_model_that_does_not_use_its_window_is_gated(world, tmp_path):
+    for seed in range(3):
+        world.train("rope", seed, gain=0.0 if seed == 1 else 0.1)
+        world.evaluate("rope", seed, "none", 2.0)
+    (found,) = world.judge(claim(tmp_path, primary={"of": ROPE, "at": 4, "confirm": "above 0.2", "refute": "below 0.1"}))
+    assert found.verdict == "gated" and found.p is None and found.effect > 1 and found.gain_lower < 0.02
+
+
+def test_one_seed_is_over_documents_and_lone_seeds_are_left_out(world, tmp_path):
+    for seed in (0, 4):
+        world.train("rope", seed)
+        world.evaluate("rope", seed, "none", 1.0)
+    world.evaluate("rope", 4, "pi", 0.3)
+    primary = {"of": {**ROPE, "extension": "pi"}, "minus": ROPE, "at": 2, "confirm": "below 0", "refute": "above 0"}
+    (found,) = world.judge(claim(tmp_path, primary=primary))
+    assert (found.seeds, found.over, found.verdict) == ("4", "documents (one seed)", "confirmed")
+    assert "seeds 0 have not all cells" in found.note
+
+
+def test_what_is_not_there_is_said_with_the_way_to_make_it(ladder, tmp_path):
+    def note(**endpoint):
+        found = ladder.judge(claim(tmp_path, primary={"at": 8, "confirm": "above 0", "refute": "below 0", **endpoint}))[0]
+        assert (found.verdict, found.p, found.effect) == ("not measured", None, None)
+        return found.note
+
+    assert note(of={**ROPE, "extension": "yarn"}) == "not measured: no evaluation of rope + yarn: make it"
+    assert "lacks length 1024: make it" in note(of=ROPE, at=16)
+    assert "no evaluation of rope + model.qk_norm=rms" in note(of={**ROPE, "config": {"model.qk_norm": "rms"}})
+    next(ladder.root.glob("alibi-64-s0*/evals/*/none+none*.npz")).unlink()
+    assert "is not there, and losses of single targets decide" in note(of={"encoding": "alibi"})
+    for path in ladder.root.glob("rope-64-s*/evals/*/recompute*"):
+        path.unlink()
+    assert "lacks recompute_window" in note(of=ROPE)
+
+
+def test_arguments_that_are_not_named_are_those_of_configs(world, tmp_path):
+    for seed in range(2):
+        world.train("rope", seed)
+        world.evaluate("rope", seed, "ntk", 0.5, args={"multiplier": 1.0, "mode": "dynamic", "target_len": None})
+        world.evaluate("rope", seed, "ntk", 0.1, args={"multiplier": 2.0, "mode": "dynamic", "target_len": None})
+
+    def effect(pool_defaults, **args):
+        pool = Pool(index(world.root.glob("*/evals/*/*.json")), pool_defaults)
+        cell = {**ROPE, "extension": "ntk", **({"extension_args": args} if args else {})}
+        one = claim(tmp_path, primary={"of": cell, "at": 4, "confirm": "above 0", "refute": "below 0"})
+        return judge([one], lambda claim: (pool, ""))[0]
+
+    assert effect(defaults()).effect * NATS == pytest.approx(0.5, abs=0.05)
+    assert effect(defaults(), multiplier=2).effect * NATS == pytest.approx(0.1, abs=0.05)
+    assert effect(defaults(), multiplier=3).verdict == "not measured"
+
+
+def test_a_cell_that_fits_two_evaluations_says_so(world, tmp_path):
+    world.train("rope", 0)
+    world.evaluate("rope", 0, "none", 0.5)
+    path = world.evaluate("rope", 0, "none", 0.5, args={"again": 1})
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({**content, "rows": [{**row, "extension_args": {}} for row in content["rows"]]}))
+    found = world.judge(claim(tmp_path, primary={"of": ROPE, "at": 4, "confirm": "above 0", "refute": "below 0"}))[0]
+    assert found.verdict == "not measured" and "rope fits two evaluations of seed 0" in found.note
+
+
+def test_other_targets_are_never_paired(ladder, tmp_path):
+    path = next(ladder.root.glob("rope-64-s1*/evals/*/pi+none*.npz"))
+    stored = dict(np.load(path))
+    np.savez(path, **{**stored, "offset": stored["offset"] + 1})
+    primary = {"of": {**ROPE, "extension": "pi"}, "minus": ROPE, "at": 2, "confirm": "below 0", "refute": "above 0"}
+    found = ladder.judge(claim(tmp_path, primary=primary))[0]
+    assert found.verdict == "not measured" and "scored different targets" in found.note
+
+
+def test_configurations_tell_trainings_apart(world, tmp_path):
+    """Mixed training lengths and QK-norm are never taken for the plain model, and are found where they are asked for."""
+    world.train("rope", 0)
+    world.evaluate("rope", 0, "none", 0.5)
+    for name, config in {"norm": {"model": {"qk_norm": "rms"}}, "mixed": {"train": {"length": [16, 32, 64]}}}.items():
+        other = World(world.root.parent / name)
+        other.train("rope", 0, **config)
+        other.evaluate("rope", 0, "none", 1.0 if name == "norm" else 2.0)
+        for path in (other.root).glob("*"):
+            path.rename(world.root / f"{path.name}{name}")
+    for path in world.root.glob("*/evals/*/*.json"):
+        text = json.loads(path.read_text())
+        run_id = path.parents[2].name
+        path.write_text(json.dumps(eval_content([{**row, "run_id": run_id} for row in text["rows"]], {})))
+
+    def effect(**config):
+        cell = {**ROPE, **({"config": config} if config else {})}
+        return world.judge(claim(tmp_path, primary={"of": cell, "at": 4, "confirm": "above 0", "refute": "below 0"}))[0].effect * NATS
+
+    assert effect() == pytest.approx(0.5, abs=0.1)
+    assert effect(**{"model.qk_norm": "rms"}) == pytest.approx(1.0, abs=0.1)
+    assert effect(**{"train.length": [16, 32, 64]}) == pytest.approx(2.0, abs=0.1)
+
+
+def test_holm_takes_a_verdict_back_and_says_so(ladder, tmp_path):
+    """Alone p = 0.03 is enough; among twenty it is not, and the effect, interval and p stay as they are."""
+    one = claim(tmp_path, primary={"of": {**ROPE, "extension": "rerope"}, "at": 4, "confirm": "below 0", "refute": "above 0"})
+    found = ladder.judge(one)[0]
+    half = (found.upper - found.lower) / 2
+    edge = f"below {found.effect + 1.2 * half:.5f}"
+    one = claim(
+        tmp_path, primary={"of": {**ROPE, "extension": "rerope"}, "at": 4, "confirm": edge, "refute": edge.replace("below", "above")}
+    )
+    assert ladder.judge(one)[0].verdict == "confirmed"
+    many = ladder.judge(*(replace(one, id=f"X{n}") for n in range(20)))
+    assert {(each.by_interval, each.verdict) for each in many} == {("confirmed", "undecided")}
+    assert (
+        many[0].p_holm == pytest.approx(min(1, 20 * many[0].p)) and "confirmed by its own interval, not after Holm over 20" in many[0].note
+    )
+
+
+def test_disjoint_windows_of_other_targets_are_compared_by_document(world, tmp_path):
+    """Losses of every token, other tokens at each length: only documents are shared."""
+    lengths = (64, 1024)
+    for seed in range(3):
+        world.train("alibi", seed)
+        for protocol, shifts in (("fixed_targets", (0, 0)), ("disjoint", (0.3, 0.1))):
+            world.evaluate("alibi", seed, "none", shifts, lengths=lengths, protocol=protocol, args={"of": protocol})
+    for path in world.root.glob("*/evals/*/none+none*.json"):
+        text = path.read_text()
+        path.write_text(re.sub(r'"extension_args": \{[^}]*\}', '"extension_args": {}', text))
+    early = {"encoding": "alibi", "protocol": "disjoint"}
+    primary = {
+        "measure": "loss", "of": {**early, "at": 16}, "minus": {**early, "at": 1},
+        "against": {"of": {"encoding": "alibi", "at": 16}, "minus": {"encoding": "alibi", "at": 1}},
+        "confirm": "below -0.0066", "refute": "above -0.0066",
+    }  # fmt: skip
+    (found,) = world.judge(claim(tmp_path, primary=primary))
+    assert found.effect * NATS == pytest.approx(-0.2, abs=0.06) and found.verdict == "confirmed"
+
+
+def test_the_csv_keeps_every_digit_and_the_markdown_is_made_of_it(ladder, tmp_path):
+    one = claim(
+        tmp_path, primary=[
+            {"name": "a | b", "of": ROPE, "at": 4, "confirm": "above 0.2", "refute": "below 0.1"},
+            {"name": "c", "of": {**ROPE, "extension": "yarn"}, "at": 4, "confirm": "above 0.2", "refute": "below 0.1"},
+        ], secondary=[{"of": ROPE, "at": 8}],
+    )  # fmt: skip
+    tested = Claim("T", "s", "arXiv 1", "r", test="tests/test_decisions.py::test_holm_by_hand", shows="refuted")
+    findings = ladder.judge(one, tested)
+    path = tmp_path / "claims.csv"
+    path.write_text(to_csv(findings))
+    assert from_csv(path) == findings and markdown(from_csv(path)) == markdown(findings)
+    text = markdown(findings)
+    assert "2 primary endpoints: 1 confirmed, 1 not measured." in text and "a \\| b" in text and "refuted by test" in text
+    assert f"above 0.2 ({0.2 * NATS:.3g})" in text and "(descriptive)" in text and "[e](../e/rows.csv), eval_id" in text
