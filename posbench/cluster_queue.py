@@ -6,7 +6,6 @@ the file system that the nodes share. Nothing is unpickled here.
 
 from __future__ import annotations
 
-import getpass
 import os
 import shutil
 import subprocess
@@ -72,6 +71,8 @@ class Queue:
         try:
             handles = self.executor.map_array(Task(), map(str, specs))
         except (OSError, RuntimeError, subprocess.SubprocessError) as error:
+            for spec in specs:
+                spec.unlink()
             said = [line for line in str(error).splitlines() if line.strip()] or [repr(error)]
             raise RunError(f"The cluster does not take the jobs: {said[-1]}") from error
         tasks = []
@@ -119,14 +120,13 @@ class Queue:
 
     def _told(self, task: Submitted) -> Result:
         said = read_json(_file(task.spec, "outcome"))
-        for kind in ("task", "outcome"):
-            _file(task.spec, kind).unlink(missing_ok=True)
-        task.spec.unlink(missing_ok=True)
+        self._forget(task)
         file = Path(os.path.relpath(said["file"])) if said["file"] else None
         return Result(task.job, said["code"], [Outcome(**values) for values in said["outcomes"]], said["seconds"], file)
 
     def _gone(self, task: Submitted) -> Result:
         """A task that ended without a word: cancelled, killed with its node, or another command was told and took the word away."""
+        self._forget(task)
         if is_done(task.job):
             return there([task.job], self.command)[0]
         state = self.states.get(task.id, "gone")
@@ -137,13 +137,17 @@ class Queue:
         record([result], self.command)
         return result
 
+    def _forget(self, task: Submitted) -> None:
+        for path in (task.spec, _file(task.spec, "task"), _file(task.spec, "outcome")):
+            path.unlink(missing_ok=True)
+
     def _ask(self, tasks: list[Submitted]) -> None:
         """Ask for the state of all tasks; a cluster that does not answer has not changed its mind."""
         self.asked = time.monotonic()
         if not self.slurm:
             self.states = {task.id: "COMPLETED" if task.handle.done() else "RUNNING" for task in tasks}
             return
-        command = ["squeue", "--noheader", "--array", "--states=all", f"--user={getpass.getuser()}", "--format=%F_%K|%T"]
+        command = ["squeue", "--noheader", "--array", "--states=all", f"--user={os.getuid()}", "--format=%F_%K|%T"]
         try:
             said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
         except (OSError, subprocess.SubprocessError):

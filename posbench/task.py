@@ -53,7 +53,7 @@ class Task:
             outcomes = [Outcome("", "failed", f"{type(error).__name__}: {error}")]
         except KeyboardInterrupt as interrupt:
             if not told:
-                sys.exit(128 + interrupt.args[0])
+                sys.exit(128 + (interrupt.args[0] if interrupt.args else signal.SIGINT))
             try:
                 put_back(AGAIN, None)  # ends this process, unless the task had its number of turns
             except RuntimeError as error:
