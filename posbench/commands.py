@@ -98,7 +98,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def report(request: Request) -> int:
-    """scripts/report.py: tables, figures and a page of an experiment or a sweep (-m), of run=DIR, of runs=GLOB, or of all of results_dir.
+    """scripts/report.py: tables, figures and a page of an experiment or a sweep (-m), of run=DIR, of runs=, or of all of results_dir.
 
     From files alone; what a results folder holds is read, never executed.
     """

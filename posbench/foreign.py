@@ -1,13 +1,6 @@
 """CSVs of losses beside the runs of a report: rows.csv of another posbench, or numbers that somebody else measured.
 
-A CSV of others has a header and a line for each method and length (and seed). Its columns, in any order; others are ignored:
-
-- `length`, and `nll` (nats per token) or `ppl` (per token: its natural logarithm is taken);
-- `method` (or `label`), or `encoding` with, if wanted, `extension` and `scale_attention`, named as posbench names them;
-- optional: `train_len`; `seed`; `low` and `high`, an interval in the unit of the loss; `floor`, the loss with exactly train_len tokens
-  of context, without which there is no difference to draw; `protocol`, `data`, `tokenizer`.
-
-An empty loss, or nan, is one that was not finite. Such losses are drawn and listed under the file's name, and enter no interval or pairing.
+What columns a CSV of others has, results/README.md says. Such losses are drawn and listed under the file's name, and enter no pairing.
 """
 
 from __future__ import annotations
@@ -26,7 +19,7 @@ from posbench.points import SECTION, Point
 from posbench.rows import read_csv
 
 STATED = ("protocol", "data", "tokenizer", "train_len")
-WANTED = "give a CSV with at least the columns method, length and nll, as the head of posbench/foreign.py says"
+WANTED = "give a CSV with at least the columns method, length and nll, as results/README.md says"
 
 
 def read(path: Path, source: str) -> tuple[list[Evaluation], list[Point]]:
@@ -64,18 +57,17 @@ def _evaluations(rows: list[dict], path: Path, source: str) -> list[Evaluation]:
         apart[row["run_id"], row["eval_id"], row["protocol"]].append(row)
     result = []
     for own in apart.values():
-        last = own[-1]
-        setting = (
-            f"{last['n_targets']} targets in {last['n_units']} {last['sem_unit']}s at {last['length']}, {last['dtype']}, read from CSV"
-        )
+        first = own[0]
+        targets = "" if first["position"] else f"{first['n_targets']} targets in "
+        setting = f"{targets}{first['n_units']} {first['sem_unit']}s, {first['dtype']}; a CSV says no more"
         result.append(Evaluation([{**row, "setting": setting} for row in own], None, path, source))
     return result
 
 
 def adopt(evaluation: Evaluation, own: Iterable[Evaluation]) -> Evaluation:
     """`evaluation` of a CSV with the setting of one of `own` on the same text, tokens and number format: they belong in one table."""
-    row = evaluation.rows[-1]
-    shared = (*(name for name in SECTION if name != "setting"), "dtype", "length", "position", "n_targets", "n_units", "n_bytes")
+    row = evaluation.rows[0]
+    shared = (*(name for name in SECTION if name != "setting"), "dtype", "position", "n_targets", "n_units", "n_bytes")
     for other in own:
         if any(all(row[name] == one[name] for name in shared) for one in other.rows):
             return replace(evaluation, rows=[{**each, "setting": other.rows[0]["setting"]} for each in evaluation.rows])

@@ -106,7 +106,7 @@ def _row(axes, line: int, points: list[Point | None], norm, colours, edge: float
         undecided = point.half_width is not None and abs(point.difference) <= point.half_width
         text = f"{point.difference:+.{3 if abs(point.difference) < 1 else 2 if abs(point.difference) < 100 else 0}f}"
         text = ("^" if abs(point.difference) > edge else "") + text + "~" * undecided
-        axes.text(place + 0.5, line + 0.52, text, ha="center", va="center", fontsize=7.4, color="#555555" if undecided else "#1a1a1a")
+        axes.text(place + 0.5, line + 0.52, text, ha="center", va="center", fontsize=7.4, color="#484848" if undecided else "#1a1a1a")
 
 
 def _scale(axes, norm, colours, edge: float) -> None:

@@ -145,7 +145,7 @@ def svg(text: str, prefix: str, label: str) -> str:
     width = float(root.get("viewBox", "0 0 600 400").split()[2])
     for name in ("width", "height", "version"):
         root.attrib.pop(name, None)
-    root.set("style", f"width:100%;min-width:{width:.0f}px;max-width:{1.5 * width:.0f}px")
+    root.set("style", f"width:100%;min-width:{0.85 * width:.0f}px;max-width:{1.5 * width:.0f}px")
     root.set("role", "img")
     root.set("aria-label", f"The figure of {label}: its numbers are in the tables below")
     return ElementTree.tostring(root, encoding="unicode")

@@ -1,10 +1,12 @@
-"""Tables for a paper: plain LaTeX that needs no package."""
+"""Tables for a paper: plain LaTeX; a table longer than a page needs the package longtable, which every LaTeX has."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from posbench.tables import METHOD, Table
+
+PAGE = 40  # rows
 
 ESCAPES = {
     "\\": r"\textbackslash{}", "~": r"$\sim$", "^": r"\textasciicircum{}", "<": "$<$", ">": "$>$", "|": r"\textbar{}", '"': "''",
@@ -26,17 +28,25 @@ def number(cell: str) -> str:
 
 
 def latex(table: Table) -> str:
-    """One table, with its title as the caption."""
-    lines = [" & ".join(escape(column) for column in table.columns), r"\hline"]
-    for row in table.rows:
-        cells = [escape(cell) if index < len(METHOD) else number(cell) for index, cell in enumerate(row)]
-        lines.append(" & ".join(cells))
-    body = "\n".join(line if line.startswith("\\hline") else f"{line} \\\\" for line in lines)
+    """One table, with its title as the caption; one of many rows goes on over pages, its head on each."""
+    rows = [_row([*map(escape, row[: len(METHOD)]), *map(number, row[len(METHOD) :])]) for row in table.rows]
+    head = _row(map(escape, table.columns)) + "\n\\hline"
+    caption = f"\\caption{{{escape(table.title)}}}"
     columns = "l" * len(METHOD) + "r" * (len(table.columns) - len(METHOD))
-    return (
-        f"\\begin{{table}}[tbp]\n\\centering\\small\n\\caption{{{escape(table.title)}}}\n"
-        f"\\begin{{tabular}}{{{columns}}}\n{body}\n\\end{{tabular}}\n\\end{{table}}"
-    )
+    if long(table):
+        top = [f"\\begin{{longtable}}{{{columns}}}", f"{caption} \\\\", head, "\\endfirsthead", head, "\\endhead"]
+        return "\n".join(["{\\small", *top, *rows, "\\end{longtable}}"])
+    top = ["\\begin{table}[tbp]", "\\centering\\small", caption, f"\\begin{{tabular}}{{{columns}}}", head]
+    return "\n".join([*top, *rows, "\\end{tabular}", "\\end{table}"])
+
+
+def long(table: Table) -> bool:
+    """Whether a table is longer than a page, and so asks for the package longtable."""
+    return len(table.rows) > PAGE
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"{' & '.join(cells)} \\\\"
 
 
 def comments(lines: Iterable[str]) -> str:

@@ -41,6 +41,8 @@ def load(path: Path | str) -> Evaluation:
         content = clean(read_json(path))
         rows = eval_rows(content, path)
         rows = [{**row, "setting": _setting(content.get("config", {}).get("evaluate"))} for row in rows]
+    except RunError:
+        raise
     except (OSError, TypeError, KeyError, AttributeError, ValueError) as error:
         raise RunError(f"{path} is damaged ({error!r}): delete it and evaluate again.") from error
     if not rows:

@@ -136,8 +136,11 @@ def of_intervals(over: list[str]) -> str:
 
 def of_files(curve: list[Point], relative: bool) -> list[str]:
     """What is to be said of losses that were read from CSVs."""
-    files = sorted({point.source for point in curve if point.foreign and point.source})
-    lines = [f"Thin lines: as {', '.join(files)} state{'s' * (len(files) == 1)} them; not paired with anything here."] if files else []
+    read = sorted({point.source for point in curve if point.source and not point.foreign})
+    stated = sorted({point.source for point in curve if point.source and point.foreign})
+    lines = [f"Thin lines: rows read from {', '.join(read)}."] if read else []
+    if stated:
+        lines.append(f"Thin lines and their bars: as {' and '.join(stated)} states them, or over its seeds; not paired with anything.")
     lacking = sorted({point.source for point in curve if point.foreign and point.source and point.floor is None})
     others = [point for point in curve if point.source not in lacking]
     if lacking and not relative and all(point.difference is not None or point.nll is None for point in others) and others:

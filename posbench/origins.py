@@ -196,6 +196,6 @@ def inside(folder: Path) -> list[Path]:
 def told_apart(paths: Sequence[Path]) -> dict[Path, str]:
     """Each path by as few of its last parts as tell it from the others."""
     depth = 1
-    while len({path.parts[-depth:] for path in paths}) < len(paths):
+    while len({path.parts[-depth:] for path in paths}) < len(set(paths)):
         depth += 1
     return {path: str(clean("/".join(path.parts[-depth:]))) for path in paths}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from posbench.figures import draw
 from posbench.files import write_atomic
 from posbench.foreign import adopt, place
 from posbench.foreign import read as read_foreign
-from posbench.latex import comments, latex
+from posbench.latex import comments, latex, long
 from posbench.loading import load_all, once
 from posbench.origins import Origin, clean, read, told_apart, variants
 from posbench.points import Point, sections, write_points
@@ -44,9 +45,10 @@ class Report:
 
     def latex(self) -> str:
         """The tables as LaTeX; what is to be said below them as comments."""
-        parts = [comments([self.title])]
-        for curve in self.sections:
-            parts += [*map(latex, tables(curve)), comments(self.below(curve))]
+        shown = [tables(curve) for curve in self.sections]
+        parts = [comments([self.title, *["\\usepackage{longtable}"] * any(map(long, itertools.chain(*shown)))])]
+        for curve, found in zip(self.sections, shown, strict=True):
+            parts += [*map(latex, found), comments(self.below(curve))]
         return "\n\n".join([*parts, *(comments([note]) for note in self.notes)]) + "\n"
 
     def table_text(self, width: int | None = None, colour: bool = False) -> str:
@@ -84,9 +86,10 @@ def collect(paths: Iterable[Path | str], title: str, command: str, csvs: Sequenc
         raise RunError(f"None of the {len(wanted)} evaluations of this report exists yet: make them with `{command}`.")
     own, notes = load_all(present, skip_damaged)
     names = told_apart(csvs)
-    found = [read_foreign(path, names[path]) for path in csvs]
+    found = [read_foreign(path, name) for path, name in names.items()]
     beside = [adopt(evaluation, own) for evaluations, _ in found for evaluation in evaluations]
-    if not own and len(csvs) == 1:  # the whole report is of this file: no line needs its name
+    alone = not own and len(names) == 1  # the whole report is of one CSV: no line needs its name
+    if alone:
         beside = [replace(evaluation, source=None) for evaluation in beside]
     evaluations, twice = once(own + beside)
     if len(present) < len(wanted):
@@ -96,7 +99,9 @@ def collect(paths: Iterable[Path | str], title: str, command: str, csvs: Sequenc
     words, keys = variants(evaluations, {evaluation.rows[0]["run_id"]: origins[evaluation.origin] for evaluation in reversed(evaluations)})
     if words:
         notes.append(f"Trainings of one encoding differ in {', '.join(keys)}; their names say as much of it as tells them apart.")
-    curve = place((point for _, points in found for point in points), sections(points(evaluations, words)))
+    curve = place((point for _, stated in found for point in stated), sections(points(evaluations, words)))
+    if alone:
+        curve = [[replace(point, source=None) for point in part] for part in curve]
     rows = [row for evaluation in evaluations for row in evaluation.rows]
     return Report(clean(title), rows, curve, _gain_lines(evaluations, words), notes, evaluations, origins, words)
 
@@ -105,7 +110,7 @@ def _csv_notes(found: Sequence[tuple[list[Evaluation], list[Point]]], names: Map
     notes = []
     for name, (evaluations, others) in zip(names.values(), found, strict=True):
         if evaluations:
-            notes.append(f"{name}: rows without the loss of each target, so differences are of means, and have intervals over seeds alone.")
+            notes.append(f"{name}: without the loss of each target G is unknown, and differences of means have intervals over seeds alone.")
         if others:
             notes.append(f"{name}: losses as the file states them; nothing here knows whether text, tokens and targets are the same.")
     return notes
@@ -130,7 +135,8 @@ def write(report: Report, out_dir: Path | str) -> list[Path]:
 
 
 def _gain_lines(evaluations: list[Evaluation], words: dict[str, str]) -> dict[tuple, list[str]]:
-    rows = {same(row): row for evaluation in evaluations for row in evaluation.rows if row["position"] is None}
+    held = (evaluation for evaluation in evaluations if evaluation.origin.suffix != ".csv")
+    rows = {same(row): row for evaluation in held for row in evaluation.rows if row["position"] is None}
     known = gains(evaluations)
     lines: dict[tuple, list[str]] = {}
     for shared, row in sorted(rows.items(), key=lambda item: (item[1]["encoding"], item[1]["seed"])):

@@ -1,0 +1,237 @@
+"""CSVs beside runs, damaged evaluations, checkpoints of one encoding: what a report makes of them."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+from conftest import CONFIGS
+from script_calls import call
+from synthetic import CURVES, DOCUMENTS, LENGTHS, TARGETS, write_eval, write_run
+from test_report_html import Page, describe
+
+from posbench.errors import ConfigError, RunError
+from posbench.latex import PAGE, latex
+from posbench.marks import caption
+from posbench.origins import find, told_apart
+from posbench.points import read_points
+from posbench.report import collect, write
+from posbench.rows import write_csv
+from posbench.statistics import student_quantile
+from posbench.tables import METHOD, Table
+
+REPORTED = CONFIGS.parent / "results" / "reported"
+CELL = ("rope", "pi", "log_n")
+FEW = {cell: CURVES[cell] for cell in (CELL, ("rope", "none", "none"), ("rope", "ntk", "none"))}
+T3 = 4.302652729911275  # Student's t, 97.5 %, two degrees of freedom: printed in every table of it
+
+
+def cells(path, title):
+    """{line without its numbers: the line} of one table of a table.md."""
+    part = path.read_text().split(f"**{title}")[1].split("\n\n")[1]
+    return [line for line in part.splitlines() if line.startswith("| ")]
+
+
+def test_rows_alone_give_the_table_that_the_losses_of_all_targets_gave():
+    folder = REPORTED / "demo_three_seeds"
+    text = collect([], "t", "x", [folder / "rows.csv"]).markdown()
+    for title in ("Loss (", "Loss minus the floor", "At 16x"):
+        wanted = cells(folder / "table.md", title)
+        assert len(wanted) == 14 and all(line in text for line in wanted)
+    assert "G is unknown" in text and "gate" not in text
+
+
+def test_rows_of_one_seed_have_differences_without_intervals():
+    (curve,) = collect([], "t", "x", [REPORTED / "demo" / "rows.csv"]).sections
+    reported = read_points(REPORTED / "demo" / "curve.csv")
+    assert [point.difference for point in curve] == pytest.approx([point.difference for point in reported], abs=1e-6)
+    assert {point.half_width for point in curve} == {None} and {point.source for point in curve} == {None}
+
+
+def test_rows_of_another_machine_are_drawn_beside_and_marked(tmp_path):
+    own, theirs = write_run(tmp_path / "own", "rope"), write_run(tmp_path / "other", "rope", seed=1)
+    write_csv(collect(theirs, "t", "x").rows, tmp_path / "rows.csv")
+    report = collect(own, "t", "x", [tmp_path / "rows.csv"])
+    (curve,) = report.sections  # one table: the same targets, as far as rows tell
+    assert {point.source for point in curve} == {None, "rows.csv"} and {point.n_seeds for point in curve} == {1}
+    assert "| rope (rows.csv) | pi | log_n |" in report.markdown() and "| rope | pi | log_n |" in report.markdown()
+
+
+def stated(tmp_path, text, **options):
+    path = tmp_path / "paper.csv"
+    path.write_text(text, **options)
+    return path
+
+
+def test_losses_of_others_are_overlaid_and_enter_no_statistics(tmp_path):
+    csv = stated(
+        tmp_path,
+        "\ufeffMethod;Length;PPL;low;high;floor;train_len\nOur net;64;20;19;21;18;64\nOur net;512;30;;;18;64\nOld net;512;nan;;;18;64\n",
+        encoding="utf-8",
+    )
+    paths, beside = write_run(tmp_path, "rope", curves=FEW), tmp_path / "b"
+    alone, report = collect(paths, "t", "x"), collect(paths, "t", "x", [csv])
+    (curve,) = report.sections
+    first, second, lost = [point for point in curve if point.source]
+    assert (first.encoding, first.length, first.nll) == ("Our net", 64, pytest.approx(math.log(20)))
+    assert (first.low, first.high) == (pytest.approx(math.log(19)), pytest.approx(math.log(21)))
+    assert first.difference == pytest.approx(math.log(20 / 18)) and second.difference == pytest.approx(math.log(30 / 18))
+    assert lost.nll is None and {point.half_width for point in (first, second)} == {point.change for point in (first, second)} == {None}
+    assert [point for point in curve if not point.source] == alone.sections[0]
+    text = report.markdown()
+    assert "| Our net (paper.csv) | none | none | 2.996 | - | - | 3.401 |" in text and "paper.csv: losses as the file states them" in text
+    assert "| Our net (paper.csv) | none | none | +0.105 |" in text and "| Our net (paper.csv) | none | none | 30.00 | - |" in text
+    assert any("as paper.csv states them" in line and "not paired" in line for line in caption(curve, relative=True))
+    files = {path.name for path in write(report, beside)}
+    assert {"curve.svg", "heatmap.svg", "differences.svg", "report.html"} <= files
+    assert "Our net" in (beside / "heatmap.svg").read_text() and "Our net" not in (beside / "differences.svg").read_text()
+    assert "Our net (paper.csv)" in Page(beside / "report.html").text
+
+
+def test_without_a_floor_the_figure_shows_losses_and_says_so(tmp_path):
+    csv = stated(tmp_path, "label,length,nll\nOurs,64,3.0\nOurs,512,3.4\n")
+    report = collect(write_run(tmp_path, "rope"), "t", "x", [csv])
+    assert report.sections[0][-1].train_len == 64  # of the runs it is beside
+    assert any("paper.csv names no floor" in line for line in caption(report.sections[0], relative=False))
+
+
+def test_seeds_of_others_are_averaged_over_seeds(tmp_path):
+    lines = [f"rope,pi,256,{nll},{seed},64" for seed, nll in enumerate((3.0, 3.1, 3.5))]
+    (point,) = collect([], "t", "x", [stated(tmp_path, "encoding,extension,length,nll,seed,train_len\n" + "\n".join(lines))]).sections[0]
+    assert (point.encoding, point.extension, point.n_seeds, point.nll) == ("rope", "pi", 3, pytest.approx(3.2))
+    assert point.high - point.nll == pytest.approx(T3 * np.std([3.0, 3.1, 3.5], ddof=1) / 3**0.5)
+
+
+def test_what_speaks_against_a_section_stays_out_of_it(tmp_path):
+    csv = stated(tmp_path, "method,length,nll,train_len,tokenizer\na,64,3,64,bpe-1024\nb,64,3,64,bytes\nc,64,3,128,\n")
+    found = collect(write_run(tmp_path, "rope"), "t", "x", [csv]).sections
+    assert [{point.encoding for point in curve if point.source} for curve in found] == [{"a"}, {"b"}, {"c"}]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("method,length\na,64\n", "paper.csv has no column nll or ppl, but method, length: give a CSV with at least"),
+        ("nll\n3\n", "has no column length, and none method or label or encoding"),
+        ("", "has no column length"),
+        ("method,length,nll\n", "holds no line below its header"),
+        ("method,length,nll\na,64,3\na,64,4\n", "line 3: a none none at length 64 is there twice: tell them apart by method, or by a"),
+        ('method;length;nll\na;64;"3,5"\n', "line 2: nll=3,5 is no number: write it like 3.52"),
+        ("method,length,nll\na,64.5,3\n", "length=64.5 is no number of tokens"),
+        ("method,length,nll\na,-1,3\n", "length=-1 is no number of tokens"),
+        ("method,length,nll\na,,3\n", "there is no length"),
+        ("method,length,nll\n,64,3\n", "there is no method"),
+        ("method,length,ppl\na,64,0\n", "ppl=0 is no perplexity"),
+        ("method,length,nll,low,high\na,64,3,3.2,3.1\n", "low=3.2 lies above high=3.1"),
+        ("method,length,nll\na,64,3\n", "paper.csv says no length its models were trained on"),
+        ("method,length,nll\n\x1b[31m,64,x\n", "nll=x is no number"),
+        ("run_id,eval_id,schema\na,b,1\n", "other columns than schema"),
+    ],
+)  # fmt: skip
+def test_a_csv_that_cannot_be_used_is_refused_in_one_sentence(tmp_path, text, said):
+    with pytest.raises(ConfigError) as refused:
+        collect([], "t", "x", [stated(tmp_path, text)])
+    assert said in str(refused.value) and "\n" not in str(refused.value) and "\x1b" not in str(refused.value)
+
+
+def test_bytes_that_are_no_text_are_refused(tmp_path):
+    (tmp_path / "paper.csv").write_bytes(b"method,length,nll\n\xff\xfe,64,3\n")
+    with pytest.raises(ConfigError, match="cannot be read as CSV"):
+        collect([], "t", "x", [tmp_path / "paper.csv"])
+
+
+def test_files_of_one_name_are_told_apart(tmp_path):
+    assert list(told_apart([tmp_path / "a" / "rows.csv", tmp_path / "b" / "rows.csv"]).values()) == ["a/rows.csv", "b/rows.csv"]
+    assert list(told_apart([tmp_path / "a" / "one.csv", tmp_path / "b" / "two.csv"]).values()) == ["one.csv", "two.csv"]
+
+
+def test_the_script_takes_csvs_beside_runs(tmp_path, capfd):
+    describe(write_run(tmp_path / "runs", "rope", curves={CELL: CURVES[CELL]})[0].parents[2])
+    stated(tmp_path, "method,length,nll\nOurs,64,3.0\n")
+    (tmp_path / "only").mkdir()
+    shutil.copy(REPORTED / "demo" / "rows.csv", tmp_path / "only")
+    done = call(capfd, tmp_path, "report", "runs=[runs,paper.*]", "report_dir=out")
+    assert done.returncode == 0 and "Ours (paper.csv)" in (tmp_path / "out" / "table.md").read_text()
+    refused = call(capfd, tmp_path, "report", "runs=only")
+    assert refused.returncode == 2 and "only/rows.csv: name that" in refused.stderr
+    with pytest.raises(ConfigError, match="a CSV of losses"):
+        find(["nowhere*.csv"])
+
+
+@pytest.mark.parametrize("kind", ["half a json", "wrong type", "no list", "half an npz", "bad npz", "other lengths"])
+def test_a_damaged_evaluation_is_left_out_with_a_note(tmp_path, kind):
+    paths = write_run(tmp_path, "alibi")
+    broken, beside = paths[-1], paths[-1].with_suffix(".npz")
+    if kind == "half a json":
+        broken.write_bytes(broken.read_bytes()[:200])
+    elif kind == "wrong type":
+        content = json.loads(broken.read_text())
+        content["rows"][0]["nll"] = "three"
+        broken.write_text(json.dumps(content))
+    elif kind == "no list":
+        broken.write_text('{"schema": 1, "rows": [3]}')
+    elif kind == "half an npz":
+        beside.write_bytes(beside.read_bytes()[:2000])
+    elif kind == "bad npz":
+        content = bytearray(beside.read_bytes())
+        content[len(content) // 4 : len(content) // 2] = b"x" * (len(content) // 2 - len(content) // 4)
+        beside.write_bytes(content)
+    else:
+        with np.load(beside) as stored:
+            np.savez(beside, **{**stored, "length": stored["length"] + 1})
+    with pytest.raises(RunError, match="evaluate again|same command again"):
+        collect(paths, "t", "x")
+    paths += write_run(tmp_path, "rope")
+    report = collect(paths, "t", "x", skip_damaged=True)
+    (note,) = report.notes
+    assert note.startswith("Left out: ") and broken.stem in note and note.count("delete it") == 1
+    assert "| alibi |" not in report.markdown() and "| rope | pi | none |" in report.markdown()
+    with pytest.raises(RunError, match=re.escape(broken.stem)):
+        collect([broken], "t", "x", skip_damaged=True)
+
+
+def test_two_checkpoints_of_one_encoding_are_told_apart(tmp_path):
+    for name, folder, sha in (("hf-64-s0-aaaa", "models/small", "a" * 64), ("hf-64-s0-bbbb", "models/large", "b" * 64)):
+        path = write_eval(tmp_path / name, "rope", "none", "none", [np.full(TARGETS, 3.0)] * 4, LENGTHS, eval_id=name, run_id=name)
+        run = path.parents[2].rename(tmp_path / name / name)
+        (run / "config.yaml").write_text(
+            f"model:\n  path: {folder}\n  checkpoint: {{sha256: {sha}, vocab_size: 9}}\ntrain: {{length: 64}}\n"
+        )
+    text = collect(sorted(tmp_path.glob("*/*/evals/*/*.json")), "t", "x").markdown()
+    assert "| rope checkpoint=small |" in text and "| rope checkpoint=large |" in text and "aaaaaaaaaaa" not in text
+
+
+def test_the_change_is_paired_with_the_same_training_without_an_extension(tmp_path):
+    # The loss varies wildly between targets; an extension takes 0.2 from half of the documents and 0.4 from the others.
+    document = np.arange(TARGETS) % DOCUMENTS
+    plain_N = np.random.default_rng(0).normal(3, 2, TARGETS)
+    paths = [write_eval(tmp_path, "rope", "none", "none", [plain_N] * 4, LENGTHS)]
+    paths += [write_eval(tmp_path, "rope", "pi", "none", [plain_N - np.where(document % 2, 0.4, 0.2)] * 4, LENGTHS)]
+    curve = collect(paths, "t", "x").sections[0]
+    (point,) = [point for point in curve if point.extension == "pi" and point.length == 512]
+    assert point.change == pytest.approx(-0.3, abs=1e-6) and point.difference is None
+    assert point.change_half_width == pytest.approx(student_quantile(0.975, 19) * math.sqrt(0.1**2 * 20 / 19 / 20), rel=1e-4)
+    assert {point.change for point in curve if point.extension == "none"} == {None}
+
+
+def test_a_long_table_goes_on_over_pages(tmp_path):
+    columns = [*METHOD, "1x (64)"]
+    short, long = (
+        latex(Table("Loss & more", columns, [["rope", f"x_{n}", "none", "-0.1 +- 0.2 <"] for n in range(count)])) for count in (3, PAGE + 1)
+    )
+    assert r"\begin{tabular}" in short and r"\begin{longtable}" in long and r"\endhead" in long and "longtable" not in short
+    if shutil.which("pdflatex") is None:
+        pytest.skip("no LaTeX on this machine")
+    tables = f"{short}\n{long}"
+    (tmp_path / "a.tex").write_text(
+        f"\\documentclass{{article}}\\usepackage{{longtable}}\\begin{{document}}\n{tables}\n\\end{{document}}\n"
+    )
+    made = subprocess.run(
+        ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "a.tex"], cwd=tmp_path, capture_output=True, timeout=120
+    )
+    assert made.returncode == 0 and (tmp_path / "a.pdf").stat().st_size > 10_000

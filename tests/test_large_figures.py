@@ -1,0 +1,189 @@
+"""Figures of grids: names that meet nothing, a map whose numbers are those of the table, intervals in their place."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+from test_figures import texts
+
+from posbench import differences, heatmap, multiples
+from posbench.figures import draw
+from posbench.points import Point, methods, write_points
+from posbench.style import save
+
+ENCODINGS = ("rope", "alibi", "sinusoidal", "fox_rope", "stick_breaking", "randomized")
+EXTENSIONS = ("none", "pi", "ntk", "yarn", "rerope", "leaky_rerope", "self_extend window=32")
+LENGTHS = (64, 128, 256, 512, 1024)
+
+
+def point(encoding="rope", extension="none", scale="none", length=64, difference=0.1, half=0.01, **changed):
+    known = {
+        "protocol": "fixed_targets", "data": "pysource", "tokenizer": "bpe-1024", "train_len": 64, "setting": None, "untested": False,
+        "window": None, "n_seeds": 3, "n_targets": 240, "n_units": 20, "sem_unit": "document", "bpb": 2.0, "floor": 3.0, "over": "seeds",
+        "gain": 0.1, "gain_lower": 0.05, "nll": None if difference is None else 3.0 + difference, "difference": difference,
+        "half_width": half, "change": None if extension == "none" or difference is None else difference - 0.5, "change_half_width": 0.02,
+    }  # fmt: skip
+    return Point(**{**known, "encoding": encoding, "extension": extension, "scale_attention": scale, "length": length, **changed})
+
+
+def grid(encodings=ENCODINGS, extensions=EXTENSIONS, scales=("none", "log_n"), lengths=LENGTHS, explode=1.0):
+    """Points whose differences lie close together, gain or explode: by method, growing with length."""
+    found = []
+    for index, cell in enumerate(itertools.product(encodings, extensions, scales)):
+        slope = (-0.03, 0.02, 0.021, 0.4, 0.41, explode)[index % 6]
+        found += [point(*cell, length=length, difference=slope * (length / 64 - 1) ** 0.7) for length in lengths]
+    return found
+
+
+def boxes(figure):
+    """(axes, its own box, the boxes of the names at its lines' ends), in pixels, of every panel."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    figure.draw(renderer)
+    found = []
+    for axes in figure.axes:
+        right = axes.get_window_extent(renderer).x1
+        names = [text.get_window_extent(renderer) for text in axes.texts if text.get_window_extent(renderer).x0 > right]
+        ticks = [label.get_window_extent(renderer) for label in (*axes.get_yticklabels(), *axes.get_xticklabels())]
+        found.append((axes, ticks, names))
+    return found
+
+
+@pytest.mark.parametrize(
+    "extensions", [EXTENSIONS, (*EXTENSIONS, "a long extension name=1 with=2 arguments=3"), [f"e{n}" for n in range(20)]]
+)
+def test_no_name_reaches_another_or_the_next_panel(extensions):
+    panels = boxes(multiples.figure(grid(ENCODINGS[:3], extensions), "t"))
+    assert len(panels) == 3 + ("none" in extensions)
+    for axes, _, names in panels:
+        assert len(names) >= 6
+        ordered = sorted(names, key=lambda box: box.y0)
+        assert all(above.y0 - below.y0 > 0.9 * below.height for below, above in itertools.pairwise(ordered))
+        others = [box for other, ticks, _ in panels if other is not axes for box in ticks]
+        assert not any(name.overlaps(box) for name in names for box in others)
+
+
+def test_panels_share_their_axes_and_an_extension_keeps_its_look():
+    figure = multiples.figure(grid(lengths=(64, 512)), "t")
+    assert len({(axes.get_xlim(), axes.get_ylim()) for axes in figure.axes}) == 1
+    curve = grid(lengths=(64,))
+    shown = multiples.panels(curve)
+    assert [heading for heading, _ in shown] == ["Encodings, nothing extended", *(f"{name}: extensions" for name in sorted(ENCODINGS))]
+    looks = [{cell[1]: colour for cell, colour in panel.items()} for panel in multiples.colours(curve, shown)[1:]]
+    assert all(look == looks[0] for look in looks) and len(set(looks[0].values())) == len(EXTENSIONS)
+
+
+def test_many_extensions_are_told_apart_by_colour_and_dash():
+    curve = grid(("rope", "alibi"), ("none", *(f"e{n}" for n in range(40))), ("none",))
+    figure = multiples.figure(curve, "t")
+    drawn = [
+        (line.get_color(), str(line.get_linestyle()), line._unscaled_dash_pattern)
+        for line in figure.axes[-1].lines
+        if len(line.get_xdata()) == 5
+    ]
+    curves = [look for look in drawn if look[1] != "None"]
+    assert len(curves) == 41 == len(set(map(str, curves)))
+
+
+def test_many_exploding_values_are_counted():
+    curve = [point(extension=f"e{n}", length=length, difference=0.01 * n) for n in range(24) for length in (64, 128)]
+    curve = [replace(one, difference=50.0 + n) if one.length == 128 and n % 6 == 1 else one for n, one in enumerate(curve)]
+    said = [text.get_text() for text in multiples.figure(curve, "t").axes[0].texts]
+    assert "8 here" in said and "to +93" in said and not any(text.startswith("+") for text in said)
+
+
+def numbers(figure):
+    """Every text of a figure that is a number, without its marks."""
+    said = [text.get_text() for axes in figure.axes for text in axes.texts]
+    return [float(text.strip("^~")) for text in said if text.strip("^~")[:1] in ("+", "-")], said
+
+
+def test_the_map_holds_every_number_once():
+    curve = [one for one in grid(ENCODINGS[:2], explode=30.0) if (one.encoding, one.extension, one.length) != ("rope", "pi", 512)]
+    curve = [replace(one, difference=None, nll=None) if (one.encoding, one.length) == ("alibi", 1024) else one for one in curve]
+    figure = heatmap.figure(curve, "t")
+    found, said = numbers(figure)
+    known = [one.difference for one in curve if one.difference is not None]
+    assert sorted(found) == pytest.approx(sorted(known), rel=0.005, abs=0.0006)
+    assert said.count("nan") == 14 and any(text.startswith("^+") for text in said)
+    assert any("Grey: not evaluated" in text.get_text() for text in figure.texts)
+
+
+def test_what_an_interval_does_not_decide_is_marked(tmp_path):
+    curve = [point(extension=name, difference=0.05, half=half) for name, half in (("a", 0.06), ("b", 0.04), ("c", None))]
+    save(heatmap.figure(curve, "t"), tmp_path / "map")
+    said = texts(tmp_path / "map.svg")
+    assert "<image" not in (tmp_path / "map.svg").read_text()  # the page's policy lets none be shown
+    assert (said.count("+0.050~"), said.count("+0.050")) == (1, 2)
+
+
+def test_methods_are_sorted_by_what_they_lose_beyond_the_training_length():
+    rows = {"a": (9.0, 0.3, 0.5), "b": (0.0, 0.2, 0.1), "c": (0.0, None, 0.0), "d": (0.0, -0.2, 0.0)}
+    curve = [
+        point(extension=name, length=length, difference=value)
+        for name, values in rows.items()
+        for length, value in zip(LENGTHS, values, strict=False)
+    ]
+    assert [method[1] for method in heatmap.ordered(methods(curve))] == ["d", "b", "a", "c"]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "wanted"), [([3], [3]), ([14] * 6, [42, 42]), ([40, 40], [40, 40]), ([100], [34, 34, 32]), ([45, 1], [45, 1])]
+)
+def test_a_tall_map_is_set_side_by_side(sizes, wanted):
+    rows = [(f"e{n}", index) for n, size in enumerate(sizes) for index in range(size)]
+    found = heatmap.blocks(rows)
+    assert [len(block) for block in found] == wanted and sum(found, []) == rows
+
+
+def test_the_colours_end_where_few_values_lie():
+    assert heatmap.limit([0.01] * 9) == 0.1 and heatmap.limit([0.5] * 99 + [80.0]) == 0.5 and heatmap.limit([30.0] * 9) == 4.0
+
+
+def test_intervals_are_drawn_from_end_to_end():
+    curve = grid(("rope",), ("none", "pi", "ntk"), ("none",), explode=0.5)
+    figure = differences.figure(curve, "t")
+    assert [axes.get_title() for axes in figure.axes] == ["2x (128)", "8x (512)", "16x (1024)"] * 2
+    bars = [
+        list(line.get_xdata())
+        for axes in figure.axes[:3]
+        for line in axes.lines
+        if len(line.get_xdata()) == 2 and line.get_linewidth() == 1.6
+    ]
+    wanted = [[one.difference - 0.01, one.difference + 0.01] for one in curve if one.length in (128, 512, 1024)]
+    assert sum(sorted(bars), []) == pytest.approx(sum(sorted(wanted), []))
+    changes = [
+        list(line.get_xdata())
+        for axes in figure.axes[3:]
+        for line in axes.lines
+        if len(line.get_xdata()) == 2 and line.get_linewidth() == 1.6
+    ]
+    assert len(changes) == 6  # none is its own reference
+
+
+@pytest.mark.parametrize("lengths", [(512,), LENGTHS])
+def test_headings_of_differences_do_not_meet(lengths):
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    figure = differences.figure(grid(ENCODINGS[:2], lengths=lengths), "t")
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    heads = [text.get_window_extent(renderer) for axes in figure.axes for text in axes.texts if "nats/token" in text.get_text()]
+    assert len(heads) == 2 and heads[0].x1 < heads[1].x0
+    labels = [text.get_window_extent(renderer) for text in figure.axes[0].texts if "nats/token" not in text.get_text()]
+    assert max(box.x1 for box in labels) <= figure.axes[0].get_window_extent(renderer).x0
+
+
+def test_what_is_drawn_depends_on_what_is_there(tmp_path):
+    few = [one for one in grid(("rope",), ("none", "pi"), ("none",))]
+    positions = [
+        point(length=length, window=512, protocol="by_position", difference=None, nll=3.0, floor=None) for length in (8, 16, 64, 512)
+    ]
+    write_points(few + positions + [replace(one, setting="other") for one in few], tmp_path / "few.csv")
+    drawn = draw(tmp_path / "few.csv", tmp_path, "t")
+    assert [[path.name for paths in section.values() for path in paths] for section in drawn] == [
+        ["curve.png", "curve.svg"], ["position.png", "position.svg"], ["curve-2.png", "curve-2.svg"]]  # fmt: skip
+    said = texts(tmp_path / "position.svg")
+    assert "trained at 64" in said and "position in a window of 512 tokens" in said
