@@ -10,6 +10,8 @@ from posbench.listing import Entry
 
 COLUMNS = ("run", "encoding", "seed", "steps", "state", "val. loss", "evals", "size", "age")
 RIGHT = {"seed", "steps", "val. loss", "evals", "size", "age"}
+FOLDED = ("encoding", "state")
+EXPENDABLE = ("seed", "age", "evals", "size", "encoding")
 STYLES = {"finished": "green", "running": "cyan", "failed": "red", "damaged": "red", "interrupted": "yellow", "unstarted": "dim"}
 
 
@@ -25,18 +27,7 @@ def show(found: Sequence[Entry]) -> None:
     """Print the table: as wide as the terminal, or one aligned line for each run where there is none."""
     table = [cells(entry) for entry in found]
     if sys.stdout.isatty():
-        from rich import box
-        from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
-
-        shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-        for name in COLUMNS:
-            shown.add_column(name, justify="right" if name in RIGHT else "left", no_wrap=name not in ("encoding", "state"))
-        for entry, line in zip(found, table, strict=True):
-            style = STYLES[entry.state]
-            shown.add_row(*(Text(cell, style=style if name == "state" else "") for name, cell in zip(COLUMNS, line, strict=True)))
-        Console().print(shown)
+        _draw(found, table)
         return
     widths = [max(map(len, column)) for column in zip(COLUMNS, *table, strict=True)]
     for line in (COLUMNS, *table):
@@ -44,6 +35,29 @@ def show(found: Sequence[Entry]) -> None:
             cell.rjust(width) if name in RIGHT else cell.ljust(width) for name, cell, width in zip(COLUMNS, line, widths, strict=True)
         )
         print("  ".join(aligned).rstrip())
+
+
+def _draw(found: Sequence[Entry], table: list[list[str]]) -> None:
+    """The table on a terminal: where it is narrow, the columns go that are told elsewhere or matter least, and long texts are folded."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console()
+    widths = {name: max(map(len, column)) for name, column in zip(COLUMNS, zip(COLUMNS, *table, strict=True), strict=True)}
+    widths |= {name: min(widths[name], 24) for name in FOLDED}
+    kept = list(COLUMNS)
+    for name in EXPENDABLE:
+        if sum(widths[name] + 3 for name in kept) > console.width:
+            kept.remove(name)
+    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in kept:
+        shown.add_column(name, justify="right" if name in RIGHT else "left", no_wrap=name not in FOLDED, overflow="fold")
+    for entry, line in zip(found, table, strict=True):
+        style = {"state": STYLES[entry.state]}
+        shown.add_row(*(Text(cell, style=style.get(name, "")) for name, cell in zip(COLUMNS, line, strict=True) if name in kept))
+    console.print(shown)
 
 
 def values(entry: Entry) -> dict:
