@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import sys
@@ -24,6 +25,13 @@ WORDS = {"done": "evaluated", "exists": "there already", "noop": "no-op", "refus
 
 def run(request: Request) -> int:
     """scripts/run.py: make what is missing, say what became of each job."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        if os.environ["RANK"] != "0":
+            return 2  # one of them says so
+        n = os.environ["WORLD_SIZE"]
+        raise ConfigError(
+            f"torchrun started this {n} times over: start it once, without torchrun, with processes={n} to share each training."
+        )
     if request.cfgs[0]["runs"] is not None:
         raise ConfigError("runs= names what scripts/report.py compares: give one training as run=DIR.")
     jobs = plan_jobs(request.cfgs)

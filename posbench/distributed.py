@@ -98,7 +98,9 @@ def join() -> World:
     """The world that torchrun started this process in; that of one process where it did not."""
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return World()
+    told = sys.excepthook
     _together(dist.init_process_group, "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo", timeout=PATIENCE)
+    sys.excepthook = told  # torch's puts the rank before each line of a traceback, of which failure.py then knows no word
     return World(dist.get_rank(), dist.get_world_size())
 
 

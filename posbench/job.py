@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import signal
 import sys
 import tempfile
 from dataclasses import asdict
@@ -233,6 +234,9 @@ def main(spec: str) -> int:
         code = stopped.code
     except KeyboardInterrupt:
         code = 130
+    except Exception:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it comes when another process of the training met the same, and this one tells it
+        raise
     write_json(f"{spec}.outcome", {"outcomes": [asdict(outcome) for outcome in outcomes]})
     return code
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -42,11 +43,12 @@ def main(processes: int, spec: str) -> int:
     except KeyboardInterrupt:
         return 130
     except ChildFailedError as error:
-        rank = min(error.failures)  # the main process's own end says most
+        # The others were ended by SIGTERM. Of several that failed by themselves the main process says most.
+        codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
+        rank = min([rank for rank, code in codes.items() if code != -signal.SIGTERM] or codes)
         for said in logs.rglob(f"{rank}/stderr.log"):
             print(said.read_text(errors="replace"), end="", file=sys.stderr)
-        code = error.failures[rank].exitcode
-        return 128 - code if code < 0 else code
+        return 128 - codes[rank] if codes[rank] < 0 else codes[rank]
     return 0
 
 

@@ -1,0 +1,355 @@
+"""One training in several processes: the same curve as in one, no row read twice, one writer, and an end for all when one ends.
+
+This file is also what torchrun starts for the tests that look into the processes: `torchrun tests/test_distributed.py FOLDER`.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import choices, make, node, small_model, small_shape
+from test_cli import Cli
+from test_train import Log, Tiny, config, failing, log_of, make_corpus, not_a_number, tiny, token_file
+from torch import nn
+
+from posbench.build import pick_device
+from posbench.data.batches import Batches
+from posbench.distributed import World, join
+from posbench.errors import ConfigError
+from posbench.files import read_json
+from posbench.plan import TrainingPlans
+from posbench.runs import Run
+from posbench.signals import Stopped
+from posbench.train import fit
+from posbench.trainer import Diverged, Trainer
+
+SIZE = 3  # processes, to which a step's eight windows fall as 2, 3 and 3
+STOP = 12  # the step in which one of them is told to stop
+
+
+class Partly(Tiny):
+    """Has a matrix that the loss needs at length 16 alone, and one that it never needs."""
+
+    def __init__(self):
+        super().__init__()
+        self.long, self.never = nn.Linear(16, 16, bias=False), nn.Linear(16, 16, bias=False)
+
+    def forward(self, tokens_BT, plan, rows_R=None):
+        x_BTC = self.embed_tokens(tokens_BT)
+        x_BTC = x_BTC + (self.long(x_BTC) if tokens_BT.shape[1] == 16 else self.layers[0](x_BTC))
+        return self.lm_head(self.norm(x_BTC))
+
+
+def partly() -> Partly:
+    torch.manual_seed(0)
+    return Partly()
+
+
+def stop_me(model: nn.Module) -> float:
+    os.kill(os.getpid(), signal.SIGTERM)
+    return 0.0
+
+
+def thirty(**changes):
+    return config(**{"steps": 30, "log_every": 1, "dtype": "fp32", "checkpoint_every": 0} | changes)
+
+
+CURVES = {
+    "muon, tied": (lambda: tiny(tied=True), thirty()),
+    "adamw, micro batches": (tiny, thirty(optimizer="adamw", micro_batches=2)),
+    "one row each": (tiny, thirty(tokens_per_step=24, micro_batches=4)),
+    "lengths, unused": (partly, thirty(length=[8, 16], validate_every=7)),
+    "cut": (tiny, thirty()),
+    "resumed": (tiny, thirty()),
+}
+
+
+def encoding_case(name: str) -> tuple[nn.Module, object, object, Callable]:
+    """Model, corpus, configuration and plans of two steps of a small GPT with an encoding of configs/encoding."""
+    model = small_model(make(node("encoding", name), small_shape()))
+    corpus = make_corpus(train=token_file(3000, 4), validation=token_file(600, 2), vocab_size=50)
+    cfg = thirty(length=16, steps=2, tokens_per_step=96, validate_windows=4, lr=1e-3, muon_lr=1e-3)
+    return model, corpus, cfg, TrainingPlans(model.encoding, None, "cpu", 0)
+
+
+def fitted(folder: Path, world: World, model, cfg, corpus=None, plan_for=lambda n, step: n) -> dict:
+    """What became of a training in this process: the hash of its weights, and how it was stopped if it was."""
+    run, ended = Run(folder), ""
+    try:
+        with run.lock() if world.main else contextlib.nullcontext():
+            recorder = Log(run.train_log) if world.main else None
+            fit(model, corpus or make_corpus(), cfg, seed=0, device="cpu", run=run, recorder=recorder, plan_for=plan_for, world=world)
+    except (Diverged, Stopped) as error:
+        ended = str(error) if isinstance(error, Diverged) else error.message
+    bits = b"".join(tensor.numpy().tobytes() for tensor in model.state_dict().values())
+    return {"weights": hashlib.sha256(bits).hexdigest(), "ended": ended}
+
+
+def work(folder: Path, world: World) -> dict:
+    """What one process saw of every case, one after the other."""
+    told, read, at = {}, [], Batches.at
+
+    def watched(self, step, world=None):
+        batch = at(self, step, world)
+        if world is not None:  # not of validation
+            read.append(batch[0].tolist())
+        return batch
+
+    Batches.at = watched
+    for name, (model, cfg) in CURVES.items():
+        read.clear()
+        # The one that is told to stop is not the one that writes.
+        stopped = failing(stop_me, STOP) if name == "cut" and world.rank == 1 else model()
+        told[name] = fitted(folder / name, world, stopped, cfg) | {"read": list(read)}
+    broken = failing(not_a_number, 4) if world.rank == 2 else tiny()
+    told["diverged"] = fitted(folder / "diverged", world, broken, thirty())
+    for name in choices("encoding"):
+        model, corpus, cfg, plans = encoding_case(name)
+        told[name] = fitted(folder / "encoding" / name, world, model, cfg, corpus, plans)
+    return told
+
+
+@pytest.fixture(scope="module")
+def together(tmp_path_factory) -> tuple[Path, list[dict]]:
+    """The folder in which three processes trained all cases together, and what each of them saw."""
+    folder = tmp_path_factory.mktemp("together")
+    assert "after step 12 of 30" in fitted(folder / "resumed", World(), failing(stop_me, STOP), thirty())["ended"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(SIZE), __file__, str(folder)]
+    paths = os.pathsep.join([str(Path(__file__).parent.parent), str(Path(__file__).parent)])
+    done = subprocess.run(
+        command, env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths}, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    return folder, [read_json(folder / f"{rank}.json") for rank in range(SIZE)]
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def same_curve(found: list[dict], wanted: list[dict]) -> None:
+    assert [line.keys() for line in found] == [line.keys() for line in wanted]
+    for key in ("step", "tokens", "lr", "loss", "grad_norm", "validation_loss"):
+        # Muon orthogonalizes in bfloat16, where another order of a sum in the gradient can be another digit of the update.
+        tolerance = {"rel": 1e-3} if key == "grad_norm" else {"rel": 1e-4, "abs": 1e-6}
+        assert [line.get(key, 0) for line in found] == pytest.approx([line.get(key, 0) for line in wanted], **tolerance), key
+
+
+@pytest.mark.parametrize("name", CURVES)
+def test_the_curve_is_that_of_one_process(together, tmp_path, name):
+    folder, _ = together
+    model, cfg = CURVES[name]
+    fitted(tmp_path, World(), whole := model(), cfg)
+    if name == "cut":  # three processes went as far as step 12; this one goes on
+        assert [line["step"] for line in log_of(folder / name)] == list(range(1, STOP + 1))
+        assert not fitted(folder / name, World(), tiny(seed=9), cfg)["ended"]
+    same_curve(log_of(folder / name), log_of(tmp_path))
+    if name == "lengths, unused":
+        assert torch.equal(whole.never.weight, partly().never.weight)
+
+
+@pytest.mark.parametrize("name", choices("encoding"))
+def test_every_encoding_trains_as_in_one_process(together, tmp_path, name):
+    folder, told = together
+    model, corpus, cfg, plans = encoding_case(name)
+    fitted(tmp_path, World(), model, cfg, corpus, plans)
+    same_curve(log_of(folder / "encoding" / name), log_of(tmp_path))
+    assert len({one[name]["weights"] for one in told}) == 1
+
+
+@pytest.mark.parametrize("name", CURVES)
+def test_all_processes_hold_the_same_bits(together, name):
+    assert len({one[name]["weights"] for one in together[1]}) == 1
+
+
+@pytest.mark.parametrize("name", CURVES)
+def test_each_row_of_a_step_is_read_by_one_process(together, name):
+    _, told = together
+    cfg = CURVES[name][1]
+    whole = Batches(make_corpus().train, cfg.lengths, cfg.tokens_per_step, 0, None)
+    first = STOP if name == "resumed" else 0
+    steps = (STOP if name == "cut" else 30) - first
+    assert {len(one[name]["read"]) for one in told} == {steps}
+    for step in range(steps):
+        rows = [one[name]["read"][step] for one in told]
+        assert sum(rows, []) == whole.at(first + step)[0].tolist()
+        assert max(map(len, rows)) - min(map(len, rows)) <= 1
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 8, 9])
+@pytest.mark.parametrize("bos", [None, 999])
+def test_shares_are_the_windows_of_the_batch_each_once(size, bos):
+    unlike = replace(token_file(4000, 4), tokens=np.arange(4000, dtype=np.uint32))
+    batches = Batches(unlike, [10, 30], 270, 0, bos)
+    for step in range(20):
+        for whole, *parts in zip(batches.at(step), *(batches.at(step, World(rank, size)) for rank in range(size)), strict=True):
+            assert torch.equal(torch.cat(parts), whole)
+            assert len({tuple(row) for row in whole.tolist()}) == len(whole)
+
+
+def test_all_stop_after_the_same_step_when_one_is_told_to(together):
+    assert {one["cut"]["ended"] for one in together[1]} == {"stopped after step 12 of 30: the same command goes on from there"}
+
+
+def test_a_loss_that_breaks_in_one_process_ends_all_with_one_record(together):
+    folder, told = together
+    (reason,) = {one["diverged"]["ended"] for one in told}
+    assert "loss is nan at step 4 with learning rate" in reason
+    assert [line.get("stopped") for line in log_of(folder / "diverged")] == [None, None, None, reason]
+
+
+def test_one_process_writes(together):
+    folder, _ = together
+    for name in set(CURVES) - {"cut"}:
+        assert {path.name for path in (folder / name).iterdir()} - {".lock"} == {"model.safetensors", "train.json", "train.jsonl"}
+        assert [line["step"] for line in log_of(folder / name)] == list(range(1, 31))
+
+
+def test_more_processes_than_windows_are_refused():
+    with pytest.raises(ConfigError, match=r"processes=9 cannot share a step of 8 windows .*tokens_per_step=64, train\.length=8"):
+        Trainer(tiny(), make_corpus(), thirty(), 0, torch.device("cpu"), lambda n, step: n, World(0, 9))
+
+
+def test_each_process_has_a_gpu_of_its_own(monkeypatch):
+    taken = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
+    monkeypatch.setattr(torch, "empty", lambda *_, **__: None)
+    assert [pick_device("auto", World(rank, 2)) for rank in range(2)] == ["cuda:0", "cuda:1"] == taken
+    assert pick_device("cpu", World(1, 2)) == "cpu" and pick_device("auto", World()) == "cuda"
+    for device in ("auto", "cuda"):
+        with pytest.raises(ConfigError, match="processes=3 on device=cuda needs 3 GPUs, one each, and there are 2: choose"):
+            pick_device(device, World(0, 3))
+    with pytest.raises(ConfigError, match="device=cuda:1 needs 2 GPUs"):
+        pick_device("cuda:1", World(0, 2))
+
+
+@pytest.fixture
+def cli(tmp_path: Path, text_folder: Path) -> Cli:
+    return Cli(tmp_path, text_folder)
+
+
+LONG = ["train.steps=800", "train.log_every=10", "train.checkpoint_every=20"]
+
+
+def started(cli: Cli, *overrides: str) -> tuple[subprocess.Popen, Run]:
+    """A command in two processes, once it has left a checkpoint."""
+    command = cli.command("processes=2", *overrides)
+    process = subprocess.Popen(command, cwd=cli.folder, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    deadline = time.monotonic() + 100
+    while not (states := list(cli.folder.glob("runs/*/state.pt"))) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return process, Run(states[0].parent)
+
+
+def of_rank(rank: int, folder: Path) -> int:
+    """The process id of one process of the training that a command in `folder` started."""
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if f"RANK={rank}" in path.read_text().split("\0") and os.readlink(path.parent / "cwd") == str(folder):
+                return int(path.parent.name)
+    raise AssertionError(f"no process of rank {rank}")
+
+
+def test_a_signal_ends_all_with_a_checkpoint_and_one_process_goes_on(cli):
+    process, run = started(cli, *LONG)
+    process.send_signal(signal.SIGTERM)
+    said = process.communicate(timeout=100)[1]
+    assert process.returncode == 128 + signal.SIGTERM, said
+    assert len(re.findall(r"SIGTERM: stopped after step \d+ of 800: the same command goes on from there", said)) == 1, said
+    assert said.count("on cpu in 2 processes") == 1 and "Traceback" not in said
+    provenance = read_json(run.provenance)
+    assert (provenance["processes"], provenance["backend"]) == (2, "gloo")
+    assert "going on from step" in cli(*LONG).stderr
+    assert [line["step"] for line in log_of(run.path)] == list(range(10, 801, 10))
+    assert not list(run.path.glob("*.pt"))
+
+
+def test_torchrun_in_front_of_the_command_is_refused_once(cli, monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for rank, said in (("0", "start it once, without torchrun, with processes=2"), ("1", "")):
+        monkeypatch.setenv("RANK", rank)
+        done = cli(code=2)
+        assert said in done.stderr and bool(done.stderr) == bool(said)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="finds the processes in /proc")
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_process_that_is_killed_ends_the_others_and_the_same_command_goes_on(cli, rank):
+    process, run = started(cli, *LONG)
+    os.kill(of_rank(rank, cli.folder), signal.SIGKILL)
+    said = process.communicate(timeout=100)[1]
+    assert process.returncode == 1 and "Traceback" not in said, said
+    assert said.splitlines()[-1].startswith("failed: ended by SIGKILL (the system may have run out of memory)"), said
+    with pytest.raises(AssertionError, match="no process"):
+        of_rank(1 - rank, cli.folder)
+    assert "going on from step" in cli("processes=2", *LONG).stderr
+    assert [line["step"] for line in log_of(run.path)] == list(range(10, 801, 10))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="a parent's death is told to children on Linux")
+def test_a_sweep_killed_outright_leaves_no_process_behind(cli):
+    process, run = started(cli, "train.steps=100000", "train.checkpoint_every=20")
+    process.kill()
+    process.communicate(timeout=100)
+    with run.lock(wait=True):  # a test's time limit is the deadline
+        assert run.state.exists() and not run.finished
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["all", "other"])
+def test_an_exception_is_told_once(cli, where):
+    mine = cli.folder / "mine"
+    (mine / "encoding").mkdir(parents=True)
+    (mine / "encoding/faulty.yaml").write_text(f"_target_: faulty.Faulty\nwhere: {where}\n")
+    (mine / "faulty.py").write_text(FAULTY)
+    command = cli.command("--config-dir", str(mine), "encoding=faulty", "processes=2")
+    done = subprocess.run(command, cwd=cli.folder, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.count("Traceback") == 1, done.stderr
+    assert done.stderr.splitlines()[-1].startswith("failed: ValueError: this method is broken"), done.stderr
+
+
+FAULTY = """
+import os
+
+from posbench.encodings.none import NoEncoding
+
+
+class Faulty(NoEncoding):
+    def __init__(self, shape, where):
+        super().__init__(shape)
+        self.where = where
+
+    def embed(self, *args):
+        if self.where == "all" or os.environ.get("RANK") == "1":
+            raise ValueError("this method is broken")
+"""
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    world = join()
+    told = work(Path(sys.argv[1]), world)
+    (Path(sys.argv[1]) / f"{world.rank}.json").write_text(json.dumps(told))
+    world.leave()
