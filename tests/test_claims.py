@@ -168,9 +168,10 @@ def test_other_targets_are_never_paired(ladder, tmp_path):
     path = next(ladder.root.glob("rope-64-s1*/evals/*/pi+none*.npz"))
     stored = dict(np.load(path))
     np.savez(path, **{**stored, "offset": stored["offset"] + 1})
-    primary = {"of": {**ROPE, "extension": "pi"}, "minus": ROPE, "at": 2, "confirm": "below 0", "refute": "above 0"}
-    found = ladder.judge(claim(tmp_path, primary=primary))[0]
-    assert found.verdict == "not measured" and "scored different targets" in found.note
+    for measure in ("loss", "rise"):
+        primary = {"measure": measure, "of": {**ROPE, "extension": "pi"}, "minus": ROPE, "at": 2, "confirm": "below 0", "refute": "above 0"}
+        found = ladder.judge(claim(tmp_path, primary=primary))[0]
+        assert found.verdict == "not measured" and "scored different targets" in found.note
 
 
 def test_configurations_tell_trainings_apart(world, tmp_path):
