@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow lint format sweep report claims bench compat gallery clean
+.PHONY: help setup demo test test-slow faults lint format sweep report claims bench compat gallery clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -42,6 +42,9 @@ test: $(VENV)/.installed-dev ## the test suite, minutes on two cores
 
 test-slow: $(VENV)/.installed-dev ## long and large tests
 	@$(BIN)/python -m pytest -m slow --timeout 3600 $(ARGS)
+
+faults: $(VENV)/.installed-dev ## kill it at random moments, damage its files: what it costs (nothing), some minutes
+	@$(BIN)/python -m pytest -m slow --timeout 3600 tests/test_faults.py $(ARGS)
 
 lint: $(VENV)/.installed-dev ## style and format
 	@$(BIN)/ruff check .

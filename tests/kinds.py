@@ -150,4 +150,18 @@ SURROUNDINGS = [
          spoil=own("experiment/broken.yaml", "name: broken\nbase: {no.such: 1}\ngrid: [{encoding: rope}]\n")),
 ]  # fmt: skip
 
+MOUNT = ("unshare", "--mount", "sh", "-c")
+READ_ONLY = 'mount --bind {0} {0} && mount -o remount,ro,bind {0} && exec "$@"'
+FULL = 'mount -t tmpfs -o size=32k tmpfs {0} && exec "$@"'
+BPE = ("data.tokenizer=bpe", "data.vocab_size=300")
+MOUNTED = [
+    Kind("a read-only results folder", ("seed=3",), "Read-only file system", 1, within=(*MOUNT, READ_ONLY.format("runs"), "sh")),
+    Kind("a read-only results folder, a run in it", ("extension=pi",), "Read-only file system", 1,
+         within=(*MOUNT, READ_ONLY.format("runs"), "sh")),
+    Kind("a read-only folder for tokens to come", BPE, "Read-only file system", 1, within=(*MOUNT, READ_ONLY.format("cache"), "sh")),
+    Kind("a full disk under the results", ("seed=3",), "No space left", 1, within=(*MOUNT, FULL.format("runs"), "sh")),
+    Kind("a full disk under the tokens", BPE, "No space left", 1, within=(*MOUNT, FULL.format("cache"), "sh")),
+    Kind("files limited to four kilobytes", ("seed=3",), "No space left", 1, within=("sh", "-c", 'ulimit -f 8; exec "$@"', "sh")),
+]  # fmt: skip
+
 KINDS = [*TYPED, *DATA, *DAMAGED, *SURROUNDINGS]

@@ -51,7 +51,7 @@ class World:
 
 @dataclass(frozen=True)
 class Kind:
-    """`typed` wins over SMALL and PLACES; `said` is a part of the sentence."""
+    """`typed` wins over SMALL and PLACES; `said` is a part of the sentence; the command is run behind `within`, a command of its own."""
 
     name: str
     typed: tuple[str, ...]
@@ -59,6 +59,7 @@ class Kind:
     code: int = 2
     spoil: Callable[[World], object] = lambda world: None
     script: str = "run"
+    within: tuple[str, ...] = ()
 
 
 def write_text(folder: Path) -> Path:
