@@ -168,7 +168,8 @@ def _evaluate(job: Job, evaluator: Protocol, cell: Cell, verdict: Verdict, progr
     """Evaluate a cell's missing lengths; after each one its file is written anew, with those it had. Returns the new rows."""
     evaluation = evaluator.evaluation
     arrays_path, new = cell.path.with_suffix(".npz"), []
-    table = rows.read_eval(cell.path) if cell.path.exists() else []
+    kept = read_json(cell.path) if cell.path.exists() else {}
+    table, machines = rows.eval_rows(kept, cell.path) if kept else [], dict(kept.get("machines") or {})
     arrays = load_arrays(arrays_path) if table else {}
     method = f"{runs.method_name(cell.extension)}+{runs.method_name(cell.scale_attention)}"
     settings = {"protocol": cell.protocol, "extension": cell.extension, "scale_attention": cell.scale_attention, "evaluate": cell.evaluate}
@@ -183,7 +184,8 @@ def _evaluate(job: Job, evaluator: Protocol, cell: Cell, verdict: Verdict, progr
         table = sorted(table + found, key=lambda row: (row["length"], row["position"] or 0))
         # The arrays first: a json without its arrays would count as done.
         save_arrays(arrays_path, evaluator.shared(), arrays)
-        write_json(cell.path, rows.eval_content(table, settings))
+        machines[str(length)] = provenance.machine(evaluation.device)
+        write_json(cell.path, rows.eval_content(table, settings, machines))
     return new
 
 

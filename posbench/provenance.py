@@ -65,20 +65,27 @@ def _version(name: str) -> str | None:
         return None
 
 
-def collect(seed: int, device: str, data_fingerprint: str, n_parameters: int) -> dict:
-    """What provenance.json holds: code, command, versions, machine, data and size of one training."""
+def machine(device: str) -> dict:
+    """Where something is computed, and with which versions."""
     import torch
 
+    return {
+        "versions": {"python": platform.python_version(), "posbench": posbench.__version__, **{name: _version(name) for name in LIBRARIES}},
+        "platform": platform.platform(),
+        "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else device,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def collect(seed: int, device: str, data_fingerprint: str, n_parameters: int) -> dict:
+    """What provenance.json holds: code, command, versions, machine, data and size of one training."""
     revision, dirty = code()
     return {
         "commit": revision,
         "dirty_diff": dirty,
         "command": os.environ.get(COMMAND) or shlex.join(sys.orig_argv),
         "seed": seed,
-        "versions": {"python": platform.python_version(), "posbench": posbench.__version__, **{name: _version(name) for name in LIBRARIES}},
-        "platform": platform.platform(),
-        "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else device,
-        "threads": torch.get_num_threads(),
+        **machine(device),
         "data_fingerprint": data_fingerprint,
         "n_parameters": n_parameters,
         "started": datetime.now(UTC).isoformat(timespec="seconds"),

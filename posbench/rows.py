@@ -133,10 +133,10 @@ def _upgraded(row: dict, schema: int, path: Path | str) -> dict:
     return {column.name: _typed(column, row[column.name]) for column in TABLE}
 
 
-def eval_content(rows: list[dict], config: dict) -> dict:
-    """What an eval json holds; `rows` are of one evaluation and not empty."""
-    first = rows[0]
-    return {"schema": SCHEMA, "eval_id": first["eval_id"], "run_id": first["run_id"], "config": config, "rows": rows}
+def eval_content(rows: list[dict], config: dict, machines: dict | None = None) -> dict:
+    """What an eval json holds; `rows` are of one evaluation and not empty, `machines` says of each length where it was evaluated."""
+    first, where = rows[0], {} if machines is None else {"machines": machines}
+    return {"schema": SCHEMA, "eval_id": first["eval_id"], "run_id": first["run_id"], "config": config, **where, "rows": rows}
 
 
 def write_csv(rows: Iterable[dict], path: Path | str) -> None:

@@ -34,9 +34,12 @@ SORT = {
 
 def main(arguments: list[str]) -> None:
     """Do what the first word says."""
-    word, *rest = arguments or [""]
+    word, *rest = arguments or ["help"]
+    if word in ("help", "-h", "--help"):
+        print(__doc__, end="")
+        return
     if word not in ("list", "gc"):
-        raise ConfigError(f"{word or 'nothing'} is neither list nor gc: python scripts/runs.py list, or gc.")
+        raise ConfigError(f"{word} is neither list nor gc: python scripts/runs.py list, or gc.")
     chosen = options(rest, LIST if word == "list" else GC)
     folder = Path(chosen["results_dir"])
     if not folder.is_dir():

@@ -165,7 +165,10 @@ def test_all_that_a_real_run_writes_is_known(tmp_path, text_folder, capfd):
     listed = call(capfd, tmp_path, "runs", "list", "results_dir=runs", "json=-")
     (run,) = json.loads(listed.stdout)
     assert (run["state"], run["steps"], run["total"], run["evaluations"], run["encoding"]) == ("finished", 4, 4, 3, "rope")
-    assert foreign(tmp_path / run["path"]) == []
+    assert foreign(tmp_path / run["path"]) == [] and not (tmp_path / "runs" / ".wandb").exists()
+    (evaluation,) = (tmp_path / run["path"]).glob("evals/fixed_targets/pi+none-*.json")
+    machines = json.loads(evaluation.read_text())["machines"]
+    assert set(machines) == {"16", "32"} and machines["16"]["versions"]["torch"] and machines["16"]["device"] == "cpu"
     assert call(capfd, tmp_path, "runs", "gc", "results_dir=runs", "cache=cache").stdout == ""
 
 
