@@ -166,6 +166,14 @@ def test_a_signal_during_the_last_step_is_obeyed_once_the_run_is_complete(tmp_pa
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
+def test_a_signal_before_the_first_step_ends_with_a_sentence(tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr("posbench.checkpoint.truncate_log", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(Stopped) as stopped:
+        train(tmp_path, config())
+    assert stopped.value.code == 128 + 15 and "SIGTERM: stopped after step 0 of 12: the same command" in capfd.readouterr().err
+    assert not (tmp_path / "train.jsonl").exists() and not list(tmp_path.glob("*.pt"))
+
+
 def test_a_run_that_ends_while_finishing_logs_its_last_step_once(tmp_path, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(OSError):
         patch.setattr("posbench.checkpoint.save_model", lambda *_: (_ for _ in ()).throw(OSError("gone")))
