@@ -18,7 +18,7 @@ from test_cli import ROOT, Cli
 from posbench import ledger
 
 SLURM = ("hydra/launcher=submitit_slurm", "hydra.launcher.cpus_per_task=1")
-LONG = ("train.steps=1200", "train.optimizer=adamw", "train.clip=0")
+LONG = ("train.steps=1000", "train.optimizer=adamw", "train.clip=0")
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,13 @@ class Started:
         self.cli = cli
         self.said = cli.folder / "said"
         with open(self.said, "wb") as said:
-            self.process = subprocess.Popen(cli.command(*typed, *SLURM), cwd=cli.folder, stdout=said, stderr=said)
+            self.process = subprocess.Popen(
+                cli.command(*typed, *SLURM),
+                cwd=cli.folder,
+                stdout=said,
+                stderr=said,
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored where the tests run in the background
+            )
 
     def until(self, true: Callable[[], object], seconds: float = 120) -> None:
         deadline = time.monotonic() + seconds
