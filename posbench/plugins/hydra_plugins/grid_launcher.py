@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
 from hydra.plugins.sweeper import Sweeper
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 
 class GridLauncher(Launcher):
@@ -21,6 +21,16 @@ class GridLauncher(Launcher):
 
     def setup(self, *, hydra_context, task_function, config) -> None:
         self.loader, self.config = hydra_context.config_loader, config
+        # The sweeper composes each cell to see that it does; composing it once more for its values would double a grid's start.
+        compose, known = self.loader.load_sweep_config, {}
+
+        def once(master_config: DictConfig, sweep_overrides: list[str]) -> DictConfig:
+            key = tuple(sweep_overrides)
+            if key not in known:
+                known[key] = compose(master_config, sweep_overrides)
+            return known[key]
+
+        self.loader.load_sweep_config = once
         # A sweeper composes all jobs once before, for launchers that do it on other machines: in a grid of hundreds half of the time.
         Sweeper.validate_batch_is_legal = lambda *_: None
 

@@ -1,0 +1,95 @@
+"""Reported rows against a rerun: equal bit for bit here, green within the tolerance, red beyond it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from script_calls import call
+from test_cli import TINY
+
+from posbench.reproduce import compare, verdict
+from posbench.rows import read_csv, write_csv
+
+GRID = (
+    "name: mini\ntitle: Mini\nbase: {}\ngrid: [{encoding: [rope, alibi], extension: [none, window]}]\ntolerance: {nll: 0.01, share: 0.1}\n"
+)
+
+
+@pytest.fixture
+def reported(tmp_path, text_folder, capfd):
+    """(words of the command line, folder of the committed rows) of a small experiment that was run and reported."""
+    (tmp_path / "mine" / "experiment").mkdir(parents=True)
+    (tmp_path / "mine" / "experiment" / "mini.yaml").write_text(GRID)
+    folder = tmp_path / "results" / "reported" / "mini"
+    words = ["--config-dir", str(tmp_path / "mine"), *TINY, f"data.path={text_folder}", f"cache_dir={tmp_path}/cache", "experiment=mini"]
+    assert call(capfd, tmp_path, "run", *words).returncode == 0
+    assert call(capfd, tmp_path, "report", *words, f"report_dir={folder}").returncode == 0
+    return words, folder
+
+
+def change(folder, by: float) -> None:
+    """Move one reported loss, as a wrong number in a committed file would be."""
+    rows = read_csv(folder / "rows.csv")
+    rows[0] = {**rows[0], "nll": rows[0]["nll"] + by}
+    write_csv(rows, folder / "rows.csv")
+
+
+def test_a_rerun_is_equal_bit_for_bit_and_a_changed_number_is_a_miss(reported, tmp_path, capfd):
+    words, folder = reported
+    done = call(capfd, tmp_path, "reproduce", *words)
+    rows = len(read_csv(folder / "rows.csv"))
+    assert done.returncode == 0 and f"{rows} of {rows} reported rows reproduced, all of them bit for bit" in done.stdout
+    trained = sorted((tmp_path / "results" / "reproduced" / "mini").glob("*/train.json"))
+    assert len(trained) == 2 and not json.loads((trained[0].parents[1] / "compared.json").read_text())["missed"]
+    before = [path.stat().st_mtime_ns for path in trained]
+
+    change(folder, by=0.005)
+    one = [*words, "encoding=alibi"]
+    done = call(capfd, tmp_path, "reproduce", *one)
+    assert done.returncode == 0 and "1 of its trainings" in done.stdout
+    after = [path.stat().st_mtime_ns for path in trained]
+    assert sum(old != new for old, new in zip(before, after, strict=True)) == 1  # made again, and the other one left alone
+
+    change(folder, by=0.05)
+    done = call(capfd, tmp_path, "reproduce", *words)
+    assert done.returncode == 1 and "missed: " in done.stdout and f"{rows - 1} of {rows}" in done.stdout
+
+
+def test_what_cannot_be_compared_is_refused(reported, tmp_path, capfd):
+    words, _ = reported
+    for word, said in (("experiment=none", "tolerance"), ("train.steps=5", "holds none"), (f"report_dir={tmp_path}/no", "rows.csv")):
+        name = word.split("=")[0] + "="
+        done = call(capfd, tmp_path, "reproduce", *[typed for typed in words if not typed.startswith(name)], word)
+        assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
+
+
+def test_the_tolerance_grows_with_the_height_above_the_floor():
+    def row(extension: str, nll: float | None) -> dict:
+        args = {"window": None} if extension == "recompute_window" else {}
+        known = {
+            "run_id": "r",
+            "eval_id": extension,
+            "length": 32,
+            "position": None,
+            "task": None,
+            "depth": None,
+            "protocol": "fixed_targets",
+        }
+        return {
+            **known,
+            "encoding": "rope",
+            "extension": extension,
+            "extension_args": args,
+            "scale_attention": "none",
+            "trained_scale": "none",
+            "train_len": 16,
+            "nll": nll,
+        }
+
+    rows = [row("recompute_window", 3.0), row("none", 5.0), row("pi", None)]
+    again = [row("recompute_window", 3.011), row("none", 5.2)]
+    floor, broken, unknown = compare(rows, again, nll=0.01, share=0.1)
+    assert floor.missed and not broken.missed and broken.allowed == pytest.approx(0.21)
+    assert unknown.missed and "missing" in verdict([unknown])[-1]
+    assert not compare(rows[2:], [row("pi", None)], nll=0.01, share=0.1)[0].missed  # infinite in both
