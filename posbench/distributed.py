@@ -24,7 +24,7 @@ class Lost(SystemExit):
 
     def __init__(self, error: Exception) -> None:
         super().__init__(0)
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        reason = str(error).strip().splitlines()[0].partition(". ")[0] if str(error).strip() else type(error).__name__
         print(f"another process of this training is gone ({reason})", file=sys.stderr, flush=True)
 
 

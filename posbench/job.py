@@ -33,7 +33,7 @@ from posbench.plan import TrainingPlans
 from posbench.progress import Progress
 from posbench.protocols import Protocol
 from posbench.recorder import Recorder
-from posbench.signals import Stopped, die_with_parent
+from posbench.signals import Signals, Stopped, die_with_parent
 from posbench.train import fit
 from posbench.trainer import Diverged
 
@@ -222,7 +222,7 @@ def main(spec: str) -> int:
     try:
         (job,) = plan_jobs(wanted["cfgs"])
         if not world.main:
-            with contextlib.suppress(Stopped, Diverged):  # the main one says so
+            with Signals(), contextlib.suppress(Stopped, Diverged):  # both are the main one's to obey and to tell
                 help_train(job, world)
             return 0
         outcomes = run_job(job, wanted["wait"], world)

@@ -46,8 +46,9 @@ def main(processes: int, spec: str) -> int:
         # The others were ended by SIGTERM. Of several that failed by themselves the main process says most.
         codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
         rank = min([rank for rank, code in codes.items() if code != -signal.SIGTERM] or codes)
-        for said in logs.rglob(f"{rank}/stderr.log"):
-            print(said.read_text(errors="replace"), end="", file=sys.stderr)
+        if not Path(f"{spec}.outcome").exists():
+            for said in logs.rglob(f"{rank}/stderr.log"):
+                print(said.read_text(errors="replace"), end="", file=sys.stderr)
         return 128 - codes[rank] if codes[rank] < 0 else codes[rank]
     return 0
 
