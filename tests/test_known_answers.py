@@ -126,7 +126,7 @@ def test_a_copier_finds_every_copy_and_its_control():
 def test_of_repeated_text_too_a_cropped_window_sees_its_own_tokens_alone():
     text = file(np.tile(np.random.default_rng(0).permutation(VOCAB), 2), [100])
     evaluator = protocol("repeat")(evaluation(Copier(), text, RecomputeWindow(), lengths=[16, 48], max_length=48))
-    assert evaluator.run(48)[0][0]["accuracy"] < 0.1  # the token before the target's earlier copy is just out of sight
+    assert evaluator.run(48)[0][0]["accuracy"] < 0.1  # one copy
     wider = protocol("repeat")(evaluation(Copier(), text, RecomputeWindow(17), lengths=[16, 48], max_length=48))
     assert wider.run(48)[0][0]["accuracy"] == 1.0
 
@@ -138,6 +138,15 @@ def test_what_repeat_feeds_is_the_text_of_train_len_tokens_again_and_again():
     last = evaluator.windows.last_N[0]
     copy = evaluator.windows.file.tokens[last - TRAIN_LEN + 1 : last + 1]
     assert np.array_equal(model.fed[0][0], np.tile(copy, 3)[-41:-1])
+    model.fed.clear()
+    assert evaluator.control[0][0]["task"] == "control"
+    assert np.array_equal(model.fed[0][0], np.tile(copy[TRAIN_LEN // 2 :], 3)[-TRAIN_LEN - 1 : -1])
+
+
+def test_one_copy_is_the_natural_text():
+    text = counting([90, 20, 300])
+    one, two = (protocol(name)(evaluation(Counter(remembers(1000)), text)).run(TRAIN_LEN) for name in ("repeat", "fixed_targets"))
+    assert np.array_equal(one[1]["nll"], two[1]["nll"])
 
 
 def test_a_model_without_order_loses_nothing_to_shuffling_and_one_with_order_does():

@@ -2,16 +2,16 @@
 
 Targets and windows are those of fixed_targets: the text is the train_len tokens up to a window's last target, for length L its copies
 fill the L tokens that are fed (the first one cut), and the last copy's last S tokens are scored. The distance to copy from is train_len at
-every length, what grows is the number of copies. At L = train_len there is one copy and nothing to copy from: the baseline.
+every length, what grows is the number of copies. At L = train_len there is one copy and nothing to copy from: the baseline, which is
+fixed_targets at that length.
 (Su 2023, kexue.fm 9708, evaluates accuracy on repeated text; there the window of 4096 holds eight copies of 512 tokens.)
 
 The control, task `control`, is read at L = train_len: the text's last train_len // 2 tokens twice, the same targets scored, all inside
 what the model was trained for. Where the control is no better than the baseline the model does not copy, and the longer lengths say
 nothing. Look at accuracy, which is in each row.
 
-With a BOS it stands in place of the first of the fed tokens. recompute_window gives each target its last w tokens of the repeated text:
-with w = train_len the earlier copy of the target without the token before it, so nothing to copy by. Arrays `control_nll` and
-`control_correct` [N * S] are the control's.
+With a BOS it stands in place of the first of the fed tokens. recompute_window gives each target its last w tokens: up to w = train_len
+natural text, one copy. Arrays `control_nll` and `control_correct` [N * S] are the control's.
 
 References: fixed_targets of the same method, which is natural text before the same targets, and its floor.
 """
@@ -50,6 +50,8 @@ class Repeat(FixedTargets):
             )
 
     def index(self, at_n: np.ndarray, length: int) -> np.ndarray:
+        if length <= self.period:
+            return super().index(at_n, length)
         n_targets = self.windows.n_targets
         back_n = n_targets - 1 - at_n % n_targets
         behind_nL = back_n[:, None] + np.arange(length, -1, -1)
