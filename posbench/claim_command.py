@@ -10,11 +10,14 @@ from posbench.errors import ConfigError
 
 
 def claims(request: cli.Request) -> int:
-    """Print the verdicts and write claims.csv and claims.md. From files alone; what a results folder holds is read, never executed."""
+    """Print the verdicts and write claims.csv, claims.md and brief.md.
+
+    From files alone; what a results folder holds is read, never executed.
+    """
     import shutil
     import sys
 
-    from posbench.claim_table import markdown, terminal, to_csv
+    from posbench.claim_table import brief, markdown, terminal, to_csv
     from posbench.claim_verdicts import judge
     from posbench.claims import load_all
     from posbench.files import write_atomic
@@ -27,7 +30,7 @@ def claims(request: cli.Request) -> int:
     findings = judge(load_all(cli.CONFIGS / "claim"), Pools(cfg))
     out = Path(cfg["report_dir"] or Path(cfg["results_dir"]).parent / "report" / "claims")
     print(terminal(findings, shutil.get_terminal_size().columns if sys.stdout.isatty() else None))
-    for name, text in (("claims.csv", to_csv(findings)), ("claims.md", markdown(findings))):
+    for name, text in (("claims.csv", to_csv(findings)), ("claims.md", markdown(findings)), ("brief.md", brief(findings))):
         write_atomic(out / name, text)
         print(f"{name.rpartition('.')[2]:4} {out / name}")
     if not any(one.seeds for one in findings):

@@ -94,6 +94,16 @@ def markdown(findings: Sequence[Finding]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+BRIEF = ("claim", "what is claimed", "effect [95 %]", "G above", "verdict")
+
+
+def brief(findings: Sequence[Finding]) -> str:
+    """The verdicts alone, in fewer columns, as the README shows them."""
+    at = [HEAD.index(name) for name in BRIEF]
+    rows = [[row[index] for index in at] for row in map(_row, _heads(findings))]
+    return _markdown([list(BRIEF), [":---"] * len(BRIEF), *rows]) + "\n"
+
+
 def _markdown(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows)
 
@@ -105,7 +115,8 @@ def _row(one: Finding) -> list[str]:
     units = f"{len(one.seeds.split())} x {one.documents}" if one.seeds else ""
     p = "" if one.p is None else f"{_p(one.p)}, {_p(one.p_holm)}"
     gain = "" if one.gain_lower is None else f"{one.gain_lower:.3f}"
-    return [name, one.statement, _effect(one), _margin(one, one.confirm), _margin(one, one.refute), gain, units, p, one.verdict]
+    alone = f" ({one.by_interval} alone)" if one.by_interval not in (None, one.verdict) else ""
+    return [name, one.statement, _effect(one), _margin(one, one.confirm), _margin(one, one.refute), gain, units, p, one.verdict + alone]
 
 
 def _p(value: float) -> str:
@@ -141,11 +152,11 @@ def _details(findings: list[Finding]) -> str:
         if one.note == "by test":
             lines.append(f"- {one.verdict} by `pytest {one.compared}`")
             continue
-        verdict = f" **{one.verdict}**" if one.primary else " (descriptive)"
+        verdict = f" **{one.verdict}**" if one.primary else " (descriptive)" if one.over else " (descriptive) not measured:"
         effect = f" {_effect(one)}," if one.effect is not None else ""
         over = f" over {one.over} (seeds {one.seeds}; {one.documents} documents, {one.targets} targets)." if one.over else ""
         seeds = f" By seed: {' '.join(f'{float(value):+.3f}' for value in one.by_seed.split())}." if one.by_seed else ""
-        note = f" {one.note}." if one.note else ""
+        note = f" {one.note[0].upper()}{one.note[1:]}." if one.note else ""
         rows = ", ".join(f"[{name}](../{name}/rows.csv)" for name in one.experiment.split())
         found = f" Rows: {rows}, eval_id {' '.join(eval_id[:8] for eval_id in one.evaluations.split())}." if one.evaluations else ""
         lines.append(f"- {called}{one.compared}:{verdict}{effect}{over}{seeds}{note}{found}")

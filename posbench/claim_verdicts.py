@@ -79,7 +79,7 @@ def _claim(claim: Claim, pools) -> list[Finding]:
         try:
             found.append(_measure(endpoint, pool, blank))
         except Missing as missing:
-            found.append(replace(blank, verdict="not measured" if primary else "", note=f"not measured: {missing}: {command}"))
+            found.append(replace(blank, verdict="not measured" if primary else "", note=f"{missing}: {command}"))
         except RunError as error:
             found.append(replace(blank, verdict="not measured" if primary else "", note=str(error)))
     return found

@@ -109,7 +109,7 @@ def load_all(folder: Path) -> list[Claim]:
 
 def _claim(text: dict) -> Claim:
     _only(text, {"id", "statement", "source", "rule", "experiment", "primary", "secondary", "test", "shows"})
-    experiments = text.get("experiment") or ()
+    experiments = tuple(_list(text.get("experiment")))
     primary, secondary = (tuple(_endpoint(one) for one in _list(text.get(key))) for key in ("primary", "secondary"))
     if bool(primary) == bool(text.get("test")):
         raise ConfigError("it needs either primary endpoints or a test")
@@ -126,7 +126,6 @@ def _claim(text: dict) -> Claim:
     if len(set(names)) < len(names):
         raise ConfigError(f"its primaries need different names, not {names}")
     words = {key: " ".join(str(text[key]).split()) for key in ("id", "statement", "source", "rule")}
-    experiments = tuple(_list(experiments))
     return Claim(**words, experiments=experiments, primary=primary, secondary=secondary, test=text.get("test"), shows=text.get("shows"))
 
 

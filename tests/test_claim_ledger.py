@@ -8,12 +8,18 @@ import pytest
 import yaml
 from claim_worlds import ROPE, World, claim, make_ladder
 from conftest import CONFIGS, choices, node
+from hydra import compose, initialize_config_dir
 from script_calls import call
 
+from posbench import cli, runs
+from posbench.cells import plan_jobs
+from posbench.claim_cells import Entry, Pool
 from posbench.claim_command import defaults
-from posbench.claim_table import from_csv, markdown
+from posbench.claim_table import brief, from_csv, markdown
 from posbench.claims import Cell, load, load_all
+from posbench.config import typed
 from posbench.errors import ConfigError
+from posbench.origins import flatten
 
 LEDGER = load_all(CONFIGS / "claim")
 REPORTED = CONFIGS.parent / "results" / "reported" / "claims"
@@ -84,11 +90,58 @@ def test_the_ledger_names_what_must_be_there():
     assert not set(asked) - known, set(asked) - known
 
 
+def planned(experiment):
+    """What the evaluations of an experiment would be found by, without making any."""
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        jobs = plan_jobs(cli.expand(compose("run", [f"experiment={experiment}"]), []))
+    shown = ("encoding", "extension", "scale_attention")
+    for job in jobs:
+        trained = runs.method_label(typed("train", job.cfg["train"]).scale_attention, "scale_attention")
+        base = {"run_id": job.run.id, "seed": job.cfg["seed"], "train_len": typed("train", job.cfg["train"]).train_len, "position": None}
+        for cell in job.cells:
+            nodes = dict(zip(shown, (job.cfg["encoding"], cell.extension, cell.scale_attention), strict=True))
+            row = {**base, "protocol": cell.protocol, "trained_scale": trained, "finetune": None, "setting": ""}
+            row |= {group: runs.method_label(node, group) if group == shown[2] else runs.method_name(node) for group, node in nodes.items()}
+            row |= {f"{group}_args": runs.method_args(nodes[group]) for group in shown[:2]}
+            yield Entry(cell.path, [{**row, "length": length} for length in cell.evaluate["lengths"]], flatten(job.cfg))
+
+
+@pytest.mark.slow
+def test_the_experiments_hold_every_cell_of_the_ledger_once(monkeypatch):
+    """What `python scripts/run.py experiment=headline` and `experiment=claims` make is what the claims need: methods, seeds, lengths."""
+    names = sorted({name for one in LEDGER for name in one.experiments})
+    if not all((CONFIGS / "experiment" / f"{name}.yaml").exists() for name in names):
+        pytest.skip("the experiments are not written yet")
+    monkeypatch.setattr("posbench.data.fingerprint", lambda data, cache: "0" * 64)
+    plans = {name: list(planned(name)) for name in names}
+    for one in LEDGER:
+        entries = {entry.path: entry for name in one.experiments for entry in plans[name]}  # a cell of both is one file
+        lengths = {
+            path: {row["length"] for name in one.experiments for e in plans[name] if e.path == path for row in e.rows} for path in entries
+        }
+        pool = Pool(list(entries.values()), defaults())
+        for endpoint in (*one.primary, *one.secondary):
+            for _, cell in endpoint.cells:
+                found = pool.find(cell)
+                assert len(found) >= 3, f"{one.id}: {cell} has seeds {list(found)}"
+                for entry in found.values():
+                    assert cell.at is None or round(cell.at * entry.first["train_len"]) in lengths[entry.path], (
+                        f"{one.id}: {cell} at {cell.at}"
+                    )
+                    gate = [
+                        e for e in pool.entries if e.first["run_id"] == entry.first["run_id"] and e.first["protocol"] == "fixed_targets"
+                    ]
+                    assert pool.reference(gate[0], "floor") and pool.reference(gate[0], "half")
+
+
 def test_the_committed_table_is_made_of_the_committed_csv_by_todays_claims():
     if not (REPORTED / "claims.csv").exists():
         pytest.skip("no claims are reported yet")
     findings = from_csv(REPORTED / "claims.csv")
     assert (REPORTED / "claims.md").read_text() == markdown(findings)
+    assert (REPORTED / "brief.md").read_text() == brief(findings)
+    shown = (CONFIGS.parent / "README.md").read_text().partition("<!-- claims:")[2].partition("<!-- end of claims -->")[0]
+    assert not shown or shown.partition("\n")[2].strip() == brief(findings).strip(), "put results/reported/claims/brief.md there"
     rules = {(one.claim, one.endpoint): (one.compared, one.confirm, one.refute) for one in findings if one.primary}
     today = {(one.id, each.name): (str(each), str(each.confirm), str(each.refute)) for one in LEDGER for each in one.primary}
     assert rules == today, "a claim's rule was changed after it was judged: judge again, and say why"

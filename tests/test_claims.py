@@ -12,7 +12,7 @@ from synthetic import DOCUMENTS, TARGETS
 
 from posbench.claim_cells import Pool, index
 from posbench.claim_command import defaults
-from posbench.claim_table import from_csv, markdown, to_csv
+from posbench.claim_table import brief, from_csv, markdown, to_csv
 from posbench.claim_verdicts import judge
 from posbench.claims import Claim
 from posbench.rows import eval_content, read_eval
@@ -127,7 +127,7 @@ def test_what_is_not_there_is_said_with_the_way_to_make_it(ladder, tmp_path):
         assert (found.verdict, found.p, found.effect) == ("not measured", None, None)
         return found.note
 
-    assert note(of={**ROPE, "extension": "yarn"}) == "not measured: no evaluation of rope + yarn: make it"
+    assert note(of={**ROPE, "extension": "yarn"}) == "no evaluation of rope + yarn: make it"
     assert "lacks length 1024: make it" in note(of=ROPE, at=16)
     assert "no evaluation of rope + model.qk_norm=rms" in note(of={**ROPE, "config": {"model.qk_norm": "rms"}})
     next(ladder.root.glob("alibi-64-s0*/evals/*/none+none*.npz")).unlink()
@@ -213,6 +213,7 @@ def test_holm_takes_a_verdict_back_and_says_so(ladder, tmp_path):
     assert (
         many[0].p_holm == pytest.approx(min(1, 20 * many[0].p)) and "confirmed by its own interval, not after Holm over 20" in many[0].note
     )
+    assert brief(many).count("| undecided (confirmed alone) |") == 20
 
 
 def test_disjoint_windows_of_other_targets_are_compared_by_document(world, tmp_path):
