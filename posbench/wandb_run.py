@@ -90,7 +90,8 @@ def log_curves(started: Any, rows: list[dict]) -> None:
     """Log rows as points over eval/length, or over position/tokens."""
     for row in rows:
         numbers = "".join(f"_{key}{value:g}" for key, value in row["extension_args"].items() if isinstance(value, int | float))
-        position, method = row["position"], f"{row['protocol']}/{row['extension']}{numbers}+{row['scale_attention']}"
+        protocol = row["protocol"] + (f"_{row['task']}" if row["task"] else "")
+        position, method = row["position"], f"{protocol}/{row['extension']}{numbers}+{row['scale_attention']}"
         curve = f"eval/{method}" if position is None else f"position/{method}/{row['length']}"
         step = {"eval/length": row["length"]} if position is None else {"position/tokens": position}
         started.log({**step, **{f"{curve}/{name}": row[name] for name in SHOWN if row[name] is not None}})
