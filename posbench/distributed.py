@@ -64,7 +64,8 @@ class World:
         if self.size == 1:
             return loss
         # Not DistributedDataParallel: it would overlap this with the backward pass, and wants in exchange a forward(), a hook on every
-        # parameter, no_sync() around micro-batches and a search for unused parameters. At these sizes there is nothing to hide.
+        # parameter, no_sync() around micro-batches and a search for unused parameters. For a million of them this takes 6 ms by gloo
+        # (two processes of one machine), a fifteenth of a step.
         parameters = [parameter for parameter in parameters if parameter.requires_grad]
         used = self._reduce(torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.uint8), dist.ReduceOp.MAX)
         parameters = [parameter for parameter, one in zip(parameters, used.tolist(), strict=True) if one]
