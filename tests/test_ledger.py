@@ -225,7 +225,8 @@ def test_a_child_that_says_nothing_has_failed_whatever_its_exit_code(tmp_path, m
     monkeypatch.setattr(sweep, "subprocess", Ends)
     monkeypatch.setattr(Ends, "started", [])
     monkeypatch.setattr(Ends, "codes", {0: 0, 1: BUSY, 2: 2, 3: -11, 4: OSError("no more processes")})
-    jobs = [Job({"results_dir": str(tmp_path)}, Run(tmp_path / f"rope-{seed}"), "", [{"seed": seed}]) for seed in Ends.codes]
+    cfg = {"results_dir": str(tmp_path), "model": {"checkpoint": None}, "processes": 1}
+    jobs = [Job(cfg, Run(tmp_path / f"rope-{seed}"), "", [{"seed": seed}]) for seed in Ends.codes]
     results = sweep.run_jobs(jobs, parallel, "the command")
     assert [result.job for result in results] == jobs and all(result.failures and result.code for result in results)
     assert sorted(Ends.started) == [0, 1, 1, 2, 3, 4] and Ends.started[-1] == 1  # a busy one has a second turn, after all others
