@@ -53,11 +53,13 @@ def terminal(findings: Sequence[Finding], width: int | None = None) -> str:
     from rich.table import Table
 
     console = Console(width=width or 240, no_color=True, highlight=False)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in HEAD:
-        table.add_column(column, overflow="fold", min_width=24 if column == "what is claimed" else None)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="")
+    shown = ("claim", "effect [95 %]", "G above", "verdict", "what is claimed")
+    for column in shown:
+        table.add_column(column, no_wrap=column != "what is claimed", overflow="fold", min_width=len(column))
     for one in _heads(findings):
-        table.add_row(*_row(one))
+        row = dict(zip(HEAD, _row(one), strict=True))
+        table.add_row(*(row[column] for column in shown))
     with console.capture() as captured:
         console.print(table)
         missing = Counter(one.note.rpartition(": ")[2] for one in findings if one.primary and one.verdict == "not measured")
