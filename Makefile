@@ -60,7 +60,7 @@ sweep: setup ## any jobs: make sweep ARGS="encoding=rope,alibi extension=none,pi
 report: setup ## tables and figures from files: make report ARGS="experiment=demo"
 	@$(BIN)/python scripts/report.py $(ARGS)
 
-claims: setup ## every claim of configs/claim: confirmed, refuted or undecided, from files: make claims ARGS="runs='results/runs/*'"
+claims: setup ## every claim of results/claims: confirmed, refuted or undecided, from files: make claims ARGS="runs='results/runs/*'"
 	@$(BIN)/python scripts/claims.py $(ARGS)
 
 bench: $(VENV)/.installed-dev ## speed and memory of every method beside plain attention and transformers, as ratios within one run

@@ -25,9 +25,9 @@ def claims(request: cli.Request) -> int:
     cfg = request.cfgs[0]
     if request.sweep or cfg["run"]:
         raise ConfigError(
-            "scripts/claims.py judges every claim of configs/claim: give it runs= or results_dir=, and no -m, experiment= or run=."
+            "scripts/claims.py judges every claim of results/claims: give it runs= or results_dir=, and no -m, experiment= or run=."
         )
-    findings = judge(load_all(cli.CONFIGS / "claim"), Pools(cfg))
+    findings = judge(load_all(cli.CONFIGS.parent / "results" / "claims"), Pools(cfg))
     out = Path(cfg["report_dir"] or Path(cfg["results_dir"]).parent / "report" / "claims")
     print(terminal(findings, shutil.get_terminal_size().columns if sys.stdout.isatty() else None))
     for name, text in (("claims.csv", to_csv(findings)), ("claims.md", markdown(findings)), ("brief.md", brief(findings))):

@@ -1,4 +1,4 @@
-"""The claims of configs/claim judged on what was measured, from files alone: python scripts/claims.py [runs=GLOB] [report_dir=DIR]"""
+"""The claims of results/claims judged on what was measured, from files alone: python scripts/claims.py [runs=GLOB] [report_dir=DIR]"""
 
 from posbench.claim_command import claims
 from posbench.cli import run_script

@@ -1,4 +1,4 @@
-"""The files of the ledger: their language, the claims in configs/claim, the committed table, the script."""
+"""The files of the ledger: their language, the claims in results/claims, the committed table, the script."""
 
 import ast
 import importlib.util
@@ -21,7 +21,7 @@ from posbench.config import typed
 from posbench.errors import ConfigError
 from posbench.origins import flatten
 
-LEDGER = load_all(CONFIGS / "claim")
+LEDGER = load_all(CONFIGS.parent / "results" / "claims")
 REPORTED = CONFIGS.parent / "results" / "reported" / "claims"
 
 
@@ -63,7 +63,7 @@ def test_secondary_endpoints_have_no_rules_and_ids_are_one_each(tmp_path):
 @pytest.mark.parametrize("one", LEDGER, ids=lambda one: one.id)
 def test_every_claim_of_the_ledger_is_sound(one):
     """Named as its file, with a source; every cell names methods, arguments and protocols that exist; every test exists."""
-    assert (CONFIGS / "claim" / f"{one.id}.yaml").exists()
+    assert (CONFIGS.parent / "results" / "claims" / f"{one.id}.yaml").exists()
     assert re.search(r"arXiv \d{4}\.\d{5}|kexue\.fm/archives/\d+|source notes 00\d|Anson et al\. 2025", one.source)
     assert one.statement.endswith(".") and (one.test or one.rule.endswith("."))
     if one.test:

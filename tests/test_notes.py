@@ -1,4 +1,4 @@
-"""Numerical claims of the source notes; each known error of theirs has a test that shows it wrong. configs/claim names these tests."""
+"""Numerical claims of the source notes; each known error of theirs has a test that shows it wrong. results/claims names these tests."""
 
 import math
 from dataclasses import replace
