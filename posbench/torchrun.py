@@ -13,7 +13,7 @@ from pathlib import Path
 
 from posbench.signals import die_with_parent
 
-HOURS = 24 * 3600  # seconds that a step and its checkpoint may take after a signal
+DAY = "86400"  # seconds that a step and its checkpoint may take after a signal; 30 in torch 2.11, which has no say in it
 
 
 def main(processes: int, spec: str) -> int:
@@ -24,6 +24,7 @@ def main(processes: int, spec: str) -> int:
 
     logging.disable(logging.CRITICAL)
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", DAY)
     logs = Path(spec).parent / "logs"
     config = LaunchConfig(
         min_nodes=1,
@@ -34,7 +35,6 @@ def main(processes: int, spec: str) -> int:
         rdzv_endpoint="localhost:0",
         local_addr="localhost",
         logs_specs=DefaultLogsSpecs(str(logs), redirects={rank: Std.ALL for rank in range(1, processes)}),
-        shutdown_timeout=HOURS,
     )
     try:
         elastic_launch(config, sys.executable)("-P", "-m", "posbench.job", spec)
