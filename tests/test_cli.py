@@ -318,6 +318,7 @@ FAULTS = '''
 """An encoding that ends its process in the way its argument names, unless a file of the name `cured` lies beside it."""
 
 import os
+import resource
 import signal
 import sys
 from pathlib import Path
@@ -330,11 +331,12 @@ class Faulty(Encoding):
         super().__init__(shape)
         if Path(__file__).with_name("cured").exists():
             return
-        print("about to leave", file=sys.stderr)
+        print(f"about to leave by {how}", file=sys.stderr)
         if how == "exception":
             raise ValueError("something of the user's own went wrong")
         if how == "memory":
-            raise MemoryError
+            resource.setrlimit(resource.RLIMIT_AS, (2**36, 2**36))
+            bytearray(2**37)
         if how == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         sys.exit(3)

@@ -90,7 +90,7 @@ def test_what_a_dead_writer_left_goes_and_what_a_living_one_writes_stays(tmp_pat
     writers = []
     for _ in range(2):
         ready = context.Event()
-        writers.append(context.Process(target=_die_while_writing, args=(str(tmp_path / "a.json"), ready)))
+        writers.append(context.Process(target=_die_while_writing, args=(str(tmp_path / "a.json"), ready), daemon=True))
         writers[-1].start()
         assert ready.wait(60)
     writers[0].kill(), writers[0].join()
