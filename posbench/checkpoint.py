@@ -11,6 +11,7 @@ import json
 import os
 import pickle
 import sys
+import textwrap
 from pathlib import Path
 
 import torch
@@ -156,4 +157,4 @@ def _step_of(line: str) -> float:
 def _first_difference(error: Exception) -> str:
     """The first named difference of load_state_dict's long message, which heads its list with the class name."""
     lines = [line.strip().rstrip(".") for line in str(error).splitlines() if line.strip()]
-    return lines[1] if len(lines) > 1 else lines[0]
+    return textwrap.shorten(lines[1] if len(lines) > 1 else lines[0], 160, placeholder=" ...")

@@ -21,7 +21,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.plugins import Plugins
-from hydra.errors import HydraException
+from hydra.errors import HydraException, OverrideParseException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -129,7 +129,7 @@ def _compose(overrides: list[str]) -> DictConfig:
     try:
         return loader.load_configuration(config_name="run", overrides=overrides, run_mode=RunMode.RUN)
     except Exception as error:
-        raise ConfigError(f"The experiment's {' '.join(overrides)} does not compose: {str(error).splitlines()[0]}.") from error
+        raise ConfigError(f"{overrides[0]} does not compose: {_sentence(error)}") from error
 
 
 def _text(value: object) -> str:
@@ -193,6 +193,8 @@ def _sentence(error: Exception) -> str:
     said = str(error).split("\nConfig search path")[0].split("\nSee http")[0]
     if said.startswith("Could not override"):
         return f"{said.splitlines()[0].rstrip('.')}: there is no such key; --cfg job prints all of them."
+    if isinstance(error, OverrideParseException) and error.override not in said:
+        said = f"{error.override}: {said}"
     head, _, options = said.partition("\t")
     return f"{'; '.join(filter(None, map(str.strip, head.splitlines())))} {', '.join(options.split())}".strip().rstrip(".") + "."
 

@@ -42,14 +42,20 @@ def _concerns(error: OSError, path: Path) -> bool:
     """Whether an error is about `path`, its neighbours or the folders above it; a failing fsync names no file."""
     if error.filename is None:
         return error.errno == errno.EIO
-    named = Path(os.fsdecode(error.filename))
+    named, path = _absolute(error.filename), _absolute(path)
     return path.is_relative_to(named) or named.is_relative_to(path.parent)
 
 
 def _culprit(error: OSError, path: Path) -> str:
     """Which of the folders above `path` it is, where it is one."""
-    named = os.fsdecode(error.filename) if error.filename is not None else ""
-    return f": {named}" if named and Path(named) != path and path.is_relative_to(named) else ""
+    if error.filename is None:
+        return ""
+    named, path = _absolute(error.filename), _absolute(path)
+    return f": {os.fsdecode(error.filename)}" if named != path and path.is_relative_to(named) else ""
+
+
+def _absolute(path: Path | str | bytes) -> Path:
+    return Path(os.path.abspath(os.fsdecode(path)))
 
 
 @contextlib.contextmanager

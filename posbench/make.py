@@ -34,7 +34,7 @@ def make(node: dict, *args: Any) -> Any:
     try:
         cls = get_class(node["_target_"])
     except Exception as error:
-        reason = str(error).splitlines()[0]
+        reason = " ".join(str(error).split())
         raise ConfigError(
             f"{node['_target_']} cannot be imported ({reason}): is its folder given with --config-dir, or installed?"
         ) from error

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 from conftest import CONFIGS
+from hydra.core.config_store import ConfigStore
+from hydra.core.plugins import Plugins
 
-from posbench import job, sweep
+from posbench import cli, job, sweep  # noqa: F401  (cli: Hydra looks for plugins once, and must find ours)
 
 
 class Here:
@@ -32,7 +34,9 @@ def call(capfd: pytest.CaptureFixture, folder: Path, name: str, *overrides: str)
     """scripts/NAME.py with these overrides, in `folder`: its exit code and what it said."""
     typed = [str(CONFIGS.parent / "scripts" / f"{name}.py"), *overrides]
     capfd.readouterr()
+    Plugins.instance()  # puts Hydra's own launchers where the script takes them away, which other tests must not see
     with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as ended:
+        patch.setitem(ConfigStore.instance().repo["hydra"], "launcher", dict(ConfigStore.instance().repo["hydra"]["launcher"]))
         patch.chdir(folder)
         patch.setattr(sys, "argv", list(typed))
         patch.setattr(sweep, "subprocess", Here)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import shutil
 import sys
@@ -20,7 +21,7 @@ from posbench.data.sources import SPLITS, Source, make_source
 from posbench.data.tokenfile import TokenFile, file_record, open_split, verify_files, write_split
 from posbench.data.tokenizers import BPE_TRAIN_BYTES, Tokenizer, load_tokenizer, pretrained_file, tokenizer_name, train_bpe
 from posbench.errors import ConfigError, RunError
-from posbench.files import disk_errors, read_json, sync_folder, write_json
+from posbench.files import disk_errors, sync_folder, write_json
 
 BATCH_BYTES = 8 * 2**20  # text handed to the tokenizer at once: enough for its threads, little memory
 
@@ -72,14 +73,16 @@ def _lock(folder: Path, name: str) -> Iterator[None]:
 def _open(cfg_data: dict, folder: Path, identity: str) -> Corpus:
     if not (folder / "manifest.json").is_file():
         raise RunError(f"{folder}/manifest.json is missing: delete the folder {folder} and run the same command again.")
-    manifest = read_json(folder / "manifest.json")
     try:
+        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
         verify_files(folder, manifest["files"])
         splits = {split: open_split(folder, split, manifest["splits"][split]) for split in SPLITS}
         size, tokenizer = int(manifest["vocab_size"]), str(manifest["tokenizer"])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except RunError:
+        raise
+    except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise RunError(
-            f"{folder}/manifest.json describes no token files ({error!r}): delete the folder {folder} and run the same command again."
+            f"{folder}/manifest.json does not describe token files ({error!r}): delete the folder {folder} and run the same command again."
         ) from error
     bos = size if cfg_data["bos"] else None
     return Corpus(**splits, fingerprint=identity, name=cfg_data["name"], tokenizer=tokenizer,
