@@ -74,7 +74,7 @@ class Pools:
         if not _exists(experiment):
             return []
         overrides = [f"{key}='{self.cfg[key]}'" for key in ("results_dir", "cache_dir")]
-        cfgs = cli.expand(cli._compose([f"experiment={experiment}", *overrides]), overrides)
+        cfgs = cli.expand(cli.compose([f"experiment={experiment}", *overrides]), overrides)
         return [cell.path for job in plan_jobs(cfgs) for cell in job.cells]
 
 

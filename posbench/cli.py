@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 import os
@@ -17,9 +18,11 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).parent / "plugins"))  # before Hydra looks for plugins
 
 import hydra
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
 from hydra.errors import HydraException, OverrideParseException
 from hydra.types import RunMode
@@ -100,12 +103,12 @@ def expand(cfg: DictConfig, overrides: list[str]) -> list[dict]:
         raise ConfigError(f"experiment={cfg.experiment.name} needs a grid that is a list of blocks (key: value or list), and base a block.")
     typed = {item.split("=", 1)[0].lstrip("+~"): item for item in overrides}
     typed.pop("experiment", None)
-    cfgs = {}
+    cfgs, known = {}, {}
     for block in grid:
         axes = [[(key, value) for value in (values if isinstance(values, list) else [values])] for key, values in block.items()]
         for choice in itertools.product(*axes):
             chosen = {key: f"{key}={_text(value)}" for key, value in {**base, **dict(choice)}.items()}
-            job = plain(_compose([f"experiment={cfg.experiment.name}", *map(_group, {**chosen, **typed}.values())]))
+            job = plain(compose([f"experiment={cfg.experiment.name}", *map(_group, {**chosen, **typed}.values())], known))
             cfgs[json.dumps(job, sort_keys=True)] = job
     return list(cfgs.values())
 
@@ -124,10 +127,23 @@ def _name_group(cfgs: list[dict]) -> None:
         cfg["log"]["group"] = cfg["log"]["group"] or name
 
 
-def _compose(overrides: list[str]) -> DictConfig:
-    loader = GlobalHydra.instance().config_loader()
+def compose(overrides: list[str], known: dict[tuple[str, ...], DictConfig] | None = None) -> DictConfig:
+    """What --cfg job would print with these overrides, but for Hydra's own part. Raises ConfigError for what does not compose.
+
+    `known` keeps what groups chosen together compose to: in a grid many cells differ in values alone, which are set on a copy.
+    """
+    loader, known = GlobalHydra.instance().config_loader(), {} if known is None else known
     try:
-        return loader.load_configuration(config_name="run", overrides=overrides, run_mode=RunMode.RUN)
+        parsed = OverridesParser.create(config_loader=loader).parse_overrides(overrides)
+        chosen = [loader.repository.group_exists(override.key_or_group) for override in parsed]
+        groups = tuple(override.input_line for override, group in zip(parsed, chosen, strict=True) if group)
+        if groups not in known:
+            cfg = loader.load_configuration(config_name="run", overrides=list(groups), run_mode=RunMode.RUN)
+            known[groups] = OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"])
+            OmegaConf.set_struct(known[groups], True)
+        cfg = copy.deepcopy(known[groups])
+        ConfigLoaderImpl._apply_overrides_to_config([one for one, group in zip(parsed, chosen, strict=True) if not group], cfg)
+        return cfg
     except Exception as error:
         raise ConfigError(f"{overrides[0]} does not compose: {_sentence(error)}") from error
 

@@ -229,7 +229,8 @@ def test_a_child_that_says_nothing_has_failed_whatever_its_exit_code(tmp_path, m
     jobs = [Job(cfg, Run(tmp_path / f"rope-{seed}"), "", [{"seed": seed}]) for seed in Ends.codes]
     results = sweep.run_jobs(jobs, parallel, "the command")
     assert [result.job for result in results] == jobs and all(result.failures and result.code for result in results)
-    assert sorted(Ends.started) == [0, 1, 1, 2, 3, 4] and Ends.started[-1] == 1  # a busy one has a second turn, after all others
+    assert sorted(Ends.started) == [0, 1, 1, 2, 3, 4]
+    assert parallel > 1 or Ends.started[-1] == 1  # a busy one has a second turn, taken from the queue after all others
     assert {values["run_id"]: values["reason"] for values in ledger.read(tmp_path)} == {
         "rope-0": "ended with exit code 0 before it was done",
         "rope-1": "ended with exit code 75 before it was done",
