@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import multiprocessing
 import os
 import re
 import shutil
@@ -19,11 +18,10 @@ from omegaconf import OmegaConf
 from script_calls import call
 from spoils import PLACES, SMALL, World, flip
 
-from posbench import files, ledger, runs
+from posbench import ledger, runs
 from posbench.checkpoint import HEADER
 from posbench.data import corpus
 from posbench.errors import RunError
-from posbench.files import atomic_path, write_atomic, write_json
 from posbench.rows import VOLATILE
 from posbench.runs import Run
 
@@ -67,74 +65,6 @@ def whole(capfd: pytest.CaptureFixture, world: World, undisturbed: dict[str, obj
         undisturbed |= results(other)
         shutil.rmtree(other.root)
     return undisturbed
-
-
-def test_the_name_is_on_the_disk_when_a_write_returns(tmp_path, monkeypatch):
-    done = []
-    real, rename = os.fsync, os.replace
-    monkeypatch.setattr(os, "fsync", lambda handle: (done.append(os.readlink(f"/proc/self/fd/{handle}")), real(handle)))
-    monkeypatch.setattr(os, "replace", lambda a, b: (done.append("rename"), rename(a, b)))
-    write_atomic(tmp_path / "a.json", "{}")
-    assert [re.sub(r"-[^-]{8}\.", "-.", name) for name in done] == [f"{tmp_path}/.a-.json", "rename", str(tmp_path)]
-
-
-def _die_while_writing(path: str, ready: object) -> None:
-    with atomic_path(path) as temporary:
-        temporary.write_text("half")
-        ready.set()
-        time.sleep(600)
-
-
-def test_what_a_dead_writer_left_goes_and_what_a_living_one_writes_stays(tmp_path):
-    context = multiprocessing.get_context("fork")
-    writers = []
-    for _ in range(2):
-        ready = context.Event()
-        writers.append(context.Process(target=_die_while_writing, args=(str(tmp_path / "a.json"), ready), daemon=True))
-        writers[-1].start()
-        assert ready.wait(60)
-    writers[0].kill(), writers[0].join()
-    neighbours = [tmp_path / ".b-12345678.json", tmp_path / ".a-12345678.npz", tmp_path / ".a-12.json"]
-    for path in neighbours:
-        path.touch()
-    assert len(list(tmp_path.glob(".a-????????.json"))) == 2
-    write_json(tmp_path / "a.json", 1)
-    assert len(list(tmp_path.glob(".a-????????.json"))) == 1 and all(path.exists() for path in neighbours)
-    writers[1].kill(), writers[1].join()
-    write_json(tmp_path / "a.json", 2)
-    assert sorted(tmp_path.iterdir()) == sorted([tmp_path / "a.json", *neighbours])
-
-
-def _write_often(path: str, value: int) -> None:
-    for _ in range(100):
-        write_json(path, [value] * 1000)
-
-
-def test_several_writers_of_one_file_never_take_each_others_for_abandoned(tmp_path):
-    context = multiprocessing.get_context("fork")
-    writers = [context.Process(target=_write_often, args=(str(tmp_path / "a.json"), value)) for value in range(4)]
-    for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join()
-    assert [writer.exitcode for writer in writers] == [0] * 4
-    assert len(set(json.loads((tmp_path / "a.json").read_text()))) == 1 and os.listdir(tmp_path) == ["a.json"]
-
-
-@pytest.mark.parametrize("number", [28, 30, 13, 1, 5])
-def test_whatever_keeps_a_file_from_being_written_is_one_sentence_that_names_it(tmp_path, monkeypatch, number):
-    def fails(handle: int) -> None:
-        raise OSError(number, os.strerror(number), None if number == 5 else str(tmp_path))
-
-    monkeypatch.setattr(os, "fsync", fails)
-    with pytest.raises(RunError, match=r"a\.json"):
-        write_atomic(tmp_path / "a.json", "")
-    assert not list(tmp_path.iterdir())
-
-
-def test_other_files_errors_pass_as_they_are(tmp_path):
-    with pytest.raises(FileNotFoundError), files.disk_errors(tmp_path / "a" / "b"):
-        open("/nowhere/at/all")
 
 
 HOLD_RUN = "import sys, time\nfrom posbench.runs import Run\nwith Run(sys.argv[1]).lock():\n    print(flush=True); time.sleep(600)"
