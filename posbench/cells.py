@@ -71,6 +71,21 @@ class Job:
         return [cell for cell in self.cells if not cell.reference]
 
 
+@dataclass
+class Result:
+    """What became of one job: its exit code, the outcomes of its cells, its wall time and the file that says how it failed."""
+
+    job: Job
+    code: int
+    outcomes: list[Outcome] = field(default_factory=list)
+    seconds: float = 0.0
+    file: Path | None = None
+
+    @property
+    def failures(self) -> list[Outcome]:
+        return [outcome for outcome in self.outcomes if outcome.status == "failed"]
+
+
 def plan_jobs(cfgs: list[dict]) -> list[Job]:
     """Distinct trainings of all configurations, in their order, each with its distinct evaluations."""
     jobs: dict[Path, Job] = {}

@@ -6,12 +6,10 @@ import sys
 import time
 from collections import deque
 
-from posbench.cells import Cell, Job, Outcome
+from posbench.cells import Job, Result
 from posbench.cluster_queue import Queue, Submitted
-from posbench.errors import ConfigError, RunError
-from posbench.ledger import record
 from posbench.live import Live
-from posbench.sweep import Result, is_done, there
+from posbench.settled import begin
 
 LOOK_SECONDS = 1.0  # between looks for outcomes
 
@@ -23,13 +21,8 @@ def run_on(jobs: list[Job], launcher: dict, command: str) -> list[Result]:
     RunError when the cluster takes no jobs, KeyboardInterrupt for Ctrl-C, which leaves the tasks to the cluster.
     """
     queue = Queue(launcher, command)
-    done = there([job for job in jobs if is_done(job)], command)
-    finished = {result.job.run.path for result in done}
-    settled = [result for job in jobs if job.run.path not in finished and (result := settle(job))]
-    record(settled, command)
-    done += settled
-    finished |= {result.job.run.path for result in settled}
-    left = deque(job for job in jobs if job.run.path not in finished)
+    done, remaining = begin(jobs, command, trained=False)
+    left = deque(remaining)
     tasks = queue.attach(left)
     if tasks:
         print(f"{len(tasks)} of {len(jobs)} trainings are in the queue already", file=sys.stderr)
@@ -53,29 +46,6 @@ def run_on(jobs: list[Job], launcher: dict, command: str) -> list[Result]:
         live.close(not left and not tasks)
     order = {job.run.path: i for i, job in enumerate(jobs)}
     return sorted(done, key=lambda result: order[result.job.run.path])
-
-
-def settle(job: Job) -> Result | None:
-    """What becomes of a job of which all that is missing is refused or changes nothing: to say so takes no task. None for any other."""
-    from posbench.build import make_encoding, make_trained_scale
-    from posbench.job import judge, run_job
-
-    def may_run(cell: Cell) -> bool:
-        try:
-            return not judge(encoding, cell).noop
-        except ConfigError:
-            return False
-
-    try:
-        encoding = make_encoding(job.cfg)
-        make_trained_scale(job.cfg, encoding)
-        if any(map(may_run, job.user_cells)) and any(cell.missing() and may_run(cell) for cell in job.cells):
-            return None
-        return Result(job, 0, run_job(job))
-    except ConfigError as error:
-        return Result(job, 2, [Outcome("", "refused", str(error))])
-    except RunError:
-        return None  # its task ends with the reason
 
 
 def _show(live: Live, task: Submitted, running: bool) -> None:

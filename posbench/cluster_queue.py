@@ -18,12 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from posbench import failure
-from posbench.cells import Job, Outcome
+from posbench.cells import Job, Outcome, Result
 from posbench.errors import ConfigError, RunError
 from posbench.files import read_json, write_json
 from posbench.ledger import record
 from posbench.make import DECLARED
-from posbench.sweep import Result, cores, is_done, there
+from posbench.settled import is_done, there
+from posbench.sweep import cores
 from posbench.task import Task
 
 OWN = {"_target_", "via", "n_jobs", "submitit_folder", "max_num_timeout"}  # of a launcher's yaml; the rest are submitit's parameters

@@ -10,12 +10,12 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from posbench.cells import Job, plan_jobs
+from posbench.cells import Job, Result, plan_jobs
 from posbench.cli import Request
 from posbench.errors import ConfigError
 from posbench.failure import table
 from posbench.launch import launch
-from posbench.sweep import Result, is_done, there
+from posbench.settled import is_done, there
 
 if TYPE_CHECKING:
     from posbench.report import Report

@@ -13,7 +13,7 @@ from posbench.errors import RunError
 from posbench.files import write_atomic
 
 if TYPE_CHECKING:
-    from posbench.sweep import Result
+    from posbench.cells import Result
 
 NAME = "failure.txt"
 TAIL = 200  # lines that are kept of what a job said

@@ -6,9 +6,9 @@ whatever is handed over is one training with all its evaluations, in a child pro
 
 from __future__ import annotations
 
-from posbench.cells import Job
+from posbench.cells import Job, Result
 from posbench.errors import ConfigError
-from posbench.sweep import Result, run_jobs
+from posbench.sweep import run_jobs
 
 
 def launch(jobs: list[Job], launcher: dict, command: str) -> list[Result]:

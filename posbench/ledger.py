@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from posbench.sweep import Result
+    from posbench.cells import Result
 
 NAME = "ledger.jsonl"
 STATUS = {"done": "ok", "exists": "skipped"}  # of an outcome; the other words are the same

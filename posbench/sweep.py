@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -14,32 +13,17 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from posbench import failure, provenance
-from posbench.cells import BUSY, Job, Outcome
+from posbench.cells import BUSY, Job, Outcome, Result
 from posbench.errors import RunError
 from posbench.files import read_json
 from posbench.ledger import record
 from posbench.live import Live, channel, relay
+from posbench.settled import begin
 
 DRAIN_SECONDS = 5.0  # that a dead child's last words are waited for, since a grandchild may hold its stderr for ever
-
-
-@dataclass
-class Result:
-    """What became of one job: its exit code, the outcomes of its cells, its wall time and the file that says how it failed."""
-
-    job: Job
-    code: int
-    outcomes: list[Outcome] = field(default_factory=list)
-    seconds: float = 0.0
-    file: Path | None = None
-
-    @property
-    def failures(self) -> list[Outcome]:
-        return [outcome for outcome in self.outcomes if outcome.status == "failed"]
 
 
 class Children:
@@ -123,22 +107,6 @@ class Children:
             return code, [Outcome(**values) for values in read_json(outcome)["outcomes"]] if outcome.exists() else None
 
 
-def is_done(job: Job) -> bool:
-    """Whether nothing of a job is missing. One whose files are damaged is not done: its own process says so, and ends alone."""
-    with contextlib.suppress(RunError):
-        return job.done
-    return False
-
-
-def there(jobs: list[Job], command: str) -> list[Result]:
-    """What becomes of jobs that miss nothing: they are skipped, and the ledger says so."""
-    results = [Result(job, 0, [Outcome(cell.label, "exists") for cell in job.user_cells]) for job in jobs]
-    for result in results:
-        failure.keep(result, (), command)  # of an attempt that another process has made good since
-    record(results, command)
-    return results
-
-
 def cores() -> int:
     """Cores that this process may use; inside a SLURM job those it was given, since a node may let it see more."""
     seen = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -159,9 +127,8 @@ def run_jobs(jobs: list[Job], parallel: int, command: str, pool: Callable = thre
     end is in the ledger, under `command`, as soon as it comes. After SIGINT, SIGTERM or SIGHUP the running ones save and end, no new one
     starts, and KeyboardInterrupt(number) is raised.
     """
-    done = there([job for job in jobs if is_done(job)], command)
-    finished = {result.job.run.path for result in done}
-    queue = deque((job, False) for job in jobs if job.run.path not in finished)
+    done, left = begin(jobs, command, trained=True)
+    queue = deque((job, False) for job in left)
     parallel = max(1, min(parallel, len(queue)))
     threads = max(1, cores() // parallel)
     os.environ[provenance.COMMAND] = command

@@ -13,9 +13,8 @@ import pytest
 from conftest import Clock
 
 from posbench import failure, ledger, live, sweep
-from posbench.cells import BUSY, Job, Outcome
+from posbench.cells import BUSY, Job, Outcome, Result
 from posbench.runs import Run
-from posbench.sweep import Result
 
 
 def result(folder: Path, *outcomes: Outcome, code: int = 0, run_id: str = "rope-16-s0-0123456789") -> Result:

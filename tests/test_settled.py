@@ -1,0 +1,23 @@
+"""What needs no process: a rerun of a grid with refused and idle cells starts none."""
+
+from __future__ import annotations
+
+import pytest
+import script_calls
+from script_calls import call
+from test_cli import TINY
+
+GRID = ["-m", "encoding=alibi,none", "extension=none,ntk"]  # alibi x ntk is refused, none x ntk changes nothing
+
+
+def test_refused_and_idle_cells_of_finished_trainings_start_no_process(tmp_path, text_folder, capfd):
+    words = [*GRID, *TINY, f"data.path={text_folder}", f"results_dir={tmp_path}/runs", f"cache_dir={tmp_path}/cache"]
+    first = call(capfd, tmp_path, "run", *words)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(script_calls.Here, "Popen", None)  # a process would be a failure
+        again = call(capfd, tmp_path, "run", *words)
+        more = call(capfd, tmp_path, "run", *words, "evaluate.lengths=[16]")
+    assert (first.returncode, again.returncode, more.returncode) == (0, 0, 0)
+    for done in (first, again):
+        assert "has no spectrum to change" in done.stderr and "no-op" in done.stderr
+    assert "2 evaluated, 1 refused, 1 no-op" in first.stdout and "2 there already, 1 refused, 1 no-op" in again.stdout
