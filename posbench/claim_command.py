@@ -5,11 +5,12 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from posbench import cli
+from posbench.cli import Request
+from posbench.composition import CONFIGS, compose, expand
 from posbench.errors import ConfigError
 
 
-def claims(request: cli.Request) -> int:
+def claims(request: Request) -> int:
     """Print the verdicts and write claims.csv, claims.md and brief.md.
 
     From files alone; what a results folder holds is read, never executed.
@@ -27,14 +28,14 @@ def claims(request: cli.Request) -> int:
         raise ConfigError(
             "scripts/claims.py judges every claim of results/claims: give it runs= or results_dir=, and no -m, experiment= or run=."
         )
-    findings = judge(load_all(cli.CONFIGS.parent / "results" / "claims"), Pools(cfg))
+    findings = judge(load_all(CONFIGS.parent / "results" / "claims"), Pools(cfg))
     out = Path(cfg["report_dir"] or Path(cfg["results_dir"]).parent / "report" / "claims")
     print(terminal(findings, shutil.get_terminal_size().columns if sys.stdout.isatty() else None))
     for name, text in (("claims.csv", to_csv(findings)), ("claims.md", markdown(findings)), ("brief.md", brief(findings))):
         write_atomic(out / name, text)
         print(f"{name.rpartition('.')[2]:4} {out / name}")
     if not any(one.seeds for one in findings):
-        print(f"nothing was measured yet; what was reported: {cli.CONFIGS.parent / 'results' / 'reported' / 'claims' / 'claims.md'}")
+        print(f"nothing was measured yet; what was reported: {CONFIGS.parent / 'results' / 'reported' / 'claims' / 'claims.md'}")
     return 0
 
 
@@ -74,12 +75,12 @@ class Pools:
         if not _exists(experiment):
             return []
         overrides = [f"{key}='{self.cfg[key]}'" for key in ("results_dir", "cache_dir")]
-        cfgs = cli.expand(cli.compose([f"experiment={experiment}", *overrides]), overrides)
+        cfgs = expand(compose([f"experiment={experiment}", *overrides]), overrides)
         return [cell.path for job in plan_jobs(cfgs) for cell in job.cells]
 
 
 def _exists(experiment: str) -> bool:
-    return (cli.CONFIGS / "experiment" / f"{experiment}.yaml").exists()
+    return (CONFIGS / "experiment" / f"{experiment}.yaml").exists()
 
 
 @cache
@@ -91,7 +92,7 @@ def defaults() -> dict[tuple[str, str], dict]:
 
     found = {}
     for group in ("encoding", "extension"):
-        for path in (cli.CONFIGS / group).glob("*.yaml"):
+        for path in (CONFIGS / group).glob("*.yaml"):
             node = yaml.safe_load(path.read_text(encoding="utf-8"))
             if method_name(node) == path.stem:
                 found[group, path.stem] = method_args(node)

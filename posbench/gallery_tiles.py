@@ -15,9 +15,9 @@ import torch
 from posbench import anatomy_axes as draws
 from posbench.anatomy import Anatomy, dissect
 from posbench.build import seeded
-from posbench.cli import CONFIGS
 from posbench.compat import check
 from posbench.compat_table import choices
+from posbench.composition import CONFIGS
 from posbench.errors import ConfigError
 from posbench.geometry import Shape, Trait
 from posbench.interfaces import overrides

@@ -7,15 +7,13 @@ sweep.py is its caller, by way of torchrun.py where several processes share the 
 from __future__ import annotations
 
 import contextlib
-import functools
 import signal
 import sys
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
-from posbench import hf_import, hf_weights, provenance, report, rows, runs
-from posbench.arrays import load_arrays, save_arrays
+from posbench import hf_import, hf_weights, provenance, report, runs
 from posbench.build import load_model, make_encoding, make_model, make_trained_scale, pick_device
 from posbench.cells import BUSY, Cell, Job, Outcome, plan_jobs
 from posbench.compat import Verdict, check
@@ -24,14 +22,14 @@ from posbench.data import prepare
 from posbench.data.corpus import Corpus
 from posbench.distributed import World, join
 from posbench.errors import ConfigError, RunError
-from posbench.evaluate import Evaluation, protocol
+from posbench.evaluate import protocol
 from posbench.files import read_json, write_json
 from posbench.gpt import GPT
 from posbench.interfaces import Encoding
 from posbench.make import make
+from posbench.measure import evaluate, evaluation
 from posbench.plan import TrainingPlans
 from posbench.progress import Progress
-from posbench.protocols import Protocol
 from posbench.recorder import Recorder
 from posbench.signals import Signals, Stopped, die_with_parent
 from posbench.train import fit
@@ -97,11 +95,11 @@ def _train_and_evaluate(job: Job, legal: dict[Cell, Verdict], world: World) -> l
         else:
             world.largest(0)  # the others wait for this
             model = _train(job, corpus, device, recorder, world)
-        evaluators = [protocol(cell.protocol)(_evaluation(model.eval(), corpus, cell, device)) for cell in missing]
+        evaluators = [protocol(cell.protocol)(evaluation(model.eval(), corpus, cell, device)) for cell in missing]
         total = sum(one.cost(length) for one, cell in zip(evaluators, missing, strict=True) for length in cell.missing())
         with Progress(total, "evaluate", "tokens") as progress:
             for one, cell in zip(evaluators, missing, strict=True):
-                recorder.rows(_evaluate(job, one, cell, legal[cell], progress))
+                recorder.rows(evaluate(job, one, cell, legal[cell], progress))
         if recorder.shows_images:
             _show_figure(job, recorder)
         ok = True
@@ -157,61 +155,6 @@ def _train(job: Job, corpus: Corpus, device: str, recorder: Recorder | None, wor
     )
     world.leave()
     return model
-
-
-def _evaluation(model: GPT, corpus: Corpus, cell: Cell, device: str) -> Evaluation:
-    scale = make(cell.scale_attention, model.encoding.shape)
-    return Evaluation(model, corpus, make(cell.extension), scale, typed("evaluate", cell.evaluate), device)
-
-
-def _evaluate(job: Job, evaluator: Protocol, cell: Cell, verdict: Verdict, progress: Progress) -> list[dict]:
-    """Evaluate a cell's missing lengths; after each one its file is written anew, with those it had. Returns the new rows."""
-    evaluation = evaluator.evaluation
-    arrays_path, new = cell.path.with_suffix(".npz"), []
-    kept = read_json(cell.path) if cell.path.exists() else {}
-    table, machines = rows.eval_rows(kept, cell.path) if kept else [], dict(kept.get("machines") or {})
-    arrays = load_arrays(arrays_path) if table else {}
-    method = f"{runs.method_name(cell.extension)}+{runs.method_name(cell.scale_attention)}"
-    settings = {"protocol": cell.protocol, "extension": cell.extension, "scale_attention": cell.scale_attention, "evaluate": cell.evaluate}
-    for length in cell.missing():
-        until = progress.done + evaluator.cost(length)
-        evaluation.progress = functools.partial(progress.update, method=method, length=length)
-        values, arrays[length] = evaluator.run(length)
-        progress.update(until - progress.done)  # what an evaluator knew already and did not read again
-        shared = _columns(job, cell, verdict, evaluation, length)
-        found = [rows.make_row(**{**shared, "position": None, "task": None, **value}) for value in values]
-        new += found
-        table = sorted(table + found, key=lambda row: (row["length"], row["position"] or 0))
-        # The arrays first: a json without its arrays would count as done.
-        save_arrays(arrays_path, evaluator.shared(), arrays)
-        machines[str(length)] = provenance.machine(evaluation.device)
-        write_json(cell.path, rows.eval_content(table, settings, machines))
-    return new
-
-
-def _columns(job: Job, cell: Cell, verdict: Verdict, evaluation: Evaluation, length: int) -> dict:
-    return {
-        "run_id": job.run.id,
-        "eval_id": cell.eval_id,
-        "encoding": runs.method_name(job.cfg["encoding"]),
-        "encoding_args": runs.method_args(job.cfg["encoding"]),
-        "extension": runs.method_name(cell.extension),
-        "extension_args": runs.method_args(cell.extension),
-        "scale_attention": runs.method_label(cell.scale_attention, "scale_attention"),
-        "trained_scale": runs.method_label(typed("train", job.cfg["train"]).scale_attention, "scale_attention"),
-        "finetune": None,
-        "untested": verdict.untested,
-        "seed": job.cfg["seed"],
-        "data": evaluation.corpus.name,
-        "tokenizer": evaluation.corpus.tokenizer,
-        "dtype": cell.evaluate["dtype"],
-        "train_len": evaluation.train_len,
-        "length": length,
-        "target_len": evaluation.extension.target_len(length),
-        "protocol": cell.protocol,
-        "depth": None,
-        "commit": provenance.commit(),
-    }
 
 
 def main(spec: str) -> int:

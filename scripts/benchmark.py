@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import posbench  # noqa: F401  (before torch)
-from posbench.cli import CONFIGS
+from posbench.composition import CONFIGS
 from posbench.options import options, run, whole, wholes
 
 DEFAULTS = {"train_len": "64", "lengths": "64,128,256,512,1024,2048,4096,8192", "repeats": "5", "only": "", "out": "results/benchmark"}

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import posbench  # noqa: F401  (before torch)
-from posbench.cli import CONFIGS
+from posbench.composition import CONFIGS
 from posbench.options import options, run, whole, wholes
 
 DEFAULTS = {"reasons": "", "train_len": "64", "lengths": "", "config_dir": ""}

@@ -11,7 +11,7 @@ from conftest import CONFIGS, choices, node
 from hydra import compose, initialize_config_dir
 from script_calls import call
 
-from posbench import cli, runs
+from posbench import composition, runs
 from posbench.cells import plan_jobs
 from posbench.claim_cells import Entry, Pool
 from posbench.claim_command import defaults
@@ -93,7 +93,7 @@ def test_the_ledger_names_what_must_be_there():
 def planned(experiment):
     """What the evaluations of an experiment would be found by, without making any."""
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        jobs = plan_jobs(cli.expand(compose("run", [f"experiment={experiment}"]), []))
+        jobs = plan_jobs(composition.expand(compose("run", [f"experiment={experiment}"]), []))
     shown = ("encoding", "extension", "scale_attention")
     for job in jobs:
         trained = runs.method_label(typed("train", job.cfg["train"]).scale_attention, "scale_attention")

@@ -10,7 +10,7 @@ from conftest import CONFIGS, choices, node, small_shape
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from posbench import cli
+from posbench import composition
 from posbench.cells import plan_jobs
 from posbench.config import EvaluateConfig, LogConfig, ModelConfig, TrainConfig, resolve
 from posbench.make import make
@@ -28,7 +28,7 @@ def composer():
 @pytest.mark.parametrize(("group", "name"), GROUPS, ids="=".join)
 def test_every_choice_composes_into_a_job(group, name):
     cfg = compose("run", [f"{group}={name}"], return_hydra_config=False)
-    for job in cli.expand(cfg, [f"{group}={name}"]):
+    for job in composition.expand(cfg, [f"{group}={name}"]):
         resolve(job)
 
 
@@ -50,7 +50,7 @@ def test_a_groups_default_yaml_names_every_option_and_no_other(schema):
 def test_every_experiment_expands_to_jobs_with_references(name):
     cfg = compose("run", [f"experiment={name}"])
     assert cfg.experiment.name == name
-    jobs = plan_jobs(cli.expand(cfg, [f"experiment={name}"]))
+    jobs = plan_jobs(composition.expand(cfg, [f"experiment={name}"]))
     assert jobs and all(any(cell.reference for cell in job.cells) and job.user_cells for job in jobs)
 
 
@@ -68,7 +68,7 @@ def test_the_grid_of_the_demo_holds_what_the_readme_shows():
             cfg["extension"]["_target_"].split(".")[-2],
             cfg["scale_attention"]["_target_"].split(".")[-2],
         )
-        for cfg in cli.expand(compose("run", ["experiment=demo"]), [])
+        for cfg in composition.expand(compose("run", ["experiment=demo"]), [])
     }
     expected = {("rope", e, s) for e in ("none", "pi", "ntk", "rerope", "leaky_rerope") for s in ("none", "log_n")}
     assert cells == expected | {("alibi", "none", "none"), ("sinusoidal", "none", "none")}
@@ -76,6 +76,6 @@ def test_the_grid_of_the_demo_holds_what_the_readme_shows():
 
 def test_later_overrides_win_over_the_grid():
     cfg = compose("run", ["experiment=demo", "train.steps=3", "encoding=none"])
-    jobs = cli.expand(cfg, ["experiment=demo", "train.steps=3", "encoding=none"])
+    jobs = composition.expand(cfg, ["experiment=demo", "train.steps=3", "encoding=none"])
     assert {job["train"]["steps"] for job in jobs} == {3}
     assert {OmegaConf.create(job).encoding._target_ for job in jobs} == {"posbench.encodings.none.NoEncoding"}

@@ -15,8 +15,7 @@ from hydra import compose, initialize_config_dir
 from test_cli import Cli
 from test_evaluate import evaluation, naive, text
 
-from posbench import cli as command_line
-from posbench import evaluators
+from posbench import composition, evaluators
 from posbench.arrays import load_arrays, save_arrays
 from posbench.cells import plan_jobs
 from posbench.config import EvaluateConfig
@@ -193,7 +192,7 @@ def cells(text_folder, *overrides):
     """What a command would evaluate: (protocol, extension's window, stride, lengths, whether it was asked for, id)."""
     given = ["data=local", f"data.path={text_folder}", "data.tokenizer=bytes", "train.length=16", "evaluate.lengths=[32]", *overrides]
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        (job,) = plan_jobs(command_line.expand(compose("run", given), given))
+        (job,) = plan_jobs(composition.expand(compose("run", given), given))
     return [
         (one.protocol, one.extension.get("window", "-"), one.evaluate["stride"], one.evaluate["lengths"], not one.reference, one.eval_id)
         for one in job.cells
