@@ -38,6 +38,13 @@ def sums(values_ST: Sequence[np.ndarray] | np.ndarray, clusters_T: np.ndarray) -
     return Sums(documents, np.bincount(member), totals)
 
 
+def across(seeds: Sequence[Sums]) -> Sums | None:
+    """The `sums` of several seeds as one; None where they are not of equally many targets in the same documents."""
+    first = seeds[0]
+    alike = all(np.array_equal(one.documents, first.documents) and np.array_equal(one.counts, first.counts) for one in seeds)
+    return Sums(first.documents, first.counts, np.concatenate([one.totals for one in seeds])) if alike else None
+
+
 @dataclass(frozen=True)
 class Estimate:
     """A value, its standard error and degrees of freedom; nan where there is one document, or where a loss is not finite."""

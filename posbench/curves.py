@@ -14,10 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
+from posbench.crossed import Sums, across, estimate, sums
 from posbench.errors import RunError
 from posbench.labels import labels
 from posbench.points import SECTION, Point
-from posbench.statistics import Gain, clustered_mean, gain, paired_difference, student_interval, student_quantile
+from posbench.statistics import Gain, clustered_mean, gain, student_interval
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def pair(evaluation: Evaluation, length: int, other: Evaluation, at: int) -> tup
     return ours, theirs, evaluation.arrays["document"]
 
 
-Compared = tuple[float, float | None, int, float]  # difference, its standard error if known, number of clusters, loss of the other
+Compared = tuple[float, Sums | None, float]  # difference, its sums over documents where every target is known, loss of the other
 
 
 def compare(evaluation: Evaluation, length: int, other: Evaluation | None, at: int | None) -> Compared | None:
@@ -108,12 +109,14 @@ def compare(evaluation: Evaluation, length: int, other: Evaluation | None, at: i
         return None
     both = pair(evaluation, length, other, at)
     if both:
-        return *paired_difference(*both), clustered_mean(both[1], both[2])[0]
+        with np.errstate(invalid="ignore"):
+            difference = sums([np.subtract(both[0], both[1], dtype=np.float64)], both[2])
+        return float(difference.means[0]), difference, clustered_mean(both[1], both[2])[0]
     ours, theirs = evaluation.row(length), other.row(at)
     if not ours or not theirs or any(ours[name] != theirs[name] for name in ("n_targets", "n_bytes", "n_units")):
         return None
     a, b = (math.nan if row["nll"] is None else row["nll"] for row in (ours, theirs))
-    return a - b, None, ours["n_units"], b
+    return a - b, None, b
 
 
 def gains(evaluations: list[Evaluation]) -> dict[tuple, Gain]:
@@ -162,8 +165,8 @@ def points(evaluations: list[Evaluation], variants: Mapping[str, str] | None = N
 def _point(key: tuple, seeds: list[tuple]) -> Point:
     rows, against_floor, against_plain, known = zip(*seeds, strict=True)
     first = rows[0]
-    difference, half_width = interval(against_floor)
-    change, change_half_width = interval(against_plain)
+    difference, half_width, over = interval(against_floor, first["sem_unit"])
+    change, change_half_width, _ = interval(against_plain, first["sem_unit"])
     return Point(
         **dict(zip((*SECTION, "encoding", "extension", "scale_attention", "source", "length", "window"), key, strict=True)),
         untested=any(row["untested"] for row in rows),
@@ -173,7 +176,7 @@ def _point(key: tuple, seeds: list[tuple]) -> Point:
         floor=_finite(np.mean([base for *_, base in against_floor])) if all(against_floor) else None,
         difference=difference,
         half_width=half_width,
-        over=("seeds" if len(rows) > 1 else first["sem_unit"]) if all(against_floor) else None,
+        over=over,
         gain=_finite(np.mean([one.value for one in known])) if all(known) else None,
         gain_lower=_finite(min(one.lower for one in known)) if all(known) else None,
         change=change,
@@ -181,15 +184,21 @@ def _point(key: tuple, seeds: list[tuple]) -> Point:
     )
 
 
-def interval(seeds: Sequence[Compared | None]) -> tuple[float | None, float | None]:
-    """(mean difference, half width of its 95 % interval): over seeds, over clusters where there is one; None for what is not known."""
+def interval(seeds: Sequence[Compared | None], unit: str) -> tuple[float | None, float | None, str | None]:
+    """(mean difference, half width of its 95 % interval, what it is over); None for what is not known.
+
+    Seeds crossed with documents; documents where there is one seed, seeds alone where means are all that is known.
+    """
     if not all(seeds):
-        return None, None
-    mean, half_width, n = student_interval([one[0] for one in seeds])
-    _, sem, clusters, _ = seeds[0]
-    if n == 1 and sem is not None and clusters > 1:
-        half_width = student_quantile(0.975, clusters - 1) * sem
-    return _finite(mean), _finite(half_width)
+        return None, None, None
+    known = [one[1] for one in seeds]
+    whole = across(known) if all(known) else None
+    if whole is None:
+        mean, half_width, n = student_interval([one[0] for one in seeds])
+        return _finite(mean), _finite(half_width), "seeds" if n > 1 else unit
+    found = estimate([(1.0, whole)])
+    low, high = found.interval()
+    return _finite(found.value), _finite((high - low) / 2), f"seeds x {unit}s" if len(seeds) > 1 else unit
 
 
 def _finite(value: float | None) -> float | None:

@@ -137,7 +137,7 @@ def _points(lines: list[Line], source: str) -> list[Point]:
 
 def _point(key: dict, seeds: list[dict], source: str) -> Point:
     """The mean over seeds, with the interval that the file states of one, or Student's t over several."""
-    nll, half = interval([(math.nan if one["nll"] is None else one["nll"], None, 0, 0.0) for one in seeds])
+    nll, half, _ = interval([(math.nan if one["nll"] is None else one["nll"], None, 0.0) for one in seeds], "")
     floors = [one["floor"] for one in seeds]
     floor = None if None in floors else sum(floors) / len(floors)
     low, high = (seeds[0]["low"], seeds[0]["high"]) if len(seeds) == 1 else (None, None) if half is None else (nll - half, nll + half)

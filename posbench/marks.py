@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable
 
-from posbench.points import Point
+from posbench.points import Point, over_words
 from posbench.style import GREY
 from posbench.tables import file, scored
 
@@ -130,7 +130,7 @@ def caption(curve: list[Point], relative: bool) -> list[str]:
 
 def of_intervals(over: list[str]) -> str:
     """What an interval is, by what it is over."""
-    what = " or ".join("over seeds" if unit == "seeds" else f"over {unit}s (one seed)" for unit in over)
+    what = " or ".join(map(over_words, over))
     return f"95 % t interval of the paired difference, {what}"
 
 

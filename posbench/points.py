@@ -38,7 +38,7 @@ class Point:
     floor: float | None  # loss with exactly train_len tokens of context
     difference: float | None  # nll - floor: about 0 holds, above fails, below gains from what lies beyond the training length
     half_width: float | None
-    over: str | None  # what the interval is over: "seeds", or the sem_unit where there is one seed
+    over: str | None  # what the interval is over: "seeds x documents", the sem_unit of one seed, "seeds" where means are all that is known
     gain: float | None  # G of the encoding, mean over seeds
     gain_lower: float | None  # the lowest of its seeds' lower 95 % bounds
     change: float | None = None  # nll - the loss of the same trainings at this length without an extension
@@ -56,6 +56,11 @@ class Point:
     def foreign(self) -> bool:
         """Whether somebody else's CSV states the loss, with nothing known of targets and documents."""
         return self.n_units is None
+
+
+def over_words(unit: str) -> str:
+    """A point's `over` in words."""
+    return f"over {unit.replace(' x ', ' crossed with ')}" if unit.startswith("seeds") else f"over {unit}s (one seed)"
 
 
 def sections(curve: Iterable[Point]) -> list[list[Point]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from posbench.points import Point, marked, methods
+from posbench.points import Point, marked, methods, over_words
 
 METHOD = ("encoding", "extension", "scale_attention")
 SAME_TARGETS = ("fixed_targets", "disjoint", "sliding", "repeat", "shuffled_prefix", "yarn_script")  # at every length
@@ -135,7 +135,7 @@ def footer(curve: list[Point]) -> list[str]:
     ]
     over = sorted({point.over for point in curve if point.half_width is not None})
     if over:
-        units = " or ".join("over seeds" if unit == "seeds" else f"over {unit}s (where there is one seed)" for unit in over)
+        units = " or ".join(map(over_words, over))
         lines.append(f"+- : half a 95 % interval of the paired difference, Student's t {units}; it says nothing of other corpora")
         lines.append(
             "< gains from the longer context, > fails, ~ zero lies inside the interval (which does not prove that nothing is lost)"

@@ -44,7 +44,7 @@ def test_the_demo_grid(tmp_path):
             point = only(points, encoding=encoding, extension=extension, scale_attention=scale, length=length)
             assert point.difference == pytest.approx(shift, abs=0.01 + 0.1 * abs(shift))
             assert point.difference == pytest.approx(point.nll - point.floor, abs=1e-5)
-            assert (point.n_seeds, point.over, point.floor) == (3, "seeds", pytest.approx(FLOORS[encoding], abs=0.03))
+            assert (point.n_seeds, point.over, point.floor) == (3, "seeds x documents", pytest.approx(FLOORS[encoding], abs=0.03))
             assert point.gain == pytest.approx(GAINS[encoding], abs=0.01)
     assert not report.notes
 
