@@ -38,12 +38,19 @@ def expand(cfg: DictConfig, overrides: list[str]) -> list[dict]:
     typed.pop("experiment", None)
     cfgs, known = {}, {}
     for block in grid:
-        axes = [[(key, value) for value in (values if isinstance(values, list) else [values])] for key, values in block.items()]
+        axes = [[(key, value) for value in _values(key, values)] for key, values in block.items()]
         for choice in itertools.product(*axes):
             chosen = {key: f"{key}={_text(value)}" for key, value in {**base, **dict(choice)}.items()}
             job = plain(compose([f"experiment={cfg.experiment.name}", *map(long_name, {**chosen, **typed}.values())], known))
             cfgs[json.dumps(job, sort_keys=True)] = job
     return list(cfgs.values())
+
+
+def _values(key: str, given: object) -> list:
+    """The values of one axis of a grid: those of a list, or the one that is given, or for "*" every choice of the group `key`."""
+    if given == "*":
+        return [name for name in GlobalHydra.instance().config_loader().get_group_options(key) if not name.startswith("_")]
+    return given if isinstance(given, list) else [given]
 
 
 def long_name(override: str) -> str:

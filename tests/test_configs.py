@@ -46,6 +46,13 @@ def test_a_groups_default_yaml_names_every_option_and_no_other(schema):
     assert named - chosen | ({"scale_attention"} if chosen else set()) == set(asdict(schema()))
 
 
+def test_a_star_is_every_choice_of_its_group():
+    cfg = compose("run", ["experiment=demo"])
+    cfg.experiment.grid = [{"encoding": "*"}]
+    expanded = composition.expand(cfg, [])
+    assert [job["encoding"]["_target_"] for job in expanded] == [node("encoding", name)["_target_"] for name in choices("encoding")]
+
+
 @pytest.mark.parametrize("name", [name for name in choices("experiment") if name != "none"])
 def test_every_experiment_expands_to_jobs_with_references(name):
     cfg = compose("run", [f"experiment={name}"])
