@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 # Passed to `python -m venv`, e.g. --system-site-packages on a machine that has its own torch.
 VENV_ARGS ?=
+# The experiment that make reproduce runs again.
+EXP ?= demo
 # Versions to install; empty takes what is there or newest (pyproject.toml has the ranges).
 CONSTRAINTS ?= constraints.txt
 # Passed to pip, e.g. "--extra-index-url ..." for a CPU-only torch.
@@ -12,7 +14,7 @@ BIN := $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow faults lint format sweep report claims bench compat gallery clean
+.PHONY: help setup demo test test-slow faults lint format sweep report reproduce claims bench compat gallery clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -59,6 +61,9 @@ sweep: setup ## any jobs: make sweep ARGS="encoding=rope,alibi extension=none,pi
 
 report: setup ## tables and figures from files: make report ARGS="experiment=demo"
 	@$(BIN)/python scripts/report.py $(ARGS)
+
+reproduce: setup ## run reported results again and compare each number: make reproduce EXP=demo, a part: ARGS="encoding=alibi"
+	@$(BIN)/python scripts/reproduce.py experiment=$(EXP) $(ARGS)
 
 claims: setup ## every claim of results/claims: confirmed, refuted or undecided, from files: make claims ARGS="runs='results/runs/*'"
 	@$(BIN)/python scripts/claims.py $(ARGS)

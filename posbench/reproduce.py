@@ -94,7 +94,7 @@ def reproduce(request: Request) -> int:
     """scripts/reproduce.py: make the cells of an experiment anew and compare; 1 on a miss. What is typed beside it chooses some of them."""
     experiment, cfg = request.experiment, request.cfgs[0]
     if not experiment.get("tolerance"):
-        raise ConfigError("experiment=NAME must be a reported one, whose yaml gives a tolerance: such as experiment=headline.")
+        raise ConfigError("experiment=NAME must be a reported one, whose yaml gives a tolerance: such as experiment=demo.")
     folder = Path(cfg["report_dir"] or f"results/reported/{experiment['name']}")
     if not (folder / "rows.csv").exists():
         raise ConfigError(f"{folder}/rows.csv does not exist: run this where it lies, or name its folder as report_dir=DIR.")

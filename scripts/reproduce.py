@@ -1,4 +1,4 @@
-"""Run reported results again and compare them with the committed rows: python scripts/reproduce.py experiment=headline"""
+"""Run reported results again and compare them with the committed rows: python scripts/reproduce.py experiment=demo"""
 
 from posbench.cli import run_script
 from posbench.reproduce import reproduce
