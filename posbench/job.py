@@ -16,6 +16,7 @@ from pathlib import Path
 from posbench import hf_import, hf_weights, provenance, report, runs
 from posbench.build import load_model, make_encoding, make_model, make_trained_scale, pick_device
 from posbench.cells import BUSY, Cell, Job, Outcome, plan_jobs
+from posbench.checkpoint import has_state
 from posbench.compat import Verdict, check
 from posbench.config import typed
 from posbench.data import prepare
@@ -141,7 +142,8 @@ def _train(job: Job, corpus: Corpus, device: str, recorder: Recorder | None, wor
         n_parameters = sum(parameter.numel() for parameter in model.parameters())
         job.run.write_config(job.cfg)
         found = provenance.collect(job.cfg["seed"], device, job.fingerprint, n_parameters)
-        job.run.write_provenance({**found, "processes": world.size, "backend": world.backend(device)})
+        found = {**found, "processes": world.size, "backend": world.backend(device)}
+        job.run.write_provenance(found, resumed=has_state(job.run.state))
     fit(
         model,
         corpus,

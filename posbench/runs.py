@@ -171,9 +171,18 @@ class Run:
         except Exception as error:
             raise RunError(f"{self.config} cannot be read ({error}): is {self.path} a run's directory?") from error
 
-    def write_provenance(self, provenance: dict) -> None:
-        """Write what posbench.provenance.collect returned."""
+    def write_provenance(self, provenance: dict, resumed: bool = False) -> None:
+        """Write what posbench.provenance.collect returned, under `resumed` for a training that goes on from a checkpoint.
+
+        Weights that two commits or two machines have worked on must not pass for those of the last.
+        """
         assert self._lock.is_locked
+        first = None
+        if resumed and self.provenance.exists():
+            with contextlib.suppress(RunError):  # a damaged one is written anew: it decides no result
+                first = read_json(self.provenance)
+        if isinstance(first, dict):
+            provenance = {**first, "resumed": [*first.get("resumed", []), provenance]}
         write_json(self.provenance, provenance)
 
     def write_summary(self, summary: dict) -> None:

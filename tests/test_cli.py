@@ -199,6 +199,9 @@ def test_an_interrupted_command_goes_on_to_the_same_weights(cli, tmp_path):
     cli("train.steps=800", f"results_dir={tmp_path}/whole")
     (run,), (whole,) = cli.runs(), [path.parent for path in tmp_path.glob("whole/*/train.json")]
     assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    first, unbroken = (json.loads((folder / "provenance.json").read_text()) for folder in (run, whole))
+    (again,) = first.pop("resumed")
+    assert set(first) == set(again) == set(unbroken) and first["started"] <= again["started"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a parent's death is told to children on Linux")
