@@ -138,11 +138,12 @@ def _gain_lines(evaluations: list[Evaluation], words: dict[str, str]) -> dict[tu
     held = (evaluation for evaluation in evaluations if evaluation.origin.suffix != ".csv")
     rows = {same(row): row for evaluation in held for row in evaluation.rows if row["position"] is None}
     known = gains(evaluations)
+    elsewhere = {run_id: (gain, f" (by {protocol})") for (run_id, protocol, _), gain in known.items()}  # of protocols without a floor
     lines: dict[tuple, list[str]] = {}
     for shared, row in sorted(rows.items(), key=lambda item: (item[1]["encoding"], item[1]["seed"])):
         name = row["encoding"] + words.get(row["run_id"], "")
-        text = f"G {name} seed {row['seed']}: {_gate(known.get(shared), row['train_len'])}"
-        lines.setdefault(shared[1:], []).append(text)
+        found, whence = (known[shared], "") if shared in known else elsewhere.get(row["run_id"], (None, ""))
+        lines.setdefault(shared[1:], []).append(f"G {name} seed {row['seed']}{whence}: {_gate(found, row['train_len'])}")
     return lines
 
 
