@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from posbench import optim
 from posbench.compat import check
-from posbench.compat_table import choices
+from posbench.composition import choices
 from posbench.config import ModelConfig, TrainConfig
 from posbench.errors import ConfigError
 from posbench.gpt import GPT, make_shape

@@ -127,9 +127,13 @@ class Pool:
             fixed = [one for one in self.entries if one.first["run_id"] == run_id and one.first["protocol"] == "fixed_targets"]
             if not fixed:
                 raise Missing(f"{run_id} has no fixed_targets evaluation, so G is unknown")
-            terms = [(1.0, *exact([self.reference(fixed[0], "half")])), (-1.0, *exact([self.reference(fixed[0], "floor")]))]
-            self.known[run_id] = estimate([(weight * per, one) for weight, one, per in terms]).interval()[0]
+            self.known[run_id] = estimate(self.gain_terms(fixed[:1])).interval()[0]
         return self.known[run_id]
+
+    def gain_terms(self, entries: Sequence[Entry]) -> list[tuple[float, Sums]]:
+        """Weighted means that make up G of the trainings, in bits/byte."""
+        half, floor = (exact([self.reference(entry, kind) for entry in entries]) for kind in ("half", "floor"))
+        return [(half[1], half[0]), (-floor[1], floor[0])]
 
 
 def _shared(entry: Entry) -> tuple:

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 from posbench.cli import Request
-from posbench.composition import CONFIGS, compose, expand
+from posbench.composition import CONFIGS, choices, compose, expand
 from posbench.errors import ConfigError
 
 
@@ -86,14 +86,11 @@ def _exists(experiment: str) -> bool:
 @cache
 def defaults() -> dict[tuple[str, str], dict]:
     """(encoding | extension, its name) -> its arguments as in configs/."""
-    import yaml
-
     from posbench.runs import method_args, method_name
 
-    found = {}
-    for group in ("encoding", "extension"):
-        for path in (CONFIGS / group).glob("*.yaml"):
-            node = yaml.safe_load(path.read_text(encoding="utf-8"))
-            if method_name(node) == path.stem:
-                found[group, path.stem] = method_args(node)
-    return found
+    return {
+        (group, name): method_args(node)
+        for group in ("encoding", "extension")
+        for name, node in choices([CONFIGS], group).items()
+        if method_name(node) == name
+    }

@@ -2,45 +2,26 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 
+from posbench import records
 from posbench.claim_verdicts import Finding
-from posbench.errors import RunError
+from posbench.tables import markdown_row
 
-READERS = {"str": str, "int": int, "float": float, "bool": lambda text: text == "True"}
 ORDER = ("confirmed", "refuted", "undecided", "gated", "not measured")
 
 
 def to_csv(findings: Sequence[Finding]) -> str:
     """A line for each endpoint, with every digit."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    names = [column.name for column in fields(Finding)]
-    writer.writerow(names)
-    for one in findings:
-        values = [getattr(one, name) for name in names]
-        writer.writerow(["" if value is None else repr(value) if isinstance(value, float) else value for value in values])
-    return text.getvalue()
+    return records.to_csv(findings, Finding)
 
 
 def from_csv(path: Path | str) -> list[Finding]:
     """What `to_csv` wrote. Raises RunError for anything else."""
-    kinds = {column.name: column.type for column in fields(Finding)}
-
-    def value(name: str, text: str):
-        return None if text == "" and kinds[name].endswith("None") else READERS[kinds[name].split(" ")[0]](text)
-
-    try:
-        with open(path, newline="", encoding="utf-8") as lines:
-            return [Finding(**{name: value(name, text) for name, text in row.items()}) for row in csv.DictReader(lines)]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RunError(f"{path} is not a ledger of claims ({error!r}): make it again with scripts/claims.py.") from error
+    return records.from_csv(path, Finding, "a ledger of claims", "scripts/claims.py")
 
 
 HEAD = ("claim", "what is claimed", "effect [95 %]", "confirms", "refutes", "G above", "seeds x documents", "p, by Holm", "verdict")
@@ -107,7 +88,7 @@ def brief(findings: Sequence[Finding]) -> str:
 
 
 def _markdown(rows: Sequence[Sequence[str]]) -> str:
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows)
+    return "\n".join(map(markdown_row, rows))
 
 
 def _row(one: Finding) -> list[str]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from posbench.claim_cells import Entry, Missing, Pool, exact, measured
 from posbench.claims import MEASURES, Claim, Endpoint
 from posbench.crossed import Estimate, Sums, estimate
+from posbench.curves import other_targets
 from posbench.decisions import ALPHA, decide, holm
 from posbench.errors import RunError
 from posbench.usable import Usable
@@ -123,7 +124,7 @@ def _measure(endpoint: Endpoint, pool: Pool, blank: Finding) -> Finding:
     def against(bound: float):
         if not endpoint.confirm.of_gain:
             return judge_of, bound / scale
-        return estimate([*terms, *((-bound * weight, one) for weight, one in _gain_terms(chosen[0][2], pool))]), 0.0
+        return estimate([*terms, *((-bound * weight, one) for weight, one in pool.gain_terms(chosen[0][2]))]), 0.0
 
     found = decide(endpoint.confirm, endpoint.refute, against)
     return replace(one, p=found.p, by_interval=found.word, verdict=found.word)
@@ -144,11 +145,6 @@ def _terms(measure: str, weight: float, cell, entries: list[Entry], pool: Pool) 
     return [(weight * per, one), (-weight * per_floor, floor)]
 
 
-def _gain_terms(entries: list[Entry], pool: Pool) -> Terms:
-    half, floor = (exact([pool.reference(entry, kind) for entry in entries]) for kind in ("half", "floor"))
-    return [(half[1], half[0]), (-floor[1], floor[0])]
-
-
 def _usable(chosen: list, pool: Pool, endpoint: Endpoint, train_len: int) -> tuple[Usable, float, Estimate]:
     """(usable length in tokens, its point, the estimate at the longest length)."""
     ((_, cell, entries),) = chosen
@@ -166,10 +162,7 @@ def same_targets(entries: Sequence[Entry]) -> None:
     fixed = [entry for entry in entries if entry.first["protocol"] == "fixed_targets"]
     for entry in fixed[1:]:
         if entry.targets != fixed[0].targets:
-            raise RunError(
-                f"{entry.first['run_id']} ({entry.first['eval_id']}) and {fixed[0].first['run_id']} ({fixed[0].first['eval_id']}) scored "
-                "different targets: evaluate both with one evaluate.max_length, evaluate.windows and evaluate.targets."
-            )
+            raise other_targets(entry.first, fixed[0].first)
 
 
 def _also(note: str, more: str) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from posbench.compat import check, check_trained_scale
+from posbench.composition import choices
 from posbench.config import ModelConfig
 from posbench.errors import ConfigError
 from posbench.extensions.none import NoExtension
@@ -28,14 +29,6 @@ class Pair:
     other: str
     fate: str
     reason: str = ""
-
-
-def choices(configs: list[Path], group: str) -> dict[str, dict]:
-    """The yamls of a group by name, from every folder of configurations."""
-    from omegaconf import OmegaConf
-
-    paths = sorted(path for folder in configs for path in (folder / group).glob("*.yaml") if not path.stem.startswith("_"))
-    return {path.stem: OmegaConf.to_container(OmegaConf.load(path)) for path in paths}
 
 
 def judge_all(configs: list[Path], train_len: int, lengths: list[int]) -> Iterator[Pair]:

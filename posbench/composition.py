@@ -53,6 +53,12 @@ def _values(key: str, given: object) -> list:
     return given if isinstance(given, list) else [given]
 
 
+def choices(configs: list[Path], group: str) -> dict[str, dict]:
+    """The yamls of a group by name, from every folder of configurations."""
+    paths = sorted(path for folder in configs for path in (folder / group).glob("*.yaml") if not path.stem.startswith("_"))
+    return {path.stem: OmegaConf.to_container(OmegaConf.load(path)) for path in paths}
+
+
 def long_name(override: str) -> str:
     """train.scale_attention=NAME chooses from the group scale_attention, for which Hydra has a longer name."""
     name = "train.scale_attention="

@@ -89,12 +89,16 @@ def pair(evaluation: Evaluation, length: int, other: Evaluation, at: int) -> tup
     if ours is None or theirs is None:
         return None
     if any(not np.array_equal(evaluation.arrays[name], other.arrays[name]) for name in ("document", "offset")):
-        a, b = evaluation.rows[0], other.rows[0]
-        raise RunError(
-            f"{a['extension']} (evaluation {a['eval_id']}) and {b['extension']} ({b['eval_id']}) of {a['run_id']} "
-            "scored different targets: evaluate both with one evaluate.max_length, evaluate.windows and evaluate.targets."
-        )
+        raise other_targets(evaluation.rows[0], other.rows[0])
     return ours, theirs, evaluation.arrays["document"]
+
+
+def other_targets(a: dict, b: dict) -> RunError:
+    """That two rows are of evaluations which cannot be paired, and the way out."""
+    return RunError(
+        f"{a['run_id']} {a['extension']} (evaluation {a['eval_id']}) and {b['run_id']} {b['extension']} ({b['eval_id']}) "
+        "scored different targets: evaluate both with one evaluate.max_length, evaluate.windows and evaluate.targets."
+    )
 
 
 Compared = tuple[float, Sums | None, float]  # difference, its sums over documents where every target is known, loss of the other

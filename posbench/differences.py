@@ -9,11 +9,11 @@ from posbench.heatmap import ordered
 from posbench.marks import caption, extension_name, of_intervals, shortened, star, width
 from posbench.multiples import limits
 from posbench.points import Point, methods
-from posbench.style import BEND, ENOUGH, FONT, GREY, OKABE_ITO, TICKS
+from posbench.style import BEND, ENOUGH, FAIL, FONT, GAIN, GREY, TICKS
 from posbench.tables import heading
 
 ROW, PANEL, BETWEEN, HEAD, MOST = 13, 104, 14, 34, 3  # points; at most so many lengths
-GAIN, FAIL, LEVEL = OKABE_ITO[2], OKABE_ITO[1], "#7a7a7a"
+LEVEL = "#7a7a7a"
 Value = Callable[[Point], tuple[float | None, float | None]]
 
 

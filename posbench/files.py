@@ -111,6 +111,18 @@ def _remove_abandoned(path: Path) -> None:
             left.unlink()
 
 
+def locked(path: Path) -> bool:
+    """Whether a living process holds the lock of a file: a run's .lock while it works there, a temporary file while it writes it."""
+    try:
+        with open(path, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
 def _umask() -> int:
     current = os.umask(0o022)
     os.umask(current)

@@ -16,8 +16,7 @@ from posbench import anatomy_axes as draws
 from posbench.anatomy import Anatomy, dissect
 from posbench.build import seeded
 from posbench.compat import check
-from posbench.compat_table import choices
-from posbench.composition import CONFIGS
+from posbench.composition import CONFIGS, choices
 from posbench.errors import ConfigError
 from posbench.geometry import Shape, Trait
 from posbench.interfaces import overrides

@@ -7,11 +7,11 @@ from collections import Counter
 
 from posbench.marks import caption, extension_name, of_intervals, shortened, star, width
 from posbench.points import Point, marked, methods
-from posbench.style import BEND, BROKEN, ENOUGH, FONT, GREY, TICKS
-from posbench.tables import heading
+from posbench.style import BEND, BROKEN, ENOUGH, FAIL, FONT, GAIN, GREY, TICKS
+from posbench.tables import LEVEL, heading, verdict
 
 ROW, CELL, SPACE, TALL = 12.5, 40, 26, 45  # points, but for the number of rows that stand one above another
-GAIN, FAIL, UNKNOWN = "#009E73", "#D55E00", "#ececec"
+UNKNOWN = "#ececec"
 
 
 def figure(curve: list[Point], title: str):
@@ -103,7 +103,7 @@ def _row(axes, line: int, points: list[Point | None], norm, colours, edge: float
             axes.text(place + 0.5, line + 0.52, text, ha="center", va="center", fontsize=7.4, color="#222222")
             continue
         axes.add_patch(Rectangle((place, line), 1, 1, facecolor=colours(norm(point.difference)), edgecolor="white", linewidth=0.5))
-        undecided = point.half_width is not None and abs(point.difference) <= point.half_width
+        undecided = verdict(point) == LEVEL
         text = f"{point.difference:+.{3 if abs(point.difference) < 1 else 2 if abs(point.difference) < 100 else 0}f}"
         text = ("^" if abs(point.difference) > edge else "") + text + "~" * undecided
         axes.text(place + 0.5, line + 0.52, text, ha="center", va="center", fontsize=7.4, color="#484848" if undecided else "#1a1a1a")

@@ -7,7 +7,6 @@ is left alone, and no link is followed.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import re
 import shutil
@@ -19,7 +18,7 @@ from filelock import FileLock, Timeout
 
 from posbench import failure
 from posbench.errors import RunError
-from posbench.files import read_json
+from posbench.files import locked, read_json
 from posbench.listing import Entry, files, read_config
 from posbench.runs import Run
 
@@ -126,7 +125,7 @@ def _leftovers(run: Run) -> Iterator[Waste]:
         if run.finished and re.fullmatch(r"state(\.previous)?\.pt", inside):
             why = "the training is finished: its weights are there"
         elif TEMPORARY.fullmatch(item.name):
-            if _written(path):
+            if locked(path):
                 continue
             why = "half of a file whose writer is gone"
         elif path.suffix == ".npz" and not path.with_suffix(".json").exists():
@@ -134,15 +133,3 @@ def _leftovers(run: Run) -> Iterator[Waste]:
         else:
             continue
         yield Waste(path, item.stat(follow_symlinks=False).st_size, why, run.path / ".lock")
-
-
-def _written(path: Path) -> bool:
-    """Whether a living process holds a temporary file, as files.py does while it writes one."""
-    try:
-        with open(path, "rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False

@@ -6,7 +6,6 @@ Read as data: nothing is executed, and no lock is kept.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import re
@@ -21,7 +20,7 @@ import yaml
 
 from posbench import failure
 from posbench.errors import RunError
-from posbench.files import read_json
+from posbench.files import locked, read_json
 from posbench.origins import Origin, clean, differing, flatten
 from posbench.runs import Run, method_name
 
@@ -82,18 +81,6 @@ def files(path: Path) -> Iterator[os.DirEntry]:
                 yield item
 
 
-def held(path: Path) -> bool:
-    """Whether a living process works on a run."""
-    try:
-        with open(path / ".lock", "rb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
-
-
 def _entry(path: Path, now: float) -> tuple[Entry, Origin]:
     run = Run(path)
     there = [(item, item.stat(follow_symlinks=False)) for item in files(path) if item.name != ".lock"]
@@ -123,7 +110,7 @@ def _entry(path: Path, now: float) -> tuple[Entry, Origin]:
 
 
 def _state(run: Run, damage: str, begun: bool) -> str:
-    if held(run.path):
+    if locked(run.path / ".lock"):
         return "running"
     if damage:
         return "damaged"

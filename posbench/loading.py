@@ -12,7 +12,7 @@ from posbench.curves import Evaluation
 from posbench.errors import RunError
 from posbench.files import read_json
 from posbench.origins import clean
-from posbench.rows import VOLATILE, eval_rows
+from posbench.rows import agree, eval_rows, key
 
 
 def load_all(paths: Iterable[Path], skip_damaged: bool) -> tuple[list[Evaluation], list[str]]:
@@ -76,12 +76,11 @@ def once(evaluations: list[Evaluation]) -> tuple[list[Evaluation], list[str]]:
     known: dict[tuple, dict] = {}
     kept, twice, other = [], 0, 0
     for evaluation in evaluations:
-        keys = [tuple(row[name] for name in ("run_id", "eval_id", "length", "position", "task", "depth")) for row in evaluation.rows]
-        new = [row for key, row in zip(keys, evaluation.rows, strict=True) if key not in known]
-        again = [(known[key], row) for key, row in zip(keys, evaluation.rows, strict=True) if key in known]
+        new = [row for row in evaluation.rows if key(row) not in known]
+        again = [(known[key(row)], row) for row in evaluation.rows if key(row) in known]
         twice += len(again)
-        other += sum(any(one[name] != two[name] for name in one if name not in VOLATILE) for one, two in again)
-        known = {**dict(zip(keys, evaluation.rows, strict=True)), **known}
+        other += sum(not agree(*both) for both in again)
+        known = {**{key(row): row for row in evaluation.rows}, **known}
         kept += [replace(evaluation, rows=new)] if new else []
     differ = f", {other} of them with other numbers" if other else ", with the same numbers"
     return kept, [f"{twice} rows are in more than one folder{differ}: the first found counts."] if twice else []

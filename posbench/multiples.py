@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from posbench.marks import GAP, caption, carets, end_labels, name, stack, width
 from posbench.points import Point, marked, methods
-from posbench.style import BEND, BLACK, BROKEN, DASHES, FEW, FONT, GREY, MARKERS, OKABE_ITO, TICKS
+from posbench.style import BEND, BLACK, BROKEN, DASHES, FEW, FONT, GAIN, GREY, MARKERS, OKABE_ITO, TICKS
 
 PANEL_WIDTH, PANEL_HEIGHT = 240, 232
 LEFT, LEADER, TICK_LABELS, BELOW = 62, 12, 44, 44
@@ -152,7 +152,7 @@ def frame(axes, points: list[Point], lengths: Iterable[int], relative: bool, edg
         axes.yaxis.set_major_locator(FixedLocator([tick for tick in sorted(set(both)) if bottom <= tick <= top]))
         axes.yaxis.set_major_formatter(lambda y, _: f"{y:+g}" if y else "0")
         axes.yaxis.set_minor_locator(NullLocator())
-        axes.axhspan(bottom, 0, color="#009E73", alpha=0.07, linewidth=0, zorder=0)
+        axes.axhspan(bottom, 0, color=GAIN, alpha=0.07, linewidth=0, zorder=0)
         axes.axhline(0, color="black", linewidth=0.9, zorder=1)
     axes.set_ylim(bottom, top)
     axes.set_xlabel(f"position in a window of {window} tokens" if window else "length at evaluation (tokens)", fontsize=FONT)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
-from posbench.errors import RunError
 from posbench.files import write_atomic
+from posbench.records import from_csv, to_csv
 
 SECTION = ("protocol", "data", "tokenizer", "train_len", "setting")
 
@@ -87,23 +85,9 @@ def marked(lengths: Iterable[int]) -> list[int]:
 
 def write_points(curve: list[Point], path: Path | str) -> None:
     """Write what is drawn as CSV, so that a figure can be made again from this file alone."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([column.name for column in fields(Point)])
-    for point in curve:
-        values = [getattr(point, column.name) for column in fields(Point)]
-        writer.writerow(["" if value is None else repr(value) if isinstance(value, float) else value for value in values])
-    write_atomic(path, text.getvalue())
-
-
-READERS = {"str": str, "int": int, "float": float, "bool": lambda text: text == "True"}
+    write_atomic(path, to_csv(curve, Point))
 
 
 def read_points(path: Path | str) -> list[Point]:
     """Points of a CSV. Raises RunError when it is not one."""
-    kinds = {column.name: READERS[column.type.split(" ")[0]] for column in fields(Point)}
-    try:
-        with open(path, newline="", encoding="utf-8") as lines:
-            return [Point(**{name: kinds[name](text) if text else None for name, text in row.items()}) for row in csv.DictReader(lines)]
-    except (KeyError, TypeError, ValueError) as error:
-        raise RunError(f"{path} is not a CSV of curve points ({error!r}): make it again with scripts/report.py.") from error
+    return from_csv(path, Point, "a CSV of curve points", "scripts/report.py")

@@ -1,6 +1,6 @@
 """Run reported results again, from nothing, and compare them with the committed rows.
 
-Two rows are of one thing when they agree in KEY. They are equal bit for bit where every column but the volatile ones agrees, and
+Two rows of one thing (posbench.rows.key) are equal bit for bit where every column but the volatile ones agrees, and
 reproduced where the losses lie within the experiment's tolerance: another processor, thread count or version of torch rounds
 differently, and a training carries that on. Far above its floor a model is broken, and what it says there moves more from one
 rounding to the next; so the tolerance grows with that height.
@@ -22,9 +22,8 @@ from posbench.errors import ConfigError
 from posbench.failure import table
 from posbench.files import write_json
 from posbench.launch import launch
-from posbench.rows import VOLATILE, read_csv, read_eval
+from posbench.rows import agree, key, read_csv, read_eval
 
-KEY = ("run_id", "eval_id", "length", "position", "task", "depth")
 SHOWN = 10  # misses that are listed, the worst first
 MARK = "compared.json"  # what the last comparison found; there only when a rerun was complete
 
@@ -39,7 +38,7 @@ class Pair:
 
     @property
     def equal(self) -> bool:
-        return self.again is not None and all(self.reported[name] == self.again[name] for name in self.reported if name not in VOLATILE)
+        return self.again is not None and agree(self.reported, self.again)
 
     @property
     def distance(self) -> float:
@@ -62,10 +61,6 @@ def compare(reported: Sequence[dict], again: Iterable[dict], nll: float, share: 
         return nll + share * max(0.0, row["nll"] - floor) if floor is not None and row["nll"] is not None else nll
 
     return [Pair(row, made.get(key(row)), allowed(row)) for row in reported]
-
-
-def key(row: dict) -> tuple:
-    return tuple(row[name] for name in KEY)
 
 
 def verdict(pairs: list[Pair]) -> list[str]:

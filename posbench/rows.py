@@ -69,8 +69,19 @@ TABLE = (
 )
 COLUMNS = tuple(column.name for column in TABLE)
 VOLATILE = ("seconds", "peak_mib", "commit")  # two runs of one thing agree on every other column
+KEY = ("run_id", "eval_id", "length", "position", "task", "depth")  # two rows of one thing agree on these
 DERIVED = ("schema", "ppl", "bpb")
 UPGRADES: dict[int, Callable[[dict], dict]] = {}  # schema n -> function that turns its row into one of schema n + 1
+
+
+def key(row: dict) -> tuple:
+    """What a row is of."""
+    return tuple(row[name] for name in KEY)
+
+
+def agree(one: dict, two: dict) -> bool:
+    """Whether two rows say the same, but for what no two runs agree on."""
+    return all(one[name] == two[name] for name in one if name not in VOLATILE)
 
 
 def make_row(**values: Any) -> dict:

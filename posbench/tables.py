@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from posbench.points import Point, marked, methods, over_words
@@ -22,7 +23,7 @@ class Table:
     def markdown(self) -> str:
         """The table as Markdown."""
         rule = [":---"] * len(METHOD) + ["---:"] * (len(self.columns) - len(METHOD))
-        return "\n".join([f"**{self.title}**", "", *map(_markdown_row, (self.columns, rule, *self.rows))])
+        return "\n".join([f"**{self.title}**", "", *map(markdown_row, (self.columns, rule, *self.rows))])
 
     def rich(self):
         """The table for a terminal: green where a method gains, red where it fails."""
@@ -38,7 +39,8 @@ class Table:
         return table
 
 
-def _markdown_row(cells: list[str]) -> str:
+def markdown_row(cells: Iterable[str]) -> str:
+    """One line of a Markdown table."""
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 

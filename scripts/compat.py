@@ -7,9 +7,9 @@ from pathlib import Path
 
 import posbench  # noqa: F401  (before torch)
 from posbench.composition import CONFIGS
-from posbench.options import options, run, whole, wholes
+from posbench.options import options, run, truth, whole, wholes
 
-DEFAULTS = {"reasons": "", "train_len": "64", "lengths": "", "config_dir": ""}
+DEFAULTS = {"reasons": "false", "train_len": "64", "lengths": "", "config_dir": ""}
 
 
 def main(arguments: list[str]) -> None:
@@ -22,7 +22,7 @@ def main(arguments: list[str]) -> None:
     folders = [Path(CONFIGS), *([Path(chosen["config_dir"])] if chosen["config_dir"] else [])]
     sys.path[:0] = map(str, folders[1:])
     pairs = list(judge_all(folders, train_len, lengths))
-    if "reasons" not in arguments:
+    if not truth(chosen, "reasons"):
         print(markdown(pairs), end="")
         return
     for pair in pairs:

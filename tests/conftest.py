@@ -87,6 +87,15 @@ def scaled_sample(length: int, number: int = 60, train_len: int = TRAIN_LEN) -> 
     return found
 
 
+@pytest.fixture
+def one_thread():
+    """A second thread gains nothing at small sizes and waits for the first wherever the machine is busy."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 class Clock:
     """A clock that the test moves."""
 

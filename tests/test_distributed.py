@@ -36,6 +36,7 @@ from posbench.signals import Stopped
 from posbench.train import fit
 from posbench.trainer import Diverged, Trainer
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 SIZE = 3  # processes, to which a step's eight windows fall as 2, 3 and 3
 STOP = 12  # the step in which one of them is told to stop
 
@@ -136,14 +137,6 @@ def together(tmp_path_factory) -> tuple[Path, list[dict]]:
     )
     assert done.returncode == 0, done.stderr
     return folder, [read_json(folder / f"{rank}.json") for rank in range(SIZE)]
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def same_curve(found: list[dict], wanted: list[dict]) -> None:

@@ -26,16 +26,8 @@ from posbench.signals import Stopped
 from posbench.train import fit
 from posbench.trainer import Trainer
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 VOCAB, WIDTH = 11, 16
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """A second thread gains nothing at this size and waits for the first wherever the machine is busy."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 class Tiny(nn.Module):
