@@ -76,6 +76,7 @@ class EvaluateConfig:
     targets: int | None = None
     stride: int | None = None
     split: str = "test"
+    documents: str | None = None
     dtype: str = "fp32"
     seed: int = 0
     batch_tokens: int = 8192

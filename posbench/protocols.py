@@ -34,7 +34,7 @@ class Protocol:
     @classmethod
     def place(cls, file: TokenFile, config: EvaluateConfig, train_len: int) -> Windows:
         """The windows and their targets. Raises ConfigError, before any training, where the documents are too short."""
-        return choose(file, config.max_length, config.windows, config.targets, config.seed)
+        return choose(file, config.max_length, config.windows, config.targets, config.seed, config.documents)
 
     @property
     def whole_N(self) -> np.ndarray:
@@ -114,7 +114,7 @@ class Stretches(Protocol):
     @classmethod
     def place(cls, file: TokenFile, config: EvaluateConfig, train_len: int) -> Windows:
         count = max(1, config.windows * train_len // config.max_length)
-        return choose(file, config.max_length, count, config.max_length, config.seed)
+        return choose(file, config.max_length, count, config.max_length, config.seed, config.documents)
 
     def spans(self, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """start, low, high [W]: tokens start .. start + L - 1 are fed and rows low .. high - 1 scored, row r the token start + r + 1.

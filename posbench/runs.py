@@ -24,6 +24,7 @@ LATER: dict[str, object] = {
     "encoding.resonance": False,
     "encoding.scaling": None,
     "encoding.scaling_len": None,
+    "encoding.slope_scale": 1.0,
     "encoding.window": None,
     "scale_attention.clamp": True,
     "train.scale_attention": {"_target_": "posbench.scale_attention.none.NoScale"},
@@ -31,6 +32,7 @@ LATER: dict[str, object] = {
     "model.qkv_bias": False,
     "model.checkpoint": None,
     "evaluate.stride": None,
+    "evaluate.documents": None,
 }
 
 
@@ -53,7 +55,7 @@ def method_args(node: dict) -> dict:
 
 def method_label(node: dict, group: str = "extension") -> str:
     """Name and, in braces, the arguments where there are any; what the column scale_attention holds. LATER's defaults are none."""
-    args = {key: value for key, value in method_args(node).items() if not _at_default(f"{group}.{key}", value)}
+    args = {key: value for key, value in method_args(node).items() if not at_default(f"{group}.{key}", value)}
     return method_name(node) + (" " + json.dumps(args, separators=(",", ":")) if args else "")
 
 
@@ -95,14 +97,15 @@ def _without(node: dict, names: set[str]) -> dict:
 def _stable(value: object, prefix: str = "") -> object:
     """Drop LATER's keys at their defaults, and let 1.0 and 1 be one number whichever way a user wrote it."""
     if isinstance(value, dict):
-        kept = {key: item for key, item in value.items() if not _at_default(f"{prefix}{key}", item)}
+        kept = {key: item for key, item in value.items() if not at_default(f"{prefix}{key}", item)}
         return {key: _stable(item, f"{prefix}{key}.") for key, item in kept.items()}
     if isinstance(value, list | tuple):
         return [_stable(item, prefix) for item in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _at_default(key: str, value: object) -> bool:
+def at_default(key: str, value: object) -> bool:
+    """Whether a dotted key is one of LATER's at its default, so that writing it says no more than leaving it out."""
     return key in LATER and value == LATER[key] and isinstance(value, bool) == isinstance(LATER[key], bool)
 
 

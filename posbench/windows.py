@@ -6,6 +6,7 @@ Letters: N windows, S targets per window, L tokens fed.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 import numpy as np
 
@@ -32,13 +33,21 @@ class Windows:
         return self.targets_NS - np.asarray(self.file.starts)[self.document_N][:, None]
 
 
-def choose(file: TokenFile, max_length: int, windows: int, n_targets: int, seed: int) -> Windows:
+def choose(file: TokenFile, max_length: int, windows: int, n_targets: int, seed: int, documents: str | None = None) -> Windows:
     """`windows` windows spread evenly over every place that has `max_length` tokens of its own document before its last target.
 
     A systematic sample: each such place is equally likely, so a document weighs as much as the places it offers; fewer
-    windows where their targets would overlap. Raises ConfigError when no document is long enough.
+    windows where their targets would overlap. `documents` is a glob of document names: the others offer no place.
+    Raises ConfigError when no document is long enough, or none has such a name.
     """
     length_D = file.document_lengths()
+    if documents is not None:
+        length_D = np.where([fnmatchcase(name, documents) for name in file.names], length_D, 0)
+        if not length_D.any():
+            raise ConfigError(
+                f"evaluate.documents={documents} fits none of the {len(file.names)} documents, of which the first is {file.names[0]}: "
+                "give a glob that fits the whole name."
+            )
     room_D = np.maximum(length_D - max_length, 0)
     total, longest = int(room_D.sum()), int(length_D.max(initial=0))
     if total == 0:

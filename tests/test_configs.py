@@ -54,7 +54,8 @@ def test_a_star_is_every_choice_of_its_group():
 
 
 @pytest.mark.parametrize("name", [name for name in choices("experiment") if name != "none"])
-def test_every_experiment_expands_to_jobs_with_references(name):
+def test_every_experiment_expands_to_jobs_with_references(name, monkeypatch):
+    monkeypatch.setattr("posbench.data.fingerprint", lambda data, cache: "0" * 64)  # the user's own text is not here
     cfg = compose("run", [f"experiment={name}"])
     assert cfg.experiment.name == name
     jobs = plan_jobs(composition.expand(cfg, [f"experiment={name}"]))

@@ -67,6 +67,9 @@ BOOKS = {"train/b.txt": "second\n", "train/a.txt": "first\n", "train-extra/e.txt
 BOOKS["test/t.txt"] = "Title\nContents\nIt was a dark night.\n"
 
 
+BOOKS_OF = {"train": "a", "validation": "v", "test": "t"}
+
+
 def manifest(order):
     row = {name: hashlib.sha256(BOOKS[name].encode()).hexdigest() for name in order}
     return "".join(
@@ -86,6 +89,15 @@ def test_books_follow_their_manifest_and_skip_title_pages(tmp_path):
     (tmp_path / "train/a.txt").write_text("another\n")
     with pytest.raises(ConfigError, match="is not the book"):
         splits_of(data_config("books", path))
+
+
+def test_a_stratum_of_the_manifest_is_part_of_the_name(tmp_path):
+    write(tmp_path, BOOKS)
+    names = [f"{split}/{BOOKS_OF[split]}.txt" for split in BOOKS_OF]
+    lines = [json.loads(line) for line in manifest(names).splitlines()]
+    write(tmp_path, {"MANIFEST.jsonl": "".join(json.dumps({**line, "stratum": "novel" * (n != 0)}) + "\n" for n, line in enumerate(lines))})
+    found = splits_of(data_config("books", f"path={tmp_path}"))
+    assert [list(part) for part in found.values()] == [["train/a.txt"], ["validation/novel/v.txt"], ["test/novel/t.txt"]]
 
 
 def test_skipping_ends_at_a_line():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -64,6 +65,13 @@ def test_places_are_sampled_evenly_over_all_that_is_long_enough():
     file = text([1064, 3064])
     document_N = choose(file, 64, 400, 1, seed=0).document_N
     assert np.bincount(document_N).tolist() == [100, 300]
+
+
+def test_a_glob_of_names_leaves_windows_in_these_documents_alone():
+    file = replace(text([300, 300, 300, 300]), names=["test/a/one", "test/b/two", "test/a/three", "test/b/four"])
+    assert set(choose(file, 64, 40, S, seed=0, documents="test/b/*").document_N) == {1, 3}
+    with pytest.raises(ConfigError, match=r"evaluate.documents=b/\* fits none of the 4 documents, of which the first is test/a/one"):
+        choose(file, 64, 40, S, seed=0, documents="b/*")
 
 
 def test_no_document_long_enough_is_refused_with_the_longest():

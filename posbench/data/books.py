@@ -14,6 +14,7 @@ from posbench.files import sha256_file, sha256_json
 
 class Books(Source):
     """`path` is the folder. A MANIFEST.jsonl in it gives each book's `file`, `order` and `sha256`, and identifies the collection.
+    Where it gives a `stratum` too, that is part of the document's name (test/other/ulysses.txt), for evaluate.documents.
 
     `skip_test_bytes` leaves out the beginning of every test book (title page, contents) up to the next line.
     """
@@ -40,21 +41,24 @@ class Books(Source):
     def documents(self, split: str) -> Iterator[tuple[str, str]]:
         listed = self._listed()
         for folder in self.folders[split]:
-            found = sorted(f"{folder}/{path.name}" for path in (self.root / folder).glob("*.txt"))
-            for name in found if listed is None else listed:
-                if name.startswith(f"{folder}/"):
-                    yield name, self._text(name, split, listed[name] if listed else None)
+            if listed is None:
+                found = sorted(f"{folder}/{path.name}" for path in (self.root / folder).glob("*.txt"))
+                yield from ((name, self._text(name, split, None)) for name in found)
+            else:
+                for name, (digest, stratum) in listed.items():
+                    if name.startswith(f"{folder}/"):
+                        yield f"{folder}/{stratum}/{name.split('/')[1]}" if stratum else name, self._text(name, split, digest)
 
     def describe(self) -> dict:
         return {"manifest_sha256": sha256_file(self.manifest)} if self.manifest.exists() else {}
 
-    def _listed(self) -> dict[str, str] | None:
-        """`folder/name` -> SHA-256 in the manifest's order, or None without a manifest."""
+    def _listed(self) -> dict[str, tuple[str, str]] | None:
+        """`folder/name` -> (SHA-256, stratum or empty) in the manifest's order, or None without a manifest."""
         if not self.manifest.exists():
             return None
         rows = [json.loads(line) for line in self.manifest.read_text(encoding="utf-8").splitlines() if line.strip()]
         rows.sort(key=lambda row: (row["order"] == "", row["order"] or 0, row["file"]))
-        return {"/".join(row["file"].split("/")[-2:]): row["sha256"] for row in rows}
+        return {"/".join(row["file"].split("/")[-2:]): (row["sha256"], row.get("stratum", "")) for row in rows}
 
     def _text(self, name: str, split: str, digest: str | None) -> str:
         path = self.root / name
