@@ -20,6 +20,8 @@ from posbench.labels import labels
 from posbench.points import SECTION, Point
 from posbench.statistics import Gain, clustered_mean, gain, student_interval
 
+CROPPED = ("fixed_targets", "sliding")  # protocols in which nothing but the start of a document leaves a target less context
+
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -50,13 +52,19 @@ class Evaluation:
         known = [int(n) for n in evaluated if n >= 2 * self.rows[0]["train_len"]]
         return length if length in known else min(known, default=None)
 
+    def exact_row(self) -> dict | None:
+        """The row of the shortest such length, or None."""
+        return self.row(self.exact_length(0) or 0)
+
+
+def exact_context(row: dict) -> int | None:
+    """Tokens of context that recompute_window gives every target of a row, None for any other method."""
+    return (row["extension_args"] or {}).get("window") or row["train_len"] if row["extension"] == "recompute_window" else None
+
 
 def reference(row: dict) -> str | None:
     """`floor` or `half` for a row with exactly train_len or train_len // 2 tokens of context, None for any other."""
-    if row["extension"] != "recompute_window":
-        return None
-    window = (row["extension_args"] or {}).get("window")
-    return {None: "floor", row["train_len"]: "floor", row["train_len"] // 2: "half"}.get(window)
+    return {row["train_len"]: "floor", row["train_len"] // 2: "half"}.get(exact_context(row))
 
 
 def plain(row: dict) -> bool:
@@ -78,6 +86,21 @@ def references(evaluations: Iterable[Evaluation]) -> dict[tuple, Evaluation]:
         if key[1] and (key not in found or row["scale_attention"] == row["trained_scale"]):
             found[key] = evaluation
     return found
+
+
+def ladders(evaluations: Iterable[Evaluation]) -> dict[tuple, dict[int, Evaluation]]:
+    """`same` of its rows -> tokens of context -> the evaluation with exactly so many, of trainings that have three or more.
+
+    None has more than train_len tokens. Where there is a choice the scale is that the model was trained with, as in `references`.
+    """
+    found: dict[tuple, dict[int, Evaluation]] = defaultdict(dict)
+    for evaluation in evaluations:
+        row, context = evaluation.rows[0], exact_context(evaluation.rows[0])
+        if context is None or context > row["train_len"] or row["protocol"] not in CROPPED or not evaluation.exact_row():
+            continue
+        if context not in found[same(row)] or row["scale_attention"] == row["trained_scale"]:
+            found[same(row)][context] = evaluation
+    return {shared: steps for shared, steps in found.items() if len(steps) >= 3}
 
 
 def pair(evaluation: Evaluation, length: int, other: Evaluation, at: int) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
@@ -135,21 +158,23 @@ def gains(evaluations: list[Evaluation]) -> dict[tuple, Gain]:
 
 
 def points(evaluations: list[Evaluation], variants: Mapping[str, str] | None = None) -> list[Point]:
-    """Every method and length, in the order of the evaluations given; the floor and its like are left out.
+    """Every method and length, in the order of the evaluations given; the floor, its like and `ladders` are left out.
 
     Of a protocol by position the longest window gives the points, one for each of its positions. `variants`: as in `labels`.
     At lengths that a floor was not evaluated at, its shortest exact one stands: from twice the training length on all agree.
 
     Raises RunError when two evaluations claim the same method, training and length.
     """
-    found, known = references(evaluations), gains(evaluations)
+    found, known, inside = references(evaluations), gains(evaluations), ladders(evaluations)
     label = labels((row for evaluation in evaluations for row in evaluation.rows), variants)
     cells: dict[tuple, dict[int, tuple]] = defaultdict(dict)
     for evaluation in evaluations:
         longest = max(row["length"] for row in evaluation.rows)
         for row in evaluation.rows:
             by_position = row["position"] is not None
-            if reference(row) or by_position and row["length"] != longest:
+            if reference(row) or (exact_context(row) or math.inf) <= row["train_len"] and same(row) in inside:
+                continue
+            if by_position and row["length"] != longest:
                 continue
             length, floor = row["length"], found.get((same(row), "floor"))
             key = (*(row[name] for name in SECTION), *label(row), evaluation.source)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from posbench.tables import METHOD, Table
+from posbench.tables import Table
 
 PAGE = 40  # rows
 
@@ -29,10 +29,10 @@ def number(cell: str) -> str:
 
 def latex(table: Table) -> str:
     """One table, with its title as the caption; one of many rows goes on over pages, its head on each."""
-    rows = [_row([*map(escape, row[: len(METHOD)]), *map(number, row[len(METHOD) :])]) for row in table.rows]
+    rows = [_row([*map(escape, row[: table.names]), *map(number, row[table.names :])]) for row in table.rows]
     head = _row(map(escape, table.columns)) + "\n\\hline"
     caption = f"\\caption{{{escape(table.title)}}}"
-    columns = "l" * len(METHOD) + "r" * (len(table.columns) - len(METHOD))
+    columns = "l" * table.names + "r" * (len(table.columns) - table.names)
     if long(table):
         top = [f"\\begin{{longtable}}{{{columns}}}", f"{caption} \\\\", head, "\\endfirsthead", head, "\\endhead"]
         return "\n".join(["{\\small", *top, *rows, "\\end{longtable}}"])

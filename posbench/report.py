@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from posbench import context
+from posbench.context import Step
 from posbench.curves import Evaluation, gains, points, same
 from posbench.errors import RunError
 from posbench.figures import draw
@@ -19,7 +20,7 @@ from posbench.origins import Origin, clean, read, told_apart, variants
 from posbench.points import Point, sections, write_points
 from posbench.rows import write_csv
 from posbench.statistics import Gain
-from posbench.tables import footer, number, tables
+from posbench.tables import Table, footer, number, tables
 
 
 @dataclass(frozen=True)
@@ -34,21 +35,23 @@ class Report:
     evaluations: list[Evaluation] = field(default_factory=list)
     origins: dict[Path, Origin] = field(default_factory=dict)  # of every run directory
     variants: dict[str, str] = field(default_factory=dict)  # run_id -> what tells it from other trainings of its encoding
+    contexts: list[list[Step]] = field(default_factory=list)  # loss against context inside the window, where it was measured
 
     def markdown(self) -> str:
         """The whole report as Markdown."""
         parts = [f"# {self.title}"]
-        for curve in self.sections:
-            parts += [table.markdown() for table in tables(curve)]
-            parts.append("\n".join(f"- {line}" for line in self.below(curve)))
+        for found, said in self.shown():
+            parts += [table.markdown() for table in found]
+            parts.append("\n".join(f"- {line}" for line in said))
         return "\n\n".join(parts + self.notes) + "\n"
 
     def latex(self) -> str:
         """The tables as LaTeX; what is to be said below them as comments."""
-        shown = [tables(curve) for curve in self.sections]
-        parts = [comments([self.title, *["\\usepackage{longtable}"] * any(map(long, itertools.chain(*shown)))])]
-        for curve, found in zip(self.sections, shown, strict=True):
-            parts += [*map(latex, found), comments(self.below(curve))]
+        shown = self.shown()
+        package = ["\\usepackage{longtable}"] * any(long(table) for found, _ in shown for table in found)
+        parts = [comments([self.title, *package])]
+        for found, said in shown:
+            parts += [*map(latex, found), comments(said)]
         return "\n\n".join([*parts, *(comments([note]) for note in self.notes)]) + "\n"
 
     def table_text(self, width: int | None = None, colour: bool = False) -> str:
@@ -57,16 +60,21 @@ class Report:
 
         console = Console(width=max(width or 0, 200), force_terminal=colour, no_color=not colour, highlight=False)
         with console.capture() as captured:
-            for curve in self.sections:
-                wide = [table.rich() for table in tables(curve)]
+            for (found, said), (narrow, _) in zip(self.shown(), self.shown(intervals=False), strict=True):
+                wide = [table.rich() for table in found]
                 fits = width is None or all(console.measure(table).maximum <= width for table in wide)
-                for table in wide if fits else [table.rich() for table in tables(curve, intervals=False)]:
+                for table in wide if fits else [table.rich() for table in narrow]:
                     console.print(table)
-                for line in self.below(curve):
+                for line in said:
                     console.print(line, markup=False)
             for note in self.notes:
                 console.print(note, markup=False)
         return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
+
+    def shown(self, intervals: bool = True) -> list[tuple[list[Table], list[str]]]:
+        """(tables, what is to be said of them) of every section, loss against context first; with half widths of intervals if wanted."""
+        inside = [([context.table(section, intervals)], context.below(section)) for section in self.contexts]
+        return inside + [(tables(curve, intervals), self.below(curve)) for curve in self.sections]
 
     def below(self, curve: list[Point]) -> list[str]:
         """What is to be said of the tables of one section: protocol, counts, marks, arguments, the gate."""
@@ -103,7 +111,8 @@ def collect(paths: Iterable[Path | str], title: str, command: str, csvs: Sequenc
     if alone:
         curve = [[replace(point, source=None) for point in part] for part in curve]
     rows = [row for evaluation in evaluations for row in evaluation.rows]
-    return Report(clean(title), rows, curve, _gain_lines(evaluations, words), notes, evaluations, origins, words)
+    inside = context.sections(context.steps(evaluations, words))
+    return Report(clean(title), rows, curve, _gain_lines(evaluations, words), notes, evaluations, origins, words, inside)
 
 
 def _csv_notes(found: Sequence[tuple[list[Evaluation], list[Point]]], names: Mapping[Path, str]) -> list[str]:
@@ -120,18 +129,24 @@ def write(report: Report, out_dir: Path | str) -> list[Path]:
     """Write a report's rows, curve, tables, figures and page into `out_dir`; returns the files."""
     import matplotlib
 
+    from posbench import context_figure
     from posbench.report_html import page
 
     out_dir = Path(out_dir)
     write_csv(report.rows, out_dir / "rows.csv")
     write_points([point for curve in report.sections for point in curve], out_dir / "curve.csv")
+    inside = [out_dir / "context.csv"] * bool(report.contexts)
+    for path in inside:
+        context.write_steps([step for section in report.contexts for step in section], path)
     write_atomic(out_dir / "table.md", report.markdown())
     write_atomic(out_dir / "table.tex", report.latex())
     with matplotlib.rc_context({"text.parse_math": False}):  # a dollar sign in a name is a dollar sign
+        pairs = [pair for path in inside for pair in context_figure.draw(path, out_dir, report.title)]
         drawn = draw(out_dir / "curve.csv", out_dir, report.title)
-    write_atomic(out_dir / "report.html", page(report, drawn))
-    figures = [path for section in drawn for pair in section.values() for path in pair]
-    return [out_dir / name for name in ("rows.csv", "curve.csv", "table.md", "table.tex")] + figures + [out_dir / "report.html"]
+    write_atomic(out_dir / "report.html", page(report, drawn, pairs))
+    figures = [path for pair in [*pairs, *(pair for section in drawn for pair in section.values())] for path in pair]
+    named = [out_dir / name for name in ("rows.csv", "curve.csv", "table.md", "table.tex")]
+    return named + inside + figures + [out_dir / "report.html"]
 
 
 def _gain_lines(evaluations: list[Evaluation], words: dict[str, str]) -> dict[tuple, list[str]]:

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from posbench.curves import Evaluation, gains, reference, same
+from posbench import context
+from posbench.context import Step
+from posbench.curves import Evaluation, gains, ladders, reference, same
 from posbench.html_parts import LACKING, NUMBER, Markup, document, escape, items, link, svg, table
 from posbench.labels import labels
 from posbench.origins import ABSENT, Origin, differing, settings
@@ -18,17 +20,24 @@ if TYPE_CHECKING:
 
 
 FIGURES = {
-    "curve": "Loss by length", "position": "Loss by position", "heatmap": "Methods and lengths", "differences": "Intervals",
+    "context": "Loss by context", "curve": "Loss by length", "position": "Loss by position",
+    "heatmap": "Methods and lengths", "differences": "Intervals",
 }  # fmt: skip
 
 
-def page(report: Report, figures: Sequence[Mapping[str, Sequence[Path]]]) -> str:
-    """The whole page; `figures` are what posbench.figures.draw returned for the report's sections. Equal input gives equal text."""
+def page(report: Report, figures: Sequence[Mapping[str, Sequence[Path]]], inside: Sequence[Sequence[Path]] = ()) -> str:
+    """The whole page; `figures` are what posbench.figures.draw returned for the report's sections, `inside` what context_figure.draw did.
+
+    Equal input gives equal text.
+    """
     anchors = {path: f"run-{index}" for index, path in enumerate(report.origins)}
     known = gains(report.evaluations)
-    contents = [_entry(f"section-{index}", _heading(curve), figures[index]) for index, curve in enumerate(report.sections)]
+    contents = [_entry(f"context-{index}", _inside_heading(section), ["context"]) for index, section in enumerate(report.contexts)]
+    contents += [_entry(f"section-{index}", _heading(curve), figures[index]) for index, curve in enumerate(report.sections)]
     contents += [f"<li>{link('trainings', 'Trainings')}</li>", f"<li>{link('differences', 'What tells them apart')}</li>"]
     parts = [f"<h1>{escape(report.title)}</h1>", _summary(report), f"<nav><ul>{''.join(contents)}</ul></nav>"]
+    for index, section in enumerate(report.contexts):
+        parts.append(_inside(report, section, inside[index], index, anchors, known))
     for index, curve in enumerate(report.sections):
         parts.append(_section(report, curve, figures[index], index, anchors, known))
     return document(report.title, "\n".join([*parts, _trainings(report, anchors), _differences(report, anchors)]))
@@ -46,8 +55,41 @@ def _summary(report: Report) -> str:
     return f'<p class="said">{said}. A click on the head of a column sorts by it.</p>\n{items(report.notes)}'
 
 
-def _heading(curve: list[Point]) -> str:
+def _heading(curve: list[Point] | list[Step]) -> str:
     return f"{curve[0].protocol}, trained at {curve[0].train_len}, {curve[0].data}"
+
+
+def _inside_heading(section: list[Step]) -> str:
+    return f"Inside the window: {_heading(section)}"
+
+
+def _inside(report: Report, section: list[Step], figure: Sequence[Path], index: int, anchors: dict[Path, str], known: dict) -> str:
+    """Figure and table of loss against context, and the evaluations behind them."""
+    label, shared = labels(report.rows, report.variants), tuple(getattr(section[0], name) for name in SECTION)
+    behind: dict[tuple, list[Evaluation]] = {}
+    own: list[Evaluation] = []
+    for ladder in ladders(report.evaluations).values():
+        first = ladder[min(ladder)]
+        if tuple(first.rows[0][name] for name in SECTION) == shared:
+            behind.setdefault((label(first.rows[0])[0] + file(first.source),), []).append(first)
+            own += [ladder[tokens] for tokens in sorted(ladder)]
+    shown = context.table(section)
+    parts = [f'<h2 id="context-{index}">{escape(_inside_heading(section))}</h2>']
+    parts += [
+        _drawn("context", f"context-{index}-context", figure, f"c{index}-", report.title),
+        f'<span id="context-{index}-tables"></span>',
+    ]
+    parts += [f"<h3>{escape(shown.title)}</h3>", _results(shown, behind, anchors), _said(context.below(section))]
+    return "\n".join([*parts, _sources(own, label, anchors, known)])
+
+
+def _drawn(kind: str, anchor: str, figure: Sequence[Path], prefix: str, title: str) -> str:
+    text = svg(figure[1].read_text(encoding="utf-8"), prefix, f"{FIGURES[kind]}: {title}")
+    return f'<h3 id="{anchor}">{FIGURES[kind]}</h3>\n<div class="wide">{text}</div>'
+
+
+def _said(lines: Iterable[str]) -> str:
+    return items(map(_signs, [*lines, "seeds: each leads to its training"]))
 
 
 def _section(report: Report, curve: list[Point], figures: Mapping, index: int, anchors: dict[Path, str], known: dict) -> str:
@@ -60,26 +102,22 @@ def _section(report: Report, curve: list[Point], figures: Mapping, index: int, a
         encoding, *rest = label(evaluation.rows[0])
         behind.setdefault((encoding + file(evaluation.source), *rest), []).append(evaluation)
     parts = [f'<h2 id="section-{index}">{escape(_heading(curve))}</h2>']
-    for kind, (_, drawn) in figures.items():
-        text = svg(drawn.read_text(encoding="utf-8"), f"f{index}-{kind}-", f"{FIGURES[kind]}: {report.title}")
-        parts.append(f'<h3 id="section-{index}-{kind}">{FIGURES[kind]}</h3>\n<div class="wide">{text}</div>')
+    parts += [_drawn(kind, f"section-{index}-{kind}", pair, f"f{index}-{kind}-", report.title) for kind, pair in figures.items()]
     parts.append(f'<span id="section-{index}-tables"></span>')
     for shown in tables(curve):
         parts += [f"<h3>{escape(shown.title)}</h3>", _results(shown, behind, anchors)]
     colours = ["colours: green below the floor, orange above it, grey where zero lies inside the interval; the deeper the further"]
-    said = report.below(curve) + colours * any(point.half_width is not None for point in curve)
-    parts.append(items(map(_signs, [*said, "seeds: each leads to its training"])))
-    parts.append(f"<details><summary>Where each number comes from</summary>\n{_sources(own, label, anchors, known)}\n</details>")
-    return "\n".join(parts)
+    parts.append(_said(report.below(curve) + colours * any(point.half_width is not None for point in curve)))
+    return "\n".join([*parts, _sources(own, label, anchors, known)])
 
 
 def _results(shown: Table, behind: dict[tuple, list[Evaluation]], anchors: dict[Path, str]) -> Markup:
     rows = []
     for row in shown.rows:
-        method = (row[0], row[1].removesuffix(" *"), row[2])
+        method = tuple(cell.removesuffix(" *") for cell in row[: shown.names])
         links = [link(anchors[evaluation.origin], evaluation.rows[0]["seed"]) for evaluation in behind.get(method, [])]
         rows.append([*map(_signs, row), Markup(" ".join(links))])
-    return table([*shown.columns, "seeds"], rows, numeric=range(len(METHOD), len(shown.columns)), tinted=True)
+    return table([*shown.columns, "seeds"], rows, numeric=range(shown.names, len(shown.columns)), tinted=True)
 
 
 def _signs(text: str) -> str:
@@ -99,7 +137,7 @@ def _sources(own: list[Evaluation], label, anchors: dict[Path, str], known: dict
         values = (encoding, extension + kind, scale, first["seed"], training, first["eval_id"])
         rows.append([*values, commits, number(found.value) if found else "-", gate, lengths])
     columns = [*METHOD, "seed", "training", "evaluation", "commit of the evaluation", "G", "gate", "lengths"]
-    return table(columns, rows, numeric=(3, 7))
+    return Markup(f"<details><summary>Where each number comes from</summary>\n{table(columns, rows, numeric=(3, 7))}\n</details>")
 
 
 def _trainings(report: Report, anchors: dict[Path, str]) -> str:

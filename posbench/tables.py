@@ -14,15 +14,16 @@ SAME_TARGETS = ("fixed_targets", "disjoint", "sliding", "repeat", "shuffled_pref
 
 @dataclass(frozen=True)
 class Table:
-    """A heading, column names and rows of text; the first three columns name the method."""
+    """A heading, column names and rows of text; the first `names` columns name the method, the others hold numbers."""
 
     title: str
     columns: list[str]
     rows: list[list[str]]
+    names: int = len(METHOD)
 
     def markdown(self) -> str:
         """The table as Markdown."""
-        rule = [":---"] * len(METHOD) + ["---:"] * (len(self.columns) - len(METHOD))
+        rule = [":---"] * self.names + ["---:"] * (len(self.columns) - self.names)
         return "\n".join([f"**{self.title}**", "", *map(markdown_row, (self.columns, rule, *self.rows))])
 
     def rich(self):
@@ -33,7 +34,7 @@ class Table:
 
         table = RichTable(title=self.title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
         for index, column in enumerate(self.columns):
-            table.add_column(column, justify="left" if index < len(METHOD) else "right", no_wrap=True)
+            table.add_column(column, justify="left" if index < self.names else "right", no_wrap=True)
         for row in self.rows:
             table.add_row(*(Text(cell, style=_style(cell)) for cell in row))
         return table

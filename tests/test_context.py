@@ -1,0 +1,221 @@
+"""Loss against context inside the window: the numbers, where they stand, and that nothing else moves."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from synthetic import DOCUMENTS, LENGTHS, TARGETS, Built, write_eval
+from test_figures import texts
+from test_large_figures import boxes
+from test_report_html import Page
+
+from posbench import context_figure
+from posbench.context import read_steps, table, write_steps
+from posbench.statistics import student_quantile
+
+SHAPE_C = {1: 1.5, 2: 1.0, 4: 0.7, 16: 0.3, 32: 0.12, 64: 0.0}  # loss minus that with 64 tokens
+DOCUMENT = np.arange(TARGETS) % DOCUMENTS
+BASE_N = np.random.default_rng(0).normal(3, 1, TARGETS)
+
+
+def rung(root, context, loss_N, encoding="rope", seed=0, lengths=(128,), **changed):
+    """One evaluation with `context` tokens before every target; None is the floor."""
+    return write_eval(root, encoding, "recompute_window", "none", [loss_N] * len(lengths), lengths, seed, {"window": context}, **changed)
+
+
+def ladder(root, encoding="rope", seed=0, shift=0.0, contexts=SHAPE_C):
+    losses = {c: BASE_N + SHAPE_C[c] * (1 + shift) for c in contexts}
+    return [rung(root, None if c == 64 else c, loss_N, encoding, seed) for c, loss_N in losses.items()]
+
+
+def others(root, encodings=("rope", "alibi"), seeds=(0,)):
+    """Methods beyond the window, as a grid has them beside."""
+    shifts = {"none": 0.5, "pi": 0.2, "ntk": -0.1}
+    made = [(encoding, name, shift, seed) for encoding in encodings for name, shift in shifts.items() for seed in seeds]
+    return [write_eval(root, encoding, name, "none", [BASE_N + shift] * 4, LENGTHS, seed) for encoding, name, shift, seed in made]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """(report with ladders, the same without their rungs below the half window)."""
+    root = tmp_path_factory.mktemp("context")
+    rest = others(root)
+    rungs = [path for encoding in ("rope", "alibi") for path in ladder(root, encoding)]
+    short = [path for encoding in ("rope", "alibi") for path in ladder(root, encoding, contexts=(32, 64))]
+    return Built(rungs + rest, root / "with", "Title", "x"), Built(short + rest, root / "without", "Title", "x"), root
+
+
+def step(path, **wanted):
+    (found,) = [one for one in read_steps(path) if all(getattr(one, name) == value for name, value in wanted.items())]
+    return found
+
+
+def test_one_seed_has_intervals_over_documents(tmp_path):
+    # From 32 to 64 tokens half of the documents gain 0.1 and half 0.3: a standard deviation of 0.1 over 20 documents.
+    half_N = BASE_N + np.where(DOCUMENT % 2, 0.1, 0.3)
+    paths = [rung(tmp_path, None, BASE_N), rung(tmp_path, 32, half_N), rung(tmp_path, 16, half_N + 0.25), rung(tmp_path, 3, half_N + 1)]
+    Built(paths, tmp_path / "out", "t", "x")
+    found = {c: step(tmp_path / "out" / "context.csv", context=c) for c in (3, 16, 32, 64)}
+    width = student_quantile(0.975, 19) * math.sqrt(0.1**2 / 19)
+    assert (found[64].doubling, found[64].doubling_half_width) == (pytest.approx(0.2), pytest.approx(width, rel=1e-4))
+    assert (found[32].difference, found[32].half_width) == (pytest.approx(0.2), pytest.approx(width, rel=1e-4))
+    assert (found[16].difference, found[32].doubling) == (pytest.approx(0.45), pytest.approx(0.25))
+    assert found[3].doubling is found[16].doubling is None  # 1 and 8 were not measured; 3 is the double of nothing
+    assert (found[64].difference, found[64].half_width) == (0, 0)
+    assert found[16].nll == pytest.approx(BASE_N.mean() + 0.45)
+    assert found[16].bpb == pytest.approx(found[16].nll / math.log(2) / 2)  # two bytes in each target
+    assert (found[16].n_seeds, found[16].n_targets, found[16].n_units, found[16].over) == (1, TARGETS, DOCUMENTS, "document")
+
+
+def test_several_seeds_are_crossed_with_documents(tmp_path):
+    # Every document gains alike, seeds gain 0.12 x (0.9, 1, 1.1): what remains is the t interval over three seeds.
+    paths = [path for seed, shift in enumerate((-0.1, 0.0, 0.1)) for path in ladder(tmp_path, seed=seed, shift=shift)]
+    report = Built(paths, tmp_path / "out", "t", "x")
+    last = step(tmp_path / "out" / "context.csv", context=64)
+    assert (last.doubling, last.n_seeds, last.over) == (pytest.approx(0.12), 3, "seeds x documents")
+    assert last.doubling_half_width == pytest.approx(4.30265 * 0.012 / math.sqrt(3), rel=1e-3)  # t of 2 degrees of freedom, from a table
+    assert "| rope | 4." in report.markdown() and "| 0.120 +- 0.030 |" in report.markdown() and "seeds: 3;" in report.markdown()
+
+
+def test_the_table_stands_first_everywhere(built):
+    report, _, root = built
+    folder = root / "with"
+    title = "Loss with exactly c tokens of context (nats/token)"
+    page = Page(folder / "report.html").text
+    for text in (report.markdown(), report.latex(), report.table_text(), report.table_text(width=80), page):
+        assert 0 <= text.index(title) < text.index("Loss (nats/token)") and text.count(title) == 1
+    markdown = (folder / "table.md").read_text()
+    assert "| encoding | 1 | 2 | 4 | 16 | 32 | 64 | G (32 -> 64) |\n| :--- | ---: |" in markdown
+    cells = " | ".join(f"{BASE_N.mean() + more:.3f}" for more in SHAPE_C.values())
+    assert f"| rope | {cells} | 0.120 +- 0.000 |" in markdown and f"| alibi | {cells} |" in markdown
+    assert "\\begin{tabular}{lrrrrrrr}" in (folder / "table.tex").read_text()
+    names = [path.name for path in report.files]
+    assert names.index("context.png") < names.index("curve.png") and {"context.csv", "context.svg"} <= set(names)
+
+
+def test_the_page_has_figure_table_and_sources_first(built):
+    page = Page(built[2] / "with" / "report.html")
+    ids, links = page.values("id"), page.values("href")
+    assert links[:4] == ["#context-0", "#context-0-context", "#context-0-tables", "#section-0"]
+    assert len(ids) == len(set(ids)) and {link[1:] for link in links} <= set(ids)
+    assert ids.index("context-0-context") < ids.index("section-0")
+    source = page.source[page.source.index('id="context-0"') : page.source.index('id="section-0"')]
+    assert source.count("<svg") == 1 and source.count("recompute_window window=") == 2 * len(SHAPE_C) and "(the floor)" in source
+
+
+def test_nothing_else_moves(built):
+    _, _, root = built
+    for name in ("curve.csv", "curve.svg", "heatmap.svg", "differences.svg"):
+        assert (root / "with" / name).read_bytes() == (root / "without" / name).read_bytes()
+    whole, rest = ((root / name / "table.md").read_text() for name in ("with", "without"))
+    assert whole.endswith(rest.removeprefix("# Title\n\n")) and "G rope seed 0: 32 -> 64" in rest
+
+
+def test_two_windows_are_no_curve(built):
+    names = {path.name for path in (built[2] / "without").iterdir()}
+    assert not any(name.startswith("context") for name in names) and "curve.svg" in names
+    assert "exactly c tokens" not in (built[2] / "without" / "report.html").read_text()
+
+
+def test_a_window_without_its_like_is_a_method_as_before(tmp_path):
+    report = Built([rung(tmp_path, 16, BASE_N, lengths=(64, 128))], tmp_path / "out", "t", "x")
+    assert "| rope | recompute_window | none |" in report.markdown() and not report.contexts
+
+
+def test_only_exact_contexts_up_to_the_training_length_count(tmp_path):
+    paths = ladder(tmp_path, contexts=(4, 32, 64)) + [rung(tmp_path, 128, BASE_N - 1, lengths=(256,))]
+    paths.append(rung(tmp_path, 16, BASE_N + 9, lengths=(64,)))  # at the training length the first targets have less than 16 tokens
+    report = Built(paths, tmp_path / "out", "t", "x")
+    assert [one.context for section in report.contexts for one in section] == [4, 32, 64]
+    assert "| rope | recompute_window window=128 | none |" in report.markdown()
+
+
+def test_trainings_without_a_ladder_are_left_out_and_gaps_are_shown(tmp_path):
+    paths = ladder(tmp_path, seed=0) + ladder(tmp_path, seed=1, contexts=(32, 64)) + ladder(tmp_path, "alibi", contexts=(1, 4, 32))
+    report = Built(paths, tmp_path / "out", "t", "x")
+    assert {(one.encoding, one.n_seeds) for section in report.contexts for one in section} == {("rope", 1), ("alibi", 1)}
+    losses = {c: f"{BASE_N.mean() + SHAPE_C[c]:.3f}" for c in (1, 4, 32)}
+    assert f"| alibi | {losses[1]} | - | {losses[4]} | - | {losses[32]} | - | - |" in report.markdown()
+
+
+def test_an_undecided_gain_is_marked(tmp_path):
+    noise_N = np.random.default_rng(1).normal(0, 1, TARGETS)
+    paths = [rung(tmp_path, c, BASE_N + more) for c, more in ((None, 0), (32, noise_N - noise_N.mean() + 0.01), (4, 1))]
+    report = Built(paths, tmp_path / "out", "t", "x")
+    (section,) = report.contexts
+    assert table(section).rows[0][-1].startswith("0.010 +- ") and table(section).rows[0][-1].endswith(" ~")
+    assert table(section, intervals=False).rows[0][-1] == "0.010 ~"
+    assert "~ zero lies inside" in report.markdown()
+
+
+def test_losses_without_those_of_each_target_have_no_interval(tmp_path):
+    paths = ladder(tmp_path)
+    for path in paths:
+        path.with_suffix(".npz").unlink()
+    report = Built(paths, tmp_path / "out", "t", "x")
+    assert "| 0.120 |" in report.markdown() and "+-" not in report.markdown().split("gate")[0]
+
+
+def test_corpora_are_never_mixed(tmp_path):
+    paths = ladder(tmp_path) + [rung(tmp_path / "books", c, BASE_N, data="books", run_id="rope-64-s0-9876543210") for c in (None, 32, 8)]
+    report = Built(paths, tmp_path / "out", "t", "x")
+    assert [(section[0].data, len(section)) for section in report.contexts] == [("pysource", len(SHAPE_C)), ("books", 3)]
+    assert {"context.svg", "context-2.svg"} <= {path.name for path in report.files}
+    Page(tmp_path / "out" / "report.html")  # no crossed tags
+
+
+def test_a_sliding_window_says_that_documents_begin(tmp_path):
+    report = Built([rung(tmp_path, c, BASE_N, protocol="sliding") for c in (None, 32, 8)], tmp_path / "out", "t", "x")
+    assert "for every c, or what there is where a document begins" in report.markdown()
+
+
+def test_the_figure_is_drawn_from_its_csv_alone(built, tmp_path):
+    folder = built[2] / "with"
+    code = "import sys; from posbench.context_figure import draw; draw(sys.argv[1], sys.argv[2], 'Title')"
+    subprocess.run([sys.executable, "-c", code, str(folder / "context.csv"), str(tmp_path)], check=True)
+    for name in ("context.svg", "context.png"):
+        assert (tmp_path / name).read_bytes() == (folder / name).read_bytes()
+
+
+def test_the_figure_says_what_was_measured(built):
+    said = texts(built[2] / "with" / "context.svg")
+    for part in ("fixed_targets", "pysource, bpe-1024", "240 targets in 20 documents for every c", "1 seed", "over documents (one seed)",
+                 "on the left of the difference to 64 tokens", "rope 0.120 +- 0.000; alibi 0.120 +- 0.000"):  # fmt: skip
+        assert part in " ".join(said)
+    assert [said.count(tick) for tick in ("1", "2", "4", "8", "16", "32", "64")] == [
+        1,
+        2,
+        2,
+        0,
+        1,
+        2,
+        2,
+    ]  # of 16 and 1 the half was not measured
+    assert said.count("rope") == said.count("alibi") == 2
+
+
+def test_many_encodings_stay_apart(built, tmp_path):
+    own = [one for one in read_steps(built[2] / "with" / "context.csv") if one.encoding == "rope"]
+    names = [f"encoding_{n}" + " steps=2000" * (n % 3) for n in range(24)]
+    section = [replace(one, encoding=name, nll=one.nll + n / 1000) for n, name in enumerate(names) for one in own]
+    write_steps(section, tmp_path / "context.csv")
+    assert read_steps(tmp_path / "context.csv") == section
+    figure = context_figure.figure(section, "t")
+    panels = [(axes.get_window_extent(), sorted(labels, key=lambda box: box.y0)) for axes, _, labels in boxes(figure)]
+    for _, labels in panels:
+        assert len(labels) == len(names)
+        assert all(above.y0 >= below.y1 - 2 for below, above in zip(labels, labels[1:], strict=False))
+    assert max(box.x1 for box in panels[0][1]) < panels[1][0].x0
+    looks = {(line.get_color(), line.get_linestyle(), line.get_marker()) for line in figure.axes[0].lines if len(line.get_xdata()) > 3}
+    assert len(looks) == len(names)
+
+
+@pytest.mark.parametrize(("half", "cut"), [(None, False), (0.1, False), (5.0, True)])
+def test_wide_intervals_do_not_flatten_the_lines(half, cut):
+    low, high, beyond = context_figure.edges([(4.0, half), (3.0, half)])
+    assert beyond is cut and 2.5 < low < 3 and 4 < high < 4.5
