@@ -4,9 +4,12 @@ from posbench.cli import Request, run_script
 from posbench.data import prepare
 
 LENGTHS = [2**n for n in range(8, 18)]
+SEQUENCE = 32  # tokens
 
 
 def prepare_data(request: Request) -> int:
+    from posbench.data.overlap import overlap
+
     for data, cache_dir in {repr(cfg["data"]): (cfg["data"], cfg["cache_dir"]) for cfg in request.cfgs}.values():
         corpus = prepare(data, cache_dir)
         print(f"{corpus.name}, {corpus.tokenizer}, {corpus.vocab_size} ids, fingerprint {corpus.fingerprint[:16]}, in {corpus.folder}")
@@ -16,6 +19,12 @@ def prepare_data(request: Request) -> int:
             size, lengths = int(tokens.n_bytes.sum(dtype="int64")), tokens.document_lengths()
             long = ", ".join(f"{L}: {n}" for L in LENGTHS if (n := int((lengths >= L + 64).sum())))
             print(f"  {split:10}{len(lengths):11,}{len(tokens.tokens):14,}{size:14,}{size / len(tokens.tokens):13.3f}  {long}")
+        for split in ("validation", "test"):
+            share, share_D = overlap(getattr(corpus, split), corpus.train, SEQUENCE)
+            copied = int((share_D > 0.5).sum())
+            print(
+                f"  {split}: {share:.2%} of its sequences of {SEQUENCE} tokens stand in training too; they are most of {copied} documents"
+            )
     return 0
 
 
