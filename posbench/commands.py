@@ -70,7 +70,7 @@ def _show(job: Job) -> None:
         return
     found = reporting.collect([cell.path for cell in job.cells], job.run.id, "")
     print(_text(found))
-    if not found.sections:  # recompute_window itself: the tables show what is compared with it
+    if not found.sections and not found.contexts:  # recompute_window itself: the tables show what is compared with it
         for row in found.rows:
             window = row["extension_args"]["window"] or row["train_len"]
             print(f"{row['extension']} {window} at length {row['length']}: {row['nll']:.3f} +- {row['nll_sem']:.3f} nats/token (s.e.)")
