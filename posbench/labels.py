@@ -6,6 +6,8 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
+from posbench.runs import at_default
+
 METHODS = (("encoding", "encoding_args"), ("extension", "extension_args"))
 
 
@@ -15,10 +17,15 @@ def labels(rows: Iterable[dict], variants: Mapping[str, str] | None = None):
     `variants` (run_id -> words) is what else tells trainings of one encoding apart.
     """
     known: dict[tuple[str, str], list[dict]] = defaultdict(list)
+
+    def said(name: str, args: dict | None) -> dict:
+        """Without arguments that came later and are at their default: older rows lack them and mean the same."""
+        return {key: value for key, value in (args or {}).items() if not at_default(f"{name}.{key}", value)}
+
     for row in rows:
         for name, args in METHODS:
-            if (row[args] or {}) not in known[name, row[name]]:
-                known[name, row[name]].append(row[args] or {})
+            if said(name, row[args]) not in known[name, row[name]]:
+                known[name, row[name]].append(said(name, row[args]))
     absent = object()
 
     def telling(name: str, method: str, args: dict) -> str:
@@ -26,7 +33,7 @@ def labels(rows: Iterable[dict], variants: Mapping[str, str] | None = None):
         return " ".join([method, *(f"{key}={args[key] if isinstance(args[key], str) else json.dumps(args[key])}" for key in differ)])
 
     def label(row: dict) -> tuple[str, str, str]:
-        encoding, extension = (telling(name, row[name], row[args] or {}) for name, args in METHODS)
+        encoding, extension = (telling(name, row[name], said(name, row[args])) for name, args in METHODS)
         trained = "" if row["trained_scale"] in (None, "none") else f" trained with {row['trained_scale']}"
         tuned = f" tuned from {row['finetune']}" if row["finetune"] else ""
         extension += f" ({row['task']})" if row["task"] else ""

@@ -9,12 +9,13 @@ import torch
 from bias_models import LONG, SHAPE, VARIANTS, attend, inputs, profile_of, randomised
 from conftest import small_model, small_shape
 
-from posbench import kernels, optim
+from posbench import kernels, optim, runs
 from posbench.config import TrainConfig
 from posbench.encodings.alibi import Alibi, slopes
 from posbench.encodings.fire import Fire
 from posbench.encodings.kerple import Kerple
 from posbench.encodings.sandwich import Sandwich
+from posbench.errors import ConfigError
 from posbench.extensions.pi import Pi
 from posbench.extensions.rerope import Rerope
 
@@ -23,6 +24,27 @@ def test_alibi_slopes_are_the_papers():
     assert slopes(8) == [1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64, 1 / 128, 1 / 256]
     assert slopes(16)[:2] == pytest.approx([0.70710678, 0.5])
     assert slopes(12)[8:] == pytest.approx([0.70710678, 0.35355339, 0.17677670, 0.08838835])
+
+
+def test_scaled_slopes_give_a_short_window_the_bias_of_a_long_one():
+    shapes = small_shape(64, n_head=8, d_model=64), small_shape(1024, n_head=8, d_model=64)
+    short, long = profile_ends(Alibi(shapes[0], slope_scale=16), 64), profile_ends(Alibi(shapes[1]), 1024)
+    assert short == long == [-1024 * slope for slope in slopes(8)] and short[-1] == -4
+    for wrong in (0, -1.0, math.nan, math.inf, True, "steep"):
+        with pytest.raises(ConfigError, match="slope_scale=.* must be a number above 0"):
+            Alibi(SHAPE, wrong)
+
+
+def profile_ends(encoding, distance):
+    """The bias of each head at one distance."""
+    query_T, key_T = encoding.columns(torch.tensor([float(distance)]), torch.tensor([0.0]), row_constant=True)
+    return (query_T[:, 0] * key_T[0]).sum(-1).tolist()
+
+
+def test_published_slopes_leave_the_ids_of_older_trainings():
+    cfg = {"encoding": {"_target_": "posbench.encodings.alibi.Alibi"}, "model": {}, "train": {"length": 64}, "seed": 0}
+    scaled = [runs.run_id({**cfg, "encoding": {**cfg["encoding"], "slope_scale": scale}}, "") for scale in (1.0, 16.0)]
+    assert scaled[0] == runs.run_id(cfg, "") != scaled[1]
 
 
 def test_a_bias_folded_in_bf16_is_as_exact_as_in_float32():

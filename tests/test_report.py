@@ -7,6 +7,7 @@ import pytest
 from synthetic import CURVES, DOCUMENTS, FLOORS, GAINS, LENGTHS, TARGETS, Built, write_eval, write_run
 
 from posbench.errors import RunError
+from posbench.labels import labels
 from posbench.points import read_points
 from posbench.rows import read_csv
 from posbench.statistics import student_quantile
@@ -130,6 +131,13 @@ def test_arguments_appear_only_where_they_tell_two_apart(tmp_path):
     text = Built(paths, tmp_path / "out", "t", COMMAND).markdown()
     assert "| rope | pi factor=2 | none | 3.100" in text and "| rope | pi factor=4 | none | 3.200" in text
     assert "| none * | none | 3.000" in text and "* a pair of methods its authors have not tested" in text
+
+
+def test_an_argument_that_came_later_tells_nothing_apart_at_its_default():
+    row = {"encoding": "alibi", "extension": "none", "extension_args": {}, "scale_attention": "none"}
+    row |= {"trained_scale": None, "finetune": None, "task": None, "run_id": "r"}
+    rows = [{**row, "encoding_args": args} for args in ({}, {"slope_scale": 1.0}, {"slope_scale": 16.0})]
+    assert [labels(rows)(one)[0] for one in rows] == ["alibi", "alibi", "alibi slope_scale=16.0"]
 
 
 def test_two_trainings_of_one_cell_are_told_apart_by_their_hashes(tmp_path):

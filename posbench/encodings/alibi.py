@@ -2,13 +2,18 @@
 
 Press, Smith, Lewis 2021, arXiv 2108.12409. H heads, H a power of two: m_h = 2^(-8h/H), h = 1..H. Otherwise, with C the power of two
 below H: the C slopes of a C-head model, then every second slope (1st, 3rd, ...) of a 2C-head model until H are filled.
+`slope_scale` is a factor on all slopes; 1 is the paper's. What its flattest head subtracts at the end of the training window is 2^-8 times
+the training length: 4 at 1,024 tokens, where the paper trained, but 0.25 at 64, and 1024 / train_len (16 at 64) makes it 4 again.
 The bias has rank two, (-m_h i) 1 + m_h j, so it enters a fused kernel as extra columns of q and k and no [T, T] matrix exists.
 Positions are counted from the middle of the text, which halves the magnitude that has to cancel and changes no score.
 """
 
+import math
+
 import torch
 from torch import Tensor
 
+from posbench.errors import ConfigError
 from posbench.geometry import Shape, Trait
 from posbench.interfaces import Encoding
 
@@ -22,14 +27,16 @@ def slopes(n_head: int) -> list[float]:
 
 
 class Alibi(Encoding):
-    """Linear biases on distance; no parameters."""
+    """Linear biases on distance; no parameters. Raises ConfigError for a slope_scale that is not a number above 0."""
 
     traits = Trait.COORDINATE | Trait.RELATIVE | Trait.UNBOUNDED
     tested_with = frozenset({"pi", "window"})
 
-    def __init__(self, shape: Shape):
+    def __init__(self, shape: Shape, slope_scale: float = 1.0):
         super().__init__(shape)
-        self.register_buffer("slope_H", torch.tensor(slopes(shape.n_head)), persistent=False)
+        if isinstance(slope_scale, bool) or not isinstance(slope_scale, int | float) or not 0 < slope_scale < math.inf:
+            raise ConfigError(f"encoding.slope_scale={slope_scale} must be a number above 0: 1 is published, 1024 / train.length as steep.")
+        self.register_buffer("slope_H", slope_scale * torch.tensor(slopes(shape.n_head)), persistent=False)
 
     def columns(self, q_pos_T: Tensor, k_pos_T: Tensor, row_constant: bool) -> tuple[Tensor, Tensor]:
         middle = k_pos_T[len(k_pos_T) // 2]
