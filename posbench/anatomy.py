@@ -11,9 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from posbench.anatomy_dimensionless import dimensionless
 from posbench.compat import fed_length, name_of
-from posbench.extensions.none import NoExtension
-from posbench.extensions.ntk_by_parts import NtkByParts
 from posbench.geometry import Trait
 from posbench.interfaces import Encoding, Extension, ScaleAttention, overrides
 from posbench.pairs import Kind, added, bias, distance, even_weights, kinds
@@ -64,7 +63,7 @@ def dissect(
         "depends_on_content": [hook for hook in ("gates", "weights") if any(overrides(part, hook) for part in parts)],
         **{key: value for key, value in layers[0].items() if key not in ("numbers", "name", "window", "extended", "scaled")},
         **_added(encoding, extension, plan),
-        "dimensionless": _dimensionless(encoding, extension, found[0], layers[0], train_len),
+        "dimensionless": dimensionless(encoding, extension, found[0], length),
         "layers": layers,
     }
     return Anatomy(numbers, plan, found, encoding, extension)
@@ -156,37 +155,3 @@ def _added(encoding: Encoding, extension: Extension, plan: Plan) -> dict:
         "table_rows": plain(read_T),
         "similarity": {"at": delta_K.tolist(), "cosine": plain(alike_K)},
     }
-
-
-def _dimensionless(encoding: Encoding, extension: Extension, kind: Kind, layer: dict, train_len: int) -> dict[str, float]:
-    """What tells whether a method is in the regime it was published in, whatever the training length."""
-    seen = [value for value in layer["distance"] if value is not None]
-    off = [index for index, value in enumerate(layer["distance"]) if value is None or abs(value - index) > 1e-6]
-    numbers = {
-        "exact_over_train_len": (off[0] if off else len(layer["distance"])) / train_len,
-        "keys_over_train_len": len(seen) / train_len,
-        "reach_over_trained": max(seen) / max(1, trained_reach(encoding)),
-    }
-    if kind.layer.window is not None:
-        numbers["window_over_train_len"] = kind.layer.window / train_len
-    if kind.before is not None:
-        for key, spectrum in (("", kind.before), ("_after", kind.after)):
-            turns_F = spectrum.freq_F * train_len / (2 * math.pi)
-            numbers[f"share_full_turns{key}"] = float((turns_F >= 1).double().mean())
-        numbers["r_max"] = float(kind.before.freq_F.max() * train_len / (2 * math.pi))
-        if isinstance(extension, NtkByParts):
-            numbers["beta_over_r_max"] = extension.kept_from(kind.before.freq_F, train_len) / numbers["r_max"]
-    at_train_len = _unextended_bias(encoding, kind, train_len)
-    if at_train_len is not None:
-        numbers["slope_x_length"] = float((at_train_len[:, 1] - at_train_len[:, 0]).abs().min())
-    if layer["decay"] is not None:
-        numbers["decay_x_length"] = min((rate for rate in layer["decay"] if rate > 0), default=0.0) * train_len
-    return numbers
-
-
-def _unextended_bias(encoding: Encoding, kind: Kind, train_len: int) -> Tensor | None:
-    """The bias of the last query at distances 0 and train_len, before any extension: [H, 2]; or at the farthest key it sees."""
-    length = train_len + 1 if Trait.UNBOUNDED in encoding.traits or encoding.limit is None else min(train_len + 1, encoding.limit)
-    plan = make_plan(encoding, length=length)
-    same = next(one for one in kinds(encoding, NoExtension(), plan) if one.numbers == kind.numbers)
-    return bias(same, length - 1, torch.tensor([length - 1, int(same.plan.bands[0].first_T[-1])]))

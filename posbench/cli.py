@@ -48,6 +48,7 @@ class Call:
     """What one call of a script is doing: Hydra gives an application no way to return a code or to see a sweep whole."""
 
     command: Command
+    config_name: str
     entered: bool = False
     code: int = 0
 
@@ -58,7 +59,7 @@ class Call:
             for gone in (override for _, overrides in composed for override in overrides if override.startswith("~")):
                 raise ConfigError(f"{gone} takes out what is needed: give it another value instead.")
             experiment = OmegaConf.to_container(composed[0][0].experiment)
-            cfgs = [cfg for job, overrides in composed for cfg in expand(job, overrides)]
+            cfgs = [cfg for job, overrides in composed for cfg in expand(job, overrides, self.config_name)]
             sweep = sweep or "grid" in experiment
             if sweep:
                 name_group(cfgs)
@@ -83,7 +84,7 @@ call: Call
 def run_script(command: Command, config_name: str = "run") -> None:
     """Compose configs/CONFIG_NAME.yaml with sys.argv and hand all its jobs to `command`; exits with the command's code."""
     global call
-    call = Call(command)
+    call = Call(command, config_name)
     sys.argv[1:] = map(long_name, sys.argv[1:])
     _importable_config_dir()
     _own_launchers()

@@ -21,10 +21,10 @@ from posbench.files import sha256_json
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 
 
-def expand(cfg: DictConfig, overrides: list[str]) -> list[dict]:
+def expand(cfg: DictConfig, overrides: list[str], config_name: str = "run") -> list[dict]:
     """The jobs of one composed configuration: itself, or its experiment's grid. What is typed on the command line wins.
 
-    Raises ConfigError for a grid that does not compose.
+    `config_name`: the yaml of configs/ that `cfg` was composed from. Raises ConfigError for a grid that does not compose.
     """
     experiment = OmegaConf.to_container(cfg.experiment)
     if not experiment.get("grid"):
@@ -41,7 +41,7 @@ def expand(cfg: DictConfig, overrides: list[str]) -> list[dict]:
         axes = [[(key, value) for value in _values(key, values)] for key, values in block.items()]
         for choice in itertools.product(*axes):
             chosen = {key: f"{key}={_text(value)}" for key, value in {**base, **dict(choice)}.items()}
-            job = plain(compose([f"experiment={cfg.experiment.name}", *map(long_name, {**chosen, **typed}.values())], known))
+            job = plain(compose([f"experiment={cfg.experiment.name}", *map(long_name, {**chosen, **typed}.values())], known, config_name))
             cfgs[json.dumps(job, sort_keys=True)] = job
     return list(cfgs.values())
 
@@ -73,7 +73,7 @@ def name_group(cfgs: list[dict]) -> None:
         cfg["log"]["group"] = cfg["log"]["group"] or name
 
 
-def compose(overrides: list[str], known: dict[tuple[str, ...], DictConfig] | None = None) -> DictConfig:
+def compose(overrides: list[str], known: dict[tuple[str, ...], DictConfig] | None = None, config_name: str = "run") -> DictConfig:
     """What --cfg job would print with these overrides, but for Hydra's own part. Raises ConfigError for what does not compose.
 
     `known` keeps what groups chosen together compose to: in a grid many cells differ in values alone, which are set on a copy.
@@ -84,7 +84,7 @@ def compose(overrides: list[str], known: dict[tuple[str, ...], DictConfig] | Non
         chosen = [loader.repository.group_exists(override.key_or_group) for override in parsed]
         groups = tuple(override.input_line for override, group in zip(parsed, chosen, strict=True) if group)
         if groups not in known:
-            cfg = loader.load_configuration(config_name="run", overrides=list(groups), run_mode=RunMode.RUN)
+            cfg = loader.load_configuration(config_name=config_name, overrides=list(groups), run_mode=RunMode.RUN)
             known[groups] = OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"])
             OmegaConf.set_struct(known[groups], True)
         cfg = copy.deepcopy(known[groups])

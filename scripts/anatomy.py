@@ -1,4 +1,7 @@
-"""What methods do to position, in numbers and a picture, untrained: python scripts/anatomy.py encoding=rope extension=yarn length=4096"""
+"""What methods do to position, in numbers and a picture, untrained: python scripts/anatomy.py encoding=rope extension=yarn length=4096
+
+Of a grid (-m, experiment=) one table: python scripts/anatomy.py experiment=headline
+"""
 
 from __future__ import annotations
 
@@ -10,72 +13,54 @@ from posbench.errors import ConfigError
 
 
 def anatomy(request: Request) -> int:
-    for key in ("json", "figure"):
-        if len(request.cfgs) > 1 and request.cfgs[0][key]:
-            raise ConfigError(f"{key}={request.cfgs[0][key]} is one file for {len(request.cfgs)} combinations: leave {key} out.")
     for cfg in request.cfgs:
-        try:
-            _one(cfg)
-        except ConfigError as error:
-            if not request.sweep:
-                raise
-            print(f"refused: {error}", file=sys.stderr)
+        if cfg["length"] is not None and (isinstance(cfg["length"], bool) or not isinstance(cfg["length"], int) or cfg["length"] < 2):
+            raise ConfigError(f"length={cfg['length']} must be a whole number of at least 2 tokens.")
+    if request.sweep:
+        _grid(request)
+    else:
+        _one(request.cfgs[0])
     return 0
+
+
+def _grid(request: Request) -> None:
+    """One table, on the terminal and in two files."""
+    from posbench import anatomy_table
+
+    cfg = request.cfgs[0]
+    for key in ("json", "figure"):
+        if cfg[key]:
+            raise ConfigError(f"{key}={cfg[key]} is of one combination, and a grid gives a table: leave {key} out, or -m and experiment=.")
+    found, reasons = anatomy_table.rows(request.cfgs)
+    for reason in reasons:
+        print(reason, file=sys.stderr)
+    if not found:
+        print("no combination of this grid is legal and changes something: there is no table", file=sys.stderr)
+        return
+    print(anatomy_table.in_terminal(found))
+    name = request.experiment["name"] or cfg["log"]["group"]
+    for path in anatomy_table.write(found, Path(cfg["report_dir"] or Path(cfg["results_dir"]).parent / "anatomy" / name)):
+        print(f"{path.suffix.lstrip('.'):4} {path}")
 
 
 def _one(cfg: dict) -> None:
     from posbench.anatomy import dissect
+    from posbench.anatomy_parts import parts, whole, yaml_of
     from posbench.compat import check
     from posbench.make import make
 
-    encoding, trained = _parts(cfg)
+    chosen = whole(cfg)
+    encoding, trained = parts(chosen)
     extension, scale = make(cfg["extension"]), make(cfg["scale_attention"], encoding.shape)
-    length = 16 * encoding.shape.train_len if cfg["length"] is None else cfg["length"]
-    if isinstance(length, bool) or not isinstance(length, int) or length < 2:
-        raise ConfigError(f"length={length} must be a whole number of at least 2 tokens.")
+    length = cfg["length"] or 16 * encoding.shape.train_len
     verdict = check(encoding, extension, scale, [length], cfg["allow_untested"])
     if verdict.noop:
         print(f"no-op: {verdict.noop}", file=sys.stderr)
     found = dissect(encoding, extension, scale, length, trained)
-    found.numbers.update({group: _name(group, cfg[group]) for group in ("extension", "scale_attention")})
-    if cfg["run"] is None:
-        found.numbers["encoding"] = _name("encoding", cfg["encoding"])
+    named = ("extension", "scale_attention") if cfg["run"] else ("encoding", "extension", "scale_attention")
+    found.numbers.update({group: yaml_of(group, cfg[group])[0] for group in named})
     found.numbers.update({"untested": verdict.untested, "noop": verdict.noop, "run": cfg["run"]})
     _write(found, cfg)
-
-
-def _name(group: str, chosen: dict) -> str:
-    """The yaml a method was chosen by: of those that name its class, the one it has most in common with."""
-    from posbench.gallery_tiles import nodes
-    from posbench.runs import method_name
-
-    alike = {name: node for name, node in nodes(group).items() if node["_target_"] == chosen["_target_"]}
-    own = method_name(chosen)
-    return max(alike, key=lambda name: (sum(chosen.get(key) == value for key, value in alike[name].items()), name == own), default=own)
-
-
-def _parts(cfg: dict):
-    """The encoding, and the scale trained in or None: fresh ones, or those of run=DIR."""
-    from posbench import hf_import
-    from posbench.build import load_model, make_encoding, make_trained_scale
-    from posbench.config import resolve
-    from posbench.make import trusted_config
-    from posbench.runs import Run
-
-    if cfg["run"] is None:
-        cfg = resolve(hf_import.adopt(cfg))
-        encoding = make_encoding(cfg)
-        return encoding, make_trained_scale(cfg, encoding)
-    from safetensors import safe_open
-
-    run = Run(cfg["run"])
-    if not run.finished:
-        raise ConfigError(f"run={cfg['run']} holds no finished training: train it with scripts/run.py first.")
-    trained = trusted_config(run)
-    with safe_open(run.weights, "pt") as weights:
-        vocab_size = weights.get_slice("embed_tokens.weight").get_shape()[0]
-    model = load_model(run, trained, vocab_size, "cpu")
-    return model.encoding, model.scale
 
 
 def _write(found, cfg: dict) -> None:

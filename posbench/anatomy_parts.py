@@ -1,0 +1,65 @@
+"""From a job's configuration to the methods that an anatomy looks at, and what the yamls call them."""
+
+from __future__ import annotations
+
+from safetensors import safe_open
+
+from posbench import hf_import
+from posbench.build import load_model, make_encoding, make_trained_scale
+from posbench.config import resolve
+from posbench.errors import ConfigError
+from posbench.gallery_tiles import nodes
+from posbench.interfaces import Encoding, ScaleAttention
+from posbench.make import PARTS, trusted_config
+from posbench.origins import flatten, text
+from posbench.runs import Run, method_name
+
+
+def whole(cfg: dict) -> dict:
+    """The resolved configuration; of run=DIR with the encoding, model, text, training and seed of that run.
+
+    Raises ConfigError for a run that is not finished, and as `resolve` does.
+    """
+    if cfg["run"] is None:
+        return resolve(hf_import.adopt(cfg))
+    run = Run(cfg["run"])
+    if not run.finished:
+        raise ConfigError(f"run={cfg['run']} holds no finished training: train it with scripts/run.py first.")
+    trained = trusted_config(run)
+    return resolve({**cfg, **{key: trained[key] for key in (*PARTS, "seed")}})
+
+
+def parts(cfg: dict) -> tuple[Encoding, ScaleAttention | None]:
+    """The encoding and the scale trained in (None: none) of what `whole` returned: fresh ones, or those of run=DIR."""
+    if cfg["run"] is None:
+        encoding = make_encoding(cfg)
+        return encoding, make_trained_scale(cfg, encoding)
+    run = Run(cfg["run"])
+    with safe_open(run.weights, "pt") as weights:
+        vocab_size = weights.get_slice("embed_tokens.weight").get_shape()[0]
+    model = load_model(run, cfg, vocab_size, "cpu")
+    return model.encoding, model.scale
+
+
+def yaml_of(group: str, chosen: dict) -> tuple[str, dict]:
+    """The yaml a method was chosen by, and what it holds: of those that name its class, the one it has most in common with.
+
+    One of the user's own goes by its class, as if its yaml held nothing.
+    """
+    alike = {name: node for name, node in nodes(group).items() if node["_target_"] == chosen["_target_"]}
+    own = method_name(chosen)
+    name = max(alike, key=lambda name: (sum(chosen.get(key) == value for key, value in alike[name].items()), name == own), default=own)
+    return name, alike.get(name, {})
+
+
+def in_words(group: str, chosen: dict) -> str:
+    """The yaml a method was chosen by, and the arguments that are not as there: rope base=27."""
+    name, default = yaml_of(group, chosen)
+    known, given = flatten(default), flatten(chosen)
+    differ = [key for key in given if key != "_target_" and (key not in known or known[key] != given[key])]
+    return " ".join([name, *(_argument(key, given[key]) for key in differ)])
+
+
+def _argument(key: str, value: object) -> str:
+    inner = key.removesuffix("._target_")
+    return f"{inner}={text(value) if inner == key else method_name({'_target_': value})}"
