@@ -21,6 +21,7 @@ from posbench.points import SECTION, Point
 from posbench.statistics import Gain, clustered_mean, gain, student_interval
 
 CROPPED = ("fixed_targets", "sliding")  # protocols in which nothing but the start of a document leaves a target less context
+MEANS = ("nll", "bpb", "accuracy")  # columns of a point that are means over seeds
 
 
 @dataclass(frozen=True)
@@ -201,7 +202,7 @@ def _point(key: tuple, seeds: list[tuple]) -> Point:
         untested=any(row["untested"] for row in rows),
         n_seeds=len(rows),
         **{name: first[name] for name in ("n_targets", "n_units", "sem_unit")},
-        **{name: None if any(row[name] is None for row in rows) else sum(row[name] for row in rows) / len(rows) for name in ("nll", "bpb")},
+        **{name: None if any(row[name] is None for row in rows) else sum(row[name] for row in rows) / len(rows) for name in MEANS},
         floor=_finite(np.mean([base for *_, base in against_floor])) if all(against_floor) else None,
         difference=difference,
         half_width=half_width,

@@ -43,6 +43,7 @@ class Point:
     change_half_width: float | None = None  # of its 95 % interval
     low: float | None = None  # the interval of nll as somebody else's CSV states it
     high: float | None = None
+    accuracy: float | None = None  # share of targets whose most likely token was right
     source: str | None = None  # the CSV that the losses were read from, where the report is of more than that file
 
     @property

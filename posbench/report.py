@@ -18,9 +18,11 @@ from posbench.latex import comments, latex, long
 from posbench.loading import load_all, once
 from posbench.origins import Origin, clean, read, told_apart, variants
 from posbench.points import Point, sections, write_points
+from posbench.records import to_csv
 from posbench.rows import write_csv
 from posbench.statistics import Gain
 from posbench.tables import Table, footer, number, tables
+from posbench.trainings import Training, trainings
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,7 @@ def write(report: Report, out_dir: Path | str) -> list[Path]:
 
     out_dir = Path(out_dir)
     write_csv(report.rows, out_dir / "rows.csv")
+    write_atomic(out_dir / "trainings.csv", to_csv(trainings(report.origins.values()), Training))
     write_points([point for curve in report.sections for point in curve], out_dir / "curve.csv")
     inside = [out_dir / "context.csv"] * bool(report.contexts)
     for path in inside:
@@ -145,7 +148,7 @@ def write(report: Report, out_dir: Path | str) -> list[Path]:
         drawn = draw(out_dir / "curve.csv", out_dir, report.title)
     write_atomic(out_dir / "report.html", page(report, drawn, pairs))
     figures = [path for pair in [*pairs, *(pair for section in drawn for pair in section.values())] for path in pair]
-    named = [out_dir / name for name in ("rows.csv", "curve.csv", "table.md", "table.tex")]
+    named = [out_dir / name for name in ("rows.csv", "trainings.csv", "curve.csv", "table.md", "table.tex")]
     return named + inside + figures + [out_dir / "report.html"]
 
 

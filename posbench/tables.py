@@ -62,7 +62,7 @@ def verdict(point: Point) -> str:
 
 
 def tables(curve: list[Point], intervals: bool = True) -> list[Table]:
-    """Loss, difference to the floor, perplexity and bits per byte of the points of one section; the interval's half width if wanted."""
+    """Loss, difference to the floor, and at the longest length perplexity, bits per byte and accuracy; half widths if wanted."""
     lengths = marked(point.length for point in curve)
     cells = methods(curve)
     heads = [heading(length, curve[0].train_len) for length in lengths]
@@ -73,11 +73,14 @@ def tables(curve: list[Point], intervals: bool = True) -> list[Table]:
         title = f"Loss minus the floor, which is the loss with exactly {curve[0].train_len} tokens of context (nats/token)"
         result.append(Table(title, [*METHOD, *heads], _rows(cells, lengths, lambda point: _difference(point, intervals))))
     longest = lengths[-1:]
-    rows = [
-        [*method, *(["-", "-"] if known is None else [number(_ppl(known), 4), "-" if known.foreign else number(known.bpb)])]
-        for method, known in ((_names(cell), cell.get(longest[0])) for cell in cells.values())
-    ]
-    return [*result, Table(f"At {heads[-1]} tokens", [*METHOD, "perplexity", "bits per byte"], rows)]
+    rows = [[*_names(cell), *_other_units(cell.get(longest[0]))] for cell in cells.values()]
+    return [*result, Table(f"At {heads[-1]} tokens", [*METHOD, "perplexity", "bits per byte", "accuracy"], rows)]
+
+
+def _other_units(point: Point | None) -> list[str]:
+    if point is None:
+        return ["-"] * 3
+    return [number(_ppl(point), 4), *("-" if point.foreign else number(value) for value in (point.bpb, point.accuracy))]
 
 
 def _rows(cells: dict, lengths: list[int], text) -> list[list[str]]:

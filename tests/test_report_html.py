@@ -221,7 +221,7 @@ def test_latex_says_what_the_tables_say(written):
     text = (written / "table.tex").read_text()
     rows = re.findall(r"^(?!%)(.*) \\\\$", text, re.M)
     columns = {row.count("&") + 1 for row in rows}
-    assert columns == {5, 7} and text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 3
+    assert columns == {6, 7} and text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 3
     assert r"rope & leaky\_rerope & log\_n & " in text and r"$\pm$" in text and r"$>$" in text and "$-$0." in text
     assert "% protocol fixed_targets" in text
     assert escape("a_b & 50% #1 {x} ~ ^ \\ $ < \n*[") == (
