@@ -12,7 +12,7 @@ from torch import Tensor
 
 from posbench.extensions.none import NoExtension
 from posbench.extensions.ntk_by_parts import NtkByParts
-from posbench.geometry import Trait
+from posbench.geometry import Spectrum, Trait
 from posbench.interfaces import Encoding, Extension
 from posbench.pairs import Kind, bias, distance, kinds
 from posbench.plan import make_plan
@@ -31,9 +31,9 @@ def dimensionless(encoding: Encoding, extension: Extension, kind: Kind, length: 
     if kind.layer.window is not None:
         numbers["window_over_train_len"] = kind.layer.window / train_len
     if kind.before is not None:
-        for key, spectrum in (("", kind.before), ("_after", kind.after)):
-            turns_F = spectrum.freq_F * train_len / (2 * math.pi)
-            numbers[f"share_full_turns{key}"] = float((turns_F >= 1).double().mean())
+        numbers["share_full_turns"] = _share_full_turns(kind.before, train_len)
+        if not torch.equal(kind.before.freq_F, kind.after.freq_F):
+            numbers["share_full_turns_after"] = _share_full_turns(kind.after, train_len)
         numbers["r_max"] = float(kind.before.freq_F.max() * train_len / (2 * math.pi))
         if isinstance(extension, NtkByParts):
             numbers["beta_over_r_max"] = extension.kept_from(kind.before.freq_F, train_len) / numbers["r_max"]
@@ -44,6 +44,10 @@ def dimensionless(encoding: Encoding, extension: Extension, kind: Kind, length: 
     if decay_D is not None:
         numbers["decay_x_length"] = min((rate for rate in decay_D.tolist() if rate > 0), default=0.0) * train_len
     return numbers
+
+
+def _share_full_turns(spectrum: Spectrum, train_len: int) -> float:
+    return float((spectrum.freq_F * train_len >= 2 * math.pi).double().mean())
 
 
 def _unextended_bias(encoding: Encoding, kind: Kind, train_len: int) -> Tensor | None:

@@ -12,14 +12,14 @@ PROPERTIES = {
 }
 DIMENSIONLESS = {
     "share_full_turns": "pairs with a full turn in training",
-    "share_full_turns_after": "the same after extension",
+    "share_full_turns_after": "the same of the changed frequencies",
     "r_max": "turns of the fastest pair",
     "beta_over_r_max": "beta / turns of the fastest pair",
     "slope_x_length": "bias of the flattest head at the training length",
     "decay_x_length": "decay of the slowest pair at the training length (nats)",
     "exact_over_train_len": "exact up to (training lengths)",
     "keys_over_train_len": "keys seen (training lengths)",
-    "window_over_train_len": "window (training lengths)",
+    "window_over_train_len": "window of the layer (training lengths)",
     "reach_over_trained": "farthest distance / farthest in training",
 }
 ANSWERS = {True: "yes", False: "no", None: "-"}

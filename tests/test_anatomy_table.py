@@ -52,6 +52,7 @@ def test_a_grid_is_one_row_for_each_pair_that_acts(tmp_path, grid):
     plain, pi, ntk, alibi, shrunk, nope = rows
     assert plain.share_full_turns == turns(1e4, 32, 32) and plain.r_max == pytest.approx(32 / (2 * math.pi))
     assert ntk.share_full_turns_after == turns(1e4 * 4 ** (64 / 62), 32, 32) < ntk.share_full_turns
+    assert pi.share_full_turns_after is None  # frequencies stay
     assert pi.exact_over_train_len == 1 / 32 and pi.reach_over_trained == pytest.approx(127 / 4 / 31)
     assert alibi.slope_x_length == shrunk.slope_x_length == 32 / 256 and alibi.share_full_turns is None
     assert nope.keys_over_train_len == 4 and nope.exact_over_train_len is None and nope.slope_x_length is None
