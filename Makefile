@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 # Passed to `python -m venv`, e.g. --system-site-packages on a machine that has its own torch.
 VENV_ARGS ?=
-# The experiment that make reproduce runs again.
-EXP ?= demo
+# What make reproduce runs again: an experiment, and here which part of it. EXP=headline is the whole.
+EXP ?= headline encoding=rope seed=0
 # Versions to install; empty takes what is there or newest (pyproject.toml has the ranges).
 CONSTRAINTS ?= constraints.txt
 # Passed to pip, e.g. "--extra-index-url ..." for a CPU-only torch.
@@ -62,7 +62,7 @@ sweep: setup ## any jobs: make sweep ARGS="encoding=rope,alibi extension=none,pi
 report: setup ## tables and figures from files: make report ARGS="experiment=demo"
 	@$(BIN)/python scripts/report.py $(ARGS)
 
-reproduce: setup ## run reported results again and compare each number: make reproduce EXP=demo, a part: ARGS="encoding=alibi"
+reproduce: setup ## run reported results again and compare each number: a part of headline; EXP=NAME: the whole of an experiment
 	@$(BIN)/python scripts/reproduce.py experiment=$(EXP) $(ARGS)
 
 claims: setup ## every claim of results/claims: confirmed, refuted or undecided, from files: make claims ARGS="runs='results/runs/*'"

@@ -127,7 +127,8 @@ def report(request: Request) -> int:
     if not csvs and not any(path.exists() for path in paths):
         raise ConfigError(f"There is nothing to report yet: run '{command}' first.")
     out_dir = Path(cfg["report_dir"] or Path(cfg["results_dir"]).parent / "report" / name)
-    made = reporting.collect(paths, title, command, csvs, skip_damaged=True)
+    lengths = {cell.path: cell.evaluate["lengths"] for job in jobs for cell in job.cells}
+    made = reporting.collect(paths, title, command, csvs, skip_damaged=True, lengths=lengths)
     made.notes.extend(notes)
     print(_text(made))
     for path in reporting.write(made, out_dir):

@@ -85,16 +85,25 @@ class Report:
         return footer(curve) + _argument_line(shown) + self.gain_lines.get(key, [])
 
 
-def collect(paths: Iterable[Path | str], title: str, command: str, csvs: Sequence[Path] = (), skip_damaged: bool = False) -> Report:
+def collect(
+    paths: Iterable[Path | str],
+    title: str,
+    command: str,
+    csvs: Sequence[Path] = (),
+    skip_damaged: bool = False,
+    lengths: Mapping[Path, Sequence[int]] | None = None,
+) -> Report:
     """What the eval files that exist among `paths` say, with `csvs` of losses beside; `command` would make what is missing.
 
+    `lengths`: those that are meant of some files, which another experiment may have added others to.
     Raises RunError when none exists, or one is damaged: with `skip_damaged` a note says so. ConfigError: no CSV of losses.
     """
     wanted = list(dict.fromkeys(map(Path, paths)))
     present = [path for path in wanted if path.exists()]
     if not present and not csvs:
         raise RunError(f"None of the {len(wanted)} evaluations of this report exists yet: make them with `{command}`.")
-    own, notes = load_all(present, skip_damaged)
+    loaded, notes = load_all(present, skip_damaged)
+    own = [kept for kept in (_at(evaluation, (lengths or {}).get(evaluation.path)) for evaluation in loaded) if kept.rows]
     names = told_apart(csvs)
     found = [read_foreign(path, name) for path, name in names.items()]
     beside = [adopt(evaluation, own) for evaluations, _ in found for evaluation in evaluations]
@@ -115,6 +124,10 @@ def collect(paths: Iterable[Path | str], title: str, command: str, csvs: Sequenc
     rows = [row for evaluation in evaluations for row in evaluation.rows]
     inside = context.sections(context.steps(evaluations, words))
     return Report(clean(title), rows, curve, _gain_lines(evaluations, words), notes, evaluations, origins, words, inside)
+
+
+def _at(evaluation: Evaluation, lengths: Sequence[int] | None) -> Evaluation:
+    return evaluation if lengths is None else replace(evaluation, rows=[row for row in evaluation.rows if row["length"] in lengths])
 
 
 def _csv_notes(found: Sequence[tuple[list[Evaluation], list[Point]]], names: Mapping[Path, str]) -> list[str]:

@@ -38,12 +38,12 @@ def cells(path, title):
 
 
 def test_rows_alone_give_the_means_that_the_losses_of_all_targets_gave_and_intervals_over_seeds():
-    folder = REPORTED / "demo_three_seeds"
+    folder = REPORTED / "headline"
     text = collect([], "t", "x", [folder / "rows.csv"]).markdown()
     means = re.sub(r" \+- [\d.]+ [<>~]", "", text)  # documents are known to the losses of all targets alone
     for title in ("Loss (", "Loss minus the floor", "At 16x"):
         wanted = [re.sub(r" \+- [\d.]+ [<>~]", "", line) for line in cells(folder / "table.md", title)]
-        assert len(wanted) == 14 and all(line in means for line in wanted)
+        assert len(wanted) > 40 and all(line in means for line in wanted)
     assert "G is unknown" in text and "gate" not in text and "Student's t over seeds;" in text
 
 

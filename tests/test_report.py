@@ -9,6 +9,7 @@ from synthetic import CURVES, DOCUMENTS, FLOORS, GAINS, LENGTHS, TARGETS, Built,
 from posbench.errors import RunError
 from posbench.labels import labels
 from posbench.points import read_points
+from posbench.report import collect
 from posbench.rows import read_csv
 from posbench.statistics import student_quantile
 
@@ -208,3 +209,11 @@ def test_a_narrow_terminal_keeps_every_number_and_mark(tmp_path):
     marks = [[line.count(" <") for line in text.splitlines() if "rope" in line] for text in (narrow, wide)]
     assert marks[0] == marks[1]
     assert max(len(line) for line in narrow.split("data pysource")[0].splitlines()) <= 100
+
+
+def test_lengths_that_another_experiment_added_to_a_file_are_left_out(tmp_path):
+    paths = write_run(tmp_path, "rope")
+    report = collect(paths, "t", "x", lengths={path: [64, 256] for path in paths if "recompute" not in path.name})
+    (curve,) = report.sections
+    assert {point.length for point in curve} == {64, 256} and all(point.difference is not None for point in curve)
+    assert {row["length"] for row in report.rows if row["extension"] != "recompute_window"} == {64, 256}

@@ -1,0 +1,104 @@
+"""What is committed in results/reported agrees with itself: tables with CSVs, papers with tables, rows with commits."""
+
+import json
+import math
+import re
+import subprocess
+from collections import defaultdict
+
+import pytest
+from conftest import CONFIGS
+
+from posbench.context import read_steps
+from posbench.points import read_points, sections
+from posbench.records import from_csv
+from posbench.rows import read_csv
+from posbench.tables import tables
+from posbench.trainings import Training
+
+ROOT = CONFIGS.parent
+REPORTED = ROOT / "results" / "reported"
+FOLDERS = sorted(path.parent for path in REPORTED.glob("*/rows.csv"))
+PAPERS = [path for path in (ROOT / "README.md", REPORTED / "README.md") if path.exists()]
+
+
+def named(folder):
+    return folder.name
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=named)
+def test_tables_are_those_of_the_csv(folder):
+    text = (folder / "table.md").read_text()
+    shown = [table.markdown() for section in sections(read_points(folder / "curve.csv")) for table in tables(section)]
+    assert shown and all(table in text for table in shown)
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=named)
+def test_losses_of_the_table_are_means_of_rows(folder):
+    """By another route than the report's: for each point some rows of as many seeds have its mean. Rows do not say their setting."""
+    rows = [row for row in read_csv(folder / "rows.csv") if row["position"] is None and row["nll"] is not None]
+    losses = defaultdict(dict)
+    for row in rows:
+        method = json.dumps([row["encoding_args"], row["extension_args"], row["trained_scale"]], sort_keys=True)
+        alike = row["protocol"], row["encoding"], row["extension"], row["scale_attention"], row["length"], row["n_units"]
+        losses[alike].setdefault(method, []).append(row["nll"])
+    points = [point for point in read_points(folder / "curve.csv") if point.window is None and not point.source and point.nll is not None]
+    lost = []
+    for point in points:
+        alike = (
+            point.protocol,
+            point.encoding.split(" ")[0],
+            point.extension.split(" ")[0],
+            point.scale_attention,
+            point.length,
+            point.n_units,
+        )
+        means = [sum(found) / len(found) for found in losses[alike].values() if len(found) == point.n_seeds]
+        if not any(math.isclose(point.nll, mean, rel_tol=1e-12) for mean in means):
+            lost.append(point)
+    assert points and len(lost) <= 0.2 * len(points), lost[:3]  # trainings that differ in the model or in train.* share these columns
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=named)
+def test_every_row_and_training_leads_to_a_commit_of_this_repository(folder):
+    commits = {row["commit"] for row in read_csv(folder / "rows.csv")}
+    behind = from_csv(folder / "trainings.csv", Training, "trainings", "scripts/report.py")
+    assert {row["run_id"] for row in read_csv(folder / "rows.csv")} == {one.run_id for one in behind}
+    assert not [one.run_id for one in behind if one.changed], "trained by code that was not committed"
+    commits |= {one.commit for one in behind}
+    git = ("git", "-C", str(ROOT))
+    inside = subprocess.run([*git, "rev-parse", "--is-shallow-repository"], capture_output=True, text=True)
+    if inside.returncode or inside.stdout.strip() == "true":
+        pytest.skip("no history to look into")
+    for commit in sorted(commits):
+        assert re.fullmatch(r"[0-9a-f]{12,40}", commit), f"{commit} is no commit of clean code"
+        found = subprocess.run([*git, "merge-base", "--is-ancestor", commit, "HEAD"], capture_output=True)
+        assert found.returncode == 0, f"{commit} is no ancestor of the code that reports it"
+
+
+def test_trainings_that_a_reader_may_ask_for_have_their_weights_named():
+    for folder in FOLDERS:
+        for one in from_csv(folder / "trainings.csv", Training, "trainings", "scripts/report.py"):
+            assert re.fullmatch("[0-9a-f]{64}", one.weights_sha256) and one.validation_loss
+
+
+@pytest.mark.parametrize("paper", PAPERS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_the_tables_of_the_papers_are_those_of_the_reports(paper):
+    """Each line of a table between `<!-- table: PATH ... -->` and `<!-- end of table -->` is a line of the file PATH."""
+    blocks = re.findall(r"<!-- table: (\S+)[^>]*-->(.*?)<!-- end of table -->", paper.read_text(), re.S)
+    assert blocks
+    for path, block in blocks:
+        source = (ROOT / path).read_text().splitlines()
+        lines = [line for line in block.splitlines() if line.startswith("|")]
+        assert len(lines) > 2 and not [line for line in lines if line not in source]
+
+
+@pytest.mark.parametrize("folder", [path for path in FOLDERS if (path / "context.csv").exists()], ids=named)
+def test_more_context_inside_the_window_never_hurts(folder):
+    """The first figure of a paper: a model whose loss rises with context inside its own window was not trained."""
+    steps = defaultdict(dict)
+    for step in read_steps(folder / "context.csv"):
+        steps[step.setting, step.encoding][step.context] = step.nll
+    for found in steps.values():
+        losses = [found[context] for context in sorted(found)]
+        assert losses == sorted(losses, reverse=True)
