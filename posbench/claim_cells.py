@@ -18,7 +18,7 @@ from posbench.errors import RunError
 from posbench.files import read_json
 from posbench.origins import clean, flatten, read
 from posbench.rows import eval_rows
-from posbench.runs import NOT_EVALUATE
+from posbench.runs import NOT_EVALUATE, at_default
 
 # Of a training's configuration, where a cell does not name them; train.length is one number, the row's train_len.
 PLAIN = {"model.qk_norm": "none"}
@@ -187,7 +187,8 @@ def index(paths: Iterable[Path]) -> list[Entry]:
         rows, evaluate = eval_rows(content, path), content.get("config", {}).get("evaluate") or {}
         if not rows:
             continue
-        setting = json.dumps({key: value for key, value in evaluate.items() if key not in NOT_EVALUATE}, sort_keys=True)
+        said = {key: value for key, value in evaluate.items() if key not in NOT_EVALUATE and not at_default(f"evaluate.{key}", value)}
+        setting = json.dumps(said, sort_keys=True)
         run = path.parents[2]
         if run not in configs:
             configs[run] = read(run).config

@@ -251,3 +251,15 @@ def test_the_csv_keeps_every_digit_and_the_markdown_is_made_of_it(ladder, tmp_pa
     text = markdown(findings)
     assert "2 primary endpoints: 1 confirmed, 1 not measured." in text and "a \\| b" in text and "refuted by test" in text
     assert f"above 0.2 ({0.2 * NATS:.3g})" in text and "(descriptive)" in text and "[e](../e/rows.csv), eval_id" in text
+
+
+def test_a_key_that_came_later_tells_no_settings_apart_at_its_default(world, tmp_path):
+    for seed in range(2):
+        world.train("rope", seed)
+        later = world.evaluate("rope", seed, "none", 0.5)
+        for path in later.parent.glob("*.json"):
+            content = json.loads(path.read_text())
+            content["config"]["evaluate"] = {"windows": 4, "split": "test"} | ({"documents": None} if path == later else {})
+            path.write_text(json.dumps(content))
+    one = claim(tmp_path, primary={"of": ROPE, "at": 4, "confirm": "above 0", "refute": "below 0"})
+    assert world.judge(one)[0].effect * NATS == pytest.approx(0.5, abs=0.05)
