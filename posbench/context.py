@@ -13,7 +13,7 @@ from pathlib import Path
 from posbench.curves import Evaluation, compare, interval, ladders
 from posbench.files import write_atomic
 from posbench.labels import labels
-from posbench.points import SECTION, over_words
+from posbench.points import SECTION, among, over_words
 from posbench.records import from_csv, to_csv
 from posbench.tables import LEVEL, Table, file, number
 
@@ -133,9 +133,8 @@ def gain(last: Step | None, intervals: bool = True) -> str:
 def scored(section: list[Step]) -> str:
     """Which targets the losses of a section are means over."""
     first = section[0]
-    return (
-        f"the same {first.n_targets} targets in {first.n_units} {first.sem_unit}s for every c{EARLY if first.protocol == 'sliding' else ''}"
-    )
+    units = f"{first.n_units} {first.sem_unit}s{among(first.setting)}"
+    return f"the same {first.n_targets} targets in {units} for every c{EARLY if first.protocol == 'sliding' else ''}"
 
 
 def seeds(section: list[Step]) -> str:

@@ -68,7 +68,7 @@ def _setting(evaluate: dict | None) -> str | None:
         return None
     windows = f"{evaluate['windows']} windows asked for, {evaluate['targets']} targets each, room for {evaluate['max_length']} tokens"
     windows += f", advancing by {evaluate['stride']}" if evaluate.get("stride") else ""
-    windows += f", in documents {evaluate['documents']}" if evaluate.get("documents") else ""
+    windows += f", in documents `{evaluate['documents']}`" if evaluate.get("documents") else ""
     return f"{windows}, {evaluate['split']} split, {evaluate['dtype']}, seed {evaluate['seed']} of the windows"
 
 

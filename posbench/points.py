@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,6 +56,12 @@ class Point:
     def foreign(self) -> bool:
         """Whether somebody else's CSV states the loss, with nothing known of targets and documents."""
         return self.n_units is None
+
+
+def among(setting: str | None) -> str:
+    """Which documents were chosen by name, in brackets, where a setting says so."""
+    named = re.search("in documents (`.+?`), ", setting or "")
+    return f" ({named[1]})" if named else ""
 
 
 def over_words(unit: str) -> str:

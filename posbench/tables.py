@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from posbench.points import Point, marked, methods, over_words
+from posbench.points import Point, among, marked, methods, over_words
 
 METHOD = ("encoding", "extension", "scale_attention")
 SAME_TARGETS = ("fixed_targets", "disjoint", "sliding", "repeat", "shuffled_prefix", "yarn_script")  # at every length
@@ -124,7 +124,7 @@ def scored(point: Point) -> str:
     """Which targets a point of this protocol is a mean over."""
     if point.foreign:
         return "which targets were scored is not stated"
-    units = f"{point.n_units} {point.sem_unit}s"
+    units = f"{point.n_units} {point.sem_unit}s{among(point.setting)}"
     if point.window:
         return f"every token of windows of {point.window} tokens from {units}, by its position"
     return f"the same {point.n_targets} targets in {units} at every length" if point.protocol in SAME_TARGETS else f"targets in {units}"

@@ -8,7 +8,7 @@ from synthetic import CURVES, DOCUMENTS, FLOORS, GAINS, LENGTHS, TARGETS, Built,
 
 from posbench.errors import RunError
 from posbench.labels import labels
-from posbench.points import read_points
+from posbench.points import among, read_points
 from posbench.report import collect
 from posbench.rows import read_csv
 from posbench.statistics import student_quantile
@@ -217,3 +217,8 @@ def test_lengths_that_another_experiment_added_to_a_file_are_left_out(tmp_path):
     (curve,) = report.sections
     assert {point.length for point in curve} == {64, 256} and all(point.difference is not None for point in curve)
     assert {row["length"] for row in report.rows if row["extension"] != "recompute_window"} == {64, 256}
+
+
+def test_documents_that_were_chosen_by_name_are_named():
+    assert among("512 windows asked for, in documents `*/other/*`, test split, bf16") == " (`*/other/*`)"
+    assert among("512 windows asked for, test split, bf16") == "" == among(None)

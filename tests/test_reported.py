@@ -9,7 +9,6 @@ from collections import defaultdict
 import pytest
 from conftest import CONFIGS
 
-from posbench.context import read_steps
 from posbench.points import read_points, sections
 from posbench.records import from_csv
 from posbench.rows import read_csv
@@ -91,14 +90,3 @@ def test_the_tables_of_the_papers_are_those_of_the_reports(paper):
         source = (ROOT / path).read_text().splitlines()
         lines = [line for line in block.splitlines() if line.startswith("|")]
         assert len(lines) > 2 and not [line for line in lines if line not in source]
-
-
-@pytest.mark.parametrize("folder", [path for path in FOLDERS if (path / "context.csv").exists()], ids=named)
-def test_more_context_inside_the_window_never_hurts(folder):
-    """The first figure of a paper: a model whose loss rises with context inside its own window was not trained."""
-    steps = defaultdict(dict)
-    for step in read_steps(folder / "context.csv"):
-        steps[step.setting, step.encoding][step.context] = step.nll
-    for found in steps.values():
-        losses = [found[context] for context in sorted(found)]
-        assert losses == sorted(losses, reverse=True)
