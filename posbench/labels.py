@@ -5,14 +5,26 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from functools import cache
 
 from posbench.runs import at_default
+
+
+@cache
+def _usual(group: str) -> dict[str, dict]:
+    """Method -> its arguments in configs/."""
+    from posbench.composition import CONFIGS, choices
+
+    return choices([CONFIGS], group)
+
 
 METHODS = (("encoding", "encoding_args"), ("extension", "extension_args"))
 
 
 def labels(rows: Iterable[dict], variants: Mapping[str, str] | None = None):
     """A function row -> (encoding, extension, scale_attention) in words: a method's arguments appear only where they tell two apart.
+
+    One at the value that configs/ gives it is left out: beside `ntk multiplier=2.0` the default is plain `ntk`.
 
     `variants` (run_id -> words) is what else tells trainings of one encoding apart.
     """
@@ -29,7 +41,9 @@ def labels(rows: Iterable[dict], variants: Mapping[str, str] | None = None):
     absent = object()
 
     def telling(name: str, method: str, args: dict) -> str:
-        differ = [key for key in sorted(args) if any(other.get(key, absent) != args[key] for other in known[name, method])]
+        usual = _usual(name).get(method, {})
+        changed = [key for key in sorted(args) if usual.get(key, absent) != args[key]]
+        differ = [key for key in changed if any(other.get(key, absent) != args[key] for other in known[name, method])]
         return " ".join([method, *(f"{key}={args[key] if isinstance(args[key], str) else json.dumps(args[key])}" for key in differ)])
 
     def label(row: dict) -> tuple[str, str, str]:
