@@ -6,9 +6,9 @@ from safetensors import safe_open
 
 from posbench import hf_import
 from posbench.build import load_model, make_encoding, make_trained_scale
+from posbench.composition import nodes
 from posbench.config import resolve
 from posbench.errors import ConfigError
-from posbench.gallery_tiles import nodes
 from posbench.interfaces import Encoding, ScaleAttention
 from posbench.make import PARTS, trusted_config
 from posbench.origins import flatten, text

@@ -18,7 +18,7 @@ from posbench.errors import RunError
 from posbench.files import read_json
 from posbench.origins import clean, flatten, read
 from posbench.rows import eval_rows
-from posbench.runs import NOT_EVALUATE, at_default
+from posbench.runs import NOT_EVALUATE, without_later
 
 # Of a training's configuration, where a cell does not name them; train.length is one number, the row's train_len.
 PLAIN = {"model.qk_norm": "none"}
@@ -187,8 +187,8 @@ def index(paths: Iterable[Path]) -> list[Entry]:
         rows, evaluate = eval_rows(content, path), content.get("config", {}).get("evaluate") or {}
         if not rows:
             continue
-        said = {key: value for key, value in evaluate.items() if key not in NOT_EVALUATE and not at_default(f"evaluate.{key}", value)}
-        setting = json.dumps(said, sort_keys=True)
+        said = {key: value for key, value in evaluate.items() if key not in NOT_EVALUATE}
+        setting = json.dumps(without_later("evaluate", said), sort_keys=True)
         run = path.parents[2]
         if run not in configs:
             configs[run] = read(run).config

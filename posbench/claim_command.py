@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 from posbench.cli import Request
-from posbench.composition import CONFIGS, choices, compose, expand
+from posbench.composition import CONFIGS, compose, expand, nodes
 from posbench.errors import ConfigError
 
 
@@ -91,6 +91,6 @@ def defaults() -> dict[tuple[str, str], dict]:
     return {
         (group, name): method_args(node)
         for group in ("encoding", "extension")
-        for name, node in choices([CONFIGS], group).items()
+        for name, node in nodes(group).items()
         if method_name(node) == name
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
 import json
 from pathlib import Path
@@ -57,6 +58,12 @@ def choices(configs: list[Path], group: str) -> dict[str, dict]:
     """The yamls of a group by name, from every folder of configurations."""
     paths = sorted(path for folder in configs for path in (folder / group).glob("*.yaml") if not path.stem.startswith("_"))
     return {path.stem: OmegaConf.to_container(OmegaConf.load(path)) for path in paths}
+
+
+@functools.cache
+def nodes(group: str) -> dict[str, dict]:
+    """The yamls of one of posbench's own groups by name, read once."""
+    return choices([CONFIGS], group)
 
 
 def long_name(override: str) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from posbench.curves import Evaluation, compare, interval, ladders
 from posbench.files import write_atomic
 from posbench.labels import labels
-from posbench.points import SECTION, among, over_words
+from posbench.points import SECTION, Placed, among, over_words, span
 from posbench.records import from_csv, to_csv
 from posbench.tables import LEVEL, Table, file, number
 
@@ -21,14 +21,9 @@ EARLY = ", or what there is where a document begins"
 
 
 @dataclass(frozen=True)
-class Step:
+class Step(Placed):
     """One encoding with exactly `context` tokens before every target, mean over seeds: losses in nats/token, 95 % half widths."""
 
-    protocol: str
-    data: str
-    tokenizer: str
-    train_len: int
-    setting: str | None  # how windows and targets were asked for, and in which number format
     encoding: str
     context: int
     n_seeds: int
@@ -94,14 +89,6 @@ def _change(ladder: dict[int, Evaluation], context: int, other: int):
     return compare(one, one.exact_row()["length"], two, two.exact_row()["length"])
 
 
-def sections(found: Iterable[Step]) -> list[list[Step]]:
-    """Steps apart by what no table or figure may mix."""
-    apart: dict[tuple, list[Step]] = defaultdict(list)
-    for step in found:
-        apart[tuple(getattr(step, name) for name in SECTION)].append(step)
-    return list(apart.values())
-
-
 def by_name(section: Iterable[Step]) -> dict[str, dict[int, Step]]:
     """Name -> context -> step, both in the order given."""
     found: dict[str, dict[int, Step]] = defaultdict(dict)
@@ -137,12 +124,6 @@ def scored(section: list[Step]) -> str:
     return f"the same {first.n_targets} targets in {units} for every c{EARLY if first.protocol == 'sliding' else ''}"
 
 
-def seeds(section: list[Step]) -> str:
-    """How many seeds the means are over."""
-    counts = sorted({step.n_seeds for step in section})
-    return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-
-
 def of_intervals(section: list[Step]) -> str:
     """What the intervals of a section are over, or nothing where there are none."""
     over = sorted({step.over for step in section if step.doubling_half_width is not None and step.over})
@@ -158,7 +139,7 @@ def below(section: list[Step]) -> list[str]:
         f"data {first.data}, tokenizer {first.tokenizer}, trained at {first.train_len} tokens",
         f"protocol {first.protocol}, extension recompute_window with c tokens: {scored(section)}",
         *([f"setting: {first.setting}"] if first.setting else []),
-        f"seeds: {seeds(section)}; losses are means over them",
+        f"seeds: {span(step.n_seeds for step in section)}; losses are means over them",
         gained + (f"; +- : half a {over}; ~ zero lies inside" if over else ""),
     ]
 

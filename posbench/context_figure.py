@@ -6,9 +6,9 @@ import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
-from posbench.context import Step, by_name, gain, of_intervals, read_steps, scored, sections, seeds
+from posbench.context import Step, by_name, gain, of_intervals, read_steps, scored
 from posbench.marks import GAP, end_labels, shortened, width
-from posbench.points import marked
+from posbench.points import marked, sections, span
 from posbench.style import DASHES, FONT, GREY, MARKERS, OKABE_ITO, save
 
 PANEL_WIDTH, PANEL_HEIGHT = 250, 250  # points
@@ -109,7 +109,7 @@ def _lines(axes, lines: dict[str, dict[int, Step]], value: Value, beside: float)
 
 
 def _said(section: list[Step], cut: bool) -> list[str]:
-    first, over, count = section[0], of_intervals(section), seeds(section)
+    first, over, count = section[0], of_intervals(section), span(step.n_seeds for step in section)
     lines = [f"{first.data}, {first.tokenizer} | protocol {first.protocol}: {scored(section)} | {count} seed{'s' * (count != '1')}"]
     if over:
         lines.append(f"Bars: {over}; on the left of the difference to {first.train_len} tokens.{' Bars at an edge go on beyond it.' * cut}")

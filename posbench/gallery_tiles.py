@@ -5,7 +5,6 @@ Letters: D pictured channels, H heads, K keys, T tokens.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from posbench import anatomy_axes as draws
 from posbench.anatomy import Anatomy, dissect
 from posbench.build import seeded
 from posbench.compat import check
-from posbench.composition import CONFIGS, choices
+from posbench.composition import nodes
 from posbench.errors import ConfigError
 from posbench.geometry import Shape, Trait
 from posbench.interfaces import overrides
@@ -38,12 +37,6 @@ class Tile:
     name: str
     words: str
     draw: Callable
-
-
-@functools.cache
-def nodes(group: str) -> dict[str, dict]:
-    """Every yaml of a config group, read once: each method is tried with each."""
-    return choices([CONFIGS], group)
 
 
 def _made(encoding: dict, extension: dict) -> Anatomy | None:

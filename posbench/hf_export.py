@@ -17,7 +17,7 @@ from posbench.errors import ConfigError, RunError
 from posbench.files import sha256_file, write_json
 from posbench.hf_weights import write_theirs
 from posbench.make import trusted_config
-from posbench.runs import Run, at_default, method_args, method_name
+from posbench.runs import Run, as_typed, method_name
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -68,9 +68,9 @@ def describe(trained: dict, extension: dict) -> dict:
     encoding, method = make_encoding(trained), make(extension)
     name = name_of(encoding)
     if name not in ("rope", "p_rope") or encoding.rotary_dim != encoding.shape.head_dim or encoding.resonance:
-        given = {key: value for key, value in method_args(trained["encoding"]).items() if not at_default(f"encoding.{key}", value)}
-        said = " ".join(f"encoding.{key}={value}" for key, value in given.items())
-        raise ConfigError(f"encoding={name} {said}".rstrip() + " has no place in the format: it knows encoding=rope, whole, and p_rope.")
+        raise ConfigError(
+            f"{as_typed('encoding', trained['encoding'])} has no place in the format: it knows encoding=rope, whole, and p_rope."
+        )
     if method_name(train.scale_attention) != "none":
         raise ConfigError(f"train.scale_attention={method_name(train.scale_attention)} has no place in the format: it knows none.")
     if model.qk_norm not in ("none", "rms") or (model.qk_norm == "rms" and model.qkv_bias):

@@ -15,7 +15,7 @@ from posbench.errors import ConfigError
 from posbench.files import sha256_json
 from posbench.hf_rope import rope_arguments
 from posbench.hf_weights import weight_files
-from posbench.runs import at_default, method_args, method_name
+from posbench.runs import as_typed, method_name
 
 if TYPE_CHECKING:
     from posbench.data.corpus import Corpus
@@ -50,10 +50,8 @@ def adopt(cfg: dict) -> dict:
     encoding = cfg["encoding"]
     whole = all(encoding.get(key, value) == value for key, value in WHOLE.items())
     if method_name(encoding) != "rope" or not whole or encoding.get("base", 1e4) not in (1e4, rope["base"]):
-        given = {key: value for key, value in method_args(encoding).items() if not at_default(f"encoding.{key}", value)}
-        said = " ".join(f"encoding.{key}={value}" for key, value in given.items())
         raise ConfigError(
-            f"encoding={method_name(encoding)} {said}".rstrip() + f" is not what model.path={path} was trained with "
+            f"{as_typed('encoding', encoding)} is not what model.path={path} was trained with "
             f"(encoding=rope encoding.base={rope['base']:g}): leave encoding out, and choose among extensions."
         )
     if method_name(cfg["train"].get("scale_attention") or TrainConfig().scale_attention) != "none":

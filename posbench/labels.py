@@ -5,18 +5,6 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from functools import cache
-
-from posbench.runs import at_default
-
-
-@cache
-def _usual(group: str) -> dict[str, dict]:
-    """Method -> its arguments in configs/."""
-    from posbench.composition import CONFIGS, choices
-
-    return choices([CONFIGS], group)
-
 
 METHODS = (("encoding", "encoding_args"), ("extension", "extension_args"))
 
@@ -28,26 +16,23 @@ def labels(rows: Iterable[dict], variants: Mapping[str, str] | None = None):
 
     `variants` (run_id -> words) is what else tells trainings of one encoding apart.
     """
+    from posbench.composition import nodes
+
     known: dict[tuple[str, str], list[dict]] = defaultdict(list)
-
-    def said(name: str, args: dict | None) -> dict:
-        """Without arguments that came later and are at their default: older rows lack them and mean the same."""
-        return {key: value for key, value in (args or {}).items() if not at_default(f"{name}.{key}", value)}
-
     for row in rows:
         for name, args in METHODS:
-            if said(name, row[args]) not in known[name, row[name]]:
-                known[name, row[name]].append(said(name, row[args]))
+            if (row[args] or {}) not in known[name, row[name]]:
+                known[name, row[name]].append(row[args] or {})
     absent = object()
 
     def telling(name: str, method: str, args: dict) -> str:
-        usual = _usual(name).get(method, {})
+        usual = nodes(name).get(method, {})
         changed = [key for key in sorted(args) if usual.get(key, absent) != args[key]]
         differ = [key for key in changed if any(other.get(key, absent) != args[key] for other in known[name, method])]
         return " ".join([method, *(f"{key}={args[key] if isinstance(args[key], str) else json.dumps(args[key])}" for key in differ)])
 
     def label(row: dict) -> tuple[str, str, str]:
-        encoding, extension = (telling(name, row[name], said(name, row[args])) for name, args in METHODS)
+        encoding, extension = (telling(name, row[name], row[args] or {}) for name, args in METHODS)
         trained = "" if row["trained_scale"] in (None, "none") else f" trained with {row['trained_scale']}"
         tuned = f" tuned from {row['finetune']}" if row["finetune"] else ""
         extension += f" ({row['task']})" if row["task"] else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable
 
-from posbench.points import Point, over_words
+from posbench.points import Point, over_words, span
 from posbench.style import GREY
 from posbench.tables import file, scored
 
@@ -113,8 +113,8 @@ def shortened(text: str) -> str:
 
 def caption(curve: list[Point], relative: bool) -> list[str]:
     """Lines that say what was measured, on what, and what the bars and marks mean."""
-    first, seeds = curve[0], sorted({point.n_seeds for point in curve})
-    count = f"{seeds[0]} seed{'s' * (seeds[0] > 1)}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]} seeds"
+    first, seeds = curve[0], span(point.n_seeds for point in curve)
+    count = f"{seeds} seed{'s' * (seeds != '1')}"
     lines = [f"{first.data}, {first.tokenizer} | protocol {first.protocol}: {scored(first)} | {count}"]
     over = sorted({point.over for point in curve if point.half_width is not None})
     if relative:

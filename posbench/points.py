@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import TypeVar
 
 from posbench.files import write_atomic
 from posbench.records import from_csv, to_csv
 
-SECTION = ("protocol", "data", "tokenizer", "train_len", "setting")
-
 
 @dataclass(frozen=True)
-class Point:
-    """One method at one length. Losses in nats/token; `half_width` is that of the 95 % interval of `difference`."""
+class Placed:
+    """What no table or figure may mix."""
 
     protocol: str
     data: str
     tokenizer: str
     train_len: int
     setting: str | None  # how windows and targets were asked for, and in which number format
+
+
+SECTION = tuple(column.name for column in fields(Placed))
+One = TypeVar("One", bound=Placed)
+
+
+@dataclass(frozen=True)
+class Point(Placed):
+    """One method at one length. Losses in nats/token; `half_width` is that of the 95 % interval of `difference`."""
+
     encoding: str
     extension: str
     scale_attention: str
@@ -69,12 +78,18 @@ def over_words(unit: str) -> str:
     return f"over {unit.replace(' x ', ' crossed with ')}" if unit.startswith("seeds") else f"over {unit}s (one seed)"
 
 
-def sections(curve: Iterable[Point]) -> list[list[Point]]:
-    """Points apart by protocol, data, tokenizer, training length and setting, which no table or figure may mix."""
-    apart: dict[tuple, list[Point]] = {}
-    for point in curve:
-        apart.setdefault(tuple(getattr(point, name) for name in SECTION), []).append(point)
+def sections(found: Iterable[One]) -> list[list[One]]:
+    """Points, or what else is placed, apart by protocol, data, tokenizer, training length and setting."""
+    apart: dict[tuple, list[One]] = {}
+    for one in found:
+        apart.setdefault(tuple(getattr(one, name) for name in SECTION), []).append(one)
     return list(apart.values())
+
+
+def span(counts: Iterable[int]) -> str:
+    """One number, or from the lowest to the highest: 3 to 5."""
+    low, high = (counts := sorted(counts))[0], counts[-1]
+    return str(low) if low == high else f"{low} to {high}"
 
 
 def methods(curve: Iterable[Point]) -> dict[tuple, dict[int, Point]]:

@@ -123,7 +123,7 @@ def collect(
     if alone:
         curve = [[replace(point, source=None) for point in part] for part in curve]
     rows = [row for evaluation in evaluations for row in evaluation.rows]
-    inside = context.sections(context.steps(evaluations, words))
+    inside = sections(context.steps(evaluations, words))
     return Report(clean(title), rows, curve, _gain_lines(evaluations, words), notes, evaluations, origins, words, inside)
 
 

@@ -55,7 +55,7 @@ def method_args(node: dict) -> dict:
 
 def method_label(node: dict, group: str = "extension") -> str:
     """Name and, in braces, the arguments where there are any; what the column scale_attention holds. LATER's defaults are none."""
-    args = {key: value for key, value in method_args(node).items() if not at_default(f"{group}.{key}", value)}
+    args = without_later(group, method_args(node))
     return method_name(node) + (" " + json.dumps(args, separators=(",", ":")) if args else "")
 
 
@@ -97,15 +97,25 @@ def _without(node: dict, names: set[str]) -> dict:
 def _stable(value: object, prefix: str = "") -> object:
     """Drop LATER's keys at their defaults, and let 1.0 and 1 be one number whichever way a user wrote it."""
     if isinstance(value, dict):
-        kept = {key: item for key, item in value.items() if not at_default(f"{prefix}{key}", item)}
+        kept = {key: item for key, item in value.items() if not _at_default(f"{prefix}{key}", item)}
         return {key: _stable(item, f"{prefix}{key}.") for key, item in kept.items()}
     if isinstance(value, list | tuple):
         return [_stable(item, prefix) for item in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def at_default(key: str, value: object) -> bool:
-    """Whether a dotted key is one of LATER's at its default, so that writing it says no more than leaving it out."""
+def as_typed(group: str, node: dict) -> str:
+    """A method as one would choose it: encoding=rope encoding.base=500000."""
+    given = without_later(group, method_args(node))
+    return " ".join([f"{group}={method_name(node)}", *(f"{group}.{key}={value}" for key, value in given.items())])
+
+
+def without_later(group: str, args: dict) -> dict:
+    """Values of a group without LATER's at their defaults: what was written before these keys came lacks them and means the same."""
+    return {key: value for key, value in args.items() if not _at_default(f"{group}.{key}", value)}
+
+
+def _at_default(key: str, value: object) -> bool:
     return key in LATER and value == LATER[key] and isinstance(value, bool) == isinstance(LATER[key], bool)
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from posbench.points import Point, among, marked, methods, over_words
+from posbench.points import Point, among, marked, methods, over_words, span
 
 METHOD = ("encoding", "extension", "scale_attention")
 SAME_TARGETS = ("fixed_targets", "disjoint", "sliding", "repeat", "shuffled_prefix", "yarn_script")  # at every length
@@ -132,12 +132,12 @@ def scored(point: Point) -> str:
 
 def footer(curve: list[Point]) -> list[str]:
     """What was measured, and how to read the marks."""
-    first, seeds = curve[0], sorted({point.n_seeds for point in curve})
+    first = curve[0]
     lines = [
         f"data {first.data}, tokenizer {first.tokenizer}, trained at {first.train_len} tokens",
         f"protocol {first.protocol}: {scored(first)}",
         *([f"setting: {first.setting}"] if first.setting else []),
-        f"seeds: {seeds[0] if len(seeds) == 1 else f'{seeds[0]} to {seeds[-1]}'}; loss and bits per byte are means over them",
+        f"seeds: {span(point.n_seeds for point in curve)}; loss and bits per byte are means over them",
     ]
     over = sorted({point.over for point in curve if point.half_width is not None})
     if over:

@@ -8,7 +8,7 @@ SEQUENCE = 32  # tokens
 
 
 def prepare_data(request: Request) -> int:
-    from posbench.data.overlap import overlap
+    from posbench.data.overlap import overlap, sequences
 
     for data, cache_dir in {repr(cfg["data"]): (cfg["data"], cfg["cache_dir"]) for cfg in request.cfgs}.values():
         corpus = prepare(data, cache_dir)
@@ -19,8 +19,9 @@ def prepare_data(request: Request) -> int:
             size, lengths = int(tokens.n_bytes.sum(dtype="int64")), tokens.document_lengths()
             long = ", ".join(f"{L}: {n}" for L in LENGTHS if (n := int((lengths >= L + 64).sum())))
             print(f"  {split:10}{len(lengths):11,}{len(tokens.tokens):14,}{size:14,}{size / len(tokens.tokens):13.3f}  {long}")
+        known = sequences(corpus.train, SEQUENCE)
         for split in ("validation", "test"):
-            share, share_D = overlap(getattr(corpus, split), corpus.train, SEQUENCE)
+            share, share_D = overlap(getattr(corpus, split), known, SEQUENCE)
             copied = int((share_D > 0.5).sum())
             print(
                 f"  {split}: {share:.2%} of its sequences of {SEQUENCE} tokens stand in training too; they are most of {copied} documents"

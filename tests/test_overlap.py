@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from posbench.data.overlap import overlap
+from posbench.data.overlap import overlap, sequences
 from posbench.data.tokenfile import TokenFile
 
 
@@ -15,7 +15,7 @@ def tokens(*documents):
 
 def test_shares_are_those_counted_by_hand():
     train = tokens([1, 2, 3, 4, 5], [7, 8])
-    share, share_D = overlap(tokens([9, 2, 3, 4, 9], [5, 7, 8], [1]), train, 3)
+    share, share_D = overlap(tokens([9, 2, 3, 4, 9], [5, 7, 8], [1]), sequences(train, 3), 3)
     assert share == 1 / 4 and share_D[:2].tolist() == [1 / 3, 0] and np.isnan(share_D[2])  # 5 7 8 stands across two documents only
 
 
@@ -23,9 +23,9 @@ def test_random_text_against_sets_of_tuples():
     random = np.random.default_rng(0)
     held, train = ([random.integers(0, 4, length).tolist() for length in (50, 3, 80)] for _ in range(2))
 
-    def sequences(document):
+    def found_by_hand(document):
         return [tuple(document[at : at + 5]) for at in range(len(document) - 4)]
 
-    known = {one for document in train for one in sequences(document)}
-    found = [one in known for document in held for one in sequences(document)]
-    assert overlap(tokens(*held), tokens(*train), 5)[0] == pytest.approx(np.mean(found)) and 0 < np.mean(found) < 1
+    known = {one for document in train for one in found_by_hand(document)}
+    found = [one in known for document in held for one in found_by_hand(document)]
+    assert overlap(tokens(*held), sequences(tokens(*train), 5), 5)[0] == pytest.approx(np.mean(found)) and 0 < np.mean(found) < 1

@@ -13,14 +13,19 @@ from posbench.data.tokenfile import TokenFile
 FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd: a polynomial hash modulo 2^64
 
 
-def overlap(held_out: TokenFile, train: TokenFile, n: int) -> tuple[float, np.ndarray]:
-    """(share of the sequences of n tokens inside one document that also stand in a document of `train`, the same of each document).
+def sequences(train: TokenFile, n: int) -> np.ndarray:
+    """Every sequence of n tokens of a split, as hashes, each once."""
+    return np.unique(_hashes(train, n)[0])
 
-    A share is nan where no sequence is that long. Sequences are told apart by a 64-bit hash: two different ones are taken for equal
-    once in about 10^19 / (number of training sequences) cases.
+
+def overlap(held_out: TokenFile, known: np.ndarray, n: int) -> tuple[float, np.ndarray]:
+    """(share of the sequences of n tokens inside one document that are among `known`, the same of each document).
+
+    A share is nan where no sequence is that long. `known` is of `sequences`: two different ones are taken for equal
+    once in about 10^19 / len(known) cases.
     """
     hash_M, document_M = _hashes(held_out, n)
-    seen_M = np.isin(hash_M, np.unique(_hashes(train, n)[0]))
+    seen_M = np.isin(hash_M, known)
     total_D = np.bincount(document_M, minlength=len(held_out.names))
     with np.errstate(invalid="ignore"):
         share_D = np.bincount(document_M, weights=seen_M, minlength=len(held_out.names)) / total_D
