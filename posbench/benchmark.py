@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from posbench import optim
+from posbench import bf16, optim
 from posbench.compat import check
 from posbench.composition import choices
 from posbench.config import ModelConfig, TrainConfig
@@ -94,7 +94,7 @@ def _step(model: GPT) -> Case:
     steps = iter(range(10**9))
 
     def step(text_BT: Tensor) -> None:
-        with torch.autocast("cpu", torch.bfloat16):
+        with bf16.autocast("cpu", "bf16"):
             loss = model.loss(text_BT, text_BT, plans(text_BT.shape[1], next(steps)))
         _learn(loss, optimizers)
 
@@ -105,7 +105,7 @@ def _llama_step(llama: nn.Module) -> Case:
     optimizers = optim.build(llama, TrainConfig())
 
     def step(text_BT: Tensor) -> None:
-        with torch.autocast("cpu", torch.bfloat16):
+        with bf16.autocast("cpu", "bf16"):
             logits_BTV = llama(text_BT, use_cache=False).logits
             loss = nn.functional.cross_entropy(logits_BTV.float().flatten(0, 1), text_BT.flatten())
         _learn(loss, optimizers)
@@ -114,10 +114,11 @@ def _llama_step(llama: nn.Module) -> Case:
 
 
 def _learn(loss: Tensor, optimizers: list) -> None:
-    loss.backward()
-    for optimizer in optimizers:
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+    with bf16.products("cpu"):
+        loss.backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
 
 
 def evaluation(configs: list[Path], train_len: int, lengths: list[int], repeats: int, only: list[str]) -> Iterator[list[Figure]]:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from posbench import bf16
 from posbench.compat import fed_length
 from posbench.config import EvaluateConfig
 from posbench.data.corpus import Corpus
@@ -81,7 +82,7 @@ class Evaluation:
             if self.corpus.bos is not None:
                 ids_NL[index_NL == BOS] = self.corpus.bos
             text_NL = torch.from_numpy(ids_NL).to(self.device)
-            with torch.autocast(torch.device(self.device).type, torch.bfloat16, enabled=self.config.dtype == "bf16"):
+            with bf16.autocast(self.device, self.config.dtype):
                 hidden_NRC = self.model.hidden(text_NL[:, :-1], plan, n_rows)
                 nll_NR, correct_NR = self._read(hidden_NRC, text_NL[:, -n_rows:])
             nlls.append(nll_NR.cpu().numpy())

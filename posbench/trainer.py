@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from posbench import checkpoint, optim
+from posbench import bf16, checkpoint, optim
 from posbench.config import TrainConfig
 from posbench.data.batches import Batches
 from posbench.distributed import World
@@ -82,7 +82,8 @@ class Trainer:
         loss = self.world.sum_gradients(self.model.parameters(), loss)
         self._clip()
         for optimizer in self.optimizers:
-            optimizer.step()
+            with bf16.products(self.device):
+                optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         launched = time.perf_counter() - began
         self._settle()
@@ -159,7 +160,7 @@ class Trainer:
                 raise Diverged(f"The weights {name} are not finite after step {self.step}{self._remedy()}")
 
     def _loss(self, loss: Callable, inputs_BT: Tensor, targets_BT: Tensor, step: int | None) -> Tensor:
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.dtype == "bf16"):
+        with bf16.autocast(self.device, self.config.dtype):
             return loss(inputs_BT, targets_BT, self.plan_for(inputs_BT.shape[1], step))
 
     def _backward(self, inputs_BT: Tensor, targets_BT: Tensor) -> Tensor:
@@ -168,7 +169,8 @@ class Trainer:
         losses = []
         for part_BT, part_targets_BT in parts:
             loss = self._loss(self.loss, part_BT, part_targets_BT, self.step) * (len(part_BT) / self._windows(inputs_BT.shape[1]))
-            loss.backward()
+            with bf16.products(self.device, self.config.dtype):
+                loss.backward()
             losses.append(loss.detach())
         return torch.stack(losses).sum()
 
@@ -218,6 +220,8 @@ class Trainer:
         failure counts: one that is not the compiler's comes again in the first step.
         """
         try:
+            if self.config.dtype == "bf16" and self.device.type == "cpu" and not bf16.native():
+                raise RuntimeError("this CPU multiplies bf16 numbers as float32, which cannot be compiled; train.dtype=fp32 can")
             self.loss = torch.compile(self.model.loss, dynamic=False)
             self._backward(*(part.to(self.device) for part in self.batches.at(self.step, self.world)))
             self.compiled = True

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from posbench import optim
+from posbench import bf16, optim
 from posbench.config import ModelConfig, TrainConfig
 from posbench.data.tokenfile import TokenFile
 from posbench.errors import ConfigError, RunError
@@ -461,3 +461,9 @@ def test_nothing_positional_decays():
         for optimizer in optim.build(model, TrainConfig()):
             for group in optimizer.param_groups:
                 assert not group["weight_decay"] or not positional & {id(param) for param in group["params"]}, name
+
+
+def test_what_cannot_be_compiled_on_a_cpu_without_bf16_is_said_with_the_way_out(tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(bf16, "native", lambda: False)
+    assert train(tmp_path, config(dtype="bf16", compile=True))["compiled"] is False
+    assert "training goes on without it" in (said := capfd.readouterr().err) and "train.dtype=fp32" in said

@@ -1,0 +1,73 @@
+"""bf16 on a CPU without instructions for it: every product is widened, forward, backward and in Muon, and is what the instructions give."""
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from posbench import bf16
+
+EPS = 2.0**-8  # of bf16: half a step between two neighbours, relative
+
+
+class Slow(TorchDispatchMode):
+    """Counts the products of bf16 matrices that reach torch's own kernels."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.found += [func] * (func in bf16.PRODUCTS and args[0].dtype == torch.bfloat16)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture
+def without(monkeypatch):
+    monkeypatch.setattr(bf16, "native", lambda: False)
+
+
+def test_products_are_those_of_the_rounded_numbers_rounded_once():
+    torch.manual_seed(0)
+    a_MK, b_KN, c_MN = torch.randn(33, 70).bfloat16(), torch.randn(70, 17).bfloat16(), torch.randn(33, 17).bfloat16()
+    with bf16.Widened():
+        product, added = a_MK @ b_KN, torch.addmm(c_MN, a_MK, b_KN, beta=-2.0, alpha=0.5)
+        batched, based = torch.bmm(a_MK[None], b_KN[None])[0], torch.baddbmm(c_MN[None], a_MK[None], b_KN[None], beta=3.0)[0]
+    exact = a_MK.double() @ b_KN.double()
+    error = 1e-5 * (a_MK.double().abs() @ b_KN.double().abs())  # of adding up in float32
+    for got, want in ((product, exact), (added, exact / 2 - 2 * c_MN), (batched, exact), (based, exact + 3 * c_MN.double())):
+        assert got.dtype == torch.bfloat16 and bool(((got - want).abs() <= EPS * want.abs() + error).all())
+
+
+def test_what_is_no_product_of_bf16_passes():
+    x = torch.randn(5, 5)
+    with bf16.Widened():
+        assert torch.equal(x @ x, torch.mm(x, x)) and (x.bfloat16() + 1).dtype == torch.bfloat16
+        y = x.double().requires_grad_()
+        (y @ y).sum().backward()
+    assert y.grad.dtype == torch.float64
+
+
+@pytest.mark.parametrize(("dtype", "wide"), [("bf16", True), ("fp32", False)])
+def test_no_product_of_a_training_step_is_left_to_the_slow_kernels(without, dtype, wide):
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(24, 16, bias=False)
+    muon = torch.optim.Muon([layer.weight], lr=0.1)
+    with Slow() as slow:
+        with bf16.autocast("cpu", dtype):
+            y = layer(torch.randn(8, 24))
+            loss = (y.float() ** 2).mean()
+        assert (y.dtype == torch.bfloat16) is wide
+        with bf16.products("cpu", dtype):
+            loss.backward()
+        with bf16.products("cpu"):
+            muon.step()
+        assert slow.found == []
+        torch.randn(2, 2).bfloat16() @ torch.randn(2, 2).bfloat16()
+    assert slow.found == [torch.ops.aten.mm.default]
+
+
+def test_where_the_cpu_multiplies_nothing_comes_between(monkeypatch):
+    monkeypatch.setattr(bf16, "native", lambda: True)
+    with bf16.autocast("cpu", "bf16"), bf16.products("cpu"), Slow() as slow:
+        torch.randn(3, 3) @ torch.randn(3, 3)
+    assert slow.found == [torch.ops.aten.mm.default]
