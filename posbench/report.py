@@ -112,8 +112,7 @@ def collect(
         beside = [replace(evaluation, source=None) for evaluation in beside]
     evaluations, twice = once(own + beside)
     if len(present) < len(wanted):
-        lacking = f"{len(wanted) - len(present)} of {len(wanted)} evaluations are not there (not run yet, refused, or without effect)"
-        notes.insert(0, f"{lacking}; what can be made: `{command}`")
+        notes.insert(0, f"{len(wanted) - len(present)} of {len(wanted)} evaluations are not there yet: `{command}`")
     notes += twice + _csv_notes(found, names)
     origins = {folder: read(folder) for folder in dict.fromkeys(evaluation.origin for evaluation in evaluations)}
     words, keys = variants(evaluations, {evaluation.rows[0]["run_id"]: origins[evaluation.origin] for evaluation in reversed(evaluations)})

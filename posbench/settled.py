@@ -43,8 +43,25 @@ def there(jobs: list[Job], command: str) -> list[Result]:
 
 def settle(job: Job) -> Result | None:
     """What becomes of a job of which all that is missing is refused or changes nothing: to say so takes no task. None for any other."""
+    from posbench.job import run_job
+
+    try:
+        if any(cell.missing() for cell in possible(job)):
+            return None
+        return Result(job, 0, run_job(job))
+    except ConfigError as error:
+        return Result(job, 2, [Outcome("", "refused", str(error))])
+    except (Exception, SystemExit):
+        return None  # its own process ends with the reason
+
+
+def possible(job: Job) -> list[Cell]:
+    """Cells that are neither refused nor without effect; none at all where that leaves references alone.
+
+    Raises ConfigError when the training itself is refused.
+    """
     from posbench.build import make_encoding, make_trained_scale
-    from posbench.job import judge, run_job
+    from posbench.job import judge
 
     def may_run(cell: Cell) -> bool:
         try:
@@ -52,13 +69,22 @@ def settle(job: Job) -> Result | None:
         except ConfigError:
             return False
 
-    try:
-        encoding = make_encoding(job.cfg)
-        make_trained_scale(job.cfg, encoding)
-        if any(map(may_run, job.user_cells)) and any(cell.missing() and may_run(cell) for cell in job.cells):
-            return None
-        return Result(job, 0, run_job(job))
-    except ConfigError as error:
-        return Result(job, 2, [Outcome("", "refused", str(error))])
-    except (Exception, SystemExit):
-        return None  # its own process ends with the reason
+    encoding = make_encoding(job.cfg)
+    make_trained_scale(job.cfg, encoding)
+    cells = [cell for cell in job.cells if may_run(cell)]
+    return cells if any(not cell.reference for cell in cells) else []
+
+
+def absent(jobs: list[Job]) -> tuple[list[Cell], int]:
+    """(evaluations that are not there and could be made, number of those that never will: refused, or without effect)."""
+    could, never = {}, set()
+    for job in jobs:
+        missing = [cell for cell in job.cells if not cell.path.exists()]
+        if not missing:
+            continue
+        made: list[Cell] = []
+        with contextlib.suppress(ConfigError):
+            made = possible(job)
+        could |= {cell.path: cell for cell in missing if cell in made}
+        never |= {cell.path for cell in missing if cell not in made}
+    return list(could.values()), len(never - set(could))
