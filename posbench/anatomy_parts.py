@@ -9,10 +9,11 @@ from posbench.build import load_model, make_encoding, make_trained_scale
 from posbench.composition import nodes
 from posbench.config import resolve
 from posbench.errors import ConfigError
+from posbench.identity import method_name
 from posbench.interfaces import Encoding, ScaleAttention
 from posbench.make import PARTS, trusted_config
 from posbench.origins import flatten, text
-from posbench.runs import Run, method_name
+from posbench.runs import Run
 
 
 def whole(cfg: dict) -> dict:

@@ -19,11 +19,11 @@ from posbench.extensions.none import NoExtension
 from posbench.files import write_atomic
 from posbench.geometry import Shape
 from posbench.gpt import make_shape
+from posbench.identity import method_args
 from posbench.interfaces import Encoding
 from posbench.make import make
 from posbench.properties import look
 from posbench.records import to_csv
-from posbench.runs import method_args
 from posbench.scale_attention.none import NoScale
 from posbench.tables import Table
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from posbench import hf_import, runs
+from posbench import hf_import, identity, runs
 from posbench.config import resolve, typed
 from posbench.errors import ConfigError
 from posbench.make import trusted_config
@@ -42,7 +42,7 @@ class Cell:
 
     @property
     def label(self) -> str:
-        return f"{self.protocol} {runs.method_label(self.extension)} + {runs.method_label(self.scale_attention, 'scale_attention')}"
+        return f"{self.protocol} {identity.method_label(self.extension)} + {identity.method_label(self.scale_attention, 'scale_attention')}"
 
     def missing(self) -> list[int]:
         """Lengths that the file does not hold yet."""
@@ -129,7 +129,7 @@ def _job(cfg: dict, fingerprints: dict[str, str]) -> Job:
     if key not in fingerprints:
         fingerprints[key] = fingerprint(cfg["data"], cfg["cache_dir"])
     found = fingerprints[key]
-    run_id = runs.run_id(cfg, found)
+    run_id = identity.run_id(cfg, found)
     if cfg["run"] is not None and run_id != run.id:
         raise ConfigError(
             f"run={cfg['run']} is not the training that its config.yaml and its data describe now (that would be {run_id}): restore "
@@ -164,8 +164,8 @@ def _references(job: Job, cfg: dict, protocol: str) -> list[Cell]:
 
 def _cell(job: Job, cfg: dict, protocol: str, extension: dict, scale: dict, reference: bool = False) -> Cell:
     evaluate = _evaluate(cfg, protocol)
-    evaluation = runs.eval_id(protocol, extension, scale, evaluate, job.run.id)
-    path = job.run.eval_path(protocol, runs.method_name(extension), runs.method_name(scale), evaluation)
+    evaluation = identity.eval_id(protocol, extension, scale, evaluate, job.run.id)
+    path = job.run.eval_path(protocol, identity.method_name(extension), identity.method_name(scale), evaluation)
     return Cell(protocol, extension, scale, evaluate, cfg["allow_untested"], evaluation, path, reference)
 
 

@@ -13,12 +13,12 @@ import numpy as np
 
 from posbench.claims import Cell
 from posbench.crossed import Sums, estimate, sums
-from posbench.curves import reference
 from posbench.errors import RunError
 from posbench.files import read_json
+from posbench.identity import NOT_EVALUATE, without_later
 from posbench.origins import clean, flatten, read
+from posbench.pairing import reference
 from posbench.rows import eval_rows
-from posbench.runs import NOT_EVALUATE, without_later
 
 # Of a training's configuration, where a cell does not name them; train.length is one number, the row's train_len.
 PLAIN = {"model.qk_norm": "none"}

@@ -86,7 +86,7 @@ def _exists(experiment: str) -> bool:
 @cache
 def defaults() -> dict[tuple[str, str], dict]:
     """(encoding | extension, its name) -> its arguments as in configs/."""
-    from posbench.runs import method_args, method_name
+    from posbench.identity import method_args, method_name
 
     return {
         (group, name): method_args(node)

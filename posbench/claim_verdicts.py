@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from posbench.claim_cells import Entry, Missing, Pool, exact, measured
 from posbench.claims import MEASURES, Claim, Endpoint
 from posbench.crossed import Estimate, Sums, estimate
-from posbench.curves import other_targets
 from posbench.decisions import ALPHA, decide, holm
 from posbench.errors import RunError
+from posbench.pairing import other_targets
 from posbench.usable import Usable
 
 Terms = list[tuple[float, Sums]]

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from posbench.curves import Evaluation, compare, interval, ladders
+from posbench.curves import interval
 from posbench.files import write_atomic
 from posbench.labels import labels
+from posbench.pairing import Evaluation, compare, ladders
 from posbench.points import SECTION, Placed, among, over_words, span
 from posbench.records import from_csv, to_csv
 from posbench.tables import LEVEL, Table, file, number

@@ -11,8 +11,9 @@ from pathlib import Path
 from posbench.cells import Cell, Job
 from posbench.errors import RunError
 from posbench.files import read_json
+from posbench.identity import method_name
 from posbench.listing import read_config, run_directories
-from posbench.runs import Run, method_name
+from posbench.runs import Run
 
 FORWARD_SHARE = 1 / 3  # of a training step's time per token: reading is one of its three passes
 

@@ -12,9 +12,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from posbench.curves import Evaluation, interval
+from posbench.curves import interval
 from posbench.errors import ConfigError, RunError
 from posbench.origins import clean
+from posbench.pairing import Evaluation
 from posbench.points import SECTION, Point
 from posbench.rows import read_csv
 

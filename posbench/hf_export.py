@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 from posbench.errors import ConfigError, RunError
 from posbench.files import sha256_file, write_json
 from posbench.hf_weights import write_theirs
+from posbench.identity import as_typed, method_name
 from posbench.make import trusted_config
-from posbench.runs import Run, as_typed, method_name
+from posbench.runs import Run
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -15,7 +15,7 @@ from posbench.errors import ConfigError
 from posbench.files import sha256_json
 from posbench.hf_rope import rope_arguments
 from posbench.hf_weights import weight_files
-from posbench.runs import as_typed, method_name
+from posbench.identity import as_typed, method_name
 
 if TYPE_CHECKING:
     from posbench.data.corpus import Corpus

@@ -21,8 +21,9 @@ import yaml
 from posbench import failure
 from posbench.errors import RunError
 from posbench.files import locked, read_json
+from posbench.identity import method_name
 from posbench.origins import Origin, clean, differing, flatten
-from posbench.runs import Run, method_name
+from posbench.runs import Run
 
 RUN_ID = re.compile(r"[A-Za-z0-9_]+-\d+(\+\d+)*-s\d+-[0-9a-f]{10}")
 STATES = ("finished", "running", "interrupted", "failed", "unstarted", "damaged")

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from posbench.curves import Evaluation
 from posbench.errors import RunError
 from posbench.files import read_json
 from posbench.origins import clean
+from posbench.pairing import Evaluation
 from posbench.rows import agree, eval_rows, key
 
 

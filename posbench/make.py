@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from posbench.errors import ConfigError, RunError
-from posbench.runs import Run, method_args
+from posbench.identity import method_args
+from posbench.runs import Run
 
 OWN = ("posbench.encodings.", "posbench.extensions.", "posbench.scale_attention.", "posbench.data.")
 PARTS = ("encoding", "model", "train", "data")  # of a run's config.yaml, what objects are made from

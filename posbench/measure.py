@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from posbench import provenance, rows, runs
+from posbench import identity, provenance, rows
 from posbench.arrays import load_arrays, save_arrays
 from posbench.cells import Cell, Job
 from posbench.compat import Verdict
@@ -31,7 +31,7 @@ def evaluate(job: Job, evaluator: Protocol, cell: Cell, verdict: Verdict, progre
     kept = read_json(cell.path) if cell.path.exists() else {}
     table, machines = rows.eval_rows(kept, cell.path) if kept else [], dict(kept.get("machines") or {})
     arrays = load_arrays(arrays_path) if table else {}
-    method = f"{runs.method_name(cell.extension)}+{runs.method_name(cell.scale_attention)}"
+    method = f"{identity.method_name(cell.extension)}+{identity.method_name(cell.scale_attention)}"
     settings = {"protocol": cell.protocol, "extension": cell.extension, "scale_attention": cell.scale_attention, "evaluate": cell.evaluate}
     for length in cell.missing():
         until = progress.done + evaluator.cost(length)
@@ -53,12 +53,12 @@ def _columns(job: Job, cell: Cell, verdict: Verdict, evaluation: Evaluation, len
     return {
         "run_id": job.run.id,
         "eval_id": cell.eval_id,
-        "encoding": runs.method_name(job.cfg["encoding"]),
-        "encoding_args": runs.method_args(job.cfg["encoding"]),
-        "extension": runs.method_name(cell.extension),
-        "extension_args": runs.method_args(cell.extension),
-        "scale_attention": runs.method_label(cell.scale_attention, "scale_attention"),
-        "trained_scale": runs.method_label(typed("train", job.cfg["train"]).scale_attention, "scale_attention"),
+        "encoding": identity.method_name(job.cfg["encoding"]),
+        "encoding_args": identity.method_args(job.cfg["encoding"]),
+        "extension": identity.method_name(cell.extension),
+        "extension_args": identity.method_args(cell.extension),
+        "scale_attention": identity.method_label(cell.scale_attention, "scale_attention"),
+        "trained_scale": identity.method_label(typed("train", job.cfg["train"]).scale_attention, "scale_attention"),
         "finetune": None,
         "untested": verdict.untested,
         "seed": job.cfg["seed"],

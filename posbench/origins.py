@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING
 
 from posbench.errors import ConfigError, RunError
 from posbench.files import read_json
-from posbench.runs import LATER, NOT_MODEL, NOT_TRAIN, Run
+from posbench.identity import LATER, NOT_MODEL, NOT_TRAIN
+from posbench.runs import Run
 
 if TYPE_CHECKING:
-    from posbench.curves import Evaluation
+    from posbench.pairing import Evaluation
 
 # What config.yaml says of the first command alone: paths, and what was evaluated with it.
 NOT_TRAINING = {

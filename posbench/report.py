@@ -8,7 +8,7 @@ from pathlib import Path
 
 from posbench import context
 from posbench.context import Step
-from posbench.curves import Evaluation, gains, points, same
+from posbench.curves import points
 from posbench.errors import RunError
 from posbench.figures import draw
 from posbench.files import write_atomic
@@ -17,6 +17,7 @@ from posbench.foreign import read as read_foreign
 from posbench.latex import comments, latex, long
 from posbench.loading import load_all, once
 from posbench.origins import Origin, clean, read, told_apart, variants
+from posbench.pairing import Evaluation, gains, same
 from posbench.points import Point, sections, write_points
 from posbench.records import to_csv
 from posbench.rows import write_csv

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from posbench import context
 from posbench.context import Step
-from posbench.curves import Evaluation, gains, ladders, reference, same
 from posbench.html_parts import LACKING, NUMBER, Markup, document, escape, items, link, svg, table
 from posbench.labels import labels
 from posbench.origins import ABSENT, Origin, differing, settings
+from posbench.pairing import Evaluation, gains, ladders, reference, same
 from posbench.points import SECTION, Point
 from posbench.tables import METHOD, Table, file, number, tables
 

@@ -17,11 +17,11 @@ from pathlib import Path
 
 from posbench.cells import Job, plan_jobs
 from posbench.cli import Request
-from posbench.curves import reference
 from posbench.errors import ConfigError
 from posbench.failure import table
 from posbench.files import write_json
 from posbench.launch import launch
+from posbench.pairing import reference
 from posbench.rows import agree, key, read_csv, read_eval
 
 SHOWN = 10  # misses that are listed, the worst first

@@ -14,8 +14,9 @@ from typing import Any
 from urllib.parse import urlparse
 
 from posbench.config import LogConfig
+from posbench.identity import method_name
 from posbench.rows import COLUMNS
-from posbench.runs import Run, method_name
+from posbench.runs import Run
 
 CONNECT_SECONDS = 5.0  # that a server may take to answer at all; wandb itself would try for a minute and more
 FLUSH_SECONDS = 1.0  # what a killed job's file may lack; wandb's own 15 s are a good part of a small training

@@ -14,9 +14,10 @@ from posbench.checkpoint import save_weights
 from posbench.cli import Request
 from posbench.config import TrainConfig, resolve
 from posbench.hf_export import export
+from posbench.identity import run_id
 from posbench.make import make
 from posbench.plan import make_plan
-from posbench.runs import Run, run_id
+from posbench.runs import Run
 
 transformers = pytest.importorskip("transformers")
 transformers.utils.logging.disable_progress_bar()

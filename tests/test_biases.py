@@ -9,7 +9,7 @@ import torch
 from bias_models import LONG, SHAPE, VARIANTS, attend, inputs, profile_of, randomised
 from conftest import small_model, small_shape
 
-from posbench import kernels, optim, runs
+from posbench import identity, kernels, optim
 from posbench.config import TrainConfig
 from posbench.encodings.alibi import Alibi, slopes
 from posbench.encodings.fire import Fire
@@ -43,8 +43,8 @@ def profile_ends(encoding, distance):
 
 def test_published_slopes_leave_the_ids_of_older_trainings():
     cfg = {"encoding": {"_target_": "posbench.encodings.alibi.Alibi"}, "model": {}, "train": {"length": 64}, "seed": 0}
-    scaled = [runs.run_id({**cfg, "encoding": {**cfg["encoding"], "slope_scale": scale}}, "") for scale in (1.0, 16.0)]
-    assert scaled[0] == runs.run_id(cfg, "") != scaled[1]
+    scaled = [identity.run_id({**cfg, "encoding": {**cfg["encoding"], "slope_scale": scale}}, "") for scale in (1.0, 16.0)]
+    assert scaled[0] == identity.run_id(cfg, "") != scaled[1]
 
 
 def test_a_bias_folded_in_bf16_is_as_exact_as_in_float32():

@@ -11,7 +11,7 @@ from conftest import CONFIGS, choices, node
 from hydra import compose, initialize_config_dir
 from script_calls import call
 
-from posbench import composition, runs
+from posbench import composition, identity
 from posbench.cells import plan_jobs
 from posbench.claim_cells import Entry, Pool
 from posbench.claim_command import defaults
@@ -96,13 +96,14 @@ def planned(experiment):
         jobs = plan_jobs(composition.expand(compose("run", [f"experiment={experiment}"]), []))
     shown = ("encoding", "extension", "scale_attention")
     for job in jobs:
-        trained = runs.method_label(typed("train", job.cfg["train"]).scale_attention, "scale_attention")
+        trained = identity.method_label(typed("train", job.cfg["train"]).scale_attention, "scale_attention")
         base = {"run_id": job.run.id, "seed": job.cfg["seed"], "train_len": typed("train", job.cfg["train"]).train_len, "position": None}
         for cell in job.cells:
             nodes = dict(zip(shown, (job.cfg["encoding"], cell.extension, cell.scale_attention), strict=True))
             row = {**base, "protocol": cell.protocol, "trained_scale": trained, "finetune": None, "setting": ""}
-            row |= {group: runs.method_label(node, group) if group == shown[2] else runs.method_name(node) for group, node in nodes.items()}
-            row |= {f"{group}_args": runs.method_args(nodes[group]) for group in shown[:2]}
+            row |= {group: identity.method_name(node) for group, node in nodes.items()}
+            row["scale_attention"] = identity.method_label(cell.scale_attention, "scale_attention")
+            row |= {f"{group}_args": identity.method_args(nodes[group]) for group in shown[:2]}
             yield Entry(cell.path, [{**row, "length": length} for length in cell.evaluate["lengths"]], flatten(job.cfg))
 
 

@@ -29,7 +29,7 @@ from posbench.build import load_model
 from posbench.config import TrainConfig
 from posbench.data.corpus import Corpus
 from posbench.errors import ConfigError
-from posbench.runs import run_id
+from posbench.identity import run_id
 
 
 @pytest.mark.parametrize("kind", THEIRS)

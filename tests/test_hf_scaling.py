@@ -32,8 +32,8 @@ from posbench.extensions.ntk import Ntk
 from posbench.extensions.yarn import Yarn
 from posbench.geometry import Span
 from posbench.hf_export import describe
+from posbench.identity import run_id
 from posbench.plan import make_plan
-from posbench.runs import run_id
 from posbench.scale_attention.none import NoScale
 
 BEFORE = 12

@@ -4,10 +4,11 @@ import sys
 
 import pytest
 
-from posbench import runs
+from posbench import identity
 from posbench.errors import ConfigError, RunError
 from posbench.files import write_json
-from posbench.runs import Busy, Run, eval_id, method_args, method_label, method_name, run_id
+from posbench.identity import eval_id, method_args, method_label, method_name, run_id
+from posbench.runs import Busy, Run
 
 CFG = {
     "encoding": {"_target_": "posbench.encodings.rope.Rope", "base": 10000.0},
@@ -84,7 +85,7 @@ def test_what_makes_a_training(path, value):
 
 
 def test_a_later_key_at_its_default_leaves_old_ids_alone(monkeypatch):
-    monkeypatch.setitem(runs.LATER, "train.ema", 0.0)
+    monkeypatch.setitem(identity.LATER, "train.ema", 0.0)
     assert run_id(changed("train.ema", 0.0), "f") == run_id(CFG, "f")
     assert run_id(changed("train.ema", 0.9), "f") != run_id(CFG, "f")
     assert run_id(changed("model.ema", 0.0), "f") != run_id(CFG, "f")
