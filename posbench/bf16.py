@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 PRODUCTS = {getattr(torch.ops.aten, name).default for name in ("mm", "addmm", "bmm", "baddbmm")}
+MADE_OF_THEM = {getattr(torch.ops.aten, name).default for name in ("linear", "matmul", "einsum")}
 
 
 class Widened(TorchDispatchMode):
@@ -20,6 +21,9 @@ class Widened(TorchDispatchMode):
     def __torch_dispatch__(self, func: Callable, types: tuple, args: tuple = (), kwargs: dict | None = None) -> object:
         if func in PRODUCTS and args[0].dtype == torch.bfloat16 and args[0].device.type == "cpu":
             return func(*(arg.float() if isinstance(arg, Tensor) else arg for arg in args), **(kwargs or {})).bfloat16()
+        if func in MADE_OF_THEM:  # arrives whole in inference mode
+            with self:
+                return func.decompose(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
 

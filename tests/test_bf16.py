@@ -5,6 +5,15 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from posbench import bf16
+from posbench.config import ModelConfig
+from posbench.encodings.rope import Rope
+from posbench.extensions.none import NoExtension
+from posbench.extensions.rerope import Rerope
+from posbench.extensions.window import Window
+from posbench.geometry import Shape
+from posbench.gpt import GPT
+from posbench.plan import make_plan
+from posbench.scale_attention.none import NoScale
 
 EPS = 2.0**-8  # of bf16: half a step between two neighbours, relative
 
@@ -17,7 +26,9 @@ class Slow(TorchDispatchMode):
         self.found = []
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.found += [func] * (func in bf16.PRODUCTS and args[0].dtype == torch.bfloat16)
+        if func in bf16.PRODUCTS | bf16.MADE_OF_THEM:
+            given = args[1] if func is torch.ops.aten.einsum.default else args
+            self.found += [func] * any(isinstance(one, torch.Tensor) and one.dtype == torch.bfloat16 for one in given)
         return func(*args, **(kwargs or {}))
 
 
@@ -71,3 +82,15 @@ def test_where_the_cpu_multiplies_nothing_comes_between(monkeypatch):
     with bf16.autocast("cpu", "bf16"), bf16.products("cpu"), Slow() as slow:
         torch.randn(3, 3) @ torch.randn(3, 3)
     assert slow.found == [torch.ops.aten.mm.default]
+
+
+@pytest.mark.parametrize("extension", [NoExtension(), Rerope(), Window()])
+def test_no_product_of_an_evaluation_is_left_to_the_slow_kernels(without, extension):
+    shape = Shape(d_model=16, n_layer=2, n_head=2, n_kv_head=1, train_len=16)
+    model = GPT(ModelConfig(d_model=16, n_layer=2, n_head=2, n_kv_head=1, d_ff=32), Rope(shape), 11).eval()
+    plan = make_plan(model.encoding, extension, scale=NoScale(shape), trained_scale=model.scale, length=48, device="cpu")
+    with Slow() as slow, torch.inference_mode(), bf16.autocast("cpu", "bf16"):
+        hidden_BTC = model.hidden(torch.zeros(1, 48, dtype=torch.long), plan, 4)
+        assert model.lm_head(hidden_BTC).dtype == torch.bfloat16
+        torch.einsum("btc,vc->btv", hidden_BTC.bfloat16(), model.lm_head.weight.bfloat16())
+    assert slow.found == []
