@@ -12,8 +12,6 @@ from posbench.make import trusted_config
 from posbench.rows import read_eval
 
 RECOMPUTE = "posbench.extensions.recompute_window.RecomputeWindow"
-STRIDED = ("sliding", "yarn_script", "lceg_script")  # protocols whose windows advance by evaluate.stride
-PAIRED = ("repeat", "shuffled_prefix")  # those that change the text before the targets of fixed_targets
 NO_SCALE = {"_target_": "posbench.scale_attention.none.NoScale"}
 BUSY = 75  # a job's exit code when another process holds its run (EX_TEMPFAIL)
 
@@ -139,42 +137,42 @@ def _job(cfg: dict, fingerprints: dict[str, str]) -> Job:
 
 
 def _cells(job: Job, cfg: dict) -> list[Cell]:
+    from posbench.protocols import protocol
+
     cells = []
-    for protocol in cfg["evaluate"]["protocol"]:
-        cells.append(_cell(job, cfg, protocol, cfg["extension"], cfg["scale_attention"]))
-        if protocol in PAIRED:
-            cells.append(_cell(job, cfg, "fixed_targets", cfg["extension"], cfg["scale_attention"], reference=True))
-        if protocol in ("fixed_targets", "sliding", *PAIRED):
-            cells += _references(job, cfg, "sliding" if protocol == "sliding" else "fixed_targets")
+    for name in cfg["evaluate"]["protocol"]:
+        asked = protocol(name)
+        for one in (name, *asked.beside):
+            cells.append(_cell(job, cfg, one, cfg["extension"], cfg["scale_attention"], reference=one != name))
+        if asked.floor:
+            cells += _references(job, cfg, asked.floor)
     return cells
 
 
-def _references(job: Job, cfg: dict, protocol: str) -> list[Cell]:
+def _references(job: Job, cfg: dict, name: str) -> list[Cell]:
     """The floor every curve is read against, and the half window behind G, the proof that the model uses its context.
 
     From twice the training length on (the training length and a stride, where that is more) both feed the same tokens whatever the
     length, so one length says all.
     """
     train_len = typed("train", cfg["train"]).train_len
-    length = min(train_len + max(train_len, _evaluate(cfg, protocol)["stride"] or 0), cfg["evaluate"]["max_length"])
+    length = min(train_len + max(train_len, _evaluate(cfg, name)["stride"] or 0), cfg["evaluate"]["max_length"])
     cfg = {**cfg, "evaluate": {**cfg["evaluate"], "lengths": [length]}}
     windows = (None, max(1, train_len // 2))
-    return [_cell(job, cfg, protocol, {"_target_": RECOMPUTE, "window": window}, NO_SCALE, reference=True) for window in windows]
+    return [_cell(job, cfg, name, {"_target_": RECOMPUTE, "window": window}, NO_SCALE, reference=True) for window in windows]
 
 
-def _cell(job: Job, cfg: dict, protocol: str, extension: dict, scale: dict, reference: bool = False) -> Cell:
-    evaluate = _evaluate(cfg, protocol)
-    evaluation = identity.eval_id(protocol, extension, scale, evaluate, job.run.id)
-    path = job.run.eval_path(protocol, identity.method_name(extension), identity.method_name(scale), evaluation)
-    return Cell(protocol, extension, scale, evaluate, cfg["allow_untested"], evaluation, path, reference)
+def _cell(job: Job, cfg: dict, name: str, extension: dict, scale: dict, reference: bool = False) -> Cell:
+    evaluate = _evaluate(cfg, name)
+    evaluation = identity.eval_id(name, extension, scale, evaluate, job.run.id)
+    path = job.run.eval_path(name, identity.method_name(extension), identity.method_name(scale), evaluation)
+    return Cell(name, extension, scale, evaluate, cfg["allow_untested"], evaluation, path, reference)
 
 
-def _evaluate(cfg: dict, protocol: str) -> dict:
-    """What is asked of one protocol: a stride where it has one, and the length of repeat's control."""
-    train_len = typed("train", cfg["train"]).train_len
-    asked = {**cfg["evaluate"], "stride": None}
-    if protocol in STRIDED:
-        asked["stride"] = cfg["evaluate"]["stride"] or max(1, train_len // 4)
-    if protocol == "repeat":
-        asked["lengths"] = sorted({train_len, *asked["lengths"]})
-    return asked
+def _evaluate(cfg: dict, name: str) -> dict:
+    """What is asked of one protocol: a stride where it has one, and its lengths."""
+    from posbench.protocols import protocol
+
+    train_len, one, asked = typed("train", cfg["train"]).train_len, protocol(name), cfg["evaluate"]
+    stride = (asked["stride"] or max(1, train_len // 4)) if one.strided else None
+    return {**asked, "stride": stride, "lengths": one.lengths(asked["lengths"], train_len)}

@@ -5,7 +5,6 @@ Letters: N windows, L tokens fed, R scored rows, V vocabulary.
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,15 +18,14 @@ from posbench.compat import fed_length
 from posbench.config import EvaluateConfig
 from posbench.data.corpus import Corpus
 from posbench.data.tokenfile import TokenFile
-from posbench.errors import ConfigError
 from posbench.geometry import Span
 from posbench.gpt import GPT
 from posbench.interfaces import Extension, ScaleAttention
 from posbench.memory import Peak
 from posbench.plan import Plan, make_plan
+from posbench.windows import BOS
 
 HEAD_ROWS = 4096  # rows that pass the output head at once
-BOS = -1  # stands for the BOS token among token indices
 
 
 @dataclass
@@ -99,6 +97,13 @@ class Evaluation:
             corrects.append(logits_RV.argmax(-1) == target_R)
         return torch.cat(nlls).view_as(target_NR), torch.cat(corrects).view_as(target_NR)
 
+    def measured(self, call: Callable[[], dict]) -> dict:
+        """What `call` returns, with `seconds` and `peak_mib`."""
+        with Peak(self.device) as peak:
+            began = time.perf_counter()
+            values = call()
+            return {**values, "seconds": time.perf_counter() - began, "peak_mib": peak.mib()}
+
     def max_distance(self, plan: Plan) -> float | None:
         """The largest coordinate distance between a query and a key it sees."""
         if not plan.layers[0].encoding.traits:
@@ -109,24 +114,3 @@ class Evaluation:
             for band in layer.bands
         ]
         return max(float(distance_T.max()) for distance_T in farthest if len(distance_T))
-
-
-def protocol(name: str) -> type:
-    """The evaluator of a protocol: class FixedTargets of posbench.evaluators.fixed_targets. Raises ConfigError for an unknown one."""
-    import pkgutil
-
-    from posbench import evaluators
-
-    known = [module.name for module in pkgutil.iter_modules(evaluators.__path__)]
-    if name not in known:
-        raise ConfigError(f"evaluate.protocol={name} is unknown: choose from {', '.join(known)}.")
-    module = importlib.import_module(f"posbench.evaluators.{name}")
-    return getattr(module, "".join(part.title() for part in name.split("_")))
-
-
-def measured(call: Callable[[], dict], device: str) -> dict:
-    """What `call` returns, with `seconds` and `peak_mib`."""
-    with Peak(device) as peak:
-        began = time.perf_counter()
-        values = call()
-        return {**values, "seconds": time.perf_counter() - began, "peak_mib": peak.mib()}

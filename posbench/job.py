@@ -23,7 +23,6 @@ from posbench.data import prepare
 from posbench.data.corpus import Corpus
 from posbench.distributed import World, join
 from posbench.errors import ConfigError, RunError
-from posbench.evaluate import protocol
 from posbench.files import read_json, write_json
 from posbench.gpt import GPT
 from posbench.interfaces import Encoding
@@ -31,6 +30,7 @@ from posbench.make import make
 from posbench.measure import evaluate, evaluation
 from posbench.plan import TrainingPlans
 from posbench.progress import Progress
+from posbench.protocols import protocol
 from posbench.recorder import Recorder
 from posbench.signals import Signals, Stopped, die_with_parent
 from posbench.train import fit

@@ -12,9 +12,8 @@ import numpy as np
 
 from posbench.crossed import Sums, sums
 from posbench.errors import RunError
+from posbench.protocols import known
 from posbench.statistics import Gain, clustered_mean, gain
-
-CROPPED = ("fixed_targets", "sliding")  # protocols in which nothing but the start of a document leaves a target less context
 
 
 @dataclass(frozen=True)
@@ -90,11 +89,16 @@ def ladders(evaluations: Iterable[Evaluation]) -> dict[tuple, dict[int, Evaluati
     found: dict[tuple, dict[int, Evaluation]] = defaultdict(dict)
     for evaluation in evaluations:
         row, context = evaluation.rows[0], exact_context(evaluation.rows[0])
-        if context is None or context > row["train_len"] or row["protocol"] not in CROPPED or not evaluation.exact_row():
+        if context is None or context > row["train_len"] or not _whole(row["protocol"]) or not evaluation.exact_row():
             continue
         if context not in found[same(row)] or row["scale_attention"] == row["trained_scale"]:
             found[same(row)][context] = evaluation
     return {shared: steps for shared, steps in found.items() if len(steps) >= 3}
+
+
+def _whole(protocol: str) -> bool:
+    """Whether recompute_window gives every target its full window, but for the start of a document: such a protocol has its own floor."""
+    return getattr(known(protocol), "floor", None) == protocol
 
 
 def pair(evaluation: Evaluation, length: int, other: Evaluation, at: int) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:

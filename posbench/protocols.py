@@ -1,31 +1,48 @@
 """What protocols share: the targets' rows and arrays, and the reading of targets in windows of their own or in long stretches.
 
+What a protocol says of itself is read by plans and reports too, so neither this module nor posbench/evaluators imports torch.
+
 Letters: N windows, S targets per window, M all targets, W windows read, L tokens fed.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib
+import pkgutil
+from typing import TYPE_CHECKING, ClassVar
+
 import numpy as np
 
-from posbench.compat import fed_length, name_of
-from posbench.config import EvaluateConfig
-from posbench.data.tokenfile import TokenFile
 from posbench.errors import ConfigError
-from posbench.evaluate import Evaluation, measured
-from posbench.interfaces import Extension
 from posbench.statistics import clustered_mean
 from posbench.windows import Windows, choose
+
+if TYPE_CHECKING:
+    from posbench.config import EvaluateConfig
+    from posbench.data.tokenfile import TokenFile
+    from posbench.evaluate import Evaluation
+    from posbench.interfaces import Extension
 
 
 class Protocol:
     """Chooses windows and targets and how they are read; a row is the mean over all targets. Each is a file of posbench/evaluators."""
 
-    paired = True  # the same targets at every length, weighing alike: differences of lengths and methods may be taken target by target
+    same_targets: ClassVar[bool] = True  # at every length
+    paired: ClassVar[bool] = True  # and they weigh alike: differences of lengths and methods may be taken target by target
+    strided: ClassVar[bool] = False  # windows advance by evaluate.stride
+    beside: ClassVar[tuple[str, ...]] = ()  # protocols that the same method is evaluated by too, to compare with
+    floor: ClassVar[str | None] = None  # protocol of the floor, and of the half window behind G
 
     def __init__(self, evaluation: Evaluation):
         self.evaluation = evaluation
         self.windows = self.place(evaluation.file, evaluation.config, evaluation.train_len)
         self.seen: dict[bytes, tuple[np.ndarray, np.ndarray]] = {}
+
+    @classmethod
+    def lengths(cls, asked: list[int], train_len: int) -> list[int]:
+        """Those to evaluate where some are asked for."""
+        return asked
 
     @classmethod
     def check(cls, extension: Extension, config: EvaluateConfig, train_len: int) -> None:
@@ -66,7 +83,7 @@ class Protocol:
                 arrays.update({name: array.ravel() for name, array in arrays.items()})
             return self.values(nll_NS.astype(np.float64) * self.weights(length), correct_NS)
 
-        values = measured(call, evaluation.device)
+        values = evaluation.measured(call)
         return [{**values, "max_distance": evaluation.max_distance(evaluation.plan(evaluation.fed(length)))}], arrays
 
     def values(self, nll_NS: np.ndarray, correct_NS: np.ndarray) -> dict:
@@ -161,8 +178,33 @@ def check_stride(config: EvaluateConfig) -> None:
 
 def check_whole(cls: type[Protocol], extension: Extension, config: EvaluateConfig, train_len: int, instead: str) -> None:
     """Raises ConfigError where the extension gives each target a text of its own, which the protocol never does."""
+    from posbench.compat import fed_length, name_of
+
     if any(fed_length(extension, train_len, length) < length for length in config.lengths):
         raise ConfigError(
             f"evaluate.protocol={name_of(cls)} reads one text at once, which extension={name_of(extension)} never does: "
             f"use evaluate.protocol=[{instead}]."
         )
+
+
+def protocol(name: str) -> type[Protocol]:
+    """The evaluator of a protocol: class FixedTargets of posbench.evaluators.fixed_targets. Raises ConfigError for an unknown one."""
+    found = known(name)
+    if found is None:
+        raise ConfigError(f"evaluate.protocol={name} is unknown: choose from {', '.join(_names())}.")
+    return found
+
+
+@functools.cache
+def known(name: str) -> type[Protocol] | None:
+    """The same, None for an unknown one: a row may come from elsewhere."""
+    if name not in _names():
+        return None
+    module = importlib.import_module(f"posbench.evaluators.{name}")
+    return getattr(module, "".join(part.title() for part in name.split("_")))
+
+
+def _names() -> list[str]:
+    from posbench import evaluators
+
+    return [module.name for module in pkgutil.iter_modules(evaluators.__path__)]

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from posbench.points import Point, among, marked, methods, over_words, span
+from posbench.protocols import known
 
 METHOD = ("encoding", "extension", "scale_attention")
-SAME_TARGETS = ("fixed_targets", "disjoint", "sliding", "repeat", "shuffled_prefix", "yarn_script")  # at every length
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,8 @@ def scored(point: Point) -> str:
     units = f"{point.n_units} {point.sem_unit}s{among(point.setting)}"
     if point.window:
         return f"every token of windows of {point.window} tokens from {units}, by its position"
-    return f"the same {point.n_targets} targets in {units} at every length" if point.protocol in SAME_TARGETS else f"targets in {units}"
+    same = getattr(known(point.protocol), "same_targets", False)
+    return f"the same {point.n_targets} targets in {units} at every length" if same else f"targets in {units}"
 
 
 def footer(curve: list[Point]) -> list[str]:

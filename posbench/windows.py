@@ -7,11 +7,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from posbench.data.tokenfile import TokenFile
 from posbench.errors import ConfigError
+
+if TYPE_CHECKING:
+    from posbench.data.tokenfile import TokenFile
+
+
+BOS = -1  # stands for the BOS token among token indices
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,8 @@ import importlib
 import json
 import math
 import pkgutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -20,10 +22,10 @@ from posbench.arrays import load_arrays, save_arrays
 from posbench.cells import plan_jobs
 from posbench.config import EvaluateConfig
 from posbench.errors import ConfigError
-from posbench.evaluate import protocol
 from posbench.extensions.none import NoExtension
 from posbench.extensions.recompute_window import RecomputeWindow
 from posbench.extensions.rerope import Rerope
+from posbench.protocols import protocol
 
 NAMES = [module.name for module in pkgutil.iter_modules(evaluators.__path__)]
 WHOLE = ("by_position", "yarn_script", "yarn_script_truncate", "lceg_script")
@@ -214,3 +216,18 @@ def test_a_stride_belongs_to_the_protocols_that_have_one(text_folder):
     assert default == same
     moved = [one[0] for one, two in zip(default, other, strict=True) if one[5] != two[5]]
     assert moved == ["sliding"] * 3
+
+
+def test_what_a_protocol_says_of_itself_is_known_without_torch():
+    code = (
+        f"import sys; from posbench.protocols import protocol; print([protocol(name).__name__ for name in {NAMES}], 'torch' in sys.modules)"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert "FixedTargets" in said and said.endswith("] False\n")
+
+
+def test_protocols_name_others_that_exist_and_a_floor_that_is_its_own():
+    for name in NAMES:
+        one = protocol(name)
+        assert set(one.beside) <= set(NAMES) - {name}
+        assert one.floor is None or protocol(one.floor).floor == one.floor

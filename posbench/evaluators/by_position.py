@@ -9,17 +9,22 @@ References: none; the floor is one number for every position.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from posbench.config import EvaluateConfig
-from posbench.evaluate import measured
-from posbench.interfaces import Extension
 from posbench.protocols import Protocol, check_whole
 from posbench.statistics import clustered_mean
+
+if TYPE_CHECKING:
+    from posbench.config import EvaluateConfig
+    from posbench.interfaces import Extension
 
 
 class ByPosition(Protocol):
     """Rows, one for each bin of positions of each length."""
+
+    same_targets = False
 
     @classmethod
     def check(cls, extension: Extension, config: EvaluateConfig, train_len: int) -> None:
@@ -35,7 +40,7 @@ class ByPosition(Protocol):
             arrays.update(nll=nll_NL.astype(np.float32), correct=correct_NL)
             return {"sem_unit": "document", "max_distance": evaluation.max_distance(plan)}
 
-        shared = measured(call, evaluation.device)
+        shared = evaluation.measured(call)
         token_NL = windows.last_N[:, None] + np.arange(1 - length, 1)
         bytes_NL = np.asarray(windows.file.n_bytes)[token_NL]
         rows, edges = [], bins(length)

@@ -18,6 +18,8 @@ from posbench.protocols import Protocol
 class FixedTargets(Protocol):
     """Rows, one for each length, and the arrays behind them."""
 
+    floor = "fixed_targets"
+
     def score(self, length: int) -> tuple[np.ndarray, np.ndarray]:
         evaluation, n_targets = self.evaluation, self.windows.n_targets
         fed = evaluation.fed(length)

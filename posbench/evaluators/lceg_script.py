@@ -17,16 +17,18 @@ References: none.
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from posbench.config import EvaluateConfig
-from posbench.data.tokenfile import TokenFile
 from posbench.errors import ConfigError
-from posbench.evaluate import BOS, measured
 from posbench.evaluators.yarn_script import YarnScript
 from posbench.statistics import clustered_mean
-from posbench.windows import Windows
+from posbench.windows import BOS, Windows
+
+if TYPE_CHECKING:
+    from posbench.config import EvaluateConfig
+    from posbench.data.tokenfile import TokenFile
 
 E = 2.71828
 BATCH = 32
@@ -34,6 +36,8 @@ BATCH = 32
 
 class LcegScript(YarnScript):
     """Rows, one for each length."""
+
+    same_targets = False
 
     @classmethod
     def place(cls, file: TokenFile, config: EvaluateConfig, train_len: int) -> Windows:
@@ -68,7 +72,7 @@ class LcegScript(YarnScript):
             mean, sem, n_units = clustered_mean(weight_W * loss_W, windows.document_N[start_W // size])
             return {"nll": mean, "nll_sem": sem, "n_units": n_units, "sem_unit": "document", "accuracy": float(arrays["correct"].mean())}
 
-        values = measured(call, evaluation.device)
+        values = evaluation.measured(call)
         bytes_M = np.where(text_M == BOS, 0, np.asarray(windows.file.n_bytes)[text_M])
         before_M = np.concatenate([[0], np.cumsum(bytes_M, dtype=np.int64)])
         n_bytes = int((before_M[start_W + length] - before_M[start_W + 1]).sum())

@@ -19,22 +19,31 @@ References: fixed_targets of the same method, which is natural text before the s
 from __future__ import annotations
 
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from posbench.config import EvaluateConfig
 from posbench.errors import ConfigError
-from posbench.evaluate import Evaluation
 from posbench.evaluators.fixed_targets import FixedTargets
-from posbench.interfaces import Extension
+
+if TYPE_CHECKING:
+    from posbench.config import EvaluateConfig
+    from posbench.evaluate import Evaluation
+    from posbench.interfaces import Extension
 
 
 class Repeat(FixedTargets):
     """Rows: task `copies` for each length, task `control` at train_len."""
 
+    beside = ("fixed_targets",)
+
     def __init__(self, evaluation: Evaluation, period: int | None = None):
         super().__init__(evaluation)
         self.period = period or evaluation.train_len
+
+    @classmethod
+    def lengths(cls, asked: list[int], train_len: int) -> list[int]:
+        return sorted({train_len, *asked})
 
     @classmethod
     def check(cls, extension: Extension, config: EvaluateConfig, train_len: int) -> None:

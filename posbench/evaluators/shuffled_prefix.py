@@ -21,6 +21,8 @@ from posbench.evaluators.fixed_targets import FixedTargets
 class ShuffledPrefix(FixedTargets):
     """Rows, one for each length."""
 
+    beside = ("fixed_targets",)
+
     def index(self, at_n: np.ndarray, length: int) -> np.ndarray:
         index_nL, n_targets = super().index(at_n, length), self.windows.n_targets
         for row_L, at in zip(index_nL, at_n, strict=True):

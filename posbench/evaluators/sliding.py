@@ -13,15 +13,22 @@ References: the floor and the half window, of the same tokens.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from posbench.config import EvaluateConfig
-from posbench.interfaces import Extension
 from posbench.protocols import Stretches, check_stride
+
+if TYPE_CHECKING:
+    from posbench.config import EvaluateConfig
+    from posbench.interfaces import Extension
 
 
 class Sliding(Stretches):
     """Rows, one for each length."""
+
+    strided = True
+    floor = "sliding"
 
     @classmethod
     def check(cls, extension: Extension, config: EvaluateConfig, train_len: int) -> None:

@@ -16,20 +16,24 @@ alike. Arrays are [N, max_length - 1] for each length. References: none.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from posbench.config import EvaluateConfig
-from posbench.data.tokenfile import TokenFile
-from posbench.interfaces import Extension
 from posbench.protocols import Stretches, check_stride, check_whole
 from posbench.windows import Windows
+
+if TYPE_CHECKING:
+    from posbench.config import EvaluateConfig
+    from posbench.data.tokenfile import TokenFile
+    from posbench.interfaces import Extension
 
 
 class YarnScript(Stretches):
     """Rows, one for each length."""
 
     paired = False
+    strided = True
 
     @classmethod
     def check(cls, extension: Extension, config: EvaluateConfig, train_len: int) -> None:

@@ -10,17 +10,23 @@ Documents, BOS, columns and references as in yarn_script; arrays are [N, L - 1].
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from posbench.config import EvaluateConfig
 from posbench.evaluators.yarn_script import YarnScript
-from posbench.interfaces import Extension
 from posbench.protocols import check_whole
+
+if TYPE_CHECKING:
+    from posbench.config import EvaluateConfig
+    from posbench.interfaces import Extension
 
 
 class YarnScriptTruncate(YarnScript):
     """Rows, one for each length."""
+
+    same_targets = False
+    strided = False
 
     @classmethod
     def check(cls, extension: Extension, config: EvaluateConfig, train_len: int) -> None:
