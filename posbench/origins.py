@@ -53,6 +53,12 @@ class Origin:
         return str(self.provenance.get("data_fingerprint") or "")
 
     @property
+    def versions(self) -> dict[str, object]:
+        """Of Python and of the libraries."""
+        found = self.provenance.get("versions")
+        return found if isinstance(found, dict) else {}
+
+    @property
     def training(self) -> dict[str, object]:
         """What makes the weights what they are, but for encoding, trained scale and seed, which every row has."""
         skipped = [*(f"train.{name}" for name in NOT_TRAIN), *(f"model.{name}" for name in NOT_MODEL), "train.scale_attention"]

@@ -151,9 +151,13 @@ def _trainings(report: Report, anchors: dict[Path, str]) -> str:
         said = origin.provenance
         changed = f" + changes {said['dirty_diff']}" if said.get("dirty_diff") else ""
         machine = ", ".join(str(said[name]) for name in ("device", "platform") if said.get(name))
-        versions = said["versions"] if isinstance(said.get("versions"), dict) else {}
         name, commit = Markup(f'<span id="{anchors[path]}">{escape(path.name)}</span>'), str(said.get("commit") or "unknown")[:12] + changed
-        values = (said.get("threads", "-"), versions.get("torch", "-"), origin.fingerprint[:16] or "unknown", said.get("n_parameters", "-"))
+        values = (
+            said.get("threads", "-"),
+            origin.versions.get("torch", "-"),
+            origin.fingerprint[:16] or "unknown",
+            said.get("n_parameters", "-"),
+        )
         rows.append([name, ", ".join(seeds[path]), commit, machine or "unknown", *values, said.get("started", "-"), path])
     shown = table(columns, rows, numeric=(1, 4, 7))
     return (

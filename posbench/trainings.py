@@ -49,7 +49,6 @@ def trainings(origins: Iterable[Origin]) -> list[Training]:
 
 def _training(origin: Origin) -> Training:
     said, run = origin.provenance, Run(origin.path)
-    versions = said["versions"] if isinstance(said.get("versions"), dict) else {}
     try:
         summary = clean(read_json(run.summary))
     except (RunError, OSError):
@@ -63,7 +62,7 @@ def _training(origin: Origin) -> Training:
         end_slope=_end_slope(run),
         **{name: said.get(name) for name in ("seed", "commit", "data_fingerprint", "started", "device", "threads", "platform")},
         **{name: summary.get(name) for name in ("tokens", "loss", "validation_loss", "seconds")},
-        **{name: versions.get(name) for name in ("python", "torch", "numpy", "tokenizers")},
+        **{name: origin.versions.get(name) for name in ("python", "torch", "numpy", "tokenizers")},
     )
 
 
