@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from synthetic import CURVES, DOCUMENTS, FLOORS, GAINS, LENGTHS, TARGETS, Built, write_eval, write_run
 
+from posbench.composition import nodes
 from posbench.errors import RunError
+from posbench.identity import method_args, method_name
 from posbench.labels import labels
 from posbench.points import among, read_points
 from posbench.report import collect
@@ -139,6 +141,16 @@ def test_an_argument_that_came_later_tells_nothing_apart_at_its_default():
     row |= {"trained_scale": None, "finetune": None, "task": None, "run_id": "r"}
     rows = [{**row, "encoding_args": args} for args in ({}, {"slope_scale": 1.0}, {"slope_scale": 16.0})]
     assert [labels(rows)(one)[0] for one in rows] == ["alibi", "alibi", "alibi slope_scale=16.0"]
+
+
+@pytest.mark.parametrize("name", ["fox_rope", "gemma3"])
+def test_what_a_yaml_makes_of_the_class_of_another_is_called_by_the_yaml(name):
+    args = method_args(nodes("encoding")[name])
+    row = {"encoding": method_name(nodes("encoding")[name]), "extension": "none", "extension_args": {}, "scale_attention": "none"}
+    row |= {"trained_scale": None, "finetune": None, "task": None, "run_id": "r", "encoding_args": args}
+    assert row["encoding"] != name and labels([row])(row)[0] == name
+    plain = {**row, "encoding_args": method_args(nodes("encoding")[row["encoding"]])}
+    assert [labels([row, plain])(one)[0] for one in (row, plain)] == [name, row["encoding"]]
 
 
 def test_two_trainings_of_one_cell_are_told_apart_by_their_hashes(tmp_path):
