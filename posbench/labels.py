@@ -9,27 +9,31 @@ from collections.abc import Iterable, Mapping
 METHODS = {"encoding": "encoding_args", "extension": "extension_args"}
 
 
+def called(group: str, method: str, args: dict | None) -> str:
+    """What a yaml of configs/ makes of another's class is called by the yaml: fox_rope, not fox; any other method by its class."""
+    from posbench.composition import nodes
+    from posbench.identity import method_args, method_name, without_later
+
+    own = without_later(group, args or {})
+    alike = {stem: method_args(node) for stem, node in nodes(group).items() if method_name(node) == method}
+    return next((stem for stem, usual in alike.items() if without_later(group, usual) == own), method)
+
+
 def labels(rows: Iterable[dict], variants: Mapping[str, str] | None = None):
     """A function row -> (encoding, extension, scale_attention) in words: a method's arguments appear only where they tell two apart.
 
-    One at the value that configs/ gives it is left out: beside `ntk multiplier=2.0` the default is plain `ntk`. What a yaml of configs/
-    makes of another's class is called by the yaml: `fox_rope`, not `fox rope=true`.
+    One at the value that configs/ gives it is left out: beside `ntk multiplier=2.0` the default is plain `ntk`. Methods are
+    named by `called`.
 
     `variants` (run_id -> words) is what else tells trainings of one encoding apart.
     """
     from posbench.composition import nodes
-    from posbench.identity import method_args, method_name, without_later
-
-    def called(name: str, row: dict) -> str:
-        own = without_later(name, row[METHODS[name]] or {})
-        alike = {stem: method_args(node) for stem, node in nodes(name).items() if method_name(node) == row[name]}
-        return next((stem for stem, args in alike.items() if without_later(name, args) == own), row[name])
 
     known: dict[tuple[str, str], list[dict]] = defaultdict(list)
     for row in rows:
         for name, args in METHODS.items():
-            if (row[args] or {}) not in known[name, called(name, row)]:
-                known[name, called(name, row)].append(row[args] or {})
+            if (row[args] or {}) not in known[name, called(name, row[name], row[args])]:
+                known[name, called(name, row[name], row[args])].append(row[args] or {})
     absent = object()
 
     def telling(name: str, method: str, args: dict) -> str:
@@ -39,7 +43,7 @@ def labels(rows: Iterable[dict], variants: Mapping[str, str] | None = None):
         return " ".join([method, *(f"{key}={args[key] if isinstance(args[key], str) else json.dumps(args[key])}" for key in differ)])
 
     def label(row: dict) -> tuple[str, str, str]:
-        encoding, extension = (telling(name, called(name, row), row[args] or {}) for name, args in METHODS.items())
+        encoding, extension = (telling(name, called(name, row[name], row[args]), row[args] or {}) for name, args in METHODS.items())
         trained = "" if row["trained_scale"] in (None, "none") else f" trained with {row['trained_scale']}"
         tuned = f" tuned from {row['finetune']}" if row["finetune"] else ""
         extension += f" ({row['task']})" if row["task"] else ""

@@ -14,6 +14,7 @@ from posbench.figures import draw
 from posbench.files import write_atomic
 from posbench.foreign import adopt, place
 from posbench.foreign import read as read_foreign
+from posbench.labels import called, labels
 from posbench.latex import comments, latex, long
 from posbench.loading import load_all, once
 from posbench.origins import Origin, clean, read, told_apart, variants
@@ -169,13 +170,12 @@ def write(report: Report, out_dir: Path | str) -> list[Path]:
 def _gain_lines(evaluations: list[Evaluation], words: dict[str, str]) -> dict[tuple, list[str]]:
     held = (evaluation for evaluation in evaluations if evaluation.origin.suffix != ".csv")
     rows = {same(row): row for evaluation in held for row in evaluation.rows if row["position"] is None}
-    known = gains(evaluations)
+    known, label = gains(evaluations), labels((row for evaluation in evaluations for row in evaluation.rows), words)
     elsewhere = {run_id: (gain, f" (by {protocol})") for (run_id, protocol, _), gain in known.items()}  # of protocols without a floor
     lines: dict[tuple, list[str]] = {}
     for shared, row in sorted(rows.items(), key=lambda item: (item[1]["encoding"], item[1]["seed"])):
-        name = row["encoding"] + words.get(row["run_id"], "")
         found, whence = (known[shared], "") if shared in known else elsewhere.get(row["run_id"], (None, ""))
-        lines.setdefault(shared[1:], []).append(f"G {name} seed {row['seed']}{whence}: {_gate(found, row['train_len'])}")
+        lines.setdefault(shared[1:], []).append(f"G {label(row)[0]} seed {row['seed']}{whence}: {_gate(found, row['train_len'])}")
     return lines
 
 
@@ -183,10 +183,11 @@ def _argument_line(rows: list[dict]) -> list[str]:
     """Each method's arguments, without those left to their default rule (null); one method may come with several."""
     found: dict[str, dict] = {}
     for row in rows:
-        for name, args in ((row["encoding"], row["encoding_args"]), (row["extension"], row["extension_args"])):
+        for group in ("encoding", "extension"):
+            args = row[f"{group}_args"]
             text = ", ".join(f"{key}={value}" for key, value in (args or {}).items() if value is not None)
-            if text and name != "recompute_window":
-                found.setdefault(name, {})[text] = None
+            if text and row[group] != "recompute_window":
+                found.setdefault(called(group, row[group], args), {})[text] = None
     return ["arguments: " + "; ".join(f"{name} {' or '.join(texts)}" for name, texts in found.items())] if found else []
 
 
