@@ -33,17 +33,18 @@ def native() -> bool:
     return torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
+def slow(device: torch.device | str, dtype: str) -> bool:
+    """Whether products of that dtype are made in float32 there."""
+    return dtype == "bf16" and torch.device(device).type == "cpu" and not native()
+
+
 def products(device: torch.device | str, dtype: str = "bf16") -> AbstractContextManager:
     """Around what multiplies bf16 matrices outside autocast: the backward pass, and Muon, which does so whatever the model's dtype."""
-    slow = dtype == "bf16" and torch.device(device).type == "cpu" and not native()
-    return Widened() if slow else contextlib.nullcontext()
+    return Widened() if slow(device, dtype) else contextlib.nullcontext()
 
 
 @contextmanager
 def autocast(device: torch.device | str, dtype: str) -> Iterator[None]:
     """torch.autocast to bf16 where `dtype` is bf16; nothing where it is fp32."""
-    if dtype != "bf16":
-        yield
-        return
-    with torch.autocast(torch.device(device).type, torch.bfloat16), products(device):
+    with torch.autocast(torch.device(device).type, torch.bfloat16, enabled=dtype == "bf16"), products(device, dtype):
         yield

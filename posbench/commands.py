@@ -15,7 +15,7 @@ from posbench.cli import Request
 from posbench.errors import ConfigError
 from posbench.failure import table
 from posbench.launch import launch
-from posbench.settled import absent, is_done, there
+from posbench.settled import is_done, left_out, there
 
 if TYPE_CHECKING:
     from posbench.report import Report
@@ -118,10 +118,10 @@ def report(request: Request) -> int:
     jobs, csvs, notes = plan_jobs(request.cfgs) if request.sweep else [], [], []
     if jobs:
         name = experiment["name"] or "sweep"
-        could, never = absent(jobs)
-        paths = [cell.path for job in jobs for cell in job.cells if cell.path.exists()] + [cell.path for cell in could]
-        left_out = f"{_count(never, 'evaluation')} of the grid left out: refused, or without effect (run.py says why, with dry=true)"
-        notes = [left_out] if never else []
+        never = left_out(jobs)
+        paths = [cell.path for job in jobs for cell in job.cells if cell.path not in never]
+        said = f"{_count(len(never), 'evaluation')} of the grid left out: refused, or without effect (run.py says why, with dry=true)"
+        notes = [said] if never else []
         command, title = f"python scripts/run.py {shlex.join(sys.argv[1:])}", experiment.get("title") or experiment["name"] or "Sweep"
     else:
         name = "all" if cfg["runs"] is None else "runs"

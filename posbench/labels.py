@@ -32,8 +32,9 @@ def labels(rows: Iterable[dict], variants: Mapping[str, str] | None = None):
     known: dict[tuple[str, str], list[dict]] = defaultdict(list)
     for row in rows:
         for name, args in METHODS.items():
-            if (row[args] or {}) not in known[name, called(name, row[name], row[args])]:
-                known[name, called(name, row[name], row[args])].append(row[args] or {})
+            seen = known[name, called(name, row[name], row[args])]
+            if (row[args] or {}) not in seen:
+                seen.append(row[args] or {})
     absent = object()
 
     def telling(name: str, method: str, args: dict) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 
 from posbench import failure
 from posbench.cells import Cell, Job, Outcome, Result
@@ -75,16 +76,13 @@ def possible(job: Job) -> list[Cell]:
     return cells if any(not cell.reference for cell in cells) else []
 
 
-def absent(jobs: list[Job]) -> tuple[list[Cell], int]:
-    """(evaluations that are not there and could be made, number of those that never will: refused, or without effect)."""
-    could, never = {}, set()
+def left_out(jobs: list[Job]) -> set[Path]:
+    """Evaluations that are not there and never will be: refused, or without effect."""
+    never: set[Path] = set()
     for job in jobs:
-        missing = [cell for cell in job.cells if not cell.path.exists()]
-        if not missing:
-            continue
-        made: list[Cell] = []
-        with contextlib.suppress(ConfigError):
-            made = possible(job)
-        could |= {cell.path: cell for cell in missing if cell in made}
-        never |= {cell.path for cell in missing if cell not in made}
-    return list(could.values()), len(never - set(could))
+        missing = {cell.path for cell in job.cells if not cell.path.exists()}
+        if missing:
+            with contextlib.suppress(ConfigError):
+                missing -= {cell.path for cell in possible(job)}
+            never |= missing
+    return never

@@ -220,7 +220,7 @@ class Trainer:
         failure counts: one that is not the compiler's comes again in the first step.
         """
         try:
-            if self.config.dtype == "bf16" and self.device.type == "cpu" and not bf16.native():
+            if bf16.slow(self.device, self.config.dtype):
                 raise RuntimeError("this CPU multiplies bf16 numbers as float32, which cannot be compiled; train.dtype=fp32 can")
             self.loss = torch.compile(self.model.loss, dynamic=False)
             self._backward(*(part.to(self.device) for part in self.batches.at(self.step, self.world)))
