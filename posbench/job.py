@@ -22,6 +22,7 @@ from posbench.config import typed
 from posbench.data import prepare
 from posbench.data.corpus import Corpus
 from posbench.distributed import World, join
+from posbench.divergence import Diverged
 from posbench.errors import ConfigError, RunError
 from posbench.files import read_json, write_json
 from posbench.gpt import GPT
@@ -34,7 +35,6 @@ from posbench.protocols import protocol
 from posbench.recorder import Recorder
 from posbench.signals import Signals, Stopped, die_with_parent
 from posbench.train import fit
-from posbench.trainer import Diverged
 
 
 def run_job(job: Job, wait: bool = False, world: World | None = None) -> list[Outcome]:

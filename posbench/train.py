@@ -12,11 +12,12 @@ from torch import nn
 from posbench import checkpoint
 from posbench.config import TrainConfig
 from posbench.distributed import World
+from posbench.divergence import Diverged
 from posbench.files import append_line
 from posbench.memory import Peak
 from posbench.progress import Progress
 from posbench.signals import Signals, Stopped
-from posbench.trainer import Diverged, Trainer, due
+from posbench.trainer import Trainer, due
 
 if TYPE_CHECKING:
     from posbench.data import Corpus
@@ -93,7 +94,7 @@ def _finish(trainer: Trainer, run: Run, recorder: object, peak: Peak) -> dict:
     figures = trainer.figures() | {"validation_loss": trainer.validate()}
     if trainer.world.main:
         recorder.train(trainer.step, **figures)
-    trainer.check_weights()
+    trainer.watch.weights(trainer.model, trainer.step)
     if not trainer.world.main:
         return {}
     sha256 = checkpoint.save_weights(run.weights, trainer.model)

@@ -19,19 +19,12 @@ from posbench import bf16, checkpoint, optim
 from posbench.config import TrainConfig
 from posbench.data.batches import Batches
 from posbench.distributed import World
-from posbench.errors import ConfigError, RunError
+from posbench.divergence import Watch
+from posbench.errors import ConfigError
 
 if TYPE_CHECKING:
     from posbench.data import Corpus
     from posbench.runs import Run
-
-
-PATIENCE = 100  # steps in a row worse than knowing nothing, by HOPELESS times, before a training counts as diverged
-HOPELESS = 3.0
-
-
-class Diverged(RunError):
-    """Training has left what it could come back from; the last good state is kept."""
 
 
 class Trainer:
@@ -66,7 +59,7 @@ class Trainer:
         self.held_out = Batches(corpus.validation, [config.train_len], config.tokens_per_step, 0, corpus.bos)
         self.step, self.tokens, self.seconds = 0, 0, 0.0
         self.recent: deque[tuple[float, int, float]] = deque(maxlen=config.log_every)  # loss, tokens, seconds of the last steps
-        self.limit, self.above = HOPELESS * math.log(corpus.vocab_size), 0  # nats per token, and steps in a row that lost more
+        self.watch = Watch(config, corpus.vocab_size)
         self.pending: tuple[Tensor, int, float] | None = None
         self.grad_norm: Tensor | float | None = None
         self.loss, self.compiled = model.loss, False
@@ -134,16 +127,16 @@ class Trainer:
         self.model.train()
         total = self.world.sum(total)
         mean = total / self.config.validate_windows if self.config.validate_windows else None
-        return mean if mean is None else self._finite(mean, "validation loss")
+        return mean if mean is None else self.watch.finite(mean, "validation loss", self.step)
 
     def save(self, run: Run) -> None:
         """Write the state, unless training has diverged: that would make the failure permanent."""
         self._settle()
-        self.check_weights()
+        self.watch.weights(self.model, self.step)
         if not self.world.main:
             return
-        grad_norm = None if self.grad_norm is None else float(self.grad_norm)
-        extra = {"tokens": self.tokens, "seconds": self.seconds, "recent": list(self.recent), "above": self.above, "grad_norm": grad_norm}
+        extra = {"tokens": self.tokens, "seconds": self.seconds, "recent": list(self.recent), "above": self.watch.above}
+        extra["grad_norm"] = None if self.grad_norm is None else float(self.grad_norm)
         checkpoint.save_state(run.state, self.model, self.optimizers, self.step, extra)
 
     def resume(self, run: Run) -> None:
@@ -151,13 +144,7 @@ class Trainer:
         self.step, extra = checkpoint.load_state(run.state, self.model, self.optimizers)
         self.tokens, self.seconds = extra["tokens"], extra["seconds"]
         self.recent.extend(extra["recent"])
-        self.above, self.grad_norm = extra.get("above", 0), extra.get("grad_norm")  # a state of before there were such
-
-    def check_weights(self) -> None:
-        """Raise Diverged for weights that are not finite: a gradient can overflow in a step whose loss was still a number."""
-        for name, parameter in self.model.named_parameters():
-            if not bool(torch.isfinite(parameter).all()):
-                raise Diverged(f"The weights {name} are not finite after step {self.step}{self._remedy()}")
+        self.watch.above, self.grad_norm = extra.get("above", 0), extra.get("grad_norm")  # a state of before there were such
 
     def _loss(self, loss: Callable, inputs_BT: Tensor, targets_BT: Tensor, step: int | None) -> Tensor:
         with bf16.autocast(self.device, self.config.dtype):
@@ -194,24 +181,7 @@ class Trainer:
         seconds = launched + time.perf_counter() - began
         self.seconds += seconds
         self.tokens += tokens
-        self.recent.append((self._finite(value, "loss"), tokens, seconds))
-        self.above = self.above + 1 if value > self.limit else 0
-        if self.above >= PATIENCE:
-            raise Diverged(
-                f"The loss is {value:.3g} at step {self.step} and has been above {self.limit:.3g} nats/token ({HOPELESS:g} times that of "
-                f"a model that knows nothing) for {PATIENCE} steps{self._remedy()}"
-            )
-
-    def _finite(self, value: float, name: str) -> float:
-        if math.isfinite(value):
-            return value
-        raise Diverged(f"The {name} is {value} at step {self.step}{self._remedy()}")
-
-    def _remedy(self) -> str:
-        lr = self.config.lr * optim.rate(self.step - 1, self.config)
-        rates = "train.lr and train.muon_lr" if self.config.optimizer == "muon" else "train.lr"
-        clip = "" if self.config.clip > 0 else ", or train.clip=1"
-        return f" with learning rate {lr:.2g}: try a lower {rates}, a longer train.warmup{clip}."
+        self.recent.append((self.watch.loss(value, self.step), tokens, seconds))
 
     def _compile(self) -> None:
         """Compile the loss, or say in one line why it stays as it is.

@@ -28,13 +28,14 @@ from torch import nn
 from posbench.build import pick_device
 from posbench.data.batches import Batches
 from posbench.distributed import World, join
+from posbench.divergence import Diverged
 from posbench.errors import ConfigError
 from posbench.files import read_json
 from posbench.plan import TrainingPlans
 from posbench.runs import Run
 from posbench.signals import Stopped
 from posbench.train import fit
-from posbench.trainer import Diverged, Trainer
+from posbench.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SIZE = 3  # processes, to which a step's eight windows fall as 2, 3 and 3
