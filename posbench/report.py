@@ -151,7 +151,9 @@ def write(report: Report, out_dir: Path | str) -> list[Path]:
 
     out_dir = Path(out_dir)
     write_csv(report.rows, out_dir / "rows.csv")
-    write_atomic(out_dir / "trainings.csv", to_csv(trainings(report.origins.values()), Training))
+    label = labels(report.rows, report.variants)
+    names = {row["run_id"]: label(row)[0] for row in report.rows}
+    write_atomic(out_dir / "trainings.csv", to_csv(trainings(report.origins.values(), names), Training))
     write_points([point for curve in report.sections for point in curve], out_dir / "curve.csv")
     inside = [out_dir / "context.csv"] * bool(report.contexts)
     for path in inside:

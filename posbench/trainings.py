@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,11 +16,12 @@ from posbench.runs import Run
 SHARE = 0.2  # of the steps, at the end, whose losses the slope is of
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Training:
     """Losses in nats/token. Empty is what the directory does not say."""
 
     run_id: str
+    encoding: str | None = None  # as the tables call it; CSVs of before this column have none
     seed: int | None
     commit: str | None  # of the code, 40 hex digits
     changed: str | None  # hash of what differed from it, empty where nothing did
@@ -42,12 +43,12 @@ class Training:
     tokenizers: str | None
 
 
-def trainings(origins: Iterable[Origin]) -> list[Training]:
-    """The trainings of run directories, in their order; what cannot be read is left empty."""
-    return [_training(origin) for origin in origins if origin.config or origin.provenance]
+def trainings(origins: Iterable[Origin], names: Mapping[str, str] | None = None) -> list[Training]:
+    """The trainings of run directories, in their order; what cannot be read is left empty. `names`: run_id -> encoding in words."""
+    return [_training(origin, names or {}) for origin in origins if origin.config or origin.provenance]
 
 
-def _training(origin: Origin) -> Training:
+def _training(origin: Origin, names: Mapping[str, str]) -> Training:
     said, run = origin.provenance, Run(origin.path)
     try:
         summary = clean(read_json(run.summary))
@@ -56,6 +57,7 @@ def _training(origin: Origin) -> Training:
     summary = summary if isinstance(summary, dict) else {}
     return Training(
         run_id=origin.path.name,
+        encoding=names.get(origin.path.name),
         changed=said.get("dirty_diff"),
         weights_sha256=summary.get("sha256"),
         parameters=said.get("n_parameters"),

@@ -23,7 +23,8 @@ def run(folder, losses, summary=True):
 def test_a_line_says_what_the_directory_says(tmp_path):
     # Falls by 0.3 nat per million tokens in the last fifth, whatever came before.
     falling = [9.0] * 15 + [3 - 0.03 * n for n in range(5)]
-    (one,) = trainings([read(run(tmp_path / "rope-64-s3-0", falling))])
+    (one,) = trainings([read(run(tmp_path / "rope-64-s3-0", falling))], {"rope-64-s3-0": "rope base=27"})
+    assert one.encoding == "rope base=27"
     assert one.end_slope == pytest.approx(-0.3) and (one.seed, one.commit, one.changed) == (3, "ab" * 20, None)
     assert (one.validation_loss, one.weights_sha256, one.torch, one.threads) == (2.5, "cd" * 32, "2.13.0", 2)
     (tmp_path / "trainings.csv").write_text(to_csv([one], Training))
