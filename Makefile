@@ -40,7 +40,7 @@ demo: setup ## train three small models, evaluate them to 16 times their length,
 	@$(BIN)/python scripts/report.py experiment=demo $(ARGS)
 
 test: $(VENV)/.installed-dev ## the test suite, minutes on two cores
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal $(ARGS)
 
 test-slow: $(VENV)/.installed-dev ## long and large tests
 	@$(BIN)/python -m pytest -m slow --timeout 3600 $(ARGS)

@@ -7,6 +7,7 @@ import posbench  # noqa: F401, I001  (sets the thread spin count before torch is
 # isort: split
 import functools
 import itertools
+import os
 import random
 import shutil
 from pathlib import Path
@@ -23,7 +24,7 @@ from posbench.gpt import GPT, make_shape
 from posbench.interfaces import Encoding
 from posbench.make import make
 
-torch.set_num_threads(2)
+torch.set_num_threads(max(1, 2 // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))))
 CONFIGS = Path(__file__).parent.parent / "configs"
 TRAIN_LEN = 16
 
