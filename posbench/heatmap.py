@@ -28,7 +28,8 @@ def figure(curve: list[Point], title: str):
     norm = SymLogNorm(BEND, linscale=1.3, vmin=-edge, vmax=edge, base=10)
     colours = LinearSegmentedColormap.from_list("floor", [GAIN, "#ffffff", FAIL])
     names = {method: (method[0], extension_name(method) + star(cell.values())) for method, cell in cells.items()}
-    column = [max(width(shortened(text[part]), FONT) for text in names.values()) + 12 for part in (0, 1)]
+    weights = "bold", "normal"
+    column = [max(width(shortened(text[part]), FONT, weights[part]) for text in names.values()) + 12 for part in (0, 1)]
     grid_width = CELL * len(lengths)
     block = sum(column) + grid_width
     whole_width = len(shown) * block + (len(shown) - 1) * SPACE
@@ -46,7 +47,7 @@ def figure(curve: list[Point], title: str):
             beside = {"xycoords": axes.transData, "textcoords": "offset points", "va": "center", "fontsize": FONT, "annotation_clip": False}
             axes.annotate(shortened(names[method][1]), (0, line + 0.5), xytext=(-column[1] + 4, 0), **beside)
             if first:
-                axes.annotate(shortened(names[method][0]), (0, line + 0.5), xytext=(-sum(column), 0), fontweight="bold", **beside)
+                axes.annotate(shortened(names[method][0]), (0, line + 0.5), xytext=(-sum(column), 0), fontweight=weights[0], **beside)
             if first and line:
                 axes.axhline(line, xmin=-sum(column) / grid_width, color=GREY, linewidth=0.8, clip_on=False)
         for place, length in enumerate(lengths):

@@ -13,11 +13,12 @@ SMALL, LABEL, GAP, LONGEST, MOST = 7.2, 8.2, 9.6, 60, 4
 
 
 @functools.cache
-def width(text: str, size: float = LABEL) -> float:
+def width(text: str, size: float = LABEL, weight: str = "normal") -> float:
     """Of a text in points."""
+    from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import TextPath
 
-    return TextPath((0, 0), text, size=size).get_extents().x1 if text.strip() else 0.0
+    return TextPath((0, 0), text, size=size, prop=FontProperties(weight=weight)).get_extents().x1 if text.strip() else 0.0
 
 
 def spread(wanted: list[float], gap: float, low: float, high: float) -> list[float]:

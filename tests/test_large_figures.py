@@ -130,6 +130,23 @@ def test_methods_are_sorted_by_what_they_lose_beyond_the_training_length():
     assert [method[1] for method in heatmap.ordered(methods(curve))] == ["d", "b", "a", "c"]
 
 
+def test_no_name_of_the_map_reaches_its_neighbour():
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    drawn = heatmap.figure(
+        grid(("randomized max_len=2048", "rope base=27.0", "randomized base=20.0 max_len=2048"), ("none", "rerope window=48", "pi")), "t"
+    )
+    renderer = FigureCanvasAgg(drawn).get_renderer()
+    drawn.draw(renderer)
+    beside = [text.get_window_extent(renderer) for text in drawn.axes[0].texts if text.get_ha() == "left"]
+    edge = drawn.axes[0].get_window_extent(renderer).x0
+    lines = [sorted(box.x1 for box in beside if abs(box.y0 + box.y1 - one.y0 - one.y1) < 8) for one in beside]
+    starts = sorted({round(box.x0) for box in beside})
+    assert len(starts) == 2 and any(len(line) == 2 for line in lines)
+    for line in lines:
+        assert line[-1] < edge and (len(line) == 1 or line[0] + 5 < starts[1])
+
+
 @pytest.mark.parametrize(
     ("sizes", "wanted"), [([3], [3]), ([14] * 6, [42, 42]), ([40, 40], [40, 40]), ([100], [34, 34, 32]), ([45, 1], [45, 1])]
 )
