@@ -25,14 +25,14 @@ def composer():
         yield
 
 
-@pytest.mark.parametrize(("group", "name"), GROUPS, ids="=".join)
+@pytest.mark.parametrize(("group", "name"), GROUPS, ids=map("=".join, GROUPS))
 def test_every_choice_composes_into_a_job(group, name):
     cfg = compose("run", [f"{group}={name}"], return_hydra_config=False)
     for job in composition.expand(cfg, [f"{group}={name}"]):
         resolve(job)
 
 
-@pytest.mark.parametrize(("group", "name"), METHODS, ids="=".join)
+@pytest.mark.parametrize(("group", "name"), METHODS, ids=map("=".join, GROUPS))
 def test_every_method_instantiates_from_its_yaml(group, name):
     made = make(node(group, name), *([] if group == "extension" else [small_shape()]))
     assert type(made).__module__ == node(group, name)["_target_"].rpartition(".")[0]
