@@ -31,7 +31,9 @@ def figure(curve: list[Point], title: str):
         kinds.append(("minus no extension", lambda point: (point.change, point.change_half_width)))
     rows = _rows(cells, lengths[-1])
     names = {method: extension_name(method) + star(cells[method].values()) for method in rows if method[1] is not None}
-    labels = 24 + max([width(shortened(text), FONT) for text in names.values()] + [width(_encoding(method), FONT, "bold") for method in rows])
+    labels = 24 + max(
+        [width(shortened(text), FONT) for text in names.values()] + [width(_encoding(method), FONT, "bold") for method in rows]
+    )
     wide = max(PANEL, 210 / len(lengths))
     panels = [(text, value, length) for text, value in kinds for length in lengths]
     gaps = [BETWEEN + 16 * (index == len(lengths)) for index in range(len(panels))]

@@ -16,6 +16,7 @@ from typing import Any
 
 from posbench.errors import RunError
 from posbench.files import read_json, write_atomic
+from posbench.identity import without_later
 
 SCHEMA = 1
 
@@ -80,8 +81,13 @@ def key(row: dict) -> tuple:
 
 
 def agree(one: dict, two: dict) -> bool:
-    """Whether two rows say the same, but for what no two runs agree on."""
-    return all(one[name] == two[name] for name in one if name not in VOLATILE)
+    """Whether two rows say the same, but for what no two runs agree on; an argument that came later counts as its default."""
+    return _said(one) == _said(two)
+
+
+def _said(row: dict) -> dict:
+    return {name: without_later(name.removesuffix("_args"), value) if name.endswith("_args") and value else value
+            for name, value in row.items() if name not in VOLATILE}  # fmt: skip
 
 
 def make_row(**values: Any) -> dict:

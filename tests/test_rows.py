@@ -99,3 +99,12 @@ def test_a_damaged_csv_is_a_run_error(tmp_path):
         (tmp_path / "rows.csv").write_text(damage)
         with pytest.raises(RunError, match="rows.csv"):
             rows.read_csv(tmp_path / "rows.csv")
+
+
+def test_rows_agree_but_for_what_no_two_runs_agree_on_and_arguments_that_came_later():
+    row = rows.make_row(**VALUES)
+    assert rows.agree(row, {**row, "seconds": 9.0, "commit": "ba"})
+    assert rows.agree(row, {**row, "encoding_args": {**row["encoding_args"], "fraction": 1.0}})
+    assert not rows.agree(row, {**row, "encoding_args": {**row["encoding_args"], "fraction": 0.5}})
+    assert not rows.agree(row, {**row, "extension_args": {**row["extension_args"], "fraction": 1.0}})
+    assert not rows.agree(row, {**row, "nll": row["nll"] + 1e-16})
