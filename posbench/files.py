@@ -9,6 +9,7 @@ import glob
 import hashlib
 import json
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from pathlib import Path
 from posbench.errors import RunError
 
 FULL = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}
+LARGEST = 256 * 2**20  # bytes of a file that is read whole; what posbench writes of this kind has a few megabytes at most
 
 
 @contextlib.contextmanager
@@ -154,13 +156,32 @@ def _finite(value: object) -> object:
     return None if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))) else value
 
 
-def read_json(path: Path | str) -> dict:
-    """Read a JSON file. Raises RunError when it is damaged or cannot be read."""
+def read_bytes(path: Path | str, limit: int = LARGEST) -> bytes:
+    """Content of a regular file of at most `limit` bytes.
+
+    A FIFO or a device would keep the reader waiting or never end: neither is opened for reading. Raises OSError where the file cannot be
+    opened, RunError for what is no regular file or larger than `limit`.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(handle, "rb") as file:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            raise RunError(f"{path} is no regular file: put the file itself there, or remove it.")
+        content = file.read(limit + 1) if status.st_size <= limit else b""
+        if max(status.st_size, len(content)) > limit:
+            raise RunError(f"{path} has more than the {limit:,} bytes that are read of such a file: is it the file that was meant?")
+    return content
+
+
+def read_json(path: Path | str, limit: int = LARGEST) -> dict:
+    """Read a JSON file of at most `limit` bytes. Raises RunError when it is damaged, too deep or cannot be read."""
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
+        return json.loads(read_bytes(path, limit).decode())
     except OSError as error:
         raise RunError(f"{path} cannot be read ({error.strerror}): restore it, or delete it and run the same command again.") from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, RunError):
+            raise
         raise RunError(f"{path} is damaged ({error}): delete it and run the same command again.") from error
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from posbench import files
 from posbench.errors import RunError
-from posbench.files import atomic_path, write_atomic, write_json
+from posbench.files import atomic_path, read_bytes, read_json, write_atomic, write_json
 
 
 def test_the_name_is_on_the_disk_when_a_write_returns(tmp_path, monkeypatch):
@@ -81,3 +81,22 @@ def test_whatever_keeps_a_file_from_being_written_is_one_sentence_that_names_it(
 def test_other_files_errors_pass_as_they_are(tmp_path):
     with pytest.raises(FileNotFoundError), files.disk_errors(tmp_path / "a" / "b"):
         open("/nowhere/at/all")
+
+
+def test_regular_files_alone_are_read_and_up_to_a_limit(tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    (tmp_path / "large").write_bytes(b"12345")
+    for name, reason in (("fifo", "no regular file"), ("zero", "no regular file"), ("large", "more than the 4 bytes")):
+        with pytest.raises(RunError, match=reason):
+            read_bytes(tmp_path / name, limit=4)
+    assert read_bytes(tmp_path / "large", limit=5) == b"12345"
+    with pytest.raises(FileNotFoundError):
+        read_bytes(tmp_path / "none")
+
+
+@pytest.mark.parametrize("content", [b"[" * 100_000, b'{"a": ', b"\xff\xfe", b"1" * 5_000], ids=["deep", "cut", "bytes", "digits"])
+def test_damaged_json_is_one_sentence(tmp_path, content):
+    (tmp_path / "a.json").write_bytes(content)
+    with pytest.raises(RunError, match="is damaged"):
+        read_json(tmp_path / "a.json")
