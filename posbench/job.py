@@ -75,7 +75,15 @@ def help_train(job: Job, world: World) -> None:
     """What a process that is not the main one does: its share of the training, once the main one has found that there is one."""
     world.largest(0)
     device = pick_device(job.cfg["device"], world)
-    _train(job, hf_import.fit_corpus(prepare(job.cfg["data"], job.cfg["cache_dir"]), job.cfg), device, None, world)
+    _train(job, _corpus(job), device, None, world)
+
+
+def _corpus(job: Job) -> Corpus:
+    """The text of a job. Raises RunError when it is no longer the one that the run is named by."""
+    corpus = prepare(job.cfg["data"], job.cfg["cache_dir"])
+    if corpus.fingerprint != job.fingerprint:
+        raise RunError(f"The text of data={corpus.name} changed after {job.run.id} was named by it: run the same command again.")
+    return hf_import.fit_corpus(corpus, job.cfg)
 
 
 def _train_and_evaluate(job: Job, legal: dict[Cell, Verdict], world: World) -> list[Cell]:
@@ -83,7 +91,7 @@ def _train_and_evaluate(job: Job, legal: dict[Cell, Verdict], world: World) -> l
     if job.run.finished and not missing:
         return []
     device = pick_device(job.cfg["device"], world)
-    corpus = hf_import.fit_corpus(prepare(job.cfg["data"], job.cfg["cache_dir"]), job.cfg)
+    corpus = _corpus(job)
     for cell in legal:
         # Before the training: a length that no document has must not cost one.
         config = typed("evaluate", cell.evaluate)

@@ -195,3 +195,56 @@ def test_what_the_user_can_mend_is_said(overrides, says, monkeypatch, tmp_path):
     monkeypatch.chdir(write(tmp_path, TEXTS))
     with pytest.raises(ConfigError, match=says):
         fingerprint(data_config("local", *overrides))
+
+
+def edited_while_read(monkeypatch, path, text, keep_time):
+    """Change a file between the fingerprint and the reading of it, as an editor would; its size stays, its time if `keep_time`."""
+    from posbench.data import corpus
+
+    make_source, before = corpus.make_source, path.stat()
+
+    def edit_first(*arguments):
+        path.write_text(text)
+        if keep_time:
+            os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+        return make_source(*arguments)
+
+    monkeypatch.setattr(corpus, "make_source", edit_first)
+
+
+@pytest.mark.parametrize("keep_time", [False, True])
+@pytest.mark.parametrize("choice", [("local",), ("books", "source.skip_test_bytes=0")])
+def test_text_that_changes_while_it_is_read_is_never_kept(tmp_path, monkeypatch, choice, keep_time):
+    config = data_config(*choice, f"path={write(tmp_path / 'texts', TEXTS)}")
+    path, cache = tmp_path / "texts/train/a.txt", tmp_path / "cache"
+    first, text = fingerprint(config, cache), TEXTS["train/a.txt"].replace("cat", "cow")
+    with monkeypatch.context() as patch:
+        edited_while_read(patch, path, text, keep_time)
+        with pytest.raises(RunError, match="changed while it was read: run the same command again"):
+            prepare(config, cache)
+    corpus = prepare(config, cache)
+    assert corpus.fingerprint == fingerprint(config, cache) != first
+    assert documents(corpus, "train")["train/a.txt"][0] == text
+    assert len(list(cache.glob("*/manifest.json"))) == 1
+
+
+def test_a_tokenizer_that_changes_while_text_is_read_is_never_kept(local, tmp_path, monkeypatch):
+    file = pretrained(tmp_path / "mine.json")
+    config = {**local, "tokenizer": str(file)}
+    edited_while_read(monkeypatch, file, file.read_text() + "\n", False)
+    with pytest.raises(RunError, match="changed while it was read"):
+        prepare(config, tmp_path / "cache")
+    assert not list((tmp_path / "cache").glob("*/manifest.json"))
+
+
+def test_a_run_is_not_trained_on_text_that_changed_after_it_was_named(local, tmp_path):
+    from types import SimpleNamespace
+
+    from posbench.job import _corpus
+
+    cfg = {"data": local, "cache_dir": str(tmp_path / "cache"), "model": {}}
+    job = SimpleNamespace(cfg=cfg, fingerprint=fingerprint(local), run=SimpleNamespace(id="rope-64-s0-1"))
+    assert _corpus(job).fingerprint == job.fingerprint
+    (tmp_path / "texts/train/a.txt").write_text("changed")
+    with pytest.raises(RunError, match="changed after rope-64-s0-1 was named by it: run the same command again"):
+        _corpus(job)

@@ -20,7 +20,7 @@ from spoils import PLACES, SMALL, World, flip
 
 from posbench import identity, ledger
 from posbench.checkpoint import HEADER
-from posbench.data import corpus
+from posbench.data import sources
 from posbench.errors import RunError
 from posbench.rows import VOLATILE
 from posbench.runs import Run
@@ -217,7 +217,7 @@ def test_memory_of_digests_is_only_a_memory(world, capfd):
     for content in ("[1, 2]", "{", '{"/x": 3}', json.dumps({str(path): [1] for path in world.root.rglob("*.txt")})):
         (world.root / "cache" / "digests.json").write_text(content)
         assert "nothing to do" in run(capfd, world).stdout
-        corpus.fingerprint.__globals__["make_source"].__globals__["_seen"].clear()
+        sources._seen.clear()
 
 
 def test_a_cache_on_a_read_only_disk_is_read(world, capfd, monkeypatch):

@@ -36,7 +36,7 @@ class Books(Source):
             return sha256_json([sha256_file(self.manifest), options])
         paths = [path for folder in sum(self.folders.values(), []) for path in sorted((self.root / folder).glob("*.txt"))]
         names = [path.relative_to(self.root).as_posix() for path in paths]
-        return sha256_json([dict(zip(names, file_digests(paths, self.memo), strict=True)), options])
+        return sha256_json([dict(zip(names, file_digests(paths, self.memo, self.again), strict=True)), options])
 
     def documents(self, split: str) -> Iterator[tuple[str, str]]:
         listed = self._listed()

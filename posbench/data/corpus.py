@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from posbench.data.identity import content_key, fingerprint
+from posbench.data.identity import content_key, with_bos
 from posbench.data.sources import SPLITS, Source, make_source
 from posbench.data.tokenfile import TokenFile, file_record, open_split, verify_files, write_split
 from posbench.data.tokenizers import BPE_TRAIN_BYTES, Tokenizer, load_tokenizer, pretrained_file, tokenizer_name, train_bpe
@@ -44,14 +44,15 @@ class Corpus:
 def prepare(cfg_data: dict, cache_dir: Path | str) -> Corpus:
     """See `posbench.data.prepare`."""
     cache_dir = Path(cache_dir)
-    folder = cache_dir / content_key(cfg_data, cache_dir)[:24]
+    key = content_key(cfg_data, cache_dir)
+    folder = cache_dir / key[:24]
     if not folder.exists():
         with disk_errors(folder):
             cache_dir.mkdir(parents=True, exist_ok=True)
             with _lock(folder, cfg_data["name"]):
                 if not folder.exists():
-                    _build(cfg_data, folder)
-    return _open(cfg_data, folder, fingerprint(cfg_data, cache_dir))
+                    _build(cfg_data, folder, key)
+    return _open(cfg_data, folder, with_bos(key, cfg_data))
 
 
 @contextlib.contextmanager
@@ -89,8 +90,11 @@ def _open(cfg_data: dict, folder: Path, identity: str) -> Corpus:
                   vocab_size=size + (bos is not None), bos=bos, folder=folder)  # fmt: skip
 
 
-def _build(cfg_data: dict, folder: Path) -> None:
-    """Write everything into a temporary folder, the manifest last, then give it its name."""
+def _build(cfg_data: dict, folder: Path, key: str) -> None:
+    """Write everything into a temporary folder, the manifest last, then give it its name.
+
+    Raises RunError when the text is no longer the one that `key` was made of: its tokens would be found under another's name for ever.
+    """
     for left in folder.parent.glob(f".{folder.name}-*"):
         shutil.rmtree(left, ignore_errors=True)  # of a process that was killed: the lock is ours
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
@@ -105,6 +109,8 @@ def _build(cfg_data: dict, folder: Path) -> None:
             splits[split] = write_split(temporary, split, documents, token_dtype, tokenizer.bytes_dtype)
             if not splits[split]["documents"]:
                 raise ConfigError(f"data={cfg_data['name']} has no document in its {split} split.")
+        if content_key(cfg_data, folder.parent, again=True) != key:
+            raise RunError(f"The text or tokenizer of data={cfg_data['name']} changed while it was read: run the same command again.")
         written = sorted(temporary.iterdir())
         for path in written:
             with open(path, "rb") as content:

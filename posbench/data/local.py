@@ -38,7 +38,7 @@ class LocalFiles(Source):
             raise ConfigError(f"data.path={path} holds no file that ends in {', '.join(FORMATS)}: correct data.path.")
 
     def fingerprint(self) -> str:
-        digests = file_digests(list(self.files.values()), self.memo)
+        digests = file_digests(list(self.files.values()), self.memo, self.again)
         return sha256_json([dict(zip(self.files, digests, strict=True)), self.column, self.shares])
 
     def documents(self, split: str) -> Iterator[tuple[str, str]]:

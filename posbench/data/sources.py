@@ -17,6 +17,7 @@ class Source:
     """Documents in three splits, always split by whole document. A user's own source needs only these methods."""
 
     memo: Path | None = None  # where digests of local files are remembered
+    again: bool = False  # read local files again to digest them, whatever is remembered
 
     def fingerprint(self) -> str:
         """Hex SHA-256 that changes when any document or split would. Quick: neither torch nor datasets."""
@@ -65,14 +66,17 @@ def existing_path(path: str | None, choice: str) -> Path:
 _seen: dict[str, list] = {}  # path -> [size, mtime_ns, sha256]
 
 
-def file_digests(paths: list[Path], memo: Path | None) -> list[str]:
-    """SHA-256 of each file; a file with an unchanged size and modification time is read once, ever if `memo` is kept."""
+def file_digests(paths: list[Path], memo: Path | None, again: bool = False) -> list[str]:
+    """SHA-256 of each file; a file with an unchanged size and modification time is read once, ever if `memo` is kept.
+
+    With `again` each is read, and what is remembered of it corrected.
+    """
     _seen.update({**_remembered(memo), **_seen})
     missed = False
     for path in paths:
         stat = path.stat()
         known = _seen.get(str(path.resolve()))
-        if known is None or known[:2] != [stat.st_size, stat.st_mtime_ns]:
+        if again or known is None or known[:2] != [stat.st_size, stat.st_mtime_ns]:
             _seen[str(path.resolve())] = [stat.st_size, stat.st_mtime_ns, sha256_file(path)]
             missed = True
     if missed and memo:
