@@ -1,0 +1,33 @@
+"""Ids of runs and evaluations that are reported: whatever moves or is checked anew, the same command must find the same files."""
+
+from __future__ import annotations
+
+import csv
+
+import pytest
+from conftest import CONFIGS
+from hydra import compose, initialize_config_dir
+
+from posbench import composition
+from posbench.cells import plan_jobs
+
+REPORTED = CONFIGS.parent / "results" / "reported"
+PINNED = {"rope-64-s0-9bdff909b4", "alibi-64-s0-0acd74e8cd", "sinusoidal-64-s0-72f8ee5dae"}
+
+
+@pytest.fixture(scope="module")
+def jobs():
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        cfg = compose("run", ["experiment=demo"])
+        return plan_jobs(composition.expand(cfg, ["experiment=demo"]))
+
+
+def test_run_ids_of_the_demo_stay(jobs):
+    assert {job.run.id for job in jobs} == PINNED
+
+
+def test_ids_of_the_demos_evaluations_stay(jobs):
+    with open(REPORTED / "demo" / "rows.csv", newline="") as lines:
+        reported = {(row["run_id"], row["eval_id"], int(row["length"])) for row in csv.DictReader(lines)}
+    asked = {(job.run.id, cell.eval_id, length) for job in jobs for cell in job.cells for length in cell.evaluate["lengths"]}
+    assert reported and asked >= reported
