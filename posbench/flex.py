@@ -18,10 +18,16 @@ from torch import Tensor
 from posbench.interfaces import overrides
 from posbench.plan import BandPlan, LayerPlan
 
+BLOCK = 128  # queries and keys of a block: what the kernel is made for
+SHAPES = 4096  # compiled forms of one process: lengths x batches x biases, far from as many
+GIVEN_UP = "given up"
+
 
 def possible(layer: LayerPlan) -> bool:
-    """Whether `flex` can run this plan exactly."""
+    """Whether `flex` can run this plan exactly, as far as is known: it may have failed before."""
     encoding = layer.encoding
+    if GIVEN_UP in layer.bands[0].kept:
+        return False
     if encoding.decay() is not None or overrides(encoding, "weights") or overrides(encoding, "bias"):
         return False
     return not overrides(encoding, "profile") or all(band.line is not None for band in layer.bands)
@@ -62,7 +68,7 @@ def _band(
 
     grouped = q_BHTD.shape[1] != k_BGTD.shape[1]
     y_BHTD, aux = _attention(device.type)(
-        q_BHTD, k_BGTD, v_BGTD, score_mod=score if mods else None, block_mask=_mask(band, device), scale=1.0, enable_gqa=grouped,
+        q_BHTD, k_BGTD, v_BGTD, score_mod=score if mods else None, block_mask=block_mask(band, device), scale=1.0, enable_gqa=grouped,
         return_aux=AuxRequest(lse=True),
     )  # fmt: skip
     return y_BHTD, aux.lse
@@ -99,12 +105,40 @@ def _gates(gates_BHT: Tensor) -> Callable:
     return lambda s, b, h, i, j: s + (high_BHT[b, h, i] - high_BHT[b, h, j]) + (low_BHT[b, h, i] - low_BHT[b, h, j])
 
 
-def _mask(band: BandPlan, device: torch.device):
-    from torch.nn.attention.flex_attention import create_block_mask
+def block_mask(band: BandPlan, device: torch.device):
+    """Which blocks of pairs the kernel skips, runs whole or masks: made from the band's intervals once for each plan, never from [T, T]."""
+    if device not in band.kept:
+        band.kept[device] = _block_mask(band.first_T, band.last_T, device)
+    return band.kept[device]
 
-    first_T, last_T = band.first_T.to(device), band.last_T.to(device)
-    length = len(first_T)
-    return create_block_mask(lambda b, h, i, j: (j >= first_T[i]) & (j <= last_T[i]), None, None, length, length, device=str(device))
+
+def _block_mask(first_T: Tensor, last_T: Tensor, device: torch.device):
+    from torch.nn.attention.flex_attention import BlockMask
+
+    length, number = len(first_T), -(-len(first_T) // BLOCK)
+    row_T = torch.arange(length) // BLOCK
+
+    def count(low_T: Tensor, high_T: Tensor) -> Tensor:
+        """How many queries of each row of blocks have each block of keys between their `low` and `high`."""
+        some_T = (first_T <= last_T) & (low_T <= high_T)
+        edges_QK = torch.zeros(number, number + 1, dtype=torch.int32)
+        for at_T, step in ((low_T, 1), (high_T + 1, -1)):
+            edges_QK.index_put_((row_T[some_T], at_T[some_T]), torch.tensor(step, dtype=torch.int32), accumulate=True)
+        return edges_QK.cumsum(dim=-1)[:, :-1]
+
+    def listed(blocks_QK: Tensor) -> tuple[Tensor, Tensor]:
+        """How many blocks each row has, and their numbers before all others: [1, 1, Q] and [1, 1, Q, K]."""
+        blocks_QK = blocks_QK.int()[None, None]
+        return blocks_QK.sum(dim=-1).int().to(device), blocks_QK.argsort(dim=-1, descending=True, stable=True).int().to(device)
+
+    touched_QK = count(first_T // BLOCK, last_T // BLOCK) > 0
+    # A last block that the text does not fill has fewer queries or keys: it is masked.
+    whole_QK = count(-(-first_T // BLOCK), (last_T + 1) // BLOCK - 1) == BLOCK
+    first_T, last_T = first_T.to(device), last_T.to(device)
+    return BlockMask.from_kv_blocks(
+        *listed(touched_QK & ~whole_QK), *listed(whole_QK), BLOCK_SIZE=BLOCK, seq_lengths=(length, length),
+        mask_mod=lambda b, h, i, j: (j >= first_T[i]) & (j <= last_T[i]),
+    )  # fmt: skip
 
 
 @functools.cache
@@ -112,10 +146,27 @@ def _attention(device: str) -> Callable:
     """FlexAttention, compiled where the compiled form gives a log-sum-exp; on a CPU it does not, and the plain form builds [T, T]."""
     from torch.nn.attention.flex_attention import flex_attention
 
-    return torch.compile(flex_attention, dynamic=False) if device == "cuda" else flex_attention
+    return compiled(flex_attention) if device == "cuda" else flex_attention
+
+
+def compiled(function: Callable, **options: object) -> Callable:
+    """`function` compiled anew for each shape it meets. Raises where torch would say nothing and run it uncompiled: after few shapes."""
+    run = torch.compile(function, dynamic=False, fullgraph=True, **options)
+
+    def call(*args: object, **kwargs: object) -> object:
+        limits = {"recompile_limit": SHAPES, "accumulated_recompile_limit": SHAPES, "fail_on_recompile_limit_hit": True}
+        with torch._dynamo.config.patch(limits):
+            return run(*args, **kwargs)
+
+    return call
+
+
+def give_up(layer: LayerPlan, error: Exception) -> None:
+    """Leave this plan to `rows` from now on, and say why, each reason once."""
+    layer.bands[0].kept[GIVEN_UP] = True
+    _warn(str(error).splitlines()[0] if str(error) else type(error).__name__)
 
 
 @functools.cache
-def warn(reason: str) -> None:
-    """Say once why `rows` runs instead."""
+def _warn(reason: str) -> None:
     print(f"FlexAttention failed ({reason}): the slower kernel runs instead", file=sys.stderr)

@@ -39,10 +39,8 @@ def attend(layer: LayerPlan, x_BTC: Tensor, q_BHTD: Tensor, k_BGTD: Tensor, v_BG
         if v_BGTD.is_cuda and not torch.is_grad_enabled() and 2 * last > length and flex.possible(layer):
             try:
                 return flex.flex(layer, q_BHTD, k_BGTD, v_BGTD.float(), gates_BHT)[:, :, -last:].to(v_BGTD.dtype)
-            except torch.OutOfMemoryError:
-                raise
-            except Exception as error:  # compilers fail in many ways, and `rows` needs none
-                flex.warn(str(error).splitlines()[0] if str(error) else type(error).__name__)
+            except Exception as error:  # compilers fail in many ways, memory can end, and `rows` needs no compiler and little memory
+                flex.give_up(layer, error)
         return rows(layer, q_BHTD, k_BGTD, v_BGTD.float(), gates_BHT, first=length - last).to(v_BGTD.dtype)
 
 

@@ -6,7 +6,7 @@ Letters: T tokens, F frequencies, H heads.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -31,6 +31,7 @@ class BandPlan:
     q_table: Tensor | None
     k_table: Tensor | None
     line: tuple[float, float] | None
+    kept: dict = field(init=False, default_factory=dict, compare=False, repr=False)  # what a kernel made of this band, to use it again
 
     @property
     def seen_T(self) -> Tensor:
