@@ -1,7 +1,7 @@
 """What takes room in a results folder and is not needed: found, told, and deleted only when asked.
 
 Deleted is nothing but what posbench or wandb made there, by its name and place, under the run's lock; a run that a living process works on
-is left alone, and no link is followed.
+is left alone, and no link is followed. Under the lock the whole reason is looked for again: a process may have come and gone meanwhile.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ import contextlib
 import json
 import re
 import shutil
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -19,7 +21,7 @@ from filelock import FileLock, Timeout
 from posbench import failure
 from posbench.errors import RunError
 from posbench.files import locked, read_json
-from posbench.listing import Entry, files, read_config
+from posbench.listing import Entry, entry_of, files, read_config, run_directories
 from posbench.runs import Run
 
 TOKENS = re.compile(r"[0-9a-f]{24}")
@@ -32,15 +34,26 @@ OWN = re.compile(
 
 @dataclass(frozen=True)
 class Waste:
-    """Something that can go: a file or a folder, its size in bytes, why, and the lock that whoever uses it holds, if any."""
+    """Something that can go: a file or a folder, its size in bytes, why, and the lock that whoever uses it holds, if any.
+
+    `newest` is when its last file was written (ns, 0 where it holds none); `again` looks for it once more, in all that it rests on.
+    """
 
     path: Path
     size: int
+    newest: int
     why: str
-    lock: Path | None = None
+    lock: Path | None
+    again: Callable[[], Iterable[Waste]] = field(compare=False)
 
 
-def find(folder: Path, runs: Iterable[Entry], unfinished: Iterable[str] = ()) -> Iterator[Waste]:
+def _folder(path: Path, why: str, lock: Path | None, again: Callable[[], Iterable[Waste]]) -> Waste:
+    found = [status for item, status in files(path) if item.name != ".lock"]
+    newest = max((status.st_mtime_ns for status in found), default=0)
+    return Waste(path, sum(status.st_size for status in found), newest, why, lock, again)
+
+
+def find(folder: Path, runs: Iterable[Entry], unfinished: Collection[str] = ()) -> Iterator[Waste]:
     """What can go of these runs and of wandb's folders.
 
     Runs that never got anywhere go whole, and so do trainings that did not finish and whose state is in `unfinished`.
@@ -48,19 +61,39 @@ def find(folder: Path, runs: Iterable[Entry], unfinished: Iterable[str] = ()) ->
     ids = set()
     for entry in runs:
         ids.add(entry.path.name)
-        run = Run(entry.path)
-        if entry.state == "running":
-            continue
-        if entry.state == "unstarted" or (entry.state in unfinished and not run.finished):
-            if not foreign(entry.path):
-                told = "it never got anywhere" if entry.state == "unstarted" else entry.told
-                yield Waste(entry.path, entry.size, told, entry.path / ".lock")
-            continue
+        if entry.state != "running":
+            found = []
+            with contextlib.suppress(OSError):  # what cannot be read, or goes away meanwhile, is left alone
+                found = list(_of_run(entry, unfinished))
+            yield from found
+    yield from _uploaded(folder, ids)
+
+
+def _of_run(entry: Entry, unfinished: Collection[str]) -> Iterator[Waste]:
+    """A whole run that came to nothing, else what the directory of a run holds beyond it."""
+    run = Run(entry.path)
+    if entry.state == "unstarted" or (entry.state in unfinished and not run.finished):
+        if not foreign(entry.path):
+            told = "it never got anywhere" if entry.state == "unstarted" else entry.told
+            yield _folder(entry.path, told, entry.path / ".lock", partial(_of_run_again, entry.path, unfinished))
+    else:
         yield from _leftovers(run)
-    for path in sorted((folder / ".wandb" / "wandb").glob("offline-run-*")):
+
+
+def _of_run_again(path: Path, unfinished: Collection[str]) -> Iterator[Waste]:
+    """`_of_run` of what the directory says now; the lock is ours."""
+    return _of_run(entry_of(path, time.time(), held=True), unfinished)
+
+
+def _uploaded(folder: Path, ids: Collection[str]) -> Iterator[Waste]:
+    """wandb's folders of these runs that were uploaded."""
+    home = folder / ".wandb" / "wandb"
+    if home.is_symlink() or home.parent.is_symlink():
+        return
+    for path in sorted(home.glob("offline-run-*")):
         mine = any(path.name.split("-", 3)[-1].startswith(run_id) for run_id in ids)
         if mine and path.is_dir() and not path.is_symlink() and any(path.glob("*.wandb.synced")):
-            yield Waste(path, measure(path), "wandb sync has uploaded it")
+            yield _folder(path, "wandb sync has uploaded it", None, partial(_uploaded, folder, ids))
 
 
 def foreign(path: Path) -> list[Path]:
@@ -69,16 +102,11 @@ def foreign(path: Path) -> list[Path]:
     return [item for item in found if item.is_symlink() or not OWN.fullmatch(item.relative_to(path).as_posix())]
 
 
-def measure(path: Path) -> int:
-    """Bytes of a file, or of all files below a folder."""
-    return sum(item.stat(follow_symlinks=False).st_size for item in files(path)) if path.is_dir() else path.stat().st_size
-
-
 def delete(waste: Waste) -> str:
     """Delete it; why not, where it cannot or must not go, else ""."""
     try:
         with FileLock(waste.lock, timeout=0) if waste.lock else contextlib.nullcontext():
-            if measure(waste.path) != waste.size:
+            if waste not in waste.again():
                 return "it has changed in the meantime"
             if waste.path.is_dir():
                 shutil.rmtree(waste.path)
@@ -86,29 +114,30 @@ def delete(waste: Waste) -> str:
                 waste.path.unlink()
     except Timeout:
         return "a living process works on it"
-    except OSError as error:
+    except (OSError, RunError) as error:
         return str(error)
     return ""
 
 
-def unused_tokens(cache: Path, runs: Iterable[Entry]) -> Iterator[Waste]:
-    """The token folders of a cache that none of these runs was trained on, as far as their configurations say."""
+def unused_tokens(cache: Path, folder: Path, name: str = "*") -> Iterator[Waste]:
+    """The token folders of a cache (of this name) that no run in `folder` was trained on, as far as their configurations say."""
     from posbench.data.tokenizers import tokenizer_name
 
     used = set()
-    for entry in runs:
-        data = read_config(Run(entry.path))[0].get("data") or {}
+    for path in run_directories(folder):
+        data = read_config(Run(path))[0].get("data") or {}
         with contextlib.suppress(KeyError, TypeError):
             used.add(_tokens(data["name"], data["source"], tokenizer_name(data["tokenizer"], data["vocab_size"])))
-    for manifest in sorted(cache.glob("*/manifest.json")):
-        folder, content = manifest.parent, {}
+    for manifest in sorted(cache.glob(f"{name}/manifest.json")):
+        tokens, content = manifest.parent, {}
         with contextlib.suppress(RunError):
             content = read_json(manifest)
-        if not TOKENS.fullmatch(folder.name) or folder.is_symlink() or not {"name", "source", "tokenizer"} <= set(content):
+        known = isinstance(content, dict) and {"name", "source", "tokenizer"} <= set(content)
+        if not TOKENS.fullmatch(tokens.name) or tokens.is_symlink() or not known:
             continue
         if _tokens(content["name"], content["source"], content["tokenizer"]) not in used:
             why = f"tokens of {content['name']} ({content['tokenizer']}), on which no run of this results folder was trained"
-            yield Waste(folder, measure(folder), why, Path(f"{folder}.lock"))
+            yield _folder(tokens, why, Path(f"{tokens}.lock"), partial(unused_tokens, cache, folder, tokens.name))
 
 
 def _tokens(name: str, source: object, tokenizer: str) -> str:
@@ -117,14 +146,13 @@ def _tokens(name: str, source: object, tokenizer: str) -> str:
 
 def _leftovers(run: Run) -> Iterator[Waste]:
     """What a run's directory holds beyond the run."""
-    for item in files(run.path):
-        path = Path(item)
+    for path, status in files(run.path):
         inside = path.relative_to(run.path).as_posix()
         if not OWN.fullmatch(inside):
             continue
         if run.finished and re.fullmatch(r"state(\.previous)?\.pt", inside):
             why = "the training is finished: its weights are there"
-        elif TEMPORARY.fullmatch(item.name):
+        elif TEMPORARY.fullmatch(path.name):
             if locked(path):
                 continue
             why = "half of a file whose writer is gone"
@@ -132,4 +160,4 @@ def _leftovers(run: Run) -> Iterator[Waste]:
             why = "arrays without the rows they belong to"
         else:
             continue
-        yield Waste(path, item.stat(follow_symlinks=False).st_size, why, run.path / ".lock")
+        yield Waste(path, status.st_size, status.st_mtime_ns, why, run.path / ".lock", partial(_leftovers, run))

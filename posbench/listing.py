@@ -57,41 +57,76 @@ class Entry:
 
 
 def entries(folder: Path) -> list[Entry]:
-    """Every run directly inside a results folder, by name; a directory is one by its config.yaml, or by its name."""
-    now = time.time()
-    found = [_entry(path, now) for path in run_directories(folder)]
+    """Every run directly inside a results folder, by name; a directory is one by its config.yaml, or by its name.
+
+    One that cannot be read costs no other, and one that goes away meanwhile is left out. Raises RunError when the folder cannot be read.
+    """
+    now, found = time.time(), []
+    for path in run_directories(folder):
+        try:
+            found.append(_described(path, now))
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            found.append((_unreadable(path, error), Origin(path, {}, {})))
     words = _apart([origin for _, origin in found])
     return [replace(entry, encoding=entry.encoding + words[entry.path]) for entry, _ in found]
 
 
+def entry_of(path: Path, now: float, held: bool = False) -> Entry:
+    """The run in `path` without what tells it from others; `held`: the caller has its lock. Raises OSError when it cannot be read."""
+    return _described(path, now, held)[0]
+
+
 def run_directories(folder: Path) -> list[Path]:
-    """The directories of runs in a results folder, links left out."""
-    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as inside:
-        kept = (item for item in inside if item.is_dir(follow_symlinks=False) and not item.name.startswith("."))
-        return sorted(path for path in map(Path, kept) if RUN_ID.fullmatch(path.name) or (path / "config.yaml").is_file())
-    return []
+    """The directories of runs in a results folder, links left out. Raises RunError when the folder cannot be read."""
+    try:
+        with os.scandir(folder) as inside:
+            kept = [Path(item) for item in inside if not item.name.startswith(".") and item.is_dir(follow_symlinks=False)]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise RunError(f"{folder} cannot be read ({error.strerror}): mend that, or name another results folder.") from error
+    return sorted(path for path in kept if RUN_ID.fullmatch(path.name) or _has_config(path))
 
 
-def files(path: Path) -> Iterator[os.DirEntry]:
-    """Every file below a directory; links are neither followed nor given."""
-    with os.scandir(path) as inside:
-        for item in inside:
-            if item.is_dir(follow_symlinks=False):
-                yield from files(Path(item))
-            elif item.is_file(follow_symlinks=False):
-                yield item
+def _has_config(path: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return (path / "config.yaml").is_file()
+    return False
 
 
-def _entry(path: Path, now: float) -> tuple[Entry, Origin]:
+def files(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """Every file below a directory and its status; links are neither followed nor given, nor is what goes away meanwhile.
+
+    Raises OSError for a directory that cannot be read.
+    """
+    try:
+        with os.scandir(path) as inside:
+            found = list(inside)
+    except FileNotFoundError:
+        return
+    for item in found:
+        if item.is_dir(follow_symlinks=False):
+            yield from files(Path(item))
+        elif item.is_file(follow_symlinks=False):
+            try:
+                status = item.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            yield Path(item), status
+
+
+def _described(path: Path, now: float, held: bool = False) -> tuple[Entry, Origin]:
     run = Run(path)
-    there = [(item, item.stat(follow_symlinks=False)) for item in files(path) if item.name != ".lock"]
+    there = [status for item, status in files(path) if item.name != ".lock"]
     config, damage = read_config(run)
     last = _last_line(run.train_log)
     summary, broken = _summary(run)
     checkpoint = run.state.exists() or run.state.with_suffix(f".previous{run.state.suffix}").exists()
     entry = Entry(
         path=path,
-        state=_state(run, damage or broken, checkpoint or bool(last)),
+        state="running" if not held and locked(path / ".lock") else _state(run, damage or broken, checkpoint or bool(last)),
         reason=damage or broken or _failure(path),
         encoding=_encoding(config),
         seed=config["seed"] if isinstance(config.get("seed"), int) else None,
@@ -99,8 +134,8 @@ def _entry(path: Path, now: float) -> tuple[Entry, Origin]:
         total=_number((config.get("train") or {}).get("steps")),
         loss=summary.get("validation_loss", last.get("validation_loss")),
         evaluations=len(run.eval_files()),
-        size=sum(found.st_size for _, found in there),
-        age=max(0.0, now - max([found.st_mtime for _, found in there], default=path.stat().st_mtime)),
+        size=sum(status.st_size for status in there),
+        age=max(0.0, now - max([status.st_mtime for status in there], default=path.stat().st_mtime)),
         checkpoint=checkpoint,
     )
     try:
@@ -110,9 +145,13 @@ def _entry(path: Path, now: float) -> tuple[Entry, Origin]:
     return entry, Origin(path, flatten(config), provenance if isinstance(provenance, dict) else {})
 
 
+def _unreadable(path: Path, error: OSError) -> Entry:
+    """A run of which no more is known than that it is there."""
+    nothing = {"encoding": "-", "seed": None, "steps": 0, "total": None, "loss": None, "evaluations": 0, "size": 0, "checkpoint": False}
+    return Entry(path, "damaged", f"cannot be read ({error.strerror})", **nothing, age=0.0)
+
+
 def _state(run: Run, damage: str, begun: bool) -> str:
-    if locked(run.path / ".lock"):
-        return "running"
     if damage:
         return "damaged"
     if (run.path / failure.NAME).exists():

@@ -83,7 +83,7 @@ def _gc(folder: Path, found: list[Entry], chosen: dict[str, str]) -> None:
     if chosen["cache"]:
         if not Path(chosen["cache"]).is_dir():
             raise ConfigError(f"cache={chosen['cache']} is no folder: name the one that holds the tokens, such as results/cache.")
-        wastes += unused_tokens(Path(chosen["cache"]), entries(folder))
+        wastes += unused_tokens(Path(chosen["cache"]), folder)
     gone = 0
     for waste in wastes:
         kept = delete(waste) if deleting else ""

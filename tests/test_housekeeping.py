@@ -16,7 +16,8 @@ from conftest import CONFIGS
 from script_calls import call
 from test_cli import TINY
 
-from posbench.housekeeping import foreign
+from posbench.errors import RunError
+from posbench.housekeeping import delete, find, foreign, unused_tokens
 from posbench.listing import entries
 
 SCRIPT = CONFIGS.parent / "scripts" / "runs.py"
@@ -137,6 +138,133 @@ def test_gc_leaves_alone_what_lives_and_what_is_not_its_own(results):
         before = names(results)
         done = runs(results, "gc", "interrupted=true", "delete=true", "runs=*-s0-[1478]*")
         assert names(results) == before and "1 run at work left alone" in done.stderr
+
+
+def lock(path: Path) -> object:
+    """The file, locked for as long as it is open."""
+    held = open(path, "rb")  # noqa: SIM115
+    fcntl.flock(held, fcntl.LOCK_EX)
+    return held
+
+
+def same_size_again(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(bytes(reversed(content)))
+    os.utime(path)
+
+
+MEANWHILE = {  # waste -> where it lies, and what another process does to the run between the search and the deletion
+    "arrays": ("1/evals/p/pi+none-1.npz", lambda run: (run / "evals/p/pi+none-1.json").write_text("{}")),
+    "checkpoint": ("1/state.pt", lambda run: (run / "train.json").unlink()),
+    "half": ("1/.train-abcd1234.json", lambda run: lock(run / ".train-abcd1234.json")),
+    "unstarted": ("4", lambda run: (run / "thesis.tex").touch()),
+    "begun": ("4", lambda run: (run / "train.jsonl").write_text("")),
+    "interrupted": ("2", lambda run: same_size_again(run / "state.pt")),
+    "failed": ("3", lambda run: (run / "failure.txt").write_text("ValueError: b00m\ncommand: x\n")),
+    "finished": ("2", lambda run: (run / "train.json").touch()),
+}
+
+
+@pytest.mark.parametrize("kind", MEANWHILE)
+def test_what_a_process_makes_of_it_between_search_and_deletion_is_kept(results, kind):
+    place, act = MEANWHILE[kind]
+    digit, _, inside = place.partition("/")
+    run = results / f"rope-16-s0-{digit * 10}"
+    if inside:
+        (run / inside).parent.mkdir(parents=True, exist_ok=True)
+        (run / inside).write_text("x" * 50)
+    found = {waste.path: waste for waste in find(results, entries(results), ["failed", "interrupted"])}
+    held = act(run)  # a lock lasts as long as its file
+    content = names(run)
+    assert delete(found[run / inside]) == "it has changed in the meantime"
+    assert names(run) == content
+    del held
+    untouched = next(waste for path, waste in found.items() if path.name == "rope-16-s0-7777777777")
+    assert delete(untouched) == "" and not untouched.path.exists()
+
+
+def test_uploads_and_tokens_that_come_into_use_between_search_and_deletion_are_kept(results, tmp_path):
+    upload = results / ".wandb" / "wandb" / "offline-run-20260101_000000-rope-16-s0-2222222222"
+    tokens = tmp_path / "cache" / ("b" * 24)
+    upload.mkdir(parents=True), tokens.mkdir(parents=True)
+    (upload / "run.wandb.synced").touch()
+    (tokens / "manifest.json").write_text(json.dumps({"name": "books", "source": DATA["source"], "tokenizer": "bpe-512"}))
+    wastes = {waste.path: waste for waste in (*find(results, entries(results)), *unused_tokens(tmp_path / "cache", results))}
+    (upload / "run.wandb.synced").unlink()
+    own = {**PARTS, "train": {"steps": 9}, "data": {**DATA, "tokenizer": "bpe", "vocab_size": 512}}
+    make(results, "9", config=own)
+    assert [delete(wastes[path]) for path in (upload, tokens)] == ["it has changed in the meantime"] * 2
+    assert upload.exists() and tokens.exists()
+
+
+def test_gc_follows_no_link_of_wandbs(results, tmp_path):
+    elsewhere = tmp_path / "elsewhere" / "wandb" / "offline-run-20260101_000000-rope-16-s0-2222222222"
+    elsewhere.mkdir(parents=True)
+    (elsewhere / "run.wandb.synced").touch()
+    (results / ".wandb").symlink_to(tmp_path / "elsewhere")
+    assert not [waste for waste in find(results, entries(results)) if ".wandb" in waste.path.parts]
+    (results / ".wandb").unlink(), (results / ".wandb").mkdir()
+    (results / ".wandb" / "wandb").symlink_to(tmp_path / "elsewhere" / "wandb")
+    assert not [waste for waste in find(results, entries(results)) if ".wandb" in waste.path.parts]
+
+
+def test_a_run_that_cannot_be_read_or_goes_away_costs_no_other(results, monkeypatch):
+    unreadable, gone = "rope-16-s0-2222222222", "rope-16-s0-4444444444"
+    (results / unreadable / ".state-abcd1234.pt").touch()
+    real = os.scandir
+
+    def scandir(path):
+        if Path(path).name == unreadable:
+            raise PermissionError(13, "Permission denied", str(path))
+        if Path(path).name == gone:
+            raise FileNotFoundError(2, "No such file or directory", str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    monkeypatch.setattr(Path, "stat", lambda path, stat=Path.stat, **how: stat(path / ("none" if path.name == gone else ""), **how))
+    found = {entry.path.name: entry for entry in entries(results)}
+    assert found[unreadable].told == "damaged: cannot be read (Permission denied)" and gone not in found and len(found) == 7
+    wastes = list(find(results, [*found.values()], ["failed", "interrupted"]))
+    assert unreadable not in {waste.path.name for waste in wastes} and len(wastes) == 3
+    monkeypatch.setattr(os, "scandir", lambda path: (_ for _ in ()).throw(PermissionError(13, "Permission denied", str(path))))
+    with pytest.raises(RunError, match="cannot be read"):
+        entries(results)
+
+
+def test_a_file_that_goes_away_while_it_is_listed_costs_nothing(results, monkeypatch):
+    (results / "rope-16-s0-1111111111" / ".train-abcd1234.json").touch()
+
+    class Vanishing:
+        def __init__(self, item: os.DirEntry) -> None:
+            self.item = item
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self.item, name)
+
+        def __fspath__(self) -> str:
+            return self.item.path
+
+        def stat(self, **how: object) -> os.stat_result:
+            if self.item.name.startswith(".train-"):
+                raise FileNotFoundError(2, "No such file or directory", self.item.path)
+            return self.item.stat(**how)
+
+    class Scan:
+        def __init__(self, path: object) -> None:
+            self.items = real(path)
+
+        def __enter__(self) -> list:
+            return [Vanishing(item) for item in self.items]
+
+        def __exit__(self, *_: object) -> None:
+            self.items.close()
+
+    real = os.scandir
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", Scan)
+        found = entries(results)
+        assert len(found) == 8 and "finished" in [entry.state for entry in found]
+        assert not [waste for waste in find(results, found) if waste.path.name.startswith(".train-")]
 
 
 def test_gc_takes_wandbs_folders_once_they_are_uploaded(results):
