@@ -18,6 +18,7 @@ from posbench.errors import ConfigError, RunError
 from posbench.gpt import GPT, make_shape
 from posbench.hf_import import fit_corpus
 from posbench.interfaces import Encoding, ScaleAttention
+from posbench.machine import check_processes
 from posbench.make import make, trusted_config
 from posbench.runs import Run
 from posbench.scale_attention.none import NoScale
@@ -31,11 +32,7 @@ def pick_device(name: str, world: World | None = None) -> str:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if world is not None and world.size > 1 and name != "cpu":
-        if name != "cuda" or torch.cuda.device_count() < world.size:
-            raise ConfigError(
-                f"processes={world.size} on device={name} needs {world.size} GPUs, one each, and there are {torch.cuda.device_count()}: "
-                "choose fewer processes, or device=cpu."
-            )
+        check_processes(world.size, name)
         name = f"cuda:{world.rank}"
         torch.cuda.set_device(name)
     try:

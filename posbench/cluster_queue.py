@@ -22,9 +22,9 @@ from posbench.cells import Job, Outcome, Result
 from posbench.errors import ConfigError, RunError
 from posbench.files import read_json, write_json
 from posbench.ledger import record
+from posbench.machine import check_jobs, cores
 from posbench.make import DECLARED
 from posbench.settled import is_done, there
-from posbench.sweep import cores
 from posbench.task import Task
 
 OWN = {"_target_", "via", "n_jobs", "submitit_folder", "max_num_timeout"}  # of a launcher's yaml; the rest are submitit's parameters
@@ -57,7 +57,7 @@ class Queue:
         self.states: dict[str, str] = {}
         self.asked = 0.0
         # SLURM makes wait what has no room; submitit's stand-in starts all it is given.
-        self.room = sys.maxsize if self.slurm else max(1, launcher["n_jobs"])
+        self.room = sys.maxsize if self.slurm else check_jobs(max(1, launcher["n_jobs"]))
         self.executor = _executor(launcher)
         self.folder = Path(os.path.abspath(launcher["submitit_folder"].partition("%")[0]))
         self.environment = {name: os.environ[name] for name in ("PYTHONPATH", DECLARED) if name in os.environ}

@@ -16,6 +16,7 @@ from posbench.errors import ConfigError
 from posbench.failure import table
 from posbench.launch import launch
 from posbench.settled import is_done, left_out, there
+from posbench.sweep import check
 
 if TYPE_CHECKING:
     from posbench.report import Report
@@ -38,6 +39,8 @@ def run(request: Request) -> int:
     if request.cfgs[0]["dry"]:
         from posbench.dry import describe
 
+        if request.launcher.get("via") != "slurm":  # what a node of a cluster has is not known here
+            check([job for job in jobs if not is_done(job)])
         print("\n".join(describe(jobs)))
         return 0
     command = shlex.join(sys.orig_argv)

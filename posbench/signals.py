@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-import ctypes
+import os
 import signal
 import sys
 import threading
+import time
+from collections.abc import MutableMapping
 from types import FrameType
+
+PARENT = "POSBENCH_PARENT"  # the process id of the parent whose end is a child's own
+WATCH_SECONDS = 0.5  # between looks for it
 
 
 class Stopped(SystemExit):
@@ -49,7 +54,21 @@ class Signals:
         self.received = self.received or number
 
 
+def name_parent(environment: MutableMapping[str, str]) -> None:
+    """Tell the children started with this environment whose end is theirs too: this process's."""
+    environment[PARENT] = str(os.getpid())
+
+
 def die_with_parent() -> None:
-    """Be told to stop, with a checkpoint, when the sweep is killed outright: a child that nobody waits for would hold its run for hours."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+    """Be told to stop, with a checkpoint, when the process that started this one was killed outright: a child that nobody waits for
+    would hold its run, and the machine, for hours. One that was killed before this call counts as well.
+    """
+    parent = os.environ.get(PARENT)
+
+    def watch() -> None:
+        while os.getppid() == int(parent):
+            time.sleep(WATCH_SECONDS)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    if parent:  # not of one that was started by hand
+        threading.Thread(target=watch, daemon=True, name="parent").start()

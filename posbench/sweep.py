@@ -17,11 +17,14 @@ from pathlib import Path
 
 from posbench import failure, provenance
 from posbench.cells import BUSY, Job, Outcome, Result
+from posbench.config import typed
 from posbench.errors import RunError
 from posbench.files import read_json
 from posbench.ledger import record
 from posbench.live import Live, channel, relay
+from posbench.machine import check_jobs, check_processes, check_share, cores
 from posbench.settled import begin
+from posbench.signals import name_parent
 
 DRAIN_SECONDS = 5.0  # that a dead child's last words are waited for, since a grandchild may hold its stderr for ever
 
@@ -78,12 +81,13 @@ class Children:
             tail.extend(lines)
             self.live.feed([prefix + line for line in lines], drawing and prefix + drawing)
 
-        processes = 1 if job.run.finished or job.cfg["model"]["checkpoint"] else job.cfg["processes"]
+        processes = processes_of(job)
         module = ["posbench.job"] if processes == 1 else ["posbench.torchrun", str(processes)]
         with tempfile.TemporaryDirectory(prefix="posbench-") as folder:
             spec = Path(folder) / "job.json"
             spec.write_text(json.dumps({"cfgs": job.cfgs, "wait": wait}))
             environment = {"OMP_NUM_THREADS": str(max(1, threads // processes)), **os.environ}  # whoever set it knows better
+            name_parent(environment)
             read, write = channel(self.live.terminal)
             reader = threading.Thread(target=relay, args=(read, feed), daemon=True)
             reader.start()
@@ -107,11 +111,17 @@ class Children:
             return code, [Outcome(**values) for values in read_json(outcome)["outcomes"]] if outcome.exists() else None
 
 
-def cores() -> int:
-    """Cores that this process may use; inside a SLURM job those it was given, since a node may let it see more."""
-    seen = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    given = os.environ.get("SLURM_CPUS_PER_TASK") or os.environ.get("SLURM_CPUS_ON_NODE")
-    return min(seen, int(given)) if given else seen
+def processes_of(job: Job) -> int:
+    """The processes that a job is run in: what is trained already is evaluated in one."""
+    return 1 if job.run.finished or job.cfg["model"]["checkpoint"] else job.cfg["processes"]
+
+
+def check(jobs: list[Job]) -> None:
+    """Raise ConfigError, before any process is started, for a training in more processes than this machine or its batches have room for."""
+    for job in jobs:
+        if (processes := processes_of(job)) > 1:
+            check_processes(processes, job.cfg["device"])
+            check_share(processes, typed("train", job.cfg["train"]))
 
 
 def threads_pool(work: Callable[[], list[Result]], number: int) -> list[list[Result]]:
@@ -125,11 +135,12 @@ def run_jobs(jobs: list[Job], parallel: int, command: str, pool: Callable = thre
 
     `pool` is told what to do how many times at once; each waits for its own child processes. A job that fails costs no other. Each one's
     end is in the ledger, under `command`, as soon as it comes. After SIGINT, SIGTERM or SIGHUP the running ones save and end, no new one
-    starts, and KeyboardInterrupt(number) is raised.
+    starts, and KeyboardInterrupt(number) is raised. Raises ConfigError as `check` does.
     """
     done, left = begin(jobs, command, trained=True)
+    check(left)
     queue = deque((job, False) for job in left)
-    parallel = max(1, min(parallel, len(queue)))
+    parallel = check_jobs(max(1, min(parallel, len(queue))), max(map(processes_of, left), default=1))
     threads = max(1, cores() // parallel)
     os.environ[provenance.COMMAND] = command
     lock = threading.Lock()

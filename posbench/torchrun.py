@@ -11,7 +11,7 @@ import signal
 import sys
 from pathlib import Path
 
-from posbench.signals import die_with_parent
+from posbench.signals import die_with_parent, name_parent
 
 DAY = "86400"  # seconds that a step and its checkpoint may take after a signal; 30 in torch 2.11, which has no say in it
 
@@ -23,6 +23,7 @@ def main(processes: int, spec: str) -> int:
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     logging.disable(logging.CRITICAL)
+    name_parent(os.environ)
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", DAY)
     logs = Path(spec).parent / "logs"

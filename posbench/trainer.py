@@ -20,7 +20,7 @@ from posbench.config import TrainConfig
 from posbench.data.batches import Batches
 from posbench.distributed import World
 from posbench.divergence import Watch
-from posbench.errors import ConfigError
+from posbench.machine import check_share
 
 if TYPE_CHECKING:
     from posbench.data import Corpus
@@ -49,11 +49,7 @@ class Trainer:
         self.plan_for = plan_for
         data_seed = seed if config.seed_data is None else config.seed_data
         self.batches = Batches(corpus.train, config.lengths, config.tokens_per_step, data_seed, corpus.bos)
-        if self.world.size > self._windows(config.train_len):
-            raise ConfigError(
-                f"processes={self.world.size} cannot share a step of {self._windows(config.train_len)} windows (train.tokens_per_step="
-                f"{config.tokens_per_step}, train.length={config.train_len}): choose fewer processes or a larger train.tokens_per_step."
-            )
+        check_share(self.world.size, config)
         # Made here, so that validation text without a long enough document is refused before the training and not after it.
         # Seed 0: the same windows for every run, whatever its own seed.
         self.held_out = Batches(corpus.validation, [config.train_len], config.tokens_per_step, 0, corpus.bos)

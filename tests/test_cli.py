@@ -204,7 +204,6 @@ def test_an_interrupted_command_goes_on_to_the_same_weights(cli, tmp_path):
     assert set(first) == set(again) == set(unbroken) and first["started"] <= again["started"]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="a parent's death is told to children on Linux")
 def test_a_sweep_killed_outright_leaves_no_child_behind(cli):
     process = subprocess.Popen(cli.command("train.steps=100000", "train.checkpoint_every=20"), cwd=cli.folder, stderr=subprocess.DEVNULL)
     deadline = time.time() + 60

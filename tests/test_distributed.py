@@ -21,11 +21,14 @@ import pytest
 import torch
 from conftest import choices, make, node, small_model, small_shape
 from safetensors.torch import load_file
-from test_cli import Cli
+from script_calls import call
+from test_cli import TINY, Cli
 from test_train import Log, Tiny, config, failing, log_of, make_corpus, not_a_number, tiny, token_file
 from torch import nn
 
+from posbench import machine, sweep
 from posbench.build import pick_device
+from posbench.cells import Job
 from posbench.data.batches import Batches
 from posbench.distributed import World, join
 from posbench.divergence import Diverged
@@ -230,13 +233,56 @@ def test_each_process_has_a_gpu_of_its_own(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "set_device", taken.append)
     monkeypatch.setattr(torch, "empty", lambda *_, **__: None)
+    monkeypatch.setattr(machine, "cores", lambda: 2)
     assert [pick_device("auto", World(rank, 2)) for rank in range(2)] == ["cuda:0", "cuda:1"] == taken
     assert pick_device("cpu", World(1, 2)) == "cpu" and pick_device("auto", World()) == "cuda"
     for device in ("auto", "cuda"):
         with pytest.raises(ConfigError, match="processes=3 on device=cuda needs 3 GPUs, one each, and there are 2: choose"):
             pick_device(device, World(0, 3))
-    with pytest.raises(ConfigError, match="device=cuda:1 needs 2 GPUs"):
+    with pytest.raises(ConfigError, match="device=cuda:1 is one device, and processes=2 need one each: give device=cuda"):
         pick_device("cuda:1", World(0, 2))
+
+
+def unstarted(folder: Path, **changes) -> Job:
+    cfg = {"results_dir": str(folder), "model": {"checkpoint": None}, "device": "cpu", "processes": 1, "train": {}}
+    return Job({**cfg, **changes}, Run(folder / "rope-16-s0-0123456789"), "", [{}])
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"processes": 1000}, "processes=1000 are more than the 4 cores .*: give processes=4 or fewer"),
+        ({"processes": 5, "device": "auto"}, "processes=5 are more than the 4 cores"),
+        ({"processes": 2, "device": "cuda"}, "needs 2 GPUs, one each, and there are 0"),
+        ({"processes": 3, "train": {"tokens_per_step": 32, "length": 16}}, "processes=3 cannot share a step of 2 windows"),
+    ],
+)
+def test_more_processes_than_the_machine_serves_are_refused_before_one_is_started(tmp_path, monkeypatch, asked, said):
+    monkeypatch.setattr(machine, "cores", lambda: 4)
+    monkeypatch.setattr(machine, "gpus", lambda: 0)
+    monkeypatch.setattr(sweep.subprocess, "Popen", None)
+    with pytest.raises(ConfigError, match=said):
+        sweep.run_jobs([unstarted(tmp_path, **asked)], 1, "the command")
+    sweep.check([unstarted(tmp_path, processes=4, device="auto")])
+    sweep.check([unstarted(tmp_path, processes=1000, model={"checkpoint": "there"})])  # which is evaluated in one process
+
+
+def test_a_dry_run_refuses_them_too(tmp_path, text_folder, capfd, monkeypatch):
+    monkeypatch.setattr(machine, "cores", lambda: 4)
+    typed = [*TINY, f"data.path={text_folder}", "results_dir=runs", "cache_dir=cache", "processes=5", "dry=true"]
+    assert "refused: processes=5 are more than the 4 cores" in call(capfd, tmp_path, "run", *typed).stderr
+    assert call(capfd, tmp_path, "run", *typed, "hydra/launcher=submitit_slurm").returncode == 0  # a node may have them
+
+
+def test_as_many_trainings_run_at_a_time_as_there_are_cores(monkeypatch, capsys):
+    monkeypatch.setattr(machine, "cores", lambda: 4)
+    assert [machine.check_jobs(4), machine.check_jobs(2, processes=2), machine.check_jobs(1, processes=9)] == [4, 2, 1]
+    assert capsys.readouterr().err == ""
+    assert [machine.check_jobs(1000), machine.check_jobs(3, processes=2)] == [4, 2]
+    assert capsys.readouterr().err.splitlines() == [
+        "1000 trainings at a time are more than 4 cores serve: 4 at a time",
+        "3 trainings of 2 processes at a time are more than 4 cores serve: 2 at a time",
+    ]
 
 
 @pytest.fixture
@@ -305,7 +351,6 @@ def test_a_process_that_is_killed_ends_the_others_and_the_same_command_goes_on(c
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="a parent's death is told to children on Linux")
 def test_a_sweep_killed_outright_leaves_no_process_behind(cli):
     process, run = started(cli, "train.steps=100000", "train.checkpoint_every=20")
     process.kill()
