@@ -26,9 +26,14 @@ class Evaluation:
     source: str | None = None  # the CSV's name, where it is to be said
 
     @property
+    def rows_alone(self) -> bool:
+        """Whether a CSV (.csv, .CSV) is all there is of it."""
+        return self.path.suffix.lower() == ".csv"
+
+    @property
     def origin(self) -> Path:
         """The directory of the run that it hangs off, RUN/evals/PROTOCOL/NAME.json, or the CSV."""
-        return self.path if self.path.suffix == ".csv" else self.path.parents[2]
+        return self.path if self.rows_alone else self.path.parents[2]
 
     def losses(self, length: int) -> np.ndarray | None:
         """nll of every target [n_targets] at `length`, or None."""

@@ -170,7 +170,7 @@ def write(report: Report, out_dir: Path | str) -> list[Path]:
 
 
 def _gain_lines(evaluations: list[Evaluation], words: dict[str, str]) -> dict[tuple, list[str]]:
-    held = (evaluation for evaluation in evaluations if evaluation.origin.suffix != ".csv")
+    held = (evaluation for evaluation in evaluations if not evaluation.rows_alone)
     rows = {same(row): row for evaluation in held for row in evaluation.rows if row["position"] is None}
     known, label = gains(evaluations), labels((row for evaluation in evaluations for row in evaluation.rows), words)
     elsewhere = {run_id: (gain, f" (by {protocol})") for (run_id, protocol, _), gain in known.items()}  # of protocols without a floor

@@ -21,7 +21,9 @@ def save(figure, stem: Path) -> list[Path]:
     """Write a figure as png and svg; equal figures give equal bytes."""
     import matplotlib
 
+    written = []
     for suffix, extra in ((".png", {"dpi": 160, "metadata": {"Software": None}}), (".svg", {"metadata": {"Date": None}})):
-        with atomic_path(stem.with_suffix(suffix)) as path, matplotlib.rc_context({"svg.hashsalt": "posbench"}):
+        written.append(stem.with_name(stem.name + suffix))  # with_suffix would take rope.v2 for a name that ends in .v2
+        with atomic_path(written[-1]) as path, matplotlib.rc_context({"svg.hashsalt": "posbench"}):
             figure.savefig(path, bbox_inches="tight", pad_inches=0.15, facecolor="white", **extra)
-    return [stem.with_suffix(".png"), stem.with_suffix(".svg")]
+    return written

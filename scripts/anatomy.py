@@ -79,7 +79,7 @@ def _write(found, cfg: dict) -> None:
         print(f"json {path}")
     if cfg["figure"] or not cfg["json"]:
         stem = Path(cfg["figure"] or default)
-        stem = stem.with_suffix("") if stem.suffix in (".png", ".svg", ".json") else stem
+        stem = stem.with_suffix("") if stem.suffix.lower() in (".png", ".svg", ".json") else stem
         for path in draw(found, stem):
             print(f"{path.suffix.lstrip('.'):4} {path}")
 

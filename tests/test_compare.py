@@ -54,6 +54,13 @@ def test_rows_of_one_seed_have_differences_without_intervals():
     assert {point.half_width for point in curve} == {None} and {point.source for point in curve} == {None}
 
 
+def test_a_csv_may_be_named_in_capitals(tmp_path):
+    shutil.copy(REPORTED / "demo" / "rows.csv", tmp_path / "ROWS.CSV")
+    _, csvs = find([tmp_path / "ROWS.CSV"])
+    report = collect([], "t", "x", csvs)
+    assert csvs == [tmp_path / "ROWS.CSV"] and "gate" not in report.markdown() and write(report, tmp_path / "out")
+
+
 def test_rows_of_another_machine_are_drawn_beside_and_marked(tmp_path):
     own, theirs = write_run(tmp_path / "own", "rope"), write_run(tmp_path / "other", "rope", seed=1)
     write_csv(collect(theirs, "t", "x").rows, tmp_path / "rows.csv")

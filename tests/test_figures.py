@@ -10,6 +10,7 @@ from synthetic import CURVES, Built, write_run
 from posbench import multiples
 from posbench.marks import caption, spread
 from posbench.points import read_points
+from posbench.style import save
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +40,13 @@ def test_equal_points_give_equal_files_from_the_csv_alone(drawn, tmp_path):
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "copy.csv"), str(tmp_path)], check=True)
     for name in (f"{stem}.{kind}" for stem in ("curve", "heatmap", "differences") for kind in ("png", "svg")):
         assert (tmp_path / name).read_bytes() == (drawn / name).read_bytes()
+
+
+def test_a_name_with_a_dot_in_it_is_kept(tmp_path):
+    from matplotlib.figure import Figure
+
+    assert [path.name for path in save(Figure((1, 1)), tmp_path / "rope.v2")] == ["rope.v2.png", "rope.v2.svg"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["rope.v2.png", "rope.v2.svg"]
 
 
 def test_the_figure_says_what_was_measured(drawn):
