@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,8 @@ from posbench.files import read_json
 from posbench.origins import clean
 from posbench.pairing import Evaluation
 from posbench.rows import agree, eval_rows, key
+
+STRIDE = ", advancing by "
 
 
 def load_all(paths: Iterable[Path], skip_damaged: bool) -> tuple[list[Evaluation], list[str]]:
@@ -67,9 +70,14 @@ def _setting(evaluate: dict | None) -> str | None:
     if not evaluate:
         return None
     windows = f"{evaluate['windows']} windows asked for, {evaluate['targets']} targets each, room for {evaluate['max_length']} tokens"
-    windows += f", advancing by {evaluate['stride']}" if evaluate.get("stride") else ""
+    windows += f"{STRIDE}{evaluate['stride']}" if evaluate.get("stride") else ""
     windows += f", in documents `{evaluate['documents']}`" if evaluate.get("documents") else ""
     return f"{windows}, {evaluate['split']} split, {evaluate['dtype']}, seed {evaluate['seed']} of the windows"
+
+
+def without_stride(setting: str | None) -> str | None:
+    """A setting but for the stride, which protocols of the same windows need not share."""
+    return setting and re.sub(rf"{STRIDE}\d+", "", setting)
 
 
 def once(evaluations: list[Evaluation]) -> tuple[list[Evaluation], list[str]]:

@@ -22,6 +22,11 @@ class Placed:
     train_len: int
     setting: str | None  # how windows and targets were asked for, and in which number format
 
+    @property
+    def section(self) -> tuple:
+        """The values of these columns, as `section_of` a row gives them."""
+        return tuple(getattr(self, name) for name in SECTION)
+
 
 SECTION = tuple(column.name for column in fields(Placed))
 One = TypeVar("One", bound=Placed)
@@ -82,8 +87,13 @@ def sections(found: Iterable[One]) -> list[list[One]]:
     """Points, or what else is placed, apart by protocol, data, tokenizer, training length and setting."""
     apart: dict[tuple, list[One]] = {}
     for one in found:
-        apart.setdefault(tuple(getattr(one, name) for name in SECTION), []).append(one)
+        apart.setdefault(one.section, []).append(one)
     return list(apart.values())
+
+
+def section_of(row: dict) -> tuple:
+    """The values of `Placed` in a row: rows of equal ones stand in one table."""
+    return tuple(row[name] for name in SECTION)
 
 
 def span(counts: Iterable[int]) -> str:

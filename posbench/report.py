@@ -16,10 +16,10 @@ from posbench.foreign import adopt, place
 from posbench.foreign import read as read_foreign
 from posbench.labels import called, labels
 from posbench.latex import comments, latex, long
-from posbench.loading import load_all, once
+from posbench.loading import load_all, once, without_stride
 from posbench.origins import Origin, clean, read, told_apart, variants
 from posbench.pairing import Evaluation, gains, same
-from posbench.points import Point, sections, write_points
+from posbench.points import Point, section_of, sections, write_points
 from posbench.records import to_csv
 from posbench.rows import write_csv
 from posbench.statistics import Gain
@@ -34,7 +34,7 @@ class Report:
     title: str
     rows: list[dict]
     sections: list[list[Point]]
-    gain_lines: dict[tuple, list[str]]  # (protocol, setting) -> one line per encoding and seed
+    gain_lines: dict[tuple, list[str]]  # section -> one line per encoding and seed
     notes: list[str]
     evaluations: list[Evaluation] = field(default_factory=list)
     origins: dict[Path, Origin] = field(default_factory=dict)  # of every run directory
@@ -82,9 +82,8 @@ class Report:
 
     def below(self, curve: list[Point]) -> list[str]:
         """What is to be said of the tables of one section: protocol, counts, marks, arguments, the gate."""
-        key = curve[0].protocol, curve[0].setting
-        shown = [row for row in self.rows if (row["protocol"], row["setting"]) == key]
-        return footer(curve) + _argument_line(shown) + self.gain_lines.get(key, [])
+        shown = [row for row in self.rows if section_of(row) == curve[0].section]
+        return footer(curve) + _argument_line(shown) + self.gain_lines.get(curve[0].section, [])
 
 
 def collect(
@@ -171,13 +170,16 @@ def write(report: Report, out_dir: Path | str) -> list[Path]:
 
 def _gain_lines(evaluations: list[Evaluation], words: dict[str, str]) -> dict[tuple, list[str]]:
     held = (evaluation for evaluation in evaluations if not evaluation.rows_alone)
-    rows = {same(row): row for evaluation in held for row in evaluation.rows if row["position"] is None}
+    rows = {(row["run_id"], section_of(row)): row for evaluation in held for row in evaluation.rows if row["position"] is None}
     known, label = gains(evaluations), labels((row for evaluation in evaluations for row in evaluation.rows), words)
-    elsewhere = {run_id: (gain, f" (by {protocol})") for (run_id, protocol, _), gain in known.items()}  # of protocols without a floor
+    asked_alike: dict[tuple, tuple] = {}  # by another protocol, of the same windows: G of two windows would say little of five hundred
+    for shared in known:
+        asked_alike.setdefault((shared[0], without_stride(shared[2])), shared)
     lines: dict[tuple, list[str]] = {}
-    for shared, row in sorted(rows.items(), key=lambda item: (item[1]["encoding"], item[1]["seed"])):
-        found, whence = (known[shared], "") if shared in known else elsewhere.get(row["run_id"], (None, ""))
-        lines.setdefault(shared[1:], []).append(f"G {label(row)[0]} seed {row['seed']}{whence}: {_gate(found, row['train_len'])}")
+    for (_, section), row in sorted(rows.items(), key=lambda item: (item[1]["encoding"], item[1]["seed"])):
+        own = same(row) if same(row) in known else asked_alike.get((row["run_id"], without_stride(row["setting"])))
+        whence = f" (by {own[1]})" if own and own != same(row) else ""
+        lines.setdefault(section, []).append(f"G {label(row)[0]} seed {row['seed']}{whence}: {_gate(known.get(own), row['train_len'])}")
     return lines
 
 

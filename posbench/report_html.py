@@ -12,7 +12,7 @@ from posbench.html_parts import LACKING, NUMBER, Markup, document, escape, items
 from posbench.labels import labels
 from posbench.origins import ABSENT, Origin, differing, settings
 from posbench.pairing import Evaluation, gains, ladders, reference, same
-from posbench.points import SECTION, Point
+from posbench.points import Point, section_of
 from posbench.tables import METHOD, Table, file, number, tables
 
 if TYPE_CHECKING:
@@ -65,12 +65,12 @@ def _inside_heading(section: list[Step]) -> str:
 
 def _inside(report: Report, section: list[Step], figure: Sequence[Path], index: int, anchors: dict[Path, str], known: dict) -> str:
     """Figure and table of loss against context, and the evaluations behind them."""
-    label, shared = labels(report.rows, report.variants), tuple(getattr(section[0], name) for name in SECTION)
+    label = labels(report.rows, report.variants)
     behind: dict[tuple, list[Evaluation]] = {}
     own: list[Evaluation] = []
     for ladder in ladders(report.evaluations).values():
         first = ladder[min(ladder)]
-        if tuple(first.rows[0][name] for name in SECTION) == shared:
+        if section_of(first.rows[0]) == section[0].section:
             behind.setdefault((label(first.rows[0])[0] + file(first.source),), []).append(first)
             own += [ladder[tokens] for tokens in sorted(ladder)]
     shown = context.table(section)
@@ -94,8 +94,7 @@ def _said(lines: Iterable[str]) -> str:
 
 def _section(report: Report, curve: list[Point], figures: Mapping, index: int, anchors: dict[Path, str], known: dict) -> str:
     """Figures, tables, what is to be said of them, and the evaluations behind them."""
-    shared = tuple(getattr(curve[0], name) for name in SECTION)
-    own = [evaluation for evaluation in report.evaluations if tuple(evaluation.rows[0][name] for name in SECTION) == shared]
+    own = [evaluation for evaluation in report.evaluations if section_of(evaluation.rows[0]) == curve[0].section]
     label = labels(report.rows, report.variants)
     behind: dict[tuple, list[Evaluation]] = {}
     for evaluation in own:

@@ -195,6 +195,40 @@ def test_protocols_and_training_lengths_are_kept_apart(tmp_path):
     assert "| 1x (64) |" in report.markdown() and "| 64 | 1x (128) |" in report.markdown()
 
 
+def trained(root, half, **changed):
+    """Floor, half window and no extension of one training of rope."""
+    floor_N, shared = np.full(TARGETS, 3.0), {"encoding": "rope", "scale": "none", **changed}
+    asked = (("recompute_window", floor_N, {"window": None}), ("recompute_window", floor_N + half, {"window": changed["train_len"] // 2}))
+    lengths = (64, 128, 256, 512)
+    paths = [write_eval(root, extension=name, losses_LN=[loss_N] * 4, lengths=lengths, args=args, **shared) for name, loss_N, args in asked]
+    return [*paths, write_eval(root, extension="none", losses_LN=[floor_N] * 4, lengths=lengths, **shared)]
+
+
+def test_each_table_has_the_gates_of_its_own_corpus_and_training_length(tmp_path):
+    paths = trained(tmp_path / "a", 0.1, data="pysource", run_id="rope-64-s0-aaaa", train_len=64)
+    paths += trained(tmp_path / "b", 0.0, data="books", run_id="rope-64-s0-bbbb", train_len=64)
+    paths += trained(tmp_path / "c", 0.3, data="books", run_id="rope-128-s0-cccc", train_len=128)
+    report = collect(paths, "t", COMMAND)
+    shown = [[line for line in report.below(curve) if line.startswith("G ")] for curve in report.sections]
+    gains = [[re.search(r"bring (0\.\d+)", line)[1] for line in lines] for lines in shown]
+    assert [(curve[0].data, curve[0].train_len) for curve in report.sections] == [("pysource", 64), ("books", 64), ("books", 128)]
+    assert gains == [["0.100"], ["0.000"], ["0.300"]]
+
+
+def test_a_gate_is_taken_from_an_evaluation_of_the_same_windows_alone(tmp_path):
+    def asked(path, windows, stride=None):
+        content, said = json.loads(path.read_text()), {"targets": 8, "max_length": 512, "split": "test", "dtype": "fp32", "seed": 0}
+        path.write_text(json.dumps({**content, "config": {"evaluate": {"windows": windows, "stride": stride, **said}}}))
+        return path
+
+    few = [asked(path, 2) for path in trained(tmp_path / "few", 0.2, train_len=64)]
+    many = write_eval(tmp_path / "many", "rope", "none", "none", flat(0), LENGTHS, protocol="yarn_script", eval_id="x")
+    report = collect([*few, asked(many, 512, stride=16)], "t", COMMAND)
+    assert [report.below(curve)[-1].split("; ")[-1] for curve in report.sections] == ["gate: ok", "gate: unknown"]
+    report = collect([*few, asked(many, 2, stride=16)], "t", COMMAND)
+    assert "G rope seed 0 (by fixed_targets): 32 -> 64 tokens of context bring 0.200" in report.below(report.sections[1])[-1]
+
+
 def test_positions_are_taken_from_the_longest_window(tmp_path):
     path = write_eval(tmp_path, "rope", "none", "none", flat(0), LENGTHS, protocol="by_position")
     path.with_suffix(".npz").unlink()
