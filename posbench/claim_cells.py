@@ -15,8 +15,8 @@ from posbench.claims import Cell
 from posbench.crossed import Sums, estimate, sums
 from posbench.errors import RunError
 from posbench.files import read_json
-from posbench.identity import NOT_EVALUATE, without_later
-from posbench.origins import clean, flatten, read
+from posbench.identity import LATER, NOT_EVALUATE, without_later
+from posbench.origins import ABSENT, clean, flatten, read
 from posbench.pairing import reference
 from posbench.rows import eval_rows
 
@@ -81,13 +81,13 @@ class Pool:
 
     entries: list[Entry]
     defaults: Mapping[tuple[str, str], dict]
-    known: dict = field(default_factory=dict)  # run_id -> lower bound of G
+    known: dict = field(default_factory=dict)  # (run_id, what was asked of its evaluation) -> lower bound of G
 
     def find(self, cell: Cell) -> dict[int, Entry]:
         """Seed -> its evaluation. Raises Missing where there is none, RunError where two fit."""
         found: dict[int, Entry] = {}
         for entry in self.entries:
-            if not self._fits(cell, entry):
+            if not self._measured(cell, entry) or not self._trained(cell, entry):
                 continue
             other = found.setdefault(entry.first["seed"], entry)
             if other is not entry:
@@ -96,10 +96,16 @@ class Pool:
                     "tells them apart (config: {train.steps: 1000}), or give other runs="
                 )
         if not found:
-            raise Missing(f"no evaluation of {cell}")
+            raise Missing(" and ".join([f"no evaluation of {cell}", *self.unread(cell)]))
         return dict(sorted(found.items()))
 
-    def _fits(self, cell: Cell, entry: Entry) -> bool:
+    def unread(self, cell: Cell) -> list[str]:
+        """What is to be said of trainings that might be of the cell, were their config.yaml read."""
+        runs = dict.fromkeys(entry.first["run_id"] for entry in self.entries if not entry.config and self._measured(cell, entry))
+        return [f"config.yaml of {', '.join(runs)} cannot be read, so nothing says whether it fits"] if runs else []
+
+    def _measured(self, cell: Cell, entry: Entry) -> bool:
+        """Whether the rows are of the cell's methods and protocol."""
         row = entry.first
         if any(row[name] != getattr(cell, name) for name in ("encoding", "extension", "scale_attention", "protocol")):
             return False
@@ -110,8 +116,12 @@ class Pool:
             have = {**self.defaults.get((group, row[group]), {}), **(row[f"{group}_args"] or {})}
             if flatten(have) != flatten(wanted):
                 return False
-        config = {**PLAIN, "train.length": row["train_len"], **(cell.config or {})}
-        return all(entry.config.get(key, value) == value for key, value in config.items())
+        return True
+
+    def _trained(self, cell: Cell, entry: Entry) -> bool:
+        """Whether the training's configuration is the cell's. One that cannot be read is none; a key that came later has its default."""
+        wanted = {**PLAIN, "train.length": entry.first["train_len"], **(cell.config or {})}
+        return bool(entry.config) and all(entry.config.get(key, LATER.get(key, ABSENT)) == value for key, value in wanted.items())
 
     def reference(self, entry: Entry, kind: str) -> Entry:
         """The floor, or the half window, of an evaluation: same training, protocol, setting. Raises Missing where there is none."""
@@ -122,13 +132,14 @@ class Pool:
 
     def gain_lower(self, run: Entry) -> float:
         """The lower 95 % bound of G of the training, in bits/byte: documents alone, as it is of one seed."""
-        run_id = run.first["run_id"]
-        if run_id not in self.known:
-            fixed = [one for one in self.entries if one.first["run_id"] == run_id and one.first["protocol"] == "fixed_targets"]
+        run_id, _ = key = run.first["run_id"], _unstrided(run)
+        if key not in self.known:
+            own = [one for one in self.entries if (one.first["run_id"], _unstrided(one)) == key]
+            fixed = [one for one in own if one.first["protocol"] == "fixed_targets"]
             if not fixed:
-                raise Missing(f"{run_id} has no fixed_targets evaluation, so G is unknown")
-            self.known[run_id] = estimate(self.gain_terms(fixed[:1])).interval()[0]
-        return self.known[run_id]
+                raise Missing(f"{run_id} has no fixed_targets evaluation of as many windows, so G is unknown")
+            self.known[key] = estimate(self.gain_terms(fixed[:1])).interval()[0]
+        return self.known[key]
 
     def gain_terms(self, entries: Sequence[Entry]) -> list[tuple[float, Sums]]:
         """Weighted means that make up G of the trainings, in bits/byte."""
@@ -138,6 +149,12 @@ class Pool:
 
 def _shared(entry: Entry) -> tuple:
     return tuple(entry.first[name] for name in SHARED)
+
+
+def _unstrided(entry: Entry) -> str:
+    """What an evaluation was asked for, but for the stride, which protocols of the same windows need not share."""
+    asked = json.loads(entry.first["setting"])
+    return json.dumps({key: value for key, value in asked.items() if key != "stride"}, sort_keys=True)
 
 
 def _name(entry: Entry) -> str:

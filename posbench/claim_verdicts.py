@@ -93,6 +93,8 @@ def _measure(endpoint: Endpoint, pool: Pool, blank: Finding) -> Finding:
         raise Missing(f"the cells have no seed in common ({'; '.join(str(sorted(found)) for _, _, found in cells)})")
     lone = sorted(set.union(*(set(found) for _, _, found in cells)) - set(seeds))
     note = f"seeds {', '.join(map(str, lone))} have not all cells and are left out" if lone else ""
+    for said in dict.fromkeys(said for _, cell, _ in cells for said in pool.unread(cell)):
+        note = _also(note, said)
     chosen = [(weight, cell, [found[seed] for seed in seeds]) for weight, cell, found in cells]
     same_targets([entry for _, _, entries in chosen for entry in entries])
     nats = math.log(2) * chosen[0][2][0].first["n_bytes"] / chosen[0][2][0].first["n_targets"]

@@ -198,6 +198,53 @@ def test_configurations_tell_trainings_apart(world, tmp_path):
     assert effect(**{"train.length": [16, 32, 64]}) == pytest.approx(2.0, abs=0.1)
 
 
+@pytest.mark.parametrize("text", ["model: [", "", "5"], ids=["damaged", "empty", "a number"])
+def test_a_training_whose_configuration_cannot_be_read_fits_no_cell(world, tmp_path, text):
+    for seed, shift in ((0, 0.5), (1, 9.0)):
+        world.train("rope", seed)
+        path = world.evaluate("rope", seed, "none", shift)
+    (path.parents[2] / "config.yaml").write_text(text)
+
+    def found(**config):
+        cell = {**ROPE, **({"config": config} if config else {})}
+        return world.judge(claim(tmp_path, primary={"of": cell, "at": 4, "confirm": "above 0", "refute": "below 0"}))[0]
+
+    run = path.parents[2].name
+    assert found().seeds == "0" and f"config.yaml of {run} cannot be read" in found().note
+    said = found(**{"model.qk_norm": "rms"})
+    assert said.verdict == "not measured" and said.note.startswith("no evaluation of rope + model.qk_norm=rms and config.yaml of ")
+
+
+def test_a_key_that_the_configuration_lacks_has_its_default(world, tmp_path):
+    world.train("rope", 0)
+    world.evaluate("rope", 0, "none", 0.5)
+
+    def verdict(**config):
+        cell = {**ROPE, "config": config}
+        return world.judge(claim(tmp_path, primary={"of": cell, "at": 4, "confirm": "above 0", "refute": "below 0"}))[0].verdict
+
+    assert verdict(**{"model.qkv_bias": False}) == "confirmed"
+    assert verdict(**{"model.qkv_bias": True}) == verdict(**{"train.steps": 1000}) == "not measured"
+
+
+def test_the_gate_is_of_the_windows_that_a_claim_is_of(world, tmp_path):
+    def asked(path, windows):
+        path.write_text(json.dumps({**json.loads(path.read_text()), "config": {"evaluate": {"windows": windows}}}))
+
+    world.train("rope", 0, gain=0.1)
+    world.evaluate("rope", 0, "none", 0.5)
+    for path in world.root.glob("*/evals/*/*.json"):
+        asked(path, 512)
+    few = World(tmp_path / "few")
+    few.train("rope", 0, gain=-0.5)
+    for path in sorted(few.root.glob("*/evals/*/*")):  # the same training, by a few windows: first in the order of names
+        path = path.rename(next(world.root.glob("*/evals/*")) / f"a-{path.name}")
+        if path.suffix == ".json":
+            asked(path, 2)
+    (found,) = world.judge(claim(tmp_path, primary={"of": ROPE, "at": 4, "confirm": "above 0.1", "refute": "below 0.1"}))
+    assert (found.verdict, found.gain_lower > 0) == ("confirmed", True)
+
+
 def test_holm_takes_a_verdict_back_and_says_so(ladder, tmp_path):
     """Alone p = 0.03 is enough; among twenty it is not, and the effect, interval and p stay as they are."""
     one = claim(tmp_path, primary={"of": {**ROPE, "extension": "rerope"}, "at": 4, "confirm": "below 0", "refute": "above 0"})
