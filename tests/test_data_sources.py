@@ -9,7 +9,7 @@ import sys
 import pytest
 from test_data import ROOT, data_config, write
 
-from posbench.data import fingerprint
+from posbench.data import fingerprint, prepare
 from posbench.data.books import after_line
 from posbench.data.hub import join_articles
 from posbench.data.sources import make_source
@@ -70,8 +70,8 @@ BOOKS["test/t.txt"] = "Title\nContents\nIt was a dark night.\n"
 BOOKS_OF = {"train": "a", "validation": "v", "test": "t"}
 
 
-def manifest(order):
-    row = {name: hashlib.sha256(BOOKS[name].encode()).hexdigest() for name in order}
+def manifest(order, books=BOOKS):
+    row = {name: hashlib.sha256(books[name].encode()).hexdigest() for name in order}
     return "".join(
         json.dumps({"file": f"books/{name}", "order": n, "sha256": digest}) + "\n" for n, (name, digest) in enumerate(row.items())
     )
@@ -89,6 +89,25 @@ def test_books_follow_their_manifest_and_skip_title_pages(tmp_path):
     (tmp_path / "train/a.txt").write_text("another\n")
     with pytest.raises(ConfigError, match="is not the book"):
         splits_of(data_config("books", path))
+
+
+@pytest.mark.parametrize("listed", [False, True])
+@pytest.mark.parametrize("skip", [0, 8])
+def test_a_copy_of_a_test_book_is_in_no_other_split_whatever_is_skipped(tmp_path, skip, listed):
+    copies = {**BOOKS, "train/copy.txt": BOOKS["test/t.txt"], "validation/copy.txt": BOOKS["test/t.txt"]}
+    copies["train-extra/rest.txt"] = after_line(BOOKS["test/t.txt"], 8)
+    write(tmp_path, {**copies, **({"MANIFEST.jsonl": manifest(sorted(copies), copies)} if listed else {})})
+    config = data_config("books", f"path={tmp_path}", f"source.skip_test_bytes={skip}", "source.train_extra=true")
+    corpus = prepare(config, tmp_path / "cache")
+    expected = ["train/a.txt", "train/b.txt", "train-extra/e.txt"] + ["train-extra/rest.txt"] * (skip == 0)
+    assert [corpus.train.names, corpus.validation.names, corpus.test.names] == [expected, ["validation/v.txt"], ["test/t.txt"]]
+
+
+def test_books_are_called_as_before_unless_one_was_in_two_splits(tmp_path):
+    config = data_config("books", f"path={write(tmp_path, BOOKS)}", "source.skip_test_bytes=8")
+    assert fingerprint(config) == "86def101c16ece9ae831e3ec030cb1d4113787a70f349b1996b2fff5b70eddaf"
+    write(tmp_path, {"MANIFEST.jsonl": manifest(["train/b.txt", "train/a.txt", "validation/v.txt", "test/t.txt"])})
+    assert fingerprint(config) == "5d23513b376330af02c8d1e8ac4943cce8224cd3864d8388668253f10f56e095"
 
 
 def test_a_stratum_of_the_manifest_is_part_of_the_name(tmp_path):

@@ -16,7 +16,8 @@ class Books(Source):
     """`path` is the folder. A MANIFEST.jsonl in it gives each book's `file`, `order` and `sha256`, and identifies the collection.
     Where it gives a `stratum` too, that is part of the document's name (test/other/ulysses.txt), for evaluate.documents.
 
-    `skip_test_bytes` leaves out the beginning of every test book (title page, contents) up to the next line.
+    `skip_test_bytes` leaves out the beginning of every test book (title page, contents) up to the next line. A whole copy of a test book
+    in train or validation is left out there.
     """
 
     def __init__(self, path: str | None, train_extra: bool, skip_test_bytes: int):
@@ -32,22 +33,44 @@ class Books(Source):
 
     def fingerprint(self) -> str:
         options = [self.folders, self.skip_test_bytes]
-        if self.manifest.exists():
-            return sha256_json([sha256_file(self.manifest), options])
-        paths = [path for folder in sum(self.folders.values(), []) for path in sorted((self.root / folder).glob("*.txt"))]
-        names = [path.relative_to(self.root).as_posix() for path in paths]
-        return sha256_json([dict(zip(names, file_digests(paths, self.memo, self.again), strict=True)), options])
+        listed = self._listed()
+        if listed is None:
+            paths = [path for folder in sum(self.folders.values(), []) for path in sorted((self.root / folder).glob("*.txt"))]
+            names = [path.relative_to(self.root).as_posix() for path in paths]
+            digests = content = dict(zip(names, file_digests(paths, self.memo, self.again), strict=True))
+        else:
+            digests, content = {name: digest for name, (digest, _) in listed.items()}, sha256_file(self.manifest)
+        if self.skip_test_bytes and self._copied(digests):
+            options.append("no copies of test books")  # token files of before these were left out hold them
+        return sha256_json([content, options])
 
     def documents(self, split: str) -> Iterator[tuple[str, str]]:
+        for name, text in self._books(split):
+            yield name, after_line(text, self.skip_test_bytes) if self._cut(split) else text
+
+    def uncut(self, split: str) -> Iterator[str]:
+        if self._cut(split):
+            yield from (text for _, text in self._books(split))
+
+    def _cut(self, split: str) -> bool:
+        return split == "test" and self.skip_test_bytes > 0
+
+    def _copied(self, digests: dict[str, str]) -> bool:
+        """Whether a test book is in train or validation too."""
+        test = {digest for name, digest in digests.items() if name.startswith("test/")}
+        return any(digest in test for name, digest in digests.items() if name.split("/")[0] in (*self.folders["train"], "validation"))
+
+    def _books(self, split: str) -> Iterator[tuple[str, str]]:
+        """(name, whole text) of each book."""
         listed = self._listed()
         for folder in self.folders[split]:
             if listed is None:
                 found = sorted(f"{folder}/{path.name}" for path in (self.root / folder).glob("*.txt"))
-                yield from ((name, self._text(name, split, None)) for name in found)
+                yield from ((name, self._text(name, None)) for name in found)
             else:
                 for name, (digest, stratum) in listed.items():
                     if name.startswith(f"{folder}/"):
-                        yield f"{folder}/{stratum}/{name.split('/')[1]}" if stratum else name, self._text(name, split, digest)
+                        yield f"{folder}/{stratum}/{name.split('/')[1]}" if stratum else name, self._text(name, digest)
 
     def describe(self) -> dict:
         return {"manifest_sha256": sha256_file(self.manifest)} if self.manifest.exists() else {}
@@ -60,14 +83,14 @@ class Books(Source):
         rows.sort(key=lambda row: (row["order"] == "", row["order"] or 0, row["file"]))
         return {"/".join(row["file"].split("/")[-2:]): (row["sha256"], row.get("stratum", "")) for row in rows}
 
-    def _text(self, name: str, split: str, digest: str | None) -> str:
+    def _text(self, name: str, digest: str | None) -> str:
         path = self.root / name
         if not path.is_file():
             raise ConfigError(f"{path} is listed in {self.manifest} but does not exist: restore the book, or remove the manifest.")
         text = read_text(path)
         if digest and hashlib.sha256(text.encode()).hexdigest() != digest:
             raise ConfigError(f"{path} is not the book in {self.manifest} (its SHA-256 differs): restore it, or remove the manifest.")
-        return after_line(text, self.skip_test_bytes) if split == "test" and self.skip_test_bytes else text
+        return text
 
 
 def after_line(text: str, n_bytes: int) -> str:

@@ -132,8 +132,11 @@ def _digest(text: str) -> bytes:
 
 
 def _digests(source: Source) -> dict[str, set[bytes]]:
-    """Digests of the held-out documents; a document keeps to the first of test, validation, train it appears in."""
-    return {split: {_digest(text) for _, text in source.documents(split)} for split in ("test", "validation")}
+    """Digests of the held-out documents, cut and uncut; a document keeps to the first of test, validation, train it appears in."""
+    return {
+        split: {_digest(text) for _, text in source.documents(split)} | {_digest(text) for text in source.uncut(split)}
+        for split in ("test", "validation")
+    }
 
 
 def _unique(source: Source, split: str, held_out: dict[str, set[bytes]]) -> Iterator[tuple[str, str]]:

@@ -27,6 +27,10 @@ class Source:
         """Yield (name, text) in a fixed order. Raises ConfigError when the data is missing or not what was pinned."""
         raise NotImplementedError
 
+    def uncut(self, split: str) -> Iterator[str]:
+        """Yield the whole texts of a split whose `documents` are cut, so that a copy in another split is known by them; else nothing."""
+        yield from ()
+
     def describe(self) -> dict:
         """What a reader of the token files' manifest should know about the origin."""
         return {}
