@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from posbench.errors import ConfigError, RunError
 from posbench.files import sha256_file, write_json
+from posbench.folders import whole_folder
 from posbench.hf_weights import write_theirs
 from posbench.identity import as_typed, method_name
 from posbench.make import trusted_config
@@ -33,24 +34,25 @@ def export(request: Request) -> int:
     cfg = request.cfgs[0]
     if len(request.cfgs) > 1 or not cfg["run"] or not cfg["out"]:
         raise ConfigError("An export is of one training: give run=results/runs/ID and out=FOLDER, and at most one extension.")
-    run, out = Run(cfg["run"]), Path(cfg["out"])
+    run, out = Run(cfg["run"]), Path(cfg["out"]).resolve()
     if not run.finished:
         raise ConfigError(f"run={cfg['run']} holds no finished training: give a directory of results/runs that has a train.json.")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError(f"out={out} is there already and not empty: give a new folder.")
+        raise ConfigError(f"out={out} is there already and not empty: give a new folder, or remove it.")
     if method_name(cfg["scale_attention"]) != "none":
         raise ConfigError(f"scale_attention={method_name(cfg['scale_attention'])} has no place in the format: leave it out.")
     if sha256_file(run.weights) != run.read_summary()["sha256"]:
         raise RunError(f"{run.weights} is damaged (its SHA-256 is not the one in train.json): restore it, or train again.")
     trained = trusted_config(run)
     config = describe(trained, cfg["extension"])
-    config |= write_theirs(run.weights, out / "model.safetensors", config, trained["encoding"].get("layout") == "interleaved")
-    if trained["data"]["bos"]:
-        config["bos_token_id"] = (trained["model"].get("checkpoint") or {}).get("bos", config["vocab_size"] - 1)
-    tokenizer = _tokenizer(trained["data"], cfg["cache_dir"], out)
-    write_json(out / "config.json", config)
+    with whole_folder(out) as folder:
+        config |= write_theirs(run.weights, folder / "model.safetensors", config, trained["encoding"].get("layout") == "interleaved")
+        if trained["data"]["bos"]:
+            config["bos_token_id"] = (trained["model"].get("checkpoint") or {}).get("bos", config["vocab_size"] - 1)
+        tokenizer = _tokenizer(trained["data"], cfg["cache_dir"], folder)
+        write_json(folder / "config.json", config)
     kind = (config["rope_scaling"] or {}).get("rope_type", "default")
-    print(f"{out}: {config['architectures'][0]}, rope_type {kind}, up to {config['max_position_embeddings']} tokens\n{tokenizer}")
+    print(f"{cfg['out']}: {config['architectures'][0]}, rope_type {kind}, up to {config['max_position_embeddings']} tokens\n{tokenizer}")
     return 0
 
 
@@ -196,16 +198,16 @@ def _share(turned: int, width: int) -> float:
     return share if int(share * width // 2) == turned // 2 else math.nextafter(share, 1)
 
 
-def _tokenizer(data: dict, cache_dir: str, out: Path) -> str:
+def _tokenizer(data: dict, cache_dir: str, folder: Path) -> str:
     """Copy the tokenizer where there is a file of it; returns a sentence that says so."""
     from posbench.data import prepare
 
     if data["tokenizer"] == "bytes":
         return "no tokenizer: a token's id is the value of its byte"
     try:
-        folder = prepare(data, cache_dir).folder
+        prepared = prepare(data, cache_dir).folder
     except (ConfigError, RunError) as error:
         return f"no tokenizer, since the text is not there: {error}"
-    shutil.copyfile(folder / "tokenizer.json", out / "tokenizer.json")
-    write_json(out / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast"})
-    return f"{out / 'tokenizer.json'}: AutoTokenizer reads it"
+    shutil.copyfile(prepared / "tokenizer.json", folder / "tokenizer.json")
+    write_json(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast"})
+    return "tokenizer.json lies beside it: AutoTokenizer reads it"

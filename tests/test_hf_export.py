@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import shutil
 
 import pytest
 from conftest import CONFIGS, node
@@ -16,6 +19,7 @@ from hf_models import (
     transformers,
 )
 
+from posbench import hf_export
 from posbench.errors import ConfigError, RunError
 
 MODELS = {
@@ -128,6 +132,36 @@ def test_what_the_format_cannot_say_is_refused(tmp_path, cfg, extension, said):
 def test_an_export_that_is_not_one_thing_is_refused(tmp_path, changed, said):
     with pytest.raises(ConfigError, match=said):
         exported(trained(tmp_path, job()), **changed)
+
+
+@pytest.mark.parametrize("last", ["write_theirs", "_tokenizer", "write_json"])
+def test_an_export_that_ended_early_is_made_by_the_same_command(tmp_path, monkeypatch, last):
+    run = trained(tmp_path, job())
+
+    def killed(*_):
+        shutil.copytree(tmp_path / ".out.part", tmp_path / "left")  # as it stands at a kill, which cleans nothing up
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(hf_export, last, killed)
+        exported(run)
+    (tmp_path / "left").rename(tmp_path / ".out.part")
+    (tmp_path / ".out.part/of-another-attempt").touch()
+    out = exported(run)
+    assert sorted(path.name for path in out.iterdir()) == ["config.json", "model.safetensors"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "run"]
+
+
+def test_an_export_into_an_empty_folder_or_one_that_another_process_writes(tmp_path):
+    run = trained(tmp_path, job())
+    (tmp_path / "out").mkdir()
+    (tmp_path / ".out.part").mkdir()
+    handle = os.open(tmp_path / ".out.part", os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    with pytest.raises(ConfigError, match="Another process writes out=.*: wait for it"):
+        exported(run)
+    os.close(handle)
+    assert (exported(run) / "config.json").is_file()
 
 
 def test_a_damaged_training_is_not_exported(tmp_path):
