@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 
 from posbench import bf16
-from posbench.compat import fed_length
+from posbench.compat import fed_length, name_of
 from posbench.config import EvaluateConfig
 from posbench.data.corpus import Corpus
 from posbench.data.tokenfile import TokenFile
+from posbench.errors import RunError
 from posbench.geometry import Span
 from posbench.gpt import GPT
 from posbench.interfaces import Extension, ScaleAttention
@@ -71,6 +72,7 @@ class Evaluation:
         """nll and correctness [N, n_rows] of the last n_rows tokens of windows, each predicted from all that is before it in its window.
 
         `index(at_n, L)` gives the token indices [n, L + 1] of some of the windows: the L = plan.length tokens fed, and the last target.
+        Raises RunError for a loss that is nan; an infinite one is a loss.
         """
         batch = max(1, self.config.batch_tokens // plan.length)
         nlls, corrects = [], []
@@ -83,6 +85,12 @@ class Evaluation:
             with bf16.autocast(self.device, self.config.dtype):
                 hidden_NRC = self.model.hidden(text_NL[:, :-1], plan, n_rows)
                 nll_NR, correct_NR = self._read(hidden_NRC, text_NL[:, -n_rows:])
+            if nll_NR.isnan().any():
+                raise RunError(
+                    f"The model's loss is nan at {int(nll_NR.isnan().sum())} of {nll_NR.numel()} tokens read at length {plan.length} with "
+                    f"extension={name_of(self.extension)} and evaluate.dtype={self.config.dtype}: evaluate with evaluate.dtype=fp32, leave "
+                    "this length out of evaluate.lengths, or train again with a lower train.lr."
+                )
             nlls.append(nll_NR.cpu().numpy())
             corrects.append(correct_NR.cpu().numpy())
             self.progress(text_NL[:, :-1].numel())

@@ -111,7 +111,7 @@ class Protocol:
         """nll and correctness [N, S], each target read from a text of its own with so many tokens before it."""
         key = context_NS.tobytes()
         if key not in self.seen:  # beyond a crop every length feeds the same tokens: read once
-            nll_M, correct_M = np.empty(context_NS.size, np.float32), np.empty(context_NS.size, bool)
+            nll_M, correct_M = not_scored(context_NS.size)
             for context in np.unique(context_NS):
                 at = np.flatnonzero(context_NS == context)
                 nll, correct = self.evaluation.score(self.evaluation.plan(int(context)), at, 1, self.index)
@@ -151,7 +151,7 @@ class Stretches(Protocol):
         if fed < length:
             context_M = np.concatenate([np.arange(low, high) + 1 for low, high in zip(low_W, high_W, strict=True)])
             return self.each(np.minimum(context_M, fed).reshape(shape))
-        nll_M, correct_M = np.empty(shape, np.float32).ravel(), np.empty(shape, bool).ravel()
+        nll_M, correct_M = not_scored(self.windows.targets_NS.size)
         before_W = np.cumsum(high_W - low_W) - (high_W - low_W)
         for low in np.unique(low_W):
             of = np.flatnonzero(low_W == low)
@@ -165,6 +165,11 @@ class Stretches(Protocol):
     def window(self, start_n: np.ndarray, length: int) -> np.ndarray:
         """Token indices [n, length + 1] of the windows that start there; behind the last token of the file it stands again, unscored."""
         return self.evaluation.opened(np.minimum(start_n[:, None] + np.arange(length + 1), len(self.windows.file.tokens) - 1))
+
+
+def not_scored(n_targets: int) -> tuple[np.ndarray, np.ndarray]:
+    """nll and correctness [M] before any target is scored: nan, which no row is made of, and False."""
+    return np.full(n_targets, np.nan, np.float32), np.zeros(n_targets, bool)
 
 
 def check_stride(config: EvaluateConfig) -> None:

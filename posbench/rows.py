@@ -94,12 +94,15 @@ def make_row(**values: Any) -> dict:
     """A complete row in contract order from every column but `schema`, `ppl` and `bpb`, which are derived.
 
     numpy numbers become Python's; a number that is not finite becomes None, so that json, CSV and memory say the same.
-    Raises TypeError for a missing, unknown or wrongly typed column (a mistake in the code, not of the user).
+    Raises TypeError for a missing, unknown or wrongly typed column, and ValueError for a mean over targets some of which were not scored
+    (nan): mistakes in the code, not of the user.
     """
     missing = [name for name in COLUMNS if name not in values and name not in DERIVED]
     unknown = [name for name in values if name not in COLUMNS or name in DERIVED]
     if missing or unknown:
         raise TypeError(f"a row lacks {missing or 'nothing'} and may not be given {unknown or 'anything else'}")
+    if any(values[name] is not None and math.isnan(values[name]) for name in ("nll", "accuracy")):
+        raise ValueError(f"nll={values['nll']} and accuracy={values['accuracy']} are means over targets that were not all scored")
     row = {column.name: _typed(column, values[column.name]) for column in TABLE if column.name not in DERIVED}
     nll, n_bytes = row["nll"], row["n_bytes"]
     row["schema"] = SCHEMA

@@ -16,16 +16,19 @@ from conftest import CONFIGS, TRAIN_LEN
 from hydra import compose, initialize_config_dir
 from test_cli import Cli
 from test_evaluate import evaluation, naive, text
+from test_rows import VALUES
 
 from posbench import composition, evaluators
 from posbench.arrays import load_arrays, save_arrays
 from posbench.cells import plan_jobs
 from posbench.config import EvaluateConfig
-from posbench.errors import ConfigError
+from posbench.errors import ConfigError, RunError
+from posbench.evaluate import Evaluation
 from posbench.extensions.none import NoExtension
 from posbench.extensions.recompute_window import RecomputeWindow
 from posbench.extensions.rerope import Rerope
 from posbench.protocols import protocol
+from posbench.rows import make_row
 
 NAMES = [module.name for module in pkgutil.iter_modules(evaluators.__path__)]
 WHOLE = ("by_position", "yarn_script", "yarn_script_truncate", "lceg_script")
@@ -148,7 +151,10 @@ def test_lceg_script_is_the_mean_of_batch_means_of_the_script(length, bos):
     [
         *((name, RecomputeWindow(), {}, "which extension=recompute_window never does: use evaluate.protocol=") for name in WHOLE),
         ("sliding", NoExtension(), {"stride": 17}, "evaluate.stride=17 is more than the shortest of evaluate.lengths=.16, 32, 64."),
+        ("yarn_script", NoExtension(), {"stride": 16}, "evaluate.stride=16 is not below the shortest of evaluate.lengths=.16, 32, 64."),
+        ("yarn_script", NoExtension(), {"stride": 16}, "set evaluate.stride to 15 or less, or leave out the shorter lengths"),
         ("lceg_script", NoExtension(), {"stride": 17}, "set evaluate.stride to 16 or less"),
+        *((name, NoExtension(), {"lengths": [1, 16]}, "leave out lengths below 2") for name in WHOLE if name != "by_position"),
         ("repeat", NoExtension(), {"targets": 8}, "evaluate.targets=8 must be below half of the training length 16"),
         ("repeat", NoExtension(), {"max_length": 15}, "evaluate.max_length=15 is below the training length 16"),
     ],
@@ -157,6 +163,45 @@ def test_what_a_protocol_cannot_do_is_refused_without_text_or_model(name, extens
     config = EvaluateConfig(**{"lengths": [16, 32, 64], "max_length": 64, "targets": 2, "stride": 4, **options})
     with pytest.raises(ConfigError, match=said):
         protocol(name).check(extension, config, TRAIN_LEN)
+
+
+def test_the_default_stride_refuses_the_length_it_equals_before_any_training(text_folder):
+    given = ["train.length=64", "evaluate.lengths=[16,64]", "evaluate.max_length=64", "evaluate.targets=2", "evaluate.protocol=yarn_script"]
+    ((_, _, stride, lengths, _, _),) = cells(text_folder, *given)
+    with pytest.raises(ConfigError, match="evaluate.stride=16 is not below the shortest of evaluate.lengths=.16, 64."):
+        protocol("yarn_script").check(NoExtension(), EvaluateConfig(lengths=lengths, max_length=64, stride=stride), 64)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_target_that_was_not_scored_makes_no_row(name, monkeypatch):
+    found, score = evaluation(stride=4, windows=18), Evaluation.score
+
+    def one_lost(*given):
+        nll, correct = score(*given)
+        nll[0, 0] = np.nan
+        return nll, correct
+
+    monkeypatch.setattr(Evaluation, "score", one_lost)
+    (row,) = [row for row in protocol(name)(found).run(64)[0] if math.isnan(row["nll"])]
+    with pytest.raises(ValueError, match="targets that were not all scored"):
+        make_row(**{**VALUES, **row})
+
+
+def test_what_no_window_scores_is_nan_and_not_what_lay_in_memory():
+    found = evaluation(stride=16, windows=16)  # each window but the first leaves out one token
+    junk = [np.full(4 * 63, 1e6, np.float32) for _ in range(64)]
+    del junk
+    (row,), arrays = protocol("yarn_script")(found).run(16)
+    assert np.isnan(arrays["nll"]).sum() == 4 * 3 and np.isnan(row["nll"])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_model_that_gives_no_numbers_is_one_sentence(name):
+    found = evaluation(stride=4, windows=18)
+    with torch.no_grad():
+        found.model.norm.weight.fill_(torch.nan)
+    with pytest.raises(RunError, match=r"loss is nan at \d+ of \d+ tokens read at length \d+ with extension=none .* evaluate.dtype=fp32"):
+        protocol(name)(found).run(64)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -121,7 +121,7 @@ def test_without_a_floor_or_arrays_the_losses_still_stand(tmp_path):
 
 
 def test_what_is_not_finite_is_said(tmp_path):
-    losses = [*flat(0)[:3], np.full(TARGETS, np.nan)]
+    losses = [*flat(0)[:3], np.full(TARGETS, np.inf)]
     paths = references(tmp_path, np.full(TARGETS, 3.0)) + [write_eval(tmp_path, "rope", "none", "none", losses, LENGTHS)]
     report = Built(paths, tmp_path / "out", "t", COMMAND)
     assert "| rope | none | none | 3.000 | 3.000 | 3.000 | not finite |" in report.markdown()

@@ -37,8 +37,14 @@ def test_derived_columns():
     assert row["ppl"] == pytest.approx(8.0)
     assert row["bpb"] == pytest.approx(1.5)  # 3 bits per token, 2 bytes per token
     assert rows.make_row(**{**VALUES, "nll": 800.0})["ppl"] is None
-    broken = rows.make_row(**{**VALUES, "nll": float("nan"), "nll_sem": np.float32("inf")})
+    broken = rows.make_row(**{**VALUES, "nll": float("inf"), "nll_sem": np.float32("nan")})
     assert [broken[name] for name in ("nll", "nll_sem", "ppl", "bpb")] == [None] * 4
+
+
+@pytest.mark.parametrize("name", ["nll", "accuracy"])
+def test_a_mean_over_targets_that_were_not_scored_makes_no_row(name):
+    with pytest.raises(ValueError, match="means over targets that were not all scored"):
+        rows.make_row(**{**VALUES, name: np.float32("nan")})
 
 
 @pytest.mark.parametrize("change", [{"extra": 1}, {"ppl": 3.0}, {"seed": "0"}, {"length": 128.0}, {"untested": 1}, {"seed": True}])

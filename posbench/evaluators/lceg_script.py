@@ -22,13 +22,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from posbench.errors import ConfigError
-from posbench.evaluators.yarn_script import YarnScript
+from posbench.evaluators.yarn_script import YarnScript, check_pairs
+from posbench.protocols import check_stride, check_whole
 from posbench.statistics import clustered_mean
 from posbench.windows import BOS, Windows
 
 if TYPE_CHECKING:
     from posbench.config import EvaluateConfig
     from posbench.data.tokenfile import TokenFile
+    from posbench.interfaces import Extension
 
 E = 2.71828
 BATCH = 32
@@ -38,6 +40,12 @@ class LcegScript(YarnScript):
     """Rows, one for each length."""
 
     same_targets = False
+
+    @classmethod
+    def check(cls, extension: Extension, config: EvaluateConfig, train_len: int) -> None:
+        check_pairs(config)
+        check_stride(config)
+        check_whole(cls, extension, config, train_len, instead="sliding")
 
     @classmethod
     def place(cls, file: TokenFile, config: EvaluateConfig, train_len: int) -> Windows:

@@ -3,6 +3,7 @@
 Windows of L tokens advance by evaluate.stride (256 there) and score the tokens that no window before them scored, but the result is the
 mean over windows of each window's mean: the first window, L - 1 tokens most of which have short contexts, weighs as much as a window of
 S tokens. Do not use it for conclusions: tokens weigh unequally, by an amount that changes with L. `sliding` weighs them alike.
+S is below every L, for a window predicts all its tokens but the first.
 
 As there: a window is L tokens with the BOS, where there is one, in place of the first; the last of them predicts nothing, so a target has
 L - 1 tokens before it at most; the last window ends with the text. Documents are stretches of max_length tokens (posbench/protocols.py),
@@ -20,7 +21,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from posbench.protocols import Stretches, check_stride, check_whole
+from posbench.errors import ConfigError
+from posbench.protocols import Stretches, check_whole
 from posbench.windows import Windows
 
 if TYPE_CHECKING:
@@ -37,8 +39,15 @@ class YarnScript(Stretches):
 
     @classmethod
     def check(cls, extension: Extension, config: EvaluateConfig, train_len: int) -> None:
-        check_stride(config)
+        check_pairs(config)
         check_whole(cls, extension, config, train_len, instead="sliding")
+        shortest = min(config.lengths)
+        if config.stride >= shortest:
+            raise ConfigError(
+                f"evaluate.stride={config.stride} is not below the shortest of evaluate.lengths={config.lengths}, and evaluate.protocol="
+                f"yarn_script never scores the first token of a window, so tokens would be left out: set evaluate.stride to "
+                f"{shortest - 1} or less, or leave out the shorter lengths."
+            )
 
     @classmethod
     def place(cls, file: TokenFile, config: EvaluateConfig, train_len: int) -> Windows:
@@ -69,3 +78,12 @@ class YarnScript(Stretches):
     def shared(self) -> dict[str, np.ndarray]:
         """Arrays [N]: the documents, and where in them the first target stands."""
         return {"document": self.windows.document_N, "offset": self.windows.offset_NS()[:, 0]}
+
+
+def check_pairs(config: EvaluateConfig) -> None:
+    """Raise ConfigError for windows of one token, in which the scripts find nothing to predict."""
+    if min(config.lengths) < 2:
+        raise ConfigError(
+            f"evaluate.lengths={config.lengths} holds {min(config.lengths)}, and the scripts' windows of one token predict nothing: "
+            "leave out lengths below 2."
+        )

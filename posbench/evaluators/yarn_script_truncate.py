@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from posbench.evaluators.yarn_script import YarnScript
+from posbench.evaluators.yarn_script import YarnScript, check_pairs
 from posbench.protocols import check_whole
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ class YarnScriptTruncate(YarnScript):
 
     @classmethod
     def check(cls, extension: Extension, config: EvaluateConfig, train_len: int) -> None:
+        check_pairs(config)
         check_whole(cls, extension, config, train_len, instead="disjoint")
 
     def cost(self, length: int) -> int:
