@@ -65,16 +65,42 @@ def markdown(findings: Sequence[Finding]) -> str:
         "# Claims",
         f"Of {len(primaries)} primary endpoints: {', '.join(f'{counted[word]} {word}' for word in ORDER if counted[word])}. "
         f"{tests} numerical claims are decided by tests.",
-        "Effects, margins and G in bits per byte unless a unit is given; in brackets after a margin, nats per token. The interval is one: "
-        "seeds crossed with documents (two-way clustered, Student's t with seeds - 1 degrees of freedom), or documents where there is one "
-        "seed. A verdict needs the whole 95 % interval on one side of a margin that was committed before the run, and must stand after "
-        f"Holm's correction over the {tested} primaries that were measured and passed the gate (the lower 95 % bound of G above 0 for "
-        "every training that a claim rests on); else it is undecided at this scale. Flat means that the interval lies inside +-margin.",
+        *_alone(primaries),
+        *_doubles(primaries),
+        "Effects, margins and G in bits per byte unless a unit is given; in brackets after a margin, nats per token. Every target weighs "
+        "alike. The interval is one: seeds crossed with documents (two-way clustered, Student's t with seeds - 1 degrees of freedom), or "
+        "documents where there is one seed. A verdict needs the whole 95 % interval on one side of the margin that the claim's yaml holds, "
+        f"and must stand after Holm's correction over the {tested} primaries that were measured and passed the gate (the lower 95 % bound "
+        "of G above 0 for every training that a claim rests on); else it is undecided at this scale. Flat means that the interval lies "
+        "inside +-margin.",
         _markdown([list(HEAD), [":---"] * len(HEAD), *map(_row, shown)]),
     ]
     for claim in dict.fromkeys(one.claim for one in findings):
         parts.append(_details([one for one in findings if one.claim == claim]))
     return "\n\n".join(parts) + "\n"
+
+
+def _alone(primaries: Sequence[Finding]) -> list[str]:
+    """A sentence on what the correction took back, where it did."""
+    taken = sum(one.by_interval not in (None, one.verdict) for one in primaries)
+    return [f"{taken} of the undecided are decided by their own interval alone, and not after the correction."] if taken else []
+
+
+def _doubles(primaries: Sequence[Finding]) -> list[str]:
+    """A sentence on primaries that compare the same, where some do: they are one piece of evidence."""
+    asked: dict[str, list[Finding]] = {}
+    for one in primaries:
+        asked.setdefault(one.compared, []).append(one)
+    doubles = [" and ".join(map(_name, same)) for same in asked.values() if len(same) > 1]
+    if not doubles:
+        return []
+    found = {word: [one.compared for one in primaries if one.verdict == word] for word in ORDER}
+    fewer = [f", the {len(of)} {word} are {len(set(of))}" for word, of in found.items() if len(set(of)) < len(of)]
+    return [f"One comparison each: {'; '.join(doubles)}. So {len(primaries)} endpoints are {len(asked)} comparisons{''.join(fewer)}."]
+
+
+def _name(one: Finding) -> str:
+    return " ".join(filter(None, (one.claim, one.endpoint)))
 
 
 BRIEF = ("claim", "what is claimed", "effect [95 %]", "G above", "verdict")
@@ -92,7 +118,7 @@ def _markdown(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _row(one: Finding) -> list[str]:
-    name = " ".join(filter(None, (one.claim, one.endpoint)))
+    name = _name(one)
     if not one.primary:
         return [name, one.statement, "", "", "", "", "", "", f"{one.verdict} by test"]
     units = f"{len(one.seeds.split())} x {one.documents}" if one.seeds else ""

@@ -1,4 +1,4 @@
-"""The ledger of claims: one yaml each in results/claims, saying before anything is measured what would confirm and what would refute it.
+"""The ledger of claims: one yaml each in results/claims, that says what would confirm and what would refute it.
 
 results/reported/claims holds what came out. The language is small and holds no code; tests/test_claims.py reads every file.
 """

@@ -1,4 +1,4 @@
-"""Verdicts: an interval against a margin that was written down before, and Holm's correction over what was asked at once.
+"""Verdicts: an interval against a margin that is given, and Holm's correction over what was asked at once.
 
 One 95 % interval decides everything. "Flat" and "no loss" are equivalences: the whole interval inside +-margin, which is stricter than two
 one-sided tests at 5 % (their interval is the 90 % one) and leaves one interval to be read.

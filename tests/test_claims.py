@@ -261,6 +261,18 @@ def test_holm_takes_a_verdict_back_and_says_so(ladder, tmp_path):
         many[0].p_holm == pytest.approx(min(1, 20 * many[0].p)) and "confirmed by its own interval, not after Holm over 20" in many[0].note
     )
     assert brief(many).count("| undecided (confirmed alone) |") == 20
+    assert "20 of the undecided are decided by their own interval alone" in markdown(many)
+    assert "Holm's correction over the 20 primaries" in markdown(many)
+
+
+def test_claims_that_compare_the_same_are_counted_once(ladder, tmp_path):
+    """Three claims on two comparisons: both verdicts on the first are one piece of evidence."""
+    first = claim(tmp_path, primary={"of": ROPE, "at": 4, "confirm": "above 0.2", "refute": "below 0.1"})
+    other = claim(tmp_path, primary={"of": ROPE, "at": 8, "confirm": "above 0.2", "refute": "below 0.1"})
+    text = markdown(ladder.judge(replace(first, id="X1"), replace(first, id="X2"), replace(other, id="X3")))
+    assert "3 primary endpoints: 3 confirmed." in text
+    assert "One comparison each: X1 and X2. So 3 endpoints are 2 comparisons, the 3 confirmed are 2." in text
+    assert "One comparison" not in markdown(ladder.judge(first, replace(other, id="X3")))
 
 
 def test_disjoint_windows_of_other_targets_are_compared_by_document(world, tmp_path):
