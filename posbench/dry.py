@@ -49,8 +49,8 @@ def _work(fate: Fate) -> list[tuple[Job, Cell, list[int]]]:
 
 def _fate(job: Job) -> Fate:
     fate = Fate(job)
-    encoding = make_encoding(job.cfg)
     try:
+        encoding = make_encoding(job.cfg)
         make_trained_scale(job.cfg, encoding)
     except ConfigError as error:
         fate.refused = str(error)

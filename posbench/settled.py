@@ -43,11 +43,13 @@ def there(jobs: list[Job], command: str) -> list[Result]:
 
 
 def settle(job: Job) -> Result | None:
-    """What becomes of a job of which all that is missing is refused or changes nothing: to say so takes no task. None for any other."""
+    """What becomes of a job of which all that is missing is refused or changes nothing: to say so takes no task. None for any other,
+    and for a training that is to be made again under evaluations that are there.
+    """
     from posbench.job import run_job
 
     try:
-        if any(cell.missing() for cell in possible(job)):
+        if any(cell.missing() or not job.run.finished for cell in possible(job)):
             return None
         return Result(job, 0, run_job(job))
     except ConfigError as error:

@@ -97,3 +97,10 @@ def test_few_evaluations_are_listed_and_many_are_counted(tmp_path, capfd, typed,
 def test_a_training_that_nothing_hangs_off_is_not_made(tmp_path, capfd, typed):
     done = call(capfd, tmp_path, "run", "encoding=alibi", "extension=ntk", *typed)
     assert "not to train, since nothing is left to evaluate" in done.stdout and "0 of 1 trainings to make" in done.stdout
+
+
+def test_an_encoding_that_is_refused_costs_no_other_job(tmp_path, capfd, typed):
+    typed.remove("model.d_model=16")
+    done = call(capfd, tmp_path, "run", "-m", "encoding=rope,none", "model.d_model=18", "model.n_head=2", *typed)
+    assert done.returncode == 0, done.stderr
+    assert "1 of 2 trainings to make" in done.stdout and done.stdout.count("to train") == 1 and done.stdout.count("  refused: ") == 1

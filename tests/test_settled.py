@@ -6,6 +6,10 @@ import pytest
 import script_calls
 from script_calls import call
 from test_cli import TINY
+from test_finished_grid import planned
+
+from posbench import job
+from posbench.settled import settle
 
 GRID = ["-m", "encoding=alibi,none", "extension=none,ntk"]  # alibi x ntk is refused, none x ntk changes nothing
 
@@ -24,3 +28,13 @@ def test_refused_and_idle_cells_of_finished_trainings_start_no_process(tmp_path,
     assert "2 evaluations of the grid left out: refused, or without effect" in (said := call(capfd, tmp_path, "report", *words).stdout)
     assert "not there yet" not in said
     assert "2 of 8 evaluations are not there yet" in call(capfd, tmp_path, "report", *words, "extension=none,window").stdout
+
+
+def test_a_training_that_lost_its_summary_is_not_made_again_by_the_command_itself(world, capfd, monkeypatch):
+    (found,) = planned(capfd, world.root)
+    monkeypatch.chdir(world.root)
+    trained = []
+    monkeypatch.setattr(job, "_train_and_evaluate", lambda *_: trained.append(1) or [])
+    assert settle(found) is not None and trained  # nothing is missing
+    found.run.summary.unlink()
+    assert not any(cell.missing() for cell in found.cells) and settle(found) is None and len(trained) == 1
