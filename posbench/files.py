@@ -13,6 +13,7 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from posbench.errors import RunError
 
@@ -65,10 +66,12 @@ def atomic_path(path: Path | str) -> Iterator[Path]:
     """Yield a temporary path beside `path`; on success it replaces `path`, on failure it vanishes.
 
     Both the content and the new name are on the disk when this returns. What a killed process left of the same file goes away first.
-    Raises RunError when the disk is full or `path` cannot be written.
+    Raises RunError when the disk is full, `path` cannot be written, or is there and no regular file: a device would be lost, and a link
+    in somebody else's folder could lead anywhere.
     """
     path = Path(path)
     with disk_errors(path):
+        _replaceable(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(path)
         handle, temporary = _temporary(path)
@@ -82,6 +85,17 @@ def atomic_path(path: Path | str) -> Iterator[Path]:
         finally:
             temporary.unlink(missing_ok=True)
             os.close(handle)
+
+
+def _replaceable(path: Path) -> None:
+    try:
+        mode = path.lstat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    if stat.S_ISLNK(mode):
+        raise RunError(f"{path} is a link to {os.readlink(path)}: name that file itself, or remove the link.")
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # of a folder the rename says so
+        raise RunError(f"{path} is no regular file, and would be lost: name another file.")
 
 
 def sync_folder(folder: Path) -> None:
@@ -108,7 +122,7 @@ def _temporary(path: Path) -> tuple[int, Path]:
 def _remove_abandoned(path: Path) -> None:
     """Delete temporary files of `path` whose owners are gone; one that is being written is locked and stays."""
     for left in path.parent.glob(f".{glob.escape(path.stem)}-????????{glob.escape(path.suffix)}"):
-        with contextlib.suppress(OSError), open(left, "rb") as file:
+        with contextlib.suppress(OSError, RunError), opened(left) as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             left.unlink()
 
@@ -116,11 +130,11 @@ def _remove_abandoned(path: Path) -> None:
 def locked(path: Path) -> bool:
     """Whether a living process holds the lock of a file: a run's .lock while it works there, a temporary file while it writes it."""
     try:
-        with open(path, "rb") as file:
+        with opened(path) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except OSError:
+    except (OSError, RunError):
         return False
     return False
 
@@ -139,38 +153,41 @@ def write_atomic(path: Path | str, content: bytes | str) -> None:
 
 def write_json(path: Path | str, value: object) -> None:
     """Write `value` as indented JSON, atomically; a nan or infinity becomes null, since JSON has neither."""
-    write_atomic(path, json.dumps(_finite(value), indent=1) + "\n")
+    write_atomic(path, json.dumps(finite(value), indent=1) + "\n")
 
 
-def append_line(path: Path | str, value: object) -> None:
-    """Append one JSON line to a log (a log may end early, but never in the middle of a line that counts)."""
-    with disk_errors(Path(path)), open(path, "a", encoding="utf-8") as log:
-        log.write(json.dumps(_finite(value)) + "\n")
-
-
-def _finite(value: object) -> object:
+def finite(value: object) -> object:
+    """`value` with None for a nan or infinity: JSON has neither."""
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return None if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))) else value
 
 
 def read_bytes(path: Path | str, limit: int = LARGEST) -> bytes:
     """Content of a regular file of at most `limit` bytes.
 
-    A FIFO or a device would keep the reader waiting or never end: neither is opened for reading. Raises OSError where the file cannot be
-    opened, RunError for what is no regular file or larger than `limit`.
+    Raises OSError where the file cannot be opened, RunError for what is no regular file or larger than `limit`.
+    """
+    with opened(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        content = file.read(limit + 1) if size <= limit else b""
+    if max(size, len(content)) > limit:
+        raise RunError(f"{path} has more than the {limit:,} bytes that are read of such a file: is it the file that was meant?")
+    return content
+
+
+def opened(path: Path | str) -> BinaryIO:
+    """A regular file, or the one that a link leads to, open for reading; a FIFO or a device would keep the reader waiting or never end.
+
+    Raises OSError where it cannot be opened, RunError for what is no regular file.
     """
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(handle, "rb") as file:
-        status = os.fstat(handle)
-        if not stat.S_ISREG(status.st_mode):
-            raise RunError(f"{path} is no regular file: put the file itself there, or remove it.")
-        content = file.read(limit + 1) if status.st_size <= limit else b""
-        if max(status.st_size, len(content)) > limit:
-            raise RunError(f"{path} has more than the {limit:,} bytes that are read of such a file: is it the file that was meant?")
-    return content
+    if stat.S_ISREG(os.fstat(handle).st_mode):
+        return open(handle, "rb")
+    os.close(handle)
+    raise RunError(f"{path} is no regular file: put the file itself there, or remove it.")
 
 
 def read_json(path: Path | str, limit: int = LARGEST) -> dict:

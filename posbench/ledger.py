@@ -7,7 +7,6 @@ file (the end of what a failed job said, or null). status is ok, failed, skipped
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import sys
@@ -15,6 +14,10 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from posbench.appending import opened_log, write_line
+from posbench.errors import RunError
+from posbench.files import opened
 
 if TYPE_CHECKING:
     from posbench.cells import Result
@@ -31,7 +34,7 @@ def record(results: list[Result], command: str) -> None:
     for folder, found in lines.items():
         try:
             append(folder, found)
-        except OSError as error:
+        except (OSError, RunError) as error:
             print(f"{Path(folder) / NAME} was not written: {error}", file=sys.stderr, flush=True)
 
 
@@ -55,33 +58,33 @@ def entries(result: Result, command: str) -> list[dict]:
 def append(folder: Path | str, lines: Iterable[dict]) -> None:
     """Add lines to the ledger of a results folder, each in one write: lines of several processes never mix.
 
-    Raises OSError when the folder cannot be written or the disk is full.
+    Raises OSError when the folder cannot be written or the disk is full, RunError when the ledger is a link or a device.
     """
     Path(folder).mkdir(parents=True, exist_ok=True)
-    ledger = os.open(Path(folder) / NAME, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
-    try:
+    with opened_log(Path(folder) / NAME) as ledger:
         for values in lines:
             size = os.fstat(ledger).st_size
             torn = size and os.pread(ledger, 1, size - 1) != b"\n"  # a machine died in the middle of a line: it costs no second one
-            line = b"\n" * bool(torn) + json.dumps(values).encode() + b"\n"
-            if os.write(ledger, line) < len(line):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            write_line(ledger, b"\n" * bool(torn) + json.dumps(values).encode())
         os.fsync(ledger)
-    finally:
-        os.close(ledger)
 
 
 def read(folder: Path | str) -> list[dict]:
-    """All entries of a results folder's ledger, oldest first; empty without one. Lines that are not whole are left out."""
+    """All entries of a results folder's ledger, oldest first; empty without one. Lines that are not whole are left out.
+
+    Raises RunError when the ledger is no regular file.
+    """
     path = Path(folder) / NAME
-    lines = path.read_bytes().splitlines() if path.exists() else []
-    found = [_entry(line) for line in lines]
+    if not path.exists():
+        return []
+    with opened(path) as ledger:
+        found = [_entry(line) for line in ledger.read().splitlines()]
     return [values for values in found if values]
 
 
 def _entry(line: bytes) -> dict | None:
     try:
         values = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return values if isinstance(values, dict) else None

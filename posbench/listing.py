@@ -20,7 +20,7 @@ import yaml
 
 from posbench import failure
 from posbench.errors import RunError
-from posbench.files import locked, read_json
+from posbench.files import locked, opened, read_bytes, read_json
 from posbench.identity import method_name
 from posbench.origins import Origin, clean, differing, flatten
 from posbench.runs import Run
@@ -162,10 +162,10 @@ def _state(run: Run, damage: str, begun: bool) -> str:
 def _failure(path: Path) -> str:
     """The first line of failure.txt, empty without one."""
     try:
-        with open(path / failure.NAME, encoding="utf-8", errors="replace") as said:
-            return str(clean(said.readline(10_000).strip()))
-    except OSError:
+        said = read_bytes(path / failure.NAME)
+    except (OSError, RunError):
         return ""
+    return str(clean(said.split(b"\n", 1)[0][:10_000].decode(errors="replace").strip()))
 
 
 def read_config(run: Run) -> tuple[dict, str]:
@@ -193,13 +193,13 @@ def _summary(run: Run) -> tuple[dict, str]:
 def _last_line(path: Path) -> dict:
     """The last whole line of a log that has a step; empty where there is none."""
     try:
-        with open(path, "rb") as log:
+        with opened(path) as log:
             log.seek(max(0, log.seek(0, os.SEEK_END) - 8192))
             lines = log.read().splitlines()
-    except OSError:
+    except (OSError, RunError):
         return {}
     for line in reversed(lines):
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, RecursionError):
             values = json.loads(line)
             if isinstance(values, dict) and "step" in values:
                 return values

@@ -18,8 +18,8 @@ from typing import Any
 from urllib.parse import urlparse
 
 from posbench import wandb_run
+from posbench.appending import append_line
 from posbench.config import LogConfig
-from posbench.files import append_line
 from posbench.runs import Run
 
 PATIENCE = 30.0  # seconds wandb may take to start, and to upload at the end

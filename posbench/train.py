@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from posbench import checkpoint
+from posbench.appending import append_line
 from posbench.config import TrainConfig
 from posbench.distributed import World
 from posbench.divergence import Diverged
-from posbench.files import append_line
 from posbench.memory import Peak
 from posbench.progress import Progress
 from posbench.signals import Signals, Stopped

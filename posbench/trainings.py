@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from posbench.errors import RunError
-from posbench.files import read_json
+from posbench.files import read_bytes, read_json
 from posbench.origins import Origin, clean
 from posbench.runs import Run
 
@@ -71,9 +71,9 @@ def _training(origin: Origin, names: Mapping[str, str]) -> Training:
 def _end_slope(run: Run) -> float | None:
     """Of a line through the training losses logged last."""
     try:
-        lines = [json.loads(line) for line in run.train_log.read_text(encoding="utf-8").splitlines()]
+        lines = [json.loads(line) for line in read_bytes(run.train_log).decode().splitlines()]
         points = np.array([(line["tokens"] / 1e6, line["loss"]) for line in lines if "loss" in line], dtype=float)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     late = points[points[:, 0] >= (1 - SHARE) * points[-1, 0]] if len(points) else points
     return float(np.polyfit(*late.T, 1)[0]) if len(late) >= 3 and np.isfinite(late).all() else None

@@ -17,10 +17,11 @@ import torch.nn.functional as F
 from torch import nn
 
 from posbench import bf16, optim
+from posbench.appending import append_line
 from posbench.config import ModelConfig, TrainConfig
 from posbench.data.tokenfile import TokenFile
 from posbench.errors import ConfigError, RunError
-from posbench.files import append_line, read_json, sha256_file
+from posbench.files import read_json, sha256_file
 from posbench.runs import Run
 from posbench.signals import Stopped
 from posbench.train import fit

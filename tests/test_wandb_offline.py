@@ -15,7 +15,7 @@ from test_cli import Cli
 from test_rows import VALUES
 from wandb_server import serving, silence
 
-from posbench.files import append_line
+from posbench.appending import append_line
 from posbench.rows import VOLATILE, make_row
 from posbench.runs import Run
 
