@@ -67,7 +67,7 @@ class Span:
 class Spectrum:
     """Frequencies freq_F in radians per token (float64), with the base and the dimension they were made from: base^(-2c / rotary_dim).
 
-    Coordinates below `exact_first` turn by exact_F (as many frequencies) instead.
+    Coordinates below `exact_first` turn by exact_F (as many frequencies) instead, and q and k there are multiplied by exact_scale.
     """
 
     freq_F: Tensor
@@ -75,6 +75,7 @@ class Spectrum:
     rotary_dim: int
     exact_first: int = 0
     exact_F: Tensor | None = None
+    exact_scale: float = 1.0
 
     def angles(self, pos_T: Tensor) -> Tensor:
         """The angle of each pair at each coordinate: [T, F], float64 on the CPU."""
@@ -83,6 +84,10 @@ class Spectrum:
         if self.exact_F is None:
             return angle_TF
         return torch.where((pos_T < self.exact_first)[:, None], torch.outer(pos_T, self.exact_F), angle_TF)
+
+    def scale(self, pos_T: Tensor) -> Tensor | None:
+        """The factor on q and k at each coordinate: [T], float32; None for 1."""
+        return None if self.exact_scale == 1 else torch.where(pos_T < self.exact_first, self.exact_scale, 1.0)
 
 
 def identity(index_T: Tensor) -> Tensor:

@@ -108,6 +108,8 @@ def content(kind: Kind, query: int, keys_K: Tensor, q_NHKD: Tensor, k_NGKD: Tens
         q_table, k_table = (encoding.table(pos_K, kind.after) for pos_K in (q_pos_K, k_pos_K))
         if q_table is not None and len(keys_K):
             q, k = encoding.rotate(q, k, q_table, k_table)
+        if kind.after is not None and (q_scale_K := kind.after.scale(q_pos_K)) is not None:
+            q, k = q * q_scale_K[:, None], k * kind.after.scale(k_pos_K)[:, None]
         decay_D = encoding.decay()
         if decay_D is not None:
             q, k = damp(q, k, decay_D, q_pos_K, k_pos_K, band.q_pos_T[query])

@@ -22,6 +22,7 @@ class BandPlan:
     """A band in numbers: keys first_T..last_T of each query, coordinates (float64) of queries and keys, the encoding's tables of them.
 
     `line` is (slope, offset) where the coordinate distance is slope x (index distance) + offset for every pair, else None.
+    q_scale_T and k_scale_T are factors on q and k at their coordinates, None for 1.
     """
 
     first_T: Tensor
@@ -31,6 +32,8 @@ class BandPlan:
     q_table: Tensor | None
     k_table: Tensor | None
     line: tuple[float, float] | None
+    q_scale_T: Tensor | None = None
+    k_scale_T: Tensor | None = None
     kept: dict = field(init=False, default_factory=dict, compare=False, repr=False)  # what a kernel made of this band, to use it again
 
     @property
@@ -66,8 +69,12 @@ class LayerPlan:
         return total
 
     def turned(self, band: BandPlan, q_BHTD: Tensor, k_BGTD: Tensor) -> tuple[Tensor, Tensor]:
-        """q and k as the encoding turns them for a band."""
-        return (q_BHTD, k_BGTD) if band.q_table is None else self.encoding.rotate(q_BHTD, k_BGTD, band.q_table, band.k_table)
+        """q and k as the encoding turns them for a band, with the factors of their coordinates."""
+        if band.q_table is not None:
+            q_BHTD, k_BGTD = self.encoding.rotate(q_BHTD, k_BGTD, band.q_table, band.k_table)
+        if band.q_scale_T is None:
+            return q_BHTD, k_BGTD
+        return q_BHTD * band.q_scale_T[:, None], k_BGTD * band.k_scale_T[:, None]
 
     def scaled(self, q_BHTD: Tensor, width: int) -> Tensor:
         """q times 1 / sqrt(width) and every factor on the content scores."""
@@ -173,11 +180,10 @@ def _plan_band(band: Band, layer: Layer, spectrum: Spectrum | None, pos_T: Tenso
         first_T = torch.maximum(first_T, index_T - layer.window + 1)
     last_T = torch.minimum(band.last(index_T), index_T)
     q_pos_T, k_pos_T = band.q(pos_T), band.k(pos_T)
-    tables = []
-    for at_T in (q_pos_T, k_pos_T):
-        table = layer.encoding.table(at_T, spectrum)
-        tables.append(table if table is None else table.to(device))
-    return BandPlan(first_T, last_T, q_pos_T, k_pos_T, *tables, _line(q_pos_T, k_pos_T))
+    made = [layer.encoding.table(at_T, spectrum) for at_T in (q_pos_T, k_pos_T)]
+    made += [None if spectrum is None else spectrum.scale(at_T) for at_T in (q_pos_T, k_pos_T)]
+    q_table, k_table, *scales = (one if one is None else one.to(device) for one in made)
+    return BandPlan(first_T, last_T, q_pos_T, k_pos_T, q_table, k_table, _line(q_pos_T, k_pos_T), *scales)
 
 
 def _line(q_pos_T: Tensor, k_pos_T: Tensor) -> tuple[float, float] | None:

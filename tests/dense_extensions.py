@@ -90,8 +90,8 @@ def dca(d: Tensor, length: int, train_len: int) -> Tensor:
     size = 3 * train_len // 4 - w
     i, j = grid(length)
     apart = (i / size).floor() - (j / size).floor()
-    lower = torch.minimum(i % size + size, torch.full_like(i, size + w)) - j % size
-    return torch.where(apart == 0, d, torch.where(apart == 1, lower, size + w - j % size))
+    beyond = (torch.arange(size) + size).clamp(max=size + w).double()  # of each place in a chunk, towards earlier chunks
+    return torch.where(apart == 0, d, torch.where(apart == 1, beyond[(i % size).long()], beyond[-1]) - j % size)
 
 
 def string(d: Tensor, length: int, train_len: int) -> Tensor:

@@ -103,6 +103,19 @@ def test_dca_is_exact_within_local_tokens_and_capped():
     assert found[49, 0] == 13 and found[29, 12] == 11 and found[25, 11] == 12  # two chunks back, min(19, 13) - 2, min(15, 13) - 1
 
 
+@pytest.mark.parametrize(("size", "local"), [(10, 3), (10, 9), (10, 10), (4, 4), (6, 0), (1, 1), (1, 0)])
+def test_dca_looks_up_the_authors_tables(size, local):
+    """Keys at their place in a chunk; queries by their place in one of two tables, those of older chunks at the end of the second."""
+    own = list(range(size))
+    beyond = [min(place + size, size + local) for place in own]
+    found = distances(Dca(size, local), 35)
+    for i in range(35):
+        for j in range(i + 1):
+            chunks = i // size - j // size
+            q = own[i % size] if chunks == 0 else beyond[i % size] if chunks == 1 else beyond[size - 1]
+            assert found[i, j] == q - j % size, (i, j)
+
+
 def test_string_moves_far_keys_nearer_and_counts_each_once():
     found = distances(String(shift=6, window=2), 20)
     assert [found[19, 19 - d].item() for d in range(10)] == [0, 1, 2, 3, 4, 5, 2, 3, 4, 5]

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 import torch
 from conftest import choices, make_triple, node, small_shape
-from measures import ROPE, SPAN, equal, freq
+from measures import ROPE, SPAN, attend_in, attention_inputs, equal, freq
 
+from posbench import kernels
+from posbench.blocks import rows
 from posbench.encodings.p_rope import PRope
 from posbench.encodings.rope import Rope
 from posbench.errors import ConfigError
@@ -25,6 +27,8 @@ from posbench.extensions.pi import Pi
 from posbench.extensions.yarn import Yarn
 from posbench.geometry import Span, Spectrum, Trait
 from posbench.make import make
+from posbench.pairs import content, kinds
+from posbench.plan import make_plan
 from posbench.scale_attention.log_n_global import LogNGlobal
 from posbench.scale_attention.yarn_temperature import YarnTemperature
 
@@ -149,6 +153,40 @@ def test_longrope_keeps_the_first_angles_and_takes_short_factors_within_the_trai
     equal(freq(extension, span=Span(64, 65, 65)), ROPE.freq_F / 4)
     with pytest.raises(ConfigError, match="factors holds 3 numbers, but the encoding turns 32 pairs"):
         Longrope([1.0, 2.0, 3.0]).spectrum(ROPE, SPAN)
+
+
+@pytest.mark.parametrize("kernel", [rows, kernels.fused])
+@pytest.mark.parametrize("encoding", [Rope, PRope])
+@torch.no_grad()
+def test_longropes_first_positions_carry_no_magnitude(encoding, kernel):
+    """As in the authors' table: cos and sin times m, the first rows of it those of training; here what does not turn has m as well."""
+    made, length, n = encoding(small_shape()), 40, 3
+    (q, k, v), x = attention_inputs(made, length)
+    extension = Longrope([4.0] * len(made.spectrum().freq_F), exact_first=n)
+    found = attend_in(kernel, make_plan(made, extension, length=length).layers[0], q, k, v, x)
+    m = math.sqrt(1 + math.log(length / 16) / math.log(16))
+    slower = made.table(torch.arange(length).double() / 4, made.spectrum())
+    table = torch.cat((made.table(torch.arange(n).double(), made.spectrum()), slower[:, n:]), dim=1)
+    magnitude_T1 = torch.cat((torch.ones(n), torch.full((length - n,), m)))[:, None]
+    q, k = (turned * magnitude_T1 for turned in made.rotate(q, k, table, table))
+    scores = q.double() @ k.repeat_interleave(2, dim=1).double().mT / math.sqrt(8)
+    scores = scores.masked_fill(torch.ones(length, length).triu(1).bool(), -torch.inf)
+    wanted = scores.softmax(dim=-1) @ v.repeat_interleave(2, dim=1).double()
+    torch.testing.assert_close(found.double(), wanted, rtol=0, atol=1e-5)
+
+
+def test_an_anatomy_sees_the_first_positions_without_magnitude():
+    """Content scores are those before the temperature m^2, which is said apart: 1/m of them are left towards the first tokens."""
+    encoding, length = Rope(small_shape()), 40
+    (q, k, _), _ = attention_inputs(encoding, length)
+    found = []
+    for sharper in (True, False):
+        extension = Longrope([4.0] * 4, exact_first=3, temperature=sharper)
+        (kind,) = kinds(encoding, extension, make_plan(encoding, extension, length=length))
+        found.append(content(kind, length - 1, torch.arange(length), q[:, :, [-1]].expand(-1, -1, length, -1), k))
+    share_K = (found[0] / found[1])[0, 0]
+    m = math.sqrt(math.log(length) / math.log(16))
+    equal(share_K, torch.tensor([1 / m] * 3 + [1.0] * (length - 3)).double(), atol=1e-5)
 
 
 def test_a_base_on_the_fast_pairs_alone_is_that_of_the_whole_grid():

@@ -1,11 +1,14 @@
-"""LongRoPE: theta'_c = theta_c / nu_c, one factor for each pair; the first `exact_first` positions keep their trained angles.
+"""LongRoPE: theta'_c = theta_c / nu_c, one factor for each pair; the first `exact_first` positions stay as they were trained.
 
 Ding et al. 2024, arXiv 2402.13753 (microsoft/LongRoPE); LongRoPE2, arXiv 2502.20082. The factors come from a search on held-out
 text at the target length; `factors: null` is where that search starts, YaRN's own (see ntk_by_parts, ramp index). As in
 transformers, `factors` hold beyond train_len, `short_factors` up to it (null: no change in mode dynamic, `factors` in mode
 fixed).
 Temperature: cos and sin times sqrt(1 + ln s / ln train_len), that is logits times ln(s train_len) / ln train_len, s = target_len
-/ train_len; in mode dynamic the same as scale_attention=log_n_global.
+/ train_len; in mode dynamic the same as scale_attention=log_n_global. The first `exact_first` positions keep angles and magnitude,
+so a logit has the factor m^2 = ln(s train_len) / ln train_len between two later tokens, m where one is among the first, and 1 where
+both are.
+Deviation: the authors' dynamic class lets the factors grow with the length.
 """
 
 import math
@@ -62,7 +65,8 @@ class Longrope(ScaledExtension):
             )
         if not self.exact_first:
             return replace(spectrum, freq_F=freq_F)
-        return replace(spectrum, freq_F=freq_F, exact_first=self.exact_first, exact_F=spectrum.freq_F)
+        exact = {"exact_first": self.exact_first, "exact_F": spectrum.freq_F, "exact_scale": self.temperature(span) ** -0.5}
+        return replace(spectrum, freq_F=freq_F, **exact)
 
     def temperature(self, span: Span) -> float:
         return 1 + math.log(span.factor) / math.log(max(2, span.train_len)) if self.sharper else 1.0
