@@ -16,11 +16,12 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_model, save_model
+from safetensors.torch import load_model
 from torch import nn
 
 from posbench.errors import RunError
 from posbench.files import atomic_path, sha256_file, write_atomic
+from posbench.safetensors_file import write_safetensors
 
 HEADER = 65  # the body's SHA-256 in hex and a newline
 
@@ -115,9 +116,16 @@ def _damage(path: Path) -> str:
 
 def save_weights(path: Path, model: nn.Module) -> str:
     """Write the weights as safetensors (a tied matrix once); returns the file's SHA-256 in hex."""
-    with atomic_path(path) as temporary:
-        save_model(model, str(temporary))
-        return sha256_file(temporary)
+    state = model.state_dict()
+    first: dict[object, str] = {}
+    held = {name: first.setdefault(_memory(state[name]) or name, name) for name in sorted(state)}
+    kept = {name: state[name] for name in held if held[name] == name}
+    return write_safetensors(path, kept, {name: other for name, other in held.items() if other != name})
+
+
+def _memory(tensor: torch.Tensor) -> tuple:
+    """Where a tensor lies, the same for two that are tied; empty for one without elements."""
+    return (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape) if tensor.numel() else ()
 
 
 def load_weights(path: Path, model: nn.Module, sha256: str) -> None:

@@ -11,7 +11,6 @@ import time
 from pathlib import Path
 
 from posbench.errors import ConfigError
-from posbench.files import atomic_path, sha256_file
 from posbench.runs import Run
 
 NORMS = {"norm.q_gain": "q_norm.weight", "norm.k_gain": "k_norm.weight"}
@@ -51,10 +50,10 @@ def take(run: Run, cfg: dict, vocab_size: int, device: str, fingerprint: str) ->
     Raises ConfigError when the files do not hold the tensors that config.json describes.
     """
     import torch
-    from safetensors.torch import save_file
 
     from posbench import provenance
     from posbench.build import make_model
+    from posbench.safetensors_file import write_safetensors
 
     began, path = time.perf_counter(), cfg["model"]["path"]
     with torch.device("meta"):
@@ -69,9 +68,7 @@ def take(run: Run, cfg: dict, vocab_size: int, device: str, fingerprint: str) ->
     tensors = _tensors(path, expected)
     run.write_config(cfg)
     run.write_provenance(provenance.collect(cfg["seed"], device, fingerprint, n_parameters))
-    with atomic_path(run.weights) as temporary:
-        save_file(tensors, temporary, metadata={"format": "pt"})
-        sha256 = sha256_file(temporary)
+    sha256 = write_safetensors(run.weights, tensors, {"format": "pt"})
     run.write_summary(
         {
             **dict.fromkeys(("loss", "validation_loss", "tokens_per_second", "peak_mib")),
@@ -111,7 +108,8 @@ def write_theirs(weights: Path, to: Path, config: dict, interleaved: bool) -> di
     """
     import torch
     from safetensors import safe_open
-    from safetensors.torch import save_file
+
+    from posbench.safetensors_file import write_safetensors
 
     D = config["head_dim"]
     order_D = torch.arange(D).unflatten(0, (-1, 2)).mT.flatten()
@@ -124,7 +122,6 @@ def write_theirs(weights: Path, to: Path, config: dict, interleaved: bool) -> di
             if config["tie_word_embeddings"] and name == "lm_head.weight":
                 name = "embed_tokens.weight"
             tensors[their_name(name)] = tensor
-    with atomic_path(to) as temporary:
-        save_file(tensors, temporary, metadata={"format": "pt"})
+    write_safetensors(to, tensors, {"format": "pt"})
     table_VC, up_FC = tensors["model.embed_tokens.weight"], tensors["model.layers.0.mlp.up_proj.weight"]
     return {"vocab_size": len(table_VC), "intermediate_size": len(up_FC), "torch_dtype": str(table_VC.dtype).removeprefix("torch.")}

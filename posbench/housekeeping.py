@@ -25,10 +25,11 @@ from posbench.listing import Entry, entry_of, files, read_config, run_directorie
 from posbench.runs import Run
 
 TOKENS = re.compile(r"[0-9a-f]{24}")
-TEMPORARY = re.compile(r"\..+-[a-z0-9_]{8}(\.[a-z0-9]+)?")  # as tempfile names what files.py writes
+# As tempfile names what files.py writes, and safetensors what it wrote for posbench before.
+TEMPORARY = re.compile(r"\..+-[a-z0-9_]{8}(\.[a-z0-9]+)?|\.tmp[A-Za-z0-9]{6}")
 OWN = re.compile(
     rf"config\.yaml|provenance\.json|train\.jsonl?|model\.safetensors|state(\.previous)?\.pt|{re.escape(failure.NAME)}|\.lock"
-    rf"|evals/\w+/[^/]+\.(json|npz)|(evals/\w+/)?{TEMPORARY.pattern}"
+    rf"|evals/\w+/[^/]+\.(json|npz)|(evals/\w+/)?({TEMPORARY.pattern})"
 )
 
 

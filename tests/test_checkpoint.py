@@ -1,11 +1,14 @@
 """Weights and states on disk: whole, verified, and refused in one sentence otherwise."""
 
+import ctypes
 import hashlib
 import io
 import os
 import random
+import re
 import signal
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +17,8 @@ from test_train import Tiny, config, tiny
 from posbench import checkpoint, optim
 from posbench.errors import RunError
 from posbench.files import sha256_file
+from posbench.housekeeping import TEMPORARY
+from posbench.safetensors_file import write_safetensors
 
 
 def stepped(**options):
@@ -100,6 +105,45 @@ def test_weights_come_back_and_are_plain_safetensors(tmp_path, tied):
     for name, value in model.state_dict().items():
         assert torch.equal(other.state_dict()[name], value)
     assert (other.lm_head.weight is other.embed_tokens.weight) == tied
+
+
+def test_the_file_is_what_safetensors_would_write(tmp_path):
+    from safetensors.torch import save, save_model
+
+    torch.manual_seed(0)
+    kinds = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+    tensors = {f"{'ba'[i % 2]}.{kind}": torch.randn(3, 5).mul(9).to(kind) for i, kind in enumerate((*kinds, torch.bool))}
+    tensors |= {
+        "turned": torch.randn(4, 3).T,
+        "part": torch.randn(9)[2:5],
+        "scalar": torch.tensor(1.5),
+        "none": torch.empty(0, 3),
+        "\xe9": torch.ones(1),
+    }
+    for i, metadata in enumerate(({}, {"format": "pt"})):
+        write_safetensors(tmp_path / f"{i}.safetensors", tensors, metadata)
+        expected = save({name: tensor.contiguous() for name, tensor in tensors.items()}, metadata or None)
+        assert (tmp_path / f"{i}.safetensors").read_bytes() == expected
+    for tied in (False, True):
+        model, _ = stepped(tied=tied)
+        save_model(model, str(tmp_path / "theirs"))
+        checkpoint.save_weights(tmp_path / "ours", model)
+        assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
+
+
+def test_no_file_of_another_name_is_made_while_weights_are_written(tmp_path):
+    """A process may be killed at any moment; what it leaves must be known by its name."""
+    libc = ctypes.CDLL(None)
+    watch = libc.inotify_init1(os.O_NONBLOCK)
+    created = 0x100
+    assert libc.inotify_add_watch(watch, os.fsencode(tmp_path), created) > 0
+    checkpoint.save_weights(tmp_path / "model.safetensors", stepped(tied=True)[0])
+    events = os.read(watch, 65536)
+    os.close(watch)
+    made = [name for name in re.split(rb"[\x00-\x1f]+", events) if len(name) > 3]
+    assert made and all(TEMPORARY.fullmatch(name.decode()) and name.startswith(b".model-") for name in made), made
+    for path in (Path(checkpoint.__file__).parent).rglob("*.py"):
+        assert not re.search(r"\bsave_(file|model)\(", path.read_text()), f"{path.name}: safetensors' own writer"
 
 
 def test_damaged_missing_and_foreign_weights_are_refused(tmp_path, monkeypatch):

@@ -140,6 +140,13 @@ def test_gc_leaves_alone_what_lives_and_what_is_not_its_own(results):
         assert names(results) == before and "1 run at work left alone" in done.stderr
 
 
+def test_what_safetensors_left_of_weights_goes_and_protects_no_run(results):
+    finished, unstarted = results / "rope-16-s0-1111111111", results / "rope-16-s0-4444444444"
+    (finished / ".tmpAb3xYz").write_text("x" * 9), (unstarted / ".tmpAb3xYz").write_text("x" * 9)
+    assert [delete(waste) for waste in find(results, entries(results))] == [""] * 3
+    assert not (finished / ".tmpAb3xYz").exists() and not unstarted.exists()
+
+
 def lock(path: Path) -> object:
     """The file, locked for as long as it is open."""
     held = open(path, "rb")  # noqa: SIM115
