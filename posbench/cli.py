@@ -59,7 +59,12 @@ class Call:
             for gone in (override for _, overrides in composed for override in overrides if override.startswith("~")):
                 raise ConfigError(f"{gone} takes out what is needed: give it another value instead.")
             experiment = OmegaConf.to_container(composed[0][0].experiment)
-            cfgs = [cfg for job, overrides in composed for cfg in expand(job, overrides, self.config_name)]
+            expanded = [(expand(job, overrides, self.config_name), overrides) for job, overrides in composed]
+            cfgs = [cfg for cells, _ in expanded for cfg in cells]
+            if any(cfg.get("run") for cfg in cfgs):
+                from posbench.given_run import check
+
+                check(expanded, experiment)
             sweep = sweep or "grid" in experiment
             if sweep:
                 name_group(cfgs)

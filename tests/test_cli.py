@@ -142,7 +142,7 @@ def test_a_failing_job_costs_no_other(cli):
 def test_an_existing_run_is_evaluated_by_its_directory(cli):
     cli()
     (run,) = cli.runs()
-    done = cli(f"run={run}", "extension=window", "model.n_layer=3")  # what describes a training comes from the run
+    done = cli(f"run={run}", "extension=window")  # what describes a training comes from the run
     assert str(run) in done.stdout and len(cli.runs()) == 1
     assert [row["length"] for row in cli.rows("window+none-*.json")] == [16, 32]
 

@@ -175,6 +175,7 @@ def test_there_and_back_on_the_command_line(tmp_path, text_folder, capfd):
     assert len(list(run.glob("evals/fixed_targets/recompute_window+none-*.json"))) == 2
 
     shutil.rmtree(path)
+    common.append("data.bos=true")
     call("run", f"run={run}", "extension=ntk", "scale_attention=log_n")
     assert list(run.glob("evals/fixed_targets/ntk+log_n-*.json"))
     arguments = ["extension=yarn", "extension.mode=fixed", "extension.target_len=64"]

@@ -1,0 +1,40 @@
+"""What is typed beside run=DIR: words that describe another training are refused by name."""
+
+from __future__ import annotations
+
+import pytest
+from script_calls import call
+from spoils import PLACES, SMALL
+
+
+@pytest.mark.parametrize(
+    ("words", "there", "given"),
+    [
+        (["encoding=alibi", "train.steps=500"], "encoding=rope train.steps=6", "encoding=alibi train.steps=500"),
+        (["model.n_layer=3"], "model.n_layer=1", "model.n_layer=3"),
+        (["encoding.base=500"], "encoding.base=10000", "encoding.base=500"),
+        (["seed=1"], "seed=0", "seed=1"),
+        (["data=pysource"], "data=local", "data=pysource"),
+        (["train.scale_attention=ssmax"], "none.NoScale", "ssmax"),
+        (["--config-dir", "mine", "experiment=other"], "encoding=rope", "encoding=alibi"),
+    ],
+)
+@pytest.mark.parametrize("script", ["run", "report", "anatomy"])
+def test_words_that_describe_another_training_are_refused(world, capfd, words, there, given, script):
+    (world.root / "mine/experiment").mkdir(parents=True)
+    (world.root / "mine/experiment/other.yaml").write_text("name: other\ngrid: [{encoding: [alibi], extension: [none]}]\n")
+    before = world.files()
+    done = call(capfd, world.root, script, *words, f"run=runs/{world.run(0).name}", *PLACES[1:])
+    assert done.returncode == 2, done.stderr
+    known, _, asked = done.stderr.partition(" cannot change: leave out")[0].partition(", which ")
+    assert there in known and given in asked and done.stderr.startswith("refused: run=runs/rope-16-s0-") and done.stderr.count("\n") == 1
+    assert world.files() == before
+
+
+def test_what_equals_the_trainings_own_passes(world, capfd):
+    same = [f"run=runs/{world.run(0).name}", "encoding=rope", "encoding.base=1e4", "train.length=[16]", "seed=0", "data.path=text"]
+    given = {word.split("=")[0] for word in same}
+    words = [word for word in [*SMALL, *PLACES] if word.split("=")[0] not in given]
+    assert "nothing to do" in call(capfd, world.root, "run", *same, *words).stdout
+    (world.run(0) / "config.yaml").unlink()
+    assert "holds no training" in call(capfd, world.root, "run", *same[:-1], "train.steps=500").stderr
