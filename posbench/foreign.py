@@ -17,8 +17,9 @@ from posbench.errors import ConfigError, RunError
 from posbench.origins import clean
 from posbench.pairing import Evaluation
 from posbench.points import SECTION, Point
-from posbench.rows import read_csv
+from posbench.rows import SETTING, read_csv
 
+NO_MORE = "a CSV says no more"
 STATED = ("protocol", "data", "tokenizer", "train_len")
 WANTED = "give a CSV with at least the columns method, length and nll, as results/README.md says"
 
@@ -60,16 +61,23 @@ def _evaluations(rows: list[dict], path: Path, source: str) -> list[Evaluation]:
     for own in apart.values():
         first = own[0]
         targets = "" if first["position"] else f"{first['n_targets']} targets in "
-        setting = f"{targets}{first['n_units']} {first['sem_unit']}s, {first['dtype']}; a CSV says no more"
+        counted, said = f"{targets}{first['n_units']} {first['sem_unit']}s, {first['dtype']}", first.get(SETTING) or NO_MORE
+        setting = said if said.startswith(counted) else f"{counted}; {said}"  # the CSV of a report of a CSV says all of it already
         result.append(Evaluation([{**row, "setting": setting} for row in own], None, path, source))
     return result
 
 
 def adopt(evaluation: Evaluation, own: Iterable[Evaluation]) -> Evaluation:
-    """`evaluation` of a CSV with the setting of one of `own` on the same text, tokens and number format: they belong in one table."""
+    """`evaluation` of a CSV with the setting of one of `own` on the same text, tokens and number format: they belong in one table.
+
+    Where the CSV says a setting, it is the same one.
+    """
     row = evaluation.rows[0]
+    _, _, stated = row["setting"].partition("; ")
     shared = (*(name for name in SECTION if name != "setting"), "dtype", "position", "n_targets", "n_units", "n_bytes")
     for other in own:
+        if stated not in (NO_MORE, other.rows[0]["setting"]):
+            continue
         if any(all(row[name] == one[name] for name in shared) for one in other.rows):
             return replace(evaluation, rows=[{**each, "setting": other.rows[0]["setting"]} for each in evaluation.rows])
     return evaluation

@@ -72,6 +72,7 @@ COLUMNS = tuple(column.name for column in TABLE)
 VOLATILE = ("seconds", "peak_mib", "commit")  # two runs of one thing agree on every other column
 KEY = ("run_id", "eval_id", "length", "position", "task", "depth")  # two rows of one thing agree on these
 DERIVED = ("schema", "ppl", "bpb")
+SETTING = "setting"  # how windows and targets were asked for, in words: beside the columns of a row, in a report and in its CSV
 UPGRADES: dict[int, Callable[[dict], dict]] = {}  # schema n -> function that turns its row into one of schema n + 1
 
 
@@ -86,8 +87,8 @@ def agree(one: dict, two: dict) -> bool:
 
 
 def _said(row: dict) -> dict:
-    return {name: without_later(name.removesuffix("_args"), value) if name.endswith("_args") and value else value
-            for name, value in row.items() if name not in VOLATILE}  # fmt: skip
+    return {name: without_later(name.removesuffix("_args"), row[name]) if name.endswith("_args") and row[name] else row[name]
+            for name in COLUMNS if name not in VOLATILE}  # fmt: skip
 
 
 def make_row(**values: Any) -> dict:
@@ -160,11 +161,12 @@ def eval_content(rows: list[dict], config: dict, machines: dict | None = None) -
 
 
 def write_csv(rows: Iterable[dict], path: Path | str) -> None:
-    """Write rows as CSV: None is an empty cell, dicts are compact JSON, floats keep every digit."""
-    text = io.StringIO()
+    """Write rows as CSV: None is an empty cell, dicts are compact JSON, floats keep every digit. Last their setting, where they have one."""
+    rows, text = list(rows), io.StringIO()
+    names = COLUMNS + (SETTING,) * any(SETTING in row for row in rows)
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    writer.writerows([_cell(row[name]) for name in COLUMNS] for row in rows)
+    writer.writerow(names)
+    writer.writerows([_cell(row.get(name)) for name in names] for row in rows)
     write_atomic(path, text.getvalue())
 
 
@@ -177,14 +179,16 @@ def _cell(value: Any) -> str:
 
 
 def read_csv(path: Path | str) -> list[dict]:
-    """Rows of a CSV with the types they were written with.
+    """Rows of a CSV with the types they were written with, and with their setting where the file has that column.
 
     Raises RunError when the file is damaged or was written by a newer posbench.
     """
     try:
         with open(path, newline="", encoding="utf-8") as lines:
             table = list(csv.DictReader(lines))
-        return [_upgraded({name: _parsed(name, text) for name, text in row.items()}, int(row["schema"]), path) for row in table]
+        settings = [{SETTING: row.pop(SETTING) or None} if SETTING in row else {} for row in table]
+        rows = [_upgraded({name: _parsed(name, text) for name, text in row.items()}, int(row["schema"]), path) for row in table]
+        return [{**row, **setting} for row, setting in zip(rows, settings, strict=True)]
     except (KeyError, TypeError, ValueError, csv.Error) as error:
         if isinstance(error, RunError):
             raise

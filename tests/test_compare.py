@@ -70,6 +70,25 @@ def test_rows_of_another_machine_are_drawn_beside_and_marked(tmp_path):
     assert "| rope (rows.csv) | pi | log_n |" in report.markdown() and "| rope | pi | log_n |" in report.markdown()
 
 
+def test_the_settings_of_a_csv_are_kept_apart(tmp_path):
+    def asked(path, windows):
+        content = json.loads(path.read_text())
+        said = {"windows": windows, "targets": 8, "max_length": 512, "split": "test", "dtype": "fp32", "seed": 0}
+        path.write_text(json.dumps({**content, "config": {"evaluate": said}}))
+        return path
+
+    losses = np.full((4, TARGETS), 3.0)
+    made = [asked(write_eval(tmp_path / str(n), "rope", "none", "none", losses, LENGTHS, eval_id=str(n)), n) for n in (2, 64, 512)]
+    write_csv(collect(made, "t", "x").rows, tmp_path / "rows.csv")
+    again = collect([], "t", "x", [tmp_path / "rows.csv"])
+    shown = [curve[0].setting for curve in again.sections]
+    assert [re.search(r"(\d+) windows", setting)[1] for setting in shown] == ["2", "64", "512"]
+    write_csv(again.rows, tmp_path / "rows.csv")
+    assert [curve[0].setting for curve in collect([], "t", "x", [tmp_path / "rows.csv"]).sections] == shown
+    (beside, *_), *others = collect(made[2:], "t", "x", [tmp_path / "rows.csv"]).sections
+    assert len(others) == 2 and beside.setting.startswith("512 windows")
+
+
 def stated(tmp_path, text, **options):
     path = tmp_path / "paper.csv"
     path.write_text(text, **options)

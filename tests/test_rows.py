@@ -76,6 +76,15 @@ def test_csv_and_json_give_back_what_was_written(tmp_path):
     assert rows.read_eval(tmp_path / "eval.json") == made
 
 
+def test_a_csv_keeps_the_setting_of_its_rows_and_one_of_before_it_is_read(tmp_path):
+    made = [{**rows.make_row(**VALUES), "setting": setting} for setting in ("2 windows asked for", "512 windows asked for", None)]
+    rows.write_csv(made, tmp_path / "rows.csv")
+    assert rows.read_csv(tmp_path / "rows.csv") == made
+    rows.write_csv([rows.make_row(**VALUES)], tmp_path / "before.csv")
+    (before,) = rows.read_csv(tmp_path / "before.csv")
+    assert "setting" not in before and rows.agree(before, made[0])
+
+
 def test_a_newer_schema_is_refused_and_an_older_one_upgraded(tmp_path, monkeypatch):
     path = tmp_path / "eval.json"
     content = rows.eval_content([rows.make_row(**VALUES)], {})
