@@ -12,7 +12,7 @@ from posbench.html_parts import LACKING, NUMBER, Markup, document, escape, items
 from posbench.labels import labels
 from posbench.origins import ABSENT, Origin, differing, settings
 from posbench.pairing import Evaluation, gains, ladders, reference, same
-from posbench.points import Point, section_of
+from posbench.points import Placed, Point, section_of
 from posbench.tables import METHOD, Table, file, number, tables
 
 if TYPE_CHECKING:
@@ -32,14 +32,15 @@ def page(report: Report, figures: Sequence[Mapping[str, Sequence[Path]]], inside
     """
     anchors = {path: f"run-{index}" for index, path in enumerate(report.origins)}
     known = gains(report.evaluations)
-    contents = [_entry(f"context-{index}", _inside_heading(section), ["context"]) for index, section in enumerate(report.contexts)]
-    contents += [_entry(f"section-{index}", _heading(curve), figures[index]) for index, curve in enumerate(report.sections)]
+    heads, inner = headings(report.sections), [f"Inside the window: {text}" for text in headings(report.contexts)]
+    contents = [_entry(f"context-{index}", text, ["context"]) for index, text in enumerate(inner)]
+    contents += [_entry(f"section-{index}", text, figures[index]) for index, text in enumerate(heads)]
     contents += [f"<li>{link('trainings', 'Trainings')}</li>", f"<li>{link('differences', 'What tells them apart')}</li>"]
     parts = [f"<h1>{escape(report.title)}</h1>", _summary(report), f"<nav><ul>{''.join(contents)}</ul></nav>"]
     for index, section in enumerate(report.contexts):
-        parts.append(_inside(report, section, inside[index], index, anchors, known))
+        parts.append(_inside(report, section, inner[index], inside[index], index, anchors, known))
     for index, curve in enumerate(report.sections):
-        parts.append(_section(report, curve, figures[index], index, anchors, known))
+        parts.append(_section(report, curve, heads[index], figures[index], index, anchors, known))
     return document(report.title, "\n".join([*parts, _trainings(report, anchors), _differences(report, anchors)]))
 
 
@@ -55,15 +56,21 @@ def _summary(report: Report) -> str:
     return f'<p class="said">{said}. A click on the head of a column sorts by it.</p>\n{items(report.notes)}'
 
 
-def _heading(curve: list[Point] | list[Step]) -> str:
-    return f"{curve[0].protocol}, trained at {curve[0].train_len}, {curve[0].data}"
+def headings(found: Sequence[Sequence[Placed]]) -> list[str]:
+    """What each section is called: protocol, training length and corpus, and where these are alike what else tells them apart."""
+    short = [f"{section[0].protocol}, trained at {section[0].train_len}, {section[0].data}" for section in found]
+    parts = [[section[0].tokenizer, *(section[0].setting or "no setting").split(", ")] for section in found]
+    result = []
+    for text, own in zip(short, parts, strict=True):
+        alike = [other for head, other in zip(short, parts, strict=True) if head == text]
+        telling = [part for part in own if not all(part in other for other in alike)]
+        result.append(": ".join([text, ", ".join(telling)] if telling else [text]))
+    return result
 
 
-def _inside_heading(section: list[Step]) -> str:
-    return f"Inside the window: {_heading(section)}"
-
-
-def _inside(report: Report, section: list[Step], figure: Sequence[Path], index: int, anchors: dict[Path, str], known: dict) -> str:
+def _inside(
+    report: Report, section: list[Step], heading: str, figure: Sequence[Path], index: int, anchors: dict[Path, str], known: dict
+) -> str:
     """Figure and table of loss against context, and the evaluations behind them."""
     label = labels(report.rows, report.variants)
     behind: dict[tuple, list[Evaluation]] = {}
@@ -74,7 +81,7 @@ def _inside(report: Report, section: list[Step], figure: Sequence[Path], index: 
             behind.setdefault((label(first.rows[0])[0] + file(first.source),), []).append(first)
             own += [ladder[tokens] for tokens in sorted(ladder)]
     shown = context.table(section)
-    parts = [f'<h2 id="context-{index}">{escape(_inside_heading(section))}</h2>']
+    parts = [f'<h2 id="context-{index}">{escape(heading)}</h2>']
     parts += [
         _drawn("context", f"context-{index}-context", figure, f"c{index}-", report.title),
         f'<span id="context-{index}-tables"></span>',
@@ -92,7 +99,7 @@ def _said(lines: Iterable[str]) -> str:
     return items(map(_signs, [*lines, "seeds: each leads to its training"]))
 
 
-def _section(report: Report, curve: list[Point], figures: Mapping, index: int, anchors: dict[Path, str], known: dict) -> str:
+def _section(report: Report, curve: list[Point], heading: str, figures: Mapping, index: int, anchors: dict[Path, str], known: dict) -> str:
     """Figures, tables, what is to be said of them, and the evaluations behind them."""
     own = [evaluation for evaluation in report.evaluations if section_of(evaluation.rows[0]) == curve[0].section]
     label = labels(report.rows, report.variants)
@@ -100,7 +107,7 @@ def _section(report: Report, curve: list[Point], figures: Mapping, index: int, a
     for evaluation in own:
         encoding, *rest = label(evaluation.rows[0])
         behind.setdefault((encoding + file(evaluation.source), *rest), []).append(evaluation)
-    parts = [f'<h2 id="section-{index}">{escape(_heading(curve))}</h2>']
+    parts = [f'<h2 id="section-{index}">{escape(heading)}</h2>']
     parts += [_drawn(kind, f"section-{index}-{kind}", pair, f"f{index}-{kind}-", report.title) for kind, pair in figures.items()]
     parts.append(f'<span id="section-{index}-tables"></span>')
     for shown in tables(curve):

@@ -17,7 +17,8 @@ from posbench.errors import ConfigError
 from posbench.html_parts import table
 from posbench.latex import escape
 from posbench.origins import ABSENT, clean, differing, find, flatten
-from posbench.points import read_points
+from posbench.points import Placed, read_points
+from posbench.report_html import headings
 
 VOID = {"meta", "br", "img", "link"}
 EVIL = "<img src=x onerror=alert(1)>\"'&|$\\frac{\x1b[31m\x00\ud800--!>"
@@ -112,6 +113,19 @@ def test_the_page_shows_every_number_and_where_it_comes_from(written):
     for part in said:
         assert part in page.text
     assert "train.steps" not in page.text and "results_dir" not in page.text  # the same in all; where files lie
+
+
+def test_sections_are_called_by_what_tells_them_apart():
+    def section(setting, **changed):
+        said = {"protocol": "fixed_targets", "data": "pysource", "tokenizer": "bpe-1024", "train_len": 64, **changed}
+        return [Placed(**said, setting=setting)]
+
+    end = "8 targets each, room for 512 tokens, test split"
+    found = [section(f"{n} windows asked for, {end}") for n in (2, 64, 512)]
+    shown = headings([*found, section(f"512 windows asked for, {end}", tokenizer="bytes"), section(None, protocol="disjoint")])
+    assert len(set(shown)) == 5 and shown[0] == "fixed_targets, trained at 64, pysource: bpe-1024, 2 windows asked for"
+    assert shown[3].endswith(": bytes, 512 windows asked for") and shown[4] == "disjoint, trained at 64, pysource"
+    assert headings(found)[1] == "fixed_targets, trained at 64, pysource: 64 windows asked for"
 
 
 def test_equal_reports_are_equal_files(written, tmp_path):
