@@ -120,14 +120,14 @@ def report(request: Request) -> int:
         raise ConfigError("runs= names what to report, and so do -m, experiment= and run=: give one of them.")
     jobs, csvs, notes = plan_jobs(request.cfgs) if request.sweep else [], [], []
     if jobs:
-        name = experiment["name"] or "sweep"
+        name = experiment["name"] or cfg["log"]["group"]  # of a sweep by its grid: another one's report stays
         never = left_out(jobs)
         paths = [cell.path for job in jobs for cell in job.cells if cell.path not in never]
         said = f"{_count(len(never), 'evaluation')} of the grid left out: refused, or without effect (run.py says why, with dry=true)"
         notes = [said] if never else []
         command, title = f"python scripts/run.py {shlex.join(sys.argv[1:])}", experiment.get("title") or experiment["name"] or "Sweep"
     else:
-        name = "all" if cfg["runs"] is None else "runs"
+        name = Path(cfg["run"]).resolve().name if cfg["run"] else "all" if cfg["runs"] is None else "runs"
         command = "python scripts/run.py" + (" run=DIR" if cfg["runs"] is not None else "")
         paths, csvs, title, notes = _named(cfg)
     if not csvs and not any(path.exists() for path in paths):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,6 +26,8 @@ from posbench.rows import write_csv
 from posbench.statistics import Gain
 from posbench.tables import Table, footer, number, tables
 from posbench.trainings import Training, trainings
+
+DRAWN = re.compile(r"(context|curve|position|heatmap|differences)(-\d+)?\.(png|svg)|context\.csv")
 
 
 @dataclass(frozen=True)
@@ -142,7 +145,7 @@ def _csv_notes(found: Sequence[tuple[list[Evaluation], list[Point]]], names: Map
 
 
 def write(report: Report, out_dir: Path | str) -> list[Path]:
-    """Write a report's rows, curve, tables, figures and page into `out_dir`; returns the files."""
+    """Write a report's rows, curve, tables, figures and page into `out_dir`; returns the files. Figures of a report before it go."""
     import matplotlib
 
     from posbench import context_figure
@@ -162,8 +165,12 @@ def write(report: Report, out_dir: Path | str) -> list[Path]:
     with matplotlib.rc_context({"text.parse_math": False}):  # a dollar sign in a name is a dollar sign
         pairs = [pair for path in inside for pair in context_figure.draw(path, out_dir, report.title)]
         drawn = draw(out_dir / "curve.csv", out_dir, report.title)
-    write_atomic(out_dir / "report.html", page(report, drawn, pairs))
     figures = [path for pair in [*pairs, *(pair for section in drawn for pair in section.values())] for path in pair]
+    if (out_dir / "report.html").exists():  # a folder that holds a report: what it lacks now is of the one before
+        for path in out_dir.iterdir():
+            if DRAWN.fullmatch(path.name) and path not in {*figures, *inside}:
+                path.unlink()
+    write_atomic(out_dir / "report.html", page(report, drawn, pairs))
     named = [out_dir / name for name in ("rows.csv", "trainings.csv", "curve.csv", "table.md", "table.tex")]
     return named + inside + figures + [out_dir / "report.html"]
 

@@ -161,7 +161,10 @@ def eval_content(rows: list[dict], config: dict, machines: dict | None = None) -
 
 
 def write_csv(rows: Iterable[dict], path: Path | str) -> None:
-    """Write rows as CSV: None is an empty cell, dicts are compact JSON, floats keep every digit. Last their setting, where they have one."""
+    """Write rows as CSV, with their setting in a last column where they have one.
+
+    None is an empty cell, dicts are compact JSON, floats keep every digit.
+    """
     rows, text = list(rows), io.StringIO()
     names = COLUMNS + (SETTING,) * any(SETTING in row for row in rows)
     writer = csv.writer(text, lineterminator="\n")

@@ -286,13 +286,16 @@ def test_a_scale_is_trained_in_and_stays(cli):
 
 def test_the_report_is_made_from_files_alone(cli):
     cli("-m", "extension=none,rerope", "scale_attention=none,log_n", "evaluate.lengths=[16,32,64]")
-    swept = cli("-m", "extension=none,rerope", "scale_attention=log_n", "evaluate.lengths=[16,32,64]", script="report").stdout
+    grid = ("-m", "extension=none,rerope", "scale_attention=log_n")
+    swept = cli(*grid, "evaluate.lengths=[16,32,64]", "report_dir=null", script="report").stdout
     assert swept.count(" log_n ") >= 4 and " none        none " not in swept
     done = cli(script="report")
     assert "rerope" in done.stdout and "G rope" in done.stdout
     for name in ("rows.csv", "curve.csv", "table.md"):
         assert (cli.folder / "report" / name).exists()
     assert list((cli.folder / "report").glob("*.png")) and list((cli.folder / "report").glob("*.svg"))
+    cli(*grid, "evaluate.lengths=[16,32]", "report_dir=null", script="report")
+    assert len(list((cli.folder / "report").glob("sweep-????????/table.md"))) == 2  # another grid, another report
 
 
 def test_an_experiment_is_a_grid_and_what_is_typed_wins(cli, tmp_path):

@@ -229,6 +229,23 @@ def test_a_gate_is_taken_from_an_evaluation_of_the_same_windows_alone(tmp_path):
     assert "G rope seed 0 (by fixed_targets): 32 -> 64 tokens of context bring 0.200" in report.below(report.sections[1])[-1]
 
 
+def test_figures_of_a_report_before_are_not_left_beside_the_new(tmp_path):
+    out = tmp_path / "out"
+    two = [write_eval(tmp_path, "rope", "none", "none", flat(0), LENGTHS)]
+    two += [write_eval(tmp_path / "other", "rope", "none", "none", flat(1), LENGTHS, train_len=128, eval_id="x")]
+    Built(two, out, "t", COMMAND)
+    for own in ("curve-mine.png", "curve-2.pdf", "notes.md"):
+        (out / own).write_text("a reader's own")
+    assert (out / "curve-2.svg").exists()
+    Built(two[:1], out, "t", COMMAND)
+    assert not list(out.glob("curve-2.[sp][vn]g")) and (out / "curve.svg").exists()
+    assert {"curve-mine.png", "curve-2.pdf", "notes.md"} <= {path.name for path in out.iterdir()}
+    (out / "report.html").unlink()
+    (out / "curve-2.svg").write_text("of something else: no report is here")
+    Built(two[:1], out, "t", COMMAND)
+    assert (out / "curve-2.svg").exists()
+
+
 def test_positions_are_taken_from_the_longest_window(tmp_path):
     path = write_eval(tmp_path, "rope", "none", "none", flat(0), LENGTHS, protocol="by_position")
     path.with_suffix(".npz").unlink()
