@@ -30,8 +30,9 @@ class Fate:
 
     @property
     def state(self) -> str:
-        """What would be done about the training."""
-        return "trained" if self.job.run.finished else "to train" if self.trains else "not to train, since nothing is left to evaluate"
+        """What would be done about the training, or about the checkpoint in its place."""
+        before, after = ("checkpoint to take", "checkpoint taken") if self.job.cfg["model"].get("checkpoint") else ("to train", "trained")
+        return after if self.job.run.finished else before if self.trains else f"not {before}, since nothing is left to evaluate"
 
 
 def describe(jobs: list[Job]) -> list[str]:

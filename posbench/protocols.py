@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -23,6 +24,16 @@ if TYPE_CHECKING:
     from posbench.data.tokenfile import TokenFile
     from posbench.evaluate import Evaluation
     from posbench.interfaces import Extension
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What the model reads for one length: so many texts of so many tokens, the last `rows` of each with an output; losses are kept."""
+
+    texts: int
+    tokens: int
+    rows: int
+    losses: int
 
 
 class Protocol:
@@ -52,6 +63,12 @@ class Protocol:
     def place(cls, file: TokenFile, config: EvaluateConfig, train_len: int) -> Windows:
         """The windows and their targets. Raises ConfigError, before any training, where the documents are too short."""
         return choose(file, config.max_length, config.windows, config.targets, config.seed, config.documents)
+
+    @classmethod
+    def reading(cls, config: EvaluateConfig, train_len: int, length: int, fed: int) -> Reading:
+        """What one length takes at most, told without text; `fed` is below `length` where each target has a text of its own."""
+        losses = config.windows * config.targets
+        return Reading(config.windows, length, config.targets, losses) if fed == length else Reading(losses, fed, 1, losses)
 
     @property
     def whole_N(self) -> np.ndarray:
@@ -130,8 +147,19 @@ class Stretches(Protocol):
 
     @classmethod
     def place(cls, file: TokenFile, config: EvaluateConfig, train_len: int) -> Windows:
-        count = max(1, config.windows * train_len // config.max_length)
-        return choose(file, config.max_length, count, config.max_length, config.seed, config.documents)
+        return choose(file, config.max_length, cls.count(config, train_len), config.max_length, config.seed, config.documents)
+
+    @classmethod
+    def count(cls, config: EvaluateConfig, train_len: int) -> int:
+        """How many stretches are asked for."""
+        return max(1, config.windows * train_len // config.max_length)
+
+    @classmethod
+    def reading(cls, config: EvaluateConfig, train_len: int, length: int, fed: int) -> Reading:
+        count, step = cls.count(config, train_len), (config.stride if cls.strided else None) or length
+        losses = count * config.max_length
+        whole = Reading(count * -(-config.max_length // step), length, step, losses)
+        return whole if fed == length else Reading(losses, fed, 1, losses)
 
     def spans(self, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """start, low, high [W]: tokens start .. start + L - 1 are fed and rows low .. high - 1 scored, row r the token start + r + 1.

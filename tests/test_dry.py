@@ -3,40 +3,50 @@
 from __future__ import annotations
 
 import json
+import pkgutil
+import re
 from pathlib import Path
 
 import pytest
+from conftest import node
 from script_calls import call
 from test_cli import TINY
+from test_evaluate import TRAIN_LEN, evaluation, text
 
-from posbench import dry
-from posbench.cells import Cell, Job
+from posbench import dry, evaluators
+from posbench.build import make_model
+from posbench.cells import RECOMPUTE, Cell, Job
 from posbench.dry_cost import cost
+from posbench.dry_work import size
+from posbench.extensions.recompute_window import RecomputeWindow
+from posbench.protocols import Reading, protocol
 from posbench.runs import Run
 
-MODEL, OTHER = {"d_model": 16}, {"d_model": 512}
-NTK, PI = ({"_target_": f"posbench.extensions.{name}.Any"} for name in ("ntk", "pi"))
+MODEL, OTHER = {"d_model": 16, "d_ff": 32}, {"d_model": 512, "d_ff": 1376, "n_layer": 12}
+NTK, PI = {"_target_": "posbench.extensions.ntk.Ntk"}, {"_target_": "posbench.extensions.pi.Pi"}
+DATA = {"tokenizer": "bytes", "bos": False}
+EVALUATE = {"windows": 10, "targets": 2, "max_length": 1000, "stride": 4, "lengths": [100]}
 
 
-def job(folder: Path, name: str, jobs: int = 1, model: dict = MODEL) -> Job:
-    cfg = {"train": {"steps": 100, "tokens_per_step": 6000}, "model": model, "results_dir": str(folder), "jobs": jobs}
-    return Job(cfg, Run(folder / name), "")
+def job(folder: Path, name: str, jobs: int = 1, model: dict = MODEL, **changed) -> Job:
+    train = {"steps": 100, "tokens_per_step": 6000, "length": TRAIN_LEN}
+    return Job({"train": train, "model": model, "data": DATA, "results_dir": str(folder), "jobs": jobs, **changed}, Run(folder / name), "")
 
 
 def cell(extension: dict, protocol: str = "fixed_targets") -> Cell:
-    return Cell(protocol, extension, {}, {"windows": 10}, False, "", Path("nowhere"))
+    return Cell(protocol, extension, {}, EVALUATE, False, "", Path("nowhere"))
 
 
 def measured(folder: Path, name: str, speed: float, model: dict, weights: int, **seconds: float) -> None:
     """A finished run of that speed (tokens/s) with one evaluation of 10 windows at length 100 for each extension in `seconds`."""
     path = folder / name
     (path / "evals" / "fixed_targets").mkdir(parents=True)
-    (path / "config.yaml").write_text(json.dumps({"encoding": {}, "model": model, "train": {}, "data": {}}))
+    (path / "config.yaml").write_text(json.dumps({"encoding": {}, "model": model, "train": {"length": TRAIN_LEN}, "data": DATA}))
     (path / "train.json").write_text(json.dumps({"sha256": "x", "tokens_per_second": speed}))
     (path / "model.safetensors").write_bytes(b"x" * weights)
     for extension, took in seconds.items():
-        node = {"_target_": f"posbench.extensions.{extension}.Any"}
-        content = {"config": {"protocol": "fixed_targets", "extension": node, "evaluate": {"windows": 10}}}
+        node = {"ntk": NTK, "pi": PI, "floor": {"_target_": RECOMPUTE, "window": None}}[extension]
+        content = {"config": {"protocol": "fixed_targets", "extension": node, "evaluate": EVALUATE}}
         content["rows"] = [{"length": 100, "seconds": took}]
         file = path / "evals" / "fixed_targets" / f"{extension}+none-1.json"
         file.write_text(json.dumps(content).ljust(1000))
@@ -45,10 +55,9 @@ def measured(folder: Path, name: str, speed: float, model: dict, weights: int, *
 
 def test_nothing_measured_is_said_to_be_unknown(tmp_path):
     fresh = [job(tmp_path, "a-16-s0-0000000000")]
-    (line,) = cost(fresh, fresh, [(fresh[0], cell(PI), [100, 900])])
-    assert line == (
-        "1 of 1 trainings to make, 0.6 M tokens; 1 evaluations, 10,000 tokens; time and disk unknown: nothing has been measured here yet"
-    )
+    first, second = cost(fresh, fresh, [(fresh[0], cell(PI), [100, 900])])
+    assert first == "1 of 1 trainings to make, 0.6 M tokens; 1 evaluations, 10,000 tokens"
+    assert second == "time unknown: nothing has been measured here yet; 0.1 MiB of disk"
     assert cost(fresh, [], []) == ["0 of 1 trainings to make, 0 tokens; 0 evaluations, 0 tokens"]
 
 
@@ -57,23 +66,90 @@ def test_time_and_disk_are_those_of_the_same_model_and_method(tmp_path):
     measured(tmp_path, "a-16-s0-0000000002", 50.0, OTHER, 99 * 2**20)
     (tmp_path / "a-16-s0-0000000002" / "train.json").with_name("failure.txt").touch()
     fresh = [job(tmp_path, "a-16-s0-0000000003", jobs=2)]
-    _, said = cost(fresh, fresh, [(fresh[0], cell(PI), [100, 200])])
-    # 600,000 tokens at 5,000 a second; 3,000 tokens at a millisecond each; 3 MiB of weights, twice 1 MiB and 1,000 bytes of evaluations
+    _, said = cost(fresh, fresh, [(fresh[0], cell(PI), [100])])
+    # 600,000 tokens at 5,000 a second; the same length of the same method; 3 MiB of weights, 1 MiB and 1,000 bytes of evaluations
     assert said == (
-        "about 2 min of training by the 2 runs that are there, 3 s of evaluation by the 2 evaluations that are there; "
-        "jobs=2 divides the time as far as the machine has cores for it; 5.0 MiB of disk"
+        "about 2 min of training by 1 run of this model size, 1 s of evaluation by 2 evaluations of this model size; "
+        "jobs=2 divides the time as far as the machine has cores for it; 4.0 MiB of disk"
     )
-    _, said = cost(fresh, [], [(fresh[0], cell(NTK), [1000])])
-    assert said.startswith("about 17 min of evaluation")  # 10,000 tokens at 0.1 s
+    _, said = cost(fresh, [], [(fresh[0], cell(NTK), [100])])
+    assert said.startswith("about 2 min of evaluation")  # 100 s
     other = job(tmp_path, "a-16-s0-0000000004", model=OTHER)
-    assert "about 3.3 h of training" in cost([other], [other], [])[1]
+    assert "about 3.3 h of training by 1 run of this model size; 99.0 MiB" in cost([other], [other], [])[1]
+
+
+def seconds(line: str) -> float:
+    """The time of evaluation that a line tells."""
+    number, unit = re.search(r"([\d.]+) (s|min|h|days|years) of evaluation", line).groups()
+    return float(number) * {"s": 1, "min": 60, "h": 3600, "days": 86400, "years": 365 * 86400}[unit]
+
+
+def test_another_size_of_model_is_told_by_its_arithmetic(tmp_path):
+    measured(tmp_path, "a-16-s0-0000000001", 5000.0, MODEL, 100, pi=1.0)
+    large = job(tmp_path, "a-16-s0-0000000002", model=OTHER)
+    (_, said), (_, alike) = (cost([one], [one], [(one, cell(PI), [100])]) for one in (large, job(tmp_path, "a-16-s0-0000000003")))
+    assert "of training by arithmetic from 1 run of other sizes" in said and "evaluation by arithmetic from 1 evaluation of other" in said
+    few, many = size({"model": MODEL, "data": DATA}), size({"model": OTHER, "data": DATA})
+    one = Reading(10, 100, 2, 20)
+    assert seconds(said) == pytest.approx(many.forward(one) / few.forward(one), rel=0.1) and seconds(alike) == 1
+    assert many.forward(one) / few.forward(one) > 1000
+    assert f"{many.parameters * 100 / few.parameters / 2**20 + 20 * (2**20 + 1000) / 20 / 2**20:.1f} MiB" in said
+
+
+def test_the_floor_is_counted_as_it_is_run(tmp_path):
+    """Every target is read from a text of its own: 10 windows of 2 targets, each with the last 16 tokens."""
+    measured(tmp_path, "a-16-s0-0000000001", 5000.0, MODEL, 1, pi=1.0)
+    known, floor = job(tmp_path, "a-16-s0-0000000001"), cell({"_target_": RECOMPUTE, "window": None})
+    first, said = cost([known], [], [(known, floor, [100, 900])])
+    assert first.endswith("1 evaluations, 320 tokens")  # both lengths read the same, once
+    model = size({"model": MODEL, "data": DATA})
+    assert seconds(said) == round(model.forward(Reading(20, 16, 1, 20)) / model.forward(Reading(10, 100, 2, 20)))
+    measured(tmp_path, "a-16-s0-0000000002", 5000.0, MODEL, 1, floor=60.0)
+    assert cost([known], [], [(known, floor, [100])])[1].startswith("about 60 s of evaluation by 2 evaluations")
 
 
 def test_evaluations_are_told_by_trainings_where_none_is_there(tmp_path):
-    measured(tmp_path, "a-16-s0-0000000001", 100.0, MODEL, 1)
+    measured(tmp_path, "a-16-s0-0000000001", 1.0, MODEL, 1)
     known = job(tmp_path, "a-16-s0-0000000001")
-    _, said = cost([known], [], [(known, cell(PI), [300])])
-    assert said.startswith("about 10 s of evaluation by a third of the trainings' time per token")
+    _, said = cost([known], [], [(known, cell(PI), [TRAIN_LEN])])
+    assert "of evaluation by arithmetic from trainings" in said
+    assert 160 / 6 < seconds(said) < 160 / 3  # 160 tokens at a third of a training's time; the last layer and the head read rows alone
+
+
+def test_parameters_are_those_of_the_model(tmp_path):
+    for model, bos in (({"n_kv_head": 1, "tied": True}, True), ({"d_ff": 48, "head_dim": 24, "n_layer": 3}, False), ({}, False)):
+        cfg = {"model": {"d_model": 64, **model}, "data": {"tokenizer": "bytes", "bos": bos}, "train": {"length": 16}, "seed": 0}
+        made = make_model({**cfg, "encoding": node("encoding", "rope")}, 256 + bos)
+        assert size(cfg).parameters == sum(one.numel() for name, one in made.named_parameters() if "norm" not in name)
+
+
+@pytest.mark.parametrize("floor", [False, True], ids=["whole", "floor"])
+@pytest.mark.parametrize("name", [module.name for module in pkgutil.iter_modules(evaluators.__path__)])
+def test_what_a_protocol_reads_is_told_before_there_is_text(name, floor):
+    found = evaluation(RecomputeWindow() if floor else None, windows=64, stride=4)
+    found.corpus.test = text([3000] * 6)
+    evaluator = protocol(name)(found)
+    for length in (16, 24, 64):
+        if floor and name in ("by_position", "yarn_script", "yarn_script_truncate", "lceg_script"):
+            continue  # they read one text at once
+        fed = found.fed(length)
+        told = type(evaluator).reading(found.config, TRAIN_LEN, length, fed)
+        twice = 2 if name == "repeat" and length == TRAIN_LEN else 1  # with its control
+        assert told.texts * told.tokens == pytest.approx(twice * evaluator.cost(length), rel=0.1)
+        if fed == length and name != "repeat":
+            assert told.losses == pytest.approx(evaluator.run(length)[1]["nll"].size, rel=0.1)
+
+
+def test_a_checkpoint_is_taken_and_not_trained(tmp_path, capfd, typed):
+    config = {"model_type": "llama", "vocab_size": 300, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+    config |= {"num_attention_heads": 2, "max_position_embeddings": 16, "bos_token_id": 0}
+    (tmp_path / "llama").mkdir()
+    (tmp_path / "llama" / "config.json").write_text(json.dumps(config))
+    (tmp_path / "llama" / "model.safetensors").write_bytes(b"x" * 3 * 2**20)
+    words = [word for word in typed if not word.startswith("model.")]
+    said = call(capfd, tmp_path, "run", "model=hf", "model.path=llama", *words).stdout
+    assert "to train" not in said and "trainings" not in said and "checkpoint to take" in said
+    assert "\n1 of 1 checkpoints to take; 3 evaluations" in said and said.endswith("3.0 MiB of disk\n")
 
 
 @pytest.fixture
@@ -89,7 +165,7 @@ def test_few_evaluations_are_listed_and_many_are_counted(tmp_path, capfd, typed,
     assert sum("no-op: encoding=none" in line for line in few) == 1 and sum("refused: encoding=alibi" in line for line in few) == 1
     monkeypatch.setattr(dry, "MANY", 5)
     many = call(capfd, tmp_path, "run", *asked).stdout.splitlines()
-    assert len(many) == 2 + 2 + 1 and many[-1] == few[-1]
+    assert len(many) == 2 + 2 + 2 and many[-1] == few[-1]
     assert many[0].endswith("to train; 3 evaluations to make (3 lengths), 1 left out")
     assert {line.split(":")[0] for line in many[2:4]} == {"1 x no-op", "1 x refused"}
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from posbench.protocols import Protocol, check_whole
+from posbench.protocols import Protocol, Reading, check_whole
 from posbench.statistics import clustered_mean
 
 if TYPE_CHECKING:
@@ -29,6 +29,10 @@ class ByPosition(Protocol):
     @classmethod
     def check(cls, extension: Extension, config: EvaluateConfig, train_len: int) -> None:
         check_whole(cls, extension, config, train_len, instead="fixed_targets")
+
+    @classmethod
+    def reading(cls, config: EvaluateConfig, train_len: int, length: int, fed: int) -> Reading:
+        return Reading(config.windows, length, length, config.windows * length)
 
     def run(self, length: int) -> tuple[list[dict], dict[str, np.ndarray]]:
         """Values of the rows of one length; arrays nll and correct [N, L], column p - 1 for p tokens of context."""

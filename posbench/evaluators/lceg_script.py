@@ -23,7 +23,7 @@ import numpy as np
 
 from posbench.errors import ConfigError
 from posbench.evaluators.yarn_script import YarnScript, check_pairs
-from posbench.protocols import check_stride, check_whole
+from posbench.protocols import Reading, check_stride, check_whole
 from posbench.statistics import clustered_mean
 from posbench.windows import BOS, Windows
 
@@ -57,6 +57,11 @@ class LcegScript(YarnScript):
                 f"only {size} tokens: raise evaluate.windows={config.windows}."
             )
         return windows
+
+    @classmethod
+    def reading(cls, config: EvaluateConfig, train_len: int, length: int, fed: int) -> Reading:
+        texts = (cls.count(config, train_len) * config.max_length - length) // config.stride
+        return Reading(texts, length, length, texts * (length - 1))
 
     def starts(self, length: int) -> np.ndarray:
         """Where in the text the windows start [W]."""

@@ -18,6 +18,7 @@ References: fixed_targets of the same method, which is natural text before the s
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ import numpy as np
 
 from posbench.errors import ConfigError
 from posbench.evaluators.fixed_targets import FixedTargets
+from posbench.protocols import Reading
 
 if TYPE_CHECKING:
     from posbench.config import EvaluateConfig
@@ -57,6 +59,12 @@ class Repeat(FixedTargets):
                 f"evaluate.max_length={config.max_length} is below the training length {train_len}, the length of the text that "
                 "evaluate.protocol=repeat repeats: raise it."
             )
+
+    @classmethod
+    def reading(cls, config: EvaluateConfig, train_len: int, length: int, fed: int) -> Reading:
+        one = super().reading(config, train_len, length, fed)
+        # The control is read beside the training length.
+        return replace(one, texts=2 * one.texts, losses=2 * one.losses) if length == train_len else one
 
     def index(self, at_n: np.ndarray, length: int) -> np.ndarray:
         if length <= self.period:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from posbench.errors import ConfigError
-from posbench.protocols import Stretches, check_whole
+from posbench.protocols import Reading, Stretches, check_whole
 from posbench.windows import Windows
 
 if TYPE_CHECKING:
@@ -54,6 +54,11 @@ class YarnScript(Stretches):
         stretches = super().place(file, config, train_len)
         # A document of max_length tokens, its first (or the BOS) included: so many fit one window of L = max_length.
         return replace(stretches, last_N=stretches.last_N - 1, n_targets=stretches.n_targets - 1)
+
+    @classmethod
+    def reading(cls, config: EvaluateConfig, train_len: int, length: int, fed: int) -> Reading:
+        count, step = cls.count(config, train_len), config.stride or length
+        return Reading(count * (1 + -(-(config.max_length - length) // step)), length, step, count * (config.max_length - 1))
 
     def spans(self, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         first_N = self.windows.last_N - self.windows.n_targets

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from posbench.evaluators.yarn_script import YarnScript, check_pairs
-from posbench.protocols import check_whole
+from posbench.protocols import Reading, check_whole
 
 if TYPE_CHECKING:
     from posbench.config import EvaluateConfig
@@ -32,6 +32,11 @@ class YarnScriptTruncate(YarnScript):
     def check(cls, extension: Extension, config: EvaluateConfig, train_len: int) -> None:
         check_pairs(config)
         check_whole(cls, extension, config, train_len, instead="disjoint")
+
+    @classmethod
+    def reading(cls, config: EvaluateConfig, train_len: int, length: int, fed: int) -> Reading:
+        count = cls.count(config, train_len)
+        return Reading(count, length, length, count * (length - 1))
 
     def cost(self, length: int) -> int:
         return len(self.windows.last_N) * length
