@@ -153,10 +153,15 @@ def _references(job: Job, cfg: dict, name: str) -> list[Cell]:
     """The floor every curve is read against, and the half window behind G, the proof that the model uses its context.
 
     From twice the training length on (the training length and a stride, where that is more) both feed the same tokens whatever the
-    length, so one length says all.
+    length, so one length says all. Where max_length is less, it serves if it holds the training length before every target; else there is
+    no floor, and the report says so.
     """
-    train_len = typed("train", cfg["train"]).train_len
-    length = min(train_len + max(train_len, _evaluate(cfg, name)["stride"] or 0), cfg["evaluate"]["max_length"])
+    from posbench.pairing import shortest_exact
+
+    train_len, evaluate = typed("train", cfg["train"]).train_len, _evaluate(cfg, name)
+    length = min(train_len + max(train_len, evaluate["stride"] or 0), evaluate["max_length"])
+    if length < shortest_exact(evaluate, train_len):
+        return []
     cfg = {**cfg, "evaluate": {**cfg["evaluate"], "lengths": [length]}}
     windows = (None, max(1, train_len // 2))
     return [_cell(job, cfg, name, {"_target_": RECOMPUTE, "window": window}, NO_SCALE, reference=True) for window in windows]

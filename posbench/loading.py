@@ -12,7 +12,7 @@ import numpy as np
 from posbench.errors import RunError
 from posbench.files import read_json
 from posbench.origins import clean
-from posbench.pairing import Evaluation
+from posbench.pairing import Evaluation, shortest_exact
 from posbench.rows import agree, eval_rows, key
 
 STRIDE = ", advancing by "
@@ -43,7 +43,9 @@ def load(path: Path | str) -> Evaluation:
     try:
         content = clean(read_json(path))
         rows = eval_rows(content, path)
-        rows = [{**row, "setting": _setting(content.get("config", {}).get("evaluate"))} for row in rows]
+        evaluate = content.get("config", {}).get("evaluate")
+        rows = [{**row, "setting": _setting(evaluate)} for row in rows]
+        full_from = shortest_exact(evaluate, rows[0]["train_len"]) if evaluate and rows else None
     except RunError:
         raise
     except (OSError, TypeError, KeyError, AttributeError, ValueError) as error:
@@ -51,18 +53,18 @@ def load(path: Path | str) -> Evaluation:
     if not rows:
         raise RunError(f"{path} holds no rows: delete it and evaluate again.")
     if not beside.exists():
-        return Evaluation(rows, None, path)
+        return Evaluation(rows, None, path, full_from=full_from)
     try:
         with np.load(beside, allow_pickle=False) as stored:
             if "nll" not in stored:  # a protocol whose lengths have different targets: nothing to pair
-                return Evaluation(rows, None, path)
+                return Evaluation(rows, None, path, full_from=full_from)
             arrays = {name: stored[name] for name in ("length", "nll", "document", "offset")}
         lengths, shape = set(arrays["length"].tolist()), (len(arrays["length"]), len(arrays["document"]))
         if arrays["nll"].shape != shape or len(arrays["offset"]) != shape[1] or not {row["length"] for row in rows} <= lengths:
             raise ValueError(f"losses {arrays['nll'].shape} of lengths {sorted(lengths)}, which are not those of {path.name}")
     except Exception as error:  # zipfile, zlib and numpy answer damage with a dozen kinds
         raise RunError(f"{beside} is damaged ({error}): delete it and {path.name}, and evaluate again.") from error
-    return Evaluation(rows, arrays, path)
+    return Evaluation(rows, arrays, path, full_from=full_from)
 
 
 def _setting(evaluate: dict | None) -> str | None:

@@ -177,16 +177,17 @@ def write(report: Report, out_dir: Path | str) -> list[Path]:
 
 def _gain_lines(evaluations: list[Evaluation], words: dict[str, str]) -> dict[tuple, list[str]]:
     held = (evaluation for evaluation in evaluations if not evaluation.rows_alone)
-    rows = {(row["run_id"], section_of(row)): row for evaluation in held for row in evaluation.rows if row["position"] is None}
+    rows = {(row["run_id"], section_of(row)): (row, one.full_from) for one in held for row in one.rows if row["position"] is None}
     known, label = gains(evaluations), labels((row for evaluation in evaluations for row in evaluation.rows), words)
     asked_alike: dict[tuple, tuple] = {}  # by another protocol, of the same windows: G of two windows would say little of five hundred
     for shared in known:
         asked_alike.setdefault((shared[0], without_stride(shared[2])), shared)
     lines: dict[tuple, list[str]] = {}
-    for (_, section), row in sorted(rows.items(), key=lambda item: (item[1]["encoding"], item[1]["seed"])):
+    for (_, section), (row, full_from) in sorted(rows.items(), key=lambda item: (item[1][0]["encoding"], item[1][0]["seed"])):
         own = same(row) if same(row) in known else asked_alike.get((row["run_id"], without_stride(row["setting"])))
         whence = f" (by {own[1]})" if own and own != same(row) else ""
-        lines.setdefault(section, []).append(f"G {label(row)[0]} seed {row['seed']}{whence}: {_gate(known.get(own), row['train_len'])}")
+        said = _gate(known.get(own), row["train_len"], full_from)
+        lines.setdefault(section, []).append(f"G {label(row)[0]} seed {row['seed']}{whence}: {said}")
     return lines
 
 
@@ -202,9 +203,10 @@ def _argument_line(rows: list[dict]) -> list[str]:
     return ["arguments: " + "; ".join(f"{name} {' or '.join(texts)}" for name, texts in found.items())] if found else []
 
 
-def _gate(found: Gain | None, train_len: int) -> str:
+def _gate(found: Gain | None, train_len: int, full_from: int | None) -> str:
     if found is None:
-        return "unknown, since it takes recompute_window at both windows and the loss of every target; gate: unknown"
+        texts = f" in texts of {full_from} tokens or more (evaluate.max_length)" if full_from else ""
+        return f"unknown, since it takes recompute_window at both windows{texts} and the loss of every target; gate: unknown"
     lower = "no interval (one document)" if found.lower != found.lower else f"95 % above {number(found.lower)}"
     half = f"{train_len // 2} -> {train_len} tokens of context bring {number(found.value)} +- {number(found.sem)} nats/token (s.e.)"
     return f"{half}, {lower}; gate: {'ok' if found.ok else 'failed'}"

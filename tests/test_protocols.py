@@ -27,6 +27,7 @@ from posbench.evaluate import Evaluation
 from posbench.extensions.none import NoExtension
 from posbench.extensions.recompute_window import RecomputeWindow
 from posbench.extensions.rerope import Rerope
+from posbench.pairing import shortest_exact
 from posbench.protocols import protocol
 from posbench.rows import make_row
 
@@ -253,6 +254,22 @@ def test_a_protocol_brings_what_it_is_compared_with(text_folder):
     assert repeated == [("repeat", "-", None, [16, 32], True), ("fixed_targets", "-", None, [32], False), *floors]
     sliding = [one[:5] for one in cells(text_folder, "evaluate.protocol=sliding", "evaluate.stride=20")]
     assert sliding == [("sliding", "-", 20, [32], True), ("sliding", None, 20, [36], False), ("sliding", 8, 20, [36], False)]
+
+
+@pytest.mark.parametrize(("name", "stride"), [("fixed_targets", None), ("sliding", 5)])
+def test_a_floor_is_exact_from_the_shortest_text_that_holds_the_training_length_before_every_target(name, stride):
+    found = evaluation(RecomputeWindow(), stride=stride, windows=16, targets=3)
+    evaluator, shortest = protocol(name)(found), shortest_exact({"stride": stride, "targets": 3}, TRAIN_LEN)
+    far, exact, short = (evaluator.run(length)[1]["nll"] for length in (64, shortest, shortest - 1))
+    assert np.array_equal(far, exact) and not np.array_equal(far, short)
+
+
+def test_a_floor_is_asked_for_where_the_text_has_room_for_it(text_folder):
+    """Two targets with 16 tokens each take 17."""
+    for name, stride in (("fixed_targets", ""), ("sliding", 2)):
+        asked = [f"evaluate.protocol={name}", f"evaluate.stride={stride or 'null'}", "evaluate.targets=2", "evaluate.lengths=[16]"]
+        little, enough = (cells(text_folder, *asked, f"evaluate.max_length={room}") for room in (16, 17))
+        assert [one[3] for one in little] == [[16]] and [one[3] for one in enough] == [[16], [17], [17]]
 
 
 def test_a_stride_belongs_to_the_protocols_that_have_one(text_folder):

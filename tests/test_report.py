@@ -246,6 +246,30 @@ def test_figures_of_a_report_before_are_not_left_beside_the_new(tmp_path):
     assert (out / "curve-2.svg").exists()
 
 
+def test_a_floor_needs_no_more_text_than_its_targets_have_before_them(tmp_path):
+    """Eight targets with 64 tokens each take 71: a max_length of 96 holds them, one of 70 does not, and the line of G says what does."""
+
+    def upto(length):
+        paths = []
+        for name, loss, window in (("recompute_window", 3.0, None), ("recompute_window", 3.1, 32), ("none", 3.2, None)):
+            args = {"window": window} if name == "recompute_window" else None
+            path = write_eval(tmp_path / str(length), "rope", name, "none", [np.full(TARGETS, loss)] * 2, (64, length), args=args)
+            said = {"windows": 512, "targets": 8, "max_length": length, "split": "test", "dtype": "fp32", "seed": 0}
+            path.write_text(json.dumps({**json.loads(path.read_text()), "config": {"evaluate": said}}))
+            paths.append(path)
+        return collect(paths, "t", COMMAND)
+
+    (curve,) = upto(96).sections
+    assert [(point.length, round(point.difference, 3)) for point in curve] == [(64, 0.2), (96, 0.2)]
+    assert "32 -> 64 tokens of context bring 0.100" in upto(96).below(curve)[-1]
+    report = upto(70)
+    assert {point.difference for point in report.sections[0]} == {None}
+    assert (
+        "in texts of 71 tokens or more (evaluate.max_length) and the loss of every target; gate: unknown"
+        in report.below(*report.sections)[-1]
+    )
+
+
 def test_positions_are_taken_from_the_longest_window(tmp_path):
     path = write_eval(tmp_path, "rope", "none", "none", flat(0), LENGTHS, protocol="by_position")
     path.with_suffix(".npz").unlink()
