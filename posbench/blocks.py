@@ -50,6 +50,7 @@ def rows(layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, gates
         stop = min(start + step, length)
         # Without the checkpoint the backward pass keeps every block's probabilities, T x T of them.
         done.append(block(start, stop) if keep else checkpoint(block, start, stop, use_reentrant=False))
+        layer.tell(len(done) / (len(starts) + 1))
     return torch.cat(done[::-1], dim=2)
 
 

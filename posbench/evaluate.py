@@ -31,7 +31,7 @@ HEAD_ROWS = 4096  # rows that pass the output head at once
 
 @dataclass
 class Evaluation:
-    """What a protocol has at hand. `progress(n)` is told of every n tokens read by the model."""
+    """What a protocol has at hand. `progress(n)` is told of every n tokens read by the model, with `part` of a batch that is still read."""
 
     model: GPT
     corpus: Corpus
@@ -39,7 +39,7 @@ class Evaluation:
     scale: ScaleAttention
     config: EvaluateConfig
     device: str
-    progress: Callable[[int], None] = lambda n: None
+    progress: Callable[..., None] = lambda n, part=False: None
 
     @property
     def train_len(self) -> int:
@@ -76,12 +76,23 @@ class Evaluation:
         """
         batch = max(1, self.config.batch_tokens // plan.length)
         nlls, corrects = [], []
+        size = told = 0  # tokens of the batch, and those that are told
+
+        def tell(share: float) -> None:
+            nonlocal told
+            done = int(share * size)
+            if done > told:
+                self.progress(done - told, part=True)
+                told = done
+
+        plan = plan.telling(tell)
         for start in range(0, len(at_N), batch):
             index_NL = index(at_N[start : start + batch], plan.length)
             ids_NL = self.file.tokens[index_NL].astype(np.int64)
             if self.corpus.bos is not None:
                 ids_NL[index_NL == BOS] = self.corpus.bos
             text_NL = torch.from_numpy(ids_NL).to(self.device)
+            size, told = text_NL[:, :-1].numel(), 0
             with bf16.autocast(self.device, self.config.dtype):
                 hidden_NRC = self.model.hidden(text_NL[:, :-1], plan, n_rows)
                 nll_NR, correct_NR = self._read(hidden_NRC, text_NL[:, -n_rows:])
@@ -93,7 +104,7 @@ class Evaluation:
                 )
             nlls.append(nll_NR.cpu().numpy())
             corrects.append(correct_NR.cpu().numpy())
-            self.progress(text_NL[:, :-1].numel())
+            self.progress(size - told)
         return np.concatenate(nlls), np.concatenate(corrects)
 
     def _read(self, hidden_NRC: Tensor, target_NR: Tensor) -> tuple[Tensor, Tensor]:

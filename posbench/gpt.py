@@ -54,7 +54,9 @@ class Block(nn.Module):
     def forward(self, x_BTC: Tensor, plan: LayerPlan, last: int | None = None) -> Tensor:
         attended = self.self_attn(self.input_layernorm(x_BTC), plan, last)
         x_BTC = x_BTC[:, -attended.shape[1] :] + attended
-        return x_BTC + self.mlp(self.post_attention_layernorm(x_BTC))
+        x_BTC = x_BTC + self.mlp(self.post_attention_layernorm(x_BTC))
+        plan.tell(1.0)
+        return x_BTC
 
 
 class GPT(nn.Module):

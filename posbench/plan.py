@@ -42,9 +42,16 @@ class BandPlan:
         return (self.last_T - self.first_T + 1).clamp(min=0)
 
 
+def silent(share: float) -> None:
+    """Nobody asked to be told."""
+
+
 @dataclass(frozen=True)
 class LayerPlan:
-    """One layer's geometry, and the rules that multiply its content scores."""
+    """One layer's geometry, and the rules that multiply its content scores.
+
+    `tell` is told now and then which share of the layer's work is done: a long text takes minutes.
+    """
 
     encoding: Encoding
     bands: tuple[BandPlan, ...]
@@ -55,6 +62,7 @@ class LayerPlan:
     span: Span
     index: int = 0  # among the layers of its encoding
     number: int = 0  # among all layers
+    tell: Callable[[float], None] = silent
 
     @property
     def factor(self) -> Tensor | None:
@@ -99,6 +107,11 @@ class Plan:
     length: int
     embed: Callable[[], Tensor | None]
     layers: tuple[LayerPlan, ...]
+
+    def telling(self, tell: Callable[[float], None]) -> Plan:
+        """The same plan; `tell` is told which share of all layers is done."""
+        count = len(self.layers)
+        return replace(self, layers=tuple(replace(a, tell=lambda share, i=i: tell((i + share) / count)) for i, a in enumerate(self.layers)))
 
 
 def make_plan(

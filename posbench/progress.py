@@ -26,6 +26,7 @@ class Progress:
         self.terminal = sys.stderr.isatty()
         self.began = self.last = time.monotonic()
         self.shown_at, self.shown_done = (0.0 if self.terminal else self.began), 0
+        self.piece, self.seen = 0, self.began  # units of the piece of work under way, and when the last of them was told
         self.seconds_per_unit: deque[float] = deque(maxlen=RECENT)
         self.figures: dict[str, object] = {}
 
@@ -40,20 +41,26 @@ class Progress:
         self.began = self.last = time.monotonic()
         self.done = self.shown_done = self.done + n
 
-    def update(self, n: int = 1, **figures: object) -> None:
-        """`n` more units are done; `figures` are shown beside the count until they are given anew."""
-        now = time.monotonic()
+    def update(self, n: int = 1, part: bool = False, **figures: object) -> None:
+        """`n` more units are done; `figures` are shown beside the count until they are given anew.
+
+        Units that are `part` of a piece of work count towards the speed together, when a later update ends it: they take unlike times.
+        """
+        now = self.seen = time.monotonic()
         self.done += n
+        self.piece += n
         self.figures |= figures
-        if n:
-            self.seconds_per_unit.append((now - self.last) / n)
-        self.last = now
+        if not part:
+            if self.piece:
+                self.seconds_per_unit.append((now - self.last) / self.piece)
+            self.last, self.piece = now, 0
         if self._due(now):
             self._show(now)
 
     def remaining(self) -> float | None:
         """Seconds to go by the median of recent updates, which one validation or one stalled step does not move; None before any."""
-        return statistics.median(self.seconds_per_unit) * (self.total - self.done) if self.seconds_per_unit else None
+        known = self.seconds_per_unit or ([(self.seen - self.last) / self.piece] if self.piece else None)
+        return statistics.median(known) * (self.total - self.done) if known else None
 
     def close(self, finished: bool = True) -> None:
         """Show the final state and release the terminal's line."""

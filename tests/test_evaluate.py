@@ -51,6 +51,29 @@ def naive(found: Evaluation, target: int, context: int) -> float:
     return -torch.log_softmax(logits[0, -1].double(), -1)[int(found.corpus.test.tokens[target])].item()
 
 
+@pytest.mark.parametrize("extension", [NoExtension(), Rerope()], ids=lambda one: type(one).__name__)
+def test_progress_is_told_while_a_long_text_is_read(extension):
+    found, told = evaluation(extension, lengths=[256], max_length=256, windows=2, batch_tokens=256), []
+    found.progress = lambda n, part=False: told.append((n, part))
+    FixedTargets(found).score(256)
+    ends = [i for i, (_, part) in enumerate(told) if not part]
+    assert len(ends) == 2 and sum(n for n, _ in told) == 512  # a batch for each window
+    # A step for each layer; where a kernel works in blocks of 32 queries, for each of these.
+    assert ends[0] >= (2 if isinstance(extension, NoExtension) else 8) and max(n for n, _ in told) <= 128
+
+
+def test_a_long_text_can_be_interrupted_before_it_is_read():
+    found = evaluation(lengths=[256], max_length=256, windows=1)
+
+    def interrupt(n, part=False):
+        assert part
+        raise KeyboardInterrupt
+
+    found.progress = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        FixedTargets(found).score(256)
+
+
 def test_windows_stay_inside_documents_and_depend_on_max_length_alone():
     file = text([90, 20, 300, 65])
     windows = choose(file, 64, 40, S, seed=0)

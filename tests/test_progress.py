@@ -54,6 +54,19 @@ def test_several_units_at_once_share_their_time(clock):
     assert progress.remaining() == 2 * 96
 
 
+def test_parts_of_a_piece_are_shown_and_count_for_the_speed_together(clock, capsys):
+    with Progress(100, "evaluate", "windows") as progress:
+        for seconds, left in ((6, 6 / 5 * 95), (1, 7 / 10 * 90)):  # before a whole piece is known, by what is done of it
+            clock.now += seconds
+            progress.update(5, part=True)
+            assert progress.remaining() == pytest.approx(left)
+        for seconds, n in ((3, 0), (2, 5), (8, 5)):
+            clock.now += seconds
+            progress.update(n, part=n == 5)
+        assert progress.done == 20 and progress.remaining() == pytest.approx(10 / 10 * 80)
+    assert lines_of(capsys)[0] == "evaluate 10/100 windows  1m03s left"
+
+
 def test_work_done_before_counts_for_the_share_alone(clock, capsys):
     with Progress(100, "train", "steps") as progress:
         clock.now += 500
