@@ -29,7 +29,7 @@ SILENT_OF = {
     "qwen3": {"max_position_embeddings": 32768, "sliding_window": 4096, "max_window_layers": 28, "head_dim": 128},
 }
 WHOLE = {"layout": "half", "fraction": 1.0, "resonance": False, "scaling": None, "scaling_len": None, "window": None}  # as theirs
-SPARE = 1024  # rows of the embedding, or a tenth of it, that a tokenizer may leave unused: tables are padded for speed
+SPARE = 64  # rows of the embedding, or a tenth of it, that a tokenizer may leave unused: tables are padded for speed
 
 
 def adopt(cfg: dict) -> dict:

@@ -140,7 +140,10 @@ def test_weights_that_are_not_those_described_are_refused(tmp_path, change, said
         (256, False, 300, None, None),
         (151665, True, 152064, 7, None),
         (300, False, 256, None, "has 300 ids"),
+        (50257, False, 51200, None, None),
         (256, False, 32000, None, "give data.tokenizer=DIR"),
+        (256, False, 1000, None, "has 256 ids and model.path=DIR 1000"),
+        (256, True, 321, 7, "has 256 ids and model.path=DIR 321"),
         (50, True, 50, None, "asks for a BOS token"),
     ],
 )
