@@ -62,20 +62,24 @@ class Report:
         return "\n\n".join([*parts, *(comments([note]) for note in self.notes)]) + "\n"
 
     def table_text(self, width: int | None = None, colour: bool = False) -> str:
-        """The same for a terminal `width` characters wide (None: any), where a narrow one goes without the intervals' widths."""
+        """The same for a terminal `width` characters wide (None: any).
+
+        A narrow one goes without the intervals' widths, then has tight columns, and then tables in pieces: no line is longer.
+        """
         from rich.console import Console
 
-        console = Console(width=max(width or 0, 200), force_terminal=colour, no_color=not colour, highlight=False)
+        console = Console(width=10_000, force_terminal=colour, no_color=not colour, highlight=False)
         with console.capture() as captured:
             for (found, said), (narrow, _) in zip(self.shown(), self.shown(intervals=False), strict=True):
-                wide = [table.rich() for table in found]
-                fits = width is None or all(console.measure(table).maximum <= width for table in wide)
-                for table in wide if fits else [table.rich() for table in narrow]:
-                    console.print(table)
+                ways = ([table.rich() for table in found], [table.rich() for table in narrow], [table.rich(tight=True) for table in narrow])
+                fitting = (one for one in ways if width is None or all(console.measure(table).maximum <= width for table in one))
+                pieces = [piece.rich(tight=True) for table in narrow for piece in table.pieces(width or 0)]
+                for table in next(fitting, pieces):
+                    console.print(table, width=width)
                 for line in said:
-                    console.print(line, markup=False)
+                    console.print(line, markup=False, width=width or 200)
             for note in self.notes:
-                console.print(note, markup=False)
+                console.print(note, markup=False, width=width or 200)
         return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
 
     def shown(self, intervals: bool = True) -> list[tuple[list[Table], list[str]]]:

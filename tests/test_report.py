@@ -298,6 +298,23 @@ def test_a_narrow_terminal_keeps_every_number_and_mark(tmp_path):
     assert max(len(line) for line in narrow.split("data pysource")[0].splitlines()) <= 100
 
 
+@pytest.mark.parametrize("width", [80, 50, 30])
+def test_no_line_is_longer_than_the_terminal_and_no_number_is_lost(tmp_path, width):
+    report = collect(write_run(tmp_path, "rope"), "Demo", COMMAND)
+    text = report.table_text(width=width)
+    assert max(map(len, text.splitlines())) <= width
+    numbers = re.compile(r"[+-]\d+\.\d+ [<>~]")
+    (shown, _), *_ = report.shown(intervals=False)
+    assert sorted(numbers.findall(text)) == sorted(cell for row in shown[1].rows for cell in row if numbers.match(cell))
+    assert width < 80 or text.count("rope     leaky_rerope none ") == 3  # no cell is folded
+
+
+def test_a_table_wider_than_any_terminal_is_whole_in_a_file(tmp_path):
+    name = "x" * 190
+    report = collect([write_eval(tmp_path, name, "none", "none", flat(0), LENGTHS, run_id="r")], "t", COMMAND)
+    assert report.table_text().count(name) == 3 and max(map(len, report.table_text(width=80).splitlines())) <= 80
+
+
 def test_lengths_that_another_experiment_added_to_a_file_are_left_out(tmp_path):
     paths = write_run(tmp_path, "rope")
     report = collect(paths, "t", "x", lengths={path: [64, 256] for path in paths if "recompute" not in path.name})
