@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from posbench.points import Point, among, marked, methods, over_words, span
+from posbench.points import Point, among, marked, methods, over_words, span, two_seeds
 from posbench.protocols import known
 
 METHOD = ("encoding", "extension", "scale_attention")
@@ -43,10 +43,8 @@ class Table:
 
     def pieces(self, width: int) -> list[Table]:
         """The table as tables one below another, each with as many columns of numbers as fit into `width` characters when tight."""
-        wide = [
-            max(len(line) for cell in column for line in cell.split("\n")) + 1
-            for column in zip(map(_tight, self.columns), *self.rows, strict=True)
-        ]
+        columns = zip(map(_tight, self.columns), *self.rows, strict=True)
+        wide = [max(len(line) for cell in column for line in cell.split("\n")) + 1 for column in columns]
         left = width - min(sum(wide[: self.names]), 2 * width // 3)
         apart: list[list[int]] = [[]]
         for index in range(self.names, len(self.columns)):
@@ -171,6 +169,7 @@ def footer(curve: list[Point]) -> list[str]:
         lines.append(
             "< gains from the longer context, > fails, ~ zero lies inside the interval (which does not prove that nothing is lost)"
         )
+    lines += two_seeds(curve)
     if any(point.untested for point in curve):
         lines.append("* a pair of methods its authors have not tested")
     return lines
