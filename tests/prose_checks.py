@@ -1,0 +1,134 @@
+"""What results/reported/README.md says in numbers, and what the files say: pieces of its text with a # for each number, and the numbers."""
+
+from __future__ import annotations
+
+import math
+
+from reported_values import (
+    FINDINGS,
+    PRIMARIES,
+    at,
+    claim,
+    context,
+    full_turns,
+    paired,
+    rows,
+    trainings,
+    wide,
+    yarn_pairs,
+)
+
+Check = tuple[str, list[float]]
+FAR = (2, 4, 8, 16)
+
+
+def headline() -> list[Check]:
+    gains = [at("headline", encoding, 1, "gain") for encoding in ("rope", "p_rope", "fox", "hybrid")]
+    one, key = rows("headline")[0], lambda times: wide("headline", "rope|streaming", times)
+    sinks, low, high = [key(n)[0] for n in FAR], min(key(n)[0] - key(n)[1] for n in FAR), max(sum(key(n)) for n in FAR)
+    hybrid = [-at("headline", "hybrid|none|log_n", times) for times in FAR[1:]]
+    rope = [at("headline", "rope", 2), at("headline", "rope", 16), at("headline", "rope", 16, "nll")]
+    return [
+        ("# windows over # test documents", [one["n_targets"] / 8, one["n_units"]]),
+        ("the same # tokens at every length", [one["n_targets"]]),
+        ("brings # to # nat to RoPE, p-RoPE, FoX and the hybrid, # to ALiBi", [min(gains), max(gains), at("headline", "alibi", 1, "gain")]),
+        ("(# trainings, # evaluations;", [len(trainings("headline")), len({row["eval_id"] for row in rows("headline")})]),
+        ("A difference of # nat per token is # bits per byte", [0.05, 0.05 * one["n_targets"] / math.log(2) / one["n_bytes"]]),
+        ("has lost # nat at twice its length and # at sixteen times, where its loss (#) is nearly", rope),
+        ("with one token of context (#)", [float(context("headline", 1)[0]["nll"])]),
+        ("the interval at 2x is +- # wide", wide("headline", "rope", 2)[1:]),
+        ("remain # and # nat above the floor at 2x", [at("headline", "rope|pi", 2), at("headline", "rope|ntk", 2)]),
+        *[("ReRoPE, Self-Extend and YaRN are # below", [-at("headline", f"rope|{name}", 2)]) for name in ("rerope", "self_extend", "yarn")],
+        (
+            "YaRN keeps # of # pairs of channels, and with the published beta, which keeps #,",
+            [yarn_pairs(None)[1], 32, yarn_pairs(32.0)[1]],
+        ),
+        ("it is at # +- # there (# +- # with the default", [*wide("matched", "rope|yarn beta=32.0", 2), *wide("matched", "rope|yarn", 2)]),
+        ("ReRoPE alone is # above the floor at 16x", [at("headline", "rope|rerope", 16)]),
+        ("lowers its loss by # [#, #] at 8x", claim("H12 number of keys", -1, nats=True)),
+        ("leaves it at # +- # at 16x", wide("headline", "rope|rerope|log_n", 16)),
+        (
+            "it may hold or miss the floor by #.",
+            [abs(at("headline", "rope|rerope|log_n", 16)) + wide("headline", "rope|rerope|log_n", 16)[1]],
+        ),
+        ("loses by log-n: # [#, #] at 8x", claim("H13 rope with YaRN", nats=True)),
+        ("it is # to # above it, every interval lies between # and #, and at 4x", [min(sinks), max(sinks), low, high]),
+        ("at 4x above zero (# +- #)", key(4)),
+        ("ALiBi's loss changes by # [#, #] from 1x to 16x (paired)", claim("S03 fixed targets", nats=True)),
+        ("no loss of more than #.", [math.ceil(100 * claim("S03 fixed targets", nats=True)[2]) / 100]),
+        ("its own floor is undecided (# +- # at 16x)", wide("headline", "alibi", 16)),
+        ("that model is # [#, #] worse than RoPE (C7;", claim("C7", nats=True)),
+        ("with slopes that suit 64 tokens #.", paired("matched", "alibi slope_scale=16.0", "rope base=10000.0", 1)[:1]),
+        *[("# below its floor from 4x to 16x, with", [-at("headline", "fox", times)]) for times in FAR[1:]],
+        ("with # nats inside the window (RoPE #). The hybrid", [at("headline", "fox", 1, "nll"), at("headline", "rope", 1, "nll")]),
+        ("is # to # below its floor there with log-n", [min(hybrid), max(hybrid)]),
+        ("in which # of # pairs of channels make a full turn (46 of 64 in", [32 * full_turns(10000.0), 32]),
+    ]
+
+
+def _counts() -> tuple[list[int], int, int, int, int, int]:
+    """Primaries by verdict; comparisons behind them, and behind the confirmed; tests of Holm; verdicts it took back; decided by tests."""
+    words = [one.verdict for one in PRIMARIES]
+    return (
+        [words.count(word) for word in ("confirmed", "refuted", "undecided", "gated")],
+        len({one.compared for one in PRIMARIES}),
+        len({one.compared for one in PRIMARIES if one.verdict == "confirmed"}),
+        sum(one.p_holm is not None for one in PRIMARIES),
+        sum(one.by_interval not in (None, one.verdict) for one in PRIMARIES),
+        sum(one.note == "by test" for one in FINDINGS),
+    )
+
+
+def readme() -> list[Check]:
+    """Of the README: what it repeats."""
+    (confirmed, refuted, undecided, gated), different, _, tested, alone, _ = _counts()
+    return [
+        ("of # endpoints, which are # comparisons, # are confirmed, # refuted,", [len(PRIMARIES), different, confirmed, refuted]),
+        ("refuted, # undecided (# of them decided by their own interval,", [undecided, alone]),
+        ("over the # that passed the gate), and # gated", [tested, gated]),
+        ("had shown # of the # endpoints", [11, len(PRIMARIES)]),
+        ("RoPE's base of 10,000 turns # of # pairs fully", [32 * full_turns(10000.0), 32]),
+    ]
+
+
+def ledger() -> list[Check]:
+    count, different, confirmed, tested, alone, by_test = _counts()
+    return [
+        ("Of # primary endpoints # are confirmed, # refuted, # undecided and # gated", [len(PRIMARIES), *count]),
+        ("Holm's correction over the # that passed the gate; # numerical claims", [tested, by_test]),
+        ("so the # endpoints are # comparisons and the # confirmed are #;", [len(PRIMARIES), different, count[0], confirmed]),
+        ("the correction takes back: # of those #. All #", [alone, count[2], count[0] + count[1]]),
+        ("and holds # of the # endpoints", [11, len(PRIMARIES)]),
+        ("(ReRoPE minus nothing at 8x: # [#, #])", claim("H12 positions")),
+        ("(log-n on top: # [#, #])", claim("H12 number of keys")),
+        ("stay within 0.033 of the floor (# [#, #], S09", claim("H12 few keys at seen distances (window mask)")),
+        ("by more than the margin is # [#, #] times", claim("H01")),
+        ("for plain RoPE undecided (# [#, #])", claim("H13 rope")),
+        ("for p-RoPE # [#, #], confirmed alone", claim("H13 p_rope")),
+        ("for ALiBi # [#, #], refuted alone", claim("H13 alibi")),
+        ("RoPE with NTK # [#, #]", claim("H13 rope with NTK")),
+        ("the hybrid # [#, #], RoPE with YaRN # [#, #]", [*claim("H13 hybrid"), *claim("H13 rope with YaRN")]),
+        ("YaRN is better than NTK (# [#, #])", claim("S05 YaRN minus NTK")),
+        ("NTK than nothing (# [#, #])", claim("S05 NTK minus nothing")),
+        ("ReRoPE minus YaRN, # [#, #]", claim("S05 ReRoPE minus YaRN")),
+        ("NTK minus PI, # [#, #]", claim("S05 NTK minus PI")),
+        ("the loss at 8x falls by # [#, #]", claim("S06", -1)),
+        ("multiplier 4 is # [#, #] above the floor there", claim("S06 multiplier 4")),
+        ("four sinks change the loss by # [#, #]", claim("S09 sinks")),
+        ("sinusoidal is # [#, #] above its floor at 1.5x", claim("H02 sinusoidal")),
+        ("learned (last row repeated) # [#, #]", claim("H02 learned")),
+        ("at 16x it is # [#, #] from its floor", claim("H09")),
+        ("its loss falls by # [#, #] under disjoint windows", claim("S03 disjoint windows", -1)),
+        ("and changes by # [#, #] on fixed targets", claim("S03 fixed targets")),
+        ("the difference, # [#, #], which would be", claim("S03")),
+        ('"gains" # [#, #] under disjoint windows', claim("S03 RoPE that sees a window, disjoint", -1)),
+        ("# [#, #] at 8x for the fixed norm of keys", claim("S11")),
+        ("Descriptive: # [#, #] within the window, and cosine", claim("S11 cost at 1x")),
+        ("cosine attention # [#, #] at 8x", claim("S11 cosine attention (l2)")),
+        ("with QK-norm # [#, #] at 16x", claim("S07 with QK-norm at 16x")),
+        ("these at 8x, # nats", [at("claims", 'rope trained with log_n {"clamp":false} qk_norm=rms|rerope', 8, "nll")]),
+        ("(H27), undecided: # [#, #] at 2x", claim("H27")),
+        ("it is # [#, #] worse (descriptive)", claim("H27 at 1x")),
+        ("loses # [#, #] against half of it", claim("H18")),
+        ("better than half by # [#, #] at 8x", claim("H18 w = 3L/4", -1)),
+    ]

@@ -1,0 +1,118 @@
+"""Numbers of results/reported, by the words of its tables: what tests/test_prose.py holds the text against."""
+
+from __future__ import annotations
+
+import csv
+import json
+from functools import cache
+
+from conftest import CONFIGS
+
+from posbench.claim_table import from_csv as read_findings
+from posbench.points import read_points
+from posbench.records import from_csv
+from posbench.rows import read_csv
+from posbench.statistics import student_interval
+from posbench.trainings import Training
+
+REPORTED = CONFIGS.parent / "results" / "reported"
+FINDINGS = read_findings(REPORTED / "claims" / "claims.csv")
+PRIMARIES = [one for one in FINDINGS if one.primary]
+
+
+@cache
+def rows(folder: str) -> list[dict]:
+    return read_csv(REPORTED / folder / "rows.csv")
+
+
+@cache
+def trainings(folder: str) -> list[Training]:
+    return from_csv(REPORTED / folder / "trainings.csv", Training, "trainings", "scripts/report.py")
+
+
+@cache
+def _points(folder: str) -> dict:
+    points = [point for point in read_points(REPORTED / folder / "curve.csv") if point.protocol == "fixed_targets"]
+    return {(point.encoding, point.extension, point.scale_attention, point.length): point for point in points}
+
+
+def _names(method: str) -> list[str]:
+    """encoding|extension|scale_attention; none where one is left out."""
+    return [*method.split("|"), "none", "none"][:3]
+
+
+def at(folder: str, method: str, times: int, what: str = "difference") -> float:
+    """A value of curve.csv at so many times the training length."""
+    return getattr(_points(folder)[(*_names(method), 64 * times)], what)
+
+
+def wide(folder: str, method: str, times: int, what: str = "difference") -> list[float]:
+    """A difference, or change, and half of its interval."""
+    return [at(folder, method, times, what), at(folder, method, times, {"difference": "half_width", "change": "change_half_width"}[what])]
+
+
+def context(folder: str, tokens: int, encoding: str = "rope") -> list[dict]:
+    """Lines of context.csv: one for each set of documents."""
+    with open(REPORTED / folder / "context.csv", newline="") as file:
+        return [line for line in csv.DictReader(file) if (line["encoding"], line["context"]) == (encoding, str(tokens))]
+
+
+def claim(name: str, sign: int = 1, nats: bool = False) -> list[float]:
+    """Effect, lower and upper end of an endpoint of the ledger, such as "H13 alibi"."""
+    (one,) = (one for one in FINDINGS if f"{one.claim} {one.endpoint}".strip() == name)
+    return [value * sign * (one.nats if nats else 1) for value in (one.effect, *(one.lower, one.upper)[::sign])]
+
+
+def of_seeds(folder: str, method: str, times: int) -> dict[int, float]:
+    """The loss of each seed. A word k=v in `method` is an argument, or part of the name of the training."""
+    encoding, extension, scale = _names(method)
+    runs = {one.run_id for one in trainings(folder) if one.encoding == encoding}
+    words = (*(() if runs else encoding.split()[1:]), *extension.split()[1:])
+    wanted = dict(word.split("=") for word in words)
+    found: dict[int, float] = {}
+    for row in rows(folder):
+        shape = row["extension"], row["scale_attention"], row["length"], row["protocol"]
+        args = {key: json.dumps(value).strip('"') for key, value in {**row["encoding_args"], **(row["extension_args"] or {})}.items()}
+        named = row["run_id"] in runs if runs else row["encoding"] == encoding.split()[0]
+        if (
+            named
+            and shape == (extension.split()[0], scale, 64 * times, "fixed_targets")
+            and all(args[key] == wanted[key] for key in wanted)
+        ):
+            assert row["seed"] not in found, f"{method} fits two rows of seed {row['seed']}"
+            found[row["seed"]] = row["nll"]
+    return found
+
+
+def paired(folder: str, of: str, minus: str, times: int) -> list[float]:
+    """Mean difference of two methods over the seeds that both have, and half of its interval over seeds."""
+    one, other = of_seeds(folder, of, times), of_seeds(folder, minus, times)
+    mean, half, _ = student_interval([one[seed] - other[seed] for seed in sorted(one.keys() & other.keys())])
+    return [mean, half]
+
+
+def full_turns(base: float) -> float:
+    """Share of RoPE's pairs that make a full turn in training, of dimensionless.csv."""
+    with open(REPORTED / "matched" / "dimensionless.csv", newline="") as file:
+        lines = [line for line in csv.DictReader(file) if (line["encoding"].split()[0], line["extension"]) == ("rope", "none")]
+    (share,) = (float(line["share_full_turns"]) for line in lines if json.loads(line["encoding_args"])["base"] == base)
+    return share
+
+
+def yarn_pairs(beta: float | None, times: int = 2) -> tuple[list[float], int, int]:
+    """(frequencies, how many are kept, how many divided in part) by YaRN at 64 tokens of training, heads of 64 channels."""
+    import torch
+
+    from posbench.extensions.yarn import Yarn
+    from posbench.geometry import Span, Spectrum
+
+    trained = 1e4 ** (-torch.arange(0, 64, 2, dtype=torch.float64) / 64)
+    changed = Yarn(beta=beta).spectrum(Spectrum(trained, 1e4, 64), Span(64, 64 * times, 64 * times)).freq_F
+    kept, whole = (changed == trained).sum(), torch.isclose(changed, trained / times, rtol=1e-12, atol=0).sum()
+    return changed.tolist(), int(kept), int(len(trained) - kept - whole)
+
+
+def validation(folder: str, encoding: str) -> float:
+    """Mean validation loss over the trainings of a name."""
+    losses = [one.validation_loss for one in trainings(folder) if one.encoding == encoding]
+    return sum(losses) / len(losses)
