@@ -35,7 +35,8 @@ def run_on(jobs: list[Job], launcher: dict, command: str) -> list[Result]:
             for task, result in queue.ended(tasks):
                 tasks.remove(task)
                 _show(live, task, True)
-                live.finish(result.seconds, "; ".join(f"{task.job.run.id}: {outcome.reason}" for outcome in result.failures))
+                run_id = task.job.run.id
+                live.finish(result.seconds, "; ".join(f"{run_id}: {outcome.reason}" for outcome in result.failures), run_id)
                 done.append(result)
             for task in tasks:
                 _show(live, task, queue.states.get(task.id) == "RUNNING")
@@ -50,8 +51,8 @@ def run_on(jobs: list[Job], launcher: dict, command: str) -> list[Result]:
 
 def _show(live: Live, task: Submitted, running: bool) -> None:
     if running and not task.running:
-        live.start()
+        live.start(task.job.run.id)
     elif task.running and not running:
-        live.put_back()  # preempted, or at its time limit: it waits for another turn
+        live.put_back(task.job.run.id)  # preempted, or at its time limit: it waits for another turn
     task.running = running
     live.parallel = max(live.parallel, live.running)

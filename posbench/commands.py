@@ -50,8 +50,7 @@ def run(request: Request) -> int:
         print(f"nothing to do: {made} are there already")
         for job in jobs:
             print(f"  {job.run.path}")
-        if not request.sweep:
-            _show(jobs[0])
+        _show(request, jobs)
         return 0
     results = launch(jobs, {"n_jobs": request.cfgs[0]["jobs"], **request.launcher}, command)
     _tell(results, request.sweep)
@@ -59,18 +58,22 @@ def run(request: Request) -> int:
         if request.sweep:
             _tell_failures(results, command)
         return 1
-    if not request.sweep:
-        _show(jobs[0])
+    _show(request, jobs)
     refused = [outcome for result in results for outcome in result.outcomes if outcome.status == "refused"]
     return 2 if refused and not request.sweep else 0
 
 
-def _show(job: Job) -> None:
-    """The tables of one job, on the terminal."""
+def _show(request: Request, jobs: list[Job]) -> None:
+    """The tables of a single job, on the terminal; of a sweep, which may have many, the command that shows them."""
+    if not any(cell.path.exists() for job in jobs for cell in job.user_cells):
+        return
+    if request.sweep:
+        script = Path(sys.argv[0]).with_name("report.py")
+        print(f"tables and figures:\n  {shlex.join([sys.orig_argv[0], str(script), *sys.argv[1:]])}")
+        return
     from posbench import report as reporting
 
-    if not any(cell.path.exists() for cell in job.user_cells):
-        return
+    (job,) = jobs
     found = reporting.collect([cell.path for cell in job.cells], job.run.id, "")
     print(_text(found))
     if not found.sections and not found.contexts:  # recompute_window itself: the tables show what is compared with it

@@ -12,7 +12,7 @@ import time
 from codecs import getincrementaldecoder
 from collections.abc import Callable
 
-from posbench.progress import Progress
+from posbench.progress import Progress, seconds_left
 
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -27,34 +27,44 @@ class Live(Progress):
         super().__init__(total, "sweep", "jobs")
         self.skip(done)
         self.parallel, self.drawing, self.lock = parallel, "", threading.Lock()
-        self.running = self.failed = 0
+        self.failed = 0
         self.seconds: list[float] = []
+        self.started: dict[str, float] = {}  # of the jobs that run, when they began,
+        self.ends: dict[str, float] = {}  # and when they end by their own last word
 
-    def start(self) -> None:
-        """A job begins."""
+    @property
+    def running(self) -> int:
+        """Jobs that run."""
+        return len(self.started)
+
+    def start(self, job: str = "") -> None:
+        """A job begins, known by a name of its own."""
         with self.lock:
-            self.running += 1
+            self.started[job] = time.monotonic()
             self._tell(0)
 
-    def finish(self, seconds: float, failure: str = "") -> None:
+    def finish(self, seconds: float, failure: str = "", job: str = "") -> None:
         """A job ended after so many seconds; `failure` says how it failed."""
         with self.lock:
-            self.running -= 1
+            self._forget(job)
             self.failed += bool(failure)
             self.seconds.append(seconds)
             if failure and self.total > 1:
                 self._print(f"failed: {failure}")
             self._tell(1)
 
-    def put_back(self) -> None:
+    def put_back(self, job: str = "") -> None:
         """A job found its run busy and waits for another turn."""
         with self.lock:
-            self.running -= 1
+            self._forget(job)
             self._tell(0)
 
-    def feed(self, lines: list[str], drawing: str) -> None:
+    def feed(self, lines: list[str], drawing: str, job: str = "") -> None:
         """Print a job's lines; `drawing` is what it overwrites itself (a progress line, empty when there is none)."""
         with self.lock:
+            for said in (*lines, drawing):
+                if (left := seconds_left(said)) is not None:
+                    self.ends[job] = time.monotonic() + left
             for line in lines:
                 self._print(line)
             self.drawing = drawing if self.terminal else ""  # elsewhere it is the first half of a line
@@ -62,8 +72,20 @@ class Live(Progress):
                 self._show(time.monotonic())
 
     def remaining(self) -> float | None:
-        """Seconds to go by the mean of the jobs that ended so far; None before any."""
-        return sum(self.seconds) / len(self.seconds) * (self.total - self.done) / self.parallel if self.seconds else None
+        """Seconds to go; None before any job ended or said how long it takes.
+
+        A job takes as long as the mean of those that ended, or as it says itself where that is more: it may be one of several kinds, and
+        says nothing yet of what comes after its training.
+        """
+        now = time.monotonic()
+        told = [self.ends[job] - began for job, began in self.started.items() if job in self.ends]
+        known = self.seconds or told
+        if not known:
+            return None
+        each = sum(known) / len(known)
+        left = [max(0.0, began + each - now, self.ends.get(job, now) - now) for job, began in self.started.items()]
+        waiting = self.total - self.done - self.running
+        return max([(sum(left) + each * waiting) / self.parallel, *left])
 
     def close(self, finished: bool = True) -> None:
         """Show the final state and release the terminal's line."""
@@ -73,6 +95,10 @@ class Live(Progress):
                 super().close(finished)
             elif self.terminal:
                 self._print("\r", end="")
+
+    def _forget(self, job: str) -> None:
+        self.started.pop(job, None)
+        self.ends.pop(job, None)
 
     def _tell(self, n: int) -> None:
         # A plain line comes when a job ends, and the next one has not begun: how many run is told where the line stays.

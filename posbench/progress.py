@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import statistics
 import sys
@@ -12,6 +13,7 @@ TERMINAL_SECONDS = 0.2  # between two drawings of the line
 PLAIN_SECONDS = 5.0  # at least this long between two plain lines,
 PLAIN_SHARE = 0.1  # and at least this share of the work
 MANY = 100_000  # units from here on are told as a share
+LEFT = re.compile(r"  (?=\d)(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)? left$")  # _duration's words
 RECENT = 50  # updates that the remaining time is read from
 
 
@@ -106,3 +108,9 @@ def _duration(seconds: float) -> str:
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}h{minutes:02d}m" if hours else f"{minutes}m{seconds:02d}s" if minutes else f"{seconds}s"
+
+
+def seconds_left(text: str) -> float | None:
+    """The remaining time that a drawn line ends with ("train 7/9 steps  1m05s left"), in seconds; None for any other text."""
+    found = LEFT.search(text)
+    return sum(int(number or 0) * unit for number, unit in zip(found.groups(), (3600, 60, 1), strict=True)) if found else None

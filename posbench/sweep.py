@@ -79,7 +79,7 @@ class Children:
 
         def feed(lines: list[str], drawing: str) -> None:
             tail.extend(lines)
-            self.live.feed([prefix + line for line in lines], drawing and prefix + drawing)
+            self.live.feed([prefix + line for line in lines], drawing and prefix + drawing, job.run.id)
 
         processes = processes_of(job)
         module = ["posbench.job"] if processes == 1 else ["posbench.torchrun", str(processes)]
@@ -154,17 +154,17 @@ def run_jobs(jobs: list[Job], parallel: int, command: str, pool: Callable = thre
                 if not queue or children.received is not None:
                     return results
                 job, busy_before = queue.popleft()
-            live.start()
+            live.start(job.run.id)
             # Only a job met twice is waited for: by then everything else has had its turn.
             wait = busy_before or len(jobs) == 1
             result = children.call(job, wait, threads, f"[{job.run.id}] " if parallel > 1 else "", command)
             if result.code == BUSY and not result.outcomes:
-                live.put_back()
+                live.put_back(job.run.id)
                 with lock:
                     queue.append((job, True))
             else:
                 record([result], command)
-                live.finish(result.seconds, "; ".join(f"{job.run.id}: {outcome.reason}" for outcome in result.failures))
+                live.finish(result.seconds, "; ".join(f"{job.run.id}: {outcome.reason}" for outcome in result.failures), job.run.id)
                 results.append(result)
 
     live = Live(len(jobs), len(done), parallel)

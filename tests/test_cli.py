@@ -129,7 +129,7 @@ def test_a_sweep_trains_once_per_training_and_counts_refusals_and_noops_as_done(
     assert "3 evaluated" in done.stdout and "2 no-op" in done.stdout and "1 refused" in done.stdout
     assert "alibi has no spectrum" in done.stderr
     later = cli("-m", "encoding=none,rope", "seed=0,1", "dry=true").stdout
-    assert "3 of 4 trainings to make" in later and "by the 2 runs that are there" in later
+    assert "3 of 4 trainings to make" in later and "by 2 runs of this model size" in later
     assert cli("-m", "encoding=alibi", "extension=ntk").stdout.startswith("1 refused")
 
 
@@ -435,7 +435,7 @@ def test_on_a_terminal_a_sweep_has_one_line_with_the_running_jobs_own_in_it(cli)
             said += chunk
     os.close(parent)
     assert process.wait(60) == 0
-    assert re.search(rb"\r\x1b\[Ksweep 0/2 jobs  running 1  failed 0  train \d+/150 steps  loss", said), said
+    assert re.search(rb"\r\x1b\[Ksweep 0/2 jobs  running 1  failed 0  \d+s left  train \d+/150 steps  loss", said), said
     assert re.search(rb"sweep 1/2 jobs  running 1  failed 0  \d+s left", said), said
     assert re.search(rb"sweep 2/2 jobs  running 0  failed 0  took \d+s", said), said
     assert said.count(b"train 150/150 steps") >= 2

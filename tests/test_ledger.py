@@ -14,6 +14,7 @@ from conftest import Clock
 
 from posbench import failure, ledger, live, sweep
 from posbench.cells import BUSY, Job, Outcome, Result
+from posbench.progress import seconds_left
 from posbench.runs import Run
 
 
@@ -163,6 +164,40 @@ def test_without_a_terminal_a_sweep_says_where_it_stands_in_plain_lines(clock, c
         "line of 3",
         "sweep 6/6 jobs  failed 1  took 2m00s",
     ]
+
+
+def test_the_remaining_time_of_a_sweep_goes_on_while_its_jobs_run_and_heeds_what_they_say(clock):
+    shown = live.Live(total=5, done=0, parallel=2)
+    shown.start("a")
+    assert shown.remaining() is None
+    shown.feed([], "[a] train 1/9 steps  loss 5.1  1h01m left", "a")  # the first of five, two at a time
+    assert shown.remaining() == 3660 * 5 / 2
+    shown.start("b")
+    clock.now += 60
+    shown.finish(60.0, job="a")
+    shown.start("c")
+    clock.now += 20
+    assert shown.remaining() == ((0 + 40) + 2 * 60) / 2  # b is over its time and says nothing
+    shown.feed(["train 1/2 steps  2m00s left"], "", "b")
+    clock.now += 5
+    assert shown.remaining() == ((115 + 35) + 2 * 60) / 2
+    shown.feed(["train 1/2 steps  10m00s left"], "", "b")
+    assert shown.remaining() == 600  # the others have long been done then
+    shown.finish(300.0, job="c")
+    shown.put_back("b")
+    assert shown.remaining() == 3 * 180 / 2
+
+
+def test_the_last_job_of_a_sweep_is_not_shared(clock):
+    shown = live.Live(total=2, done=1, parallel=2)
+    shown.start("a")
+    shown.feed(["train 1/2 steps  2m05s left"], "", "a")
+    assert shown.remaining() == 125
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("x  45s left", 45), ("x  3m00s left", 180), ("  2h05m left", 7500), ("what is left", None)])
+def test_what_a_line_says_of_the_time_left(text, seconds):
+    assert seconds_left(text) == seconds
 
 
 def test_one_job_says_nothing_of_a_sweep(clock, capsys):

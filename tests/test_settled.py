@@ -25,6 +25,8 @@ def test_refused_and_idle_cells_of_finished_trainings_start_no_process(tmp_path,
     for done in (first, again):
         assert "has no spectrum to change" in done.stderr and "no-op" in done.stderr
     assert "2 evaluated, 1 refused, 1 no-op" in first.stdout and "2 there already, 1 refused, 1 no-op" in again.stdout
+    (way,) = {done.stdout.splitlines()[-1] for done in (first, again)}
+    assert "scripts/report.py -m encoding=alibi,none extension=none,ntk" in way and "'evaluate.lengths=[16,32]'" in way
     assert "2 evaluations of the grid left out: refused, or without effect" in (said := call(capfd, tmp_path, "report", *words).stdout)
     assert "not there yet" not in said
     assert "2 of 8 evaluations are not there yet" in call(capfd, tmp_path, "report", *words, "extension=none,window").stdout
