@@ -14,7 +14,7 @@ from posbench.curves import interval
 from posbench.files import write_atomic
 from posbench.labels import labels
 from posbench.pairing import Evaluation, compare, ladders
-from posbench.points import SECTION, Placed, among, over_words, span
+from posbench.points import SECTION, Placed, among, over_words, span, two_seeds
 from posbench.records import from_csv, to_csv
 from posbench.tables import LEVEL, Table, file, number
 
@@ -142,6 +142,7 @@ def below(section: list[Step]) -> list[str]:
         *([f"setting: {first.setting}"] if first.setting else []),
         f"seeds: {span(step.n_seeds for step in section)}; losses are means over them",
         gained + (f"; +- : half a {over}; ~ zero lies inside" if over else ""),
+        *two_seeds(section),
     ]
 
 

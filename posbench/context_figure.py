@@ -8,7 +8,7 @@ from pathlib import Path
 
 from posbench.context import Step, by_name, gain, of_intervals, read_steps, scored
 from posbench.marks import GAP, end_labels, shortened, width
-from posbench.points import marked, sections, span
+from posbench.points import marked, sections, span, two_seeds
 from posbench.style import DASHES, FONT, GREY, MARKERS, OKABE_ITO, save
 
 PANEL_WIDTH, PANEL_HEIGHT = 250, 250  # points
@@ -114,4 +114,5 @@ def _said(section: list[Step], cut: bool) -> list[str]:
     if over:
         lines.append(f"Bars: {over}; on the left of the difference to {first.train_len} tokens.{' Bars at an edge go on beyond it.' * cut}")
     known = [f"{name} {gain(own.get(first.train_len))}" for name, own in by_name(section).items()]
+    lines += [f"{said[0].upper()}{said[1:]}." for said in two_seeds(section)]
     return [*lines, f"G, what the second half of the window brings ({first.train_len // 2} -> {first.train_len}): {'; '.join(known)}."]

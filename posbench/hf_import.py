@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 from posbench.config import ModelConfig, TrainConfig
 from posbench.errors import ConfigError
 from posbench.files import sha256_json
+from posbench.hf_config import read_config
 from posbench.hf_rope import rope_arguments
 from posbench.hf_weights import weight_files
 from posbench.identity import as_typed, method_name
@@ -20,16 +20,8 @@ from posbench.identity import as_typed, method_name
 if TYPE_CHECKING:
     from posbench.data.corpus import Corpus
 
-# What transformers assumes where a config.json is silent.
-SILENT = {"hidden_act": "silu", "rms_norm_eps": 1e-6, "tie_word_embeddings": False}
-SILENT_OF = {
-    "llama": {"max_position_embeddings": 2048, "bos_token_id": 1},
-    "mistral": {"max_position_embeddings": 131072, "bos_token_id": 1, "num_key_value_heads": 8, "sliding_window": 4096},
-    "qwen2": {"max_position_embeddings": 32768, "sliding_window": 4096, "max_window_layers": 28},
-    "qwen3": {"max_position_embeddings": 32768, "sliding_window": 4096, "max_window_layers": 28, "head_dim": 128},
-}
 WHOLE = {"layout": "half", "fraction": 1.0, "resonance": False, "scaling": None, "scaling_len": None, "window": None}  # as theirs
-SPARE = 1024  # rows of the embedding, or a tenth of it, that a tokenizer may leave unused: tables are padded for speed
+SPARE = 64  # rows of the embedding, or a tenth of it, that a tokenizer may leave unused: tables are padded for speed
 
 
 def adopt(cfg: dict) -> dict:
@@ -42,7 +34,7 @@ def adopt(cfg: dict) -> dict:
         return cfg
     if not path:
         raise ConfigError("model=hf evaluates a checkpoint in Hugging Face format: add model.path=FOLDER to the command.")
-    config, files = _read_config(path), weight_files(path)
+    config, files = read_config(path), weight_files(path)
     from posbench.data.sources import file_digests
 
     digests = file_digests(files, Path(cfg["cache_dir"]) / "digests.json")
@@ -67,28 +59,6 @@ def adopt(cfg: dict) -> dict:
     # Whatever else a training is told, nothing here is trained or drawn: one checkpoint is one run.
     train = asdict(TrainConfig(length=length, steps=0))
     return {**cfg, "encoding": {**encoding, **rope}, "model": asdict(model), "train": train, "seed": 0}
-
-
-def _read_config(path: str) -> dict:
-    file = Path(path) / "config.json"
-    if not file.is_file():
-        raise ConfigError(f"model.path={path} is no folder with a config.json: give the folder of a downloaded or exported checkpoint.")
-    try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ConfigError(f"{file} is no JSON ({error}): download it again.") from error
-    kind = config.get("model_type")
-    if kind not in SILENT_OF:
-        raise ConfigError(f"model.path={path} is a model of type {kind}, and only {', '.join(SILENT_OF)} have the shape of this one.")
-    config = {**SILENT, **SILENT_OF[kind], **config}
-    needed = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
-    if missing := [key for key in needed if not config.get(key)]:
-        raise ConfigError(f"{file} does not say {' and '.join(missing)}: is it a checkpoint's?")
-    other = {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False, "quantization_config": None}
-    for key, wanted in other.items():
-        if (config.get(key) or wanted) != wanted:
-            raise ConfigError(f"{file} has {key}={config[key]}, which this model does not have: choose a checkpoint without it.")
-    return config
 
 
 def _shape(config: dict) -> ModelConfig:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from posbench.errors import ConfigError
+from posbench.origins import clean
 
 # Their scalings that are frequencies and a factor on cos and sin -> what they have to say.
 SCALINGS = {
@@ -39,7 +40,7 @@ def _scaling(kind: str, said: dict, config: dict, path: str) -> tuple[dict, floa
             "rope_scaling (or rope_type and factor in rope_parameters) out of its config.json, and choose extension=dynamic_ntk here."
         )
     if kind not in SCALINGS:
-        raise ConfigError(f"model.path={path} has rope_type={kind}, and only default, {', '.join(SCALINGS)} are read.")
+        raise ConfigError(f"model.path={path} has rope_type={clean(kind)}, and only default, {', '.join(SCALINGS)} are read.")
     if missing := [key for key in SCALINGS[kind] if not said.get(key)]:
         raise ConfigError(f"model.path={path} has rope_type={kind} and does not say {' and '.join(missing)}: download it again.")
     longest = config["max_position_embeddings"]
@@ -47,6 +48,10 @@ def _scaling(kind: str, said: dict, config: dict, path: str) -> tuple[dict, floa
     factor = said.get("factor") or longest / before
     if kind == "linear":
         before = longest / factor
+    if before < 2:
+        raise ConfigError(
+            f"model.path={path} has rope_type={kind} that was trained for {before:g} tokens before: choose another checkpoint."
+        )
     if factor <= 1:
         raise ConfigError(
             f"model.path={path} has rope_type={kind} with factor={factor:g}, which extends nothing: choose another checkpoint."

@@ -5,12 +5,13 @@ The two differ by the prefix `model.`, the norms of q and k, and, for encoding.l
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from pathlib import Path
 
 from posbench.errors import ConfigError
+from posbench.hf_config import read_mapping
+from posbench.origins import clean
 from posbench.runs import Run
 
 NORMS = {"norm.q_gain": "q_norm.weight", "norm.k_gain": "k_norm.weight"}
@@ -20,13 +21,20 @@ def weight_files(path: str) -> list[Path]:
     """The safetensors files of a checkpoint, sorted. Raises ConfigError when there is none, or one of an index is missing."""
     folder = Path(path)
     index = folder / "model.safetensors.index.json"
-    names = sorted(set(json.loads(index.read_text())["weight_map"].values())) if index.is_file() else ["model.safetensors"]
-    for name in names:
+    names = {"model.safetensors"}
+    if index.is_file():
+        found = read_mapping(index).get("weight_map")
+        if not isinstance(found, dict) or not found or not all(isinstance(name, str) for name in found.values()):
+            raise ConfigError(f"{index} has no weight_map from tensors to names of files: download it again.")
+        names = set(found.values())
+    for name in sorted(names):
         if Path(name).name != name:
-            raise ConfigError(f"{index} names {name}, which lies outside its folder: download the checkpoint again.")
+            raise ConfigError(f"{index} names {clean(name)}, which lies outside its folder: download the checkpoint again.")
         if not (folder / name).is_file():
-            raise ConfigError(f"model.path={path} holds no {name}: weights are read from safetensors files, download or convert them.")
-    return [folder / name for name in names]
+            raise ConfigError(
+                f"model.path={path} holds no {clean(name)}: weights are read from safetensors files, download or convert them."
+            )
+    return [folder / name for name in sorted(names)]
 
 
 def our_name(name: str) -> str:
@@ -90,7 +98,7 @@ def _tensors(path: str, expected: dict[str, list[int]]) -> dict:
                     if our_name(name) in expected:
                         tensors[our_name(name)] = content.get_tensor(name)
                     elif name != "lm_head.weight" and "rotary_emb" not in name:  # a tied head's copy, and angles that old files keep
-                        raise ConfigError(f"{file} holds {name}, which this model does not have: choose a checkpoint without it.")
+                        raise ConfigError(f"{file} holds {clean(name)}, which this model does not have: choose a checkpoint without it.")
         except SafetensorError as error:
             raise ConfigError(f"{file} cannot be read ({error}): download it again.") from error
     for name, shape in expected.items():

@@ -20,6 +20,7 @@ from posbench.plan import LayerPlan
 
 TERMS = ((0, 0), (0, 1), (1, 0), (0, 2), (1, 1), (2, 0))  # products of bf16 pieces down to 2^-24 of the largest
 GATED = 4096  # tokens up to which gates summed from the middle of the text keep 1e-3 in float32; `rows` sums anew in each block
+LONG = 4096  # tokens from which a CPU takes seconds for a layer: its key heads follow each other, so that Ctrl-C and progress need not wait
 DECAY = 60.0  # largest exponent of a decay counted from the middle of the text: its products stay within float32
 
 
@@ -78,8 +79,14 @@ def fused(layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, gate
     wide = max(q_BHTD.shape[-1], width)
     wide += -wide % 8 if wide > width else 0
     q_BHTD, k_BGTD, v_BGTD = (F.pad(t, (0, wide - t.shape[-1])) if t.shape[-1] < wide else t for t in (q_BHTD, k_BGTD, v_BGTD))
-    grouped = q_BHTD.shape[1] != k_BGTD.shape[1]
-    y_BHTD = F.scaled_dot_product_attention(q_BHTD, k_BGTD, v_BGTD, is_causal=True, scale=1.0, enable_gqa=grouped)
+    groups = q_BHTD.shape[1] // k_BGTD.shape[1]
+    together = device.type != "cpu" or q_BHTD.shape[2] < LONG or torch.is_grad_enabled()
+    parts = 1 if together else k_BGTD.shape[1]
+    done = []
+    for q, k, v in zip(*(t.chunk(parts, dim=1) for t in (q_BHTD, k_BGTD, v_BGTD)), strict=True):
+        done.append(F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1.0, enable_gqa=groups > 1))
+        layer.tell(len(done) / (parts + 1))
+    y_BHTD = done[0] if together else torch.cat(done, dim=1)
     return y_BHTD[..., :width].to(kept)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable
 
-from posbench.points import Point, over_words, span
+from posbench.points import Point, over_words, span, two_seeds
 from posbench.style import GREY
 from posbench.tables import file, scored
 
@@ -124,6 +124,7 @@ def caption(curve: list[Point], relative: bool) -> list[str]:
     if known:
         each = [f"{encoding} {point.floor:.3f}{_gain(point)}" for encoding, point in known.items()]
         lines.append(f"Loss with exactly {first.train_len} tokens, and G, what their second half brings (nats/token): {'; '.join(each)}.")
+    lines += [f"{said[0].upper()}{said[1:]}." for said in two_seeds(curve)]
     if any(point.untested for point in curve):
         lines.append("* a pair its authors have not tested")
     return lines + of_files(curve, relative)

@@ -6,10 +6,14 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from posbench.files import write_atomic
 from posbench.records import from_csv, to_csv
+from posbench.statistics import student_quantile
+
+if TYPE_CHECKING:
+    from posbench.context import Step
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,14 @@ def among(setting: str | None) -> str:
 def over_words(unit: str) -> str:
     """A point's `over` in words."""
     return f"over {unit.replace(' x ', ' crossed with ')}" if unit.startswith("seeds") else f"over {unit}s (one seed)"
+
+
+def two_seeds(found: Iterable[Point | Step]) -> list[str]:
+    """What is to be said of intervals over two seeds, where there are any."""
+    if not any(one.n_seeds == 2 and (one.over or "").startswith("seeds") for one in found):
+        return []
+    two, three = (student_quantile(0.975, df) for df in (1, 2))
+    return [f"two seeds leave one degree of freedom: Student's t is {two:.1f}, and {three:.1f} with a third seed"]
 
 
 def sections(found: Iterable[One]) -> list[list[One]]:

@@ -27,6 +27,10 @@ from posbench.statistics import Gain
 from posbench.tables import Table, footer, number, tables
 from posbench.trainings import Training, trainings
 
+WAY_ON = (
+    "gate failed: nothing shows that the model uses the second half of its window, and a comparison of methods then says little: train "
+    "longer (train.steps) or a larger model (model.d_model, model.n_layer), until the lower bound of G lies above 0"
+)
 DRAWN = re.compile(r"(context|curve|position|heatmap|differences)(-\d+)?\.(png|svg)|context\.csv")
 
 
@@ -62,20 +66,24 @@ class Report:
         return "\n\n".join([*parts, *(comments([note]) for note in self.notes)]) + "\n"
 
     def table_text(self, width: int | None = None, colour: bool = False) -> str:
-        """The same for a terminal `width` characters wide (None: any), where a narrow one goes without the intervals' widths."""
+        """The same for a terminal `width` characters wide (None: any).
+
+        A narrow one goes without the intervals' widths, then has tight columns, and then tables in pieces: no line is longer.
+        """
         from rich.console import Console
 
-        console = Console(width=max(width or 0, 200), force_terminal=colour, no_color=not colour, highlight=False)
+        console = Console(width=10_000, force_terminal=colour, no_color=not colour, highlight=False)
         with console.capture() as captured:
             for (found, said), (narrow, _) in zip(self.shown(), self.shown(intervals=False), strict=True):
-                wide = [table.rich() for table in found]
-                fits = width is None or all(console.measure(table).maximum <= width for table in wide)
-                for table in wide if fits else [table.rich() for table in narrow]:
-                    console.print(table)
+                ways = ([table.rich() for table in found], [table.rich() for table in narrow], [table.rich(tight=True) for table in narrow])
+                fitting = (one for one in ways if width is None or all(console.measure(table).maximum <= width for table in one))
+                pieces = [piece.rich(tight=True) for table in narrow for piece in table.pieces(width or 0)]
+                for table in next(fitting, pieces):
+                    console.print(table, width=width)
                 for line in said:
-                    console.print(line, markup=False)
+                    console.print(line, markup=False, width=width or 200)
             for note in self.notes:
-                console.print(note, markup=False)
+                console.print(note, markup=False, width=width or 200)
         return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
 
     def shown(self, intervals: bool = True) -> list[tuple[list[Table], list[str]]]:
@@ -183,12 +191,15 @@ def _gain_lines(evaluations: list[Evaluation], words: dict[str, str]) -> dict[tu
     for shared in known:
         asked_alike.setdefault((shared[0], without_stride(shared[2])), shared)
     lines: dict[tuple, list[str]] = {}
+    failed: dict[tuple, list[str]] = {}
     for (_, section), (row, full_from) in sorted(rows.items(), key=lambda item: (item[1][0]["encoding"], item[1][0]["seed"])):
         own = same(row) if same(row) in known else asked_alike.get((row["run_id"], without_stride(row["setting"])))
+        if own in known and not known[own].ok:
+            failed[section] = [WAY_ON]
         whence = f" (by {own[1]})" if own and own != same(row) else ""
         said = _gate(known.get(own), row["train_len"], full_from)
         lines.setdefault(section, []).append(f"G {label(row)[0]} seed {row['seed']}{whence}: {said}")
-    return lines
+    return {section: said + failed.get(section, []) for section, said in lines.items()}
 
 
 def _argument_line(rows: list[dict]) -> list[str]:
@@ -209,4 +220,6 @@ def _gate(found: Gain | None, train_len: int, full_from: int | None) -> str:
         return f"unknown, since it takes recompute_window at both windows{texts} and the loss of every target; gate: unknown"
     lower = "no interval (one document)" if found.lower != found.lower else f"95 % above {number(found.lower)}"
     half = f"{train_len // 2} -> {train_len} tokens of context bring {number(found.value)} +- {number(found.sem)} nats/token (s.e.)"
-    return f"{half}, {lower}; gate: {'ok' if found.ok else 'failed'}"
+    if found.lower != found.lower:
+        return f"{half}, {lower}; gate: failed, one document shows nothing: evaluate.windows for more"
+    return f"{half}, {lower}; gate: {'ok' if found.ok else f'failed, {-found.lower:.2g} nats/token short'}"

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from posbench.points import Point, among, marked, methods, over_words, span
+from posbench.points import Point, among, marked, methods, over_words, span, two_seeds
 from posbench.protocols import known
 
 METHOD = ("encoding", "extension", "scale_attention")
@@ -26,18 +26,40 @@ class Table:
         rule = [":---"] * self.names + ["---:"] * (len(self.columns) - self.names)
         return "\n".join([f"**{self.title}**", "", *map(markdown_row, (self.columns, rule, *self.rows))])
 
-    def rich(self):
-        """The table for a terminal: green where a method gains, red where it fails."""
+    def rich(self, tight: bool = False):
+        """The table for a terminal: green where a method gains, red where it fails. `tight`: heads of two lines, long names folded."""
         from rich import box
         from rich.table import Table as RichTable
         from rich.text import Text
 
-        table = RichTable(title=self.title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+        style = {"title_justify": "left", "title_style": "bold", "box": box.SIMPLE_HEAD, "pad_edge": False}
+        table = RichTable(title=self.title, **style, padding=(0, 0) if tight else (0, 1))
         for index, column in enumerate(self.columns):
-            table.add_column(column, justify="left" if index < self.names else "right", no_wrap=True)
+            is_name, head = index < self.names, _tight(column) if tight else column
+            table.add_column(head, justify="left" if is_name else "right", no_wrap=not (tight and is_name), overflow="fold")
         for row in self.rows:
             table.add_row(*(Text(cell, style=_style(cell)) for cell in row))
         return table
+
+    def pieces(self, width: int) -> list[Table]:
+        """The table as tables one below another, each with as many columns of numbers as fit into `width` characters when tight."""
+        columns = zip(map(_tight, self.columns), *self.rows, strict=True)
+        wide = [max(len(line) for cell in column for line in cell.split("\n")) + 1 for column in columns]
+        left = width - min(sum(wide[: self.names]), 2 * width // 3)
+        apart: list[list[int]] = [[]]
+        for index in range(self.names, len(self.columns)):
+            if apart[-1] and sum(wide[other] for other in [*apart[-1], index]) > left:
+                apart.append([])
+            apart[-1].append(index)
+        names = list(range(self.names))
+        return [self._of([*names, *chosen]) for chosen in apart]
+
+    def _of(self, columns: list[int]) -> Table:
+        return Table(self.title, [self.columns[index] for index in columns], [[row[i] for i in columns] for row in self.rows], self.names)
+
+
+def _tight(column: str) -> str:
+    return column.replace(" ", "\n", 1).replace("_", "_\n")
 
 
 def markdown_row(cells: Iterable[str]) -> str:
@@ -147,6 +169,7 @@ def footer(curve: list[Point]) -> list[str]:
         lines.append(
             "< gains from the longer context, > fails, ~ zero lies inside the interval (which does not prove that nothing is lost)"
         )
+    lines += two_seeds(curve)
     if any(point.untested for point in curve):
         lines.append("* a pair of methods its authors have not tested")
     return lines

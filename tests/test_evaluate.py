@@ -10,6 +10,7 @@ import pytest
 import torch
 from conftest import TRAIN_LEN, small_model, small_shape
 
+from posbench import kernels
 from posbench.config import EvaluateConfig
 from posbench.data.tokenfile import TokenFile
 from posbench.encodings.rope import Rope
@@ -60,6 +61,15 @@ def test_progress_is_told_while_a_long_text_is_read(extension):
     assert len(ends) == 2 and sum(n for n, _ in told) == 512  # a batch for each window
     # A step for each layer; where a kernel works in blocks of 32 queries, for each of these.
     assert ends[0] >= (2 if isinstance(extension, NoExtension) else 8) and max(n for n, _ in told) <= 128
+
+
+def test_a_long_text_is_read_one_key_head_after_the_other_to_the_same_bits(monkeypatch):
+    found, told = evaluation(lengths=[256], max_length=256, windows=1), []
+    wanted = FixedTargets(found).score(256)[0]
+    monkeypatch.setattr(kernels, "LONG", 200)
+    found.progress = lambda n, part=False: told.append(n)
+    assert np.array_equal(FixedTargets(found).score(256)[0], wanted)
+    assert len(told) == 3 + 2 + 1  # two key heads and the rest of one layer, the few rows of the last and its rest, the end of the batch
 
 
 def test_a_long_text_can_be_interrupted_before_it_is_read():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 import script_calls
@@ -102,6 +103,70 @@ def test_a_checkpoint_that_is_another_model_is_refused(tmp_path, config, changed
         adopted(path, **changed)
 
 
+YARN, LINEAR = {"rope_type": "yarn", "factor": 4.0}, {"rope_type": "linear", "factor": 4.0}
+WRONG = {
+    "vocab_size": ("260", -1, 0, 2.5, True, [260], 10**30),
+    "hidden_size": ("32", {}, 10**9),
+    "num_hidden_layers": ("2", [2], 10**9),
+    "num_attention_heads": (-4, "x"),
+    "num_key_value_heads": (-1, 0, "2"),
+    "head_dim": ("8", -8, 0),
+    "intermediate_size": (None, "48"),
+    "max_position_embeddings": (None, "32", -1, [32]),
+    "sliding_window": (-1, "4096", 0),
+    "max_window_layers": (None, "28", -1),
+    "bos_token_id": ("1", -1, [1], VOCAB),
+    "rms_norm_eps": (None, "1e-6", -1, float("nan")),
+    "tie_word_embeddings": (None, "yes", 1),
+    "rope_theta": ("x", -1, [1e4], float("inf")),
+    "partial_rotary_factor": ("x", [1]),
+    "rope_scaling": (5, "yarn", ["yarn"], {**YARN, "factor": "4"}, {**LINEAR, "factor": 1e308}, {**LINEAR, "factor": 31.0}),
+    "rope_parameters": (5, ["yarn"], {"rope_type": 5}, {"rope_type": ["yarn"]}, {**YARN, "beta_fast": "32"}, {**YARN, "truncate": "no"}),
+    "layer_types": (5, "full_attention", [], [5, 5], ["full_attention"]),
+    "model_type": (5, None, ["llama"]),
+    "hidden_act": (5, ["silu"]),
+    "quantization_config": ({"bits": 4}, "x"),
+}
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory):
+    return {kind: checkpoint(tmp_path_factory.mktemp("checkpoints"), kind) for kind in ("Llama", "Qwen3")}
+
+
+@pytest.mark.parametrize("key", WRONG)
+def test_a_config_of_wrong_types_is_refused_with_the_key(checkpoints, key):
+    path = checkpoints["Qwen3" if key in ("max_window_layers", "layer_types", "head_dim") else "Llama"]
+    written = (path / "config.json").read_text()
+    for value in WRONG[key]:
+        config = {**json.loads(written), "rope_parameters": None, key: value}
+        (path / "config.json").write_text(json.dumps(config))
+        with pytest.raises(ConfigError, match=r"download it again|choose another|without it|only llama|is it a checkpoint") as error:
+            adopted(path)
+        assert key.removeprefix("model_") in str(error.value) or "rope_type" in str(error.value)
+    (path / "config.json").write_text(written)
+
+
+NO_JSON = (b"", b"null", b"[]", b"5", b"[" * 100_000, b'{"a": \xff}')
+NO_MAP = (b'{"weight_map": 5}', b'{"weight_map": {}}', b'{"weight_map": {"a": 5}}', b'{"weight_map": {"a": "../b"}}',
+          b'{"weight_map": {"a": "\\u001b[31m"}}')  # fmt: skip
+
+
+@pytest.mark.parametrize("content", [*NO_JSON, *NO_MAP], ids=lambda content: repr(content[:40]))
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors.index.json"])
+def test_a_json_file_beside_the_weights_that_is_none_is_refused(checkpoints, tmp_path, name, content):
+    path = shutil.copytree(checkpoints["Llama"], tmp_path / "copy")
+    (path / name).write_bytes(content)
+    with pytest.raises(ConfigError, match="(download|model of type|holds no)") as error:
+        adopted(path)
+    assert str(path) in str(error.value) and str(error.value).isprintable()
+
+
+def test_a_name_of_the_hub_is_told_how_to_be_downloaded():
+    with pytest.raises(ConfigError, match=r"hf download meta-llama/Llama-3.2-1B --local-dir FOLDER"):
+        adopted(Path("meta-llama/Llama-3.2-1B"))
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -140,7 +205,10 @@ def test_weights_that_are_not_those_described_are_refused(tmp_path, change, said
         (256, False, 300, None, None),
         (151665, True, 152064, 7, None),
         (300, False, 256, None, "has 300 ids"),
+        (50257, False, 51200, None, None),
         (256, False, 32000, None, "give data.tokenizer=DIR"),
+        (256, False, 1000, None, "has 256 ids and model.path=DIR 1000"),
+        (256, True, 321, 7, "has 256 ids and model.path=DIR 321"),
         (50, True, 50, None, "asks for a BOS token"),
     ],
 )

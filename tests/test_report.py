@@ -10,6 +10,7 @@ from posbench.composition import nodes
 from posbench.errors import RunError
 from posbench.identity import method_args, method_name
 from posbench.labels import labels
+from posbench.marks import caption
 from posbench.points import among, read_points
 from posbench.report import collect
 from posbench.rows import read_csv
@@ -83,6 +84,8 @@ def test_the_gate(tmp_path, half, verdict):
     paths = references(tmp_path, floor_N, half=half) + [write_eval(tmp_path, "rope", "none", "none", flat(0), LENGTHS)]
     report = Built(paths, tmp_path / "out", "t", COMMAND)
     assert verdict in report.markdown() and verdict in report.table_text()
+    short, way = re.search(r"gate: failed, (\S+) nats/token short", report.markdown()), "train longer (train.steps) or a larger model"
+    assert (float(short[1]) if short else None) == (None if half > 0 else -half) and (way in report.markdown()) == (half <= 0)
 
 
 def test_a_floor_shorter_than_twice_the_training_length_is_none(tmp_path):
@@ -102,6 +105,21 @@ def test_the_verdict_of_an_interval(tmp_path):
     assert re.search(r"\| rope \| pi \| none \| \+0\.\d+ \+- 0\.\d+ > \|", text)
     assert re.search(r"\| rope \| ntk \| none \| -0\.\d+ \+- 0\.\d+ < \|", text)
     assert re.search(r"\| rope \| none \| none \| [+-]0\.000 \+- 0\.\d+ ~ \|", text)
+
+
+def test_one_document_shows_no_gain_and_says_what_would(tmp_path):
+    paths = trained(tmp_path, 0.1, train_len=64)
+    for path in paths:
+        with np.load(path.with_suffix(".npz")) as stored:
+            np.savez(path.with_suffix(".npz"), **{**stored, "document": np.zeros(TARGETS, int)})
+    assert "gate: failed, one document shows nothing: evaluate.windows for more" in collect(paths, "t", COMMAND).markdown()
+
+
+@pytest.mark.parametrize("seeds", [1, 2, 3])
+def test_two_seeds_say_that_one_degree_of_freedom_is_left(tmp_path, seeds):
+    report = collect([path for seed in range(seeds) for path in write_run(tmp_path, "alibi", seed)], "t", COMMAND)
+    said = "two seeds leave one degree of freedom: Student's t is 12.7, and 4.3 with a third seed"
+    assert (said in report.markdown()) == (f"T{said[1:]}." in caption(report.sections[0], relative=True)) == (seeds == 2)
 
 
 def test_missing_evaluations_are_counted_and_the_command_said(tmp_path):
@@ -296,6 +314,23 @@ def test_a_narrow_terminal_keeps_every_number_and_mark(tmp_path):
     marks = [[line.count(" <") for line in text.splitlines() if "rope" in line] for text in (narrow, wide)]
     assert marks[0] == marks[1]
     assert max(len(line) for line in narrow.split("data pysource")[0].splitlines()) <= 100
+
+
+@pytest.mark.parametrize("width", [80, 50, 30])
+def test_no_line_is_longer_than_the_terminal_and_no_number_is_lost(tmp_path, width):
+    report = collect(write_run(tmp_path, "rope"), "Demo", COMMAND)
+    text = report.table_text(width=width)
+    assert max(map(len, text.splitlines())) <= width
+    numbers = re.compile(r"[+-]\d+\.\d+ [<>~]")
+    (shown, _), *_ = report.shown(intervals=False)
+    assert sorted(numbers.findall(text)) == sorted(cell for row in shown[1].rows for cell in row if numbers.match(cell))
+    assert width < 80 or text.count("rope     leaky_rerope none ") == 3  # no cell is folded
+
+
+def test_a_table_wider_than_any_terminal_is_whole_in_a_file(tmp_path):
+    name = "x" * 190
+    report = collect([write_eval(tmp_path, name, "none", "none", flat(0), LENGTHS, run_id="r")], "t", COMMAND)
+    assert report.table_text().count(name) == 3 and max(map(len, report.table_text(width=80).splitlines())) <= 80
 
 
 def test_lengths_that_another_experiment_added_to_a_file_are_left_out(tmp_path):

@@ -79,6 +79,9 @@ def _open(cfg_data: dict, folder: Path, identity: str) -> Corpus:
         verify_files(folder, manifest["files"])
         splits = {split: open_split(folder, split, manifest["splits"][split]) for split in SPLITS}
         size, tokenizer = int(manifest["vocab_size"]), str(manifest["tokenizer"])
+        largest = max(int(split.tokens.max()) for split in splits.values())
+        if largest >= size:
+            raise ValueError(f"vocab_size={size} with the id {largest}")
     except RunError:
         raise
     except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:

@@ -6,19 +6,24 @@ a tokenizer.json (or its folder), or by its hub name, with `@commit` behind it t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from posbench.errors import ConfigError
-from posbench.files import sha256_file
+from posbench.errors import ConfigError, RunError
+from posbench.files import read_bytes, sha256_file
 
 if TYPE_CHECKING:
     import tokenizers
 
 BPE_TRAIN_BYTES = 64 * 2**20  # the first documents of the training split up to this size teach the BPE
+
+MOST_IDS = 2**20  # the largest vocabularies in use have a quarter of it; an embedding has a row for each id
+TRAINED = re.compile(r"bpe-\d+")  # the names of tokenizers trained here
 
 Pieces = tuple[np.ndarray, np.ndarray]  # ids and bytes per token, both [n]
 
@@ -38,7 +43,7 @@ def tokenizer_identity(tokenizer: str, vocab_size: int) -> list:
     if tokenizer == "bytes":
         return ["bytes"]
     if tokenizer == "bpe":
-        if not 257 <= vocab_size <= 2**20:
+        if not 257 <= vocab_size <= MOST_IDS:
             raise ConfigError(f"data.vocab_size={vocab_size} cannot hold a byte-level BPE: choose 257 or more (256 bytes plus merges).")
         return ["bpe", vocab_size, BPE_TRAIN_BYTES]
     return ["pretrained", sha256_file(pretrained_file(tokenizer))]
@@ -69,6 +74,34 @@ def pretrained_file(tokenizer: str) -> Path:
         ) from error
 
 
+@contextmanager
+def foreign(name: str) -> Iterator[None]:
+    """Turn what the tokenizers library makes of a file or a text that it cannot use into a ConfigError: bare Exceptions, and panics."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, ConfigError | RunError):
+            raise
+        raise _unusable(name, error) from error
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # of no module that could be imported
+            raise
+        raise _unusable(name, error) from error
+
+
+def _unusable(name: str, error: BaseException) -> ConfigError:
+    return ConfigError(f"data.tokenizer={name} is not a file that the tokenizers library reads and uses ({error}): choose another.")
+
+
+def count_ids(model: tokenizers.Tokenizer, name: str) -> int:
+    """The largest id and one: ids may leave holes. Raises ConfigError where there is no id, or one beyond any vocabulary in use."""
+    largest = max(model.get_vocab(with_added_tokens=True).values(), default=-1)
+    if not 0 <= largest < MOST_IDS:
+        what = "holds no token" if largest < 0 else f"has the id {largest:,}, and {MOST_IDS - 1:,} is the largest that is read"
+        raise ConfigError(f"data.tokenizer={name} {what}: choose another.")
+    return largest + 1
+
+
 class ByteTokenizer:
     """Every byte of the UTF-8 text is a token."""
 
@@ -90,8 +123,8 @@ class BPETokenizer:
 
     def __init__(self, model: tokenizers.Tokenizer):
         self.model = model
-        self.vocab_size = model.get_vocab_size()
-        lengths = np.zeros(max(model.get_vocab(with_added_tokens=True).values()) + 1, dtype=np.int64)
+        self.vocab_size = count_ids(model, "bpe")
+        lengths = np.zeros(self.vocab_size, dtype=np.int64)
         for token, index in model.get_vocab(with_added_tokens=True).items():
             lengths[index] = len(token)
         self.bytes_dtype = np.uint8 if lengths.max() < 256 else np.uint16
@@ -118,18 +151,19 @@ class PretrainedTokenizer:
 
     bytes_dtype = np.uint16
 
-    def __init__(self, model: tokenizers.Tokenizer):
+    def __init__(self, model: tokenizers.Tokenizer, name: str):
         model.no_truncation()
         model.no_padding()
-        self.model = model
-        self.vocab_size = model.get_vocab_size()
+        self.model, self.name = model, name
+        self.vocab_size = count_ids(model, name)
 
     def encode(self, texts: list[str]) -> list[Pieces]:
         """(ids, bytes per token) of each text."""
-        return [
-            (np.array(encoding.ids, dtype=np.int64), owned_bytes(text, encoding.offsets))
-            for text, encoding in zip(texts, self.model.encode_batch(texts, add_special_tokens=False), strict=True)
-        ]
+        with foreign(self.name):
+            return [
+                (np.array(encoding.ids, dtype=np.int64), owned_bytes(text, encoding.offsets))
+                for text, encoding in zip(texts, self.model.encode_batch(texts, add_special_tokens=False), strict=True)
+            ]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of the ids, as far as the tokenizer keeps it."""
@@ -158,11 +192,9 @@ def load_tokenizer(name: str, folder: Path) -> Tokenizer:
 
     if name == "bytes":
         return ByteTokenizer()
-    try:
-        model = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
-    except Exception as error:  # the library raises a bare Exception
-        raise ConfigError(f"data.tokenizer={name} is not a file that the tokenizers library reads ({error}): choose another.") from error
-    return BPETokenizer(model) if name.startswith("bpe-") else PretrainedTokenizer(model)
+    with foreign(name):
+        model = tokenizers.Tokenizer.from_buffer(read_bytes(folder / "tokenizer.json"))
+    return BPETokenizer(model) if TRAINED.fullmatch(name) else PretrainedTokenizer(model, name)
 
 
 def train_bpe(texts: Iterable[str], vocab_size: int) -> BPETokenizer:
