@@ -26,7 +26,7 @@ from yaml import YAMLError
 
 from posbench.composition import CONFIGS, expand, long_name, name_group, sentence
 from posbench.errors import ConfigError, RunError
-from posbench.options import unread
+from posbench.options import unread, working_directory
 
 
 @dataclass(frozen=True)
@@ -89,6 +89,7 @@ call: Call
 def run_script(command: Command, config_name: str = "run") -> None:
     """Compose configs/CONFIG_NAME.yaml with sys.argv and hand all its jobs to `command`; exits with the command's code."""
     global call
+    working_directory()
     call = Call(command, config_name)
     sys.argv[1:] = map(long_name, sys.argv[1:])
     _importable_config_dir()

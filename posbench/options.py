@@ -56,8 +56,18 @@ def duration(chosen: dict[str, str], key: str) -> float:
     return int(found[1]) * UNITS[found[2]]
 
 
+def working_directory() -> None:
+    """Exit with a sentence where the working directory is gone: nothing that is typed could be found from there."""
+    try:
+        os.getcwd()
+    except OSError as error:
+        print(f"refused: the working directory cannot be read ({error.strerror}): change to one that is there.", file=sys.stderr)
+        sys.exit(2)
+
+
 def run(main: Callable[[list[str]], None]) -> None:
     """Call `main` with the words of the command line and exit; a user's mistake is a sentence and code 2, other trouble one and code 1."""
+    working_directory()
     code = 0
     try:
         main(sys.argv[1:])

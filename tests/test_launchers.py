@@ -30,7 +30,7 @@ def cli(tmp_path: Path, text_folder: Path) -> Cli:
 
 
 def settings(name: str, folder: Path = Path("/nowhere")) -> dict:
-    yaml = OmegaConf.create({"hydra": {"sweep": {"dir": str(folder)}, "launcher": OmegaConf.load(LAUNCHERS / f"{name}.yaml")}})
+    yaml = OmegaConf.create({"results_dir": str(folder), "hydra": {"launcher": OmegaConf.load(LAUNCHERS / f"{name}.yaml")}})
     return {"n_jobs": 3, **OmegaConf.to_container(yaml, resolve=True)["hydra"]["launcher"]}
 
 

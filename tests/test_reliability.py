@@ -232,3 +232,37 @@ def test_a_cache_on_a_read_only_disk_is_read(world, capfd, monkeypatch):
 
     monkeypatch.setattr("posbench.data.sources.write_json", refuses)
     assert "nothing to do" in run(capfd, world).stdout
+
+
+READING = {
+    "run": ["seed=9", "dry=true"],
+    "run, a sweep": ["-m", "seed=0,9", "dry=true"],
+    "report": ["runs=runs"],
+    "report, a sweep": ["-m", "seed=0,9", "results_dir=runs"],
+    "anatomy": ["length=32", "json=read/a.json"],
+}
+
+
+@pytest.mark.parametrize("name", READING)
+def test_what_only_reads_makes_no_folder(world, capfd, name):
+    """So none has to be writable; what a report or anatomy makes goes where it was told to."""
+    (world.root / "read").mkdir()
+    before = sorted(world.root.rglob("*"))
+    typed = [*READING[name], *SMALL, *(word for word in PLACES if word.split("=")[0] not in ("results_dir", "report_dir"))]
+    typed += ["report_dir=read", *["results_dir=nowhere"] * ("results_dir=runs" not in typed)]
+    done = call(capfd, world.root, name.split(",")[0], *typed)
+    assert done.returncode == 0, done.stderr
+    after = [path for path in sorted(world.root.rglob("*")) if world.root / "read" not in path.parents]
+    assert after == before
+
+
+def test_a_working_directory_that_was_deleted_is_one_sentence(tmp_path, monkeypatch, capsys):
+    from posbench import cli, options
+
+    monkeypatch.setattr(os, "getcwd", lambda: os.stat(tmp_path / "gone"))
+    for start in (lambda: options.run(print), lambda: cli.run_script(print)):
+        with pytest.raises(SystemExit) as ended:
+            start()
+        said = capsys.readouterr()
+        assert ended.value.code == 2 and said.err.count("\n") == 1 and not said.out
+        assert "the working directory cannot be read (No such file or directory)" in said.err

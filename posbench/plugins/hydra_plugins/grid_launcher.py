@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hydra._internal.core_plugins import basic_sweeper
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
 from hydra.plugins.sweeper import Sweeper
 from omegaconf import DictConfig, OmegaConf
+
+
+class Unsaved(OmegaConf):
+    """OmegaConf for Hydra's sweeper, which would write a multirun.yaml that nothing reads, into folders that cannot be written too."""
+
+    @staticmethod
+    def save(*_: object, **__: object) -> None:
+        """Write nothing."""
 
 
 class GridLauncher(Launcher):
@@ -33,6 +42,7 @@ class GridLauncher(Launcher):
         self.loader.load_sweep_config = once
         # A sweeper composes all jobs once before, for launchers that do it on other machines: in a grid of hundreds half of the time.
         Sweeper.validate_batch_is_legal = lambda *_: None
+        basic_sweeper.OmegaConf = Unsaved
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         from posbench import cli
