@@ -9,8 +9,9 @@ from posbench.build import load_model, make_encoding, make_trained_scale
 from posbench.composition import nodes
 from posbench.config import resolve
 from posbench.errors import ConfigError
-from posbench.identity import method_name
+from posbench.identity import method_args, method_name
 from posbench.interfaces import Encoding, ScaleAttention
+from posbench.labels import called
 from posbench.make import PARTS, trusted_config
 from posbench.origins import flatten, text
 from posbench.runs import Run
@@ -43,14 +44,10 @@ def parts(cfg: dict) -> tuple[Encoding, ScaleAttention | None]:
 
 
 def yaml_of(group: str, chosen: dict) -> tuple[str, dict]:
-    """The yaml a method was chosen by, and what it holds: of those that name its class, the one it has most in common with.
-
-    One of the user's own goes by its class, as if its yaml held nothing.
-    """
-    alike = {name: node for name, node in nodes(group).items() if node["_target_"] == chosen["_target_"]}
-    own = method_name(chosen)
-    name = max(alike, key=lambda name: (sum(chosen.get(key) == value for key, value in alike[name].items()), name == own), default=own)
-    return name, alike.get(name, {})
+    """The yaml a method was chosen by, as `called` has it, and what it holds; a class of the user's own is as if its yaml held nothing."""
+    name = called(group, method_name(chosen), method_args(chosen))
+    node = nodes(group).get(name, {})
+    return name, node if node.get("_target_") == chosen["_target_"] else {}
 
 
 def in_words(group: str, chosen: dict) -> str:

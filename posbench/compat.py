@@ -14,7 +14,9 @@ from posbench import extensions
 from posbench.effect import changes, equal, masks
 from posbench.errors import ConfigError
 from posbench.geometry import Span, Trait
+from posbench.identity import method_args, method_name
 from posbench.interfaces import ANY, Encoding, Extension, ScaleAttention, overrides
+from posbench.labels import called
 from posbench.plan import make_plan
 
 REASONS = {
@@ -57,12 +59,12 @@ def check_extension(encoding: Encoding, extension: Extension, lengths: list[int]
         # Where no coordinate is read, a mask is still a mask, and anything else changes nothing.
         if missing and (Trait.COORDINATE in one.traits or (Trait.CONTENT in one.traits and not masks(encoding, extension, fed))):
             raise ConfigError(
-                f"encoding={name_of(one)} {REASONS[next(iter(missing))]}, which extension={name} needs: {_alternatives(encoding)}."
+                f"{_layers(encoding, one)} {REASONS[next(iter(missing))]}, which extension={name} needs: {_alternatives(encoding)}."
             )
         split = overrides(one, "weights") and len(extension.bands(_span(encoding, extension, fed))) > 1
         if split and (Trait.COORDINATE in one.traits or masks(encoding, extension, fed)):
             raise ConfigError(
-                f"encoding={name_of(one)} weighs a whole row of keys at once, and extension={name} sees it in several bands: "
+                f"{_layers(encoding, one)} weighs a whole row of keys at once, and extension={name} sees it in several bands: "
                 f"{_alternatives(encoding)}."
             )
     _check_bounds(encoding, extension, lengths, name)
@@ -112,7 +114,17 @@ def check_trained_scale(encoding: Encoding, scale: ScaleAttention) -> None:
 
 
 def name_of(method: object) -> str:
-    """A method's name: the name of its file."""
+    """The name a method is chosen by, its yaml's; of one that no yaml made, and of a class, the name of its file."""
+    node = getattr(method, "node", None)
+    if node is None:
+        return file_of(method)
+    kinds = {"encoding": Encoding, "extension": Extension, "scale_attention": ScaleAttention}
+    group = next(name for name, kind in kinds.items() if isinstance(method, kind))
+    return called(group, method_name(node), method_args(node))
+
+
+def file_of(method: object) -> str:
+    """The name of a method's file, by which `tested_with` names it."""
     return (method if isinstance(method, type) else type(method)).__module__.split(".")[-1]
 
 
@@ -127,10 +139,15 @@ def _scaled(encoding: Encoding, scale: ScaleAttention, choice: str) -> list[Enco
     scaled = [layer.encoding for layer in encoding.layers() if layer.scaled]
     for one in scaled:
         if overrides(one, "weights") and overrides(scale, "distance"):
-            raise ConfigError(f"encoding={name_of(one)} weighs whole rows, which {choice} cannot scale by distance: take none.")
+            raise ConfigError(f"{_layers(encoding, one)} weighs whole rows, which {choice} cannot scale by distance: take none.")
         if not one.scalable:
-            raise ConfigError(f"encoding={name_of(one)} has no softmax whose logits {choice} could scale: take none.")
+            raise ConfigError(f"{_layers(encoding, one)} has no softmax whose logits {choice} could scale: take none.")
     return scaled
+
+
+def _layers(encoding: Encoding, one: Encoding) -> str:
+    """The user's choice of an encoding, and whose layers are meant where these have one of their own."""
+    return f"encoding={name_of(encoding)}" + (f", in its {name_of(one)} layers," if one is not encoding else "")
 
 
 def _span(encoding: Encoding, extension: Extension, length: int) -> Span:
@@ -138,7 +155,7 @@ def _span(encoding: Encoding, extension: Extension, length: int) -> Span:
 
 
 def _tested(encoding: Encoding, other: object) -> bool:
-    either = name_of(other) in encoding.tested_with or name_of(encoding) in other.tested_with
+    either = file_of(other) in encoding.tested_with or file_of(encoding) in other.tested_with
     return either or ANY in (encoding.tested_with, other.tested_with)
 
 
@@ -146,7 +163,7 @@ def _alternatives(encoding: Encoding) -> str:
     legal = []
     for module in pkgutil.iter_modules(extensions.__path__):
         for found in vars(importlib.import_module(f"{extensions.__name__}.{module.name}")).values():
-            own = isinstance(found, type) and issubclass(found, Extension) and name_of(found) == module.name
+            own = isinstance(found, type) and issubclass(found, Extension) and file_of(found) == module.name
             if own and not found.needs & ~encoding.traits and _tested(encoding, found):
                 legal.append(module.name)
     return f"with encoding={name_of(encoding)} choose extension={'|'.join(legal)}"

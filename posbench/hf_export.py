@@ -62,14 +62,14 @@ def describe(trained: dict, extension: dict) -> dict:
     Raises ConfigError for what the format cannot say.
     """
     from posbench.build import make_encoding
-    from posbench.compat import check, name_of
+    from posbench.compat import check, file_of, name_of
     from posbench.config import typed
     from posbench.make import make
     from posbench.scale_attention.none import NoScale
 
     model, train = typed("model", trained["model"]), typed("train", trained["train"])
     encoding, method = make_encoding(trained), make(extension)
-    name = name_of(encoding)
+    name = file_of(encoding)
     if name not in ("rope", "p_rope") or encoding.rotary_dim != encoding.shape.head_dim or encoding.resonance:
         raise ConfigError(
             f"{as_typed('encoding', trained['encoding'])} has no place in the format: it knows encoding=rope, whole, and p_rope."

@@ -10,13 +10,20 @@ METHODS = {"encoding": "encoding_args", "extension": "extension_args"}
 
 
 def called(group: str, method: str, args: dict | None) -> str:
-    """What a yaml of configs/ makes of another's class is called by the yaml: fox_rope, not fox; any other method by its class."""
-    from posbench.composition import nodes
-    from posbench.identity import method_args, method_name, without_later
+    """Name of the choice that makes a method: of the yamls of its class the one it has most arguments in common with (fox_rope, not fox).
 
-    own = without_later(group, args or {})
+    A class that no yaml names is called by its module.
+    """
+    from posbench.composition import nodes
+    from posbench.identity import method_args, method_name
+
     alike = {stem: method_args(node) for stem, node in nodes(group).items() if method_name(node) == method}
-    return next((stem for stem, usual in alike.items() if without_later(group, usual) == own), method)
+    own, absent = args or {}, object()
+
+    def common(stem: str) -> tuple[int, bool]:
+        return sum(own.get(key, absent) == value for key, value in alike[stem].items()), stem == method
+
+    return max(alike, key=common, default=method)
 
 
 def labels(rows: Iterable[dict], variants: Mapping[str, str] | None = None):

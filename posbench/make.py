@@ -26,7 +26,7 @@ DECLARED = "POSBENCH_CONFIG_DIRS"  # the parent's --config-dir, for children tha
 
 
 def make(node: dict, *args: Any) -> Any:
-    """The object a method's yaml node describes: its `_target_` called with `args` and the node's other keys.
+    """The object a method's yaml node describes: its `_target_` called with `args` and the node's other keys. It keeps the node, as `node`.
 
     Raises ConfigError for a class that cannot be imported, or that does not take these keys.
     """
@@ -43,7 +43,9 @@ def make(node: dict, *args: Any) -> Any:
         inspect.signature(cls).bind(*args, **method_args(node))
     except TypeError as error:
         raise ConfigError(f"{node['_target_']} cannot be made from {method_args(node)}: {error}.") from error
-    return cls(*args, **method_args(node))
+    made = cls(*args, **method_args(node))
+    made.node = node
+    return made
 
 
 def trusted_config(run: Run, trusted: Iterable[str] = ()) -> dict:

@@ -14,7 +14,8 @@ from typing import Any
 from urllib.parse import urlparse
 
 from posbench.config import LogConfig
-from posbench.identity import method_name
+from posbench.identity import method_args, method_name
+from posbench.labels import called
 from posbench.rows import COLUMNS
 from posbench.runs import Run
 
@@ -122,12 +123,12 @@ def _own_id(run: Run, job_type: str) -> str:
 
 
 def _tags(config: dict) -> list[str]:
-    return [f"{part}={name}"[:64] for part in PARTS for name in _names(config.get(part))]
+    return [f"{part}={name}"[:64] for part in PARTS for name in _names(part, config.get(part))]
 
 
-def _names(chosen: dict | list | None) -> list[str]:
+def _names(part: str, chosen: dict | list | None) -> list[str]:
     nodes = chosen if isinstance(chosen, list) else [chosen] if chosen else []
-    return list(dict.fromkeys(map(method_name, nodes)))
+    return list(dict.fromkeys(called(part, method_name(node), method_args(node)) for node in nodes))
 
 
 def _attempts(run: Run) -> list[Path]:

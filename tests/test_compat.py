@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from conftest import choices, make_triple, node
 
-from posbench.compat import check
+from posbench.compat import check, name_of
 from posbench.errors import ConfigError
 from posbench.make import make
 
@@ -40,10 +42,10 @@ TABLE = {
 }
 
 
-def verdict(encoding: str, extension: str, scale: str = "none", **options) -> str:
+def verdict(encoding: str, extension: str, scale: str = "none", lengths: list[int] = LENGTHS, **options) -> str:
     triple = make_triple(encoding, extension, scale)
     try:
-        found = check(*triple, LENGTHS, **options)
+        found = check(*triple, lengths, **options)
     except ConfigError as error:
         return "u" if "allow_untested" in str(error) else "x"
     return "0" if found.noop else "."
@@ -66,6 +68,29 @@ def test_a_refusal_names_the_legal_alternatives_and_these_are_legal():
     offered = str(refusal.value).split("extension=")[-1].rstrip(".").split("|")
     assert set(offered) == {"none", "pi", "window", "recompute_window", "streaming", "lm_infinite"}
     assert all(verdict("alibi", extension) == "." for extension in offered)
+
+
+@pytest.mark.parametrize("encoding", choices("encoding"))
+def test_what_a_refusal_advises_is_accepted_as_it_stands(encoding):
+    """As typed: encoding=NAME, one of its own yamls, with each extension named; within the training length, where a table has not ended."""
+    for extension in choices("extension"):
+        try:
+            check(*make_triple(encoding, extension, "none"), [16])
+        except ConfigError as refusal:
+            name, offered = re.search(r"with encoding=(\w+) choose extension=([\w|]+)", str(refusal)).groups()
+            assert name == encoding and all(verdict(name, one, lengths=[16]) in ".0" for one in offered.split("|"))
+
+
+@pytest.mark.parametrize(
+    ("encoding", "changed"), [("fox_rope", {"base": 500.0}), ("gemma3", {"window": 4, "period": 2}), ("fox", {"bias": 5.0})]
+)
+def test_a_method_is_called_by_the_choice_it_was_made_from(encoding, changed):
+    shape = make_triple("rope", "none", "none")[0].shape
+    made = make({**node("encoding", encoding), **changed}, shape)
+    layers = ", in its rope layers," if encoding == "gemma3" else ""
+    with pytest.raises(ConfigError, match=f"^encoding={encoding}{layers} has no .*: with encoding={encoding} choose extension="):
+        check(made, *make_triple("rope", "table_linear", "none")[1:], LENGTHS)
+    assert name_of(made) == encoding and name_of(type(made)) == type(made).__module__.split(".")[-1]
 
 
 def test_untested_pairs_run_when_allowed_and_are_marked():
