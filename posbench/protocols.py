@@ -216,7 +216,7 @@ def check_whole(cls: type[Protocol], extension: Extension, config: EvaluateConfi
     if any(fed_length(extension, train_len, length) < length for length in config.lengths):
         raise ConfigError(
             f"evaluate.protocol={name_of(cls)} reads one text at once, which extension={name_of(extension)} never does: "
-            f"use evaluate.protocol=[{instead}]."
+            f"use 'evaluate.protocol=[{instead}]'."
         )
 
 

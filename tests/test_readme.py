@@ -39,6 +39,24 @@ def test_every_command_composes(command):
         compose("run", overrides)
 
 
+SHOWN = [
+    *ROOT.glob("results/**/README.md"),
+    ROOT / "README.md",
+    *CONFIGS.glob("*.yaml"),
+    *CONFIGS.glob("*/*.yaml"),
+    *(ROOT / "scripts").glob("*.py"),
+]
+
+
+@pytest.mark.parametrize("path", SHOWN, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_commands_can_be_pasted_into_zsh(path):
+    """Which takes brackets for a pattern, and on a command line no # for the beginning of a comment."""
+    text = path.read_text()
+    assert not re.findall(r"(?<!['\w.@])[a-z_][\w.@]*=\[", re.sub(r"```python.*?```", "", text, flags=re.S))
+    if path.suffix == ".md":
+        assert not re.findall(r"^(?:python scripts/|make ).* # .*$", text, re.M)
+
+
 def test_the_numbers_of_the_default_text_are_those_of_the_wheels(tmp_path):
     """1,356 and 642 files: what the README says of pysource, counted from the wheels' records."""
     from posbench.data.sources import make_source
