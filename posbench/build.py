@@ -17,9 +17,10 @@ from posbench.distributed import World
 from posbench.errors import ConfigError, RunError
 from posbench.gpt import GPT, make_shape
 from posbench.hf_import import fit_corpus
-from posbench.interfaces import Encoding, ScaleAttention
+from posbench.interfaces import Encoding, Extension, ScaleAttention
 from posbench.machine import check_processes
-from posbench.make import make, trusted_config
+from posbench.make import checked, make, trusted_config
+from posbench.memory import check_size
 from posbench.runs import Run
 from posbench.scale_attention.none import NoScale
 
@@ -52,14 +53,32 @@ def seeded(seed: int) -> Iterator[None]:
 
 def make_encoding(cfg: dict) -> Encoding:
     """The encoding of a resolved job configuration."""
-    shape = make_shape(typed("model", cfg["model"]), typed("train", cfg["train"]).train_len)
+    model: ModelConfig = typed("model", cfg["model"])
+    shape = make_shape(model, typed("train", cfg["train"]).train_len)
+    check_size(model)
     with seeded(cfg["seed"]):
-        return make(cfg["encoding"], shape)
+        return make(cfg["encoding"], shape, kind=Encoding)
+
+
+def check_methods(cfgs: list[dict]) -> None:
+    """Raises ConfigError for a method that is none, or has an argument of a wrong type, in any of the configurations."""
+    seen = []
+    for cfg in cfgs:
+        trained = typed("train", cfg["train"]).scale_attention
+        for name, node, kind in (
+            ("encoding", cfg["encoding"], Encoding),
+            ("train.scale_attention", trained, ScaleAttention),
+            ("extension", cfg["extension"], Extension),
+            ("scale_attention", cfg["scale_attention"], ScaleAttention),
+        ):
+            if (name, node) not in seen:
+                seen.append((name, node))
+                checked(node, kind, name)
 
 
 def make_trained_scale(cfg: dict, encoding: Encoding) -> ScaleAttention | None:
     """train.scale_attention, None for none. Raises ConfigError for one that training could not use."""
-    scale = make(typed("train", cfg["train"]).scale_attention, encoding.shape)
+    scale = make(typed("train", cfg["train"]).scale_attention, encoding.shape, kind=ScaleAttention)
     check_trained_scale(encoding, scale)
     return None if isinstance(scale, NoScale) else scale
 

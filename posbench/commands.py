@@ -37,8 +37,10 @@ def run(request: Request) -> int:
         raise ConfigError("runs= names what scripts/report.py compares: give one training as run=DIR.")
     jobs = plan_jobs(request.cfgs)
     if request.cfgs[0]["dry"]:
+        from posbench.build import check_methods
         from posbench.dry import describe
 
+        check_methods(request.cfgs)
         if request.launcher.get("via") != "slurm":  # what a node of a cluster has is not known here
             check([job for job in jobs if not is_done(job)])
         print("\n".join(describe(jobs)))
@@ -52,6 +54,9 @@ def run(request: Request) -> int:
             print(f"  {job.run.path}")
         _show(request, jobs)
         return 0
+    from posbench.build import check_methods
+
+    check_methods(request.cfgs)
     results = launch(jobs, {"n_jobs": request.cfgs[0]["jobs"], **request.launcher}, command)
     _tell(results, request.sweep)
     if any(result.failures for result in results):

@@ -1,6 +1,6 @@
-"""Types of the configuration groups; the values and the reasons for them are in configs/.
+"""Types and ranges of the configuration; the values and the reasons for them are in configs/.
 
-OmegaConf checks an override against these (`train.steps=many` is refused with both words), the dataclasses' own checks see to ranges.
+`train.steps=many` is refused with both words, whatever script it was typed for.
 """
 
 from __future__ import annotations
@@ -8,11 +8,13 @@ from __future__ import annotations
 import copy
 import functools
 import json
-import math
-from dataclasses import dataclass, field
+import typing
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from posbench.errors import ConfigError
+from posbench.errors import ConfigError, did_you_mean
+from posbench.ranges import check_ranges
+from posbench.typed_args import fitting, shown
 
 
 @dataclass
@@ -34,7 +36,7 @@ class ModelConfig:
 
 @dataclass
 class TrainConfig:
-    length: Any = 64
+    length: int | list[int] = 64
     steps: int = 1000
     tokens_per_step: int = 2048
     scale_attention: dict[str, Any] = field(default_factory=lambda: {"_target_": "posbench.scale_attention.none.NoScale"})
@@ -59,7 +61,7 @@ class TrainConfig:
     @property
     def lengths(self) -> list[int]:
         """Training lengths in tokens, ascending."""
-        return sorted({int(n) for n in self.length}) if isinstance(self.length, list) else [int(self.length)]
+        return sorted(set(self.length)) if isinstance(self.length, list) else [self.length]
 
     @property
     def train_len(self) -> int:
@@ -90,61 +92,73 @@ class LogConfig:
     group: str | None = None
 
 
-CHOICES = {
-    ("model", "qk_norm"): ("none", "rms", "l2", "key_l2"),
-    ("train", "optimizer"): ("muon", "adamw"),
-    ("train", "schedule"): ("linear", "cosine"),
-    ("train", "dtype"): ("bf16", "fp32"),
-    ("evaluate", "dtype"): ("bf16", "fp32"),
-    ("evaluate", "split"): ("test", "validation"),
-    ("log", "mode"): (None, "online", "offline", "disabled"),
-}
 LISTS = ("lengths", "protocol")  # one value may be given without brackets
-POSITIVE = {
-    "model": ("d_model", "n_layer", "n_head"),
-    "train": ("tokens_per_step", "micro_batches", "log_every", "lr", "muon_lr"),
-    "evaluate": ("windows", "targets", "stride", "batch_tokens"),
+NAMES = ("project", "entity", "group", "documents", "mode", "protocol")  # a number among them is a name
+SCHEMAS = {"model": ModelConfig, "train": TrainConfig, "evaluate": EvaluateConfig, "log": LogConfig}
+METHODS = {
+    "encoding": "posbench.encodings.rope.Rope",
+    "extension": "posbench.extensions.none.NoExtension",
+    "scale_attention": "posbench.scale_attention.none.NoScale",
 }
-COUNTS = {
-    "train": ("steps", "warmup", "weight_decay", "clip", "validate_every", "validate_windows", "checkpoint_every"),
-    "evaluate": ("seed",),
-}
+SOURCE = "posbench.data.local.LocalFiles"
+# Keys outside the groups above, of run.yaml and of the scripts' own.
+JOB = {
+    "seed": int, "device": str, "jobs": int, "processes": int, "allow_untested": bool, "dry": bool,
+    "results_dir": str, "cache_dir": str, "report_dir": str | None, "run": str | None, "runs": str | list[str] | None, "out": str | None,
+    "data": dict, "length": int | None, "json": str | None, "figure": str | None, **dict.fromkeys((*METHODS, *SCHEMAS), dict),
+}  # fmt: skip
+DATA = {"tokenizer": str, "vocab_size": int, "bos": bool, "source": dict}
+
+
+def check(cfg: dict) -> dict:
+    """`cfg` with every value of a right type: what is held to signatures of methods and sources, `make` and `make_source` see to.
+
+    Raises ConfigError for a wrong type, an unknown key, an unknown word where only some are legal, or a number out of range.
+    """
+    found = {key: fitting(key, value, JOB[key]) if key in JOB else value for key, value in cfg.items()}
+    for key, least in (("seed", 0), ("jobs", 1), ("processes", 1)):
+        if found.get(key, least) < least:
+            raise ConfigError(f"{key}={found[key]} must be a whole number of {least} or more.")
+    if found.get("device", "").split(":")[0] == "meta":
+        raise ConfigError("device=meta holds no numbers to compute with: choose device=cpu or device=auto.")
+    data = found.get("data", {})
+    found |= {"data": {key: fitting(f"data.{key}", value, DATA.get(key, Any)) for key, value in data.items()}} if data else {}
+    nodes = {group: found[group] for group in METHODS if group in found} | ({"data.source": data["source"]} if "source" in data else {})
+    for name, node in nodes.items():
+        if not isinstance(node.get("_target_"), str):
+            raise ConfigError(f"{name}._target_={shown(node.get('_target_'))} must name a class, such as {METHODS.get(name, SOURCE)}.")
+    for group in SCHEMAS:
+        if group in found:
+            typed(group, found[group])
+    return found
 
 
 def typed(group: str, values: dict) -> Any:
-    """`values` of one group as its dataclass.
-
-    Raises ConfigError for a wrong type, an unknown word where only some are legal, or a number out of range.
-    """
+    """`values` of one group as its dataclass. Raises ConfigError as `check` does."""
     return copy.deepcopy(_typed(group, json.dumps(values)))
 
 
 @functools.lru_cache(maxsize=1024)
 def _typed(group: str, content: str) -> Any:
-    """`typed`; a grid asks the same of each of its cells, and OmegaConf takes a hundredth of a second."""
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-
-    values = json.loads(content)
+    """`typed`; a grid asks the same of each of its cells."""
+    values, schema = json.loads(content), SCHEMAS[group]
+    hints = typing.get_type_hints(schema)
+    if unknown := sorted(set(fitting(group, values, dict)) - set(hints)):
+        raise ConfigError(f"{group}.{unknown[0]} is no key of {group}{did_you_mean(unknown[0], hints)}: --cfg job prints all of them.")
     values = {key: [value] if key in LISTS and not isinstance(value, list | None) else value for key, value in values.items()}
-    schema = {"model": ModelConfig, "train": TrainConfig, "evaluate": EvaluateConfig, "log": LogConfig}[group]
-    try:
-        config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), values))
-    except OmegaConfBaseException as error:
-        raise ConfigError(f"{group}.{getattr(error, 'full_key', '?')}: {str(error).splitlines()[0].rstrip('.')}.") from error
-    for (owner, key), legal in CHOICES.items():
-        if owner == group and getattr(config, key) not in legal:
-            raise ConfigError(f"{group}.{key}={getattr(config, key)} is unknown: choose one of {', '.join(map(str, legal))}.")
-    for key, value in vars(config).items():
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ConfigError(f"{group}.{key}={value} must be a finite number.")
-    for key in POSITIVE.get(group, ()):
-        if (value := getattr(config, key)) is not None and value <= 0:
-            raise ConfigError(f"{group}.{key}={getattr(config, key)} must be above 0.")
-    for key in COUNTS.get(group, ()):
-        if getattr(config, key) < 0:
-            raise ConfigError(f"{group}.{key}={getattr(config, key)} must be 0 or more.")
+    values = {key: _as_name(value) if key in NAMES else value for key, value in values.items()}
+    config = schema(**{key: _as_float(fitting(f"{group}.{key}", value, hints[key]), hints[key]) for key, value in values.items()})
+    check_ranges(group, config)
     return config
+
+
+def _as_name(value: Any) -> Any:
+    return str(value) if isinstance(value, int | float) else [_as_name(one) for one in value] if isinstance(value, list) else value
+
+
+def _as_float(value: Any, hint: Any) -> Any:
+    """1 as 1.0 where a float is wanted, which is what a run's config.yaml has always said."""
+    return float(value) if hint is float else [float(one) for one in value] if hint == list[float] else value
 
 
 def resolve(cfg: dict) -> dict:
@@ -152,11 +166,8 @@ def resolve(cfg: dict) -> dict:
 
     Raises ConfigError as `typed` does, and for lengths that max_length or the model cannot serve.
     """
-    from dataclasses import asdict
-
-    model, train, evaluate, log = (typed(group, cfg[group]) for group in ("model", "train", "evaluate", "log"))
-    if min(train.lengths) < 2:
-        raise ConfigError(f"train.length={train.length} must be at least 2 tokens.")
+    cfg = check(cfg)
+    model, train, evaluate, log = (typed(group, cfg[group]) for group in SCHEMAS)
     evaluate.max_length = evaluate.max_length or 16 * train.train_len
     evaluate.lengths = sorted(
         set(evaluate.lengths or [n * train.train_len for n in (1, 2, 4, 8, 16) if n * train.train_len <= evaluate.max_length])
@@ -175,8 +186,4 @@ def resolve(cfg: dict) -> dict:
             f"evaluate.lengths={evaluate.lengths} goes beyond evaluate.max_length={evaluate.max_length}, which places the windows: "
             f"set evaluate.max_length to {evaluate.lengths[-1]} or more."
         )
-    for key, least in (("seed", 0), ("jobs", 1), ("processes", 1)):
-        value = cfg.get(key, least)
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ConfigError(f"{key}={value} must be a whole number of {least} or more.")
     return {**cfg, "model": asdict(model), "train": asdict(train), "evaluate": asdict(evaluate), "log": asdict(log)}

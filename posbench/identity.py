@@ -33,7 +33,7 @@ LATER: dict[str, object] = {
 def method_name(node: dict) -> str:
     """Short name of a method's configuration: the last module of its `_target_` (posbench.encodings.rope.Rope -> rope)."""
     target = node.get("_target_") if isinstance(node, dict) else None
-    if not target:
+    if not target or not isinstance(target, str):
         raise ConfigError(f"{node} names no method: a method's configuration needs a _target_ such as posbench.encodings.rope.Rope.")
     return target.split(".")[-2] if "." in target else target.lower()
 

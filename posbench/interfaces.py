@@ -160,7 +160,7 @@ class ScaledExtension(Extension):
     Raises ConfigError for `fixed` without a target_len, and for a target_len that `dynamic` would ignore.
     """
 
-    def __init__(self, mode: str = "dynamic", target_len: int | None = None):
+    def __init__(self, mode: str = "dynamic", target_len: float | None = None):
         if mode not in ("dynamic", "fixed"):
             raise ConfigError(f"extension.mode={mode} is unknown: choose dynamic or fixed.")
         if (mode == "fixed") != (target_len is not None):

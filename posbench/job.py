@@ -26,7 +26,7 @@ from posbench.divergence import Diverged
 from posbench.errors import ConfigError, RunError
 from posbench.files import read_json, write_json
 from posbench.gpt import GPT
-from posbench.interfaces import Encoding
+from posbench.interfaces import Encoding, Extension, ScaleAttention
 from posbench.make import make
 from posbench.measure import evaluate, evaluation
 from posbench.plan import TrainingPlans
@@ -66,7 +66,8 @@ def run_job(job: Job, wait: bool = False, world: World | None = None) -> list[Ou
 
 def judge(encoding: Encoding, cell: Cell) -> Verdict:
     """Whether a cell may run on this encoding. Raises ConfigError when not."""
-    extension, scale = make(cell.extension), make(cell.scale_attention, encoding.shape)
+    extension = make(cell.extension, kind=Extension)
+    scale = make(cell.scale_attention, encoding.shape, kind=ScaleAttention)
     protocol(cell.protocol).check(extension, typed("evaluate", cell.evaluate), encoding.shape.train_len)
     return check(encoding, extension, scale, cell.evaluate["lengths"], cell.allow_untested)
 

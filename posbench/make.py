@@ -17,35 +17,59 @@ from pathlib import Path
 from typing import Any
 
 from posbench.errors import ConfigError, RunError
-from posbench.identity import method_args
+from posbench.identity import method_args, method_name
 from posbench.runs import Run
+from posbench.typed_args import arguments, class_named
 
 OWN = ("posbench.encodings.", "posbench.extensions.", "posbench.scale_attention.", "posbench.data.")
+GROUPS = {"Encoding": "encoding", "Extension": "extension", "ScaleAttention": "scale_attention"}
 PARTS = ("encoding", "model", "train", "data")  # of a run's config.yaml, what objects are made from
 DECLARED = "POSBENCH_CONFIG_DIRS"  # the parent's --config-dir, for children that have no command line of their own
 
 
-def make(node: dict, *args: Any) -> Any:
+def make(node: dict, *args: Any, kind: type | None = None) -> Any:
     """The object a method's yaml node describes: its `_target_` called with `args` and the node's other keys. It keeps the node, as `node`.
 
-    Raises ConfigError for a class that cannot be imported, or that does not take these keys.
+    Raises ConfigError for a class that cannot be imported or is none of `kind`, and for keys or values that it does not take.
     """
-    from hydra.utils import get_class
-
+    cls, given = checked(node, kind, own=len(args))
     try:
-        cls = get_class(node["_target_"])
-    except Exception as error:
-        reason = " ".join(str(error).split())
-        raise ConfigError(
-            f"{node['_target_']} cannot be imported ({reason}): is its folder given with --config-dir, or installed?"
-        ) from error
-    try:
-        inspect.signature(cls).bind(*args, **method_args(node))
+        inspect.signature(cls).bind(*args, **given)
     except TypeError as error:
         raise ConfigError(f"{node['_target_']} cannot be made from {method_args(node)}: {error}.") from error
-    made = cls(*args, **method_args(node))
+    made = cls(*args, **given)
     made.node = node
     return made
+
+
+def checked(node: dict, kind: type | None = None, name: str = "", own: int | None = None) -> tuple[type, dict]:
+    """A method's class, and its arguments as the class wants them; those of methods among them are looked at too.
+
+    `name` of the key that the node stands under, else of the class's group. The first `own` arguments of its signature are not the
+    user's: without a number those that every class of its kind is given. Raises as `make` does.
+    """
+    method_name(node)
+    cls = class_named(node["_target_"])
+    groups = [one.__name__ for one in cls.__mro__ if one.__module__ == "posbench.interfaces" and one.__name__ in GROUPS]
+    group = GROUPS[groups[0]] if groups else "argument"
+    if kind is not None and not issubclass(cls, kind):
+        raise ConfigError(f"{name or GROUPS[kind.__name__]}._target_={node['_target_']} is no {kind.__name__}: choose a class that is one.")
+    name = name or group
+    own = group != "extension" if own is None else own
+    given = arguments(name, cls, method_args(node), tuple(inspect.signature(cls).parameters)[:own])
+    for key, node in _inner(given, name):
+        checked(node, name=key)
+    return cls, given
+
+
+def _inner(value: object, name: str) -> Iterator[tuple[str, dict]]:
+    """(name, node) of the methods of posbench among arguments, in mappings and lists too."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, one in items:
+        if isinstance(one, dict) and str(one.get("_target_")).startswith(OWN):
+            yield f"{name}.{key}", one
+        else:
+            yield from _inner(one, f"{name}.{key}")
 
 
 def trusted_config(run: Run, trusted: Iterable[str] = ()) -> dict:

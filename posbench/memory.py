@@ -1,15 +1,33 @@
-"""Peak memory of a stretch of work: the device's on a GPU, the process's elsewhere."""
+"""Memory: what a model takes at least, and the peak of a stretch of work (the device's on a GPU, the process's elsewhere)."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import resource
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
+
+from posbench.config import ModelConfig
+from posbench.errors import ConfigError
+
+
+def check_size(config: ModelConfig) -> None:
+    """Raises ConfigError for a model whose blocks alone, in float32, exceed this machine's memory: before anything of it is made."""
+    head_dim = config.head_dim or config.d_model // config.n_head
+    heads = 2 * config.n_head + 2 * (config.n_kv_head or config.n_head)
+    parameters = config.n_layer * config.d_model * (head_dim * heads + 3 * (config.d_ff or config.d_model * 8 // 3))
+    needed, there = 4 * parameters, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > there:
+        sizes = " ".join(f"model.{key}={getattr(config, key)}" for key in ("d_model", "n_layer", "d_ff") if getattr(config, key))
+        raise ConfigError(
+            f"{sizes} is a model of {parameters:,} parameters in its blocks, {needed / 2**30:,.0f} GiB in float32, and this machine has "
+            f"{there / 2**30:,.0f} GiB of memory: choose a smaller one."
+        )
 
 
 class Peak:

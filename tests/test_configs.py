@@ -11,6 +11,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from posbench import composition
+from posbench.build import check_methods
 from posbench.cells import plan_jobs
 from posbench.config import EvaluateConfig, LogConfig, ModelConfig, TrainConfig, resolve
 from posbench.make import make
@@ -58,7 +59,9 @@ def test_every_experiment_expands_to_jobs_with_references(name, monkeypatch):
     monkeypatch.setattr("posbench.data.fingerprint", lambda data, cache: "0" * 64)  # the user's own text is not here
     cfg = compose("run", [f"experiment={name}"])
     assert cfg.experiment.name == name
-    jobs = plan_jobs(composition.expand(cfg, [f"experiment={name}"]))
+    cfgs = composition.expand(cfg, [f"experiment={name}"])
+    check_methods(cfgs)
+    jobs = plan_jobs(cfgs)
     assert jobs and all(any(cell.reference for cell in job.cells) and job.user_cells for job in jobs)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from posbench.errors import ConfigError, RunError
 from posbench.files import read_json, sha256_file, write_json
+from posbench.typed_args import arguments, class_named
 
 SPLITS = ("train", "validation", "test")
 
@@ -42,18 +43,17 @@ def make_source(cfg_data: dict, cache_dir: Path | str | None = None) -> Source:
     `path` stands beside `source` and not in it because it is no part of what the data are. Raises ConfigError for an unknown class
     or argument.
     """
-    from hydra.utils import get_class
-
     config = cfg_data["source"]
-    arguments = {key: value for key, value in config.items() if key != "_target_"}
-    if "path" in cfg_data:
-        arguments["path"] = cfg_data["path"]
+    given = {key: value for key, value in config.items() if key != "_target_"}
+    path = {"path": cfg_data["path"]} if "path" in cfg_data else {}
+    source_class = class_named(config.get("_target_"))
+    if not all(callable(getattr(source_class, name, None)) for name in ("fingerprint", "documents")):
+        raise ConfigError(f"data.source._target_={config['_target_']} is no source of documents: choose a class that is one.")
     try:
-        source_class = get_class(config["_target_"])
-        inspect.signature(source_class).bind(**arguments)
-    except (ImportError, ValueError, KeyError, TypeError) as error:
+        inspect.signature(source_class).bind(**given, **path)
+    except TypeError as error:
         raise ConfigError(f"data.source cannot be built from {config}: {error}.") from error
-    source = source_class(**arguments)
+    source = source_class(**arguments("data.source", source_class, given), **arguments("data", source_class, path))
     source.memo = Path(cache_dir) / "digests.json" if cache_dir else None
     return source
 

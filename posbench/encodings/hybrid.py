@@ -33,8 +33,8 @@ class Hybrid(Encoding):
         self.is_full = [(layer + 1) % period == 0 for layer in range(shape.n_layer)]
         self.extend_local = extend_local
         n_full = sum(self.is_full)
-        self.local: Encoding = make(local, replace(shape, n_layer=shape.n_layer - n_full))
-        self.full: Encoding = make(full, replace(shape, n_layer=n_full))
+        self.local: Encoding = make(local, replace(shape, n_layer=shape.n_layer - n_full), kind=Encoding)
+        self.full: Encoding = make(full, replace(shape, n_layer=n_full), kind=Encoding)
         for name, node, part in (("local", local, self.local), ("full", full, self.full)):
             if overrides(part, "embed") or part.layers() != Encoding.layers(part):
                 raise ConfigError(

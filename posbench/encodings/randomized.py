@@ -35,7 +35,7 @@ class Randomized(Encoding):
         if eval not in ("spread", "arange", "random"):
             raise ConfigError(f"encoding.eval={eval} is unknown: choose spread, arange or random.")
         self.eval = eval
-        self.base: Encoding = make(base, replace(shape, positions=self.max_len))
+        self.base: Encoding = make(base, replace(shape, positions=self.max_len), kind=Encoding)
         for part in dict.fromkeys([self.base, *(layer.encoding for layer in self.base.layers())]):
             part.traits = part.traits & ~(Trait.UNBOUNDED | Trait.RELATIVE)
         self.traits = self.base.traits

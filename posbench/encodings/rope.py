@@ -21,7 +21,7 @@ from torch import Tensor
 
 from posbench.errors import ConfigError
 from posbench.geometry import Shape, Spectrum, Trait
-from posbench.interfaces import Encoding, Layer
+from posbench.interfaces import Encoding, Extension, Layer
 from posbench.make import make
 from posbench.scaling import trained_in
 
@@ -48,7 +48,7 @@ class Rope(Encoding):
         fraction: float = 1.0,
         resonance: bool = False,
         scaling: dict | None = None,
-        scaling_len: int | None = None,
+        scaling_len: float | None = None,
         window: int | list[int | None] | None = None,
     ):
         super().__init__(shape)
@@ -82,7 +82,7 @@ class Rope(Encoding):
             channel_F = torch.arange(0, self.rotary_dim, 2, dtype=torch.float64)
             self.own = Spectrum(base ** (-channel_F / self.rotary_dim), base, self.rotary_dim)
             if scaling is not None:
-                self.scaling = make(scaling)
+                self.scaling = make(scaling, kind=Extension)
                 self.own, self.amplitude = trained_in(self.scaling, self.own, scaling_len, shape.train_len)
 
     def layers(self) -> list[Layer]:

@@ -27,7 +27,7 @@ class Compose(Extension):
         nodes = list(parts.values()) if isinstance(parts, dict) else list(parts)
         if not nodes:
             raise ConfigError("extension.parts is empty: name at least one extension, or choose extension=none.")
-        self.parts: list[Extension] = [make(node) for node in nodes]
+        self.parts: list[Extension] = [make(node, kind=Extension) for node in nodes]
         mapping = [part for part in self.parts if not _moves_only(part)]
         cropping = [part for part in self.parts if overrides(part, "crop")]
         for found, what in ((mapping, "says which keys a query sees"), (cropping, "crops the text")):

@@ -35,7 +35,7 @@ class Longrope(ScaledExtension):
         exact_first: int = 0,
         temperature: bool = True,
         mode: str = "dynamic",
-        target_len: int | None = None,
+        target_len: float | None = None,
     ):
         super().__init__(mode, target_len)
         for name, values in (("factors", factors), ("short_factors", short_factors)):

@@ -35,7 +35,7 @@ class NtkByParts(ScaledExtension):
         ramp: str = "turns",
         truncate: bool = True,
         mode: str = "dynamic",
-        target_len: int | None = None,
+        target_len: float | None = None,
     ):
         super().__init__(mode, target_len)
         if alpha <= 0 or (beta is not None and beta <= alpha):

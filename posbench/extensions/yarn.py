@@ -22,7 +22,7 @@ class Yarn(NtkByParts):
         truncate: bool = True,
         temperature: bool = True,
         mode: str = "dynamic",
-        target_len: int | None = None,
+        target_len: float | None = None,
     ):
         super().__init__(alpha, beta, ramp, truncate, mode, target_len)
         self.sharper = temperature

@@ -1,0 +1,172 @@
+"""Wrong types and forms anywhere in the configuration: one sentence with the key, the value and what is legal, before anything is built."""
+
+from __future__ import annotations
+
+import inspect
+import math
+
+import pytest
+from conftest import CONFIGS, node, small_shape
+from hydra import compose, initialize_config_dir
+from spoils import SMALL, write_text
+from test_configs import METHODS
+
+from posbench import composition
+from posbench.build import check_methods, make_encoding
+from posbench.cells import plan_jobs
+from posbench.config import check, typed
+from posbench.errors import ConfigError
+from posbench.identity import identity
+from posbench.interfaces import Encoding
+from posbench.make import make
+from posbench.typed_args import arguments, fitting
+
+WHOLE, NUMBER, TEXT, MAPPING, TRUTH = "a whole number", "a finite number", "text", "a mapping", "true or false"
+LENGTHS = "a whole number or a list of whole numbers"
+WRONG = [  # words, what is named, what is legal
+    *((f"{key}={value}", TEXT) for key in ("results_dir", "cache_dir", "device") for value in ("5", "null", "[a]", "{a: 1}")),
+    *((f"{key}={value}", f"{TEXT} or null") for key in ("run", "report_dir", "out") for value in ("5", "[a]", "{a: 1}")),
+    *((f"runs={value}", "text or a list of words or null") for value in ("5", "[5]", "{a: 1}")),
+    *((f"data.path={value}", f"{TEXT} or null") for value in ("5", "[a]", "{a: 1}")),
+    *((f"data.tokenizer={value}", TEXT) for value in ("5", "null", "[a]", "{a: 1}")),
+    *((f"data.source={value}", MAPPING) for value in ("5", "null")),
+    *((f"data.source.test_share={value}", NUMBER) for value in ("abc", "null", "[1]", "{a: 1}", "nan")),
+    *((f"data.vocab_size={value}", WHOLE) for value in ("abc", "null", "[1]", "{a: 1}", "300.5")),
+    ("data.source.column=5", TEXT), ("data.bos=5", TRUTH), ("data.source._target_=5", "a class"),
+    ("data.source._target_=posbench.runs.Run", "posbench.runs.Run"), ("data.source._target_=nobody.Here", "imported"),
+    ("device=meta", "device=cpu"), ("dry=5", TRUTH), ("allow_untested=abc", TRUTH), ("jobs=abc", WHOLE), ("processes=1.5", WHOLE),
+    ("seed=99999999999999999999999999", "64 bits"), ("seed=18446744073709551616", "64 bits"), ("seed=null", WHOLE), ("seed=[0]", WHOLE),
+    *((f"train.length={value}", LENGTHS) for value in ("null", "abc", "64.5", "[a]", "[[16]]", "{a: 1}", "[16.5]", "true")),
+    ("train.length=[]", "at least 2 tokens"), ("train.length=[1]", "at least 2 tokens"),
+    ("train.steps=64.5", WHOLE), ("train.steps=inf", WHOLE), ("train.lr=abc", NUMBER), ("train.lr=[1]", NUMBER),
+    ("train.betas=[0.9]", "two numbers"), ("train.betas=[0.9, 0.95, 0.99]", "two numbers"), ("train.betas=[0.9, 1.0]", "below 1"),
+    ("train.betas=[-0.1, 0.9]", "0 or more"), ("train.betas=3", "a list of finite numbers"), ("train.betas=[a, b]", "finite numbers"),
+    ("train.momentum=-1.0", "0 or more"), ("train.seed_data=-1", "0 or more"), ("model.n_kv_head=-1", "above 0"),
+    ("model.d_ff=-5", "above 0"), ("model.init_std=-1.0", "0 or more"), ("model.norm_eps=-1.0", "0 or more"), ("model.tied=abc", TRUTH),
+    ("evaluate.lengths=[a]", "a list of whole numbers or null"), ("evaluate.windows=0.5", WHOLE), ("evaluate.max_length=-8", "above 0"),
+    ("evaluate.protocol=[]", "fixed_targets"), ("log.mode=off", "disabled"), ("encoding._target_=5", "a class"),
+    ("encoding._target_=posbench.extensions.pi.Pi", "Encoding"), ("encoding._target_=posbench.runs.Run", "Encoding"),
+    ("extension._target_=posbench.encodings.rope.Rope", "Extension"), ("scale_attention._target_=posbench.gpt.GPT", "ScaleAttention"),
+    ("encoding.base=abc", NUMBER), ("encoding.base=null", NUMBER), ("encoding.base=[1]", NUMBER),
+    ("model.d_model=1000000000", "GiB"),
+]  # fmt: skip
+BESIDE = [
+    ("extension=window", "extension.window=abc", WHOLE),
+    ("extension=window", "extension.window=32.5", WHOLE),
+    ("encoding=hybrid", "encoding.local=5", MAPPING),
+    ("encoding=gemma3", "encoding.local.base=abc", NUMBER),
+    ("extension=compose", "extension.parts.frequencies.alpha=abc", NUMBER),
+    ("train.scale_attention=ssmax", "train.scale_attention.bias=abc", TRUTH),
+]
+ALL = [("encoding=rope", *one) for one in WRONG] + BESIDE
+
+
+@pytest.fixture(scope="module", autouse=True)
+def composer():
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        yield
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    return write_text(tmp_path_factory.mktemp("typed") / "text")
+
+
+def judge(text, *words: str) -> None:
+    """What run.py does with a command before any job begins."""
+    given = {word.split("=")[0] for word in words}
+    usual = [*SMALL, f"data.path={text}", f"results_dir={text}/runs", f"cache_dir={text}/cache"]
+    typed_words = [composition.long_name(word) for word in (*words, *(word for word in usual if word.split("=")[0] not in given))]
+    cfgs = [check(cfg) for cfg in composition.expand(compose("run", typed_words), typed_words)]
+    jobs = plan_jobs(cfgs)
+    check_methods(cfgs)
+    for job in jobs:
+        make_encoding(job.cfg)
+
+
+@pytest.mark.parametrize(("chosen", "wrong", "legal"), ALL, ids=[wrong for _, wrong, _ in ALL])
+def test_a_wrong_type_is_one_sentence_with_key_value_and_what_is_legal(text, chosen, wrong, legal):
+    with pytest.raises(ConfigError) as refusal:
+        judge(text, chosen, wrong)
+    said = str(refusal.value)
+    assert "\n" not in said and legal in said and (wrong in said or "nobody.Here cannot be imported" in said), said
+
+
+def test_what_these_spoil_is_legal_as_it_stands(text):
+    judge(text, *SMALL)
+
+
+@pytest.mark.parametrize(("group", "name"), METHODS, ids=map("=".join, METHODS))
+def test_every_argument_of_every_method_is_refused_by_name_where_its_type_is_wrong(group, name):
+    written = node(group, name)
+    parameters = inspect.signature(make_class(written)).parameters
+    for key in written:
+        if key == "_target_":
+            continue
+        wrong = [[["x"]], math.nan, 5 if key == "scaling" or isinstance(written[key], dict) else {"a": 1}]
+        wrong += ["abc"] if not isinstance(parameters[key].default, str) else [5]
+        for value in wrong:
+            with pytest.raises(ConfigError, match=rf"^{group}\.{key}=.* must be ") as refusal:
+                make({**written, key: value}, *([] if group == "extension" else [small_shape()]))
+            assert "\n" not in str(refusal.value)
+
+
+def make_class(written: dict) -> type:
+    from hydra.utils import get_class
+
+    return get_class(written["_target_"])
+
+
+class Own(Encoding):
+    """A user's method: without annotations, with a default of None, and with whatever else it may be given."""
+
+    def __init__(self, shape, slope=4, name="x", on=True, free=None, width: int = None, **others):  # noqa: RUF013
+        super().__init__(shape)
+
+
+def test_a_users_own_class_is_held_to_what_it_says_and_no_more():
+    given = {"slope": 4.5, "name": "y", "on": False, "free": [1], "width": None, "unheard": object()}
+    assert arguments("encoding", Own, given, ("shape",)) == given
+    for key, value in (("slope", "abc"), ("name", 5), ("on", "abc"), ("width", "abc"), ("width", 4.5)):
+        with pytest.raises(ConfigError, match=rf"encoding\.{key}={value} must be "):
+            arguments("encoding", Own, {key: value}, ("shape",))
+
+
+def test_an_argument_that_a_class_lacks_is_named_with_the_nearest():
+    with pytest.raises(ConfigError, match=r"encoding\.bass is no argument of .*Rope \(did you mean base\?\): it takes base, layout"):
+        make({**node("encoding", "rope"), "bass": 5}, small_shape())
+
+
+def test_whole_numbers_and_truths_are_taken_however_they_are_written():
+    assert fitting("x", 64.0, int) == 64 and isinstance(fitting("x", 64.0, int), int)
+    assert fitting("x", 1, bool) is True and fitting("x", True, int | None | bool) is True
+    assert isinstance(fitting("x", 10000, float), int)  # as it was given: classes and hashes do not tell 10000 from 10000.0
+    assert fitting("x", 1, str | int) == 1 and fitting("x", 2**64 - 1, int) == 2**64 - 1
+    for value, hint in ((True, int), (True, float), ("1", int), (10**400, float), (math.inf, int), ([1, "a"], list[int]), (2, bool)):
+        with pytest.raises(ConfigError):
+            fitting("x", value, hint)
+
+
+def test_ids_do_not_tell_an_int_from_the_float_it_equals():
+    """What stands in the files of existing runs, too: an integer for a float was written as a float."""
+    as_ints = {"lr": 1, "weight_decay": 0, "betas": [0, 0.95], "length": 64.0, "steps": 1e3}
+    as_written = {"lr": 1.0, "weight_decay": 0.0, "betas": [0.0, 0.95], "length": 64, "steps": 1000}
+    one, two = (typed("train", values) for values in (as_ints, as_written))
+    assert repr(one) == repr(two) and isinstance(one.lr, float) and isinstance(one.betas[0], float) and isinstance(one.steps, int)
+    rest = {"model": {}, "seed": 0}
+    first, second = (identity({**rest, "encoding": {"base": base}, "train": {"length": 64}}, "f") for base in (10000, 10000.0))
+    assert first == second and type(first["encoding"]["base"]) is type(second["encoding"]["base"])
+
+
+def test_terminal_escapes_and_endless_values_do_not_reach_a_sentence():
+    for value in ("\x1b[31m" + "x" * 500, ["\x1b[31m" * 100]):
+        with pytest.raises(ConfigError) as refusal:
+            fitting("train.steps", value, int)
+        assert "\x1b" not in str(refusal.value) and len(str(refusal.value)) < 150
+
+
+def test_a_method_of_another_kind_is_refused_inside_another_too():
+    for group, name, key, other in (("encoding", "hybrid", "full", "extension"), ("extension", "compose", "parts", "encoding")):
+        inner = {"_target_": f"posbench.{other}s.none.{'NoExtension' if other == 'extension' else 'NoEncoding'}"}
+        with pytest.raises(ConfigError, match=f"{inner['_target_']} is no {group.title()}"):
+            make({**node(group, name), key: [inner] if key == "parts" else inner}, *([small_shape()] if group == "encoding" else []))
