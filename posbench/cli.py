@@ -11,10 +11,13 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, NoReturn
 
 sys.path.append(str(Path(__file__).parent / "plugins"))  # before Hydra looks for plugins
 
 import hydra
+from hydra._internal.config_repository import ConfigRepository
+from hydra._internal.utils import get_args_parser
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.plugins import Plugins
@@ -24,9 +27,10 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from posbench.composition import CONFIGS, expand, long_name, name_group, sentence
+from posbench.composition import CONFIGS, expand, experiment_of, long_name, name_group, sentence
+from posbench.config import check
 from posbench.errors import ConfigError, RunError
-from posbench.options import unread, working_directory
+from posbench.options import guarded, working_directory
 
 
 @dataclass(frozen=True)
@@ -53,34 +57,25 @@ class Call:
     code: int = 0
 
     def execute(self, composed: list[tuple[DictConfig, list[str]]], launcher: dict, sweep: bool) -> None:
-        """Run the command once for all jobs of (configuration, overrides typed); mistakes end as one sentence."""
+        """Run the command once for all jobs of (configuration, overrides typed); whatever it ends with is one sentence."""
         self.entered = True
-        try:
-            for gone in (override for _, overrides in composed for override in overrides if override.startswith("~")):
-                raise ConfigError(f"{gone} takes out what is needed: give it another value instead.")
-            experiment = OmegaConf.to_container(composed[0][0].experiment)
-            expanded = [(expand(job, overrides, self.config_name), overrides) for job, overrides in composed]
-            cfgs = [cfg for cells, _ in expanded for cfg in cells]
-            if any(cfg.get("run") for cfg in cfgs):
-                from posbench.given_run import check
+        results_dir = OmegaConf.select(composed[0][0], "results_dir", throw_on_resolution_failure=False)
+        self.code = guarded(lambda: self._execute(composed, launcher, sweep), results_dir) or self.code
 
-                check(expanded, experiment)
-            sweep = sweep or "grid" in experiment
-            if sweep:
-                name_group(cfgs)
-            self.code = self.command(Request(cfgs, experiment, sweep, launcher))
-            sys.stdout.flush()
-        except ConfigError as error:
-            print(f"refused: {error}", file=sys.stderr)
-            self.code = 2
-        except RunError as error:
-            print(f"failed: {error}", file=sys.stderr)
-            self.code = 1
-        except BrokenPipeError:
-            self.code = unread()
-        except KeyboardInterrupt as interrupt:
-            print("interrupted: the same command goes on from there", file=sys.stderr)
-            self.code = 128 + (interrupt.args[0] if interrupt.args else 2)
+    def _execute(self, composed: list[tuple[DictConfig, list[str]]], launcher: dict, sweep: bool) -> None:
+        for gone in (override for _, overrides in composed for override in overrides if override.startswith("~")):
+            raise ConfigError(f"{gone} takes out what is needed: give it another value instead.")
+        experiment = experiment_of(*composed[0])
+        expanded = [([check(cfg) for cfg in expand(job, overrides, self.config_name)], overrides) for job, overrides in composed]
+        cfgs = [cfg for cells, _ in expanded for cfg in cells]
+        if any(cfg["run"] for cfg in cfgs):
+            from posbench import given_run
+
+            given_run.check(expanded, experiment)
+        sweep = sweep or "grid" in experiment
+        if sweep:
+            name_group(cfgs)
+        self.code = self.command(Request(cfgs, experiment, sweep, launcher))
 
 
 call: Call
@@ -91,7 +86,10 @@ def run_script(command: Command, config_name: str = "run") -> None:
     global call
     working_directory()
     call = Call(command, config_name)
+    if code := guarded(_flags_first):
+        sys.exit(code)
     sys.argv[1:] = map(long_name, sys.argv[1:])
+    ConfigRepository.get_group_options = _choices  # read for listings, completion and glob(*)
     _importable_config_dir()
     _own_launchers()
 
@@ -106,21 +104,48 @@ def run_script(command: Command, config_name: str = "run") -> None:
             raise RuntimeError(f"posbench ended with exit code {call.code}: see the lines above")
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # what Hydra refuses is then raised here instead of being told in many lines
+    sys.exit(guarded(lambda: _composed(application)) or call.code)
+
+
+def _composed(application: Callable[[], None]) -> None:
+    """Call Hydra's `application`. Raises ConfigError and RunError for what ends before the command begins."""
     try:
         application()
     except (HydraException, OmegaConfBaseException, YAMLError, AttributeError, TypeError, ValueError) as error:
         if call.entered:
             raise
-        print(f"refused: {sentence(error)}", file=sys.stderr)
-        sys.exit(2)
-    except BrokenPipeError:
-        sys.exit(unread())
+        raise ConfigError(sentence(error)) from error
     except OSError as error:
-        if call.entered:
+        if call.entered or isinstance(error, BrokenPipeError):
             raise
-        print(f"failed: {error.filename} cannot be made ({error.strerror}): choose another results_dir.", file=sys.stderr)
-        sys.exit(1)
-    sys.exit(call.code)
+        raise RunError(f"{error.filename} cannot be made ({error.strerror}): choose another results_dir.") from error
+    except RuntimeError:
+        if not call.code:
+            raise
+
+
+def _flags_first() -> None:
+    """Hydra takes no flag between two words (a=b -m c=d). Raises ConfigError for a flag that it does not know."""
+    parser = get_args_parser()
+
+    def refuse(message: str) -> NoReturn:
+        unknown = [word for word in message.split() if word.startswith("-")]
+        message = f"{unknown[0]} is no flag" if message.startswith("unrecognized") and unknown else message
+        raise ConfigError(f"{message}: --help shows how {Path(sys.argv[0]).name} is called.")
+
+    parser.error = refuse
+    words, flags = parser.parse_intermixed_args(sys.argv[1:]).overrides, sys.argv[1:]
+    for word in words:
+        flags.remove(word)
+    sys.argv[1:] = flags + words
+
+
+_EVERY = ConfigRepository.get_group_options
+
+
+def _choices(self: ConfigRepository, *args: Any, **options: Any) -> list[str]:
+    """What a group offers: a yaml whose name begins with _ is what others are made of."""
+    return [name for name in _EVERY(self, *args, **options) if not name.startswith("_")]
 
 
 def _own_launchers() -> None:

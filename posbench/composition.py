@@ -16,9 +16,12 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from posbench.errors import ConfigError
+from posbench.config import JOB
+from posbench.errors import ConfigError, did_you_mean
 from posbench.files import sha256_json
+from posbench.nearest import suggestion
 
+EXPERIMENT = ("name", "title", "base", "grid", "tolerance", "next")
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 
 
@@ -27,14 +30,14 @@ def expand(cfg: DictConfig, overrides: list[str], config_name: str = "run") -> l
 
     `config_name`: the yaml of configs/ that `cfg` was composed from. Raises ConfigError for a grid that does not compose.
     """
-    experiment = OmegaConf.to_container(cfg.experiment)
-    if not experiment.get("grid"):
-        return [plain(cfg)]
-    base, grid = experiment.get("base") or {}, experiment["grid"]
-    if not experiment.get("name"):
+    experiment = experiment_of(cfg, overrides)
+    if "grid" not in experiment:
+        return [plain(cfg, experiment["name"])]
+    name, base, grid = experiment["name"], experiment.get("base") or {}, experiment["grid"]
+    if not name:
         raise ConfigError("The experiment has no name: add `name:` with the name of its file to the yaml.")
-    if not isinstance(base, dict) or not isinstance(grid, list) or not all(isinstance(block, dict) for block in grid):
-        raise ConfigError(f"experiment={cfg.experiment.name} needs a grid that is a list of blocks (key: value or list), and base a block.")
+    if not isinstance(base, dict) or not isinstance(grid, list) or not grid or not all(isinstance(block, dict) for block in grid):
+        raise ConfigError(f"experiment={name} needs a grid that is a list of blocks (key: value or list), and base a block.")
     typed = {item.split("=", 1)[0].lstrip("+~"): item for item in overrides}
     typed.pop("experiment", None)
     cfgs, known = {}, {}
@@ -42,9 +45,35 @@ def expand(cfg: DictConfig, overrides: list[str], config_name: str = "run") -> l
         axes = [[(key, value) for value in _values(key, values)] for key, values in block.items()]
         for choice in itertools.product(*axes):
             chosen = {key: f"{key}={_text(value)}" for key, value in {**base, **dict(choice)}.items()}
-            job = plain(compose([f"experiment={cfg.experiment.name}", *map(long_name, {**chosen, **typed}.values())], known, config_name))
+            words = [f"experiment={name}", *map(long_name, {**chosen, **typed}.values())]
+            job = plain(compose(words, known, config_name), name)
             cfgs[json.dumps(job, sort_keys=True)] = job
     return list(cfgs.values())
+
+
+def experiment_of(cfg: DictConfig, overrides: list[str]) -> dict:
+    """What the experiment's yaml says, and its name. Raises ConfigError for a key that means nothing there.
+
+    A yaml that writes into the whole configuration (# @package _global_) is one job, and named by the word that chose it.
+    """
+    if "experiment" not in cfg:
+        if unknown := sorted(set(map(str, cfg)) - {*JOB, "hydra"}):
+            raise ConfigError(f"{unknown[0]} is no key{did_you_mean(unknown[0], JOB)}: --cfg job prints all that there is.")
+        chosen = [item.partition("=")[2] for item in overrides if item.startswith("experiment=")]
+        return {"name": chosen[-1] if chosen else None}
+    experiment = OmegaConf.to_container(cfg.experiment)
+    if not isinstance(experiment, dict):
+        raise ConfigError(f"experiment={experiment} is no mapping of keys to values.")
+    name, unknown = experiment.setdefault("name", None), sorted(set(experiment) - set(EXPERIMENT), key=str)
+    if unknown:
+        known = f"{', '.join(EXPERIMENT[:-1])} and {EXPERIMENT[-1]}"
+        raise ConfigError(
+            f"experiment={name}: {unknown[0]} means nothing there{did_you_mean(unknown[0], EXPERIMENT)}; the yaml may hold {known}, "
+            "or begin with the line '# @package _global_' and hold values as --cfg job prints them."
+        )
+    if experiment.get("base") and "grid" not in experiment:
+        raise ConfigError(f"experiment={name} has base and no grid to apply it to: add grid, a list of blocks (key: value or list).")
+    return experiment
 
 
 def _values(key: str, given: object) -> list:
@@ -105,8 +134,8 @@ def _text(value: object) -> str:
     return "null" if value is None else json.dumps(value).replace('"', "") if not isinstance(value, str) else value
 
 
-def plain(cfg: DictConfig) -> dict:
-    """A composed configuration as plain values, without Hydra's own part and the experiment it came from.
+def plain(cfg: DictConfig, experiment: str | None = None) -> dict:
+    """A composed configuration as plain values, without Hydra's own part; the name of its `experiment` groups it in wandb.
 
     Raises ConfigError for a value that must be given and was not.
     """
@@ -116,8 +145,8 @@ def plain(cfg: DictConfig) -> dict:
     except OmegaConfBaseException as error:
         key = error.full_key or str(error).splitlines()[0]
         raise ConfigError(f"{key} has no value: give it on the command line, or choose another option of its group.") from error
-    experiment = values.pop("experiment")
-    values["log"]["group"] = values["log"]["group"] or experiment.get("name")
+    values.pop("experiment", None)
+    values["log"]["group"] = values["log"]["group"] or experiment
     return values
 
 
@@ -127,7 +156,9 @@ def sentence(error: Exception) -> str:
         return f"What was typed does not compose ({error}): is every yaml that it names a mapping of keys to values?"
     said = str(error).split("\nConfig search path")[0].split("\nSee http")[0]
     if said.startswith("Could not override"):
-        return f"{said.splitlines()[0].rstrip('.')}: there is no such key; --cfg job prints all of them."
+        return f"{said.splitlines()[0].rstrip('.')}: there is no such key{suggestion(error)}; --cfg job prints all of them."
+    if said.startswith("Error merging override"):
+        return f"{said.splitlines()[0].removeprefix('Error merging override ').rstrip('.')} does not fit what --cfg job prints there."
     if isinstance(error, OverrideParseException) and error.override not in said:
         said = f"{error.override}: {said}"
     head, _, options = said.partition("\t")

@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Callable
 
-from posbench.errors import ConfigError, RunError
+from posbench.errors import ConfigError, RunError, did_you_mean
 
 UNITS = {"m": 60, "h": 3600, "d": 86400}
 
@@ -18,7 +18,8 @@ def options(arguments: list[str], defaults: dict[str, str]) -> dict[str, str]:
     given = dict(argument.partition("=")[::2] for argument in arguments)
     unknown = sorted(set(given) - set(defaults))
     if unknown:
-        raise ConfigError(f"{unknown[0]} is no option: choose from {', '.join(f'{key}={value}' for key, value in defaults.items())}.")
+        near = did_you_mean(unknown[0], defaults)
+        raise ConfigError(f"{unknown[0]} is no option{near}: choose from {', '.join(f'{key}={value}' for key, value in defaults.items())}.")
     return {**defaults, **given}
 
 
@@ -66,21 +67,35 @@ def working_directory() -> None:
 
 
 def run(main: Callable[[list[str]], None]) -> None:
-    """Call `main` with the words of the command line and exit; a user's mistake is a sentence and code 2, other trouble one and code 1."""
+    """Call `main` with the words of the command line and exit; --help prints what its file says of itself."""
     working_directory()
-    code = 0
+    if {"-h", "--help"} & set(sys.argv[1:]):
+        print(main.__globals__["__doc__"], end="")
+        sys.exit(0)
+    sys.exit(guarded(lambda: main(sys.argv[1:])))
+
+
+def guarded(work: Callable[[], object], results_dir: object = None) -> int:
+    """The exit code of a command: 0, or that of what it ended with, which is told in one sentence whatever it is."""
     try:
-        main(sys.argv[1:])
+        work()
         sys.stdout.flush()
-    except (ConfigError, ValueError) as error:
+    except ConfigError as error:
         print(f"refused: {error}", file=sys.stderr)
-        code = 2
+        return 2
     except RunError as error:
         print(f"failed: {error}", file=sys.stderr)
-        code = 1
+        return 1
     except BrokenPipeError:
-        code = unread()
-    sys.exit(code)
+        return unread()
+    except KeyboardInterrupt as interrupt:
+        print("interrupted: the same command goes on from there", file=sys.stderr)
+        return 128 + (interrupt.args[0] if interrupt.args else signal.SIGINT)
+    except Exception as error:
+        from posbench.unforeseen import tell
+
+        return tell(error, results_dir)
+    return 0
 
 
 def unread() -> int:

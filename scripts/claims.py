@@ -4,4 +4,4 @@ from posbench.claim_command import claims
 from posbench.cli import run_script
 
 if __name__ == "__main__":
-    run_script(claims)
+    run_script(claims, "claims")

@@ -4,4 +4,4 @@ from posbench.cli import run_script
 from posbench.hf_export import export
 
 if __name__ == "__main__":
-    run_script(export)
+    run_script(export, "export_hf")

@@ -30,4 +30,4 @@ def prepare_data(request: Request) -> int:
 
 
 if __name__ == "__main__":
-    run_script(prepare_data)
+    run_script(prepare_data, "prepare_data")

@@ -4,4 +4,4 @@ from posbench.cli import run_script
 from posbench.commands import report
 
 if __name__ == "__main__":
-    run_script(report)
+    run_script(report, "report")

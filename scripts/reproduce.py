@@ -4,4 +4,4 @@ from posbench.cli import run_script
 from posbench.reproduce import reproduce
 
 if __name__ == "__main__":
-    run_script(reproduce)
+    run_script(reproduce, "reproduce")

@@ -1,0 +1,178 @@
+"""What a script says at its edges: help of its own, flags anywhere, near misses, and errors that nobody foresaw."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+
+import pytest
+from conftest import CONFIGS
+from script_calls import call
+from spoils import PLACES, SMALL, write_text
+
+from posbench import options, unforeseen
+from posbench.errors import ConfigError, RunError
+from posbench.runs import Run
+
+HYDRA = ("run", "report", "anatomy", "prepare_data", "export_hf", "reproduce", "claims")
+PLAIN = ("runs", "compat", "gallery", "benchmark")
+
+
+def typed(*words: str) -> list[str]:
+    given = {word.split("=")[0] for word in words}
+    return [*words, *(word for word in [*SMALL, *PLACES] if word.split("=")[0] not in given)]
+
+
+def test_a_type_that_is_wrong_is_refused_before_the_training(tmp_path, capfd):
+    write_text(tmp_path / "text")
+    done = call(capfd, tmp_path, "run", *typed("extension=window", "extension.window=32.5"))
+    assert (done.returncode, done.stderr) == (2, "refused: extension.window=32.5 must be a whole number or null.\n")
+    assert not list(tmp_path.glob("runs/*/config.yaml"))
+
+
+def test_every_script_has_a_help_of_its_own(tmp_path, capfd, monkeypatch):
+    said = {}
+    for name in HYDRA:
+        done = call(capfd, tmp_path, name, "--help")
+        assert done.returncode == 0 and f"python scripts/{name}.py" in done.stdout and "_base" not in done.stdout, done
+        said[name] = done.stdout
+    for name in PLAIN:
+        monkeypatch.setattr(sys, "argv", [name, "--help"])
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_path(str(CONFIGS.parent / "scripts" / f"{name}.py"), run_name="__main__")
+        said[name] = capfd.readouterr().out
+        assert ended.value.code == 0 and f"python scripts/{name}.py" in said[name], said[name]
+    assert len({text.splitlines()[0] for text in said.values()}) == len(said)
+    assert "_base" not in call(capfd, tmp_path, "run", "data=nope").stderr
+
+
+def test_a_flag_may_stand_anywhere_and_an_unknown_one_is_one_sentence(tmp_path, capfd):
+    write_text(tmp_path / "text")
+    done = call(capfd, tmp_path, "run", *typed("seed=0", "-m", "extension=none,pi", "dry=true"))
+    assert done.returncode == 0 and " pi " in done.stdout and " none " in done.stdout, done
+    job = call(capfd, tmp_path, "run", "seed=7", "--cfg", "job", "-p", "train", "train.steps=7").stdout
+    assert "steps: 7\n" in job and "seed:" not in job.replace("seed_data", "")
+    for flags, named in ((("--foo", "seed=1"), "--foo is no flag"), (("--cfg", "everything"), "everything")):
+        done = call(capfd, tmp_path, "run", "seed=0", *flags)
+        assert done.returncode == 2 and done.stderr.count("\n") == 1 and done.stderr.startswith("refused: ") and named in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("model.n_heads=3", "(did you mean model.n_head?)"),
+        ("train.learning_rate=1", "(did you mean train.lr?)"),
+        ("train.lrr=1", "(did you mean train.lr?)"),
+        ("lr=1", "(did you mean train.lr?)"),
+        ("sed=1", "(did you mean seed?)"),
+        ("rope_theta=5", "(did you mean encoding.base?)"),
+        ("encoding.rope_theta=5", "(did you mean encoding.base?)"),
+        ("extension=window window=5", "(did you mean encoding.window or extension.window?)"),
+        ("extension=yarn extension.factor=4", "extension.mode=fixed extension.target_len=TOKENS"),
+        ("extension=yarn extension.beta_fast=4", "(did you mean extension.beta?)"),
+        ("extension=yarn extension.beta_slow=4", "(did you mean extension.alpha?)"),
+        ("extension=none extension.window=4", "(extension has none)"),
+        ("evaluate.window=4", "(did you mean evaluate.windows?)"),
+        ("log.mode=off", "(did you mean disabled?)"),
+        ("+train.lrr=1", "(did you mean lr?)"),
+    ],
+)
+def test_a_near_miss_is_told_what_was_meant(tmp_path, capfd, words, meant):
+    done = call(capfd, tmp_path, "run", *words.split(), "dry=true")
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and meant in done.stderr, done.stderr
+
+
+def test_off_in_a_yaml_is_false_and_still_understood(tmp_path, capfd):
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log" / "quiet.yaml").write_text("mode: off\nproject: 2024\nentity: null\ngroup: 5\n")
+    assert "disabled" in call(capfd, tmp_path, "run", "--config-dir", ".", "log=quiet", "dry=true").stderr
+    write_text(tmp_path / "text")
+    assert call(capfd, tmp_path, "run", "--config-dir", ".", "log=quiet", "dry=true", *typed("log.mode=disabled")).returncode == 0
+
+
+EXPERIMENTS = {
+    "typo": "name: typo\nbase: {train.steps: 3}\ngird:\n  - {encoding: [rope, alibi]}\n",
+    "plain": "name: plain\nbase: {train.steps: 3}\n",
+    "empty": "name: empty\ngrid: []\n",
+    "whole": "# @package _global_\ndefaults:\n  - override /encoding: alibi\ntrain:\n  steps: 3\nseed: 8\n",
+    "stray": "# @package _global_\ntrain:\n  steps: 3\nsead: 8\n",
+}
+
+
+def test_an_experiment_is_understood_or_refused_in_words(tmp_path, capfd):
+    write_text(tmp_path / "text")
+    (tmp_path / "experiment").mkdir()
+    for name, text in EXPERIMENTS.items():
+        (tmp_path / "experiment" / f"{name}.yaml").write_text(text)
+
+    def dry(name: str, *words: str):
+        kept = [word for word in typed() if word.split("=")[0] not in ("train.steps", *(word.split("=")[0] for word in words))]
+        return call(capfd, tmp_path, "run", "--config-dir", ".", f"experiment={name}", "dry=true", *words, *kept)
+
+    for name, said in (("typo", "gird means nothing there (did you mean grid?)"), ("plain", "add grid"), ("empty", "needs a grid"),
+                       ("stray", "sead is no key (did you mean seed?)")):  # fmt: skip
+        done = dry(name)
+        assert done.returncode == 2 and done.stderr.count("\n") == 1 and said in done.stderr, done.stderr
+    done = dry("whole")
+    assert done.returncode == 0 and "alibi-16-s8-" in done.stdout and "192 tokens" in done.stdout, done
+    assert "alibi-16-s5-" in dry("whole", "seed=5").stdout
+
+
+def raising(error: Exception):
+    def main(arguments: list[str]) -> None:
+        raise error
+
+    return main
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (ConfigError("no."), 2, "refused: no.\n"),
+        (RunError("full."), 1, "failed: full.\n"),  # although it is a ValueError
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (ValueError("why"), 1, "failed: unforeseen ValueError"),
+        (RecursionError("deep\ndeeper"), 1, "failed: unforeseen RecursionError"),
+    ],
+)
+def test_scripts_without_hydra_end_in_one_sentence(capsys, monkeypatch, tmp_path, error, code, said):
+    monkeypatch.setattr(unforeseen.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["script.py"])
+    with pytest.raises(SystemExit) as ended:
+        options.run(raising(error))
+    told = capsys.readouterr().err
+    assert ended.value.code == code and told.startswith(said) and told.count("\n") == 1
+
+
+def test_a_list_that_cannot_be_written_is_a_failure_and_no_refusal(tmp_path, capfd):
+    (tmp_path / "file").touch()
+    (tmp_path / "runs").mkdir()
+    done = call(capfd, tmp_path, "runs", "list", "results_dir=runs", "json=file/x.json")
+    assert done.returncode == 1 and done.stderr.startswith("failed: ") and "Not a directory" in done.stderr
+
+
+def test_what_nobody_foresaw_names_the_file_in_hand_and_keeps_the_traceback(tmp_path, capfd, monkeypatch):
+    def spoilt(self):
+        raise IndexError("list index out of range")
+
+    monkeypatch.setattr(Run, "eval_files", spoilt)
+    monkeypatch.setattr(unforeseen.tempfile, "tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    done = call(capfd, tmp_path, "report", "run=some/run")
+    assert done.returncode == 1 and done.stderr.count("\n") == 1 and "Traceback" not in done.stderr, done.stderr
+    assert "unforeseen IndexError in commands._named, at work on some/run (list index out of range): the traceback is in " in done.stderr
+    kept = tmp_path / done.stderr.split(" is in ")[1].strip().rstrip(".")
+    assert "Traceback" in kept.read_text() and "in spoilt" in kept.read_text()
+    monkeypatch.setenv(unforeseen.PRINT, "1")
+    assert "Traceback" in call(capfd, tmp_path, "report", "run=some/run").stderr
+
+
+def test_where_no_file_can_be_written_the_traceback_is_printed(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(unforeseen.tempfile, "tempdir", str(tmp_path / "gone"))
+    try:
+        os.stat(tmp_path / "absent")
+    except OSError as error:
+        assert unforeseen.tell(error, str(tmp_path)) == 1
+    told = capsys.readouterr().err
+    assert "Traceback" in told and f"at work on {tmp_path / 'absent'}"[:60] in told and "the traceback is above" in told
