@@ -7,9 +7,9 @@ import json
 from collections.abc import Iterator
 
 from posbench.data.local import read_text
-from posbench.data.sources import SPLITS, Source, existing_path, file_digests
-from posbench.errors import ConfigError
-from posbench.files import sha256_file, sha256_json
+from posbench.data.sources import SPLITS, Source, check_names, existing_path, file_digests
+from posbench.errors import ConfigError, RunError
+from posbench.files import read_bytes, sha256_file, sha256_json
 
 
 class Books(Source):
@@ -37,6 +37,7 @@ class Books(Source):
         if listed is None:
             paths = [path for folder in sum(self.folders.values(), []) for path in sorted((self.root / folder).glob("*.txt"))]
             names = [path.relative_to(self.root).as_posix() for path in paths]
+            check_names(names)
             digests = content = dict(zip(names, file_digests(paths, self.memo, self.again), strict=True))
         else:
             digests, content = {name: digest for name, (digest, _) in listed.items()}, sha256_file(self.manifest)
@@ -79,9 +80,23 @@ class Books(Source):
         """`folder/name` -> (SHA-256, stratum or empty) in the manifest's order, or None without a manifest."""
         if not self.manifest.exists():
             return None
-        rows = [json.loads(line) for line in self.manifest.read_text(encoding="utf-8").splitlines() if line.strip()]
-        rows.sort(key=lambda row: (row["order"] == "", row["order"] or 0, row["file"]))
-        return {"/".join(row["file"].split("/")[-2:]): (row["sha256"], row.get("stratum", "")) for row in rows}
+        try:
+            lines = read_bytes(self.manifest).decode().splitlines()
+            rows = [json.loads(line) for line in lines if line.strip()]
+            rows.sort(key=lambda row: (row["order"] == "", row["order"] or 0, row["file"]))
+            listed = {"/".join(row["file"].split("/")[-2:]): (row["sha256"], row.get("stratum", "")) for row in rows}
+        except OSError as error:
+            raise ConfigError(f"{self.manifest} cannot be read ({error.strerror}): make it readable, or remove it.") from error
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            if isinstance(error, RunError):
+                raise
+            raise ConfigError(f"{self.manifest} is no list of books ({error!r}): restore it, or remove it.") from error
+        if wrong := next((words for words in listed.values() if not all(isinstance(word, str) for word in words)), None):
+            raise ConfigError(
+                f"{self.manifest} has sha256={wrong[0]!r} and stratum={wrong[1]!r}, which are no words: restore it, or remove it."
+            )
+        check_names(listed)
+        return listed
 
     def _text(self, name: str, digest: str | None) -> str:
         path = self.root / name

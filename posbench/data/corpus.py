@@ -111,7 +111,7 @@ def _build(cfg_data: dict, folder: Path, key: str) -> None:
             documents = _encoded(tokenizer, _unique(source, split, held_out), _progress(f"tokenizing {cfg_data['name']}/{split}"))
             splits[split] = write_split(temporary, split, documents, token_dtype, tokenizer.bytes_dtype)
             if not splits[split]["documents"]:
-                raise ConfigError(f"data={cfg_data['name']} has no document in its {split} split.")
+                raise ConfigError(f"data={cfg_data['name']} has no document in its {split} split{_why_empty(source, split, held_out)}")
         if content_key(cfg_data, folder.parent, again=True) != key:
             raise RunError(f"The text or tokenizer of data={cfg_data['name']} changed while it was read: run the same command again.")
         written = sorted(temporary.iterdir())
@@ -142,10 +142,26 @@ def _digests(source: Source) -> dict[str, set[bytes]]:
     }
 
 
+PROTECTED = {"test": (), "validation": ("test",), "train": ("test", "validation")}  # splits whose documents a split may not hold
+
+
+def _why_empty(source: Source, split: str, held_out: dict[str, set[bytes]]) -> str:
+    """What became of the documents of a split that has none left, and the way out."""
+    all_texts = [text for _, text in source.documents(split)]
+    copies = sum(_digest(text) in set().union(*(held_out[name] for name in PROTECTED[split])) for text in all_texts if text)
+    empty = sum(not text for text in all_texts)
+    if copies:
+        return (
+            f": {copies} of its {len(all_texts)} are copies of {' or '.join(PROTECTED[split])} documents, which count once: add other text."
+        )
+    if empty:
+        return f": {empty} of its {len(all_texts)} are empty: add text."
+    return ": the tokenizer makes no token of them, choose another." if all_texts else ": add documents to it."
+
+
 def _unique(source: Source, split: str, held_out: dict[str, set[bytes]]) -> Iterator[tuple[str, str]]:
     """Documents without the empty ones, exact duplicates, and those that a more protected split holds."""
-    protected = {"test": (), "validation": ("test",), "train": ("test", "validation")}[split]
-    seen: set[bytes] = set().union(*(held_out[name] for name in protected))
+    seen: set[bytes] = set().union(*(held_out[name] for name in PROTECTED[split]))
     for name, text in source.documents(split):
         digest = _digest(text)
         if text and digest not in seen:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from posbench.data.sources import SPLITS, Source, existing_path, file_digests
+from posbench.data.sources import SPLITS, Source, check_names, existing_path, file_digests
+from posbench.data.tables import count_rows, texts
 from posbench.errors import ConfigError
-from posbench.files import sha256_json
-
-if TYPE_CHECKING:
-    import datasets
+from posbench.files import read_bytes, sha256_json
 
 FORMATS = {".txt": "text", ".md": "text", ".py": "text", ".json": "json", ".jsonl": "json", ".jsonl.gz": "json", ".parquet": "parquet"}
+LARGEST_TEXT = 4 * 2**30  # bytes of one text file, which is read whole
+FEW = 8  # test documents, below which the user is told
 
 
 class LocalFiles(Source):
@@ -22,7 +23,7 @@ class LocalFiles(Source):
 
     If its first level is named by split (folders train/ validation/ test/, or files like train.jsonl, train-00000.parquet), these are the
     splits. Else whole documents are dealt out in the order of their names' hashes: `test_share` and `validation_share` of them, at
-    least one each. `column` holds the text of json and parquet rows.
+    least one each; a single text file is cut into documents first. `column` holds the text of json and parquet rows.
     """
 
     def __init__(self, path: str | None, column: str, validation_share: float, test_share: float):
@@ -34,6 +35,7 @@ class LocalFiles(Source):
         found = sorted(self.root.rglob("*")) if self.root.is_dir() else [self.root]
         names = {file.relative_to(base).as_posix(): file for file in found if _format(file)}
         self.files = {name: file for name, file in names.items() if not name.startswith(".") and "/." not in name}
+        check_names(self.files)
         if not self.files:
             raise ConfigError(f"data.path={path} holds no file that ends in {', '.join(FORMATS)}: correct data.path.")
 
@@ -55,16 +57,38 @@ class LocalFiles(Source):
                 yield from self._rows(name).items()
 
     def _dealt(self, split: str) -> Iterator[tuple[str, str]]:
-        rows = {name: self._rows(name) for name in self.files}
-        names = [document for lazy in rows.values() for document in lazy.names]
+        for rows in self._all:
+            yield from rows.items(self._chosen[split])
+
+    @cached_property
+    def _all(self) -> list[Rows | Pieces]:
+        if len(self.files) == 1:
+            ((name, file),) = self.files.items()
+            if _format(file) == "text":
+                return [Pieces(name, file)]  # one large text and no more, as nanoGPT has it
+        return [self._rows(name) for name in self.files]
+
+    @cached_property
+    def _chosen(self) -> dict[str, set[str]]:
+        """The names of the documents of each split."""
+        names = [document for rows in self._all for document in rows.names]
         if len(names) < 3:
             raise ConfigError(f"data.path={self.root} holds {len(names)} documents and three splits need at least 3: add documents.")
         ranked = sorted(names, key=lambda name: hashlib.sha256(name.encode()).digest())
         n_test, n_validation = (max(1, round(self.shares[part] * len(names))) for part in ("test", "validation"))
         chosen = {"test": ranked[:n_test], "validation": ranked[n_test : n_test + n_validation], "train": ranked[n_test + n_validation :]}
-        wanted = set(chosen[split])
-        for lazy in rows.values():
-            yield from lazy.items(wanted)
+        self._tell(len(names), chosen)
+        return {part: set(names) for part, names in chosen.items()}
+
+    def _tell(self, count: int, chosen: dict[str, list[str]]) -> None:
+        """Say how documents were dealt where a user would not expect it: a single text was cut, or few are left to evaluate on."""
+        cut_up, few = isinstance(self._all[0], Pieces), len(chosen["test"]) < FEW
+        if not cut_up and not few:
+            return
+        what = f"{self.root} is one text, cut into {count} documents at line ends" if cut_up else f"{self.root} holds {count} documents"
+        dealt = ", ".join(f"{len(names)} for {split}" for split, names in chosen.items())
+        advice = "; intervals over so few test documents are wide: raise data.source.test_share" if few else ""
+        print(f"data: {what}, dealt out: {dealt}{advice}", file=sys.stderr, flush=True)
 
     def _rows(self, name: str) -> Rows:
         return Rows(name, self.files[name], self.column)
@@ -75,42 +99,52 @@ class Rows:
 
     def __init__(self, name: str, file: Path, column: str):
         self.file, self.column, self.format = file, column, _format(file)
-        self.table = None if self.format == "text" else self._load()
-        self.names = [name] if self.table is None else [f"{name}:{row}" for row in range(len(self.table))]
+        self.names = [name] if self.format == "text" else [f"{name}:{row}" for row in range(count_rows(file, self.format, column))]
 
     def items(self, wanted: set[str] | None = None) -> Iterator[tuple[str, str]]:
         """(name, text) of the documents in `wanted`, or of all."""
-        for row, name in enumerate(self.names):
+        if wanted is not None and wanted.isdisjoint(self.names):
+            return
+        found = [read_text(self.file)] if self.format == "text" else texts(self.file, self.format, self.column)
+        for name, text in zip(self.names, found, strict=False):
             if wanted is None or name in wanted:
-                yield name, read_text(self.file) if self.table is None else self._cell(row)
+                yield name, text
 
-    def _cell(self, row: int) -> str:
-        text = self.table[row][self.column]
-        if text is not None and not isinstance(text, str):
-            raise ConfigError(
-                f"Row {row} of {self.file} has {type(text).__name__} in {self.column}: set data.source.column to a text column."
-            )
-        return text or ""
 
-    def _load(self) -> datasets.Dataset:
-        from datasets import load_dataset
-        from datasets.exceptions import DatasetGenerationError
+class Pieces:
+    """The parts of one text file, each a document."""
 
-        try:
-            table = load_dataset(self.format, data_files=str(self.file), split="train")
-        except (DatasetGenerationError, ValueError) as error:
-            raise ConfigError(f"{self.file} cannot be read as {self.format} ({error.__cause__ or error}): correct or move it.") from error
-        if self.column not in table.column_names:
-            raise ConfigError(f"{self.file} has no column {self.column}: set data.source.column to one of {', '.join(table.column_names)}.")
-        return table
+    def __init__(self, name: str, file: Path):
+        self.texts = cut(read_text(file))
+        self.names = [f"{name}:{n}" for n in range(len(self.texts))]
+
+    def items(self, wanted: set[str] | None = None) -> Iterator[tuple[str, str]]:
+        """(name, text) of the parts in `wanted`, or of all."""
+        yield from ((name, text) for name, text in zip(self.names, self.texts, strict=True) if wanted is None or name in wanted)
+
+
+def cut(text: str) -> list[str]:
+    """A text in parts of equal size, ending at a blank line or at least a line where one is near: 20 parts of a small text, of a large one
+    parts of 16 thousand to a million characters, so that there are documents to deal out and they are long.
+    """
+    size = max(256, min(max(len(text) // 200, 2**14), 2**20, len(text) // 20))
+    parts, start = [], 0
+    while start < len(text):
+        at, latest = start + size, start + 2 * size
+        ends = [found + len(end) for end in ("\n\n", "\n") if (found := text.find(end, at, latest)) >= 0]
+        parts.append(text[start : ends[0] if ends else at])
+        start += len(parts[-1])
+    return parts
 
 
 def read_text(file: Path) -> str:
-    """A file's text with its line ends as they are. Raises ConfigError when it is not UTF-8."""
+    """A file's text with its line ends as they are. Raises ConfigError when it cannot be read as UTF-8, RunError when it is too large."""
     try:
-        return file.read_bytes().decode()
+        return read_bytes(file, LARGEST_TEXT).decode()
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file} is not UTF-8 text (byte {error.start}): convert it or take it out of data.path.") from error
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read ({error.strerror}): make it readable or take it out of data.path.") from error
 
 
 def _format(file: Path) -> str | None:

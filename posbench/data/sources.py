@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from posbench.errors import ConfigError, RunError
@@ -67,22 +67,32 @@ def existing_path(path: str | None, choice: str) -> Path:
     return Path(path)
 
 
+def check_names(names: Iterable[str]) -> None:
+    """Refuse file names that are not UTF-8: they are names of documents, in files and on the terminal."""
+    for name in names:
+        if not name.isascii() and name != name.encode(errors="replace").decode():
+            raise ConfigError(f"data.path holds a file whose name is not UTF-8 ({ascii(name)}): rename it.")
+
+
 _seen: dict[str, list] = {}  # path -> [size, mtime_ns, sha256]
 
 
 def file_digests(paths: list[Path], memo: Path | None, again: bool = False) -> list[str]:
     """SHA-256 of each file; a file with an unchanged size and modification time is read once, ever if `memo` is kept.
 
-    With `again` each is read, and what is remembered of it corrected.
+    With `again` each is read, and what is remembered of it corrected. Raises ConfigError for a file that cannot be read.
     """
     _seen.update({**_remembered(memo), **_seen})
     missed = False
     for path in paths:
-        stat = path.stat()
-        known = _seen.get(str(path.resolve()))
-        if again or known is None or known[:2] != [stat.st_size, stat.st_mtime_ns]:
-            _seen[str(path.resolve())] = [stat.st_size, stat.st_mtime_ns, sha256_file(path)]
-            missed = True
+        try:
+            stat = path.stat()
+            known = _seen.get(str(path.resolve()))
+            if again or known is None or known[:2] != [stat.st_size, stat.st_mtime_ns]:
+                _seen[str(path.resolve())] = [stat.st_size, stat.st_mtime_ns, sha256_file(path)]
+                missed = True
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be read ({error.strerror}): make it readable, or take it away.") from error
     if missed and memo:
         with contextlib.suppress(RunError):  # a folder that cannot be written costs no more than the time to read the files again
             write_json(memo, _seen)

@@ -1,0 +1,164 @@
+"""Text in the rows of json, jsonl, jsonl.gz and parquet files, read from one end to the other: no copy of a file is made or kept.
+
+Files are opened here, by their own names: libraries take brackets, :: and # in a name for patterns and addresses.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from posbench.errors import ConfigError
+from posbench.origins import clean
+
+ROW = 256 * 2**20  # bytes of one row of json lines
+WHOLE = 2**30  # bytes of a json file that is one list or one object, which is read at once
+UNPACKED = 100  # times its own size that a packed file may hold, and ...
+SMALL = 64 * 2**20  # ... bytes that it may hold however small: text packs to a tenth or a third, a bomb to a thousandth
+ROWS = 10**8
+
+
+def count_rows(file: Path, form: str, column: str) -> int:
+    """The number of rows. Raises ConfigError for a file that is no table of this form, or has no such column."""
+    if form == "parquet":
+        with _readable(file, form), open(file, "rb") as content:
+            table = _parquet(content)
+            count, columns = table.metadata.num_rows, set(table.schema_arrow.names)
+    else:
+        count, columns = 0, set()
+        for row in _objects(file):
+            count += 1
+            columns.update(row if len(columns) < 100 else ())
+            if count > ROWS:
+                break
+    if count > ROWS:
+        raise ConfigError(f"{file} has more than {ROWS:,} rows: split it, or make longer documents of them.")
+    if count and column not in columns:
+        names = ", ".join(sorted(map(str, clean(list(columns)))))
+        raise ConfigError(f"{file} has no column {column}: set data.source.column to one of {names}.")
+    return count
+
+
+def texts(file: Path, form: str, column: str) -> Iterator[str]:
+    """The text of each row, "" for null or missing. Raises ConfigError for a cell that is no text."""
+    cells = _cells(file, column) if form == "parquet" else (row.get(column) for row in _objects(file))
+    for number, text in enumerate(cells):
+        if text is not None and not isinstance(text, str):
+            kind = type(text).__name__
+            raise ConfigError(f"Row {number} of {file} has {kind} in {column}: set data.source.column to a text column.")
+        try:
+            (text or "").encode()
+        except UnicodeEncodeError as error:
+            raise ConfigError(
+                f"Row {number} of {file} is no text ({error.reason}, character {error.start}): correct or move it."
+            ) from error
+        yield text or ""
+
+
+@contextmanager
+def _readable(file: Path, form: str, row: list[int] | None = None) -> Iterator[None]:
+    """Turn what the readers of a damaged file raise into a ConfigError; `row` holds the number of the row that is read."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except Exception as error:  # what the libraries raise has no base class of its own
+        where = f"row {row[0]}: " if row else ""
+        said = " ".join(str(clean(str(error) or type(error).__name__)).split())[:200]
+        raise ConfigError(f"{file} cannot be read as {form} ({where}{said}): correct or move it.") from error
+
+
+def _parquet(content: BinaryIO):
+    import pyarrow.parquet
+
+    table = pyarrow.parquet.ParquetFile(content)
+    unpacked = sum(table.metadata.row_group(n).total_byte_size for n in range(table.metadata.num_row_groups))
+    _check_unpacked(content.name, unpacked, os.fstat(content.fileno()).st_size)
+    return table
+
+
+def _cells(file: Path, column: str) -> Iterator[object]:
+    with _readable(file, "parquet"), open(file, "rb") as content:
+        table, found = _parquet(content), 0
+        for batch in table.iter_batches(batch_size=256, columns=[column]):
+            found += len(batch)
+            yield from batch.column(0).to_pylist()
+        if found != table.metadata.num_rows:
+            raise ValueError(f"{found} rows where {table.metadata.num_rows} are announced")
+
+
+def _objects(file: Path) -> Iterator[dict]:
+    """The objects of a json file: a list of them or of strings (their column is text), or one after the other, mostly one a line."""
+    row = [0]
+    with _readable(file, "json", row), open(file, "rb") as packed:
+        unpacked = gzip.open(packed) if file.name.lower().endswith(".gz") else packed
+        for value in _values(_lines(file, packed, unpacked)):
+            value = {"text": value} if isinstance(value, str) else value
+            if not isinstance(value, dict):
+                raise ValueError(f"{type(value).__name__} instead of an object")
+            yield value
+            row[0] += 1
+
+
+def _lines(file: Path, packed: BinaryIO, unpacked: BinaryIO) -> Iterator[str]:
+    """Lines that are not blank, with their ends."""
+    size, total, first = os.fstat(packed.fileno()).st_size, 0, True
+    while line := unpacked.readline(ROW + 1):
+        total += len(line)
+        if unpacked is not packed:
+            _check_unpacked(file, total, size)
+        if len(line) > ROW:
+            raise ConfigError(f"{file} has a line of more than {ROW:,} bytes: split it into documents.")
+        text = line.decode("utf-8-sig" if first else "utf-8")
+        first = False
+        if not text.isspace():
+            yield text
+
+
+def _values(lines: Iterator[str]) -> Iterator[object]:
+    for number, line in enumerate(lines):
+        if number == 0 and line.lstrip().startswith("["):
+            yield from json.loads(_joined(line, lines))
+            return
+        try:
+            found = list(_decoded(line))
+        except json.JSONDecodeError:
+            if number:
+                raise
+            yield from _decoded(_joined(line, lines))  # an object of several lines
+            return
+        yield from found
+
+
+def _joined(first: str, lines: Iterable[str]) -> str:
+    parts, size = [first], len(first)
+    for line in lines:
+        parts.append(line)
+        size += len(line)
+        if size > WHOLE:
+            raise ConfigError(f"This json has more than {WHOLE:,} characters in one list or object: write one object a line instead.")
+    return "".join(parts)
+
+
+def _decoded(text: str) -> Iterator[object]:
+    decoder, at, end = json.JSONDecoder(), 0, len(text)
+    while True:
+        while at < end and text[at].isspace():
+            at += 1
+        if at == end:
+            return
+        value, at = decoder.raw_decode(text, at)
+        yield value
+
+
+def _check_unpacked(file: Path | str, unpacked: int, packed: int) -> None:
+    if unpacked > max(SMALL, UNPACKED * packed):
+        raise ConfigError(
+            f"{file} has {packed:,} bytes and unpacks to {unpacked:,} or more, which no text does (the limit is {UNPACKED} times): "
+            "unpack it yourself if that is what you want."
+        )

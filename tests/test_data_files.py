@@ -1,0 +1,191 @@
+"""The user's own files: names and contents of every kind, read as they are or refused in a sentence."""
+
+import gzip
+import json
+import os
+
+import pytest
+from test_data import data_config, write
+from test_data_sources import splits_of
+
+from posbench.data import fingerprint, prepare
+from posbench.data.local import cut
+from posbench.errors import ConfigError, RunError
+
+FORMS = {
+    "blank lines": ('{"text":"a"}\n\n{"text":"b"}\n  \n{"text":"c"}', ["a", "b", "c"]),
+    "ends of Windows": ('{"text":"a"}\r\n{"text":"b\\r\\n"}\r\n', ["a", "b\r\n"]),
+    "a mark before": ('\ufeff{"text":"a"}\n{"text":"b"}\n', ["a", "b"]),
+    "missing and null": ('{"text":"a"}\n{"x":1}\n{"text":null}\n', ["a", "", ""]),
+    "a list": ('[{"text":"a"},\n {"text":"b"}]', ["a", "b"]),
+    "a list of strings": ('  ["a", "b"]', ["a", "b"]),
+    "one object of several lines": ('{\n "text": "a"\n}', ["a"]),
+    "two in a line": ('{"text":"a"} {"text":"b"}\n{"text":"c"}', ["a", "b", "c"]),
+    "dates": ('{"text":"2020-01-01"}\n', ["2020-01-01"]),
+    "other ends of lines": ('{"text":"a\u2028b\x85c"}\n{"text":"d\\u0000"}\n', ["a\u2028b\x85c", "d\0"]),
+    "nothing": ("", []),
+    "an empty list": ("[]", []),
+}
+
+
+def local(path, *overrides):
+    return data_config("local", *overrides) | {"path": str(path)}
+
+
+def rows_of(folder, name, content):
+    """Texts of a file that is the training split."""
+    write(folder, {"test/t.txt": "t", "validation/v.txt": "v"})
+    (folder / "train").mkdir()
+    (folder / "train" / name).write_bytes(content)
+    return list(splits_of(local(folder))["train"].items())
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("form", FORMS)
+def test_json_is_read_in_every_form(tmp_path, form, packed):
+    content, expected = FORMS[form]
+    name, content = ("a.jsonl.gz", gzip.compress(content.encode())) if packed else ("a.json", content.encode())
+    assert rows_of(tmp_path, name, content) == [(f"train/{name}:{row}", text) for row, text in enumerate(expected)]
+
+
+LINE = b'{"text": "a"}\n'
+BAD = {
+    "no json": ("a.jsonl", LINE + b"{]\n", r"cannot be read as json \(row 1: "),
+    "not utf-8": ("a.jsonl", LINE + b'{"text": "\xff"}\n', r"cannot be read as json \(row 1: .*utf-8"),
+    "deep": ("a.jsonl", b"[" * 200_000, "cannot be read as json"),
+    "deep later": ("a.jsonl", LINE + b'{"text":' * 100_000, "cannot be read as json"),
+    "a number": ("a.jsonl", LINE + b"5\n", r"\(row 1: int instead of an object\)"),
+    "a large number": ("a.jsonl", b'{"text": ' + b"9" * 5000 + b"}\n", "cannot be read as json"),
+    "a list in a line": ("a.jsonl", LINE + b"[1]\n", "list instead of an object"),
+    "no text": ("a.jsonl", LINE + b'{"text": 5}\n', "Row 1 of .* has int in text: set data.source.column"),
+    "half a pair": ("a.jsonl", LINE + b'{"text": "\\ud800"}\n', "Row 1 of .* is no text"),
+    "no such column": ("a.jsonl", b'{"a\\u001b[31m": 1, "b": 2}\n', "no column text: set data.source.column to one of a.*, b"),
+    "no gzip": ("a.jsonl.gz", LINE, "cannot be read as json .*gzip"),
+    "gzip cut off": ("a.jsonl.gz", gzip.compress(LINE * 99)[:-9], "cannot be read as json"),
+    "gzip damaged": ("a.jsonl.gz", gzip.compress(LINE * 99)[:20] + b"\0\0\0\0" * 9, "cannot be read as json"),
+    "gzip of rows without end": ("a.jsonl.gz", gzip.compress(LINE * 10**4), "unpacks to 100,0.. or more, which no text does"),
+    "gzip of one row without end": ("a.jsonl.gz", gzip.compress(b'{"text": "' + b" " * 10**6), "unpacks to .* or more"),
+    "no parquet": ("a.parquet", b"PAR1 no", "cannot be read as parquet"),
+    "an empty parquet": ("a.parquet", b"", "cannot be read as parquet"),
+    "garbage of a parquet": ("a.parquet", b"PAR1" + b"\xff" * 99 + b"\x20\0\0\0PAR1", "cannot be read as parquet"),
+    "a text that is none": ("a.txt", b"caf\xe9", r"is not UTF-8 text \(byte 3\)"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path, kind, monkeypatch):
+    monkeypatch.setattr("posbench.data.tables.SMALL", 10**5)
+    name, content, says = BAD[kind]
+    with pytest.raises(ConfigError, match=says) as error:
+        rows_of(tmp_path, name, content)
+    assert f"/train/{name}" in str(error.value) and str(error.value).isprintable()
+
+
+def test_a_parquet_with_damaged_rows_is_one_sentence(tmp_path):
+    import pyarrow
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["one text", "another"] * 99}), tmp_path / "good", compression="snappy")
+    content = bytearray((tmp_path / "good").read_bytes())
+    content[20:40] = b"\xff" * 20
+    with pytest.raises(ConfigError, match="a.parquet cannot be read as parquet"):
+        rows_of(tmp_path, "a.parquet", bytes(content))
+
+
+def test_limits_of_size_are_sentences(tmp_path, monkeypatch):
+    monkeypatch.setattr("posbench.data.tables.ROW", 1000)
+    monkeypatch.setattr("posbench.data.tables.WHOLE", 1000)
+    monkeypatch.setattr("posbench.data.tables.ROWS", 3)
+    monkeypatch.setattr("posbench.data.local.LARGEST_TEXT", 1000)
+    for n, (name, content, says) in enumerate([
+        ("a.jsonl", b'{"text": "%s"}' % (b"a" * 1000), "line of more than 1,000 bytes"),
+        ("a.json", b"[\n" + b'"a",\n' * 999, "more than 1,000 characters in one list"),
+        ("a.jsonl", LINE * 4, "more than 3 rows"),
+    ]):  # fmt: skip
+        with pytest.raises(ConfigError, match=says):
+            rows_of(tmp_path / str(n), name, content)
+    with pytest.raises(RunError, match="1,000 bytes that are read"):
+        rows_of(tmp_path / "text", "a.txt", b"a" * 1001)
+
+
+@pytest.mark.parametrize("name", ["a[0].jsonl", "a*?.jsonl", "http::x.jsonl", "a#1?.jsonl", "{a,b}.jsonl", "a b\u00e9.jsonl", "%41.jsonl"])
+def test_names_mean_nothing_but_themselves(tmp_path, name):
+    write(tmp_path / "train", {"0.jsonl": '{"text": "other"}', "a0.jsonl": '{"text": "other"}'})
+    for file in (tmp_path / "train").iterdir():
+        file.rename(tmp_path / file.name)
+    (tmp_path / "train").rmdir()
+    data = tmp_path / "data[1]::#x"
+    assert rows_of(data, name, LINE) == [(f"train/{name}:0", "a")]
+
+
+@pytest.mark.parametrize("choice", ["local", "books"])
+def test_a_name_that_is_not_utf8_is_refused(tmp_path, choice):
+    write(tmp_path, {"train/a.txt": "a", "test/t.txt": "t", "validation/v.txt": "v"})
+    try:
+        with open(os.fsencode(tmp_path) + b"/train/\xff.txt", "w") as file:
+            file.write("b")
+    except OSError:
+        pytest.skip("a file system that has no such names")
+    with pytest.raises(ConfigError, match=r"whose name is not UTF-8 \('.*udcff.txt'\): rename it"):
+        fingerprint(data_config(choice) | {"path": str(tmp_path)})
+
+
+@pytest.mark.parametrize("text", ["line\n" * 10_000, "paragraph of words\nand more\n\n" * 5000, "a" * 50_000, "\u00e9\r\n" * 4000, "", "a"])
+def test_one_text_is_cut_without_a_loss(text):
+    parts = cut(text)
+    assert "".join(parts) == text
+    assert not text or len(parts) >= len(text) / 2 / max(256, len(text) / 20)
+    if "\n" in text:
+        assert all(part.endswith("\n") for part in parts)
+    if "\n\n" in text:
+        assert all(part.endswith("\n\n") for part in parts)
+
+
+def test_one_large_text_is_dealt_into_splits_and_said(tmp_path, capfd):
+    text = "".join(f"line {n} of the play\n" + "\n" * (n % 7 == 0) for n in range(20_000))
+    write(tmp_path, {"input.txt": text})
+    corpus = prepare(local(tmp_path / "input.txt"), tmp_path / "cache")
+    said = capfd.readouterr().err
+    parts = {split: len(getattr(corpus, split).names) for split in ("test", "validation", "train")}
+    assert all(parts.values()) and sum(len(getattr(corpus, split).tokens) for split in parts) == len(text)
+    dealt = ", ".join(f"{count} for {split}" for split, count in parts.items())
+    assert f"input.txt is one text, cut into {sum(parts.values())} documents at line ends, dealt out: {dealt}" in said
+    assert said.count("is one text") == 1
+    corpus = prepare(local(tmp_path / "input.txt"), tmp_path / "cache")
+    assert capfd.readouterr().err == ""
+
+
+def test_few_test_documents_name_the_share(tmp_path, capfd):
+    write(tmp_path / "few", {f"{n}.txt": f"text {n}" for n in range(20)})
+    prepare(local(tmp_path / "few"), tmp_path / "cache")
+    said = capfd.readouterr().err
+    assert "20 documents, dealt out: 2 for test, 1 for validation, 17 for train" in said and "raise data.source.test_share" in said
+    prepare(local(tmp_path / "few", "source.test_share=0.4"), tmp_path / "cache")
+    assert "test_share" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("documents", "says"),
+    [
+        (["the same"] * 9, "train split: 7 of its 7 are copies of test or validation documents, which count once"),
+        ([""] * 9, "train split: 7 of its 7 are empty: add text"),
+    ],
+)
+def test_an_empty_split_says_why(tmp_path, documents, says):
+    write(tmp_path / "texts", {f"{n}.txt": text for n, text in enumerate(documents)})
+    with pytest.raises(ConfigError, match=says):
+        prepare(local(tmp_path / "texts"), tmp_path / "cache")
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["{", "5", "[]", "{}", json.dumps({"file": 5, "order": 1, "sha256": "a"}), json.dumps({"file": "test/t.txt", "order": 1, "sha256": 5}),
+     json.dumps({"file": "test/t.txt", "order": [1], "sha256": "a"}) + '\n{"file": "test/u.txt", "order": 1, "sha256": "a"}', "[" * 100_000,
+     json.dumps({"file": "test/\ud800.txt", "order": 1, "sha256": "a"}), "\udcff"],
+    ids=lambda line: ascii(line[:40]),
+)  # fmt: skip
+def test_a_list_of_books_that_is_none_is_refused(tmp_path, line):
+    write(tmp_path, {"train/a.txt": "a", "test/t.txt": "t", "validation/v.txt": "v"})
+    (tmp_path / "MANIFEST.jsonl").write_bytes(line.encode(errors="surrogateescape"))
+    with pytest.raises(ConfigError, match="MANIFEST.jsonl|not UTF-8"):
+        fingerprint(data_config("books") | {"path": str(tmp_path)})
