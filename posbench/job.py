@@ -58,8 +58,14 @@ def run_job(job: Job, wait: bool = False, world: World | None = None) -> list[Ou
         else:
             legal[cell] = verdict
     if any(not cell.reference for cell in legal):
+        there = job.run.path.exists()
         with job.run.lock(wait):
-            fresh = _train_and_evaluate(job, legal, world or World())
+            try:
+                fresh = _train_and_evaluate(job, legal, world or World())
+            except ConfigError:
+                if not there:
+                    job.run.discard()
+                raise
         outcomes |= {cell.path: Outcome(cell.label, "done" if cell in fresh else "exists") for cell in legal}
     return [outcomes[cell.path] for cell in job.user_cells]
 

@@ -66,6 +66,14 @@ class Run:
         finally:
             self._lock.release()
 
+    def discard(self) -> None:
+        """Take away the directory of a training that was refused before its first step; one that holds anything else stays."""
+        assert self._lock.is_locked
+        for path in (self.config, self.provenance, self.path / ".lock"):
+            path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self.path.rmdir()
+
     def write_config(self, cfg: dict) -> None:
         """Write the resolved configuration."""
         from omegaconf import OmegaConf

@@ -266,3 +266,18 @@ def test_a_working_directory_that_was_deleted_is_one_sentence(tmp_path, monkeypa
         said = capsys.readouterr()
         assert ended.value.code == 2 and said.err.count("\n") == 1 and not said.out
         assert "the working directory cannot be read (No such file or directory)" in said.err
+
+
+@pytest.mark.parametrize(
+    ("said", "typed"),
+    [
+        ("5000", ["evaluate.lengths=[16,5000]", "evaluate.max_length=5000"]),
+        ("cannot hold one window", ["train.length=100", "evaluate.lengths=[100]"]),
+    ],
+)
+def test_a_refused_training_leaves_no_directory(world, capfd, said, typed):
+    before = sorted((world.root / "runs").iterdir())
+    assert said in run(capfd, world, "seed=3", *typed, code=2).stderr
+    assert sorted(path for path in (world.root / "runs").iterdir() if path.name != ledger.NAME) == before
+    run(capfd, world, "seed=1", "evaluate.lengths=[5000]", "evaluate.max_length=5000", code=2)
+    assert world.run(1) in before  # it holds more than a refusal leaves
