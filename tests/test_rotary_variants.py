@@ -92,6 +92,7 @@ def test_fope_mixtures_are_seeded_kept_and_of_each_head():
     assert noise.std().item() == pytest.approx(0.3 * math.sqrt(2 / 22), rel=0.15)
     assert seeded(pairs=4).cos_GMF.shape == (2, 11, 4)
     assert Fope(wide(64, 128), gain=0, pairs=4).cos_GMF[0].argmax(dim=0).tolist() == [0, 2, 5, 8]
+    assert Fope(wide(64, 128), gain=0, pairs=8).cos_GMF[0].argmax(dim=0).tolist() == [0, 1, 2, 4, 5, 6, 8, 9]
 
 
 def test_pope_scores_are_those_of_x_transformers():

@@ -106,6 +106,16 @@ def test_yarn_by_turns_is_by_parts_and_by_index_extrapolates_far_more_of_the_mid
     assert (index / turns).argmax() == 36 and (index / turns)[36].item() == pytest.approx(2.30, abs=5e-3)
 
 
+def test_in_short_training_many_betas_are_one():
+    """The index at which a pair makes beta turns is rounded down: 0 for every beta above 64 / 2 pi x 10^4^(-2 / 64)."""
+    span, bound = Span(64, 256, 256), 64 / (2 * math.pi) * 10000 ** (-2 / 64)
+    published = freq(Yarn(beta=32), span=span)
+    assert bound == pytest.approx(7.64, abs=5e-3) and (published < ROPE.freq_F).tolist() == [False] + [True] * 31
+    assert all(torch.equal(freq(Yarn(beta=beta), span=span), published) for beta in (1.001 * bound, 10, 31))
+    for other in (Yarn(beta=0.999 * bound), Yarn(beta=10, truncate=False), Yarn(beta=10, ramp="turns")):
+        assert not torch.equal(freq(other, span=span), published)
+
+
 def test_the_default_beta_fits_the_training_length():
     """A quarter of the turns of the fastest pair, not below alpha + 1 nor above 32."""
     for train_len, beta in ((6, 2), (64, 64 / 8 / math.pi), (512, 512 / 8 / math.pi), (4096, 32)):

@@ -7,7 +7,8 @@ An extension sees all head_dim / 2 frequencies, and which ones rest stays as it 
 
 Between paper and the code people run (olmo/model.py): the code turns at most head_dim / 4 pairs, spread over the kept
 frequencies (`pairs`); it pads the resting pairs with sin = 1, which here is 0; its Xavier reads the head count as a width.
-Deviations: A belongs to a key head and its queries share it, and all layers share it.
+Deviations: A belongs to a key head and its queries share it, and all layers share it. With fewer pairs than frequencies the identity
+steps evenly (8 pairs of 11: 0 1 2 4 5 6 8 9), where the code steps by ceil(11 / 8) = 2 and leaves the last two pairs noise alone.
 """
 
 import math

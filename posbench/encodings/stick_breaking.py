@@ -1,9 +1,11 @@
 """Stick-breaking attention: A_ij = sigmoid(z_ij) * product over j < t < i of (1 - sigmoid(z_it)): the nearest key takes its share first.
 
 Tan et al. 2024, arXiv 2410.17980. No softmax and no parameters: recency comes from the order of the keys. Rows sum to at most 1; the
-remainder is the product of all 1 - sigmoid(z_it). By default, as in the paper, a query does not see itself, so the first token
-gets nothing at all, and the remainder is dropped; `attend_self` starts the product at the query itself, and `remainder: self` gives
-what is left to the query's own value. In float32 and in logarithms, where a product over thousands of keys loses nothing.
+remainder is the product of all 1 - sigmoid(z_it). By default a query does not see itself, and the remainder is dropped, as in fla, so
+the first token gets nothing at all. `attend_self` starts the product at the query itself. `remainder: self` gives what is left to the
+query's own value, as the authors' models do by default (dolomite-engine, sb_remainder); their kernel returns it apart. Which of the
+two the paper's equations have could not be checked: only its abstract was read, in which tokens before the current one are weighed.
+In float32 and in logarithms, where a product over thousands of keys loses nothing.
 """
 
 import torch

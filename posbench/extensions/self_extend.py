@@ -4,8 +4,9 @@ Jin et al. 2024, arXiv 2401.01325 (datamllab/LongLM). Near band: query i, key j.
 floor(W/G), key at floor(j/G). G = 1 is no change. The authors take W = 512 to 1536 of 4096 and G = 2 to 64; distances stay
 trained up to (train_len - W) G + W tokens. Defaults: W = train_len / 4, and the smallest G with which target_len stays within
 trained distances, as a divisor of the default W if there is one (then distances never step back at W).
-Deviations: the authors' slow path divides without floor, which is leaky_rerope; they drop the shift for texts shorter than W,
-which sees no far key anyway; log-n is a separate switch (see rerope).
+Deviations: the authors' code floors positions and leaves W / G a fraction (but for its flash kernel while decoding), the same
+wherever G divides W; they drop the shift for texts shorter than W, which sees no far key anyway; log-n is a separate switch (see
+rerope). Without any floors it is leaky_rerope.
 """
 
 import torch
