@@ -197,3 +197,39 @@ def test_an_offline_miss_names_the_caches_and_the_commands(tmp_path):
     assert last.startswith("posbench.errors.ConfigError: emozilla/pg19 cannot be read: "), ran.stderr
     for word in (str(tmp_path / "hub"), "HF_HUB_OFFLINE is set", "`unset HF_HUB_OFFLINE", "scripts/prepare_data.py"):
         assert word in last
+
+
+@pytest.mark.parametrize("asked", ["tokenizer", "rows", "rows as a stream"])
+def test_without_a_network_the_hub_is_missed_at_once(tmp_path, monkeypatch, capfd, caplog, asked):
+    import socket
+
+    import datasets.config
+    import huggingface_hub.constants
+    from huggingface_hub.utils import _http
+
+    def nowhere(*_, **__):
+        raise socket.gaierror(-2, "Name or service not known")
+
+    def tried_again(_):
+        raise AssertionError("the hub is tried again")
+
+    for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(socket, "getaddrinfo", nowhere)
+    monkeypatch.setattr(_http.time, "sleep", tried_again)
+    if asked == "tokenizer":
+        config = data_config("local", f"path={write(tmp_path, {'a.txt': 'a'})}", "tokenizer=nobody/nothing-of-this-name")
+    else:
+        config = data_config("fineweb_edu" if asked.endswith("stream") else "wikitext103", "source.repo=nobody/nothing-of-this-name")
+    with pytest.raises(ConfigError, match="nobody/nothing-of-this-name .*its name has no address: no network"):
+        prepare(config, tmp_path / "cache")
+    said = capfd.readouterr().err + caplog.text
+    assert "Retrying" not in said and "thrown while" not in said
+
+
+@pytest.mark.parametrize("name", ["some/folder/that/is/not", "../gpt2", "a b", "~/tokenizer"])
+def test_a_path_that_can_be_no_name_of_the_hub_is_a_missing_file(tmp_path, name):
+    with pytest.raises(ConfigError, match="there is no file .*: correct the path"):
+        fingerprint(data_config("local", f"path={write(tmp_path, {'a.txt': 'a'})}") | {"tokenizer": name})

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from posbench.data.offline import hub_miss
+from posbench.data.offline import hub_miss, quiet_hub
 from posbench.data.sources import SPLITS, Source
 from posbench.errors import ConfigError
 from posbench.files import FULL, sha256_json
@@ -47,6 +47,7 @@ class Hub(Source):
     def _texts(self, hub_split: str) -> Iterator[str]:
         from datasets import load_dataset
 
+        quiet_hub()
         try:
             rows = load_dataset(self.repo, self.config, revision=self.revision, split=hub_split, streaming=self.stream)
             for row in rows.select_columns(self.column):

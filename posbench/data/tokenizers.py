@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 BPE_TRAIN_BYTES = 64 * 2**20  # the first documents of the training split up to this size teach the BPE
 
 MOST_IDS = 2**20  # the largest vocabularies in use have a quarter of it; an embedding has a row for each id
+HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 TRAINED = re.compile(r"bpe-\d+")  # the names of tokenizers trained here
 
 Pieces = tuple[np.ndarray, np.ndarray]  # ids and bytes per token, both [n]
@@ -57,17 +58,20 @@ def pretrained_file(tokenizer: str) -> Path:
     local = Path(tokenizer) / "tokenizer.json" if Path(tokenizer).is_dir() else Path(tokenizer)
     if local.is_file():
         return local
-    if tokenizer.endswith(".json") or Path(tokenizer).is_absolute() or Path(tokenizer).exists():
+    repository, _, revision = tokenizer.partition("@")
+    if tokenizer.endswith(".json") or not HUB_NAME.fullmatch(repository) or Path(tokenizer).exists():
         raise ConfigError(f"data.tokenizer={tokenizer}: there is no file {local}: correct the path, or choose bytes, bpe or a hub name.")
     from huggingface_hub import hf_hub_download, try_to_load_from_cache
 
-    repository, _, revision = tokenizer.partition("@")
+    from posbench.data.offline import hub_miss, quiet_hub
+
     try:
         cached = try_to_load_from_cache(repository, "tokenizer.json", revision=revision or None)
-        return Path(cached if isinstance(cached, str) else hf_hub_download(repository, "tokenizer.json", revision=revision or None))
+        if isinstance(cached, str):
+            return Path(cached)
+        quiet_hub()
+        return Path(hf_hub_download(repository, "tokenizer.json", revision=revision or None))
     except Exception as error:  # the hub's own errors share no base class
-        from posbench.data.offline import hub_miss
-
         raise ConfigError(
             f"data.tokenizer={tokenizer} is neither bytes, bpe, a file or folder with a tokenizer.json, nor a hub name that answers: "
             + hub_miss(error)
