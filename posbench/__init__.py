@@ -9,7 +9,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 __version__ = "0.1.0"
 
 
-def load(path, device: str = "auto", cache_dir="results/cache", trusted=()):
+def load(path, device: str = "auto", cache_dir=None, trusted=()):
     """A finished run's model, text and configuration, for a notebook; see posbench.build.load."""
     from posbench.build import load
 

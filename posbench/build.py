@@ -15,6 +15,7 @@ from posbench.config import ModelConfig, typed
 from posbench.data.corpus import Corpus
 from posbench.distributed import World
 from posbench.errors import ConfigError, RunError
+from posbench.files import read_json
 from posbench.gpt import GPT, make_shape
 from posbench.hf_import import fit_corpus
 from posbench.interfaces import Encoding, Extension, ScaleAttention
@@ -101,11 +102,12 @@ class Loaded:
     cfg: dict
 
 
-def load(path: str | Path, device: str = "auto", cache_dir: str | Path = "results/cache", trusted: Iterable[str] = ()) -> Loaded:
+def load(path: str | Path, device: str = "auto", cache_dir: str | Path | None = None, trusted: Iterable[str] = ()) -> Loaded:
     """A run's directory as objects, for a notebook.
 
-    Of the classes its config.yaml names only posbench's own are made, and those of the packages `trusted`. Raises ConfigError for
-    others, RunError when there is no finished training, or a damaged one.
+    Without `cache_dir` tokens are those in `cache` beside the folder of runs (results/runs, results/cache), wherever the notebook is
+    started. Of the classes its config.yaml names only posbench's own are made, and those of the packages `trusted`. Raises ConfigError
+    for others, RunError when there is no finished training, a damaged one, or another text than it was trained on.
     """
     from posbench.data import prepare
 
@@ -113,7 +115,12 @@ def load(path: str | Path, device: str = "auto", cache_dir: str | Path = "result
     if not run.finished:
         raise RunError(f"{path} holds no finished training: train it with scripts/run.py first.")
     cfg = trusted_config(run, trusted)
-    corpus = fit_corpus(prepare(cfg["data"], cache_dir), cfg)
+    beside = run.path.resolve().parent.parent / "cache"
+    corpus = prepare(cfg["data"], cache_dir or (beside if beside.is_dir() else "results/cache"))
+    known = read_json(run.provenance).get("data_fingerprint") if run.provenance.exists() else None
+    if known not in (None, corpus.fingerprint):
+        raise RunError(f"The text of data={corpus.name} is no longer the one that {run.id} was trained on: restore it.")
+    corpus = fit_corpus(corpus, cfg)
     return Loaded(load_model(run, cfg, corpus.vocab_size, pick_device(device)), corpus, cfg)
 
 

@@ -158,6 +158,19 @@ def test_a_notebook_loads_a_run(cli):
         posbench.load(cli.folder)
 
 
+def test_a_notebook_elsewhere_reads_the_same_tokens_and_no_other_text(cli, tmp_path_factory, monkeypatch):
+    cli("extension=pi")
+    (run,) = cli.runs()
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    monkeypatch.chdir(elsewhere)
+    assert posbench.load(run, device="cpu").corpus.folder.parent == cli.folder / "cache"
+    assert not list(elsewhere.iterdir())
+    provenance = run / "provenance.json"
+    provenance.write_text(json.dumps({**json.loads(provenance.read_text()), "data_fingerprint": "f" * 64}))
+    with pytest.raises(RunError, match=f"no longer the one that {run.name} was trained on: restore it"):
+        posbench.load(run, device="cpu")
+
+
 def test_two_settings_of_one_method_stay_apart(cli):
     cli("extension=pi")
     cli("extension=pi", "evaluate.windows=6")
