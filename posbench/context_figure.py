@@ -8,12 +8,13 @@ from pathlib import Path
 
 from posbench.context import Step, by_name, gain, of_intervals, read_steps, scored
 from posbench.marks import GAP, end_labels, shortened, width
+from posbench.palette import looks
 from posbench.points import marked, sections, span, two_seeds
-from posbench.style import DASHES, FONT, GREY, MARKERS, OKABE_ITO, save
+from posbench.style import DASHES, FONT, GREY, MARKERS, save
 
 PANEL_WIDTH, PANEL_HEIGHT = 250, 250  # points
 LEFT, LEADER, BETWEEN, BELOW = 48, 14, 58, 40
-BESIDE = 0.5  # octaves that the intervals at one c share on the right, where lines that lie together would hide them
+BESIDE, STEEP = 0.5, 0.3  # octaves that the intervals at one c share, side by side; fewer where a line moved aside would seem higher
 Value = Callable[[Step], tuple[float | None, float | None]]
 
 
@@ -31,7 +32,7 @@ def figure(section: list[Step], title: str):
 
     lines = by_name(section)
     panels: dict[str, tuple[Value, float]] = {
-        "Loss (nats/token)": (lambda step: (step.nll, step.half_width), 0.0),
+        "Loss (nats/token)": (lambda step: (step.nll, step.half_width), STEEP),
         "What the doubling to c tokens brings (nats/token)": (lambda step: (step.doubling, step.doubling_half_width), BESIDE),
     }
     gutter = LEADER + max(width(shortened(name)) for name in lines)
@@ -91,19 +92,19 @@ def _frame(axes, contexts: list[int], train_len: int, limits: tuple[float, float
 
 
 def _lines(axes, lines: dict[str, dict[int, Step]], value: Value, beside: float) -> None:
-    """Every encoding's line with its intervals and its name at the end; where colours run out dashes and marks go on."""
-    ends = []
+    """Every encoding's line with its intervals and its name at the end; where two share a colour dashes and marks tell them apart."""
+    ends, pens = [], looks(((name, "none") for name in lines), ())
     for index, (name, own) in enumerate(lines.items()):
         aside = 2 ** (beside * ((index + 0.5) / len(lines) - 0.5))
         known = [(context * aside, *value(step)) for context, step in sorted(own.items()) if value(step)[0] is not None]
         if not known:
             continue
-        colour, turn = OKABE_ITO[index % len(OKABE_ITO)], index // len(OKABE_ITO)
-        style = {"linestyle": DASHES[turn % len(DASHES)], "marker": MARKERS[turn % len(MARKERS)], "markersize": 3.8, "linewidth": 1.3}
+        colour, dash = pens[name, "none"]
+        style = {"linestyle": dash, "marker": MARKERS[DASHES.index(dash)], "markersize": 3.8, "linewidth": 1.3}
         axes.plot([context for context, *_ in known], [mean for _, mean, _ in known], color=colour, zorder=3, **style)
         bars = [(context, mean - half, mean + half) for context, mean, half in known if half]
         if bars:
-            axes.vlines(*zip(*bars, strict=True), color=colour, linewidth=2.2, alpha=0.35, zorder=2)
+            axes.vlines(*zip(*bars, strict=True), color=colour, linewidth=4.4 * beside, alpha=0.35, zorder=2)
         ends.append((known[-1][1], known[-1][0], shortened(name), colour))
     end_labels(axes, ends)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
+from collections.abc import Sequence
 
 from posbench.marks import caption, extension_name, of_intervals, shortened, star, width
 from posbench.points import Point, marked, methods
@@ -12,6 +13,7 @@ from posbench.tables import LEVEL, heading, verdict
 
 ROW, CELL, SPACE, TALL = 12.5, 40, 26, 45  # points, but for the number of rows that stand one above another
 UNKNOWN = "#ececec"
+INKS, CONTRAST = ("#484848", "#1a1a1a", "#000000"), 4.5  # the first of what an interval leaves undecided
 
 
 def figure(curve: list[Point], title: str):
@@ -107,7 +109,23 @@ def _row(axes, line: int, points: list[Point | None], norm, colours, edge: float
         undecided = verdict(point) == LEVEL
         text = f"{point.difference:+.{3 if abs(point.difference) < 1 else 2 if abs(point.difference) < 100 else 0}f}"
         text = ("^" if abs(point.difference) > edge else "") + text + "~" * undecided
-        axes.text(place + 0.5, line + 0.52, text, ha="center", va="center", fontsize=7.4, color="#484848" if undecided else "#1a1a1a")
+        ink = legible(colours(norm(point.difference)), INKS if undecided else INKS[1:])
+        axes.text(place + 0.5, line + 0.52, text, ha="center", va="center", fontsize=7.4, color=ink)
+
+
+def legible(ground: Sequence[float], inks: Sequence[str]) -> str:
+    """The first ink that stands out from a ground (red, green, blue in 0 to 1, and more), 4.5 to 1 as WCAG 2 asks, else the best."""
+    from matplotlib.colors import to_rgb
+
+    def luminance(rgb: Sequence[float]) -> float:
+        linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in rgb[:3]]
+        return sum(weight * value for weight, value in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+    def contrast(ink: str) -> float:
+        low, high = sorted((luminance(ground), luminance(to_rgb(ink))))
+        return (high + 0.05) / (low + 0.05)
+
+    return next((ink for ink in inks if contrast(ink) >= CONTRAST), max(inks, key=contrast))
 
 
 def _scale(axes, norm, colours, edge: float) -> None:

@@ -58,7 +58,7 @@ def test_a_csv_may_be_named_in_capitals(tmp_path):
     shutil.copy(REPORTED / "demo" / "rows.csv", tmp_path / "ROWS.CSV")
     _, csvs = find([tmp_path / "ROWS.CSV"])
     report = collect([], "t", "x", csvs)
-    assert csvs == [tmp_path / "ROWS.CSV"] and "gate" not in report.markdown() and write(report, tmp_path / "out")
+    assert csvs == [tmp_path / "ROWS.CSV"] and "gate" not in report.markdown() and list(report.origins) == csvs
 
 
 def test_rows_of_another_machine_are_drawn_beside_and_marked(tmp_path):

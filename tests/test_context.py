@@ -16,7 +16,9 @@ from test_report_html import Page
 
 from posbench import context_figure
 from posbench.context import read_steps, table, write_steps
+from posbench.palette import encoding_look
 from posbench.statistics import student_quantile
+from posbench.style import OKABE_ITO
 
 SHAPE_C = {1: 1.5, 2: 1.0, 4: 0.7, 16: 0.3, 32: 0.12, 64: 0.0}  # loss minus that with 64 tokens
 DOCUMENT = np.arange(TARGETS) % DOCUMENTS
@@ -215,7 +217,9 @@ def test_many_encodings_stay_apart(built, tmp_path):
     assert max(box.x1 for box in panels[0][1]) < panels[1][0].x0
     lines = [line for line in figure.axes[0].lines if len(line.get_xdata()) > 3]
     assert len({(line.get_color(), line.get_marker()) for line in lines}) == len(names)
-    assert [line.get_linestyle() for line in lines] == ["-"] * 7 + ["--"] * 17  # no name but its own for any pattern of dashes
+    assert [line.get_color() for line in lines] == [OKABE_ITO[encoding_look(name)[0]] for name in names]  # as in every other figure
+    solid = [line.get_color() for line in lines if line.get_linestyle() == "-"]  # "--" stands for any pattern of dashes
+    assert sorted(solid) == sorted({line.get_color() for line in lines})
 
 
 @pytest.mark.parametrize(("half", "cut"), [(None, False), (0.1, False), (5.0, True)])

@@ -93,9 +93,9 @@ def test_labels_with_room_stay_and_crowded_ones_share_the_shift():
 
 def test_few_curves_share_one_panel_and_many_do_not(drawn):
     points = read_points(drawn / "curve.csv")
-    assert [heading for heading, _ in multiples.panels(points)] == ["Encodings, nothing extended", "rope: extensions"]
+    assert [panel.heading for panel in multiples.panels(points)] == ["Encodings, nothing extended", "rope: extensions"]
     few = [point for point in points if point.extension == "none"]
-    assert [heading for heading, _ in multiples.panels(few)] == [""]
+    assert [panel.heading for panel in multiples.panels(few)] == [""]
 
 
 def test_the_caption_says_which_gate_failed(drawn):
@@ -108,7 +108,7 @@ def test_the_caption_says_which_gate_failed(drawn):
 
 def test_an_encoding_keeps_its_colour_and_extensions_take_others(drawn):
     points = read_points(drawn / "curve.csv")
-    left, right = multiples.colours(points, multiples.panels(points))
+    left, right = ({cell: look[0] for cell, look in panel.items()} for panel in multiples.pens(points, multiples.panels(points)))
     assert len(set(left.values())) == 3 and right["rope", "none"] == left["rope", "none"]
     assert len(set(right.values())) == 5 and not {right["rope", name] for name in ("pi", "ntk", "rerope", "leaky_rerope")} & set(
         left.values()

@@ -10,6 +10,7 @@ from test_figures import texts
 
 from posbench import differences, heatmap, multiples
 from posbench.figures import draw
+from posbench.palette import MOST
 from posbench.points import Point, methods, write_points
 from posbench.style import save
 
@@ -57,9 +58,11 @@ def boxes(figure):
 )
 def test_no_name_reaches_another_or_the_next_panel(extensions):
     panels = boxes(multiples.figure(grid(ENCODINGS[:3], extensions), "t"))
-    assert len(panels) == 3 + ("none" in extensions)
+    each = 1 if "none" in extensions else -(-len(extensions) // MOST)  # many are spread over panels
+    assert len(panels) >= 3 * each + ("none" in extensions)
+    assert sum(len(names) for *_, names in panels) >= len(methods(grid(ENCODINGS[:3], extensions)))
     for axes, _, names in panels:
-        assert len(names) >= 6
+        assert len(names) >= (2 if each > 1 else 6)
         ordered = sorted(names, key=lambda box: box.y0)
         assert all(above.y0 - below.y0 > 0.9 * below.height for below, above in itertools.pairwise(ordered))
         others = [box for other, ticks, _ in panels if other is not axes for box in ticks]
@@ -71,25 +74,28 @@ def test_panels_share_their_axes_and_an_extension_keeps_its_look():
     assert len({(axes.get_xlim(), axes.get_ylim()) for axes in figure.axes}) == 1
     curve = grid(lengths=(64,))
     shown = multiples.panels(curve)
-    assert [heading for heading, _ in shown] == ["Encodings, nothing extended", *(f"{name}: extensions" for name in sorted(ENCODINGS))]
-    looks = [{cell[1]: colour for cell, colour in panel.items()} for panel in multiples.colours(curve, shown)[1:]]
-    assert all(look == looks[0] for look in looks) and len(set(looks[0].values())) == len(EXTENSIONS)
+    assert [panel.heading for panel in shown] == ["Encodings, nothing extended", *(f"{name}: extensions" for name in sorted(ENCODINGS))]
+    encodings, *looks = [{cell: look for cell, look in panel.items()} for panel in multiples.pens(curve, shown)]
+    extended = [{extension: look for (_, extension), look in panel.items() if extension != "none"} for panel in looks]
+    assert all(look == extended[0] for look in extended) and len(set(extended[0].values())) == len(EXTENSIONS) - 1
+    plain = {cell: look for panel in looks for cell, look in panel.items() if cell[1] == "none"}
+    assert {cell: look[0] for cell, look in plain.items()} == {cell: look[0] for cell, look in encodings.items()}
 
 
 def test_many_extensions_are_told_apart_by_colour_and_dash():
     curve = grid(("rope", "alibi"), ("none", *(f"e{n}" for n in range(40))), ("none",))
     figure = multiples.figure(curve, "t")
-    drawn = [
-        (line.get_color(), str(line.get_linestyle()), line._unscaled_dash_pattern)
-        for line in figure.axes[-1].lines
-        if len(line.get_xdata()) == 5
-    ]
-    curves = [look for look in drawn if look[1] != "None"]
-    assert len(curves) == 41 == len(set(map(str, curves)))
+    seen = 0
+    for axes in figure.axes[1:]:
+        lines = [line for line in axes.lines if len(line.get_xdata()) == 5 and line.get_linestyle() != "None" and line.get_zorder() == 3]
+        seen += len(lines) - 1  # each has the line that is not extended
+        assert len(lines) > 1 and len({(line.get_color(), str(line._unscaled_dash_pattern)) for line in lines}) == len(lines)
+    assert seen == 80
 
 
 def test_many_exploding_values_are_counted():
-    curve = [point(extension=f"e{n}", length=length, difference=0.01 * n) for n in range(24) for length in (64, 128)]
+    cells = [(f"e{n}", scale) for n in range(MOST) for scale in ("none", "log_n", "yarn")]
+    curve = [point("rope", *cell, length, 0.01 * n) for n, cell in enumerate(cells) for length in (64, 128)]
     curve = [replace(one, difference=50.0 + n) if one.length == 128 and n % 6 == 1 else one for n, one in enumerate(curve)]
     said = [text.get_text() for text in multiples.figure(curve, "t").axes[0].texts]
     assert "8 here" in said and "to +93" in said and not any(text.startswith("+") for text in said)

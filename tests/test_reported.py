@@ -8,8 +8,11 @@ from collections import defaultdict
 
 import pytest
 from conftest import CONFIGS
+from test_figures import texts
 
-from posbench.points import read_points, sections
+from posbench.marks import name
+from posbench.multiples import panels
+from posbench.points import methods, read_points, sections
 from posbench.records import from_csv
 from posbench.rows import read_csv
 from posbench.tables import tables
@@ -78,6 +81,15 @@ def test_every_row_and_training_leads_to_a_commit_of_this_repository(folder):
         assert re.fullmatch(r"[0-9a-f]{12,40}", commit), f"{commit} is no commit of clean code"
         found = subprocess.run([*git, "merge-base", "--is-ancestor", commit, "HEAD"], capture_output=True)
         assert found.returncode == 0, f"{commit} is no ancestor of the code that reports it"
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=named)
+def test_figures_show_the_panels_and_lines_of_the_csv(folder):
+    for number, curve in enumerate(sections(read_points(folder / "curve.csv")), start=1):
+        said = texts(folder / f"curve{'' if number == 1 else f'-{number}'}.svg")
+        for panel in panels(curve):
+            lines = [name(next(iter(cell.values())), panel.points) for cell in methods(panel.points).values()]
+            assert not [text for text in [panel.heading, *lines] if text and text not in said]
 
 
 def test_trainings_that_a_reader_may_ask_for_have_their_weights_named():

@@ -1,0 +1,152 @@
+"""Colours that stay, panels of few lines, intervals side by side, numbers that can be read on any ground."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from conftest import choices
+from test_large_figures import LENGTHS, grid, point
+
+from posbench import heatmap, multiples
+from posbench.palette import ENCODINGS, EXTENSIONS, MOST, apart, encoding_look, extension_look, method_of, told_apart
+from posbench.style import OKABE_ITO
+
+
+def test_methods_with_a_colour_of_their_own_exist_and_extensions_differ():
+    assert set(ENCODINGS) <= set(choices("encoding")) and set(EXTENSIONS) <= set(choices("extension"))
+    assert len(set(EXTENSIONS.values())) == len(EXTENSIONS) and all(dash for _, dash in EXTENSIONS.values())
+
+
+@pytest.mark.parametrize(
+    ("label", "name"),
+    [("rope", "rope"), ("rope base=27.0 max_len=2", "rope"), ("rope trained with log_n {\"clamp\":false} qk_norm=none", "rope"),
+     ("rope tuned from rope-64-s0-1a train.lr=0.1", "rope"), ("none (passkey)", "none"), ("Llama 2 7B", "Llama 2 7B")],
+)  # fmt: skip
+def test_a_label_says_its_method(label, name):
+    assert method_of(label) == name
+
+
+def colours(curve):
+    """(encoding, extension) -> every colour that a figure gives it where encodings, or else extensions, are told apart by colour."""
+    shown, found = multiples.panels(curve), {}
+    for pens in multiples.pens(curve, shown):
+        for cell, (colour, _) in pens.items():
+            found.setdefault(cell, set()).add(colour)
+    return found
+
+
+def test_a_method_keeps_its_colour_in_every_panel_of_every_report():
+    encodings = ("alibi", "fire", "rope", "my_own", "sinusoidal", "t5 max_distance=128", "fire threshold=512.0")
+    seen: dict = {}
+    for order in (encodings, encodings[::-1], encodings[2:4]):
+        for extensions in (("none",), ("none", "pi", "ntk", "yarn beta=10.0", "mine"), ("mine", "none", "yarn", "pi")):
+            for cell, found in colours(grid(order, extensions, ("none",))).items():
+                if not (
+                    len(order) * len(extensions) <= 6 and cell[1] != "none"
+                ):  # in one panel of several encodings colour is the encoding's
+                    key = method_of(cell[0]) if cell[1] == "none" else method_of(cell[1])
+                    seen.setdefault((cell[1] == "none", key), set()).update(found)
+    assert all(len(found) == 1 for found in seen.values()) and len(seen) == 6 + 4
+    assert seen[True, "rope"] == {OKABE_ITO[0]} and seen[True, "fire"] != seen[True, "rope"]
+
+
+@pytest.mark.parametrize("kind", ["encodings", "extensions"])
+def test_no_panel_has_two_methods_of_one_colour_and_others_are_grey(kind):
+    """Twenty methods, some with other arguments: each is drawn once, and stands in grey behind the others of its heading."""
+    names = choices("encoding")[:18] if kind == "encodings" else [name for name in choices("extension") if name != "none"][:18]
+    names += [f"{names[0]} base=1.0", f"{names[1]} a=1", f"{names[1]} a=2"]
+    curve = grid(names, ("none",), ("none",)) if kind == "encodings" else grid(("rope",), ("none", *names), ("none",))
+    shown, at = multiples.panels(curve), 0 if kind == "encodings" else 1
+    drawn = [list(dict.fromkeys((one.encoding, one.extension) for one in panel.points)) for panel in shown]
+    assert len(shown) > 2 and all(panel.heading.endswith(f"({n} of {len(shown)})") for n, panel in enumerate(shown, start=1))
+    listed = [cell for panel in drawn for cell in panel if cell != ("rope", "none") or kind == "encodings"]
+    assert sorted(cell[at] for cell in listed) == sorted(names)
+    for panel, pens in zip(shown, multiples.pens(curve, shown), strict=True):
+        own = {cell: look for cell, look in pens.items() if kind == "encodings" or cell[1] != "none"}
+        methods = {method_of(cell[at]) for cell in own}
+        assert len({colour for colour, _ in own.values()}) == len(methods) and len(own) <= MOST
+        assert len({str(look) for look in pens.values()}) == len(pens)  # variants of one method by their dashes
+        assert len(panel.points) + len(panel.others) == len(curve)
+    axes = multiples.figure(curve, "t").axes[0]
+    grey = [line for line in axes.lines if line.get_zorder() == 1.5]
+    assert len(grey) == len(names) - len([cell for cell in drawn[0] if cell in listed]) and {line.get_color() for line in grey} == {
+        "#cfcfcf"
+    }
+
+
+def test_few_methods_share_a_panel_whatever_their_colours():
+    assert encoding_look("rope")[0] == encoding_look("pope")[0]
+    (panel,) = multiples.panels(curve := grid(("rope", "pope"), ("none",), ("none",)))
+    (pens,) = multiples.pens(curve, [panel])
+    assert len(set(map(str, pens.values()))) == 2
+
+
+def test_groups_are_few_and_keep_the_order():
+    names = [f"method{n}" for n in range(30)] + [f"method3 a={n}" for n in range(9)]
+    groups = apart(names, encoding_look)
+    assert sorted(itertools.chain(*groups)) == sorted(names) and all(group == sorted(group, key=names.index) for group in groups)
+    assert apart(names[:MOST], encoding_look) == [names[:MOST]]
+    for group in groups:
+        methods = list(dict.fromkeys(map(method_of, group)))
+        assert len({encoding_look(name)[0] for name in methods}) == len(methods)
+
+
+def test_extensions_are_never_solid_and_a_method_comes_before_its_arguments():
+    wanted = {name: extension_look(name) for name in ("ntk multiplier=2.0", "ntk", *(f"ntk a={n}" for n in range(4)))}
+    found = told_apart(wanted)
+    assert found["ntk"] == EXTENSIONS["ntk"] and len(set(found.values())) == 6 and all(dash for _, dash in found.values())
+
+
+def bars(axes):
+    """[(x in points, bottom, top)] of every interval."""
+    from matplotlib.collections import LineCollection
+
+    segments = [part for lines in axes.collections if isinstance(lines, LineCollection) for part in lines.get_segments()]
+    place = axes.transData.transform
+    return [(place(part[0])[0] * 72 / axes.figure.dpi, part[0][1], part[1][1]) for part in segments]
+
+
+@pytest.mark.parametrize("lines", [1, 2, 8])
+def test_intervals_at_one_length_stand_side_by_side(lines):
+    names = ["none", *(f"e{n}" for n in range(lines - 1))]
+    curve = [point(extension=name, length=length, difference=0.05, half=0.03) for name in names for length in LENGTHS]
+    (axes,) = multiples.figure(curve, "t").axes
+    xs = sorted(x for x, *_ in bars(axes))
+    assert len(xs) == lines * len(LENGTHS) and all(after - before > 2.4 for before, after in itertools.pairwise(xs))  # 2.4 wide
+    tick = [axes.transData.transform((length, 0))[0] * 72 / axes.figure.dpi for length in LENGTHS]
+    assert [sum(xs[n * lines : (n + 1) * lines]) / lines for n in range(len(LENGTHS))] == pytest.approx(tick, abs=0.1)
+    assert tick[0] - xs[0] < (tick[1] - tick[0]) / 3  # nearer to its own length than to the next
+
+
+def test_losses_without_intervals_stand_at_their_length():
+    curve = [
+        point(name, length=length, half=None, floor=None, difference=None, nll=3.0) for name in ("rope", "alibi") for length in LENGTHS
+    ]
+    (axes,) = multiples.figure(curve, "t").axes
+    assert {x for line in axes.lines for x in line.get_xdata() if len(line.get_xdata()) == 5} == set(LENGTHS)
+
+
+def luminance(rgb):
+    linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in rgb[:3]]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_numbers_on_dark_cells_are_legible():
+    from matplotlib.colors import to_rgb
+
+    values = (-2.0, -0.5, -0.05, 0.0, 0.05, 0.5, 2.0, 9.0)
+    curve = [
+        point(extension=f"e{n}", length=length, difference=value, half=2 * abs(value) * undecided + 0.001)
+        for n, (value, undecided) in enumerate(itertools.product(values, (True, False)))
+        for length in (64, 128)
+    ]
+    axes, *_ = heatmap.figure(curve, "t").axes
+    ground = {tuple(round(at) for at in patch.get_xy()): patch.get_facecolor() for patch in axes.patches}
+    cells = [text for text in axes.texts if text.get_ha() == "center" and text.get_text()[:1] in "^+-" and text.get_text()]
+    assert len(cells) == len(curve)
+    for text in cells:
+        x, y = text.get_position()
+        low, high = sorted((luminance(ground[int(x), int(y)]), luminance(to_rgb(text.get_color()))))
+        assert (high + 0.05) / (low + 0.05) >= 4.5, text.get_text()
+    assert {text.get_color() for text in cells} >= {"#484848", "#1a1a1a"}  # what is undecided stands back where the ground lets it
