@@ -129,16 +129,17 @@ def _block_mask(first_T: Tensor, last_T: Tensor, device: torch.device):
     def listed(blocks_QK: Tensor) -> tuple[Tensor, Tensor]:
         """How many blocks each row has, and their numbers before all others: [1, 1, Q] and [1, 1, Q, K]."""
         blocks_QK = blocks_QK.int()[None, None]
-        return blocks_QK.sum(dim=-1).int().to(device), blocks_QK.argsort(dim=-1, descending=True, stable=True).int().to(device)
+        return blocks_QK.sum(dim=-1).int(), blocks_QK.argsort(dim=-1, descending=True, stable=True).int()
 
     touched_QK = count(first_T // BLOCK, last_T // BLOCK) > 0
     # A last block that the text does not fill has fewer queries or keys: it is masked.
     whole_QK = count(-(-first_T // BLOCK), (last_T + 1) // BLOCK - 1) == BLOCK
     first_T, last_T = first_T.to(device), last_T.to(device)
-    return BlockMask.from_kv_blocks(
+    mask = BlockMask.from_kv_blocks(
         *listed(touched_QK & ~whole_QK), *listed(whole_QK), BLOCK_SIZE=BLOCK, seq_lengths=(length, length),
         mask_mod=lambda b, h, i, j: (j >= first_T[i]) & (j <= last_T[i]),
     )  # fmt: skip
+    return mask.to(device)
 
 
 @functools.cache

@@ -1,0 +1,127 @@
+"""A pretended GPU: tensors that say they are on `cuda` and refuse those of the CPU as real ones do, while all is computed on the CPU.
+
+`with Pretended(): ...` sees every call of torch, but not what torch does within one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import _engine_run_backward
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
+# What takes a tensor of the other device: as source of a copy, or as indices into a tensor of the GPU.
+COPIES, INDEXES = {"copy_", "__setitem__", "_has_compatible_shallow_copy_type"}, {"__getitem__", "index_put_", "index_put"}
+# What takes not even a single number of the CPU among tensors of the GPU.
+WHOLE = {"cat", "stack", "matmul", "mm", "bmm", "einsum", "linear", "embedding", "scaled_dot_product_attention", "cross_entropy"}
+
+
+class Mixed(RuntimeError):
+    """Tensors of two devices in one call, or one that has to come to the CPU first."""
+
+
+class Pretended(TorchFunctionMode):
+    """Keeps the two devices apart."""
+
+    def __torch_function__(self, func: Callable, types: tuple, args: tuple = (), kwargs: dict | None = None) -> object:
+        name, kwargs = _name(func), dict(kwargs or {})
+        first = args[0] if args else None
+        if on_cuda(first) and name in ("device", "is_cuda", "is_cpu", "get_device"):
+            return {"device": CUDA, "is_cuda": True, "is_cpu": False, "get_device": 0}[name]
+        if on_cuda(first) and name in ("numpy", "__array__"):
+            raise Mixed("can't convert cuda:0 device type tensor to numpy")
+        if name in ("to", "cpu", "cuda"):
+            return _moved(name, *args, **kwargs)
+        if name == "backward":
+            with self:  # what is computed again meanwhile is seen too
+                return _engine_run_backward(
+                    (first,), (torch.ones_like(first),), False, False, (), allow_unreachable=True, accumulate_grad=True
+                )
+        device = kwargs.pop("device", None)
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        _check(name, tensors)
+        there = _there(name, tensors) if device is None else torch.device(device).type == "cuda"
+        if there and kwargs.get("generator") is not None:
+            raise Mixed(f"{name}: expected a 'cuda' device type for generator but found 'cpu'")
+        found = func(*args, **kwargs, **({} if device is None else {"device": CPU}))
+        for leaf in tree_leaves(found) if there else ():
+            if isinstance(leaf, Tensor):
+                _mark(leaf)
+        if name == "data" and len(args) == 2 and on_cuda(args[1]):
+            _mark(first)
+        return found
+
+
+def on_cuda(tensor: object) -> bool:
+    """Whether it is a tensor that says so."""
+    return isinstance(tensor, Tensor) and tensor.__dict__.get("pretended", False)
+
+
+def _mark(tensor: Tensor) -> Tensor:
+    tensor.__dict__["pretended"] = True
+    return tensor
+
+
+def _name(func: Callable) -> str:
+    """Of a function; of an attribute that is read or written, the attribute's."""
+    return func.__self__.__name__ if func.__name__ in ("__get__", "__set__") else func.__name__
+
+
+def _there(name: str, tensors: list[Tensor]) -> bool:
+    """Whether what a call returns is on the GPU."""
+    return on_cuda(tensors[0]) if tensors and name in COPIES | INDEXES else any(map(on_cuda, tensors))
+
+
+def _check(name: str, tensors: list[Tensor]) -> None:
+    """Raise Mixed where the GPU would."""
+    there, here = [t for t in tensors if on_cuda(t)], [t for t in tensors if not on_cuda(t)]
+    if not there or name in COPIES or name == "data" or (name in INDEXES and on_cuda(tensors[0])):
+        return
+    if any(tensor.ndim or name in WHOLE for tensor in here):
+        raise Mixed(f"{name}: expected all tensors to be on the same device, but found cuda:0 and cpu")
+
+
+def _moved(name: str, tensor: Tensor, *words: object, **kwargs: object) -> Tensor:
+    """A copy on another device, of another dtype where one is asked for."""
+    target = {"cpu": CPU, "cuda": CUDA}.get(name, kwargs.get("device"))
+    dtype = kwargs.get("dtype")
+    for word in words:
+        if isinstance(word, str | torch.device):
+            target = torch.device(word)
+        elif isinstance(word, Tensor):
+            target, dtype = (CUDA if on_cuda(word) else CPU), word.dtype
+        elif isinstance(word, torch.dtype):
+            dtype = word
+    before = on_cuda(tensor)
+    after = before if target is None else torch.device(target).type == "cuda"
+    found = tensor if dtype is None else tensor.to(dtype)
+    if after != before and found is tensor:
+        found = tensor.clone()
+    return _mark(found) if after else found
+
+
+def attention(
+    q_BHTD: Tensor,
+    k_BGTD: Tensor,
+    v_BGTD: Tensor,
+    score_mod: Callable | None,
+    block_mask: object,
+    scale: float,
+    enable_gqa: bool,
+    **_: object,
+) -> tuple[Tensor, SimpleNamespace]:
+    """What FlexAttention computes, by the whole [T, T], with every index on the GPU: no kernel of its own could be compiled here."""
+    assert all(map(on_cuda, (t for t in block_mask.as_tuple() if isinstance(t, Tensor))))
+    B, H, T, _ = q_BHTD.shape
+    assert enable_gqa == (k_BGTD.shape[1] != H)
+    b, h, i, j = torch.meshgrid(*(torch.arange(n, device="cuda") for n in (B, H, T, T)), indexing="ij")
+    k_BHTD, v_BHTD = (t.repeat_interleave(H // t.shape[1], dim=1) for t in (k_BGTD, v_BGTD))
+    scores = q_BHTD @ k_BHTD.mT * scale
+    scores = scores if score_mod is None else score_mod(scores, b, h, i, j)
+    scores = scores.masked_fill(~block_mask.mask_mod(b, h, i, j), -torch.inf)
+    return scores.softmax(dim=-1).nan_to_num() @ v_BHTD, SimpleNamespace(lse=scores.logsumexp(dim=-1))

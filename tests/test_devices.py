@@ -1,0 +1,154 @@
+"""The path on a GPU, on a pretended one: no tensor of the CPU strays into it, and its numbers are the CPU's."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from conftest import TRAIN_LEN, choices, legal, legal_pairs, make_triple, small_model
+from pretended import Mixed, Pretended, attention, on_cuda
+from test_evaluate import text
+
+from posbench import blocks, flex
+from posbench.config import EvaluateConfig, TrainConfig
+from posbench.evaluate import Evaluation
+from posbench.evaluators.fixed_targets import FixedTargets
+from posbench.plan import LayerPlan, TrainingPlans
+from posbench.trainer import Trainer
+
+LONG = 4 * TRAIN_LEN
+CORPUS = SimpleNamespace(train=text([90, 300]), validation=text([200]), test=text([90, 20, 300, 65]), bos=None, vocab_size=50)
+SCALED_PAIRS = (("rope", "none"), ("rope", "rerope"), ("fox", "none"), ("cope", "none"), ("fire", "window"))
+
+
+def few(encoding: str) -> list[str]:
+    """Of the extensions that an encoding allows, those of most bands and others: all with rope."""
+    legal = [extension for one, extension, _ in legal_pairs(LONG) if one == encoding]
+    return legal if encoding == "rope" else legal[:: max(1, len(legal) // 3)]
+
+
+TRIPLES = [(encoding, extension, "none") for encoding in choices("encoding") for extension in few(encoding)]
+SCALED = [(encoding, extension, scale) for scale in choices("scale_attention") for encoding, extension in SCALED_PAIRS]
+TRIPLES += [triple for triple in SCALED if legal(triple, [LONG])]
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """A pretended GPU with what torch says of a real one's memory, and blocks of few queries."""
+    monkeypatch.setattr(flex, "_attention", lambda device: attention)
+    monkeypatch.setattr(flex, "give_up", _raise)
+    for name, size in (("BLOCK", 7), ("MASKED", 7)):
+        monkeypatch.setitem(getattr(blocks, name), "cuda", size)
+    monkeypatch.setattr(blocks, "WHOLE", 5)
+    # It would compare the devices that tensors say they are on within torch's calls and outside.
+    monkeypatch.setattr(blocks, "checkpoint", functools.partial(blocks.checkpoint, determinism_check="none"))
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 0)
+    real = torch.autocast
+    monkeypatch.setattr(torch, "autocast", lambda kind, *args, **kwargs: real("cpu", *args, **kwargs))
+    with Pretended():
+        yield "cuda"
+
+
+def _raise(layer, error):
+    raise error
+
+
+def losses(model, extension, scale, device: str, dtype: str = "fp32") -> np.ndarray:
+    """nll of the targets of one evaluation at four times the training length."""
+    config = EvaluateConfig(lengths=[LONG], max_length=LONG, windows=3, targets=2, batch_tokens=2 * LONG, dtype=dtype)
+    found = Evaluation(copy.deepcopy(model).to(device), CORPUS, extension, scale, config, device)
+    return FixedTargets(found).run(LONG)[1]["nll"]
+
+
+@pytest.mark.parametrize("triple", TRIPLES, ids="-".join)
+def test_evaluations_stay_on_the_device_and_give_the_same_numbers(triple, gpu):
+    encoding, extension, scale = make_triple(*triple)
+    model = small_model(encoding)
+    np.testing.assert_allclose(losses(model, extension, scale, gpu), losses(model, extension, scale, "cpu"), rtol=0, atol=1e-4)
+
+
+def trained(encoding: str, trained_scale: str, device: str, optimizer: str = "muon") -> list[float]:
+    """Two steps, through `fused` or `rows`, then a validation; the losses of both."""
+    model = small_model(make_triple(encoding, "none", "none")[0])
+    model.scale = make_triple(encoding, "none", trained_scale)[2] if trained_scale != "none" else None
+    model = model.to(device)
+    config = TrainConfig(length=TRAIN_LEN, steps=2, tokens_per_step=64, validate_windows=4, dtype="fp32", warmup=1, optimizer=optimizer)
+    trainer = Trainer(model, CORPUS, config, 0, torch.device(device), TrainingPlans(model.encoding, model.scale, device, 0))
+    for _ in range(2):
+        trainer.advance()
+    assert all(on_cuda(parameter) == (device == "cuda") for parameter in model.parameters())
+    return [trainer.validate(), trainer.figures()["loss"]]
+
+
+@pytest.mark.parametrize("encoding", choices("encoding"))
+def test_trainings_stay_on_the_device_and_give_the_same_numbers(encoding, gpu):
+    scale = "ssmax" if encoding == "rope" else "none"
+    optimizer = "adamw" if encoding == "alibi" else "muon"
+    np.testing.assert_allclose(trained(encoding, scale, gpu, optimizer), trained(encoding, scale, "cpu", optimizer), rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("encoding", ["rope", "alibi", "fox"])
+def test_bf16_stays_on_the_device(encoding, gpu):
+    one, extension, scale = make_triple(encoding, "none", "none")
+    np.testing.assert_allclose(*(losses(small_model(one), extension, scale, device, "bf16") for device in (gpu, "cpu")), rtol=0, atol=0.1)
+
+
+def test_the_pretended_device_refuses_what_a_real_one_refuses(gpu):
+    here, there = torch.arange(3.0), torch.arange(3.0, device=gpu)
+    assert there.device.type == "cuda" and there.is_cuda and there.cpu().device.type == "cpu" and here.device.type == "cpu"
+    for mixed in (
+        lambda: here + there,
+        lambda: torch.cat([here, there]),
+        lambda: torch.where(there > 1, here, there),
+        lambda: here[there.long()],
+        lambda: there.clone().add_(here),
+        lambda: torch.stack([here[0], there[0]]),
+        lambda: there.numpy(),
+        lambda: torch.nn.functional.embedding(torch.ones(2, dtype=torch.long), there[:, None]),
+        lambda: torch.rand(3, device=gpu, generator=torch.Generator()),
+    ):
+        with pytest.raises(Mixed):
+            mixed()
+    for allowed in (lambda: there * here[1], lambda: there[here.long()], lambda: there.clone().copy_(here), lambda: there + 1):
+        assert on_cuda(allowed())
+    weight = torch.ones(3, requires_grad=True).to(gpu).detach().requires_grad_()
+    (weight * there).sum().backward()
+    assert on_cuda(weight.grad) and on_cuda(torch.zeros_like(there)) and on_cuda(there.sum()) and not on_cuda(there.cpu() + here)
+
+
+def _seen_here(self, band, start, stop, keys):
+    index_K = torch.arange(keys.start, keys.stop)
+    return (index_K >= band.plan.first_T[start:stop, None]) & (index_K <= band.plan.last_T[start:stop, None])
+
+
+def _scaled_here(self, q_BHTD, width):
+    return q_BHTD * (width**-0.5 * torch.ones(q_BHTD.shape[2], 1))
+
+
+PLANTED = {
+    "a mask of rows": (blocks._Block, "_seen", _seen_here, ("none", "window")),
+    "a factor of queries": (LayerPlan, "scaled", _scaled_here, ("rope", "none")),
+    "a rule by distance of flex": (flex, "_rules", lambda layer, _: [lambda s, b, h, i, j: s + layer.n_T[j]], ("rope", "rerope")),
+    "a block mask": (
+        flex,
+        "block_mask",
+        lambda band, _: flex._block_mask(band.first_T, band.last_T, torch.device("cpu")),
+        ("rope", "window"),
+    ),
+}
+
+
+@pytest.mark.parametrize("bug", PLANTED)
+def test_a_stray_tensor_of_the_cpu_is_found(bug, gpu, monkeypatch):
+    owner, name, planted, pair = PLANTED[bug]
+    encoding, extension, scale = make_triple(*pair, "none")
+    model = small_model(encoding)
+    losses(model, extension, scale, gpu)
+    monkeypatch.setattr(owner, name, planted)
+    with pytest.raises((Mixed, AssertionError)):
+        losses(model, extension, scale, gpu)
