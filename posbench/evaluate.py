@@ -97,10 +97,11 @@ class Evaluation:
                 hidden_NRC = self.model.hidden(text_NL[:, :-1], plan, n_rows)
                 nll_NR, correct_NR = self._read(hidden_NRC, text_NL[:, -n_rows:])
             if nll_NR.isnan().any():
+                wider = "" if self.config.dtype == "fp32" else "set evaluate.dtype=fp32, "
                 raise RunError(
                     f"The model's loss is nan at {int(nll_NR.isnan().sum())} of {nll_NR.numel()} tokens read at length {plan.length} with "
-                    f"extension={name_of(self.extension)} and evaluate.dtype={self.config.dtype}: evaluate with evaluate.dtype=fp32, leave "
-                    "this length out of evaluate.lengths, or train again with a lower train.lr."
+                    f"extension={name_of(self.extension)} in {self.config.dtype}: {wider}leave this length out of evaluate.lengths, or train "
+                    "again with a lower train.lr."
                 )
             nlls.append(nll_NR.cpu().numpy())
             corrects.append(correct_NR.cpu().numpy())

@@ -196,13 +196,14 @@ def test_what_no_window_scores_is_nan_and_not_what_lay_in_memory():
     assert np.isnan(arrays["nll"]).sum() == 4 * 3 and np.isnan(row["nll"])
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_model_that_gives_no_numbers_is_one_sentence(name):
-    found = evaluation(stride=4, windows=18)
+@pytest.mark.parametrize(("name", "dtype"), [*((name, "fp32") for name in NAMES), ("disjoint", "bf16")])
+def test_a_model_that_gives_no_numbers_is_one_sentence(name, dtype):
+    found = evaluation(stride=4, windows=18, dtype=dtype)
     with torch.no_grad():
         found.model.norm.weight.fill_(torch.nan)
-    with pytest.raises(RunError, match=r"loss is nan at \d+ of \d+ tokens read at length \d+ with extension=none .* evaluate.dtype=fp32"):
+    with pytest.raises(RunError, match=rf"loss is nan at \d+ of \d+ tokens read at length \d+ with extension=none in {dtype}: ") as refusal:
         protocol(name)(found).run(64)
+    assert ("evaluate.dtype=fp32" in str(refusal.value)) == (dtype == "bf16") and "leave this length out" in str(refusal.value)
 
 
 @pytest.mark.parametrize("name", NAMES)
