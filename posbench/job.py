@@ -13,7 +13,7 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
-from posbench import hf_import, hf_weights, provenance, report, runs
+from posbench import hf_import, hf_weights, provenance, report, runs, wandb_run
 from posbench.build import load_model, make_encoding, make_model, make_trained_scale, pick_device
 from posbench.cells import BUSY, Cell, Job, Outcome, plan_jobs
 from posbench.checkpoint import has_state
@@ -117,7 +117,7 @@ def _train_and_evaluate(job: Job, legal: dict[Cell, Verdict], world: World) -> l
             for one, cell in zip(evaluators, missing, strict=True):
                 recorder.rows(evaluate(job, one, cell, legal[cell], progress))
         if recorder.shows_images:
-            _show_figure(job, recorder)
+            _show_report(job, recorder)
         ok = True
     finally:
         recorder.finish(ok)
@@ -134,13 +134,14 @@ def _shown(job: Job, cells: list[Cell]) -> dict:
     return {**job.cfg, **chosen, "data_fingerprint": job.fingerprint, "commit": provenance.commit()}
 
 
-def _show_figure(job: Job, recorder: Recorder) -> None:
-    """Draw what this job evaluated and hand it to the recorder; a figure that cannot be drawn is no reason to fail."""
-    paths = [cell.path for cell in job.cells if cell.path.exists()]
+def _show_report(job: Job, recorder: Recorder) -> None:
+    """Hand the figures and losses of all evaluations of the training to the recorder; what fails here costs no finished evaluation."""
     with tempfile.TemporaryDirectory() as folder:
         try:
-            files = report.write(report.collect(paths, job.run.id, ""), folder)
-        except RunError as error:
+            found = report.collect(job.run.eval_files(), job.run.id, "", skip_damaged=True)
+            recorder.summary(wandb_run.summary(found))
+            files = report.write(found, folder)
+        except Exception as error:
             print(f"no figure for wandb: {error}", file=sys.stderr)
             return
         for path in files:

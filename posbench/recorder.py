@@ -49,8 +49,9 @@ def _logged_in() -> bool:
 class Recorder:
     """Records one job of one run; a context manager that marks the wandb run failed when the job raises.
 
-    `job_type` is train or evaluate. A training keeps the run's id in wandb, so that a resumed one goes on in the same run; an evaluation of
-    a finished run gets an id of its own in the same group. What cannot go online is recorded offline, for `wandb sync`.
+    `job_type` is train or evaluate. Both keep the run's id in wandb: a resumed training goes on in the same run, and a later evaluation
+    adds to it. What cannot go online is recorded offline, for `wandb sync`: the newest folder holds all that those before it held. Once
+    a server has them, a job that is recorded offline gets an id of its own in the same group.
     """
 
     def __init__(self, run: Run, log: LogConfig, config: dict, job_type: str):
@@ -65,6 +66,8 @@ class Recorder:
                 begin = functools.partial(wandb_run.start, run, log, config, job_type, mode, PATIENCE)
                 instead = OFFLINE if mode == "online" else FILES_ONLY
                 self._wandb = self._guarded(begin, f"start {mode}", 2 * PATIENCE, instead)
+        if job_type == "evaluate":
+            self._send(lambda wandb: wandb_run.catch_up(wandb, run, evaluations=True))
 
     def __enter__(self) -> Recorder:
         return self
@@ -81,9 +84,16 @@ class Recorder:
         self._send(lambda wandb: wandb_run.log_training(wandb, step, metrics))
 
     def rows(self, rows: list[dict]) -> None:
-        """Show rows (already on disk as an eval json) as curves over eval/length (or over position/tokens), and at the end as one table."""
+        """Show rows (already on disk as an eval json) as curves over eval/length, or over position/tokens.
+
+        At the end those of all evaluations of the run make one table.
+        """
         self._rows += rows
         self._send(lambda wandb: wandb_run.log_curves(wandb, rows))
+
+    def summary(self, values: dict[str, float]) -> None:
+        """Put figures into the summary of the wandb run, beside those that are there."""
+        self._send(lambda wandb: wandb.summary.update(values))
 
     @property
     def shows_images(self) -> bool:
@@ -103,7 +113,7 @@ class Recorder:
     def finish(self, ok: bool) -> None:
         """End the wandb run, as failed unless `ok`; what could not be uploaded in time stays on disk for `wandb sync`."""
         if self._rows:
-            self._send(lambda wandb: wandb_run.log_table(wandb, self._rows))
+            self._send(lambda wandb: wandb_run.log_table(wandb, wandb_run.all_rows(self.run, self._rows)))
         started, self._wandb = self._wandb, None
         if started:
             began = time.monotonic()

@@ -1,7 +1,8 @@
-"""How a job becomes a run in wandb: its id, group and tags, the curves and the table it shows, and what a resumed one finds there."""
+"""A training with all its evaluations as one run in wandb: id, group and tags, curves, table and summary, and what a later job finds."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -10,14 +11,19 @@ import socket
 import time
 import urllib.request
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlparse
 
 from posbench.config import LogConfig
+from posbench.errors import RunError
 from posbench.identity import method_args, method_name
 from posbench.labels import called
-from posbench.rows import COLUMNS
+from posbench.points import section_of
+from posbench.rows import COLUMNS, read_eval
 from posbench.runs import Run
+
+if TYPE_CHECKING:
+    from posbench.report import Report
 
 CONNECT_SECONDS = 5.0  # that a server may take to answer at all; wandb itself would try for a minute and more
 FLUSH_SECONDS = 1.0  # what a killed job's file may lack; wandb's own 15 s are a good part of a small training
@@ -44,10 +50,11 @@ def start(run: Run, log: LogConfig, config: dict, job_type: str, mode: str, pati
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # reports to wandb's makers, which hold up the end where no network is
     import wandb
 
-    identity = run.id if job_type == "train" else _own_id(run, job_type)
-    if job_type == "train" and mode == "offline" and any(map(_on_server, _attempts(run))):
-        # What is added from a file to a run that a server knows is renumbered there; and an id that failed online is taken.
-        identity = _own_id(run, job_type)
+    known = any(map(_on_server, _attempts(run)))
+    # What is added from a file to a run that a server knows is renumbered there; and an id that failed online is taken.
+    identity = _own_id(run, job_type) if known and mode == "offline" else run.id
+    later = known and mode == "online" and job_type == "evaluate"
+    job_type = "train" if identity == run.id else job_type
     # Some of these came after the oldest wandb we allow; the guard around each call is what ends a hang.
     wished = {"silent": True, "console": "off", "init_timeout": patience, "finish_timeout": patience, "disable_git": True}
     wished["x_transaction_log_flush_interval"] = FLUSH_SECONDS
@@ -56,10 +63,13 @@ def start(run: Run, log: LogConfig, config: dict, job_type: str, mode: str, pati
     if mode == "online":
         _connect(library.settings.base_url)
     started = wandb.init(
-        project=log.project, entity=log.entity, group=log.group or run.id, id=identity, name=identity, job_type=job_type,
-        tags=[job_type, *_tags(config)], config=config, dir=str(directory), mode=mode, resume="allow", reinit="create_new",
-        settings=settings,
+        project=log.project, entity=log.entity, group=None if later else log.group or run.id, id=identity, name=identity,
+        job_type=job_type, tags=None if later else [job_type, *_tags(config)],
+        config={key: value for key, value in config.items() if not (later and key in PARTS[1:])},
+        dir=str(directory), mode=mode, resume="allow", reinit="create_new", settings=settings,
     )  # fmt: skip
+    if later:  # group and configuration stay the training's
+        _add_tags(started, _tags(config))
     for family, step in (("eval", "length"), ("position", "tokens")):
         started.define_metric(f"{family}/{step}")
         started.define_metric(f"{family}/*", step_metric=f"{family}/{step}")
@@ -71,29 +81,70 @@ def log_training(started: Any, step: int, figures: dict) -> None:
     started.log({f"train/{name}": value for name, value in figures.items()}, step=step)
 
 
-def catch_up(started: Any, run: Run) -> None:
+def catch_up(started: Any, run: Run, evaluations: bool = False) -> None:
     """Log what earlier processes of this training have logged, and take away the offline folders that held it.
+
+    With `evaluations`, log what was evaluated before too; a run that a server knows, or one beside it, is left as it is.
 
     A file that ends with a kill lacks its last second, stops `wandb sync` before the file that goes on from it, and has what that one
     repeats from the checkpoint on counted as later steps. So one file says all; train.jsonl has every step once. A server that knows
     steps already leaves them out itself.
     """
     own = folder(started)
-    earlier = [path for path in _attempts(run) if path != own and not _on_server(path)]
+    attempts = [path for path in _attempts(run) if path != own]
+    if evaluations and any(map(_on_server, attempts)):
+        return
+    earlier = [path for path in attempts if not _on_server(path)]
     if run.train_log.exists():
         for line in run.train_log.read_text(encoding="utf-8").splitlines():
             figures = json.loads(line)
             log_training(started, figures.pop("step"), figures)
+    if evaluations:
+        rows = stored_rows(run)
+        log_curves(started, rows)
+        _add_tags(started, [f"extension={called('extension', row['extension'], row['extension_args'])}" for row in rows])
     for path in earlier:
         shutil.rmtree(path, ignore_errors=True)
+
+
+def stored_rows(run: Run) -> list[dict]:
+    """The rows of all evaluations of a run; a damaged file is left out."""
+    found = []
+    for path in run.eval_files():
+        with contextlib.suppress(RunError):
+            found += read_eval(path)
+    return found
+
+
+def all_rows(run: Run, fresh: list[dict]) -> list[dict]:
+    """The rows of all evaluations of a run, those just made in place of what their files hold."""
+    made = {(row["eval_id"], row["length"]) for row in fresh}
+    return [row for row in stored_rows(run) if (row["eval_id"], row["length"]) not in made] + fresh
+
+
+def curve_name(row: dict) -> str:
+    """Protocol and methods of a row, such as fixed_targets/ntk_multiplier2+log_n."""
+    numbers = "".join(f"_{key}{value:g}" for key, value in row["extension_args"].items() if isinstance(value, int | float))
+    protocol = row["protocol"] + (f"_{row['task']}" if row["task"] else "")
+    return f"{protocol}/{row['extension']}{numbers}+{row['scale_attention']}"
+
+
+def summary(found: Report) -> dict[str, float]:
+    """The loss of each method at each length, and its difference to the floor where there is one, in nats per token."""
+    floors = {(point.section, point.length): point.floor for curve in found.sections for point in curve}
+    values: dict[str, float] = {}
+    for row in (row for row in found.rows if row["position"] is None and row["nll"] is not None):
+        name, floor = f"eval/{curve_name(row)}", floors.get((section_of(row), row["length"]))
+        values[f"{name}/nll_at_{row['length']}"] = row["nll"]
+        if floor is not None:
+            values[f"{name}/above_floor_at_{row['length']}"] = row["nll"] - floor
+    return values
 
 
 def log_curves(started: Any, rows: list[dict]) -> None:
     """Log rows as points over eval/length, or over position/tokens."""
     for row in rows:
-        numbers = "".join(f"_{key}{value:g}" for key, value in row["extension_args"].items() if isinstance(value, int | float))
-        protocol = row["protocol"] + (f"_{row['task']}" if row["task"] else "")
-        position, method = row["position"], f"{protocol}/{row['extension']}{numbers}+{row['scale_attention']}"
+        position, method = row["position"], curve_name(row)
         curve = f"eval/{method}" if position is None else f"position/{method}/{row['length']}"
         step = {"eval/length": row["length"]} if position is None else {"position/tokens": position}
         started.log({**step, **{f"{curve}/{name}": row[name] for name in SHOWN if row[name] is not None}})
@@ -116,6 +167,10 @@ def _connect(server: str) -> None:
         socket.create_connection((host, port), CONNECT_SECONDS).close()
     except OSError as error:
         raise ConnectionError(f"{host}:{port} cannot be reached: {error}") from error
+
+
+def _add_tags(started: Any, tags: list[str]) -> None:
+    started.tags = tuple(dict.fromkeys([*(started.tags or ()), *(tag[:64] for tag in tags)]))
 
 
 def _own_id(run: Run, job_type: str) -> str:

@@ -3,14 +3,18 @@ import subprocess
 import sys
 import time
 import types
+from pathlib import Path
 
+import numpy as np
 import pytest
+from synthetic import LENGTHS, TARGETS, write_eval
 from test_rows import VALUES
 
 from posbench import recorder, wandb_run
 from posbench.config import LogConfig
 from posbench.recorder import Recorder, wandb_mode
-from posbench.rows import make_row
+from posbench.report import collect
+from posbench.rows import eval_content, make_row
 from posbench.runs import Run
 
 CONFIG = {"encoding": {"_target_": "posbench.encodings.rope.Rope"}, "seed": 0}
@@ -33,7 +37,7 @@ class FakeRun:
     """Stands in for a wandb run and remembers what it was told."""
 
     def __init__(self):
-        self.logged, self.steps, self.exit_code, self.dir = [], [], None, "nowhere/files"
+        self.logged, self.steps, self.exit_code, self.dir, self.summary, self.tags = [], [], None, "nowhere/files", {}, ("train",)
 
     def define_metric(self, *names, **options):
         pass
@@ -120,11 +124,58 @@ def test_what_wandb_is_told(run, fake):
     assert len(told.logged[5]["eval_rows"]["data"]) == 4 and told.exit_code == 0
 
 
-def test_a_later_evaluation_gets_an_id_of_its_own(run, fake):
-    for _ in range(2):
-        Recorder(run, LogConfig(mode="offline"), CONFIG, "evaluate").finish(ok=True)
-    first, second = (asked["id"] for asked in fake.asked)
-    assert first != second and first.startswith(run.id + "-evaluate-")
+def evaluated(run: Run, **changes) -> dict:
+    """A row that is on disk."""
+    row = make_row(**{**VALUES, **changes})
+    path = run.eval_path(row["protocol"], row["extension"], "none", row["eval_id"])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(eval_content([row], {})))
+    return row
+
+
+def attempt(run: Run, name: str) -> Path:
+    """A folder of wandb's that an earlier job of this run has left."""
+    path = run.path.parent / ".wandb" / "wandb" / name.format(run.id)
+    path.mkdir(parents=True)
+    return path
+
+
+def test_an_evaluation_later_goes_on_in_the_run_of_its_training_and_one_folder_says_all(run, fake):
+    run.train_log.write_text('{"step": 10, "loss": 2.5}\n')
+    evaluated(run, extension="pi", extension_args={}, eval_id="before")
+    earlier = attempt(run, "offline-run-20260101_000000-{}")
+    with Recorder(run, LogConfig(mode="offline", group="g"), CONFIG, "evaluate") as job:
+        job.rows([make_row(**VALUES)])
+    (asked,), (told,) = fake.asked, fake.started
+    assert (asked["id"], asked["job_type"], asked["group"], asked["resume"]) == (run.id, "train", "g", "allow")
+    assert asked["tags"] == ["train", "encoding=rope"] and told.tags == ("train", "extension=pi")
+    assert told.logged[0] == {"train/loss": 2.5} and "eval/fixed_targets/pi+none/nll" in told.logged[1]
+    assert "eval/fixed_targets/yarn+none/nll" in told.logged[2] and len(told.logged[3]["eval_rows"]["data"]) == 2
+    assert not earlier.exists()
+
+
+def test_an_evaluation_online_adds_to_what_the_server_has(run, fake):
+    evaluated(run, extension="pi", extension_args={}, eval_id="before")
+    attempt(run, "run-20260101_000000-{}")
+    config = {**CONFIG, "extension": {"_target_": "posbench.extensions.ntk.Ntk"}}
+    with Recorder(run, LogConfig(mode="online", group="g"), config, "evaluate") as job:
+        job.rows([make_row(**VALUES)])
+    (asked,), (told,) = fake.asked, fake.started
+    assert (asked["id"], asked["group"], asked["tags"], asked["config"]) == (run.id, None, None, CONFIG)
+    assert told.tags == ("train", "encoding=rope", "extension=ntk")
+    assert [set(logged) & {"train/loss", "eval/length", "eval_rows"} for logged in told.logged] == [{"eval/length"}, {"eval_rows"}]
+    Recorder(run, LogConfig(mode="offline"), CONFIG, "evaluate").finish(ok=True)  # cannot add to it from a file
+    assert fake.asked[1]["id"].startswith(run.id + "-evaluate-") and not fake.started[1].logged
+
+
+def test_the_summary_has_each_length_and_its_difference_to_the_floor(tmp_path):
+    floor_N = np.full(TARGETS, 3.0)
+    paths = [write_eval(tmp_path, "rope", "recompute_window", "none", [floor_N] * 3, LENGTHS[1:], args={"window": None})]
+    paths.append(write_eval(tmp_path, "rope", "ntk", "none", [floor_N + 0.25 * i for i in range(4)], LENGTHS, args={"multiplier": 2.0}))
+    found = wandb_run.summary(collect(paths, "", ""))
+    shown = {key: value for key, value in found.items() if "/ntk_multiplier2+none/" in key and key.endswith(f"_{LENGTHS[-1]}")}
+    name = "eval/fixed_targets/ntk_multiplier2+none"
+    assert shown == {f"{name}/nll_at_{LENGTHS[-1]}": 3.75, f"{name}/above_floor_at_{LENGTHS[-1]}": 0.75}
 
 
 def test_a_failing_job_is_marked_failed_and_its_error_goes_on(run, fake):

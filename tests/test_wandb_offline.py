@@ -16,7 +16,7 @@ from test_rows import VALUES
 from wandb_server import serving, silence
 
 from posbench.appending import append_line
-from posbench.rows import VOLATILE, make_row
+from posbench.rows import VOLATILE, eval_content, make_row
 from posbench.runs import Run
 
 WANDB = Path(sys.executable).parent / "wandb"
@@ -29,7 +29,7 @@ from posbench.runs import Run
 path, job_type, first, last, pause, rows, image, ok, patience = json.loads(sys.argv[1])
 recorder.PATIENCE = patience
 config = {"encoding": {"_target_": "posbench.encodings.rope.Rope", "base": 10000.0}, "seed": 0}
-job = recorder.Recorder(Run(path), LogConfig(group="grid"), config, job_type)
+job = recorder.Recorder(Run(path), LogConfig(group="grid" if job_type == "train" else "later"), config, job_type)
 for step in range(first, last + 1):
     job.train(step, loss=1 / step, validation_loss=None)
     print(step, flush=True)
@@ -97,11 +97,10 @@ def test_wandb_sync_shows_everything_of_an_offline_run(run, environment, tmp_pat
                                     "0000000b4944415478da6364600000000600023081d02f0000000049454e44ae426082"))  # fmt: skip
     rows = [make_row(**VALUES), make_row(**{**VALUES, "length": 256, "nll": 2.25})]
     _, said = end(start(run, environment, rows=rows, image=str(image)))
-    end(start(run, environment, 1, 0, job_type="evaluate", ok=False))
     with serving() as server:
         done = sync(environment, server, *folders(run))
     assert said == "" and done.returncode == 0 and "ERROR" not in done.stderr, done.stderr
-    assert len(server.runs) == 2
+    assert list(server.runs) == [ID]
     shown = server.runs[ID]
     config = json.loads(shown["settings"]["config"])
     assert config["encoding"]["value"] == {"_target_": "posbench.encodings.rope.Rope", "base": 10000.0}
@@ -114,10 +113,47 @@ def test_wandb_sync_shows_everything_of_an_offline_run(run, environment, tmp_pat
     assert [name for name in shown["files"] if name.startswith("media/images/curve")] and shown["artifacts"] == [f"run-{ID}-eval_rows"]
     (table,) = (json.loads(body) for name, body in shown["files"].items() if name.startswith("media/table/eval_rows"))
     assert [line[table["columns"].index("nll")] for line in table["data"]] == [VALUES["nll"], 2.25]
-    (other,) = (name for name in server.runs if name != ID)
-    assert other.startswith(f"{ID}-evaluate-") and server.runs[other]["settings"]["groupName"] == "grid"
-    assert (shown["exitcode"], server.runs[other]["exitcode"]) == (0, 1)
+    assert shown["exitcode"] == 0
     assert not list((tmp_path / "home").rglob("*.table.json")) and not list((tmp_path / "home").rglob("staging/*"))
+
+
+def stored(run, **changes) -> dict:
+    """A row as an evaluation leaves it on disk."""
+    row = make_row(**{**VALUES, **changes})
+    path = run.eval_path(row["protocol"], row["extension"], "none", row["eval_id"])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(eval_content([row], {})))
+    return row
+
+
+def test_evaluations_of_later_commands_are_in_the_trainings_own_run(run, environment):
+    end(start(run, environment, rows=[stored(run, extension="pi", extension_args={})]))
+    end(start(run, environment, 1, 0, job_type="evaluate", ok=False))  # one that failed
+    end(start(run, environment, 1, 0, job_type="evaluate", rows=[make_row(**{**VALUES, "eval_id": "other"})]))
+    (folder,) = folders(run)
+    with serving() as server:
+        done = sync(environment, server, folder)
+    shown = server.runs[ID]
+    assert "ERROR" not in done.stderr and list(server.runs) == [ID] and (steps(server), shown["exitcode"]) == ([1, 2, 3], 0)
+    for name in ("pi", "yarn"):
+        assert [line["eval/length"] for line in shown["history"] if f"eval/fixed_targets/{name}+none/nll" in line] == [128]
+    assert shown["summary"]["train/loss"] == 1 / 3 and shown["summary"]["eval/fixed_targets/pi+none/nll"] == VALUES["nll"]
+    (table,) = (json.loads(body) for name, body in shown["files"].items() if name.startswith("media/table/eval_rows"))
+    assert len(table["data"]) == 2
+
+
+@pytest.mark.slow
+def test_an_evaluation_online_adds_to_the_trainings_run(run, environment):
+    environment["WANDB_MODE"] = "online"
+    with serving() as server:
+        environment["WANDB_BASE_URL"] = server.url
+        end(start(run, environment, rows=[stored(run, extension="pi", extension_args={})]))
+        end(start(run, environment, 1, 0, job_type="evaluate", rows=[make_row(**{**VALUES, "eval_id": "other"})]))
+    shown = server.runs[ID]
+    assert list(server.runs) == [ID] and (steps(server), shown["exitcode"]) == ([1, 2, 3], 0)
+    assert [line["_step"] for line in shown["history"]] == list(range(1, len(shown["history"]) + 1))
+    assert {"train/loss", "eval/fixed_targets/pi+none/nll", "eval/fixed_targets/yarn+none/nll"} <= set(shown["summary"])
+    assert (shown["settings"]["groupName"], shown["settings"]["jobType"]) == ("grid", "train")
 
 
 def test_a_killed_file_is_readable_and_the_resumed_one_says_all_once(run, environment):
@@ -227,6 +263,8 @@ def test_each_job_of_a_sweep_is_one_run_and_failed_is_failed(tmp_path, text_fold
     assert rope["tags"] == ["train", "encoding=rope", "extension=none", "extension=pi", "scale_attention=none"]
     shown = server.runs[rope["name"]]
     assert [name for name in shown["files"] if name.startswith("media/images/")] and shown["artifacts"]
+    told = {key for key in shown["summary"] if key.startswith("eval/fixed_targets/pi+none/above_floor_at_")}
+    assert {key.rpartition("_")[2] for key in told} == {"16", "32"}
 
 
 @pytest.mark.slow
