@@ -100,8 +100,8 @@ class Evaluation:
                 wider = "" if self.config.dtype == "fp32" else "set evaluate.dtype=fp32, "
                 raise RunError(
                     f"The model's loss is nan at {int(nll_NR.isnan().sum())} of {nll_NR.numel()} tokens read at length {plan.length} with "
-                    f"extension={name_of(self.extension)} in {self.config.dtype}: {wider}leave this length out of evaluate.lengths, or train "
-                    "again with a lower train.lr."
+                    f"extension={name_of(self.extension)} in {self.config.dtype}: {wider}leave this length out of evaluate.lengths, or "
+                    "train again with a lower train.lr."
                 )
             nlls.append(nll_NR.cpu().numpy())
             corrects.append(correct_NR.cpu().numpy())
