@@ -24,7 +24,7 @@ from posbench.files import locked, read_json
 from posbench.listing import Entry, entry_of, files, read_config, run_directories
 from posbench.runs import Run
 
-TOKENS = re.compile(r"[0-9a-f]{24}")
+TOKENS = re.compile(r"[0-9a-f]{24}(_(train|validation|test))*")
 # As tempfile names what files.py writes, and safetensors what it wrote for posbench before.
 TEMPORARY = re.compile(r"\..+-[a-z0-9_]{8}(\.[a-z0-9]+)?|\.tmp[A-Za-z0-9]{6}")
 OWN = re.compile(

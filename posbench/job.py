@@ -21,6 +21,7 @@ from posbench.compat import Verdict, check
 from posbench.config import typed
 from posbench.data import prepare
 from posbench.data.corpus import Corpus
+from posbench.data.sources import SPLITS
 from posbench.distributed import World, join
 from posbench.divergence import Diverged
 from posbench.errors import ConfigError, RunError
@@ -86,8 +87,10 @@ def help_train(job: Job, world: World) -> None:
 
 
 def _corpus(job: Job) -> Corpus:
-    """The text of a job. Raises RunError when it is no longer the one that the run is named by."""
-    corpus = prepare(job.cfg["data"], job.cfg["cache_dir"])
+    """The text of a job: where nothing is trained, the splits that are scored. Raises RunError when it is not the one of the run's name."""
+    trains = not job.run.finished and not job.cfg["model"]["checkpoint"]
+    splits = SPLITS if trains else {cell.evaluate["split"] for cell in job.cells}
+    corpus = prepare(job.cfg["data"], job.cfg["cache_dir"], splits)
     if corpus.fingerprint != job.fingerprint:
         raise RunError(f"The text of data={corpus.name} changed after {job.run.id} was named by it: run the same command again.")
     return hf_import.fit_corpus(corpus, job.cfg)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,8 @@ import numpy as np
 import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
+from script_calls import call
+from spoils import PLACES, SMALL
 
 from posbench.data import fingerprint, prepare
 from posbench.data.tokenizers import load_tokenizer, owned_bytes
@@ -242,9 +245,29 @@ def test_a_run_is_not_trained_on_text_that_changed_after_it_was_named(local, tmp
 
     from posbench.job import _corpus
 
-    cfg = {"data": local, "cache_dir": str(tmp_path / "cache"), "model": {}}
-    job = SimpleNamespace(cfg=cfg, fingerprint=fingerprint(local), run=SimpleNamespace(id="rope-64-s0-1"))
+    cfg = {"data": local, "cache_dir": str(tmp_path / "cache"), "model": {"checkpoint": None}}
+    job = SimpleNamespace(cfg=cfg, fingerprint=fingerprint(local), run=SimpleNamespace(id="rope-64-s0-1", finished=False))
     assert _corpus(job).fingerprint == job.fingerprint
     (tmp_path / "texts/train/a.txt").write_text("changed")
     with pytest.raises(RunError, match="changed after rope-64-s0-1 was named by it: run the same command again"):
         _corpus(job)
+
+
+@pytest.mark.parametrize("tokenizer", [{"tokenizer": "bytes"}, {"tokenizer": "bpe", "vocab_size": 290}])
+def test_one_split_alone_is_the_same_as_in_the_whole(local, tmp_path, tokenizer):
+    cfg = {**local, **tokenizer}
+    part, whole = prepare(cfg, tmp_path / "cache", ["test"]), prepare(cfg, tmp_path / "cache")
+    assert part.train is part.validation is None and whole.folder.name + "_test" == part.folder.name
+    assert {file.name.split(".")[0] for file in part.folder.iterdir()} <= {"test", "manifest", "tokenizer"}
+    assert documents(part, "test") == documents(whole, "test") and np.array_equal(part.test.tokens, whole.test.tokens)
+    assert (part.vocab_size, part.fingerprint, part.tokenizer) == (whole.vocab_size, whole.fingerprint, whole.tokenizer)
+    again = prepare(cfg, tmp_path / "cache", ["validation"])
+    assert again.folder == whole.folder and again.train is None  # what is there already is used
+
+
+def test_an_evaluation_of_a_finished_run_tokenizes_only_what_it_scores(world, capfd):
+    shutil.rmtree(world.root / "cache")
+    assert call(capfd, world.root, "run", *SMALL, *PLACES, "extension=window").returncode == 0
+    assert [path.name[24:] for path in (world.root / "cache").iterdir() if path.is_dir()] == ["_test"]
+    assert call(capfd, world.root, "run", *SMALL, *PLACES, "extension=window", "evaluate.split=validation").returncode == 0
+    assert not list((world.root / "cache").glob("*/train*"))

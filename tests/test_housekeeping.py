@@ -192,7 +192,7 @@ def test_what_a_process_makes_of_it_between_search_and_deletion_is_kept(results,
 
 def test_uploads_and_tokens_that_come_into_use_between_search_and_deletion_are_kept(results, tmp_path):
     upload = results / ".wandb" / "wandb" / "offline-run-20260101_000000-rope-16-s0-2222222222"
-    tokens = tmp_path / "cache" / ("b" * 24)
+    tokens = tmp_path / "cache" / ("b" * 24 + "_test")
     upload.mkdir(parents=True), tokens.mkdir(parents=True)
     (upload / "run.wandb.synced").touch()
     (tokens / "manifest.json").write_text(json.dumps({"name": "books", "source": DATA["source"], "tokenizer": "bpe-512"}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,11 +21,11 @@ def fingerprint(cfg_data: dict, cache_dir: Path | str | None = None) -> str:
     return fingerprint(cfg_data, cache_dir)
 
 
-def prepare(cfg_data: dict, cache_dir: Path | str) -> Corpus:
-    """Tokenize once into `cache_dir`, verify, memory-map.
+def prepare(cfg_data: dict, cache_dir: Path | str, splits: Iterable[str] = ("train", "validation", "test")) -> Corpus:
+    """Tokenize once into `cache_dir`, verify, memory-map; where some splits are enough, these alone, in a folder of their own.
 
     Raises ConfigError when the data cannot be had, RunError when what lies in `cache_dir` is damaged or the disk is full.
     """
     from posbench.data.corpus import prepare
 
-    return prepare(cfg_data, cache_dir)
+    return prepare(cfg_data, cache_dir, splits)

@@ -28,11 +28,11 @@ BATCH_BYTES = 8 * 2**20  # text handed to the tokenizer at once: enough for its 
 
 @dataclass(frozen=True)
 class Corpus:
-    """What training and evaluation see of a data set."""
+    """What training and evaluation see of a data set; None for a split that nobody asked for."""
 
-    train: TokenFile
-    validation: TokenFile
-    test: TokenFile
+    train: TokenFile | None
+    validation: TokenFile | None
+    test: TokenFile | None
     fingerprint: str
     name: str
     tokenizer: str
@@ -41,18 +41,21 @@ class Corpus:
     folder: Path  # the token files, tokenizer and manifest.json
 
 
-def prepare(cfg_data: dict, cache_dir: Path | str) -> Corpus:
+def prepare(cfg_data: dict, cache_dir: Path | str, splits: Iterable[str] = SPLITS) -> Corpus:
     """See `posbench.data.prepare`."""
     cache_dir = Path(cache_dir)
     key = content_key(cfg_data, cache_dir)
+    splits = [split for split in SPLITS if split in splits]
     folder = cache_dir / key[:24]
+    if len(splits) < len(SPLITS) and not folder.exists():
+        folder = cache_dir / "_".join([folder.name, *splits])
     if not folder.exists():
         with disk_errors(folder):
             cache_dir.mkdir(parents=True, exist_ok=True)
             with _lock(folder, cfg_data["name"]):
                 if not folder.exists():
-                    _build(cfg_data, folder, key)
-    return _open(cfg_data, folder, with_bos(key, cfg_data))
+                    _build(cfg_data, folder, key, splits)
+    return _open(cfg_data, folder, with_bos(key, cfg_data), splits)
 
 
 @contextlib.contextmanager
@@ -71,13 +74,13 @@ def _lock(folder: Path, name: str) -> Iterator[None]:
         lock.release()
 
 
-def _open(cfg_data: dict, folder: Path, identity: str) -> Corpus:
+def _open(cfg_data: dict, folder: Path, identity: str, wanted: list[str]) -> Corpus:
     if not (folder / "manifest.json").is_file():
         raise RunError(f"{folder}/manifest.json is missing: delete the folder {folder} and run the same command again.")
     try:
         manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
         verify_files(folder, manifest["files"])
-        splits = {split: open_split(folder, split, manifest["splits"][split]) for split in SPLITS}
+        splits = {split: open_split(folder, split, manifest["splits"][split]) for split in wanted}
         size, tokenizer = int(manifest["vocab_size"]), str(manifest["tokenizer"])
         largest = max(int(split.tokens.max()) for split in splits.values())
         if largest >= size:
@@ -89,11 +92,11 @@ def _open(cfg_data: dict, folder: Path, identity: str) -> Corpus:
             f"{folder}/manifest.json does not describe token files ({error!r}): delete the folder {folder} and run the same command again."
         ) from error
     bos = size if cfg_data["bos"] else None
-    return Corpus(**splits, fingerprint=identity, name=cfg_data["name"], tokenizer=tokenizer,
+    return Corpus(**{**dict.fromkeys(SPLITS), **splits}, fingerprint=identity, name=cfg_data["name"], tokenizer=tokenizer,
                   vocab_size=size + (bos is not None), bos=bos, folder=folder)  # fmt: skip
 
 
-def _build(cfg_data: dict, folder: Path, key: str) -> None:
+def _build(cfg_data: dict, folder: Path, key: str, wanted: list[str]) -> None:
     """Write everything into a temporary folder, the manifest last, then give it its name.
 
     Raises RunError when the text is no longer the one that `key` was made of: its tokens would be found under another's name for ever.
@@ -107,7 +110,7 @@ def _build(cfg_data: dict, folder: Path, key: str) -> None:
         tokenizer = _make_tokenizer(cfg_data, source, held_out, temporary)
         token_dtype = np.uint16 if tokenizer.vocab_size < 2**16 else np.uint32
         splits = {}
-        for split in SPLITS:
+        for split in wanted:
             documents = _encoded(tokenizer, _unique(source, split, held_out), _progress(f"tokenizing {cfg_data['name']}/{split}"))
             splits[split] = write_split(temporary, split, documents, token_dtype, tokenizer.bytes_dtype)
             if not splits[split]["documents"]:
