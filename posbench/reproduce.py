@@ -54,13 +54,18 @@ class Pair:
 def compare(reported: Sequence[dict], again: Iterable[dict], nll: float, share: float) -> list[Pair]:
     """Every reported row beside its rerun; `nll` nats/token are allowed at the floor, and `share` of what lies above it on top."""
     made = {key(row): row for row in again}
-    floors = {(row["run_id"], row["protocol"]): row["nll"] for row in reported if reference(row) == "floor"}
+    floors = {_scored(row): row["nll"] for row in reported if reference(row) == "floor"}
 
     def allowed(row: dict) -> float:
-        floor = floors.get((row["run_id"], row["protocol"]))
+        floor = floors.get(_scored(row))
         return nll + share * max(0.0, row["nll"] - floor) if floor is not None and row["nll"] is not None else nll
 
     return [Pair(row, made.get(key(row)), allowed(row)) for row in reported]
+
+
+def _scored(row: dict) -> tuple:
+    """What a row shares with its floor: one training may be evaluated on several texts."""
+    return tuple(row[name] for name in ("run_id", "protocol", "n_targets", "n_units", "n_bytes"))
 
 
 def verdict(pairs: list[Pair]) -> list[str]:

@@ -65,11 +65,14 @@ def test_what_cannot_be_compared_is_refused(reported, tmp_path, capfd):
 
 
 def test_the_tolerance_grows_with_the_height_above_the_floor():
-    def row(extension: str, nll: float | None) -> dict:
+    def row(extension: str, nll: float | None, documents: int = 18) -> dict:
         args = {"window": None} if extension == "recompute_window" else {}
         known = {
             "run_id": "r",
-            "eval_id": extension,
+            "eval_id": f"{extension} {documents}",
+            "n_targets": 64,
+            "n_units": documents,
+            "n_bytes": 128,
             "length": 32,
             "position": None,
             "task": None,
@@ -93,3 +96,6 @@ def test_the_tolerance_grows_with_the_height_above_the_floor():
     assert floor.missed and not broken.missed and broken.allowed == pytest.approx(0.21)
     assert unknown.missed and "missing" in verdict([unknown])[-1]
     assert not compare(rows[2:], [row("pi", None)], nll=0.01, share=0.1)[0].missed  # infinite in both
+    others = [row("recompute_window", 4.0, 10), row("none", 5.0, 10)]  # the same training on another text
+    allowed = [pair.allowed for pair in compare(rows + others, [], nll=0.01, share=0.1) if pair.reported["extension"] == "none"]
+    assert allowed == pytest.approx([0.21, 0.11])
