@@ -37,7 +37,7 @@ def terminal(findings: Sequence[Finding], width: int | None = None) -> str:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="")
     shown = ("claim", "effect [95 %]", "G above", "verdict", "what is claimed")
     for column in shown:
-        table.add_column(column, no_wrap=column != "what is claimed", overflow="fold", min_width=len(column))
+        table.add_column(column, no_wrap=column in ("claim", "G above"), overflow="fold", min_width=max(map(len, column.split())))
     for one in _heads(findings):
         row = dict(zip(HEAD, _row(one), strict=True))
         table.add_row(*(row[column] for column in shown))

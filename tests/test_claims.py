@@ -8,11 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from claim_worlds import NATS, ROPE, World, claim, make_ladder
+from conftest import CONFIGS
 from synthetic import DOCUMENTS, TARGETS
 
 from posbench.claim_cells import Pool, index
 from posbench.claim_command import defaults
-from posbench.claim_table import brief, from_csv, markdown, to_csv
+from posbench.claim_table import brief, from_csv, markdown, terminal, to_csv
 from posbench.claim_verdicts import judge
 from posbench.claims import Claim
 from posbench.rows import eval_content, read_eval
@@ -310,6 +311,15 @@ def test_the_csv_keeps_every_digit_and_the_markdown_is_made_of_it(ladder, tmp_pa
     text = markdown(findings)
     assert "2 primary endpoints: 1 confirmed, 1 not measured." in text and "a \\| b" in text and "refuted by test" in text
     assert f"above 0.2 ({0.2 * NATS:.3g})" in text and "(descriptive)" in text and "[e](../e/rows.csv), eval_id" in text
+
+
+def test_a_terminal_of_80_characters_shows_every_verdict_and_statement_whole():
+    findings = from_csv(CONFIGS.parent / "results" / "reported" / "claims" / "claims.csv")
+    narrow, wide = terminal(findings, 80), terminal(findings, 400)
+    assert max(map(len, narrow.splitlines())) <= 80
+    for word in ("undecided", "confirmed", "refuted", "alone)", "gated"):
+        assert narrow.count(word) == wide.count(word)
+    assert {word for word in wide.split() if word.isalpha() and len(word) <= 12} <= set(narrow.split())
 
 
 def test_a_key_that_came_later_tells_no_settings_apart_at_its_default(world, tmp_path):
