@@ -8,7 +8,7 @@ from posbench import hf_import
 from posbench.build import load_model, make_encoding, make_trained_scale
 from posbench.composition import nodes
 from posbench.config import resolve
-from posbench.errors import ConfigError
+from posbench.errors import ConfigError, RunError
 from posbench.identity import method_args, method_name
 from posbench.interfaces import Encoding, ScaleAttention
 from posbench.labels import called
@@ -37,6 +37,8 @@ def parts(cfg: dict) -> tuple[Encoding, ScaleAttention | None]:
         encoding = make_encoding(cfg)
         return encoding, make_trained_scale(cfg, encoding)
     run = Run(cfg["run"])
+    if not run.weights.is_file():
+        raise RunError(f"{run.weights} is missing: give another run=, or train this one to its end.")
     with safe_open(run.weights, "pt") as weights:
         vocab_size = weights.get_slice("embed_tokens.weight").get_shape()[0]
     model = load_model(run, cfg, vocab_size, "cpu")

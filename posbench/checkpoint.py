@@ -20,7 +20,7 @@ from safetensors.torch import load_model
 from torch import nn
 
 from posbench.errors import RunError
-from posbench.files import atomic_path, sha256_file, write_atomic
+from posbench.files import atomic_path, opened, sha256_file, write_atomic
 from posbench.safetensors_file import write_safetensors
 
 HEADER = 65  # the body's SHA-256 in hex and a newline
@@ -105,10 +105,12 @@ def previous(path: Path) -> Path:
 def _damage(path: Path) -> str:
     """What is wrong with the file of a state; "" when it is what was written."""
     try:
-        with open(path, "rb") as file:
+        with opened(path) as file:
             noted, found = file.read(HEADER), hashlib.file_digest(file, "sha256").hexdigest()
     except FileNotFoundError:
         return "is missing"
+    except RunError:
+        return "is no regular file"
     except OSError as error:
         return f"cannot be read ({error.strerror})"
     return "" if noted == found.encode() + b"\n" else "is damaged (its content does not match its checksum)"

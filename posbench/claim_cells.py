@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from zipfile import BadZipFile
 
 import numpy as np
 
+from posbench.arrays import read_npz
 from posbench.claims import Cell
 from posbench.crossed import Sums, estimate, sums
 from posbench.errors import RunError
@@ -51,22 +51,24 @@ class Entry:
         """The npz beside the json. Raises Missing where there is none, RunError where it is damaged."""
         path = self.path.with_suffix(".npz")
         try:
-            with np.load(path, allow_pickle=False) as stored:
-                return {name: stored[name] for name in stored}
+            return read_npz(path)
         except FileNotFoundError:
             raise Missing(f"{path.name} of {self.first['run_id']} is not there, and losses of single targets decide") from None
-        except (OSError, ValueError, EOFError, BadZipFile) as error:
+        except Exception as error:  # zipfile, zlib and numpy answer damage with a dozen kinds
             raise RunError(f"{path} is damaged ({error}): delete it and {self.path.name}, and evaluate again.") from error
 
     def values(self, name: str, length: int) -> tuple[np.ndarray, np.ndarray]:
         """(nll or correct of every target [T], its document [T]) at `length`. Raises Missing where it was not evaluated there."""
         arrays = self.arrays
-        at = np.flatnonzero(arrays["length"] == length)
+        at = np.flatnonzero(arrays.get("length") == length)
         if not len(at):
             raise Missing(f"{self.first['run_id']} {self.path.name} lacks length {length}")
-        found = arrays[name][at[0]] if name in arrays else arrays[f"{name}_{length}"]
-        document = arrays["document"] if "document" in arrays else arrays[f"document_{length}"]
-        each = found.reshape(len(document), -1)
+        try:
+            found = arrays[name][at[0]] if name in arrays else arrays[f"{name}_{length}"]
+            document = arrays["document"] if "document" in arrays else arrays[f"document_{length}"]
+            each = found.reshape(len(document), -1)
+        except (KeyError, IndexError, ValueError, TypeError) as error:
+            raise RunError(f"{self.path.with_suffix('.npz')} is damaged ({error!r}): delete it and {self.path.name}.") from error
         return each.astype(np.float64).ravel(), np.repeat(document, each.shape[1])
 
     @cached_property
@@ -201,10 +203,13 @@ def index(paths: Iterable[Path]) -> list[Entry]:
         if not path.exists():
             continue
         content = clean(read_json(path))
-        rows, evaluate = eval_rows(content, path), content.get("config", {}).get("evaluate") or {}
+        rows, config = eval_rows(content, path), content.get("config")
+        evaluate = config.get("evaluate") if isinstance(config, dict) else None
+        if not isinstance(evaluate, dict | None):
+            raise RunError(f"{path} is damaged (it says no configuration): delete it and evaluate again.")
         if not rows:
             continue
-        said = {key: value for key, value in evaluate.items() if key not in NOT_EVALUATE}
+        said = {key: value for key, value in (evaluate or {}).items() if key not in NOT_EVALUATE}
         setting = json.dumps(without_later("evaluate", said), sort_keys=True)
         run = path.parents[2]
         if run not in configs:

@@ -18,6 +18,7 @@ def claims(request: Request) -> int:
     import shutil
     import sys
 
+    from posbench import defuse
     from posbench.claim_table import brief, markdown, terminal, to_csv
     from posbench.claim_verdicts import judge
     from posbench.claims import load_all
@@ -31,7 +32,7 @@ def claims(request: Request) -> int:
     findings = judge(load_all(CONFIGS.parent / "results" / "claims"), Pools(cfg))
     out = Path(cfg["report_dir"] or Path(cfg["results_dir"]).parent / "report" / "claims")
     print(terminal(findings, shutil.get_terminal_size().columns if sys.stdout.isatty() else None))
-    for name, text in (("claims.csv", to_csv(findings)), ("claims.md", markdown(findings)), ("brief.md", brief(findings))):
+    for name, text in (("claims.csv", to_csv(findings)), ("claims.md", defuse.markdown(markdown(findings))), ("brief.md", brief(findings))):
         write_atomic(out / name, text)
         print(f"{name.rpartition('.')[2]:4} {out / name}")
     if not any(one.seeds for one in findings):

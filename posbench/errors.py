@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 
-class ConfigError(ValueError):
+class _Told(ValueError):
+    """Its text may hold words of somebody else's files: what a terminal would obey is shown as a question mark box."""
+
+    def __str__(self) -> str:
+        said = super().__str__()
+        return said if said.isprintable() else "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in said)
+
+
+class ConfigError(_Told):
     """The configuration asks for something that cannot be done; the process exits 2."""
 
 
-class RunError(ValueError):
+class RunError(_Told):
     """A job that was legal failed for a reason outside the code (damaged file, full disk); the process exits 1."""
 
 

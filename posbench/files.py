@@ -18,6 +18,7 @@ from typing import BinaryIO
 from posbench.errors import RunError
 
 FULL = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}
+DEEPEST = 100  # levels of what is read; what posbench writes has a dozen
 LARGEST = 256 * 2**20  # bytes of a file that is read whole; what posbench writes of this kind has a few megabytes at most
 
 
@@ -191,9 +192,13 @@ def opened(path: Path | str) -> BinaryIO:
 
 
 def read_json(path: Path | str, limit: int = LARGEST) -> dict:
-    """Read a JSON file of at most `limit` bytes. Raises RunError when it is damaged, too deep or cannot be read."""
+    """Read a JSON file of at most `limit` bytes and DEEPEST levels. Raises RunError when it is damaged or cannot be read."""
     try:
-        return json.loads(read_bytes(path, limit).decode())
+        content = read_bytes(path, limit)
+        value = json.loads(content.decode())
+        if content.count(b"[") + content.count(b"{") > DEEPEST and _deep(value):
+            raise ValueError(f"more than {DEEPEST} levels")
+        return value
     except OSError as error:
         raise RunError(f"{path} cannot be read ({error.strerror}): restore it, or delete it and run the same command again.") from error
     except (ValueError, RecursionError) as error:
@@ -202,9 +207,17 @@ def read_json(path: Path | str, limit: int = LARGEST) -> dict:
         raise RunError(f"{path} is damaged ({error}): delete it and run the same command again.") from error
 
 
+def _deep(value: object) -> bool:
+    """Whether a value has more levels than whoever walks through it should meet."""
+    level = [value]
+    for _ in range(DEEPEST + 1):
+        level = [item for one in level if isinstance(one, dict | list) for item in (one.values() if isinstance(one, dict) else one)]
+    return bool(level)
+
+
 def sha256_file(path: Path | str) -> str:
-    """Hex SHA-256 of a file's content."""
-    with open(path, "rb") as content:
+    """Hex SHA-256 of a regular file's content."""
+    with opened(path) as content:
         return hashlib.file_digest(content, "sha256").hexdigest()
 
 

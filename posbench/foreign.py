@@ -6,6 +6,7 @@ What columns a CSV of others has, results/README.md says. Such losses are drawn 
 from __future__ import annotations
 
 import csv
+import io
 import math
 from collections import defaultdict
 from collections.abc import Iterable
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from posbench.curves import interval
 from posbench.errors import ConfigError, RunError
+from posbench.files import read_bytes
 from posbench.origins import clean
 from posbench.pairing import Evaluation
 from posbench.points import SECTION, Point
@@ -30,16 +32,14 @@ def read(path: Path, source: str) -> tuple[list[Evaluation], list[Point]]:
     Raises ConfigError, naming file and line, for a file that is neither.
     """
     try:
-        with open(path, newline="", encoding="utf-8-sig") as lines:
-            head = lines.readline()
-            lines.seek(0)
-            table = csv.DictReader(lines, delimiter=max(",;\t", key=head.count))
-            columns = {str(name).strip().lower(): name for name in table.fieldnames or ()}
-            if {"run_id", "eval_id"} <= set(columns):
-                return _evaluations(clean(read_csv(path)), path, source), []
-            found = [
-                Line(path, table.line_num, {name: str(row[column] or "").strip() for name, column in columns.items()}) for row in table
-            ]
+        lines = io.StringIO(read_bytes(path).decode("utf-8-sig"), newline="")
+        head = lines.readline()
+        lines.seek(0)
+        table = csv.DictReader(lines, delimiter=max(",;\t", key=head.count))
+        columns = {str(name).strip().lower(): name for name in table.fieldnames or ()}
+        if {"run_id", "eval_id"} <= set(columns):
+            return _evaluations(clean(read_csv(path)), path, source), []
+        found = [Line(path, table.line_num, {name: str(row[column] or "").strip() for name, column in columns.items()}) for row in table]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(f"{path} cannot be read as CSV ({error}): give text in UTF-8, with a header and a line for each loss.") from error
     except RunError as error:

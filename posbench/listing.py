@@ -16,14 +16,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import yaml
-
 from posbench import failure
 from posbench.errors import RunError
 from posbench.files import locked, opened, read_bytes, read_json
 from posbench.identity import method_name
-from posbench.origins import Origin, clean, differing, flatten
+from posbench.origins import Origin, clean, differing, flatten, text
 from posbench.runs import Run
+from posbench.yaml_file import WIDEST, read_yaml
 
 RUN_ID = re.compile(r"[A-Za-z0-9_]+-\d+(\+\d+)*-s\d+-[0-9a-f]{10}")
 STATES = ("finished", "running", "interrupted", "failed", "unstarted", "damaged")
@@ -129,10 +128,10 @@ def _described(path: Path, now: float, held: bool = False) -> tuple[Entry, Origi
         state="running" if not held and locked(path / ".lock") else _state(run, damage or broken, checkpoint or bool(last)),
         reason=damage or broken or _failure(path),
         encoding=_encoding(config),
-        seed=config["seed"] if isinstance(config.get("seed"), int) else None,
+        seed=_number(config.get("seed")),
         steps=_number(summary.get("steps", last.get("step"))) or 0,
         total=_number((config.get("train") or {}).get("steps")),
-        loss=summary.get("validation_loss", last.get("validation_loss")),
+        loss=_loss(summary.get("validation_loss", last.get("validation_loss"))),
         evaluations=len(run.eval_files()),
         size=sum(status.st_size for status in there),
         age=max(0.0, now - max([status.st_mtime for status in there], default=path.stat().st_mtime)),
@@ -169,12 +168,12 @@ def _failure(path: Path) -> str:
 
 
 def read_config(run: Run) -> tuple[dict, str]:
-    """config.yaml as plain values, by a parser that is quick enough for a thousand of them, and what is wrong with it."""
+    """config.yaml as plain values, and what is wrong with it."""
     try:
-        config = yaml.load(run.config.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        config = read_yaml(run.config)
     except FileNotFoundError:
         return {}, ""
-    except (OSError, ValueError, yaml.YAMLError):
+    except (OSError, RunError):
         config = None
     if isinstance(config, dict) and all(isinstance(config.get(part), dict) for part in ("encoding", "model", "train", "data")):
         return clean(config), ""
@@ -207,7 +206,11 @@ def _last_line(path: Path) -> dict:
 
 
 def _number(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < WIDEST else None
+
+
+def _loss(value: object) -> float | None:
+    return value if isinstance(value, float) else None
 
 
 def _encoding(config: dict) -> str:
@@ -220,7 +223,7 @@ def _apart(origins: Sequence[Origin]) -> dict[Path, str]:
     """What tells a training from the others of its encoding, the seed apart: ` steps=1000`, by no more keys than it takes."""
     groups: dict[object, list[Origin]] = defaultdict(list)
     for origin in origins:
-        groups[origin.config.get("encoding._target_")].append(origin)
+        groups[text(origin.config.get("encoding._target_"))].append(origin)
     words = {origin.path: "" for origin in origins}
     for group in groups.values():
         own = [{key: value for key, value in origin.config.items() if key.startswith("encoding.")} | origin.training for origin in group]

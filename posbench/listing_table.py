@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from posbench.listing import Entry
+from posbench.origins import clean
 
 COLUMNS = ("run", "encoding", "seed", "steps", "state", "val. loss", "evals", "size", "age")
 RIGHT = {"seed", "steps", "val. loss", "evals", "size", "age"}
@@ -20,7 +21,17 @@ def cells(entry: Entry) -> list[str]:
     steps = str(entry.steps) if entry.total is None else f"{entry.steps}/{entry.total}"
     loss = f"{entry.loss:.3f}" if isinstance(entry.loss, float) else "-"
     seed = "-" if entry.seed is None else str(entry.seed)
-    return [entry.path.name, entry.encoding, seed, steps, entry.told, loss, str(entry.evaluations), size(entry.size), age(entry.age)]
+    return [
+        str(clean(entry.path.name)),
+        entry.encoding,
+        seed,
+        steps,
+        entry.told,
+        loss,
+        str(entry.evaluations),
+        size(entry.size),
+        age(entry.age),
+    ]
 
 
 def show(found: Sequence[Entry]) -> None:

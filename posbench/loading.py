@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
+from posbench.arrays import read_npz
 from posbench.errors import RunError
 from posbench.files import read_json
 from posbench.origins import clean
@@ -55,10 +54,9 @@ def load(path: Path | str) -> Evaluation:
     if not beside.exists():
         return Evaluation(rows, None, path, full_from=full_from)
     try:
-        with np.load(beside, allow_pickle=False) as stored:
-            if "nll" not in stored:  # a protocol whose lengths have different targets: nothing to pair
-                return Evaluation(rows, None, path, full_from=full_from)
-            arrays = {name: stored[name] for name in ("length", "nll", "document", "offset")}
+        arrays = read_npz(beside, ("length", "nll", "document", "offset"))
+        if "nll" not in arrays:  # a protocol whose lengths have different targets: nothing to pair
+            return Evaluation(rows, None, path, full_from=full_from)
         lengths, shape = set(arrays["length"].tolist()), (len(arrays["length"]), len(arrays["document"]))
         if arrays["nll"].shape != shape or len(arrays["offset"]) != shape[1] or not {row["length"] for row in rows} <= lengths:
             raise ValueError(f"losses {arrays['nll'].shape} of lengths {sorted(lengths)}, which are not those of {path.name}")

@@ -9,10 +9,12 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TypeVar
 
+from posbench import defuse
 from posbench.errors import RunError
+from posbench.files import read_bytes
 
 Record = TypeVar("Record")
-READERS = {"str": str, "int": int, "float": float, "bool": lambda text: text == "True"}
+READERS = {"str": defuse.uncell, "int": int, "float": float, "bool": lambda text: text == "True"}
 
 
 def to_csv(records: Iterable[Record], kind: type[Record]) -> str:
@@ -21,9 +23,12 @@ def to_csv(records: Iterable[Record], kind: type[Record]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(names)
     for one in records:
-        values = [getattr(one, name) for name in names]
-        writer.writerow(["" if value is None else repr(value) if isinstance(value, float) else value for value in values])
+        writer.writerow([_cell(getattr(one, name)) for name in names])
     return text.getvalue()
+
+
+def _cell(value: object) -> object:
+    return "" if value is None else repr(value) if isinstance(value, float) else defuse.cell(value) if isinstance(value, str) else value
 
 
 def from_csv(path: Path | str, kind: type[Record], what: str, script: str) -> list[Record]:
@@ -34,7 +39,7 @@ def from_csv(path: Path | str, kind: type[Record], what: str, script: str) -> li
         return None if not text and types[name].endswith("None") else READERS[types[name].split(" ")[0]](text or "")
 
     try:
-        with open(path, newline="", encoding="utf-8") as lines:
-            return [kind(**{name: value(name, text) for name, text in row.items()}) for row in csv.DictReader(lines)]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        lines = io.StringIO(read_bytes(path).decode(), newline="")
+        return [kind(**{name: value(name, text) for name, text in row.items()}) for row in csv.DictReader(lines)]
+    except (KeyError, TypeError, ValueError, AttributeError, csv.Error) as error:
         raise RunError(f"{path} is not {what} ({error!r}): make it again with {script}.") from error

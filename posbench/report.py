@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from posbench import context
+from posbench import context, defuse, limits
 from posbench.context import Step
 from posbench.curves import points
 from posbench.errors import RunError
@@ -54,7 +54,7 @@ class Report:
         for found, said in self.shown():
             parts += [table.markdown() for table in found]
             parts.append("\n".join(f"- {line}" for line in said))
-        return "\n\n".join(parts + self.notes) + "\n"
+        return defuse.markdown("\n\n".join(parts + self.notes) + "\n")
 
     def latex(self) -> str:
         """The tables as LaTeX; what is to be said below them as comments."""
@@ -133,6 +133,7 @@ def collect(
     curve = place((point for _, stated in found for point in stated), sections(points(evaluations, words)))
     if alone:
         curve = [[replace(point, source=None) for point in part] for part in curve]
+    limits.check(curve)
     rows = [row for evaluation in evaluations for row in evaluation.rows]
     inside = sections(context.steps(evaluations, words))
     return Report(clean(title), rows, curve, _gain_lines(evaluations, words), notes, evaluations, origins, words, inside)

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from posbench import defuse
 from posbench.errors import RunError
-from posbench.files import read_json, write_atomic
+from posbench.files import read_bytes, read_json, write_atomic
 from posbench.identity import without_later
 
 SCHEMA = 1
@@ -71,6 +72,14 @@ TABLE = (
 COLUMNS = tuple(column.name for column in TABLE)
 VOLATILE = ("seconds", "peak_mib", "commit")  # two runs of one thing agree on every other column
 KEY = ("run_id", "eval_id", "length", "position", "task", "depth")  # two rows of one thing agree on these
+STATED = ("schema", "run_id", "eval_id", "encoding", "extension", "scale_attention", "untested", "seed", "data", "tokenizer", "dtype",
+          "train_len", "length", "protocol", "n_targets", "n_units", "sem_unit")  # no row is without these  # fmt: skip
+COUNTED = ("train_len", "length", "n_targets", "n_units")  # and these are at least 1
+WIDEST = 2**64
+# All rows of one eval file agree on these; the longest curve has a few dozen lengths or positions.
+SHARED = ("run_id", "eval_id", "encoding", "extension", "scale_attention", "trained_scale", "seed", "data", "tokenizer", "train_len",
+          "protocol")  # fmt: skip
+MOST = 2_000
 DERIVED = ("schema", "ppl", "bpb")
 SETTING = "setting"  # how windows and targets were asked for, in words: beside the columns of a row, in a report and in its CSV
 UPGRADES: dict[int, Callable[[dict], dict]] = {}  # schema n -> function that turns its row into one of schema n + 1
@@ -137,7 +146,12 @@ def eval_rows(content: dict, path: Path | str) -> list[dict]:
     if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1 or not isinstance(rows, list):
         raise RunError(f"{path} is no eval file (it lacks 'schema' or 'rows'): delete it and run the same command again.")
     try:
-        return [_upgraded(row, schema, path) for row in rows]
+        read = [_upgraded(row, schema, path) for row in rows]
+        several = [name for name in SHARED if len({row[name] for row in read}) > 1]
+        if several or len(read) > MOST:
+            said = f"rows of several {several[0]}s" if several else f"{len(read):,} rows, and {MOST:,} are read"
+            raise RunError(f"{path} holds {said}: delete it and evaluate again.")
+        return read
     except RunError:
         raise
     except (TypeError, ValueError, KeyError, AttributeError) as error:
@@ -151,7 +165,13 @@ def _upgraded(row: dict, schema: int, path: Path | str) -> dict:
         row = {**UPGRADES[version](row), "schema": version + 1}
     if set(row) != set(COLUMNS):
         raise RunError(f"{path} has other columns than schema {SCHEMA} ({sorted(set(row) ^ set(COLUMNS))}): delete it and evaluate again.")
-    return {column.name: _typed(column, row[column.name]) for column in TABLE}
+    upgraded = {column.name: _typed(column, row[column.name]) for column in TABLE}
+    empty = [name for name in STATED if upgraded[name] is None]
+    small = [name for name in COUNTED if not empty and upgraded[name] < 1]
+    if empty or small or any(isinstance(value, int) and abs(value) >= WIDEST for value in upgraded.values()):
+        said = f"nothing in {', '.join(empty)}" if empty else f"{small[0]}={upgraded[small[0]]}" if small else "a number beyond 64 bits"
+        raise RunError(f"{path} holds a row with {said}: delete it and evaluate again.")
+    return upgraded
 
 
 def eval_content(rows: list[dict], config: dict, machines: dict | None = None) -> dict:
@@ -178,7 +198,7 @@ def _cell(value: Any) -> str:
         return ""
     if isinstance(value, dict | bool):
         return json.dumps(value, sort_keys=True, separators=(",", ":"))
-    return repr(value) if isinstance(value, float) else str(value)
+    return repr(value) if isinstance(value, float) else defuse.cell(value) if isinstance(value, str) else str(value)
 
 
 def read_csv(path: Path | str) -> list[dict]:
@@ -187,9 +207,8 @@ def read_csv(path: Path | str) -> list[dict]:
     Raises RunError when the file is damaged or was written by a newer posbench.
     """
     try:
-        with open(path, newline="", encoding="utf-8") as lines:
-            table = list(csv.DictReader(lines))
-        settings = [{SETTING: row.pop(SETTING) or None} if SETTING in row else {} for row in table]
+        table = list(csv.DictReader(io.StringIO(read_bytes(path).decode(), newline="")))
+        settings = [{SETTING: defuse.uncell(row.pop(SETTING) or "") or None} if SETTING in row else {} for row in table]
         rows = [_upgraded({name: _parsed(name, text) for name, text in row.items()}, int(row["schema"]), path) for row in table]
         return [{**row, **setting} for row, setting in zip(rows, settings, strict=True)]
     except (KeyError, TypeError, ValueError, csv.Error) as error:
@@ -205,4 +224,4 @@ def _parsed(name: str, text: str) -> Any:
     if text == "":
         return None
     kind = KINDS.get(name, str)
-    return json.loads(text) if kind in (dict, bool) else kind(text)
+    return json.loads(text) if kind in (dict, bool) else defuse.uncell(text) if kind is str else kind(text)

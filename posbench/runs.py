@@ -11,6 +11,7 @@ from filelock import FileLock, Timeout
 
 from posbench.errors import RunError
 from posbench.files import disk_errors, read_json, write_atomic, write_json
+from posbench.yaml_file import read_yaml
 
 
 class Busy(RunError):
@@ -83,12 +84,13 @@ class Run:
 
     def read_config(self) -> dict:
         """The resolved configuration of the training. Raises RunError when it is missing or damaged."""
-        from omegaconf import OmegaConf
-
         try:
-            return OmegaConf.to_container(OmegaConf.load(self.config))
-        except Exception as error:
-            raise RunError(f"{self.config} cannot be read ({error}): is {self.path} a run's directory?") from error
+            config = read_yaml(self.config)
+        except OSError as error:
+            raise RunError(f"{self.config} cannot be read ({error.strerror}): is {self.path} a run's directory?") from error
+        if not isinstance(config, dict):
+            raise RunError(f"{self.config} holds no configuration: is {self.path} a run's directory?")
+        return config
 
     def write_provenance(self, provenance: dict, resumed: bool = False) -> None:
         """Write what posbench.provenance.collect returned, under `resumed` for a training that goes on from a checkpoint.

@@ -16,6 +16,7 @@ from urllib.parse import urlparse
 
 from posbench.config import LogConfig
 from posbench.errors import RunError
+from posbench.files import read_bytes
 from posbench.identity import method_args, method_name
 from posbench.labels import called
 from posbench.points import section_of
@@ -96,7 +97,7 @@ def catch_up(started: Any, run: Run, evaluations: bool = False) -> None:
         return
     earlier = [path for path in attempts if not _on_server(path)]
     if run.train_log.exists():
-        for line in run.train_log.read_text(encoding="utf-8").splitlines():
+        for line in read_bytes(run.train_log).decode().splitlines():
             figures = json.loads(line)
             log_training(started, figures.pop("step"), figures)
     if evaluations:

@@ -19,6 +19,7 @@ from posbench.errors import ConfigError
 from posbench.listing import STATES, Entry, entries
 from posbench.listing_table import show, size, values
 from posbench.options import duration, options, run, truth
+from posbench.origins import clean
 
 SHARED = {"results_dir": "results/runs", "runs": "*"}
 LIST = {**SHARED, "state": "", "encoding": "*", "sort": "run", "json": ""}
@@ -88,7 +89,7 @@ def _gc(folder: Path, found: list[Entry], chosen: dict[str, str]) -> None:
     for waste in wastes:
         kept = delete(waste) if deleting else ""
         gone += 0 if kept else waste.size
-        print(f"{size(waste.size):>9}  {waste.path}  {waste.why}{f' (kept: {kept})' if kept else ''}")
+        print(clean(f"{size(waste.size):>9}  {waste.path}  {waste.why}{f' (kept: {kept})' if kept else ''}"))
     left_alone = sum(entry.state == "running" for entry in found)
     notes = [f"{left_alone} run{'s' * (left_alone != 1)} at work left alone"] * bool(left_alone)
     notes += ["nothing was deleted: add delete=true"] * bool(wastes and not deleting)

@@ -316,3 +316,9 @@ def test_a_log_is_cut_at_the_step_and_at_broken_lines(tmp_path):
     assert path.read_text() == '{"step": 1}\n{"step": 3}\n'
     checkpoint.truncate_log(path, 0)
     assert path.read_text() == ""
+
+
+def test_a_state_that_is_a_fifo_keeps_nobody_waiting(tmp_path):
+    os.mkfifo(tmp_path / "state.pt")
+    with pytest.raises(RunError, match=r"state\.pt is no regular file: delete it"):
+        checkpoint.load_state(tmp_path / "state.pt", tiny(), [])

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from conftest import CONFIGS, choices, node
 from omegaconf import OmegaConf
 from script_calls import call
@@ -22,6 +23,7 @@ from posbench.cells import plan_jobs
 from posbench.errors import ConfigError, RunError
 from posbench.make import DECLARED, trusted_config
 from posbench.runs import Run
+from posbench.yaml_file import plain_loader
 
 EVIL = """
 from pathlib import Path
@@ -257,8 +259,10 @@ def test_nothing_is_unpickled():
         seen.add(owner)
         assert owner in ("torch.load", "np.load", "json.loads", "OmegaConf.load", "yaml.load"), f"{path.name}: {owner}"
         if owner == "yaml.load":
-            assert ast.unparse(given["Loader"]) == "getattr(yaml, 'CSafeLoader', yaml.SafeLoader)", path
+            assert path.name == "yaml_file.py" and ast.unparse(given["Loader"]) == "plain_loader()", path
+        assert owner != "OmegaConf.load" or path.name == "composition.py", f"{path.name}: not for files of a results folder"
         if owner == "torch.load":
             assert ast.unparse(given["weights_only"]) == "True", path
         assert "allow_pickle" not in given or ast.unparse(given["allow_pickle"]) == "False", path
-    assert {"torch.load", "np.load"} <= seen
+    assert {"torch.load", "np.load", "yaml.load"} <= seen
+    assert issubclass(plain_loader(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))

@@ -1,0 +1,304 @@
+"""Results folders of others, whatever lies in them: one sentence, and no run costs another. What is executed: test_safety.py."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+import shutil
+import zipfile
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+from omegaconf import OmegaConf
+from synthetic import LENGTHS, TARGETS, write_eval
+
+from posbench import defuse, limits
+from posbench.arrays import load_arrays, read_npz
+from posbench.errors import ConfigError, RunError
+from posbench.foreign import read as read_foreign
+from posbench.listing import entries
+from posbench.listing_table import show
+from posbench.loading import load
+from posbench.points import read_points, write_points
+from posbench.records import from_csv, to_csv
+from posbench.report import collect
+from posbench.rows import DERIVED, SHARED, STATED, TABLE, make_row, read_csv, write_csv
+from posbench.runs import Run
+from posbench.trainings import Training
+from posbench.yaml_file import read_yaml
+
+FLOOR = np.full(TARGETS, 3.0)
+
+
+def link(target: str):
+    return lambda path: path.symlink_to(target)
+
+
+def text(content: str | bytes):
+    return lambda path: path.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+LAUGHS = "a: &a [x, x]\n" + "".join(f"{b}: &{b} [*{a}, *{a}]\n" for a, b in zip("abcdefghijklmn", "bcdefghijklmno", strict=True))
+YAMLS = {
+    "a recursive alias": text("a: &a [*a]\n"),
+    "a billion laughs": text(LAUGHS),
+    "5,000 levels": text("a: " + "[" * 5_000 + "]" * 5_000),
+    "100,000 levels of blocks": text("- " * 100_000 + "1"),
+    "30 MB": lambda path: (path.touch(), os.truncate(path, 30 * 2**20)),
+    "a FIFO": os.mkfifo,
+    "a device": link("/dev/zero"),
+    "bytes": text("a: !!binary aGVsbG8=\n"),
+    "a set": text("a: !!set {b}\n"),
+    "a date": text("a: !!timestamp 2026-01-01\n"),
+    "a key twice": text("a: 1\na: 2\n"),
+    "a key that is a list": text("? [1, 2]\n: 3\n"),
+    "a number of 400,000 digits": text("seed: 0x" + "f" * 400_000),
+    "a list": text("- a\n"),
+    "nothing": text(""),
+    "no UTF-8": text(b"a: \xff\xfe\n"),
+}
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    """Two runs with an evaluation each."""
+    for seed in (0, 1):
+        path = write_eval(tmp_path / "runs", "rope", "none", "none", [FLOOR + seed] * 4, LENGTHS, seed=seed)
+        (path.parents[2] / "config.yaml").write_text(json.dumps({"encoding": {}, "model": {}, "train": {"steps": 9}, "data": {}}))
+    return tmp_path / "runs"
+
+
+def evals(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*/evals/*/*.json"))
+
+
+def strange_and_sound(folder: Path) -> tuple[Path, Path]:
+    return tuple(sorted(folder.iterdir()))
+
+
+@pytest.mark.parametrize("kind", YAMLS)
+def test_a_strange_config_is_a_sentence_and_costs_no_other_run(folder, kind):
+    strange, sound = strange_and_sound(folder)
+    (strange / "config.yaml").unlink()
+    YAMLS[kind](strange / "config.yaml")
+    with pytest.raises(RunError) as error:
+        Run(strange).read_config()
+    assert "config.yaml" in str(error.value) and "\n" not in str(error.value) and len(str(error.value)) < 600
+    found = {entry.path: entry.told for entry in entries(folder)}
+    assert found == {strange: "damaged: config.yaml cannot be read", sound: "unstarted"}
+    assert len(collect(evals(folder), "", "", skip_damaged=True).rows) == 2 * len(LENGTHS)
+
+
+PLAIN = {"a": 1, "b": [1.5, 1e-05, -0.0, float("inf"), 1e22], "c": {"d": None, "e": [], "f": {}},
+         "g": True, "h": "", "i": "no", "j": "1e-3",
+         "k": "2026-01-01", "l": "0x1f", "m": "1_000", "n": "${x}", "o": "~", "p": "a: b", "q": "1:30", "r": "\u00e9\u4e2d", "s": 2**63,
+         "t": ["posbench.encodings.rope.Rope"], "u": "'", "v": "=1", "w": "null", "x": "12e03", "y": "a\nb", "z": "&a *b"}  # fmt: skip
+
+
+def test_a_plain_config_says_what_omegaconf_reads(tmp_path):
+    (tmp_path / "written.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(PLAIN)))
+    words = "1e-3 12e03 1.5e3 2026-01-01 1_000 0x1f yes .5 1:30 .inf -.5e+3 1. 1_0.5 0o17 017 +1 1e5 e5 1.e+3 1:30.5 .5e3 1_0e2 0b1 ~"
+    typed = "".join(f"k{i}: {word}\n" for i, word in enumerate(words.split()))
+    (tmp_path / "typed.yaml").write_text(typed + "7: 8\no: {<<: {p: 1}, q: 2}\n")
+    for path in tmp_path.iterdir():
+        expected = OmegaConf.to_container(OmegaConf.load(path))
+        assert repr(read_yaml(path)) == repr(expected)
+    assert {key: value for key, value in read_yaml(tmp_path / "written.yaml").items() if value == value} == PLAIN
+
+
+def changed(path: Path, change) -> None:
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+def in_rows(**values):
+    return lambda content: [row.update(values) for row in content["rows"]]
+
+
+def in_first(name, value):
+    return lambda content: content["rows"][0].update({name: value})
+
+
+ROWS = {
+    **{f"no {name}": in_rows(**{name: None}) for name in STATED},
+    **{f"two values of {name}": in_first(name, 7 if name in ("seed", "train_len") else "x") for name in SHARED},
+    "a length of nothing": in_rows(length=0),
+    "a training length of nothing": in_rows(train_len=0),
+    "a number of 300 digits": in_rows(n_bytes=10**300),
+    "2,001 rows": lambda content: content.update(rows=content["rows"][:1] * 2_001),
+    "rows that are lists": lambda content: content.update(rows=[[]]),
+    "rows that are null": lambda content: content.update(rows=[None]),
+    "no configuration": lambda content: content.update(config=None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ROWS)
+def test_strange_rows_are_a_sentence_and_cost_no_other_run(folder, kind):
+    strange, _ = evals(folder)
+    changed(strange, ROWS[kind])
+    with pytest.raises(RunError, match=r"none\+none"):
+        load(strange)
+    found = collect(evals(folder), "", "", skip_damaged=True)
+    assert len(found.rows) == len(LENGTHS) and found.notes[0].startswith("Left out: ") and "\n" not in found.notes[0]
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, link("/dev/zero"), text("[" * 100_000), text('{"a":' * 120 + "1" + "}" * 120)])
+def test_a_strange_file_of_rows_is_a_sentence(folder, make):
+    strange, _ = evals(folder)
+    strange.unlink()
+    make(strange)
+    assert collect(evals(folder), "", "", skip_damaged=True).notes[0].startswith("Left out: ")
+
+
+def bomb(path: Path) -> None:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed, packed.open("nll.npy", "w", force_zip64=True) as file:
+        header = io.BytesIO()
+        np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": (2**30, 2)})
+        file.write(header.getvalue())
+    content = path.read_bytes()
+    at = content.rindex(b"PK\x01\x02")
+    path.write_bytes(content[: at + 24] + (2**32 - 2).to_bytes(4, "little") + content[at + 28 :])
+
+
+def arrays(**changes):
+    def make(path: Path) -> None:
+        found = {
+            "length": np.array(LENGTHS),
+            "nll": np.zeros((4, TARGETS), "f4"),
+            "document": np.zeros(TARGETS, int),
+            "offset": np.zeros(TARGETS, int),
+        }
+        np.savez(path, **{**found, "correct": np.zeros((4, TARGETS), bool), **changes})
+
+    return make
+
+
+NPZS = {
+    "strings": arrays(nll=np.full((4, TARGETS), "3.0")),
+    "complex numbers": arrays(nll=np.zeros((4, TARGETS), complex)),
+    "objects": arrays(document=np.array([{}] * TARGETS, dtype=object)),
+    "dates": arrays(offset=np.zeros(TARGETS, "M8[s]")),
+    "lengths that are no whole numbers": arrays(length=np.array(LENGTHS) + 0.5),
+    "other shapes": arrays(nll=np.zeros((4, TARGETS, 2), "f4")),
+    "one array and no npz": lambda path: np.save(open(path, "wb"), FLOOR),  # noqa: SIM115
+    "a pickle": text(b"\x80\x04N."),
+    "a FIFO": os.mkfifo,
+    "a device": link("/dev/zero"),
+    "4 GB in 200 bytes": bomb,
+}
+
+
+@pytest.mark.parametrize("kind", NPZS)
+def test_strange_arrays_are_a_sentence_and_cost_no_other_run(folder, kind):
+    strange, _ = evals(folder)
+    strange.with_suffix(".npz").unlink()
+    NPZS[kind](strange.with_suffix(".npz"))
+    with pytest.raises(RunError, match=r"\.npz is damaged"):
+        load(strange)
+    found = collect(evals(folder), "", "", skip_damaged=True)
+    assert len(found.rows) == len(LENGTHS) and found.notes[0].startswith("Left out: ")
+    if kind not in ("other shapes", "dates", "objects"):  # of arrays that are not asked for
+        with pytest.raises(RunError):
+            load_arrays(strange.with_suffix(".npz"))
+
+
+def test_sound_arrays_come_back(folder):
+    sound = read_npz(evals(folder)[0].with_suffix(".npz"))
+    assert set(sound) == {"length", "nll", "correct", "bytes", "document", "offset"} and sound["nll"].shape == (4, TARGETS)
+    assert set(read_npz(evals(folder)[0].with_suffix(".npz"), ("nll", "none"))) == {"nll"}
+
+
+STRANGE = [None, [], {}, "x", 1e308, -1, 10**30, True, "\x1b[31m", [[[1]]], {"a": {"b": None}}, float("nan"), "=cmd|x", "<script>"]
+
+
+def test_strange_values_anywhere_in_a_run_are_listed_and_reported(folder, capsys):
+    """Of every file of a run's directory, each field with each of many values, a run each."""
+    strange, sound = strange_and_sound(folder)
+    base = {"encoding": {"_target_": "x.Rope"}, "model": {"checkpoint": None}, "seed": 0, "train": {"steps": 9}, "data": {"name": "x"}}
+    files = {"config.yaml": base, "train.json": {"sha256": "0", "steps": 9, "validation_loss": 2.5, "tokens": 3},
+             "provenance.json": {"seed": 0, "versions": {"torch": "2"}, "commit": "a", "threads": 2},
+             "train.jsonl": {"step": 3, "tokens": 3, "loss": 2.0, "validation_loss": 2.0}}  # fmt: skip
+    keys = [(name, key) for name, content in files.items() for key in content] + [("config.yaml", "encoding._target_")]
+    made = []
+    for name, key in keys:
+        for i, value in enumerate(STRANGE):
+            run = folder / f"rope-64-s{i}-{len(made):010x}"
+            shutil.copytree(strange, run)
+            content = json.loads(json.dumps(files[name]))
+            content.update({"encoding": {"_target_": value}} if "." in key else {key: value})
+            for file, plain in files.items():
+                (run / file).write_text(json.dumps(content if file == name else plain))
+            (path,) = run.glob("evals/*/*.json")
+            changed(path, in_rows(run_id=run.name, seed=len(made) + 10))
+            made.append(path)
+    found = entries(folder)
+    show(found)
+    assert len(found) == len(made) + 2 and "\x1b" not in capsys.readouterr().out
+    report = collect(made, "", "")
+    assert report.markdown() and report.latex() and len(report.rows) == len(made) * len(LENGTHS)
+
+
+@pytest.mark.parametrize("name", ["=cmd|' /C calc'!A0", "+1", "-1", "@SUM(1)", "'=1", "''-x", "'a", "a=b", "\t=1", "plain", "-"])
+def test_names_are_no_formulas_in_a_csv_and_come_back(folder, name):
+    strange, sound = evals(folder)
+    changed(strange, in_rows(encoding=name, data=name))
+    made = collect([strange, sound], "t", "")
+    points = [point for section in made.sections for point in section]
+    line = Training(**{one.name: name if one.type.startswith("str") else None for one in fields(Training)})
+    write_csv(made.rows, folder / "rows.csv")
+    write_points(points, folder / "curve.csv")
+    (folder / "trainings.csv").write_text(to_csv([line], Training))
+    for path in folder.glob("*.csv"):
+        cells = [cell for line in csv.reader(io.StringIO(path.read_text(), newline="")) for cell in line]
+        assert not [cell for cell in cells if cell.startswith(tuple("=+-@\t")) and not re.fullmatch(r"[-+]?[0-9.e+-]+", cell)]
+    assert read_csv(folder / "rows.csv") == made.rows and read_points(folder / "curve.csv") == points
+    assert from_csv(folder / "trainings.csv", Training, "", "") == [line]
+    again, _ = read_foreign(folder / "rows.csv", "x")
+    assert {one.rows[0]["encoding"] for one in again} == {name.replace("\t", "\ufffd"), "rope"}
+
+
+def test_numbers_in_a_csv_are_left_alone(tmp_path):
+    row = make_row(**{column.name: -2 if column.kind is int else -0.5 if column.kind is float else {} if column.kind is dict else False if
+                      column.kind is bool else "x" for column in TABLE if column.name not in DERIVED})  # fmt: skip
+    write_csv([row], tmp_path / "rows.csv")
+    assert "'" not in (tmp_path / "rows.csv").read_text() and ",-2," in (tmp_path / "rows.csv").read_text()
+
+
+def test_names_are_no_html_in_markdown(folder):
+    strange, sound = evals(folder)
+    changed(strange, in_rows(encoding="<script>alert(1)</script>"))
+    words = collect([strange, sound], "<img src=x>", "").markdown()
+    assert "<script" not in words and "</script" not in words and "<img" not in words and "&lt;script>" in words
+    assert defuse.markdown("< gains, 1<2, a <b") == "< gains, 1<2, a &lt;b"
+
+
+def test_words_of_others_move_no_cursor():
+    for kind in (ConfigError, RunError):
+        assert str(kind("train.steps=\x1b]0;x\x07\x1b[2J refused\nnext")) == "train.steps=\ufffd]0;x\ufffd\ufffd[2J refused\nnext"
+
+
+def test_what_no_report_can_show_is_a_sentence(folder, monkeypatch):
+    path, _ = evals(folder)
+    monkeypatch.setitem(limits.MOST, "lengths or positions", 3)
+    with pytest.raises(ConfigError, match="hold 4 lengths or positions, and a report shows at most 3: name fewer with runs="):
+        collect([path], "", "")
+    monkeypatch.setitem(limits.MOST, "encodings", 1)
+    changed(path, in_rows(encoding="other"))
+    with pytest.raises(ConfigError, match="hold 2 encodings"):
+        collect(evals(folder), "", "")
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, link("/dev/zero"), text(b"\xff\xfe"), text("a,b\n" + "x" * 200_000)])
+def test_a_strange_csv_is_a_sentence(tmp_path, make):
+    make(tmp_path / "a.csv")
+    with pytest.raises(ConfigError, match=r"a\.csv"):
+        read_foreign(tmp_path / "a.csv", "a")
+    for read in (read_csv, lambda path: from_csv(path, Training, "a list", "x.py")):
+        with pytest.raises(RunError, match=r"a\.csv"):
+            read(tmp_path / "a.csv")
