@@ -6,15 +6,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from posbench.config import ModelConfig, TrainConfig
 from posbench.errors import ConfigError
-from posbench.files import sha256_json
 from posbench.hf_config import read_config
 from posbench.hf_rope import rope_arguments
-from posbench.hf_weights import weight_files
+from posbench.hf_weights import checkpoint_digest
 from posbench.identity import as_typed, method_name
 
 if TYPE_CHECKING:
@@ -34,10 +32,8 @@ def adopt(cfg: dict) -> dict:
         return cfg
     if not path:
         raise ConfigError("model=hf evaluates a checkpoint in Hugging Face format: add model.path=FOLDER to the command.")
-    config, files = read_config(path), weight_files(path)
-    from posbench.data.sources import file_digests
-
-    digests = file_digests(files, Path(cfg["cache_dir"]) / "digests.json")
+    config = read_config(path)
+    digest = checkpoint_digest(path, cfg["cache_dir"])
     rope = rope_arguments(config, path)
     encoding = cfg["encoding"]
     whole = all(encoding.get(key, value) == value for key, value in WHOLE.items())
@@ -51,7 +47,7 @@ def adopt(cfg: dict) -> dict:
     length = cfg["train"]["length"]
     length = config["max_position_embeddings"] if length == TrainConfig().length else length
     checkpoint = {
-        "sha256": digests[0] if len(digests) == 1 else sha256_json(digests),
+        "sha256": digest,
         "vocab_size": config["vocab_size"],
         "bos": config.get("bos_token_id"),
     }

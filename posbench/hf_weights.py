@@ -9,7 +9,8 @@ import sys
 import time
 from pathlib import Path
 
-from posbench.errors import ConfigError
+from posbench.errors import ConfigError, RunError
+from posbench.files import sha256_json
 from posbench.hf_config import read_mapping
 from posbench.origins import clean
 from posbench.runs import Run
@@ -37,6 +38,14 @@ def weight_files(path: str) -> list[Path]:
     return [folder / name for name in sorted(names)]
 
 
+def checkpoint_digest(path: str, cache_dir: str | Path | None, again: bool = False) -> str:
+    """Hex SHA-256 of a checkpoint's weights; with `again` of the files as they are now, whatever is remembered of them."""
+    from posbench.data.sources import file_digests
+
+    digests = file_digests(weight_files(path), Path(cache_dir) / "digests.json" if cache_dir else None, again)
+    return digests[0] if len(digests) == 1 else sha256_json(digests)
+
+
 def our_name(name: str) -> str:
     """What a tensor of theirs is called here."""
     name = name.removeprefix("model.")
@@ -55,7 +64,8 @@ def their_name(name: str) -> str:
 def take(run: Run, cfg: dict, vocab_size: int, device: str, fingerprint: str) -> None:
     """Write the run of a checkpoint as a training would have left it; weights keep their precision. The run is locked.
 
-    Raises ConfigError when the files do not hold the tensors that config.json describes.
+    Raises ConfigError when the files do not hold the tensors that config.json describes, RunError when they are no longer those that the
+    run is named by.
     """
     import torch
 
@@ -77,6 +87,9 @@ def take(run: Run, cfg: dict, vocab_size: int, device: str, fingerprint: str) ->
     run.write_config(cfg)
     run.write_provenance(provenance.collect(cfg["seed"], device, fingerprint, n_parameters))
     sha256 = write_safetensors(run.weights, tensors, {"format": "pt"})
+    if checkpoint_digest(path, cfg.get("cache_dir"), again=True) != cfg["model"]["checkpoint"]["sha256"]:
+        run.weights.unlink()
+        raise RunError(f"The weights in model.path={path} changed after {run.id} was named by them: run the same command again.")
     run.write_summary(
         {
             **dict.fromkeys(("loss", "validation_loss", "tokens_per_second", "peak_mib")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -25,12 +26,13 @@ from hf_models import (
 )
 from safetensors.torch import load_file
 
-from posbench import hf_import
+from posbench import hf_import, hf_weights
 from posbench.build import load_model
 from posbench.config import TrainConfig
 from posbench.data.corpus import Corpus
-from posbench.errors import ConfigError
+from posbench.errors import ConfigError, RunError
 from posbench.identity import run_id
+from posbench.runs import Run
 
 
 @pytest.mark.parametrize("kind", THEIRS)
@@ -196,6 +198,20 @@ def test_weights_that_are_not_those_described_are_refused(tmp_path, change, said
     file.unlink()
     with pytest.raises(ConfigError, match="holds no model.safetensors"):
         adopted(file.parent)
+
+
+def test_weights_that_change_after_the_run_was_named_are_not_taken(tmp_path):
+    path = checkpoint(tmp_path)
+    file, cfg = path / "model.safetensors", adopted(path)
+    before, content = file.stat(), file.read_bytes()
+    file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))  # as some tools that copy do
+    run = Run(tmp_path / "run")
+    with run.lock(), pytest.raises(RunError, match="changed after run was named by them: run the same command again"):
+        hf_weights.take(run, cfg, VOCAB, "cpu", "f")
+    assert not run.finished and not run.weights.exists()
+    assert adopted(path)["model"]["checkpoint"] != cfg["model"]["checkpoint"]
+    assert imported(path).finished
 
 
 @pytest.mark.parametrize(
