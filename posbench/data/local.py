@@ -124,10 +124,10 @@ class Pieces:
 
 
 def cut(text: str) -> list[str]:
-    """A text in parts of equal size, ending at a blank line or at least a line where one is near: 20 parts of a small text, of a large one
-    parts of 16 thousand to a million characters, so that there are documents to deal out and they are long.
+    """A text in parts of equal size, ending at a blank line or at least a line where one is near: 20 parts of a small text; of a large one
+    100 or more, of 4 thousand to a million characters. Intervals want many documents, long contexts want long ones.
     """
-    size = max(256, min(max(len(text) // 200, 2**14), 2**20, len(text) // 20))
+    size = max(256, min(max(len(text) // 100, 2**12), 2**20, len(text) // 20))
     parts, start = [], 0
     while start < len(text):
         at, latest = start + size, start + 2 * size
