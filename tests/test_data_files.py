@@ -23,6 +23,7 @@ FORMS = {
     "two in a line": ('{"text":"a"} {"text":"b"}\n{"text":"c"}', ["a", "b", "c"]),
     "dates": ('{"text":"2020-01-01"}\n', ["2020-01-01"]),
     "other ends of lines": ('{"text":"a\u2028b\x85c"}\n{"text":"d\\u0000"}\n', ["a\u2028b\x85c", "d\0"]),
+    "many keys": ("".join(json.dumps({f"key {n}": 1}) + "\n" for n in range(120)) + '{"text":"a"}', [""] * 120 + ["a"]),
     "nothing": ("", []),
     "an empty list": ("[]", []),
 }

@@ -33,7 +33,7 @@ def count_rows(file: Path, form: str, column: str) -> int:
         count, columns = 0, set()
         for row in _objects(file):
             count += 1
-            columns.update(row if len(columns) < 100 else ())
+            columns.update(row if len(columns) < 100 else {column} & row.keys())
             if count > ROWS:
                 break
     if count > ROWS:
