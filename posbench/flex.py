@@ -147,12 +147,12 @@ def _attention(device: str) -> Callable:
     """FlexAttention, compiled where the compiled form gives a log-sum-exp; on a CPU it does not, and the plain form builds [T, T]."""
     from torch.nn.attention.flex_attention import flex_attention
 
-    return compiled(flex_attention) if device == "cuda" else flex_attention
+    return compiled(flex_attention, fullgraph=True) if device == "cuda" else flex_attention
 
 
 def compiled(function: Callable, **options: object) -> Callable:
     """`function` compiled anew for each shape it meets. Raises where torch would say nothing and run it uncompiled: after few shapes."""
-    run = torch.compile(function, dynamic=False, fullgraph=True, **options)
+    run = torch.compile(function, dynamic=False, **options)
 
     def call(*args: object, **kwargs: object) -> object:
         limits = {"recompile_limit": SHAPES, "accumulated_recompile_limit": SHAPES, "fail_on_recompile_limit_hit": True}

@@ -20,6 +20,7 @@ from posbench.config import TrainConfig
 from posbench.data.batches import Batches
 from posbench.distributed import World
 from posbench.divergence import Watch
+from posbench.flex import compiled
 from posbench.machine import check_share
 
 if TYPE_CHECKING:
@@ -188,7 +189,7 @@ class Trainer:
         try:
             if bf16.slow(self.device, self.config.dtype):
                 raise RuntimeError("this CPU multiplies bf16 numbers as float32, which cannot be compiled; train.dtype=fp32 can")
-            self.loss = torch.compile(self.model.loss, dynamic=False)
+            self.loss = compiled(self.model.loss)
             self._backward(*(part.to(self.device) for part in self.batches.at(self.step, self.world)))
             self.compiled = True
         except Exception as error:

@@ -90,7 +90,7 @@ def test_every_shape_is_compiled_however_many_and_never_run_as_it_is(monkeypatch
 
 def test_what_is_asked_of_the_kernel_compiles_as_one_graph(monkeypatch):
     graphs = []
-    one = flex.compiled(flex_attention, backend=lambda graph, _: graphs.append(1) or graph.forward)
+    one = flex.compiled(flex_attention, fullgraph=True, backend=lambda graph, _: graphs.append(1) or graph.forward)
     monkeypatch.setattr(flex, "_attention", lambda device: one)
     encoding, extension, scale = make_triple("fox_rope", "lm_infinite", "log_n")
     layer = make_plan(encoding, extension, scale, length=40).layers[0]

@@ -464,6 +464,17 @@ def test_nothing_positional_decays():
                 assert not group["weight_decay"] or not positional & {id(param) for param in group["params"]}, name
 
 
+def test_every_training_length_is_compiled_however_many(monkeypatch):
+    compiled, compile_ = [], torch.compile
+    count = {"backend": lambda graph, _: compiled.append(1) or graph.forward}
+    monkeypatch.setattr(torch, "compile", lambda function, **options: compile_(function, **options, **count))
+    lengths = list(range(4, 15))
+    trainer = Trainer(tiny(), make_corpus(), config(length=lengths, compile=True), 0, torch.device("cpu"), lambda n, step: n)
+    for n in lengths:
+        trainer.loss(torch.ones(2, n, dtype=torch.long), torch.ones(2, n, dtype=torch.long), n)
+    assert trainer.compiled and len(compiled) == len(lengths) + 1  # 11, where torch's own limit is 8, and one of a whole batch
+
+
 def test_what_cannot_be_compiled_on_a_cpu_without_bf16_is_said_with_the_way_out(tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(bf16, "native", lambda: False)
     assert train(tmp_path, config(dtype="bf16", compile=True))["compiled"] is False
