@@ -64,7 +64,7 @@ def find(folder: Path, runs: Iterable[Entry], unfinished: Collection[str] = ()) 
         ids.add(entry.path.name)
         if entry.state != "running":
             found = []
-            with contextlib.suppress(OSError):  # what cannot be read, or goes away meanwhile, is left alone
+            with contextlib.suppress(OSError, RunError):  # what cannot be read, or goes away meanwhile, is left alone
                 found = list(_of_run(entry, unfinished))
             yield from found
     yield from _uploaded(folder, ids)

@@ -66,7 +66,7 @@ def entries(folder: Path) -> list[Entry]:
             found.append(_described(path, now))
         except FileNotFoundError:
             continue
-        except OSError as error:
+        except (OSError, RunError) as error:
             found.append((_unreadable(path, error), Origin(path, {}, {})))
     words = _apart([origin for _, origin in found])
     return [replace(entry, encoding=entry.encoding + words[entry.path]) for entry, _ in found]
@@ -144,10 +144,10 @@ def _described(path: Path, now: float, held: bool = False) -> tuple[Entry, Origi
     return entry, Origin(path, flatten(config), provenance if isinstance(provenance, dict) else {})
 
 
-def _unreadable(path: Path, error: OSError) -> Entry:
+def _unreadable(path: Path, error: OSError | RunError) -> Entry:
     """A run of which no more is known than that it is there."""
     nothing = {"encoding": "-", "seed": None, "steps": 0, "total": None, "loss": None, "evaluations": 0, "size": 0, "checkpoint": False}
-    return Entry(path, "damaged", f"cannot be read ({error.strerror})", **nothing, age=0.0)
+    return Entry(path, "damaged", f"cannot be read ({getattr(error, 'strerror', error)})", **nothing, age=0.0)
 
 
 def _state(run: Run, damage: str, begun: bool) -> str:

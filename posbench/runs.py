@@ -11,6 +11,7 @@ from filelock import FileLock, Timeout
 
 from posbench.errors import RunError
 from posbench.files import disk_errors, read_json, write_atomic, write_json
+from posbench.locks import holder, take
 from posbench.yaml_file import read_yaml
 
 
@@ -35,8 +36,11 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """True when the training is complete: train.json is written last."""
-        return self.summary.exists()
+        """True when the training is complete: train.json is written last. Raises RunError when the directory may not be read."""
+        try:
+            return self.summary.exists()
+        except OSError as error:
+            raise RunError(f"{self.path} cannot be read ({error.strerror}): mend that, or choose another results_dir.") from error
 
     def eval_path(self, protocol: str, extension: str, scale_attention: str, eval_hash: str) -> Path:
         """Where an evaluation's json lies (names, not nodes); its arrays lie beside it as .npz."""
@@ -51,17 +55,19 @@ class Run:
         """Hold the run's directory, making it if need be.
 
         Raises Busy when another process holds it, unless `wait`: then one line on stderr says so and the call waits. A process that dies
-        holds nothing any more: the system releases its lock. Raises RunError when the directory cannot be made.
+        holds nothing any more: the system releases its lock, on a network file system once its machine is back. Raises RunError when the
+        directory cannot be made or locked.
         """
         with disk_errors(self.path / ".lock"):
             self.path.mkdir(parents=True, exist_ok=True)
             try:
-                self._lock.acquire(timeout=0)
+                take(self._lock, wait=False)
             except Timeout:
+                who, gone = holder(self.path / ".lock")
                 if not wait:
-                    raise Busy(f"Another process is working on {self.path}: wait for it, or leave this run out.") from None
-                print(f"another process is working on {self.path}; waiting", file=sys.stderr, flush=True)
-                self._lock.acquire()
+                    raise Busy(f"Another process{who} is working on {self.path}: wait for it, or leave this run out{gone}.") from None
+                print(f"another process{who} is working on {self.path}; waiting{gone}", file=sys.stderr, flush=True)
+                take(self._lock, wait=True)
         try:
             yield
         finally:

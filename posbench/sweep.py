@@ -19,7 +19,7 @@ from posbench import failure, provenance
 from posbench.cells import BUSY, Job, Outcome, Result
 from posbench.config import typed
 from posbench.errors import RunError
-from posbench.files import read_json
+from posbench.files import disk_errors, read_json
 from posbench.ledger import record
 from posbench.live import Live, channel, relay
 from posbench.machine import check_jobs, check_processes, check_share, cores
@@ -85,7 +85,8 @@ class Children:
         module = ["posbench.job"] if processes == 1 else ["posbench.torchrun", str(processes)]
         with tempfile.TemporaryDirectory(prefix="posbench-") as folder:
             spec = Path(folder) / "job.json"
-            spec.write_text(json.dumps({"cfgs": job.cfgs, "wait": wait}))
+            with disk_errors(spec):
+                spec.write_text(json.dumps({"cfgs": job.cfgs, "wait": wait}))
             environment = {"OMP_NUM_THREADS": str(max(1, threads // processes)), **os.environ}  # whoever set it knows better
             name_parent(environment)
             read, write = channel(self.live.terminal)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -174,7 +175,7 @@ def test_two_processes_build_once(tmp_path):
     outputs = [process.communicate(timeout=60) for process in both]
     assert [out for out, _ in outputs] == ["['train']\n"] * 2, outputs
     assert (tmp_path / "log").read_text() == "built\n"
-    assert sum("another process is preparing slow" in err for _, err in outputs) == 1
+    assert sum(bool(re.search(r"another process \(pid \d+ on [^)]+\) is preparing slow", err)) for _, err in outputs) == 1
 
 
 def test_large_ids_fit(tmp_path, local):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import tempfile
 import threading
 from pathlib import Path
 from typing import ClassVar
@@ -285,6 +286,17 @@ def test_a_child_that_says_nothing_has_failed_whatever_its_exit_code(tmp_path, m
         "rope-4": "could not be run: no more processes",
     }
     assert capsys.readouterr().err.count("failed: rope-") == 5
+
+
+def test_a_full_tmpdir_is_named(tmp_path, monkeypatch):
+    def full(path: Path, *_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(Path, "write_text", full)
+    job = Job({"results_dir": str(tmp_path), "model": {"checkpoint": None}, "processes": 1}, Run(tmp_path / "rope-0"), "", [{}])
+    (result,) = sweep.run_jobs([job], 1, "the command")
+    assert result.failures[0].reason.startswith(f"could not be run: No space left to write {tmp_path}/posbench-")
 
 
 def test_lines_are_json(tmp_path):

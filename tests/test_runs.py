@@ -1,10 +1,18 @@
 import copy
+import errno
+import fcntl
+import os
+import re
+import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from filelock import Timeout
 
 from posbench import identity
+from posbench.data import corpus
 from posbench.errors import ConfigError, RunError
 from posbench.files import write_json
 from posbench.identity import eval_id, method_args, method_label, method_name, run_id
@@ -136,6 +144,52 @@ def test_no_config_is_a_run_error(tmp_path):
         Run(tmp_path / "nothing").read_config()
 
 
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL, errno.ESTALE, errno.EACCES])
+def test_a_file_system_without_locks_is_one_sentence(tmp_path, monkeypatch, number):
+    def flock(file: object, how: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(RunError, match=re.escape(f"run/.lock cannot be locked ({os.strerror(number)}): mount its file system with locks")):
+        Run(tmp_path / "run").lock(wait=True).__enter__()
+    (tmp_path / "cache").mkdir()
+    with pytest.raises(RunError, match=r"a\.lock cannot be locked"):
+        corpus._lock(tmp_path / "cache" / "a", "books").__enter__()
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("7 node1\n", (" (pid 7 on node1)", "; if that machine is gone for good, remove {}")),
+        (f"7 {socket.gethostname()}\n", (f" (pid 7 on {socket.gethostname()})", "")),
+        ("7 \x1b[2Jnode1\n", ("", "")),
+        ("", ("", "")),
+    ],
+)
+def test_who_holds_a_lock_is_said_and_what_to_do_about_a_dead_machine(tmp_path, capsys, monkeypatch, content, told):
+    run = Run(tmp_path / "run")
+    run.path.mkdir()
+    lock = run.path / ".lock"
+    lock.write_text(content)
+    answers = iter([Timeout(str(lock)), None])
+
+    def acquire(timeout: float) -> None:
+        if error := next(answers):
+            raise error
+
+    monkeypatch.setattr(run._lock, "acquire", acquire)
+    who, gone = (words.format(lock) for words in told)
+    with run.lock(wait=True):
+        assert lock.read_text() == f"{os.getpid()} {socket.gethostname()}\n"
+    assert capsys.readouterr().err == f"another process{who} is working on {run.path}; waiting{gone}\n"
+
+
+def test_a_run_directory_that_may_not_be_read_is_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr(Path, "stat", lambda path, **_: (_ for _ in ()).throw(PermissionError(13, "Permission denied", str(path))))
+    with pytest.raises(RunError, match=r"run cannot be read \(Permission denied\): mend that, or choose another results_dir"):
+        assert Run(tmp_path / "run").finished
+
+
 HOLD = """
 import sys, time
 from posbench.runs import Run
@@ -149,8 +203,9 @@ def test_a_run_that_another_process_holds(tmp_path, capsys):
     command = [sys.executable, "-c", HOLD, str(tmp_path / "run")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout.readline() == "held\n"
-        with pytest.raises(Busy, match="run"), Run(tmp_path / "run").lock(wait=False):
-            pass
+        who = f" (pid {other.pid} on {socket.gethostname()})"
+        with pytest.raises(Busy, match=re.escape(f"Another process{who} is working on {tmp_path / 'run'}: wait for it, or leave")):
+            Run(tmp_path / "run").lock(wait=False).__enter__()
         assert capsys.readouterr().err == ""
         run = Run(tmp_path / "run")
         acquire = run._lock.acquire
@@ -164,7 +219,7 @@ def test_a_run_that_another_process_holds(tmp_path, capsys):
         run._lock.acquire = release_the_other_and_wait
         with run.lock(wait=True):
             assert other.wait(10) == 0
-    assert capsys.readouterr().err == f"another process is working on {tmp_path / 'run'}; waiting\n"
+    assert capsys.readouterr().err == f"another process{who} is working on {tmp_path / 'run'}; waiting\n"
     with Run(tmp_path / "run").lock():
         pass
 

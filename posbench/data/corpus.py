@@ -62,12 +62,15 @@ def prepare(cfg_data: dict, cache_dir: Path | str, splits: Iterable[str] = SPLIT
 def _lock(folder: Path, name: str) -> Iterator[None]:
     from filelock import FileLock, Timeout
 
+    from posbench.locks import holder, take
+
     lock = FileLock(f"{folder}.lock")
     try:
-        lock.acquire(timeout=0)
+        take(lock, wait=False)
     except Timeout:
-        print(f"data: another process is preparing {name}, waiting for it", file=sys.stderr, flush=True)
-        lock.acquire()
+        who, gone = holder(Path(f"{folder}.lock"))
+        print(f"data: another process{who} is preparing {name}, waiting for it{gone}", file=sys.stderr, flush=True)
+        take(lock, wait=True)
     try:
         yield
     finally:
