@@ -13,6 +13,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from posbench.style import DASHES, OKABE_ITO
 
 MOST, VARIANTS = 8, 4  # names that share a panel; of these so many of one method with other arguments, where there are more
+PANELS = 12  # that methods are spread over; then they share colours after all
 BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK = range(len(OKABE_ITO))
 Look = tuple[int, int]  # numbers of a colour and of a dash; solid is 0
 
@@ -72,16 +73,18 @@ def looks(cells: Iterable[tuple[str, str]], extensions: Iterable[str]) -> dict[t
 def told_apart(wanted: Mapping[Hashable, Look]) -> dict[Hashable, Look]:
     """Each look as wanted, or with the next dash that its colour has free; a method comes before the same with arguments."""
     found: dict[Hashable, Look] = {}
+    taken: set[Look] = set()
     for key in sorted(wanted, key=lambda key: any(method_of(name) != name for name in ([key] if isinstance(key, str) else key))):
         colour, dash = wanted[key]
         dashes = range(1 if dash else 0, len(DASHES))
         turned = [*dashes[dash - dashes.start :], *dashes[: dash - dashes.start]]
-        found[key] = colour, next((one for one in turned if (colour, one) not in found.values()), dash)
+        found[key] = colour, next((one for one in turned if (colour, one) not in taken), dash)
+        taken.add(found[key])
     return found
 
 
 def apart(names: Sequence[str], look: Callable[[str], Look]) -> list[list[str]]:
-    """Names in as few groups as it takes for panels of about MOST in which no two methods have one colour.
+    """Names in as few groups as it takes for panels of about MOST in which no two methods have one colour, PANELS at most.
 
     A method's variants stay together, VARIANTS of them at most; the order is kept within each group.
     """
@@ -95,14 +98,15 @@ def apart(names: Sequence[str], look: Callable[[str], Look]) -> list[list[str]]:
         size = -(-len(own) // -(-len(own) // VARIANTS))
         units += [own[start : start + size] for start in range(0, len(own), size)]
     colours = [look(unit[0])[0] for unit in units]
-    count = max(-(-len(names) // MOST), *Counter(colours).values())
-    groups: list[dict[int, list[str]]] = [{} for _ in range(count)]  # colour -> names
+    count = min(PANELS, max(-(-len(names) // MOST), *Counter(colours).values()))
+    room = -(-len(names) // count)
+    groups: list[list[str]] = [[] for _ in range(count)]
+    inside: list[set[int]] = [set() for _ in range(count)]  # colours
     for colour, unit in zip(colours, units, strict=True):
-        free = [group for group in groups if colour not in group]
-        roomy = [group for group in free if _size(group) + len(unit) <= -(-len(names) // count)]
-        (roomy or sorted(free, key=_size))[0][colour] = unit
-    return [sorted((name for unit in group.values() for name in unit), key=names.index) for group in groups if group]
-
-
-def _size(group: Mapping[int, list[str]]) -> int:
-    return sum(map(len, group.values()))
+        free = [index for index in range(count) if colour not in inside[index]] or range(count)
+        roomy = [index for index in free if len(groups[index]) + len(unit) <= room]
+        chosen = roomy[0] if roomy else min(free, key=lambda index: len(groups[index]))
+        groups[chosen] += unit
+        inside[chosen].add(colour)
+    rank = {name: index for index, name in enumerate(names)}
+    return [sorted(group, key=rank.__getitem__) for group in groups if group]

@@ -9,7 +9,7 @@ from conftest import choices
 from test_large_figures import LENGTHS, grid, point
 
 from posbench import heatmap, multiples
-from posbench.palette import ENCODINGS, EXTENSIONS, MOST, apart, encoding_look, extension_look, method_of, told_apart
+from posbench.palette import ENCODINGS, EXTENSIONS, MOST, PANELS, apart, encoding_look, extension_look, method_of, told_apart
 from posbench.style import OKABE_ITO
 
 
@@ -90,6 +90,12 @@ def test_groups_are_few_and_keep_the_order():
     for group in groups:
         methods = list(dict.fromkeys(map(method_of, group)))
         assert len({encoding_look(name)[0] for name in methods}) == len(methods)
+
+
+def test_hundreds_of_methods_are_spread_over_a_dozen_panels():
+    names = [f"method{n}" for n in range(400)]
+    groups = apart(names, encoding_look)
+    assert len(groups) == PANELS and sorted(itertools.chain(*groups)) == sorted(names) and max(map(len, groups)) < 60
 
 
 def test_extensions_are_never_solid_and_a_method_comes_before_its_arguments():
