@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
 from posbench.errors import ConfigError
 from posbench.files import read_bytes
-from posbench.origins import clean
 
 # What transformers assumes where a config.json is silent.
 SILENT = {"hidden_act": "silu", "rms_norm_eps": 1e-6, "tie_word_embeddings": False}
@@ -62,14 +62,12 @@ def read_config(path: str) -> dict:
     Raises ConfigError for a folder that holds none, and for a model that this is not.
     """
     file = Path(path) / "config.json"
-    if not file.is_file():
+    if not os.path.isfile(file):
         raise ConfigError(f"model.path={path} is no folder with a config.json: {_way_out(path)}.")
     config = read_mapping(file)
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in SILENT_OF:
-        raise ConfigError(
-            f"model.path={path} is a model of type {clean(str(kind))}, and only {', '.join(SILENT_OF)} have the shape of this one."
-        )
+        raise ConfigError(f"model.path={path} is a model of type {kind}, and only {', '.join(SILENT_OF)} have the shape of this one.")
     config = {**SILENT, **SILENT_OF[kind], **config}
     if missing := [key for key in NEEDED if config.get(key) is None]:
         raise ConfigError(f"{file} does not say {' and '.join(missing)}: is it a checkpoint's?")
@@ -78,9 +76,7 @@ def read_config(path: str) -> dict:
             raise ConfigError(f"{file} has {key}=null: download it again.")
     for key, wanted in OTHER.items():
         if (config.get(key) or wanted) != wanted:
-            raise ConfigError(
-                f"{file} has {key}={clean(str(config[key]))}, which this model does not have: choose a checkpoint without it."
-            )
+            raise ConfigError(f"{file} has {key}={config[key]}, which this model does not have: choose a checkpoint without it.")
     for mapping, where in (
         (config, ""),
         (config.get("rope_scaling"), "rope_scaling."),
@@ -95,7 +91,7 @@ def read_config(path: str) -> dict:
 
 
 def _way_out(path: str) -> str:
-    if re.fullmatch(r"[\w.-]+/[\w.-]+", path) and not Path(path).exists():
+    if re.fullmatch(r"[\w.-]+/[\w.-]+", path) and not os.path.exists(path):
         return f"if it is a name of the hub, download it (`hf download {path} --local-dir FOLDER`) and give model.path=FOLDER"
     return "give the folder of a downloaded or exported checkpoint"
 

@@ -8,6 +8,7 @@ so it also carries what has no type of its own. They multiply cos and sin, hence
 from __future__ import annotations
 
 import math
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -37,7 +38,7 @@ def export(request: Request) -> int:
     run, out = Run(cfg["run"]), Path(cfg["out"]).resolve()
     if not run.finished:
         raise ConfigError(f"run={cfg['run']} holds no finished training: give a directory of results/runs that has a train.json.")
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    if os.path.exists(out) and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"out={out} is there already and not empty: give a new folder, or remove it.")
     if method_name(cfg["scale_attention"]) != "none":
         raise ConfigError(f"scale_attention={method_name(cfg['scale_attention'])} has no place in the format: leave it out.")

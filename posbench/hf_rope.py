@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 from posbench.errors import ConfigError
-from posbench.origins import clean
 
 # Their scalings that are frequencies and a factor on cos and sin -> what they have to say.
 SCALINGS = {
@@ -40,7 +39,7 @@ def _scaling(kind: str, said: dict, config: dict, path: str) -> tuple[dict, floa
             "rope_scaling (or rope_type and factor in rope_parameters) out of its config.json, and choose extension=dynamic_ntk here."
         )
     if kind not in SCALINGS:
-        raise ConfigError(f"model.path={path} has rope_type={clean(kind)}, and only default, {', '.join(SCALINGS)} are read.")
+        raise ConfigError(f"model.path={path} has rope_type={kind}, and only default, {', '.join(SCALINGS)} are read.")
     if missing := [key for key in SCALINGS[kind] if not said.get(key)]:
         raise ConfigError(f"model.path={path} has rope_type={kind} and does not say {' and '.join(missing)}: download it again.")
     longest = config["max_position_embeddings"]

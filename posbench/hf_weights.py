@@ -5,6 +5,7 @@ The two differ by the prefix `model.`, the norms of q and k, and, for encoding.l
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -12,7 +13,6 @@ from pathlib import Path
 from posbench.errors import ConfigError, RunError
 from posbench.files import sha256_json
 from posbench.hf_config import read_mapping
-from posbench.origins import clean
 from posbench.runs import Run
 
 NORMS = {"norm.q_gain": "q_norm.weight", "norm.k_gain": "k_norm.weight"}
@@ -30,11 +30,9 @@ def weight_files(path: str) -> list[Path]:
         names = set(found.values())
     for name in sorted(names):
         if Path(name).name != name:
-            raise ConfigError(f"{index} names {clean(name)}, which lies outside its folder: download the checkpoint again.")
-        if not (folder / name).is_file():
-            raise ConfigError(
-                f"model.path={path} holds no {clean(name)}: weights are read from safetensors files, download or convert them."
-            )
+            raise ConfigError(f"{index} names {name}, which lies outside its folder: download the checkpoint again.")
+        if not os.path.isfile(folder / name):
+            raise ConfigError(f"model.path={path} holds no {name}: weights are read from safetensors files, download or convert them.")
     return [folder / name for name in sorted(names)]
 
 
@@ -111,7 +109,7 @@ def _tensors(path: str, expected: dict[str, list[int]]) -> dict:
                     if our_name(name) in expected:
                         tensors[our_name(name)] = content.get_tensor(name)
                     elif name != "lm_head.weight" and "rotary_emb" not in name:  # a tied head's copy, and angles that old files keep
-                        raise ConfigError(f"{file} holds {clean(name)}, which this model does not have: choose a checkpoint without it.")
+                        raise ConfigError(f"{file} holds {name}, which this model does not have: choose a checkpoint without it.")
         except SafetensorError as error:
             raise ConfigError(f"{file} cannot be read ({error}): download it again.") from error
     for name, shape in expected.items():

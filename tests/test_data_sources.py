@@ -229,7 +229,13 @@ def test_without_a_network_the_hub_is_missed_at_once(tmp_path, monkeypatch, capf
     assert "Retrying" not in said and "thrown while" not in said
 
 
-@pytest.mark.parametrize("name", ["some/folder/that/is/not", "../gpt2", "a b", "~/tokenizer"])
+@pytest.mark.parametrize("name", ["some/folder/that/is/not", "../gpt2", "a b", "~/tokenizer", "/" + "a" * 5000, "a\0b"])
 def test_a_path_that_can_be_no_name_of_the_hub_is_a_missing_file(tmp_path, name):
     with pytest.raises(ConfigError, match="there is no file .*: correct the path"):
         fingerprint(data_config("local", f"path={write(tmp_path, {'a.txt': 'a'})}") | {"tokenizer": name})
+
+
+@pytest.mark.parametrize("path", ["/" + "a" * 5000, "a\0b", "/dev/zero", "/no/\udcff"], ids=ascii)
+def test_a_path_that_is_no_folder_or_file_of_text_is_refused(path):
+    with pytest.raises(ConfigError, match="does not exist|holds no file that ends in"):
+        fingerprint(data_config("local") | {"path": path})

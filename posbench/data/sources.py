@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -62,7 +63,7 @@ def existing_path(path: str | None, choice: str) -> Path:
     """The user's `data.path`. Raises ConfigError when it is not given or does not exist."""
     if not path:
         raise ConfigError(f"data={choice} needs your own files: add data.path=PATH to the command.")
-    if not Path(path).exists():
+    if not os.path.exists(path):  # Path's own raises where a name is too long
         raise ConfigError(f"data.path={path} does not exist (relative paths start at {Path.cwd()}): correct data.path.")
     return Path(path)
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import BinaryIO
 
 from posbench.errors import ConfigError
-from posbench.origins import clean
 
 ROW = 256 * 2**20  # bytes of one row of json lines
 WHOLE = 2**30  # bytes of a json file that is one list or one object, which is read at once
@@ -39,7 +38,7 @@ def count_rows(file: Path, form: str, column: str) -> int:
     if count > ROWS:
         raise ConfigError(f"{file} has more than {ROWS:,} rows: split it, or make longer documents of them.")
     if count and column not in columns:
-        names = ", ".join(sorted(map(str, clean(list(columns)))))
+        names = ", ".join(sorted(columns))
         raise ConfigError(f"{file} has no column {column}: set data.source.column to one of {names}.")
     return count
 
@@ -69,7 +68,7 @@ def _readable(file: Path, form: str, row: list[int] | None = None) -> Iterator[N
         raise
     except Exception as error:  # what the libraries raise has no base class of its own
         where = f"row {row[0]}: " if row else ""
-        said = " ".join(str(clean(str(error) or type(error).__name__)).split())[:200]
+        said = " ".join((str(error) or type(error).__name__).split())[:200]
         raise ConfigError(f"{file} cannot be read as {form} ({where}{said}): correct or move it.") from error
 
 

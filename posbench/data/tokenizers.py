@@ -6,6 +6,7 @@ a tokenizer.json (or its folder), or by its hub name, with `@commit` behind it t
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -33,7 +34,7 @@ def tokenizer_name(tokenizer: str, vocab_size: int) -> str:
     """The name in result rows: `bytes`, `bpe-1024`, the hub name, or a file's name with its digest."""
     if tokenizer == "bpe":
         return f"bpe-{vocab_size}"
-    if not Path(tokenizer).exists():
+    if not os.path.exists(tokenizer):
         return tokenizer
     file = pretrained_file(tokenizer)
     return f"{file.parent.resolve().name if file.stem == 'tokenizer' else file.stem}-{sha256_file(file)[:8]}"
@@ -55,11 +56,11 @@ def pretrained_file(tokenizer: str) -> Path:
 
     Raises ConfigError when it is neither here nor to be had.
     """
-    local = Path(tokenizer) / "tokenizer.json" if Path(tokenizer).is_dir() else Path(tokenizer)
-    if local.is_file():
+    local = Path(tokenizer) / "tokenizer.json" if os.path.isdir(tokenizer) else Path(tokenizer)
+    if os.path.isfile(local):
         return local
     repository, _, revision = tokenizer.partition("@")
-    if tokenizer.endswith(".json") or not HUB_NAME.fullmatch(repository) or Path(tokenizer).exists():
+    if tokenizer.endswith(".json") or not HUB_NAME.fullmatch(repository) or os.path.exists(tokenizer):
         raise ConfigError(f"data.tokenizer={tokenizer}: there is no file {local}: correct the path, or choose bytes, bpe or a hub name.")
     from huggingface_hub import hf_hub_download, try_to_load_from_cache
 
