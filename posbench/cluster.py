@@ -10,6 +10,7 @@ from posbench.cells import Job, Result
 from posbench.cluster_queue import Queue, Submitted
 from posbench.live import Live
 from posbench.settled import begin
+from posbench.sweep import check
 
 LOOK_SECONDS = 1.0  # between looks for outcomes
 
@@ -22,6 +23,7 @@ def run_on(jobs: list[Job], launcher: dict, command: str) -> list[Result]:
     """
     queue = Queue(launcher, command)
     done, remaining = begin(jobs, command, trained=False)
+    check(remaining, launcher)
     left = deque(remaining)
     tasks = queue.attach(left)
     if tasks:

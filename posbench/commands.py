@@ -41,8 +41,7 @@ def run(request: Request) -> int:
         from posbench.dry import describe
 
         check_methods(request.cfgs)
-        if request.launcher.get("via") != "slurm":  # what a node of a cluster has is not known here
-            check([job for job in jobs if not is_done(job)])
+        check([job for job in jobs if not is_done(job)], request.launcher)
         print("\n".join(describe(jobs)))
         return 0
     command = shlex.join(sys.orig_argv)

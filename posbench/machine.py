@@ -44,6 +44,16 @@ def check_processes(processes: int, device: str) -> None:
         )
 
 
+def check_task(processes: int, device: str, launcher: dict) -> None:
+    """Raise ConfigError for more processes of one training than a cluster's task is asked to have GPUs or cores for."""
+    asked, key = (launcher.get("cpus_per_task"), "cpus_per_task") if device == "cpu" else (launcher.get("gpus_per_node"), "gpus_per_node")
+    if asked and processes > asked:
+        raise ConfigError(
+            f"processes={processes} are more than hydra.launcher.{key}={asked}, and each needs one: "
+            f"give processes={asked} or fewer, or hydra.launcher.{key}={processes}."
+        )
+
+
 def check_share(processes: int, config: TrainConfig) -> None:
     """Raise ConfigError for more processes than a step of the longest windows has windows."""
     windows = config.tokens_per_step // config.train_len

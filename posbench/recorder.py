@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import netrc
 import os
+import shlex
 import sys
 import threading
 import time
@@ -121,7 +122,7 @@ class Recorder:
             if PATIENCE <= time.monotonic() - began < 2 * PATIENCE:  # wandb gave up in time, and says nothing of it
                 folder = wandb_run.folder(started)
                 print(
-                    f"wandb could not upload everything in {PATIENCE:g} s: wandb sync --include-online {folder}",
+                    f"wandb could not upload everything in {PATIENCE:g} s: wandb sync --include-online {shlex.quote(str(folder))}",
                     file=sys.stderr,
                     flush=True,
                 )

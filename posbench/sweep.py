@@ -22,7 +22,7 @@ from posbench.errors import RunError
 from posbench.files import disk_errors, read_json
 from posbench.ledger import record
 from posbench.live import Live, channel, relay
-from posbench.machine import check_jobs, check_processes, check_share, cores
+from posbench.machine import check_jobs, check_processes, check_share, check_task, cores
 from posbench.settled import begin
 from posbench.signals import name_parent
 
@@ -117,11 +117,17 @@ def processes_of(job: Job) -> int:
     return 1 if job.run.finished or job.cfg["model"]["checkpoint"] else job.cfg["processes"]
 
 
-def check(jobs: list[Job]) -> None:
-    """Raise ConfigError, before any process is started, for a training in more processes than this machine or its batches have room for."""
+def check(jobs: list[Job], launcher: dict | None = None) -> None:
+    """Raise ConfigError, before any process is started, for a training in more processes than this machine or its batches have room for.
+
+    With the `launcher` of a cluster it is its task that needs the room.
+    """
     for job in jobs:
         if (processes := processes_of(job)) > 1:
-            check_processes(processes, job.cfg["device"])
+            if launcher and launcher.get("via") == "slurm":
+                check_task(processes, job.cfg["device"], launcher)
+            else:
+                check_processes(processes, job.cfg["device"])
             check_share(processes, typed("train", job.cfg["train"]))
 
 

@@ -268,10 +268,20 @@ def test_more_processes_than_the_machine_serves_are_refused_before_one_is_starte
 
 
 def test_a_dry_run_refuses_them_too(tmp_path, text_folder, capfd, monkeypatch):
-    monkeypatch.setattr(machine, "cores", lambda: 4)
-    typed = [*TINY, f"data.path={text_folder}", "results_dir=runs", "cache_dir=cache", "processes=5", "dry=true"]
-    assert "refused: processes=5 are more than the 4 cores" in call(capfd, tmp_path, "run", *typed).stderr
-    assert call(capfd, tmp_path, "run", *typed, "hydra/launcher=submitit_slurm").returncode == 0  # a node may have them
+    monkeypatch.setattr(machine, "cores", lambda: 3)
+    typed = [*TINY, f"data.path={text_folder}", "results_dir=runs", "cache_dir=cache", "processes=4", "dry=true"]
+
+    def said(code: int, *more: str) -> str:
+        given = {word.split("=")[0] for word in more}
+        done = call(capfd, tmp_path, "run", *(word for word in typed if word.split("=")[0] not in given), *more)
+        assert done.returncode == code, done.stderr
+        return done.stderr
+
+    assert "refused: processes=4 are more than the 3 cores" in said(2)
+    cluster = "hydra/launcher=submitit_slurm"  # what its task is asked to have counts, and not this machine
+    said(0, cluster, "hydra.launcher.cpus_per_task=4"), said(0, cluster, "device=auto")
+    assert "processes=4 are more than hydra.launcher.cpus_per_task=3" in said(2, cluster, "hydra.launcher.cpus_per_task=3")
+    assert "or hydra.launcher.gpus_per_node=4" in said(2, cluster, "device=cuda", "hydra.launcher.gpus_per_node=2")
 
 
 def test_as_many_trainings_run_at_a_time_as_there_are_cores(monkeypatch, capsys):
