@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+from functools import reduce
 
 import pytest
 from conftest import CONFIGS, node, small_shape
@@ -15,6 +16,7 @@ from posbench import composition
 from posbench.build import check_methods, make_encoding
 from posbench.cells import plan_jobs
 from posbench.config import check, typed
+from posbench.data.sources import make_source
 from posbench.errors import ConfigError
 from posbench.identity import identity
 from posbench.interfaces import Encoding
@@ -58,6 +60,15 @@ BESIDE = [
     ("extension=compose", "extension.parts.frequencies.alpha=abc", NUMBER),
     ("train.scale_attention=ssmax", "train.scale_attention.bias=abc", TRUTH),
 ]
+SOURCES = [
+    ("books", "skip_test_bytes", -1, "skip_test_bytes=-1 must be 0 or more"),
+    ("wikitext103", "splits.train", 5, "splits={.*must be a mapping of mappings"),
+    ("wikitext103", "splits.train.take", -1, "splits.train={.*} must skip and take 0 or more rows"),
+    ("wikitext103", "splits.test.skip", None, "splits.test.skip=null must be a whole number"),
+    ("pysource", "wheels.sympy", 5, "wheels={.*must be a mapping of mappings"),
+    ("pysource", "wheels.sympy.version", 1.14, "wheels.sympy.version=1.14 must be text"),
+    ("pysource", "validation", 5, "validation=5 must be a list of words"),
+]
 ALL = [("encoding=rope", *one) for one in WRONG] + BESIDE
 
 
@@ -90,6 +101,15 @@ def test_a_wrong_type_is_one_sentence_with_key_value_and_what_is_legal(text, cho
         judge(text, chosen, wrong)
     said = str(refusal.value)
     assert "\n" not in said and legal in said and (wrong in said or "nobody.Here cannot be imported" in said), said
+
+
+@pytest.mark.parametrize(("name", "key", "value", "said"), SOURCES, ids=[f"{name} {key}={value}" for name, key, value, _ in SOURCES])
+def test_a_wrong_argument_of_a_source_is_named(text, name, key, value, said):
+    data = composition.plain(compose("run", [f"data={name}"]))["data"]
+    *way, last = key.split(".")
+    reduce(dict.__getitem__, way, data["source"])[last] = value
+    with pytest.raises(ConfigError, match=rf"^data\.source\.{said}"):
+        make_source({**data, "path": str(text)} if "path" in data else data)
 
 
 def test_what_these_spoil_is_legal_as_it_stands(text):

@@ -25,6 +25,8 @@ class Books(Source):
         self.folders = {split: [split] for split in SPLITS}
         if train_extra:
             self.folders["train"].append("train-extra")
+        if skip_test_bytes < 0:
+            raise ConfigError(f"data.source.skip_test_bytes={skip_test_bytes} must be 0 or more bytes.")
         self.skip_test_bytes = skip_test_bytes
         for folder in sum(self.folders.values(), []):
             if not (self.root / folder).is_dir():

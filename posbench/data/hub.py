@@ -10,6 +10,7 @@ from posbench.data.offline import hub_miss, quiet_hub
 from posbench.data.sources import SPLITS, Source
 from posbench.errors import ConfigError
 from posbench.files import FULL, sha256_json
+from posbench.typed_args import fitting, shown
 
 
 class Hub(Source):
@@ -19,7 +20,9 @@ class Hub(Source):
     downloaded, and nothing is kept but the tokens. `articles` joins rows that are lines of WikiText to whole articles.
     """
 
-    def __init__(self, repo: str, config: str | None, revision: str, splits: dict, column: str, stream: bool, articles: bool = False):
+    def __init__(
+        self, repo: str, config: str | None, revision: str, splits: dict[str, dict], column: str, stream: bool, articles: bool = False
+    ):
         if not re.fullmatch(r"[0-9a-f]{40}", str(revision)):
             raise ConfigError(
                 f"data.source.revision={revision} is not a commit hash (40 hex digits), so that the data could change: "
@@ -27,6 +30,12 @@ class Hub(Source):
             )
         if set(splits) != set(SPLITS):
             raise ConfigError(f"data.source.splits has {', '.join(splits)}: give exactly train, validation and test.")
+        for name, part in splits.items():
+            where = f"data.source.splits.{name}"
+            fitting(f"{where}.split", part.get("split"), str)
+            rows = fitting(f"{where}.skip", part.get("skip"), int), fitting(f"{where}.take", part.get("take"), int | None)
+            if min(rows[0], rows[1] or 0) < 0:
+                raise ConfigError(f"{where}={shown(part)} must skip and take 0 or more rows.")
         self.repo, self.config, self.revision, self.splits = repo, config, revision, splits
         self.column, self.stream, self.articles = column, stream, articles
 

@@ -17,6 +17,7 @@ from fnmatch import fnmatchcase
 from posbench.data.sources import Source
 from posbench.errors import ConfigError
 from posbench.files import sha256_json
+from posbench.typed_args import fitting
 
 
 class PySource(Source):
@@ -26,7 +27,10 @@ class PySource(Source):
     files shorter than `min_bytes` bytes are left out too.
     """
 
-    def __init__(self, wheels: dict, validation: list[str], exclude: list[str], min_bytes: int):
+    def __init__(self, wheels: dict[str, dict], validation: list[str], exclude: list[str], min_bytes: int):
+        for package, pin in wheels.items():
+            for key in ("version", "rows", "split"):
+                fitting(f"data.source.wheels.{package}.{key}", pin.get(key), str)
         self.wheels, self.validation, self.exclude, self.min_bytes = wheels, validation, exclude, min_bytes
 
     def fingerprint(self) -> str:
