@@ -6,6 +6,7 @@ import copy
 import functools
 import itertools
 import json
+import sys
 from pathlib import Path
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
@@ -150,8 +151,18 @@ def plain(cfg: DictConfig, experiment: str | None = None) -> dict:
     return values
 
 
+def _no_name(word: str) -> bool:
+    value = word.partition("=")[2]
+    return value in ("", "null", "true", "false") or value[0].isdigit() or value[0] in "[{"
+
+
 def sentence(error: Exception) -> str:
     """What Hydra says in several lines as one: what it refuses, and what there is instead."""
+    if str(error).startswith("Config group override must be"):
+        words = [
+            word.rpartition("@")[2] for word in sys.argv[1:] if (CONFIGS / word.split("=")[0].split("@")[0]).is_dir() and _no_name(word)
+        ]
+        return f"{' '.join(words) or 'One word'} names none of its group's choices: --help lists them."
     if isinstance(error, AttributeError | TypeError | ValueError) and not isinstance(error, HydraException | OmegaConfBaseException):
         return f"What was typed does not compose ({error}): is every yaml that it names a mapping of keys to values?"
     said = str(error).split("\nConfig search path")[0].split("\nSee http")[0]
