@@ -105,7 +105,7 @@ SOURCE = "posbench.data.local.LocalFiles"
 JOB = {
     "seed": int, "device": str, "jobs": int, "processes": int, "allow_untested": bool, "dry": bool,
     "results_dir": str, "cache_dir": str, "report_dir": str | None, "run": str | None, "runs": str | list[str] | None, "out": str | None,
-    "data": dict, "length": int | None, "json": str | None, "figure": str | None, **dict.fromkeys((*METHODS, *SCHEMAS), dict),
+    "data": dict, "length": int | None, "json": str | None, "figure": str | None, **dict.fromkeys(SCHEMAS, dict), **dict.fromkeys(METHODS, Any),
 }  # fmt: skip
 DATA = {"tokenizer": str, "vocab_size": int, "bos": bool, "source": dict}
 
@@ -125,6 +125,8 @@ def check(cfg: dict) -> dict:
     found |= {"data": {key: fitting(f"data.{key}", value, DATA.get(key, Any)) for key, value in data.items()}} if data else {}
     nodes = {group: found[group] for group in METHODS if group in found} | ({"data.source": data["source"]} if "source" in data else {})
     for name, node in nodes.items():
+        if not isinstance(node, dict):
+            raise ConfigError(f"{name}={shown(node)} must be a mapping, with _target_: {METHODS.get(name, SOURCE)} or another class.")
         if not isinstance(node.get("_target_"), str):
             raise ConfigError(f"{name}._target_={shown(node.get('_target_'))} must name a class, such as {METHODS.get(name, SOURCE)}.")
     for group in SCHEMAS:

@@ -38,8 +38,8 @@ def _check(cfg: dict, given: set[str]) -> None:
         own = _values(trained) if isinstance(trained, dict) else {}
     except (RunError, ConfigError):
         return
-    if not own:
-        return
+    if not own or any(part not in trained for part in TRAINING):
+        return  # empty, or cut short
     asked = {key: value for key, value in _values(cfg).items() if _is_given(key, given)}
     differing = [key for key, value in asked.items() if value != own.get(key, LATER.get(key, ABSENT))]
     kinds = {part: f"{part}.{kind}" for part, kind in KINDS.items()}
