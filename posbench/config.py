@@ -105,7 +105,8 @@ SOURCE = "posbench.data.local.LocalFiles"
 JOB = {
     "seed": int, "device": str, "jobs": int, "processes": int, "allow_untested": bool, "dry": bool,
     "results_dir": str, "cache_dir": str, "report_dir": str | None, "run": str | None, "runs": str | list[str] | None, "out": str | None,
-    "data": dict, "length": int | None, "json": str | None, "figure": str | None, **dict.fromkeys(SCHEMAS, dict), **dict.fromkeys(METHODS, Any),
+    "data": dict, "length": int | None, "json": str | None, "figure": str | None,
+    **dict.fromkeys(SCHEMAS, dict), **dict.fromkeys(METHODS, Any),
 }  # fmt: skip
 DATA = {"tokenizer": str, "vocab_size": int, "bos": bool, "source": dict}
 
