@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import json
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,9 +12,11 @@ import pytest
 import torch
 from conftest import TRAIN_LEN, choices, legal, legal_pairs, make_triple, small_model
 from pretended import Mixed, Pretended, attention, on_cuda
+from script_calls import call
+from spoils import PLACES, SMALL, write_text
 from test_evaluate import text
 
-from posbench import blocks, flex
+from posbench import blocks, flex, job
 from posbench.config import EvaluateConfig, TrainConfig
 from posbench.evaluate import Evaluation
 from posbench.evaluators.fixed_targets import FixedTargets
@@ -152,3 +155,28 @@ def test_a_stray_tensor_of_the_cpu_is_found(bug, gpu, monkeypatch):
     monkeypatch.setattr(owner, name, planted)
     with pytest.raises((Mixed, AssertionError)):
         losses(model, extension, scale, gpu)
+
+
+def test_a_whole_job_on_a_gpu_ends_with_the_numbers_of_the_cpu(gpu, tmp_path, capfd, monkeypatch):
+    """From scripts/run.py on, with weights that go to the disk and back."""
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "pretended")
+    main = job.main
+
+    def on_gpu(spec: str) -> int:
+        with Pretended():  # a mode is of one thread, and a job has its own
+            return main(spec)
+
+    monkeypatch.setattr(job, "main", on_gpu)
+    write_text(tmp_path / "text")
+    small = [word for word in SMALL if word != "device=cpu"] + ["train.dtype=fp32", "encoding=rope"]
+    found = {}
+    for device in ("cpu", gpu):
+        for extension in ("none", "rerope"):
+            done = call(capfd, tmp_path, "run", *small, *PLACES, f"results_dir={device}", f"device={device}", f"extension={extension}")
+            assert done.returncode == 0, done.stderr
+        rows = [json.loads(path.read_text())["rows"] for path in sorted((tmp_path / device).glob("*/evals/*/*.json"))]
+        found[device] = [row["nll"] for part in rows for row in part]
+    (provenance,) = (tmp_path / gpu).glob("*/provenance.json")
+    assert "pretended" in provenance.read_text()
+    np.testing.assert_allclose(found[gpu], found["cpu"], rtol=0, atol=1e-2)
+    assert len(found[gpu]) == 6
