@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -105,9 +106,10 @@ class Loaded:
 def load(path: str | Path, device: str = "auto", cache_dir: str | Path | None = None, trusted: Iterable[str] = ()) -> Loaded:
     """A run's directory as objects, for a notebook.
 
-    Without `cache_dir` tokens are those in `cache` beside the folder of runs (results/runs, results/cache), wherever the notebook is
-    started. Of the classes its config.yaml names only posbench's own are made, and those of the packages `trusted`. Raises ConfigError
-    for others, RunError when there is no finished training, a damaged one, or another text than it was trained on.
+    The notebook may be started anywhere: without `cache_dir` tokens are those in `cache` beside the folder of runs (results/runs,
+    results/cache), and a relative data.path starts at the nearest folder above the run where it leads to something. Of the classes
+    its config.yaml names only posbench's own are made, and those of the packages `trusted`. Raises ConfigError for others, RunError
+    when there is no finished training, a damaged one, or another text than it was trained on.
     """
     from posbench.data import prepare
 
@@ -116,12 +118,22 @@ def load(path: str | Path, device: str = "auto", cache_dir: str | Path | None = 
         raise RunError(f"{path} holds no finished training: train it with scripts/run.py first.")
     cfg = trusted_config(run, trusted)
     beside = run.path.resolve().parent.parent / "cache"
-    corpus = prepare(cfg["data"], cache_dir or (beside if beside.is_dir() else "results/cache"))
-    known = read_json(run.provenance).get("data_fingerprint") if run.provenance.exists() else None
+    corpus = prepare(_reached(cfg["data"], run), cache_dir or (beside if beside.is_dir() else "results/cache"))
+    noted = read_json(run.provenance) if run.provenance.exists() else None
+    known = noted.get("data_fingerprint") if isinstance(noted, dict) else None
     if known not in (None, corpus.fingerprint):
         raise RunError(f"The text of data={corpus.name} is no longer the one that {run.id} was trained on: restore it.")
     corpus = fit_corpus(corpus, cfg)
     return Loaded(load_model(run, cfg, corpus.vocab_size, pick_device(device)), corpus, cfg)
+
+
+def _reached(cfg_data: dict, run: Run) -> dict:
+    """`cfg_data` with a relative path that leads to something from here, or from the nearest folder above the run that has it."""
+    path = cfg_data.get("path")
+    if not path or os.path.exists(path):
+        return cfg_data
+    above = (folder / path for folder in run.path.resolve().parents)
+    return {**cfg_data, "path": str(next(filter(os.path.exists, above), path))}
 
 
 def load_model(run: Run, cfg: dict, vocab_size: int, device: str) -> GPT:

@@ -159,7 +159,7 @@ def test_a_notebook_loads_a_run(cli):
 
 
 def test_a_notebook_elsewhere_reads_the_same_tokens_and_no_other_text(cli, tmp_path_factory, monkeypatch):
-    cli("extension=pi")
+    cli("extension=pi", "data.path=text")
     (run,) = cli.runs()
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     monkeypatch.chdir(elsewhere)
