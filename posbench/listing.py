@@ -20,7 +20,7 @@ from posbench import failure
 from posbench.errors import RunError
 from posbench.files import locked, opened, read_bytes, read_json
 from posbench.identity import method_name
-from posbench.origins import Origin, clean, differing, flatten, text
+from posbench.origins import Origin, clean, differing, flatten, has_config, text
 from posbench.runs import Run
 from posbench.yaml_file import WIDEST, read_yaml
 
@@ -86,13 +86,7 @@ def run_directories(folder: Path) -> list[Path]:
         return []
     except OSError as error:
         raise RunError(f"{folder} cannot be read ({error.strerror}): mend that, or name another results folder.") from error
-    return sorted(path for path in kept if RUN_ID.fullmatch(path.name) or _has_config(path))
-
-
-def _has_config(path: Path) -> bool:
-    with contextlib.suppress(OSError):
-        return (path / "config.yaml").is_file()
-    return False
+    return sorted(path for path in kept if RUN_ID.fullmatch(path.name) or has_config(path))
 
 
 def files(path: Path) -> Iterator[tuple[Path, os.stat_result]]:

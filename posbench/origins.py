@@ -5,6 +5,7 @@ A results folder may be somebody else's. Nothing in it is instantiated, resolved
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import json
 import os
@@ -182,7 +183,7 @@ def find(asked: Iterable[object]) -> tuple[list[Path], list[Path]]:
         name = os.path.expanduser(str(name))
         paths = [Path(name)] if name and Path(name).exists() else [Path(path) for path in sorted(glob.glob(name))]
         csvs = [path for path in paths if path.is_file() and path.suffix.lower() == ".csv"]
-        found = [run for path in paths for run in ([path] if (path / "config.yaml").is_file() else inside(path))]
+        found = [run for path in paths for run in ([path] if has_config(path) else inside(path))]
         if not found and not csvs:
             held = f" There is a {Path(name) / 'rows.csv'}: name that." if name and (Path(name) / "rows.csv").is_file() else ""
             raise ConfigError(f"runs={clean(name)} leads to no training and no CSV: {ways}{held}")
@@ -193,6 +194,13 @@ def find(asked: Iterable[object]) -> tuple[list[Path], list[Path]]:
     if not runs and not files:
         raise ConfigError(f"runs=[] names nothing: {ways}")
     return list(runs.values()), list(files.values())
+
+
+def has_config(path: Path) -> bool:
+    """Whether a directory holds a run's configuration; False as well for one that cannot be read."""
+    with contextlib.suppress(OSError):
+        return (path / "config.yaml").is_file()
+    return False
 
 
 def inside(folder: Path) -> list[Path]:

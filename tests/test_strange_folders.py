@@ -24,6 +24,7 @@ from posbench.foreign import read as read_foreign
 from posbench.listing import entries
 from posbench.listing_table import show
 from posbench.loading import load
+from posbench.origins import find
 from posbench.points import read_points, write_points
 from posbench.records import from_csv, to_csv
 from posbench.report import collect
@@ -302,3 +303,15 @@ def test_a_strange_csv_is_a_sentence(tmp_path, make):
     for read in (read_csv, lambda path: from_csv(path, Training, "a list", "x.py")):
         with pytest.raises(RunError, match=r"a\.csv"):
             read(tmp_path / "a.csv")
+
+
+def test_a_folder_that_may_not_be_read_costs_no_other_run_of_a_report(folder, monkeypatch):
+    strange, sound = strange_and_sound(folder)
+
+    def is_file(path: Path, real=Path.is_file) -> bool:
+        if path.parent == strange:
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr(Path, "is_file", is_file)
+    assert sound in find([f"{folder}/rope-*"])[0]
