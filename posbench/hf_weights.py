@@ -133,6 +133,8 @@ def write_theirs(weights: Path, to: Path, config: dict, interleaved: bool) -> di
     D = config["head_dim"]
     order_D = torch.arange(D).unflatten(0, (-1, 2)).mT.flatten()
     tensors = {}
+    if not weights.is_file():
+        raise RunError(f"{weights} is missing: give another run=, or train this one to its end.")
     with safe_open(weights, framework="pt") as content:
         for name in content.keys():  # noqa: SIM118 (no dict)
             tensor = content.get_tensor(name)

@@ -315,3 +315,11 @@ def test_a_folder_that_may_not_be_read_costs_no_other_run_of_a_report(folder, mo
 
     monkeypatch.setattr(Path, "is_file", is_file)
     assert sound in find([f"{folder}/rope-*"])[0]
+
+
+def test_weights_that_are_a_fifo_keep_no_export_waiting(tmp_path):
+    from posbench.hf_weights import write_theirs
+
+    os.mkfifo(tmp_path / "model.safetensors")
+    with pytest.raises(RunError, match=r"model\.safetensors is missing"):
+        write_theirs(tmp_path / "model.safetensors", tmp_path / "out", {"head_dim": 8}, False)
