@@ -10,7 +10,7 @@ from posbench.errors import ConfigError
 if TYPE_CHECKING:
     from posbench.points import Point
 
-MOST = {"encodings": 300, "methods": 1_000, "lengths or positions": 1_000, "tables of different data, protocols or settings": 100}
+MOST = {"encodings": 300, "methods": 1_000, "lengths or positions": 1_000, "tables of different data, protocols or settings": 500}
 
 
 def check(sections: Sequence[Sequence[Point]]) -> None:

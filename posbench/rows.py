@@ -76,10 +76,10 @@ STATED = ("schema", "run_id", "eval_id", "encoding", "extension", "scale_attenti
           "train_len", "length", "protocol", "n_targets", "n_units", "sem_unit")  # no row is without these  # fmt: skip
 COUNTED = ("train_len", "length", "n_targets", "n_units")  # and these are at least 1
 WIDEST = 2**64
-# All rows of one eval file agree on these; the longest curve has a few dozen lengths or positions.
+# All rows of one eval file agree on these; by position there are some fifty rows for each length.
 SHARED = ("run_id", "eval_id", "encoding", "extension", "scale_attention", "trained_scale", "seed", "data", "tokenizer", "train_len",
           "protocol")  # fmt: skip
-MOST = 2_000
+MOST = 20_000
 DERIVED = ("schema", "ppl", "bpb")
 SETTING = "setting"  # how windows and targets were asked for, in words: beside the columns of a row, in a report and in its CSV
 UPGRADES: dict[int, Callable[[dict], dict]] = {}  # schema n -> function that turns its row into one of schema n + 1
@@ -146,10 +146,10 @@ def eval_rows(content: dict, path: Path | str) -> list[dict]:
     if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1 or not isinstance(rows, list):
         raise RunError(f"{path} is no eval file (it lacks 'schema' or 'rows'): delete it and run the same command again.")
     try:
-        read = [_upgraded(row, schema, path) for row in rows]
+        read = [_upgraded(row, schema, path) for row in rows[:MOST]]
         several = [name for name in SHARED if len({row[name] for row in read}) > 1]
-        if several or len(read) > MOST:
-            said = f"rows of several {several[0]}s" if several else f"{len(read):,} rows, and {MOST:,} are read"
+        if several or len(rows) > MOST:
+            said = f"rows of several {several[0]}s" if several else f"{len(rows):,} rows, and {MOST:,} are read"
             raise RunError(f"{path} holds {said}: delete it and evaluate again.")
         return read
     except RunError:

@@ -17,7 +17,7 @@ import pytest
 from omegaconf import OmegaConf
 from synthetic import LENGTHS, TARGETS, write_eval
 
-from posbench import defuse, limits
+from posbench import defuse, limits, rows
 from posbench.arrays import load_arrays, read_npz
 from posbench.errors import ConfigError, RunError
 from posbench.foreign import read as read_foreign
@@ -132,7 +132,6 @@ ROWS = {
     "a length of nothing": in_rows(length=0),
     "a training length of nothing": in_rows(train_len=0),
     "a number of 300 digits": in_rows(n_bytes=10**300),
-    "2,001 rows": lambda content: content.update(rows=content["rows"][:1] * 2_001),
     "rows that are lists": lambda content: content.update(rows=[[]]),
     "rows that are null": lambda content: content.update(rows=[None]),
     "no configuration": lambda content: content.update(config=None),
@@ -282,6 +281,12 @@ def test_names_are_no_html_in_markdown(folder):
 def test_words_of_others_move_no_cursor():
     for kind in (ConfigError, RunError):
         assert str(kind("train.steps=\x1b]0;x\x07\x1b[2J refused\nnext")) == "train.steps=\ufffd]0;x\ufffd\ufffd[2J refused\nnext"
+
+
+def test_more_rows_than_are_read_are_a_sentence(folder, monkeypatch):
+    monkeypatch.setattr(rows, "MOST", 3)
+    with pytest.raises(RunError, match="holds 4 rows, and 3 are read"):
+        load(evals(folder)[0])
 
 
 def test_what_no_report_can_show_is_a_sentence(folder, monkeypatch):
