@@ -35,7 +35,7 @@ def check(expanded: list[tuple[list[dict], list[str]]], experiment: dict) -> Non
 def _check(cfg: dict, given: set[str]) -> None:
     try:
         trained = Run(cfg["run"]).read_config()
-        own = _values(trained) if isinstance(trained, dict) else {}
+        own = _values(trained) if isinstance(trained, dict) and all(part in trained for part in TRAINING) else {}
     except (RunError, ConfigError):
         return
     if not own or any(part not in trained for part in TRAINING):
