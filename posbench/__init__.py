@@ -10,7 +10,7 @@ __version__ = "0.1.0"
 
 
 def load(path, device: str = "auto", cache_dir=None, trusted=()):
-    """A finished run's model, text and configuration, for a notebook; see posbench.build.load."""
-    from posbench.build import load
+    """A finished run's model, text and configuration, for a notebook; see posbench.model.build.load."""
+    from posbench.model.build import load
 
     return load(path, device, cache_dir, trusted)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from posbench.cli import Request, run_script
-from posbench.errors import ConfigError
+from posbench.cli.app import Request, run_script
+from posbench.common.errors import ConfigError
 
 
 def anatomy(request: Request) -> int:
@@ -25,7 +25,7 @@ def anatomy(request: Request) -> int:
 
 def _grid(request: Request) -> None:
     """One table, on the terminal and in two files."""
-    from posbench import anatomy_table
+    from posbench.anatomy import grid_table as anatomy_table
 
     cfg = request.cfgs[0]
     for key in ("json", "figure"):
@@ -44,10 +44,10 @@ def _grid(request: Request) -> None:
 
 
 def _one(cfg: dict) -> None:
-    from posbench.anatomy import dissect
-    from posbench.anatomy_parts import parts, whole, yaml_of
-    from posbench.compat import check
-    from posbench.make import make
+    from posbench.anatomy.dissect import dissect
+    from posbench.anatomy.from_config import parts, whole, yaml_of
+    from posbench.position.instantiate import make
+    from posbench.position.legality import check
 
     chosen = whole(cfg)
     encoding, trained = parts(chosen)
@@ -65,9 +65,9 @@ def _one(cfg: dict) -> None:
 
 def _write(found, cfg: dict) -> None:
     """The summary on the terminal, and the files: asked for by name, or both in their default place."""
-    from posbench.anatomy_figures import draw
-    from posbench.anatomy_text import summary
-    from posbench.files import write_json
+    from posbench.anatomy.figure import draw
+    from posbench.anatomy.words import summary
+    from posbench.common.files import write_json
 
     numbers = found.numbers
     print("\n".join(summary(numbers)))

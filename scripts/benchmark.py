@@ -12,8 +12,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 import posbench  # noqa: F401  (before torch)
-from posbench.composition import CONFIGS
-from posbench.options import options, run, whole, wholes
+from posbench.cli.key_values import options, run, whole, wholes
+from posbench.config.compose import CONFIGS
 
 DEFAULTS = {"train_len": "64", "lengths": "64,128,256,512,1024,2048,4096,8192", "repeats": "5", "only": "", "out": "results/benchmark"}
 
@@ -27,10 +27,10 @@ def main(arguments: list[str]) -> None:
 
     import torch
 
-    from posbench.benchmark import evaluation, training
-    from posbench.benchmark_report import draw, markdown
-    from posbench.files import write_atomic, write_json
-    from posbench.provenance import commit
+    from posbench.benchmark.measure import evaluation, training
+    from posbench.benchmark.report import draw, markdown
+    from posbench.common.files import write_atomic, write_json
+    from posbench.runs.provenance import commit
 
     out, only = Path(chosen["out"]), [name for name in chosen["only"].split(",") if name]
     threads = f"{torch.get_num_threads()} threads, torch {torch.__version__}"

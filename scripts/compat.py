@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 import posbench  # noqa: F401  (before torch)
-from posbench.composition import CONFIGS
-from posbench.options import options, run, truth, whole, wholes
+from posbench.cli.key_values import options, run, truth, whole, wholes
+from posbench.config.compose import CONFIGS
 
 DEFAULTS = {"reasons": "false", "train_len": "64", "lengths": "", "config_dir": ""}
 
@@ -15,7 +15,7 @@ DEFAULTS = {"reasons": "false", "train_len": "64", "lengths": "", "config_dir": 
 def main(arguments: list[str]) -> None:
     """Print the table, or with `reasons` a line for every pair that is not simply legal."""
     chosen = options(arguments, DEFAULTS)
-    from posbench.compat_table import WORDS, judge_all, markdown
+    from posbench.position.legality_table import WORDS, judge_all, markdown
 
     train_len = whole(chosen, "train_len")
     lengths = wholes(chosen, "lengths") if chosen["lengths"] else [train_len, 16 * train_len]

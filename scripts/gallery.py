@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import posbench  # noqa: F401  (before torch)
-from posbench.options import options, run
+from posbench.cli.key_values import options, run
 
 
 def main(arguments: list[str]) -> None:
     """Draw it."""
     chosen = options(arguments, {"out": "results/gallery"})
-    from posbench.gallery import draw
+    from posbench.anatomy.gallery import draw
 
     for path in draw(Path(chosen["out"]) / "gallery"):
         print(f"{path.suffix.lstrip('.'):4} {path}")

@@ -1,7 +1,7 @@
 """Tables and figures from files alone: python scripts/report.py experiment=demo"""
 
-from posbench.cli import run_script
-from posbench.commands import report
+from posbench.cli.app import run_script
+from posbench.cli.commands import report
 
 if __name__ == "__main__":
     run_script(report, "report")

@@ -1,7 +1,7 @@
 """Run reported results again and compare them with the committed rows: python scripts/reproduce.py experiment=demo"""
 
-from posbench.cli import run_script
-from posbench.reproduce import reproduce
+from posbench.cli.app import run_script
+from posbench.cli.reproduce import reproduce
 
 if __name__ == "__main__":
     run_script(reproduce, "reproduce")

@@ -15,11 +15,11 @@ import sys
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from posbench.errors import ConfigError
-from posbench.listing import STATES, Entry, entries
-from posbench.listing_table import show, size, values
-from posbench.options import duration, options, run, truth
-from posbench.origins import clean
+from posbench.cli.key_values import duration, options, run, truth
+from posbench.common.errors import ConfigError
+from posbench.runs.inventory import STATES, Entry, entries
+from posbench.runs.inventory_table import show, size, values
+from posbench.runs.origins import clean
 
 SHARED = {"results_dir": "results/runs", "runs": "*"}
 LIST = {**SHARED, "state": "", "encoding": "*", "sort": "run", "json": ""}
@@ -66,7 +66,7 @@ def _list(found: list[Entry], chosen: dict[str, str]) -> None:
         if chosen["json"] == "-":
             print(text, end="")
             return
-        from posbench.files import write_atomic
+        from posbench.common.files import write_atomic
 
         write_atomic(chosen["json"], text)
     show(found)
@@ -76,7 +76,7 @@ def _list(found: list[Entry], chosen: dict[str, str]) -> None:
 
 
 def _gc(folder: Path, found: list[Entry], chosen: dict[str, str]) -> None:
-    from posbench.housekeeping import delete, find, unused_tokens
+    from posbench.runs.cleanup import delete, find, unused_tokens
 
     unfinished = [state for state in ("failed", "interrupted") if truth(chosen, state)]
     deleting, older = truth(chosen, "delete"), duration(chosen, "older")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from conftest import TRAIN_LEN, small_shape
 
-from posbench.blocks import rows
 from posbench.encodings.cope import Cope
 from posbench.encodings.dape import Dape
 from posbench.encodings.fire import Fire
@@ -13,7 +12,8 @@ from posbench.encodings.kerple import Kerple
 from posbench.encodings.sandwich import Sandwich
 from posbench.encodings.stick_breaking import StickBreaking
 from posbench.encodings.t5 import T5
-from posbench.plan import make_plan
+from posbench.model.kernels.blocks import rows
+from posbench.position.plan import make_plan
 
 LONG = 3 * TRAIN_LEN + 1
 SHAPE = small_shape()

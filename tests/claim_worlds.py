@@ -6,9 +6,9 @@ import numpy as np
 import yaml
 from synthetic import DOCUMENTS, TARGETS, write_eval
 
-from posbench.claim_cells import Pool, index
-from posbench.claim_verdicts import judge
-from posbench.claims import load
+from posbench.claims.find import Pool, index
+from posbench.claims.judge import judge
+from posbench.claims.language import load
 
 NATS = 2 * math.log(2)  # nats/token in one bit/byte, at the two bytes per token of tests/synthetic.py
 GRID = (64, 72, 80, 96, 128, 256, 512)

@@ -16,13 +16,13 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from posbench.compat import check
-from posbench.config import ModelConfig
-from posbench.errors import ConfigError
-from posbench.geometry import Shape
-from posbench.gpt import GPT, make_shape
-from posbench.interfaces import Encoding
-from posbench.make import make
+from posbench.common.errors import ConfigError
+from posbench.config.schema import ModelConfig
+from posbench.model.gpt import GPT, make_shape
+from posbench.position.geometry import Shape
+from posbench.position.instantiate import make
+from posbench.position.interfaces import Encoding
+from posbench.position.legality import check
 
 torch.set_num_threads(max(1, 2 // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))))
 CONFIGS = Path(__file__).parent.parent / "configs"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from conftest import node
 
-from posbench.anatomy import Anatomy, dissect
-from posbench.geometry import Shape
-from posbench.make import make
+from posbench.anatomy.dissect import Anatomy, dissect
+from posbench.position.geometry import Shape
+from posbench.position.instantiate import make
 
 SHAPE = Shape(d_model=128, n_layer=4, n_head=2, n_kv_head=2, train_len=256)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from conftest import CONFIGS
 
-from posbench.rows import VOLATILE
+from posbench.runs.rows import VOLATILE
 
 SITE = Path(__file__).parent / "faults"  # its sitecustomize is what finds the moments
 DEADLINE = 120.0  # seconds for one attempt, on a busy machine

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from conftest import TRAIN_LEN, small_shape
 
-from posbench.config import EvaluateConfig
+from posbench.config.schema import EvaluateConfig
 from posbench.data.tokenfile import TokenFile
 from posbench.encodings.none import NoEncoding
-from posbench.evaluate import Evaluation
+from posbench.evaluation.scorer import Evaluation
 from posbench.extensions.none import NoExtension
 from posbench.scale_attention.none import NoScale
 

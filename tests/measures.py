@@ -6,9 +6,9 @@ import torch
 from conftest import TRAIN_LEN, small_model, small_shape
 
 from posbench.encodings.rope import Rope
-from posbench.geometry import Shape, Span, Spectrum
-from posbench.interfaces import Extension
-from posbench.plan import make_plan
+from posbench.position.geometry import Shape, Span, Spectrum
+from posbench.position.interfaces import Extension
+from posbench.position.plan import make_plan
 
 LONG = 4 * TRAIN_LEN
 ROPE = Rope(small_shape(64, d_model=256)).spectrum()

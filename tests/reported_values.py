@@ -8,12 +8,12 @@ from functools import cache
 
 from conftest import CONFIGS
 
-from posbench.claim_table import from_csv as read_findings
-from posbench.points import read_points
-from posbench.records import from_csv
-from posbench.rows import read_csv
-from posbench.statistics import student_interval
-from posbench.trainings import Training
+from posbench.claims.table import from_csv as read_findings
+from posbench.common.csv_records import from_csv
+from posbench.report.points import read_points
+from posbench.runs.rows import read_csv
+from posbench.runs.trainings import Training
+from posbench.statistics.clustered import student_interval
 
 REPORTED = CONFIGS.parent / "results" / "reported"
 FINDINGS = read_findings(REPORTED / "claims" / "claims.csv")
@@ -104,7 +104,7 @@ def yarn_pairs(beta: float | None, times: int = 2) -> tuple[list[float], int, in
     import torch
 
     from posbench.extensions.yarn import Yarn
-    from posbench.geometry import Span, Spectrum
+    from posbench.position.geometry import Span, Spectrum
 
     trained = 1e4 ** (-torch.arange(0, 64, 2, dtype=torch.float64) / 64)
     changed = Yarn(beta=beta).spectrum(Spectrum(trained, 1e4, 64), Span(64, 64 * times, 64 * times)).freq_F

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from script_calls import call
 
-from posbench import train
+from posbench.training import loop as train
 
 SMALL = ["data=local", "data.tokenizer=bytes", "model.d_model=16", "model.n_layer=1", "model.n_head=2", "model.d_ff=32"]
 SMALL += ["train.length=16", "train.steps=6", "train.tokens_per_step=64", "train.warmup=1", "train.validate_windows=4"]
@@ -109,7 +109,7 @@ def file_instead(path: Path) -> None:
 def other_state(path: Path) -> None:
     import torch
 
-    from posbench.checkpoint import save_state
+    from posbench.training.checkpoint import save_state
 
     save_state(path, torch.nn.Linear(3, 2), [], 1, {})
 

@@ -5,8 +5,8 @@ import json
 
 import numpy as np
 
-from posbench.report import collect, write
-from posbench.rows import eval_content, make_row
+from posbench.report.report import collect, write
+from posbench.runs.rows import eval_content, make_row
 
 LENGTHS = (64, 128, 256, 512)
 FLOORS = {"rope": 3.054, "alibi": 3.121, "sinusoidal": 3.318, "none": 3.41}

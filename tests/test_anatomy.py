@@ -9,10 +9,10 @@ import pytest
 from conftest import TRAIN_LEN, legal_pairs, make_triple
 from dissected import anatomy
 
-from posbench.anatomy import dissect, samples
-from posbench.anatomy_text import summary
-from posbench.compat import fed_length
-from posbench.geometry import Shape
+from posbench.anatomy.dissect import dissect, samples
+from posbench.anatomy.words import summary
+from posbench.position.geometry import Shape
+from posbench.position.legality import fed_length
 
 LONG = 4 * TRAIN_LEN
 KEYS = {"encoding", "extension", "scale_attention", "train_len", "length", "spectrum", "temperature", "bands", "distance", "bias",

@@ -9,10 +9,10 @@ import pytest
 from conftest import choices
 from dissected import anatomy
 
-from posbench import gallery_tiles
-from posbench.anatomy_figures import draw, page
-from posbench.gallery import sheet
-from posbench.gallery_tiles import encoding_tiles, extension_tiles
+from posbench.anatomy import gallery_tiles
+from posbench.anatomy.figure import draw, page
+from posbench.anatomy.gallery import sheet
+from posbench.anatomy.gallery_tiles import encoding_tiles, extension_tiles
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,12 @@ import torch
 from conftest import node
 from script_calls import call
 
-from posbench.checkpoint import save_weights
-from posbench.config import ModelConfig, TrainConfig
-from posbench.geometry import Shape
-from posbench.gpt import GPT
-from posbench.make import make
-from posbench.runs import Run
+from posbench.config.schema import ModelConfig, TrainConfig
+from posbench.model.gpt import GPT
+from posbench.position.geometry import Shape
+from posbench.position.instantiate import make
+from posbench.runs.directory import Run
+from posbench.training.checkpoint import save_weights
 
 
 @pytest.fixture

@@ -10,16 +10,16 @@ import torch
 from conftest import node
 from script_calls import call
 
-from posbench.anatomy_parts import in_words
-from posbench.anatomy_table import HEADINGS, Row
-from posbench.anatomy_text import DIMENSIONLESS
-from posbench.checkpoint import save_weights
-from posbench.config import ModelConfig, TrainConfig
-from posbench.geometry import Shape
-from posbench.gpt import GPT
-from posbench.make import make
-from posbench.records import from_csv
-from posbench.runs import Run
+from posbench.anatomy.from_config import in_words
+from posbench.anatomy.grid_table import HEADINGS, Row
+from posbench.anatomy.words import DIMENSIONLESS
+from posbench.common.csv_records import from_csv
+from posbench.config.schema import ModelConfig, TrainConfig
+from posbench.model.gpt import GPT
+from posbench.position.geometry import Shape
+from posbench.position.instantiate import make
+from posbench.runs.directory import Run
+from posbench.training.checkpoint import save_weights
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import pytest
 from conftest import choices, node, small_shape
 from hydra.utils import get_class
 
-from posbench.errors import ConfigError
-from posbench.make import make
+from posbench.common.errors import ConfigError
+from posbench.position.instantiate import make
 
 
 @pytest.mark.parametrize(("group", "name"), [(g, n) for g in ("extension", "scale_attention") for n in choices(g) if n != "compose"])

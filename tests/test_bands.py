@@ -9,11 +9,10 @@ import torch
 from conftest import TRAIN_LEN, node, small_shape
 from measures import LONG, attend_in, attention_inputs, distances, equal, outputs, plain, same
 
-from posbench.blocks import rows
+from posbench.common.errors import ConfigError
 from posbench.encodings.alibi import Alibi
 from posbench.encodings.none import NoEncoding
 from posbench.encodings.rope import Rope
-from posbench.errors import ConfigError
 from posbench.extensions.dca import Dca
 from posbench.extensions.leaky_rerope import LeakyRerope
 from posbench.extensions.lm_infinite import LmInfinite
@@ -24,9 +23,10 @@ from posbench.extensions.self_extend import SelfExtend
 from posbench.extensions.streaming import Streaming
 from posbench.extensions.string import String
 from posbench.extensions.window import Window
-from posbench.geometry import Span
-from posbench.make import make
-from posbench.plan import make_plan
+from posbench.model.kernels.blocks import rows
+from posbench.position.geometry import Span
+from posbench.position.instantiate import make
+from posbench.position.plan import make_plan
 
 
 @pytest.mark.parametrize(

@@ -4,15 +4,15 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from posbench import bf16
-from posbench.config import ModelConfig
+from posbench.config.schema import ModelConfig
 from posbench.encodings.rope import Rope
 from posbench.extensions.none import NoExtension
 from posbench.extensions.rerope import Rerope
 from posbench.extensions.window import Window
-from posbench.geometry import Shape
-from posbench.gpt import GPT
-from posbench.plan import make_plan
+from posbench.model import precision as bf16
+from posbench.model.gpt import GPT
+from posbench.position.geometry import Shape
+from posbench.position.plan import make_plan
 from posbench.scale_attention.none import NoScale
 
 EPS = 2.0**-8  # of bf16: half a step between two neighbours, relative

@@ -8,9 +8,9 @@ import torch
 from bias_models import LONG, SHAPE, VARIANTS, attend, inputs, randomised
 from conftest import TRAIN_LEN, make_triple
 
-from posbench import blocks
-from posbench.blocks import rows
-from posbench.plan import make_plan
+from posbench.model.kernels import blocks
+from posbench.model.kernels.blocks import rows
+from posbench.position.plan import make_plan
 from posbench.scale_attention.log_n import LogN
 
 DEFINED = [

@@ -9,15 +9,17 @@ import torch
 from bias_models import LONG, SHAPE, VARIANTS, attend, inputs, profile_of, randomised
 from conftest import small_model, small_shape
 
-from posbench import identity, kernels, optim
-from posbench.config import TrainConfig
+from posbench.common.errors import ConfigError
+from posbench.config import identity
+from posbench.config.schema import TrainConfig
 from posbench.encodings.alibi import Alibi, slopes
 from posbench.encodings.fire import Fire
 from posbench.encodings.kerple import Kerple
 from posbench.encodings.sandwich import Sandwich
-from posbench.errors import ConfigError
 from posbench.extensions.pi import Pi
 from posbench.extensions.rerope import Rerope
+from posbench.model.kernels import dispatch as kernels
+from posbench.training import optimizers as optim
 
 
 def test_alibi_slopes_are_the_papers():

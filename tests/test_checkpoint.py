@@ -14,11 +14,12 @@ import pytest
 import torch
 from test_train import Tiny, config, tiny
 
-from posbench import checkpoint, optim
-from posbench.errors import RunError
-from posbench.files import sha256_file
-from posbench.housekeeping import TEMPORARY
-from posbench.safetensors_file import write_safetensors
+from posbench.common.errors import RunError
+from posbench.common.files import sha256_file
+from posbench.runs.cleanup import TEMPORARY
+from posbench.training import checkpoint
+from posbench.training import optimizers as optim
+from posbench.training.safetensors_file import write_safetensors
 
 
 def stepped(**options):

@@ -11,15 +11,16 @@ from conftest import CONFIGS, choices, node
 from hydra import compose, initialize_config_dir
 from script_calls import call
 
-from posbench import composition, identity
-from posbench.cells import plan_jobs
-from posbench.claim_cells import Entry, Pool
-from posbench.claim_command import defaults
-from posbench.claim_table import brief, from_csv, markdown
-from posbench.claims import Cell, load, load_all
-from posbench.config import typed
-from posbench.errors import ConfigError
-from posbench.origins import flatten
+from posbench.claims.find import Entry, Pool
+from posbench.claims.language import Cell, load, load_all
+from posbench.claims.table import brief, from_csv, markdown
+from posbench.cli.claims import defaults
+from posbench.common.errors import ConfigError
+from posbench.config import compose as composition
+from posbench.config import identity
+from posbench.config.schema import typed
+from posbench.runs.origins import flatten
+from posbench.sweep.jobs import plan_jobs
 
 LEDGER = load_all(CONFIGS.parent / "results" / "claims")
 REPORTED = CONFIGS.parent / "results" / "reported" / "claims"

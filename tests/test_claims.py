@@ -11,12 +11,12 @@ from claim_worlds import NATS, ROPE, World, claim, make_ladder
 from conftest import CONFIGS
 from synthetic import DOCUMENTS, TARGETS
 
-from posbench.claim_cells import Pool, index
-from posbench.claim_command import defaults
-from posbench.claim_table import brief, from_csv, markdown, terminal, to_csv
-from posbench.claim_verdicts import judge
-from posbench.claims import Claim
-from posbench.rows import eval_content, read_eval
+from posbench.claims.find import Pool, index
+from posbench.claims.judge import judge
+from posbench.claims.language import Claim
+from posbench.claims.table import brief, from_csv, markdown, terminal, to_csv
+from posbench.cli.claims import defaults
+from posbench.runs.rows import eval_content, read_eval
 
 
 @pytest.fixture

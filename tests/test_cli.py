@@ -22,12 +22,12 @@ import pytest
 import torch
 
 import posbench
-from posbench import ledger
-from posbench.errors import RunError
+from posbench.common.errors import RunError
 from posbench.extensions.pi import Pi
-from posbench.plan import make_plan
-from posbench.rows import VOLATILE
-from posbench.runs import Run
+from posbench.position.plan import make_plan
+from posbench.runs.directory import Run
+from posbench.runs.rows import VOLATILE
+from posbench.sweep import ledger
 
 ROOT = Path(__file__).parent.parent
 TINY = ["data=local", "data.tokenizer=bytes", "model.d_model=16", "model.n_layer=1", "model.n_head=2", "model.d_ff=32"]
@@ -341,7 +341,7 @@ import signal
 import sys
 from pathlib import Path
 
-from posbench.interfaces import Encoding
+from posbench.position.interfaces import Encoding
 
 
 class Faulty(Encoding):

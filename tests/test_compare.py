@@ -15,15 +15,15 @@ from script_calls import call
 from synthetic import CURVES, DOCUMENTS, LENGTHS, TARGETS, write_eval, write_run
 from test_report_html import Page, describe
 
-from posbench.errors import ConfigError, RunError
-from posbench.latex import PAGE, latex
-from posbench.marks import caption
-from posbench.origins import find, told_apart
-from posbench.points import read_points
-from posbench.report import collect, write
-from posbench.rows import write_csv
-from posbench.statistics import student_quantile
-from posbench.tables import METHOD, Table
+from posbench.common.errors import ConfigError, RunError
+from posbench.report.figures.annotations import caption
+from posbench.report.latex import PAGE, latex
+from posbench.report.points import read_points
+from posbench.report.report import collect, write
+from posbench.report.tables import METHOD, Table
+from posbench.runs.origins import find, told_apart
+from posbench.runs.rows import write_csv
+from posbench.statistics.clustered import student_quantile
 
 REPORTED = CONFIGS.parent / "results" / "reported"
 CELL = ("rope", "pi", "log_n")

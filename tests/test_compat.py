@@ -7,9 +7,9 @@ import re
 import pytest
 from conftest import choices, make_triple, node
 
-from posbench.compat import check, name_of
-from posbench.errors import ConfigError
-from posbench.make import make
+from posbench.common.errors import ConfigError
+from posbench.position.instantiate import make
+from posbench.position.legality import check, name_of
 
 LENGTHS = [16, 64]
 # methods.md section 6: . defined, u untested, 0 changes nothing, x refused. Written from there by hand, with these readings of it:

@@ -7,15 +7,15 @@ import torch
 from conftest import node, small_shape
 from measures import LONG, ROPE, SPAN, distances, equal, freq, outputs, plain
 
+from posbench.common.errors import ConfigError
 from posbench.encodings.rope import Rope
-from posbench.errors import ConfigError
 from posbench.extensions.compose import Compose
 from posbench.extensions.llama3 import Llama3
 from posbench.extensions.longrope import Longrope
 from posbench.extensions.ntk import Ntk
 from posbench.extensions.yarn import Yarn
-from posbench.geometry import Span, Trait
-from posbench.make import make
+from posbench.position.geometry import Span, Trait
+from posbench.position.instantiate import make
 
 
 def part(name: str, **arguments) -> dict:

@@ -10,7 +10,7 @@ from collections import Counter
 import pytest
 from test_cli import Cli
 
-from posbench import ledger
+from posbench.sweep import ledger
 
 SWEEPS = 3
 

@@ -10,11 +10,11 @@ from conftest import CONFIGS, choices, node, small_shape
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from posbench import composition
-from posbench.build import check_methods
-from posbench.cells import plan_jobs
-from posbench.config import EvaluateConfig, LogConfig, ModelConfig, TrainConfig, resolve
-from posbench.make import make
+from posbench.config import compose as composition
+from posbench.config.schema import EvaluateConfig, LogConfig, ModelConfig, TrainConfig, resolve
+from posbench.model.build import check_methods
+from posbench.position.instantiate import make
+from posbench.sweep.jobs import plan_jobs
 
 METHODS = [(group, name) for group in ("encoding", "extension", "scale_attention") for name in choices(group)]
 GROUPS = [(path.name, name) for path in sorted(CONFIGS.iterdir()) if path.is_dir() and path.name != "hydra" for name in choices(path.name)]

@@ -14,11 +14,11 @@ from test_figures import texts
 from test_large_figures import boxes
 from test_report_html import Page
 
-from posbench import context_figure
-from posbench.context import read_steps, table, write_steps
-from posbench.palette import encoding_look
-from posbench.statistics import student_quantile
-from posbench.style import OKABE_ITO
+from posbench.report.context_loss import read_steps, table, write_steps
+from posbench.report.figures import context_loss as context_figure
+from posbench.report.figures.palette import encoding_look
+from posbench.report.figures.style import OKABE_ITO
+from posbench.statistics.clustered import student_quantile
 
 SHAPE_C = {1: 1.5, 2: 1.0, 4: 0.7, 16: 0.3, 32: 0.12, 64: 0.0}  # loss minus that with 64 tokens
 DOCUMENT = np.arange(TARGETS) % DOCUMENTS
@@ -180,7 +180,7 @@ def test_a_sliding_window_says_that_documents_begin(tmp_path):
 
 def test_the_figure_is_drawn_from_its_csv_alone(built, tmp_path):
     folder = built[2] / "with"
-    code = "import sys; from posbench.context_figure import draw; draw(sys.argv[1], sys.argv[2], 'Title')"
+    code = "import sys; from posbench.report.figures.context_loss import draw; draw(sys.argv[1], sys.argv[2], 'Title')"
     subprocess.run([sys.executable, "-c", code, str(folder / "context.csv"), str(tmp_path)], check=True)
     for name in ("context.svg", "context.png"):
         assert (tmp_path / name).read_bytes() == (folder / name).read_bytes()

@@ -15,9 +15,9 @@ from omegaconf import OmegaConf
 from script_calls import call
 from spoils import PLACES, SMALL
 
+from posbench.common.errors import ConfigError, RunError
 from posbench.data import fingerprint, prepare
 from posbench.data.tokenizers import load_tokenizer, owned_bytes
-from posbench.errors import ConfigError, RunError
 
 ROOT = Path(__file__).parents[1]
 TEXTS = {
@@ -244,7 +244,7 @@ def test_a_tokenizer_that_changes_while_text_is_read_is_never_kept(local, tmp_pa
 def test_a_run_is_not_trained_on_text_that_changed_after_it_was_named(local, tmp_path):
     from types import SimpleNamespace
 
-    from posbench.job import _corpus
+    from posbench.sweep.job_process import _corpus
 
     cfg = {"data": local, "cache_dir": str(tmp_path / "cache"), "model": {"checkpoint": None}}
     job = SimpleNamespace(cfg=cfg, fingerprint=fingerprint(local), run=SimpleNamespace(id="rope-64-s0-1", finished=False))

@@ -5,9 +5,9 @@ import time
 import numpy as np
 import pytest
 
+from posbench.common.errors import ConfigError
 from posbench.data.batches import Batches, Windows
 from posbench.data.tokenfile import TokenFile
-from posbench.errors import ConfigError
 
 
 def numbered(*lengths):

@@ -8,9 +8,9 @@ import pytest
 from test_data import data_config, write
 from test_data_sources import splits_of
 
+from posbench.common.errors import ConfigError, RunError
 from posbench.data import fingerprint, prepare
 from posbench.data.local import cut
-from posbench.errors import ConfigError, RunError
 
 FORMS = {
     "blank lines": ('{"text":"a"}\n\n{"text":"b"}\n  \n{"text":"c"}', ["a", "b", "c"]),

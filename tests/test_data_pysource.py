@@ -8,9 +8,9 @@ import os
 import pytest
 from test_data import data_config, write
 
+from posbench.common.errors import ConfigError
 from posbench.data import prepare
 from posbench.data.pysource import PySource, rows_digest, verified_rows
-from posbench.errors import ConfigError
 
 # A wheel as pip leaves it, with rows that pip adds.
 FILES = {"small/__init__.py": b"", "small/core.py": b"x = 1\n" * 40, "small/geo/shape.py": b"y = 2\n" * 40, "small/_tables.py": b"9" * 200}

@@ -9,11 +9,11 @@ import sys
 import pytest
 from test_data import ROOT, data_config, write
 
+from posbench.common.errors import ConfigError
 from posbench.data import fingerprint, prepare
 from posbench.data.books import after_line
 from posbench.data.hub import join_articles
 from posbench.data.sources import make_source
-from posbench.errors import ConfigError
 
 
 def splits_of(cfg_data):
@@ -194,7 +194,7 @@ def test_an_offline_miss_names_the_caches_and_the_commands(tmp_path):
         [sys.executable, "-c", code, repr(data_config("pg19")), str(tmp_path)], capture_output=True, text=True, env=environment, cwd=ROOT
     )
     last = ran.stderr.strip().splitlines()[-1]
-    assert last.startswith("posbench.errors.ConfigError: emozilla/pg19 cannot be read: "), ran.stderr
+    assert last.startswith("posbench.common.errors.ConfigError: emozilla/pg19 cannot be read: "), ran.stderr
     for word in (str(tmp_path / "hub"), "HF_HUB_OFFLINE is set", "`unset HF_HUB_OFFLINE", "scripts/prepare_data.py"):
         assert word in last
 

@@ -6,8 +6,8 @@ import json
 import pytest
 from test_data import data_config, write
 
+from posbench.common.errors import ConfigError, RunError
 from posbench.data import prepare
-from posbench.errors import ConfigError, RunError
 
 TEXTS = {f"{split}/{n}.txt": f"a b {split} {n}\n" * 20 for split in ("train", "validation", "test") for n in range(2)}
 WORDS = {"type": "WordLevel", "vocab": {"[UNK]": 0, "a": 1, "b": 2}, "unk_token": "[UNK]"}

@@ -9,8 +9,8 @@ import pytest
 import torch
 from dissected import anatomy
 
-from posbench.anatomy import decay_bound
-from posbench.geometry import Shape
+from posbench.anatomy.dissect import decay_bound
+from posbench.position.geometry import Shape
 
 
 @pytest.mark.parametrize("base", [1e3, 1e4, 5e5])

@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from posbench.crossed import Estimate, crossed, estimate, sums
-from posbench.decisions import Rule, decide, exclusive, holm
-from posbench.errors import ConfigError
-from posbench.statistics import clustered_mean, student_interval
-from posbench.usable import Usable
+from posbench.common.errors import ConfigError
+from posbench.statistics.clustered import clustered_mean, student_interval
+from posbench.statistics.crossed import Estimate, crossed, estimate, sums
+from posbench.statistics.usable_length import Usable
+from posbench.statistics.verdict_rules import Rule, decide, exclusive, holm
 
 
 def fabricated(rng, n_seeds, of_seed=0.0, of_document=0.0, of_both=0.0, noise=1.0, n_documents=30, mean=0.25):

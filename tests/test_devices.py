@@ -16,12 +16,13 @@ from script_calls import call
 from spoils import PLACES, SMALL, write_text
 from test_evaluate import text
 
-from posbench import blocks, flex, job
-from posbench.config import EvaluateConfig, TrainConfig
-from posbench.evaluate import Evaluation
+from posbench.config.schema import EvaluateConfig, TrainConfig
+from posbench.evaluation.scorer import Evaluation
 from posbench.evaluators.fixed_targets import FixedTargets
-from posbench.plan import LayerPlan, TrainingPlans
-from posbench.trainer import Trainer
+from posbench.model.kernels import blocks, flex
+from posbench.position.plan import LayerPlan, TrainingPlans
+from posbench.sweep import job_process as job
+from posbench.training.trainer import Trainer
 
 LONG = 4 * TRAIN_LEN
 CORPUS = SimpleNamespace(train=text([90, 300]), validation=text([200]), test=text([90, 20, 300, 65]), bos=None, vocab_size=50)

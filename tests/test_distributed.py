@@ -26,19 +26,20 @@ from test_cli import TINY, Cli
 from test_train import Log, Tiny, config, failing, log_of, make_corpus, not_a_number, tiny, token_file
 from torch import nn
 
-from posbench import machine, sweep
-from posbench.build import pick_device
-from posbench.cells import Job
+from posbench.common import machine
+from posbench.common.errors import ConfigError
+from posbench.common.files import read_json
+from posbench.common.signals import Stopped
 from posbench.data.batches import Batches
-from posbench.distributed import World, join
-from posbench.divergence import Diverged
-from posbench.errors import ConfigError
-from posbench.files import read_json
-from posbench.plan import TrainingPlans
-from posbench.runs import Run
-from posbench.signals import Stopped
-from posbench.train import fit
-from posbench.trainer import Trainer
+from posbench.model.build import pick_device
+from posbench.position.plan import TrainingPlans
+from posbench.runs.directory import Run
+from posbench.sweep import child_processes as sweep
+from posbench.sweep.jobs import Job
+from posbench.training.distributed import World, join
+from posbench.training.divergence import Diverged
+from posbench.training.loop import fit
+from posbench.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SIZE = 3  # processes, to which a step's eight windows fall as 2, 3 and 3

@@ -13,14 +13,15 @@ from script_calls import call
 from test_cli import TINY
 from test_evaluate import TRAIN_LEN, evaluation, text
 
-from posbench import dry, evaluators
-from posbench.build import make_model
-from posbench.cells import RECOMPUTE, Cell, Job
-from posbench.dry_cost import cost
-from posbench.dry_work import size
+from posbench import evaluators
+from posbench.evaluation.protocol import Reading, protocol
 from posbench.extensions.recompute_window import RecomputeWindow
-from posbench.protocols import Reading, protocol
-from posbench.runs import Run
+from posbench.model.build import make_model
+from posbench.runs.directory import Run
+from posbench.sweep import dry_run as dry
+from posbench.sweep.cost_estimate import cost
+from posbench.sweep.jobs import RECOMPUTE, Cell, Job
+from posbench.sweep.work import size
 
 MODEL, OTHER = {"d_model": 16, "d_ff": 32}, {"d_model": 512, "d_ff": 1376, "n_layer": 12}
 NTK, PI = {"_target_": "posbench.extensions.ntk.Ntk"}, {"_target_": "posbench.extensions.pi.Pi"}

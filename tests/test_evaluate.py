@@ -10,21 +10,21 @@ import pytest
 import torch
 from conftest import TRAIN_LEN, small_model, small_shape
 
-from posbench import kernels
-from posbench.config import EvaluateConfig
+from posbench.common.errors import ConfigError
+from posbench.config.schema import EvaluateConfig
 from posbench.data.tokenfile import TokenFile
 from posbench.encodings.rope import Rope
-from posbench.errors import ConfigError
-from posbench.evaluate import Evaluation
+from posbench.evaluation.scorer import Evaluation
+from posbench.evaluation.windows import choose
 from posbench.evaluators.by_position import ByPosition, bins
 from posbench.evaluators.fixed_targets import FixedTargets
 from posbench.extensions.none import NoExtension
 from posbench.extensions.recompute_window import RecomputeWindow
 from posbench.extensions.rerope import Rerope
-from posbench.plan import make_plan
+from posbench.model.kernels import dispatch as kernels
+from posbench.position.plan import make_plan
 from posbench.scale_attention.log_n import LogN
 from posbench.scale_attention.none import NoScale
-from posbench.windows import choose
 
 S = TRAIN_LEN // 8
 

@@ -7,10 +7,10 @@ from xml.etree import ElementTree
 import pytest
 from synthetic import CURVES, Built, write_run
 
-from posbench import multiples
-from posbench.marks import caption, spread
-from posbench.points import read_points
-from posbench.style import save
+from posbench.report.figures import loss_curves as multiples
+from posbench.report.figures.annotations import caption, spread
+from posbench.report.figures.style import save
+from posbench.report.points import read_points
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def texts(svg):
 
 def test_equal_points_give_equal_files_from_the_csv_alone(drawn, tmp_path):
     shutil.copy(drawn / "curve.csv", tmp_path / "copy.csv")
-    code = "import sys; from posbench.figures import draw; draw(sys.argv[1], sys.argv[2], 'Title & more')"
+    code = "import sys; from posbench.report.figures.draw import draw; draw(sys.argv[1], sys.argv[2], 'Title & more')"
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "copy.csv"), str(tmp_path)], check=True)
     for name in (f"{stem}.{kind}" for stem in ("curve", "heatmap", "differences") for kind in ("png", "svg")):
         assert (tmp_path / name).read_bytes() == (drawn / name).read_bytes()

@@ -10,10 +10,10 @@ import time
 
 import pytest
 
-from posbench import files
-from posbench.appending import append_line
-from posbench.errors import RunError
-from posbench.files import atomic_path, read_bytes, read_json, write_atomic, write_json
+from posbench.common import files
+from posbench.common.appending import append_line
+from posbench.common.errors import RunError
+from posbench.common.files import atomic_path, read_bytes, read_json, write_atomic, write_json
 
 
 def test_the_name_is_on_the_disk_when_a_write_returns(tmp_path, monkeypatch):

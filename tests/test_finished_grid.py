@@ -14,9 +14,10 @@ from conftest import CONFIGS
 from script_calls import call
 from spoils import PLACES, SMALL, write_text
 
-from posbench import commands, ledger
-from posbench.cells import Job
-from posbench.rows import DERIVED, TABLE, eval_content, make_row
+from posbench.cli import commands
+from posbench.runs.rows import DERIVED, TABLE, eval_content, make_row
+from posbench.sweep import ledger
+from posbench.sweep.jobs import Job
 
 FILLER = {int: 1, float: 1.0, str: "x", bool: False, dict: {}}
 METHODS = "none,pi,ntk,abf,dca,rerope,leaky_rerope,window,streaming,yarn"

@@ -12,12 +12,13 @@ from measures import attend_in, attention_inputs
 from torch._dynamo.exc import FailOnRecompileLimitHit
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
-from posbench import flex, kernels
-from posbench.blocks import rows
-from posbench.interfaces import overrides
-from posbench.make import make
-from posbench.memory import tensor_mib
-from posbench.plan import BandPlan, make_plan
+from posbench.model.kernels import dispatch as kernels
+from posbench.model.kernels import flex
+from posbench.model.kernels.blocks import rows
+from posbench.model.memory import tensor_mib
+from posbench.position.instantiate import make
+from posbench.position.interfaces import overrides
+from posbench.position.plan import BandPlan, make_plan
 
 CPU = torch.device("cpu")
 LENGTHS = (1, 127, 129, 300, 512)

@@ -10,14 +10,14 @@ import torch
 from conftest import small_model, small_shape
 from measures import LONG, same
 
-from posbench import kernels
-from posbench.blocks import rows
 from posbench.encodings.alibi import Alibi, slopes
 from posbench.encodings.fox import Fox
 from posbench.encodings.none import NoEncoding
 from posbench.encodings.rope import Rope
-from posbench.geometry import Shape
-from posbench.plan import make_plan
+from posbench.model.kernels import dispatch as kernels
+from posbench.model.kernels.blocks import rows
+from posbench.position.geometry import Shape
+from posbench.position.plan import make_plan
 
 
 @torch.no_grad()

@@ -6,10 +6,10 @@ import pytest
 import torch
 from conftest import small_model, small_shape
 
+from posbench.common.errors import ConfigError
 from posbench.encodings.rope import Rope
 from posbench.encodings.t5 import T5
-from posbench.errors import ConfigError
-from posbench.plan import make_plan
+from posbench.position.plan import make_plan
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -58,7 +58,7 @@ def test_the_last_positions_are_those_of_the_whole(last, encoding):
 
 
 def test_a_fresh_model_guesses_uniformly():
-    from posbench.build import make_model
+    from posbench.model.build import make_model
 
     cfg = {"encoding": {"_target_": "posbench.encodings.rope.Rope"}, "model": {}, "train": {}, "seed": 0}
     model = make_model(cfg, 100)
@@ -67,7 +67,7 @@ def test_a_fresh_model_guesses_uniformly():
 
 
 def test_weights_depend_on_the_seed_alone_and_not_on_the_encoding():
-    from posbench.build import make_model
+    from posbench.model.build import make_model
 
     def weights(encoding: str, seed: int) -> dict:
         target = f"posbench.encodings.{encoding}.{encoding.title()}"

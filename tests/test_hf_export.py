@@ -19,8 +19,8 @@ from hf_models import (
     transformers,
 )
 
-from posbench import hf_export
-from posbench.errors import ConfigError, RunError
+from posbench.common.errors import ConfigError, RunError
+from posbench.huggingface import export as hf_export
 
 MODELS = {
     "plain": ({}, {}, "LlamaForCausalLM"),

@@ -26,13 +26,14 @@ from hf_models import (
 )
 from safetensors.torch import load_file
 
-from posbench import hf_import, hf_weights
-from posbench.build import load_model
-from posbench.config import TrainConfig
+from posbench.common.errors import ConfigError, RunError
+from posbench.config.identity import run_id
+from posbench.config.schema import TrainConfig
 from posbench.data.corpus import Corpus
-from posbench.errors import ConfigError, RunError
-from posbench.identity import run_id
-from posbench.runs import Run
+from posbench.huggingface import import_config as hf_import
+from posbench.huggingface import weights as hf_weights
+from posbench.model.build import load_model
+from posbench.runs.directory import Run
 
 
 @pytest.mark.parametrize("kind", THEIRS)

@@ -22,18 +22,18 @@ from hf_models import (
     transformers,
 )
 
-from posbench.anatomy import dissect
-from posbench.build import make_encoding
-from posbench.config import resolve
+from posbench.anatomy.dissect import dissect
+from posbench.common.errors import ConfigError
+from posbench.config.identity import run_id
+from posbench.config.schema import resolve
 from posbench.encodings.hybrid import Hybrid
 from posbench.encodings.rope import Rope
-from posbench.errors import ConfigError
 from posbench.extensions.ntk import Ntk
 from posbench.extensions.yarn import Yarn
-from posbench.geometry import Span
-from posbench.hf_export import describe
-from posbench.identity import run_id
-from posbench.plan import make_plan
+from posbench.huggingface.export import describe
+from posbench.model.build import make_encoding
+from posbench.position.geometry import Span
+from posbench.position.plan import make_plan
 from posbench.scale_attention.none import NoScale
 
 BEFORE = 12

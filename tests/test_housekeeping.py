@@ -16,9 +16,9 @@ from conftest import CONFIGS
 from script_calls import call
 from test_cli import TINY
 
-from posbench.errors import RunError
-from posbench.housekeeping import delete, find, foreign, unused_tokens
-from posbench.listing import entries
+from posbench.common.errors import RunError
+from posbench.runs.cleanup import delete, find, foreign, unused_tokens
+from posbench.runs.inventory import entries
 
 SCRIPT = CONFIGS.parent / "scripts" / "runs.py"
 PARTS = {"encoding": {"_target_": "posbench.encodings.rope.Rope", "base": 10000.0}, "model": {"d_model": 16}, "seed": 0}

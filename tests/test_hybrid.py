@@ -11,10 +11,10 @@ from posbench.encodings.none import NoEncoding
 from posbench.encodings.rope import Rope
 from posbench.extensions.pi import Pi
 from posbench.extensions.rerope import Rerope
-from posbench.geometry import Trait
-from posbench.interfaces import Layer
-from posbench.make import make
-from posbench.plan import make_plan
+from posbench.position.geometry import Trait
+from posbench.position.instantiate import make
+from posbench.position.interfaces import Layer
+from posbench.position.plan import make_plan
 from posbench.scale_attention.log_n import LogN
 
 ROPE, NONE = ({"_target_": f"posbench.encodings.{name}"} for name in ("rope.Rope", "none.NoEncoding"))

@@ -8,11 +8,13 @@ from dataclasses import replace
 import pytest
 from test_figures import texts
 
-from posbench import differences, heatmap, multiples
-from posbench.figures import draw
-from posbench.palette import MOST
-from posbench.points import Point, methods, write_points
-from posbench.style import save
+from posbench.report.figures import heatmap
+from posbench.report.figures import intervals as differences
+from posbench.report.figures import loss_curves as multiples
+from posbench.report.figures.draw import draw
+from posbench.report.figures.palette import MOST
+from posbench.report.figures.style import save
+from posbench.report.points import Point, methods, write_points
 
 ENCODINGS = ("rope", "alibi", "sinusoidal", "fox_rope", "stick_breaking", "randomized")
 EXTENSIONS = ("none", "pi", "ntk", "yarn", "rerope", "leaky_rerope", "self_extend window=32")

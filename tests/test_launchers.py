@@ -12,12 +12,13 @@ import pytest
 from omegaconf import OmegaConf
 from test_cli import Cli
 
-from posbench import cluster_queue, ledger
-from posbench import launch as launching
-from posbench.errors import ConfigError, RunError
-from posbench.launch import launch
-from posbench.runs import Run
-from posbench.task import Task
+from posbench.common.errors import ConfigError, RunError
+from posbench.runs.directory import Run
+from posbench.sweep import launch as launching
+from posbench.sweep import ledger
+from posbench.sweep.cluster import queue as cluster_queue
+from posbench.sweep.cluster.task import Task
+from posbench.sweep.launch import launch
 
 LAUNCHERS = Path(__file__).parent.parent / "configs" / "hydra" / "launcher"
 NAMES = sorted(path.stem for path in LAUNCHERS.glob("*.yaml"))

@@ -13,10 +13,12 @@ from typing import ClassVar
 import pytest
 from conftest import Clock
 
-from posbench import failure, ledger, live, sweep
-from posbench.cells import BUSY, Job, Outcome, Result
-from posbench.progress import seconds_left
-from posbench.runs import Run
+from posbench.common.progress import seconds_left
+from posbench.runs.directory import Run
+from posbench.sweep import child_processes as sweep
+from posbench.sweep import failure, ledger
+from posbench.sweep import live_progress as live
+from posbench.sweep.jobs import BUSY, Job, Outcome, Result
 
 
 def result(folder: Path, *outcomes: Outcome, code: int = 0, run_id: str = "rope-16-s0-0123456789") -> Result:
@@ -141,8 +143,8 @@ def test_the_table_of_failures_names_run_what_why_and_file(tmp_path):
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr("posbench.progress.time", clock)
-    monkeypatch.setattr("posbench.live.time", clock)
+    monkeypatch.setattr("posbench.common.progress.time", clock)
+    monkeypatch.setattr("posbench.sweep.live_progress.time", clock)
     return clock
 
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 from conftest import legal, legal_pairs, make_triple, scaled_sample, small_model
 
-from posbench.compat import fed_length
-from posbench.memory import tensor_mib
-from posbench.plan import make_plan
+from posbench.model.memory import tensor_mib
+from posbench.position.legality import fed_length
+from posbench.position.plan import make_plan
 
 LENGTH = 16384
 LIMIT_MIB = 2048
@@ -22,8 +22,8 @@ import json, sys
 import posbench
 import torch
 from conftest import make_triple, small_model
-from posbench.compat import fed_length
-from posbench.plan import make_plan
+from posbench.position.legality import fed_length
+from posbench.position.plan import make_plan
 
 encoding, extension, scale = make_triple(*json.loads(sys.argv[1]), train_len=64, d_model=128, n_layer=4, n_head=4, n_kv_head=4)
 model = small_model(encoding, 1024, d_model=128, n_layer=4, n_head=4, n_kv_head=4, d_ff=320)

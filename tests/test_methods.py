@@ -11,12 +11,13 @@ import torch
 from conftest import TRAIN_LEN, choices, legal_pairs, make_triple, scaled_sample, small_model, small_shape
 from measures import LONG, attend_in, attention_inputs, outputs, tokens
 
-from posbench import blocks, flex, kernels
-from posbench.blocks import rows
-from posbench.compat import fed_length
 from posbench.encodings.rope import Rope
-from posbench.geometry import Trait
-from posbench.plan import Plan, make_plan
+from posbench.model.kernels import blocks, flex
+from posbench.model.kernels import dispatch as kernels
+from posbench.model.kernels.blocks import rows
+from posbench.position.geometry import Trait
+from posbench.position.legality import fed_length
+from posbench.position.plan import Plan, make_plan
 
 TRIPLES = legal_pairs(LONG) + scaled_sample(LONG)  # every pair, and a sample of the triples: the default suite ends in minutes
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from conftest import choices, node, small_model, small_shape
 
-from posbench.anatomy import decay_bound
+from posbench.anatomy.dissect import decay_bound
 from posbench.encodings.alibi import Alibi, slopes
 from posbench.encodings.learned import Learned
 from posbench.encodings.none import NoEncoding
@@ -16,9 +16,9 @@ from posbench.encodings.rope import Rope
 from posbench.encodings.sinusoidal import Sinusoidal
 from posbench.extensions.ntk import Ntk
 from posbench.extensions.pi import Pi
-from posbench.geometry import Span
-from posbench.make import make
-from posbench.plan import make_plan
+from posbench.position.geometry import Span
+from posbench.position.instantiate import make
+from posbench.position.plan import make_plan
 
 LENGTH, WIDTH = 48, 128
 

@@ -17,8 +17,8 @@ from posbench.extensions.longrope import Longrope
 from posbench.extensions.ntk_by_parts import NtkByParts
 from posbench.extensions.pi import Pi
 from posbench.extensions.yarn import Yarn
-from posbench.geometry import Shape, Span
-from posbench.interfaces import Extension
+from posbench.position.geometry import Shape, Span
+from posbench.position.interfaces import Extension
 from posbench.scale_attention.ministral import Ministral
 
 GRID = list(itertools.product((8, 32, 64, 96, 128), (1e4, 5e5), (64, 512, 4096), (2, 3.5, 8, 32)))

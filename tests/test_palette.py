@@ -8,9 +8,10 @@ import pytest
 from conftest import choices
 from test_large_figures import LENGTHS, grid, point
 
-from posbench import heatmap, multiples
-from posbench.palette import ENCODINGS, EXTENSIONS, MOST, PANELS, apart, encoding_look, extension_look, method_of, told_apart
-from posbench.style import OKABE_ITO
+from posbench.report.figures import heatmap
+from posbench.report.figures import loss_curves as multiples
+from posbench.report.figures.palette import ENCODINGS, EXTENSIONS, MOST, PANELS, apart, encoding_look, extension_look, method_of, told_apart
+from posbench.report.figures.style import OKABE_ITO
 
 
 def test_methods_with_a_colour_of_their_own_exist_and_extensions_differ():

@@ -8,8 +8,8 @@ import pytest
 from conftest import CONFIGS
 from hydra import compose, initialize_config_dir
 
-from posbench import composition
-from posbench.cells import plan_jobs
+from posbench.config import compose as composition
+from posbench.sweep.jobs import plan_jobs
 
 REPORTED = CONFIGS.parent / "results" / "reported"
 PINNED = {"rope-64-s0-9bdff909b4", "alibi-64-s0-0acd74e8cd", "sinusoidal-64-s0-72f8ee5dae"}

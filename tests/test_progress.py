@@ -3,13 +3,13 @@
 import pytest
 from conftest import Clock
 
-from posbench.progress import Progress
+from posbench.common.progress import Progress
 
 
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr("posbench.progress.time", clock)
+    monkeypatch.setattr("posbench.common.progress.time", clock)
     return clock
 
 

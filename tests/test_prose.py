@@ -115,7 +115,7 @@ def test_whose_windows_are_scored(tmp_path):
     from omegaconf import OmegaConf
 
     from posbench.data import prepare
-    from posbench.windows import choose
+    from posbench.evaluation.windows import choose
 
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         corpus = prepare(OmegaConf.to_container(compose("run").data), tmp_path)

@@ -18,18 +18,19 @@ from test_cli import Cli
 from test_evaluate import evaluation, naive, text
 from test_rows import VALUES
 
-from posbench import composition, evaluators
-from posbench.arrays import load_arrays, save_arrays
-from posbench.cells import plan_jobs
-from posbench.config import EvaluateConfig
-from posbench.errors import ConfigError, RunError
-from posbench.evaluate import Evaluation
+from posbench import evaluators
+from posbench.common.errors import ConfigError, RunError
+from posbench.config import compose as composition
+from posbench.config.schema import EvaluateConfig
+from posbench.evaluation.protocol import protocol
+from posbench.evaluation.scorer import Evaluation
 from posbench.extensions.none import NoExtension
 from posbench.extensions.recompute_window import RecomputeWindow
 from posbench.extensions.rerope import Rerope
-from posbench.pairing import shortest_exact
-from posbench.protocols import protocol
-from posbench.rows import make_row
+from posbench.runs.evaluation import shortest_exact
+from posbench.runs.rows import make_row
+from posbench.runs.target_losses import load_arrays, save_arrays
+from posbench.sweep.jobs import plan_jobs
 
 NAMES = [module.name for module in pkgutil.iter_modules(evaluators.__path__)]
 WHOLE = ("by_position", "yarn_script", "yarn_script_truncate", "lceg_script")
@@ -282,9 +283,8 @@ def test_a_stride_belongs_to_the_protocols_that_have_one(text_folder):
 
 
 def test_what_a_protocol_says_of_itself_is_known_without_torch():
-    code = (
-        f"import sys; from posbench.protocols import protocol; print([protocol(name).__name__ for name in {NAMES}], 'torch' in sys.modules)"
-    )
+    asked = f"print([protocol(name).__name__ for name in {NAMES}], 'torch' in sys.modules)"
+    code = f"import sys; from posbench.evaluation.protocol import protocol; {asked}"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert "FixedTargets" in said and said.endswith("] False\n")
 

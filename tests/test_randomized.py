@@ -9,11 +9,11 @@ import torch
 from conftest import TRAIN_LEN, small_shape
 from measures import LONG, outputs, same
 
+from posbench.common.errors import ConfigError
 from posbench.encodings.randomized import Randomized
 from posbench.encodings.rope import Rope
-from posbench.errors import ConfigError
-from posbench.geometry import Trait
-from posbench.plan import make_plan
+from posbench.position.geometry import Trait
+from posbench.position.plan import make_plan
 
 ROPE, LEARNED = ({"_target_": f"posbench.encodings.{name}"} for name in ("rope.Rope", "learned.Learned"))
 

@@ -10,12 +10,13 @@ import pytest
 from synthetic import LENGTHS, TARGETS, write_eval
 from test_rows import VALUES
 
-from posbench import recorder, wandb_run
-from posbench.config import LogConfig
-from posbench.recorder import Recorder, wandb_mode
-from posbench.report import collect
-from posbench.rows import eval_content, make_row
-from posbench.runs import Run
+from posbench.config.schema import LogConfig
+from posbench.report.report import collect
+from posbench.runs import recorder
+from posbench.runs import wandb_mirror as wandb_run
+from posbench.runs.directory import Run
+from posbench.runs.recorder import Recorder, wandb_mode
+from posbench.runs.rows import eval_content, make_row
 
 CONFIG = {"encoding": {"_target_": "posbench.encodings.rope.Rope"}, "seed": 0}
 
@@ -87,7 +88,8 @@ def test_modes(monkeypatch, tmp_path):
 
 def test_disabled_does_not_import_wandb(run):
     code = (
-        "import sys; from posbench.recorder import Recorder; from posbench.config import LogConfig; from posbench.runs import Run\n"
+        "import sys; from posbench.runs.recorder import Recorder\n"
+        "from posbench.config.schema import LogConfig; from posbench.runs.directory import Run\n"
         f"with Recorder(Run({str(run.path)!r}), LogConfig(mode='disabled'), {{}}, 'train') as recorder: recorder.train(1, loss=2.5)\n"
         "print('wandb' in sys.modules)"
     )

@@ -18,12 +18,13 @@ from omegaconf import OmegaConf
 from script_calls import call
 from spoils import PLACES, SMALL, World, flip
 
-from posbench import identity, ledger
-from posbench.checkpoint import HEADER
+from posbench.common.errors import RunError
+from posbench.config import identity
 from posbench.data import sources
-from posbench.errors import RunError
-from posbench.rows import VOLATILE
-from posbench.runs import Run
+from posbench.runs.directory import Run
+from posbench.runs.rows import VOLATILE
+from posbench.sweep import ledger
+from posbench.training.checkpoint import HEADER
 
 TIMED = {"seconds", "tokens_per_second", "peak_mib"}
 BOTH = ["-m", "seed=0,1"]
@@ -67,7 +68,9 @@ def whole(capfd: pytest.CaptureFixture, world: World, undisturbed: dict[str, obj
     return undisturbed
 
 
-HOLD_RUN = "import sys, time\nfrom posbench.runs import Run\nwith Run(sys.argv[1]).lock():\n    print(flush=True); time.sleep(600)"
+HOLD_RUN = (
+    "import sys, time\nfrom posbench.runs.directory import Run\nwith Run(sys.argv[1]).lock():\n    print(flush=True); time.sleep(600)"
+)
 HOLD_TOKENS = """
 import sys, time
 from pathlib import Path
@@ -257,7 +260,8 @@ def test_what_only_reads_makes_no_folder(world, capfd, name):
 
 
 def test_a_working_directory_that_was_deleted_is_one_sentence(tmp_path, monkeypatch, capsys):
-    from posbench import cli, options
+    from posbench.cli import app as cli
+    from posbench.cli import key_values as options
 
     monkeypatch.setattr(os, "getcwd", lambda: os.stat(tmp_path / "gone"))
     for start in (lambda: options.run(print), lambda: cli.run_script(print)):

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from synthetic import CURVES, DOCUMENTS, FLOORS, GAINS, LENGTHS, TARGETS, Built, write_eval, write_run
 
-from posbench.composition import nodes
-from posbench.errors import RunError
-from posbench.identity import method_args, method_name
-from posbench.labels import labels
-from posbench.marks import caption
-from posbench.points import among, read_points
-from posbench.report import collect
-from posbench.rows import read_csv
-from posbench.statistics import student_quantile
+from posbench.common.errors import RunError
+from posbench.config.compose import nodes
+from posbench.config.identity import method_args, method_name
+from posbench.report.figures.annotations import caption
+from posbench.report.labels import labels
+from posbench.report.points import among, read_points
+from posbench.report.report import collect
+from posbench.runs.rows import read_csv
+from posbench.statistics.clustered import student_quantile
 
 COMMAND = "python scripts/run.py experiment=demo"
 DOCUMENT = np.arange(TARGETS) % DOCUMENTS

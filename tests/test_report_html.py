@@ -13,12 +13,12 @@ import pytest
 from script_calls import call
 from synthetic import LENGTHS, TARGETS, Built, write_eval, write_run
 
-from posbench.errors import ConfigError
-from posbench.html_parts import table
-from posbench.latex import escape
-from posbench.origins import ABSENT, clean, differing, find, flatten
-from posbench.points import Placed, read_points
-from posbench.report_html import headings
+from posbench.common.errors import ConfigError
+from posbench.report.html import table
+from posbench.report.latex import escape
+from posbench.report.page import headings
+from posbench.report.points import Placed, read_points
+from posbench.runs.origins import ABSENT, clean, differing, find, flatten
 
 VOID = {"meta", "br", "img", "link"}
 EVIL = "<img src=x onerror=alert(1)>\"'&|$\\frac{\x1b[31m\x00\ud800--!>"

@@ -10,13 +10,13 @@ import pytest
 from conftest import CONFIGS
 from test_figures import texts
 
-from posbench.marks import name
-from posbench.multiples import panels
-from posbench.points import methods, read_points, sections
-from posbench.records import from_csv
-from posbench.rows import read_csv
-from posbench.tables import tables
-from posbench.trainings import Training
+from posbench.common.csv_records import from_csv
+from posbench.report.figures.annotations import name
+from posbench.report.figures.loss_curves import panels
+from posbench.report.points import methods, read_points, sections
+from posbench.report.tables import tables
+from posbench.runs.rows import read_csv
+from posbench.runs.trainings import Training
 
 ROOT = CONFIGS.parent
 REPORTED = ROOT / "results" / "reported"

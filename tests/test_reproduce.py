@@ -8,8 +8,8 @@ import pytest
 from script_calls import call
 from test_cli import TINY
 
-from posbench.reproduce import compare, verdict
-from posbench.rows import read_csv, write_csv
+from posbench.cli.reproduce import compare, verdict
+from posbench.runs.rows import read_csv, write_csv
 
 GRID = (
     "name: mini\ntitle: Mini\nbase: {}\ngrid: [{encoding: [rope, alibi], extension: [none, window]}]\ntolerance: {nll: 0.01, share: 0.1}\n"

@@ -14,8 +14,8 @@ from posbench.encodings.none import NoEncoding
 from posbench.encodings.p_rope import PRope
 from posbench.encodings.rope import Rope
 from posbench.extensions.ntk import Ntk
-from posbench.geometry import Span
-from posbench.plan import make_plan
+from posbench.position.geometry import Span
+from posbench.position.plan import make_plan
 
 
 def test_interleaved_is_half_after_permuting_the_output_channels():

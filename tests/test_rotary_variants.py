@@ -9,14 +9,14 @@ import torch
 from conftest import small_shape
 from measures import outputs, same, turned, wide
 
-from posbench import kernels
-from posbench.blocks import rows
 from posbench.encodings.fope import Fope
 from posbench.encodings.p_rope import PRope
 from posbench.encodings.pope import Pope
 from posbench.encodings.rope import Rope
 from posbench.encodings.xpos import Xpos
-from posbench.plan import make_plan
+from posbench.model.kernels import dispatch as kernels
+from posbench.model.kernels.blocks import rows
+from posbench.position.plan import make_plan
 
 
 @pytest.mark.parametrize("layout", ["half", "interleaved"])

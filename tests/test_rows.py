@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from posbench import rows
-from posbench.errors import RunError
+from posbench.common.errors import RunError
+from posbench.runs import rows
 
 CONTRACT = """schema, run_id, eval_id, encoding, encoding_args, extension, extension_args, scale_attention, trained_scale, finetune,
 untested, seed, data, tokenizer, dtype, train_len, length, target_len, protocol, position, task, depth, n_targets, n_bytes, n_units,

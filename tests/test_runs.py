@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from filelock import Timeout
 
-from posbench import identity
+from posbench.common.errors import ConfigError, RunError
+from posbench.common.files import write_json
+from posbench.config import identity
+from posbench.config.identity import eval_id, method_args, method_label, method_name, run_id
 from posbench.data import corpus
-from posbench.errors import ConfigError, RunError
-from posbench.files import write_json
-from posbench.identity import eval_id, method_args, method_label, method_name, run_id
-from posbench.runs import Busy, Run
+from posbench.runs.directory import Busy, Run
 
 CFG = {
     "encoding": {"_target_": "posbench.encodings.rope.Rope", "base": 10000.0},
@@ -192,7 +192,7 @@ def test_a_run_directory_that_may_not_be_read_is_one_sentence(tmp_path, monkeypa
 
 HOLD = """
 import sys, time
-from posbench.runs import Run
+from posbench.runs.directory import Run
 with Run(sys.argv[1]).lock():
     print("held", flush=True)
     sys.stdin.readline()
@@ -225,12 +225,12 @@ def test_a_run_that_another_process_holds(tmp_path, capsys):
 
 
 def test_the_quick_path_imports_nothing_heavy():
-    code = "import sys, posbench.runs; print(sorted({'torch', 'wandb', 'datasets', 'matplotlib', 'numpy'} & set(sys.modules)))"
+    code = "import sys, posbench.runs.directory; print(sorted({'torch', 'wandb', 'datasets', 'matplotlib', 'numpy'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
 def test_provenance_names_the_commit_and_what_was_changed_since(tmp_path, monkeypatch):
-    from posbench import provenance
+    from posbench.runs import provenance
 
     def git(*args):
         identity = ("-c", "user.name=n", "-c", "user.email=e@example.org")

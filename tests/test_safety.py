@@ -19,11 +19,11 @@ from synthetic import LENGTHS, TARGETS, Built, write_eval
 from test_cli import TINY, Cli
 
 from posbench import load
-from posbench.cells import plan_jobs
-from posbench.errors import ConfigError, RunError
-from posbench.make import DECLARED, trusted_config
-from posbench.runs import Run
-from posbench.yaml_file import plain_loader
+from posbench.common.errors import ConfigError, RunError
+from posbench.position.instantiate import DECLARED, trusted_config
+from posbench.runs.directory import Run
+from posbench.runs.yaml_file import plain_loader
+from posbench.sweep.jobs import plan_jobs
 
 EVIL = """
 from pathlib import Path
@@ -100,7 +100,9 @@ def asked(run: Run) -> dict:
 
 
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("target", ["evil.Evil", "posbench.sweep.subprocess.Popen", "os.system", "posbench.files.os.system"])
+@pytest.mark.parametrize(
+    "target", ["evil.Evil", "posbench.sweep.child_processes.subprocess.Popen", "os.system", "posbench.common.files.os.system"]
+)
 def test_a_class_of_a_results_folder_is_not_imported_wherever_it_is_named(foreign, place, target):
     change(foreign, **({"encoding": NODES[place]} if place in NODES else {}))
     change(foreign, **{PLACES[place]: target})
@@ -117,7 +119,8 @@ def test_a_class_of_a_results_folder_is_not_imported_wherever_it_is_named(foreig
 
 @pytest.mark.parametrize("target", [
     ["evil", "Evil"], 7, None, "", "Evil", "evil", "../evil.Evil", "evil/.Evil", ".evil.Evil", "subprocess.Popen", "posbench",
-    "posbench.make", "posbench.runs.Run", "posbench.encodings.rope.torch", "posbench.encodings.rope.ClassVar", "posbench.data.corpus.Path",
+    "posbench.position.instantiate", "posbench.runs.directory.Run", "posbench.encodings.rope.torch", "posbench.encodings.rope.ClassVar",
+    "posbench.data.corpus.Path",
     "posbench.data.nothing.Here", "posbench.encodings.rope.Rope.__init__", "posbench.encodings..rope.Rope",
     "posbench.data.sources.inspect.os.system",
 ])  # fmt: skip
@@ -176,7 +179,7 @@ def test_anatomy_and_export_refuse_it_too(foreign, tmp_path, capfd, script, type
 
 @pytest.mark.parametrize("name", ["../secret.safetensors", "/etc/passwd", "a/b.safetensors"])
 def test_an_index_of_weights_leads_no_file_out_of_its_folder(tmp_path, name):
-    from posbench.hf_weights import weight_files
+    from posbench.huggingface.weights import weight_files
 
     (tmp_path / "secret.safetensors").touch()
     (tmp_path / "model").mkdir()

@@ -9,15 +9,15 @@ import torch
 from conftest import TRAIN_LEN, small_model, small_shape
 from measures import LONG, attend_in, attention_inputs, distances, equal, outputs, plain, tokens
 
-from posbench.blocks import rows
 from posbench.encodings.alibi import Alibi
 from posbench.encodings.rope import Rope
 from posbench.extensions.leaky_rerope import LeakyRerope
 from posbench.extensions.streaming import Streaming
 from posbench.extensions.window import Window
-from posbench.geometry import Span
-from posbench.interfaces import Extension
-from posbench.plan import make_plan
+from posbench.model.kernels.blocks import rows
+from posbench.position.geometry import Span
+from posbench.position.interfaces import Extension
+from posbench.position.plan import make_plan
 from posbench.scale_attention.llama4 import Llama4
 from posbench.scale_attention.log_n import LogN
 from posbench.scale_attention.log_n_global import LogNGlobal

@@ -8,8 +8,8 @@ from script_calls import call
 from test_cli import TINY
 from test_finished_grid import planned
 
-from posbench import job
-from posbench.settled import settle
+from posbench.sweep import job_process as job
+from posbench.sweep.settled import settle
 
 GRID = ["-m", "encoding=alibi,none", "extension=none,ntk"]  # alibi x ntk is refused, none x ntk changes nothing
 

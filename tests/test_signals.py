@@ -10,7 +10,7 @@ import pytest
 CHILD = "import time; from posbench import signals; {late}signals.die_with_parent(); print('watching', flush=True); time.sleep(60)"
 PARENT = """
 import os, signal, subprocess, sys
-from posbench.signals import name_parent
+from posbench.common.signals import name_parent
 name_parent(os.environ)
 child = subprocess.Popen([sys.executable, "-c", sys.argv[1]], stdout=subprocess.PIPE if sys.argv[2] else None)
 if sys.argv[2]:

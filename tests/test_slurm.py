@@ -15,7 +15,7 @@ import slurm_cluster
 from slurm_cluster import Cluster, Unavailable
 from test_cli import ROOT, Cli
 
-from posbench import ledger
+from posbench.sweep import ledger
 
 SLURM = ("hydra/launcher=submitit_slurm", "hydra.launcher.cpus_per_task=1")
 LONG = ("train.steps=1000", "train.optimizer=adamw", "train.clip=0")

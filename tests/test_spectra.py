@@ -10,11 +10,10 @@ import torch
 from conftest import choices, make_triple, node, small_shape
 from measures import ROPE, SPAN, attend_in, attention_inputs, equal, freq
 
-from posbench import kernels
-from posbench.blocks import rows
+from posbench.anatomy.query_view import content, kinds
+from posbench.common.errors import ConfigError
 from posbench.encodings.p_rope import PRope
 from posbench.encodings.rope import Rope
-from posbench.errors import ConfigError
 from posbench.extensions.abf import Abf
 from posbench.extensions.dynamic_ntk import DynamicNtk
 from posbench.extensions.llama3 import Llama3
@@ -25,10 +24,11 @@ from posbench.extensions.ntk_fixed import NtkFixed
 from posbench.extensions.ntk_mixed import NtkMixed
 from posbench.extensions.pi import Pi
 from posbench.extensions.yarn import Yarn
-from posbench.geometry import Span, Spectrum, Trait
-from posbench.make import make
-from posbench.pairs import content, kinds
-from posbench.plan import make_plan
+from posbench.model.kernels import dispatch as kernels
+from posbench.model.kernels.blocks import rows
+from posbench.position.geometry import Span, Spectrum, Trait
+from posbench.position.instantiate import make
+from posbench.position.plan import make_plan
 from posbench.scale_attention.log_n_global import LogNGlobal
 from posbench.scale_attention.yarn_temperature import YarnTemperature
 

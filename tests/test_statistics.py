@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from posbench.statistics import clustered_mean, gain, paired_difference, student_interval, student_quantile
+from posbench.statistics.clustered import clustered_mean, gain, paired_difference, student_interval, student_quantile
 
 # Printed tables of Student's t (two decimals of the tail: 97.5 % and 95 %).
 PRINTED = {1: (12.706, 6.314), 2: (4.303, 2.920), 3: (3.182, 2.353), 4: (2.776, 2.132), 5: (2.571, 2.015), 7: (2.365, 1.895),

@@ -17,21 +17,23 @@ import pytest
 from omegaconf import OmegaConf
 from synthetic import LENGTHS, TARGETS, write_eval
 
-from posbench import defuse, limits, rows
-from posbench.arrays import load_arrays, read_npz
-from posbench.errors import ConfigError, RunError
-from posbench.foreign import read as read_foreign
-from posbench.listing import entries
-from posbench.listing_table import show
-from posbench.loading import load
-from posbench.origins import find
-from posbench.points import read_points, write_points
-from posbench.records import from_csv, to_csv
-from posbench.report import collect
-from posbench.rows import DERIVED, SHARED, STATED, TABLE, make_row, read_csv, write_csv
-from posbench.runs import Run
-from posbench.trainings import Training
-from posbench.yaml_file import read_yaml
+from posbench.common import defuse
+from posbench.common.csv_records import from_csv, to_csv
+from posbench.common.errors import ConfigError, RunError
+from posbench.report import limits
+from posbench.report.external_csv import read as read_foreign
+from posbench.report.points import read_points, write_points
+from posbench.report.report import collect
+from posbench.runs import rows
+from posbench.runs.directory import Run
+from posbench.runs.inventory import entries
+from posbench.runs.inventory_table import show
+from posbench.runs.origins import find
+from posbench.runs.rows import DERIVED, SHARED, STATED, TABLE, make_row, read_csv, write_csv
+from posbench.runs.stored_evaluations import load
+from posbench.runs.target_losses import load_arrays, read_npz
+from posbench.runs.trainings import Training
+from posbench.runs.yaml_file import read_yaml
 
 FLOOR = np.full(TARGETS, 3.0)
 
@@ -323,7 +325,7 @@ def test_a_folder_that_may_not_be_read_costs_no_other_run_of_a_report(folder, mo
 
 
 def test_weights_that_are_a_fifo_keep_no_export_waiting(tmp_path):
-    from posbench.hf_weights import write_theirs
+    from posbench.huggingface.weights import write_theirs
 
     os.mkfifo(tmp_path / "model.safetensors")
     with pytest.raises(RunError, match=r"model\.safetensors is missing"):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from test_cli import FAULTS, Cli
 
-from posbench import ledger
+from posbench.sweep import ledger
 
 ENDS = {
     "exception": "ValueError: something of the user's own went wrong",

@@ -9,7 +9,7 @@ from conftest import TRAIN_LEN, small_shape
 
 from posbench.encodings.t5 import T5, bucket_starts
 from posbench.extensions.pi import Pi
-from posbench.plan import make_plan
+from posbench.position.plan import make_plan
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,13 @@ import torch
 from conftest import TRAIN_LEN, small_shape
 from measures import LONG, outputs
 
+from posbench.common.errors import ConfigError
 from posbench.encodings.learned import Learned
 from posbench.encodings.sinusoidal import Sinusoidal
-from posbench.errors import ConfigError
 from posbench.extensions.table_hierarchical import TableHierarchical
 from posbench.extensions.table_linear import TableLinear
-from posbench.geometry import Span
-from posbench.plan import make_plan
+from posbench.position.geometry import Span
+from posbench.position.plan import make_plan
 
 
 def test_sinusoidal_is_the_papers_formula():

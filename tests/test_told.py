@@ -11,9 +11,10 @@ from conftest import CONFIGS
 from script_calls import call
 from spoils import PLACES, SMALL, write_text
 
-from posbench import options, unforeseen
-from posbench.errors import ConfigError, RunError
-from posbench.runs import Run
+from posbench.cli import key_values as options
+from posbench.cli import unforeseen
+from posbench.common.errors import ConfigError, RunError
+from posbench.runs.directory import Run
 
 HYDRA = ("run", "report", "anatomy", "prepare_data", "export_hf", "reproduce", "claims")
 PLAIN = ("runs", "compat", "gallery", "benchmark")

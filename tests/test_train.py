@@ -16,16 +16,17 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from posbench import bf16, optim
-from posbench.appending import append_line
-from posbench.config import ModelConfig, TrainConfig
+from posbench.common.appending import append_line
+from posbench.common.errors import ConfigError, RunError
+from posbench.common.files import read_json, sha256_file
+from posbench.common.signals import Stopped
+from posbench.config.schema import ModelConfig, TrainConfig
 from posbench.data.tokenfile import TokenFile
-from posbench.errors import ConfigError, RunError
-from posbench.files import read_json, sha256_file
-from posbench.runs import Run
-from posbench.signals import Stopped
-from posbench.train import fit
-from posbench.trainer import Trainer
+from posbench.model import precision as bf16
+from posbench.runs.directory import Run
+from posbench.training import optimizers as optim
+from posbench.training.loop import fit
+from posbench.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 VOCAB, WIDTH = 11, 16
@@ -160,7 +161,7 @@ def test_a_signal_during_the_last_step_is_obeyed_once_the_run_is_complete(tmp_pa
 
 
 def test_a_signal_before_the_first_step_ends_with_a_sentence(tmp_path, monkeypatch, capfd):
-    monkeypatch.setattr("posbench.checkpoint.truncate_log", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr("posbench.training.checkpoint.truncate_log", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     with pytest.raises(Stopped) as stopped:
         train(tmp_path, config())
     assert stopped.value.code == 128 + 15 and "SIGTERM: stopped after step 0 of 12: the same command" in capfd.readouterr().err
@@ -169,7 +170,7 @@ def test_a_signal_before_the_first_step_ends_with_a_sentence(tmp_path, monkeypat
 
 def test_a_run_that_ends_while_finishing_logs_its_last_step_once(tmp_path, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(OSError):
-        patch.setattr("posbench.checkpoint.save_model", lambda *_: (_ for _ in ()).throw(OSError("gone")))
+        patch.setattr("posbench.training.checkpoint.save_model", lambda *_: (_ for _ in ()).throw(OSError("gone")))
         train(tmp_path, config(checkpoint_every=12))
     assert (tmp_path / "state.pt").exists() and log_of(tmp_path)[-1]["step"] == 12
     train(tmp_path, config(checkpoint_every=12))
@@ -431,8 +432,8 @@ def test_a_muon_step_is_orthogonal():
 
 def test_the_real_model_trains_and_resumes(tmp_path):
     from posbench.encodings.rope import Rope
-    from posbench.gpt import GPT, make_shape
-    from posbench.plan import make_plan
+    from posbench.model.gpt import GPT, make_shape
+    from posbench.position.plan import make_plan
 
     def run(name, **options):
         torch.manual_seed(0)
@@ -452,7 +453,7 @@ def test_the_real_model_trains_and_resumes(tmp_path):
 def test_nothing_positional_decays():
     from conftest import choices, make_triple
 
-    from posbench.gpt import GPT
+    from posbench.model.gpt import GPT
     from posbench.scale_attention.ssmax import Ssmax
 
     for name in choices("encoding"):

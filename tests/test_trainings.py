@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from posbench.origins import read
-from posbench.records import from_csv, to_csv
-from posbench.trainings import Training, trainings
+from posbench.common.csv_records import from_csv, to_csv
+from posbench.runs.origins import read
+from posbench.runs.trainings import Training, trainings
 
 
 def run(folder, losses, summary=True):

@@ -12,16 +12,16 @@ from hydra import compose, initialize_config_dir
 from spoils import SMALL, write_text
 from test_configs import METHODS
 
-from posbench import composition
-from posbench.build import check_methods, make_encoding
-from posbench.cells import plan_jobs
-from posbench.config import check, typed
+from posbench.common.errors import ConfigError
+from posbench.config import compose as composition
+from posbench.config.identity import identity
+from posbench.config.schema import check, typed
+from posbench.config.typed_args import arguments, fitting
 from posbench.data.sources import make_source
-from posbench.errors import ConfigError
-from posbench.identity import identity
-from posbench.interfaces import Encoding
-from posbench.make import make
-from posbench.typed_args import arguments, fitting
+from posbench.model.build import check_methods, make_encoding
+from posbench.position.instantiate import make
+from posbench.position.interfaces import Encoding
+from posbench.sweep.jobs import plan_jobs
 
 WHOLE, NUMBER, TEXT, MAPPING, TRUTH = "a whole number", "a finite number", "text", "a mapping", "true or false"
 LENGTHS = "a whole number or a list of whole numbers"
@@ -35,7 +35,7 @@ WRONG = [  # words, what is named, what is legal
     *((f"data.source.test_share={value}", NUMBER) for value in ("abc", "null", "[1]", "{a: 1}", "nan")),
     *((f"data.vocab_size={value}", WHOLE) for value in ("abc", "null", "[1]", "{a: 1}", "300.5")),
     ("data.source.column=5", TEXT), ("data.bos=5", TRUTH), ("data.source._target_=5", "a class"),
-    ("data.source._target_=posbench.runs.Run", "posbench.runs.Run"), ("data.source._target_=nobody.Here", "imported"),
+    ("data.source._target_=posbench.runs.directory.Run", "posbench.runs.directory.Run"), ("data.source._target_=nobody.Here", "imported"),
     ("device=meta", "device=cpu"), ("dry=5", TRUTH), ("allow_untested=abc", TRUTH), ("jobs=abc", WHOLE), ("processes=1.5", WHOLE),
     ("seed=99999999999999999999999999", "64 bits"), ("seed=18446744073709551616", "64 bits"), ("seed=null", WHOLE), ("seed=[0]", WHOLE),
     *((f"train.length={value}", LENGTHS) for value in ("null", "abc", "64.5", "[a]", "[[16]]", "{a: 1}", "[16.5]", "true")),
@@ -47,8 +47,8 @@ WRONG = [  # words, what is named, what is legal
     ("model.d_ff=-5", "above 0"), ("model.init_std=-1.0", "0 or more"), ("model.norm_eps=-1.0", "0 or more"), ("model.tied=abc", TRUTH),
     ("evaluate.lengths=[a]", "a list of whole numbers or null"), ("evaluate.windows=0.5", WHOLE), ("evaluate.max_length=-8", "above 0"),
     ("evaluate.protocol=[]", "fixed_targets"), ("log.mode=off", "disabled"), ("encoding._target_=5", "a class"),
-    ("encoding._target_=posbench.extensions.pi.Pi", "Encoding"), ("encoding._target_=posbench.runs.Run", "Encoding"),
-    ("extension._target_=posbench.encodings.rope.Rope", "Extension"), ("scale_attention._target_=posbench.gpt.GPT", "ScaleAttention"),
+    ("encoding._target_=posbench.extensions.pi.Pi", "Encoding"), ("encoding._target_=posbench.runs.directory.Run", "Encoding"),
+    ("extension._target_=posbench.encodings.rope.Rope", "Extension"), ("scale_attention._target_=posbench.model.gpt.GPT", "ScaleAttention"),
     ("encoding.base=abc", NUMBER), ("encoding.base=null", NUMBER), ("encoding.base=[1]", NUMBER),
     ("model.d_model=1000000000", "GiB"),
 ]  # fmt: skip

@@ -15,17 +15,17 @@ from test_cli import Cli
 from test_rows import VALUES
 from wandb_server import serving, silence
 
-from posbench.appending import append_line
-from posbench.rows import VOLATILE, eval_content, make_row
-from posbench.runs import Run
+from posbench.common.appending import append_line
+from posbench.runs.directory import Run
+from posbench.runs.rows import VOLATILE, eval_content, make_row
 
 WANDB = Path(sys.executable).parent / "wandb"
 ID = "rope-64-s0-0123456789"
 JOB = """
 import json, sys, time
-from posbench import recorder
-from posbench.config import LogConfig
-from posbench.runs import Run
+from posbench.runs import recorder
+from posbench.config.schema import LogConfig
+from posbench.runs.directory import Run
 path, job_type, first, last, pause, rows, image, ok, patience = json.loads(sys.argv[1])
 recorder.PATIENCE = patience
 config = {"encoding": {"_target_": "posbench.encodings.rope.Rope", "base": 10000.0}, "seed": 0}

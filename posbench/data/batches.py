@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from posbench.common.errors import ConfigError
 from posbench.data.tokenfile import TokenFile
-from posbench.errors import ConfigError
 
 if TYPE_CHECKING:
     import torch
 
-    from posbench.distributed import World
+    from posbench.training.distributed import World
 
 
 class Batches:

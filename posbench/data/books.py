@@ -6,10 +6,10 @@ import hashlib
 import json
 from collections.abc import Iterator
 
+from posbench.common.errors import ConfigError, RunError
+from posbench.common.files import read_bytes, sha256_file, sha256_json
 from posbench.data.local import read_text
 from posbench.data.sources import SPLITS, Source, check_names, existing_path, file_digests
-from posbench.errors import ConfigError, RunError
-from posbench.files import read_bytes, sha256_file, sha256_json
 
 
 class Books(Source):

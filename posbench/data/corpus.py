@@ -16,12 +16,12 @@ from pathlib import Path
 
 import numpy as np
 
+from posbench.common.errors import ConfigError, RunError
+from posbench.common.files import disk_errors, sync_folder, write_json
 from posbench.data.identity import content_key, with_bos
 from posbench.data.sources import SPLITS, Source, make_source
 from posbench.data.tokenfile import TokenFile, file_record, open_split, verify_files, write_split
 from posbench.data.tokenizers import BPE_TRAIN_BYTES, Tokenizer, load_tokenizer, pretrained_file, tokenizer_name, train_bpe
-from posbench.errors import ConfigError, RunError
-from posbench.files import disk_errors, sync_folder, write_json
 
 BATCH_BYTES = 8 * 2**20  # text handed to the tokenizer at once: enough for its threads, little memory
 
@@ -62,7 +62,7 @@ def prepare(cfg_data: dict, cache_dir: Path | str, splits: Iterable[str] = SPLIT
 def _lock(folder: Path, name: str) -> Iterator[None]:
     from filelock import FileLock, Timeout
 
-    from posbench.locks import holder, take
+    from posbench.common.locks import holder, take
 
     lock = FileLock(f"{folder}.lock")
     try:

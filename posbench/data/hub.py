@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
+from posbench.common.errors import ConfigError
+from posbench.common.files import FULL, sha256_json
+from posbench.config.typed_args import fitting, shown
 from posbench.data.offline import hub_miss, quiet_hub
 from posbench.data.sources import SPLITS, Source
-from posbench.errors import ConfigError
-from posbench.files import FULL, sha256_json
-from posbench.typed_args import fitting, shown
 
 
 class Hub(Source):

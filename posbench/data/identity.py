@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from posbench.common.files import sha256_json
 from posbench.data.sources import make_source
 from posbench.data.tokenizers import tokenizer_identity
-from posbench.files import sha256_json
 
 FORMAT = 1  # raise it when the same source and tokenizer would give other token files
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
+from posbench.common.errors import ConfigError
+from posbench.common.files import read_bytes, sha256_json
 from posbench.data.sources import SPLITS, Source, check_names, existing_path, file_digests
 from posbench.data.tables import count_rows, texts
-from posbench.errors import ConfigError
-from posbench.files import read_bytes, sha256_json
 
 FORMATS = {".txt": "text", ".md": "text", ".py": "text", ".json": "json", ".jsonl": "json", ".jsonl.gz": "json", ".parquet": "parquet"}
 LARGEST_TEXT = 4 * 2**30  # bytes of one text file, which is read whole

@@ -14,10 +14,10 @@ import importlib.metadata
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
+from posbench.common.errors import ConfigError
+from posbench.common.files import sha256_json
+from posbench.config.typed_args import fitting
 from posbench.data.sources import Source
-from posbench.errors import ConfigError
-from posbench.files import sha256_json
-from posbench.typed_args import fitting
 
 
 class PySource(Source):

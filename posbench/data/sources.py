@@ -8,9 +8,9 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from posbench.errors import ConfigError, RunError
-from posbench.files import read_json, sha256_file, write_json
-from posbench.typed_args import arguments, class_named
+from posbench.common.errors import ConfigError, RunError
+from posbench.common.files import read_json, sha256_file, write_json
+from posbench.config.typed_args import arguments, class_named
 
 SPLITS = ("train", "validation", "test")
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from posbench.errors import ConfigError
+from posbench.common.errors import ConfigError
 
 ROW = 256 * 2**20  # bytes of one row of json lines
 WHOLE = 2**30  # bytes of a json file that is one list or one object, which is read at once

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from posbench.errors import RunError
-from posbench.files import sha256_file
+from posbench.common.errors import RunError
+from posbench.common.files import sha256_file
 
 
 @dataclass(frozen=True)

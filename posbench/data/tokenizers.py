@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from posbench.errors import ConfigError, RunError
-from posbench.files import read_bytes, sha256_file
+from posbench.common.errors import ConfigError, RunError
+from posbench.common.files import read_bytes, sha256_file
 
 if TYPE_CHECKING:
     import tokenizers

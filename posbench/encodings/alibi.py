@@ -13,9 +13,9 @@ import math
 import torch
 from torch import Tensor
 
-from posbench.errors import ConfigError
-from posbench.geometry import Shape, Trait
-from posbench.interfaces import Encoding
+from posbench.common.errors import ConfigError
+from posbench.position.geometry import Shape, Trait
+from posbench.position.interfaces import Encoding
 
 
 def slopes(n_head: int) -> list[float]:

@@ -9,9 +9,9 @@ A factor on the logits multiplies z after the gates are formed, and never q.e: t
 import torch
 from torch import Tensor, nn
 
-from posbench.errors import ConfigError
-from posbench.geometry import Shape, Trait
-from posbench.interfaces import Encoding
+from posbench.common.errors import ConfigError
+from posbench.position.geometry import Shape, Trait
+from posbench.position.interfaces import Encoding
 
 
 class Cope(Encoding):

@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from posbench.common.errors import ConfigError
 from posbench.encodings.kerple import Kerple
-from posbench.errors import ConfigError
-from posbench.geometry import Shape, Trait
-from posbench.interfaces import Encoding
+from posbench.position.geometry import Shape, Trait
+from posbench.position.interfaces import Encoding
 
 
 class Dape(Encoding):

@@ -12,9 +12,9 @@ import math
 import torch
 from torch import Tensor, nn
 
-from posbench.errors import ConfigError
-from posbench.geometry import Shape, Trait
-from posbench.interfaces import Encoding
+from posbench.common.errors import ConfigError
+from posbench.position.geometry import Shape, Trait
+from posbench.position.interfaces import Encoding
 
 
 class Fire(Encoding):

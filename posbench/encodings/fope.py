@@ -16,10 +16,10 @@ import math
 import torch
 from torch import Tensor
 
+from posbench.common.errors import ConfigError
 from posbench.encodings.p_rope import with_rest
 from posbench.encodings.rope import Rope
-from posbench.errors import ConfigError
-from posbench.geometry import Shape, Spectrum, Trait
+from posbench.position.geometry import Shape, Spectrum, Trait
 
 
 class Fope(Rope):

@@ -15,10 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from posbench.common.errors import ConfigError
 from posbench.encodings.rope import Rope
-from posbench.errors import ConfigError
-from posbench.geometry import Shape, Spectrum, Trait
-from posbench.interfaces import Encoding
+from posbench.position.geometry import Shape, Spectrum, Trait
+from posbench.position.interfaces import Encoding
 
 ROPE = frozenset(
     "pi ntk dynamic_ntk ntk_fixed ntk_mixed abf ntk_by_parts yarn llama3 longrope rerope leaky_rerope self_extend dca string".split()

@@ -10,11 +10,11 @@ A model of fewer layers than `period` is one period. Defaults: period 4, window 
 
 from dataclasses import replace
 
+from posbench.common.errors import ConfigError
 from posbench.encodings.none import NoEncoding
-from posbench.errors import ConfigError
-from posbench.geometry import Shape, Trait
-from posbench.interfaces import Encoding, Layer, overrides
-from posbench.make import make
+from posbench.position.geometry import Shape, Trait
+from posbench.position.instantiate import make
+from posbench.position.interfaces import Encoding, Layer, overrides
 
 
 class Hybrid(Encoding):

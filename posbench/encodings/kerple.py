@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posbench.errors import ConfigError
-from posbench.geometry import Shape, Trait
-from posbench.interfaces import Encoding
+from posbench.common.errors import ConfigError
+from posbench.position.geometry import Shape, Trait
+from posbench.position.interfaces import Encoding
 
 LEAST = 0.01
 

@@ -9,9 +9,9 @@ the last 1 - 1/s of a step beyond the last row holds that row.
 import torch
 from torch import Tensor, nn
 
-from posbench.errors import ConfigError
-from posbench.geometry import Shape, Spectrum, Trait
-from posbench.interfaces import Encoding
+from posbench.common.errors import ConfigError
+from posbench.position.geometry import Shape, Spectrum, Trait
+from posbench.position.interfaces import Encoding
 
 
 class Learned(Encoding):

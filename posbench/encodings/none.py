@@ -3,7 +3,7 @@
 Haviv et al. 2022, arXiv 2203.16634; Kazemnejad et al. 2023, arXiv 2305.19466.
 """
 
-from posbench.interfaces import Encoding
+from posbench.position.interfaces import Encoding
 
 
 class NoEncoding(Encoding):

@@ -15,9 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from posbench.common.errors import ConfigError
 from posbench.encodings.rope import Rope
-from posbench.errors import ConfigError
-from posbench.geometry import Shape, Spectrum
+from posbench.position.geometry import Shape, Spectrum
 
 
 def with_rest(table: Tensor, pairs: int) -> Tensor:

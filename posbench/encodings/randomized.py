@@ -12,10 +12,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from posbench.errors import ConfigError
-from posbench.geometry import Shape, Spectrum, Trait
-from posbench.interfaces import Encoding, Layer
-from posbench.make import make
+from posbench.common.errors import ConfigError
+from posbench.position.geometry import Shape, Spectrum, Trait
+from posbench.position.instantiate import make
+from posbench.position.interfaces import Encoding, Layer
 
 
 class Randomized(Encoding):

@@ -19,11 +19,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from posbench.errors import ConfigError
-from posbench.geometry import Shape, Spectrum, Trait
-from posbench.interfaces import Encoding, Extension, Layer
-from posbench.make import make
-from posbench.scaling import trained_in
+from posbench.common.errors import ConfigError
+from posbench.position.fixed_frequencies import trained_in
+from posbench.position.geometry import Shape, Spectrum, Trait
+from posbench.position.instantiate import make
+from posbench.position.interfaces import Encoding, Extension, Layer
 
 
 def _resonant(freq_F: Tensor) -> Tensor:

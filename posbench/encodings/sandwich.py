@@ -8,9 +8,9 @@ fastest frequency, and takes the head's width for D.
 import torch
 from torch import Tensor
 
-from posbench.errors import ConfigError
-from posbench.geometry import Shape, Trait
-from posbench.interfaces import Encoding
+from posbench.common.errors import ConfigError
+from posbench.position.geometry import Shape, Trait
+from posbench.position.interfaces import Encoding
 
 
 class Sandwich(Encoding):

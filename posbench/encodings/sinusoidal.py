@@ -7,9 +7,9 @@ alone and P has one learned gain g, d_model^-0.5 at the start (the same ratio of
 import torch
 from torch import Tensor, nn
 
-from posbench.errors import ConfigError
-from posbench.geometry import Shape, Spectrum, Trait
-from posbench.interfaces import Encoding
+from posbench.common.errors import ConfigError
+from posbench.position.geometry import Shape, Spectrum, Trait
+from posbench.position.interfaces import Encoding
 
 
 class Sinusoidal(Encoding):

@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from posbench.errors import ConfigError
-from posbench.geometry import Shape
-from posbench.interfaces import Encoding
+from posbench.common.errors import ConfigError
+from posbench.position.geometry import Shape
+from posbench.position.interfaces import Encoding
 
 
 class StickBreaking(Encoding):

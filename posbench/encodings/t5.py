@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posbench.errors import ConfigError
-from posbench.geometry import Shape, Trait
-from posbench.interfaces import Encoding
+from posbench.common.errors import ConfigError
+from posbench.position.geometry import Shape, Trait
+from posbench.position.interfaces import Encoding
 
 
 def bucket_starts(n_buckets: int, max_distance: int) -> list[int]:

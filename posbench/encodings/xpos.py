@@ -10,9 +10,9 @@ product is the same and nothing overflows at any length (DCA with chunks far abo
 import torch
 from torch import Tensor
 
+from posbench.common.errors import ConfigError
 from posbench.encodings.rope import Rope
-from posbench.errors import ConfigError
-from posbench.geometry import Shape
+from posbench.position.geometry import Shape
 
 FASTEST = 0.16  # per token: over the 512 queries that a kernel takes at once, e^(512 x 0.16) is still a float32
 

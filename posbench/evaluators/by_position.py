@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from posbench.protocols import Protocol, Reading, check_whole
-from posbench.statistics import clustered_mean
+from posbench.evaluation.protocol import Protocol, Reading, check_whole
+from posbench.statistics.clustered import clustered_mean
 
 if TYPE_CHECKING:
-    from posbench.config import EvaluateConfig
-    from posbench.interfaces import Extension
+    from posbench.config.schema import EvaluateConfig
+    from posbench.position.interfaces import Extension
 
 
 class ByPosition(Protocol):

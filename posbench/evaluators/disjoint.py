@@ -5,7 +5,7 @@ token is predicted from one token, its last from L, so longer pieces have fewer 
 where a model uses no more than it did at train_len ("the early-token curse"). Compare lengths by fixed_targets; this one is for
 comparison with the literature.
 
-Text: stretches of max_length targets inside documents (posbench/protocols.py), the same at every length. Pieces never cross a document.
+Text: stretches of max_length targets inside documents (evaluation/protocol.py), the same at every length. Pieces never cross a document.
 The piece that scores tokens t+1 .. t+L is fed t .. t+L-1; with a BOS it stands in place of token t, so that a piece's first token follows
 the BOS alone, else token t itself is fed, as lm-eval does. A document's first token is never a target. The tail of a stretch, where L does
 not divide max_length, is a shorter piece read with the geometry of L, so every length scores the same tokens. recompute_window gives each
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from posbench.protocols import Stretches
+from posbench.evaluation.protocol import Stretches
 
 
 class Disjoint(Stretches):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from posbench.protocols import Protocol
+from posbench.evaluation.protocol import Protocol
 
 
 class FixedTargets(Protocol):

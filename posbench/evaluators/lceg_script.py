@@ -21,16 +21,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from posbench.errors import ConfigError
+from posbench.common.errors import ConfigError
+from posbench.evaluation.protocol import Reading, check_stride, check_whole
+from posbench.evaluation.windows import BOS, Windows
 from posbench.evaluators.yarn_script import YarnScript, check_pairs
-from posbench.protocols import Reading, check_stride, check_whole
-from posbench.statistics import clustered_mean
-from posbench.windows import BOS, Windows
+from posbench.statistics.clustered import clustered_mean
 
 if TYPE_CHECKING:
-    from posbench.config import EvaluateConfig
+    from posbench.config.schema import EvaluateConfig
     from posbench.data.tokenfile import TokenFile
-    from posbench.interfaces import Extension
+    from posbench.position.interfaces import Extension
 
 E = 2.71828
 BATCH = 32

@@ -24,14 +24,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from posbench.errors import ConfigError
+from posbench.common.errors import ConfigError
+from posbench.evaluation.protocol import Reading
 from posbench.evaluators.fixed_targets import FixedTargets
-from posbench.protocols import Reading
 
 if TYPE_CHECKING:
-    from posbench.config import EvaluateConfig
-    from posbench.evaluate import Evaluation
-    from posbench.interfaces import Extension
+    from posbench.config.schema import EvaluateConfig
+    from posbench.evaluation.scorer import Evaluation
+    from posbench.position.interfaces import Extension
 
 
 class Repeat(FixedTargets):

@@ -5,7 +5,7 @@ document with as many as there are, down to one, for no window crosses a documen
 L = train_len the floor; S = L gives disjoint. A length costs L / S times the tokens that are scored; the default, S = train_len / 4, gives
 every token three quarters of train_len at least.
 
-The same stretches of text as disjoint (posbench/protocols.py), at every length; a window reaches back before its stretch as far as the
+The same stretches of text as disjoint (evaluation/protocol.py), at every length; a window reaches back before its stretch as far as the
 document goes. recompute_window gives each token its last w tokens: the floor, at every L >= w + S - 1.
 
 References: the floor and the half window, of the same tokens.
@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from posbench.protocols import Stretches, check_stride
+from posbench.evaluation.protocol import Stretches, check_stride
 
 if TYPE_CHECKING:
-    from posbench.config import EvaluateConfig
-    from posbench.interfaces import Extension
+    from posbench.config.schema import EvaluateConfig
+    from posbench.position.interfaces import Extension
 
 
 class Sliding(Stretches):

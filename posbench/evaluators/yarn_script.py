@@ -6,7 +6,7 @@ S tokens. Do not use it for conclusions: tokens weigh unequally, by an amount th
 S is below every L, for a window predicts all its tokens but the first.
 
 As there: a window is L tokens with the BOS, where there is one, in place of the first; the last of them predicts nothing, so a target has
-L - 1 tokens before it at most; the last window ends with the text. Documents are stretches of max_length tokens (posbench/protocols.py),
+L - 1 tokens before it at most; the last window ends with the text. Documents are stretches of max_length tokens (evaluation/protocol.py),
 those of disjoint and sliding: set evaluate.max_length well beyond the longest length, for at L = max_length one window is all.
 Deviation: the last window, which is shorter, is read with the geometry of L; a dynamic method would see its own length there.
 
@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from posbench.errors import ConfigError
-from posbench.protocols import Reading, Stretches, check_whole
-from posbench.windows import Windows
+from posbench.common.errors import ConfigError
+from posbench.evaluation.protocol import Reading, Stretches, check_whole
+from posbench.evaluation.windows import Windows
 
 if TYPE_CHECKING:
-    from posbench.config import EvaluateConfig
+    from posbench.config.schema import EvaluateConfig
     from posbench.data.tokenfile import TokenFile
-    from posbench.interfaces import Extension
+    from posbench.position.interfaces import Extension
 
 
 class YarnScript(Stretches):

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from posbench.evaluation.protocol import Reading, check_whole
 from posbench.evaluators.yarn_script import YarnScript, check_pairs
-from posbench.protocols import Reading, check_whole
 
 if TYPE_CHECKING:
-    from posbench.config import EvaluateConfig
-    from posbench.interfaces import Extension
+    from posbench.config.schema import EvaluateConfig
+    from posbench.position.interfaces import Extension
 
 
 class YarnScriptTruncate(YarnScript):

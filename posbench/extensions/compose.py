@@ -11,10 +11,10 @@ from functools import reduce
 
 from torch import Tensor
 
-from posbench.errors import ConfigError
-from posbench.geometry import Band, IndexMap, Span, Spectrum, Trait, identity, start
-from posbench.interfaces import ANY, Extension, overrides
-from posbench.make import make
+from posbench.common.errors import ConfigError
+from posbench.position.geometry import Band, IndexMap, Span, Spectrum, Trait, identity, start
+from posbench.position.instantiate import make
+from posbench.position.interfaces import ANY, Extension, overrides
 
 # Asks a part for the form of its bands: one token, and a training length above any window a part may name.
 PROBE = Span(2**40, 1, 1)

@@ -10,9 +10,9 @@ can overflow; here one softmax covers all bands.
 import torch
 from torch import Tensor
 
-from posbench.errors import ConfigError
-from posbench.geometry import Band, Span, Trait
-from posbench.interfaces import Extension
+from posbench.common.errors import ConfigError
+from posbench.position.geometry import Band, Span, Trait
+from posbench.position.interfaces import Extension
 
 
 class Dca(Extension):

@@ -5,10 +5,10 @@ f = 2 the usual setting (2 L / L0 - 1), f = 4 at 8 times the length already 29.
 Deviation: common implementations keep the largest length's frequencies until a short text comes; here each length has its own.
 """
 
-from posbench.errors import ConfigError
+from posbench.common.errors import ConfigError
 from posbench.extensions.ntk import slowed
-from posbench.geometry import Span, Spectrum, Trait
-from posbench.interfaces import ScaledExtension
+from posbench.position.geometry import Span, Spectrum, Trait
+from posbench.position.interfaces import ScaledExtension
 
 
 class DynamicNtk(ScaledExtension):

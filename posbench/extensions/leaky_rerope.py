@@ -6,9 +6,9 @@ distance was seen in training, w + (target_len - 1 - w) / k <= train_len - 1; th
 Deviation: log-n is a separate switch (see rerope).
 """
 
-from posbench.errors import ConfigError
-from posbench.geometry import Band, Span, Trait
-from posbench.interfaces import ScaledExtension, window_size
+from posbench.common.errors import ConfigError
+from posbench.position.geometry import Band, Span, Trait
+from posbench.position.interfaces import ScaledExtension, window_size
 
 
 class LeakyRerope(ScaledExtension):

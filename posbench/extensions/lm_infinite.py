@@ -8,9 +8,9 @@ Left out: the optional retrieval of top-k keys from the middle.
 
 import torch
 
-from posbench.errors import ConfigError
-from posbench.geometry import Band, Span, Trait
-from posbench.interfaces import Extension, window_size
+from posbench.common.errors import ConfigError
+from posbench.position.geometry import Band, Span, Trait
+from posbench.position.interfaces import Extension, window_size
 
 
 class LmInfinite(Extension):

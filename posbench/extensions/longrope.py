@@ -16,10 +16,10 @@ from dataclasses import replace
 
 import torch
 
-from posbench.errors import ConfigError
+from posbench.common.errors import ConfigError
 from posbench.extensions.ntk_by_parts import NtkByParts
-from posbench.geometry import Span, Spectrum, Trait
-from posbench.interfaces import ScaledExtension
+from posbench.position.geometry import Span, Spectrum, Trait
+from posbench.position.interfaces import ScaledExtension
 
 
 class Longrope(ScaledExtension):

@@ -1,6 +1,6 @@
 """Direct extrapolation: the trained rule, applied beyond its training length. The baseline of every curve."""
 
-from posbench.interfaces import ANY, Extension
+from posbench.position.interfaces import ANY, Extension
 
 
 class NoExtension(Extension):

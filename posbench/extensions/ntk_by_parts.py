@@ -15,9 +15,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from posbench.errors import ConfigError
-from posbench.geometry import Span, Spectrum, Trait
-from posbench.interfaces import ScaledExtension
+from posbench.common.errors import ConfigError
+from posbench.position.geometry import Span, Spectrum, Trait
+from posbench.position.interfaces import ScaledExtension
 
 PUBLISHED = 32.0
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import torch
 
-from posbench.geometry import Span, Spectrum, Trait
-from posbench.interfaces import ScaledExtension
+from posbench.position.geometry import Span, Spectrum, Trait
+from posbench.position.interfaces import ScaledExtension
 
 
 class NtkFixed(ScaledExtension):

@@ -4,8 +4,8 @@ Chen, Wong, Chen, Tian 2023, arXiv 2306.15595 (and kaiokendev 2023). For RoPE th
 (Al-Khateeb et al. 2023, arXiv 2310.13017); for a learned table linear interpolation between rows.
 """
 
-from posbench.geometry import Band, Span, Trait
-from posbench.interfaces import ScaledExtension
+from posbench.position.geometry import Band, Span, Trait
+from posbench.position.interfaces import ScaledExtension
 
 
 class Pi(ScaledExtension):

@@ -4,8 +4,8 @@ What anyone gets by throwing away everything beyond the training length (stride 
 floor that an extension has to beat. Defined for every encoding, since the model never sees more than w tokens.
 """
 
-from posbench.geometry import Span
-from posbench.interfaces import ANY, Extension, window_size
+from posbench.position.geometry import Span
+from posbench.position.interfaces import ANY, Extension, window_size
 
 
 class RecomputeWindow(Extension):

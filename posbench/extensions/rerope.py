@@ -7,8 +7,8 @@ that is scale_attention=log_n.
 
 import torch
 
-from posbench.geometry import Band, Span, Trait
-from posbench.interfaces import Extension, window_size
+from posbench.position.geometry import Band, Span, Trait
+from posbench.position.interfaces import Extension, window_size
 
 
 class Rerope(Extension):

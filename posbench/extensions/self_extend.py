@@ -12,9 +12,9 @@ rerope). Without any floors it is leaky_rerope.
 import torch
 from torch import Tensor
 
-from posbench.errors import ConfigError
-from posbench.geometry import Band, Span, Trait
-from posbench.interfaces import ScaledExtension, window_size
+from posbench.common.errors import ConfigError
+from posbench.position.geometry import Band, Span, Trait
+from posbench.position.interfaces import ScaledExtension, window_size
 
 
 class SelfExtend(ScaledExtension):

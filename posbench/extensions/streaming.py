@@ -7,9 +7,9 @@ Default R = train_len - S - 1, so that no distance is untrained. Memory does not
 it was trained.
 """
 
-from posbench.errors import ConfigError
-from posbench.geometry import Band, Span, Trait
-from posbench.interfaces import Extension, window_size
+from posbench.common.errors import ConfigError
+from posbench.position.geometry import Band, Span, Trait
+from posbench.position.interfaces import Extension, window_size
 
 
 class Streaming(Extension):

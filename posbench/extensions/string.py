@@ -8,9 +8,9 @@ key; the coordinate it would have may be negative.
 Deviation: the authors' code counts the key at distance D in both bands; here it is a far key alone.
 """
 
-from posbench.errors import ConfigError
-from posbench.geometry import Band, Span, Trait
-from posbench.interfaces import ScaledExtension, window_size
+from posbench.common.errors import ConfigError
+from posbench.position.geometry import Band, Span, Trait
+from posbench.position.interfaces import ScaledExtension, window_size
 
 
 class String(ScaledExtension):

@@ -7,9 +7,9 @@ Su 2020 (kexue.fm/archives/7947), alpha = 0.4; p_0 .. p_(n-1) is the trained tab
 import torch
 from torch import Tensor
 
-from posbench.errors import ConfigError
-from posbench.geometry import Span, Trait
-from posbench.interfaces import Extension
+from posbench.common.errors import ConfigError
+from posbench.position.geometry import Span, Trait
+from posbench.position.interfaces import Extension
 
 
 class TableHierarchical(Extension):

@@ -6,8 +6,8 @@ coordinates lie beyond the last row, the last token reads exactly the last row.
 
 from torch import Tensor
 
-from posbench.geometry import Band, Span, Trait
-from posbench.interfaces import ScaledExtension
+from posbench.position.geometry import Band, Span, Trait
+from posbench.position.interfaces import ScaledExtension
 
 
 class TableLinear(ScaledExtension):

@@ -4,8 +4,8 @@ As in Beltagy et al. 2020, arXiv 2004.05150 (causal form). Deeper layers still r
 mask, not the floor that recompute_window measures.
 """
 
-from posbench.geometry import Band, Span
-from posbench.interfaces import Extension, window_size
+from posbench.position.geometry import Band, Span
+from posbench.position.interfaces import Extension, window_size
 
 
 class Window(Extension):

@@ -10,7 +10,7 @@ from 7.64 on, 10 as well as the published 32, keep the first pair and change the
 import math
 
 from posbench.extensions.ntk_by_parts import NtkByParts
-from posbench.geometry import Span
+from posbench.position.geometry import Span
 
 
 class Yarn(NtkByParts):

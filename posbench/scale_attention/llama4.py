@@ -6,9 +6,9 @@ arXiv 2501.19399. Default floor_scale = train_len: the factor is 1 for all but t
 
 from torch import Tensor
 
-from posbench.errors import ConfigError
-from posbench.geometry import Shape, Span
-from posbench.interfaces import ScaleAttention
+from posbench.common.errors import ConfigError
+from posbench.position.geometry import Shape, Span
+from posbench.position.interfaces import ScaleAttention
 
 
 class Llama4(ScaleAttention):

@@ -9,8 +9,8 @@ import math
 
 from torch import Tensor
 
-from posbench.geometry import Shape, Span
-from posbench.interfaces import ScaleAttention
+from posbench.position.geometry import Shape, Span
+from posbench.position.interfaces import ScaleAttention
 
 
 class LogN(ScaleAttention):

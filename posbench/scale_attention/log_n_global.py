@@ -10,8 +10,8 @@ import math
 import torch
 from torch import Tensor
 
-from posbench.geometry import Span
-from posbench.interfaces import ScaleAttention
+from posbench.position.geometry import Span
+from posbench.position.interfaces import ScaleAttention
 
 
 class LogNGlobal(ScaleAttention):

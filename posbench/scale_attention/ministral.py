@@ -6,8 +6,8 @@ keys: 1 in all of training, a step each train_len tokens after.
 
 from torch import Tensor
 
-from posbench.geometry import Shape, Span
-from posbench.interfaces import ScaleAttention
+from posbench.position.geometry import Shape, Span
+from posbench.position.interfaces import ScaleAttention
 
 
 class Ministral(ScaleAttention):

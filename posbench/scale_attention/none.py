@@ -1,6 +1,6 @@
 """No scaling of the logits beyond 1 / sqrt(head_dim)."""
 
-from posbench.interfaces import ANY, ScaleAttention
+from posbench.position.interfaces import ANY, ScaleAttention
 
 
 class NoScale(ScaleAttention):

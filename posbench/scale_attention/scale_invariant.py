@@ -8,9 +8,9 @@ too.
 
 from torch import Tensor
 
-from posbench.errors import ConfigError
-from posbench.geometry import Shape
-from posbench.interfaces import ScaleAttention
+from posbench.common.errors import ConfigError
+from posbench.position.geometry import Shape
+from posbench.position.interfaces import ScaleAttention
 
 
 class ScaleInvariant(ScaleAttention):

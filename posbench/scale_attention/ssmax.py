@@ -8,8 +8,8 @@ s = 1 / mean of ln n over n = 1..train_len, so that the factor is 1 on average (
 import torch
 from torch import Tensor, nn
 
-from posbench.geometry import Shape, Span
-from posbench.interfaces import ScaleAttention
+from posbench.position.geometry import Shape, Span
+from posbench.position.interfaces import ScaleAttention
 
 
 class Ssmax(ScaleAttention):

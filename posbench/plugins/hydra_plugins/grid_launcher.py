@@ -1,4 +1,4 @@
-"""Hydra looks for launchers in the namespace package hydra_plugins; posbench.cli puts this folder on the path."""
+"""Hydra looks for launchers in the namespace package hydra_plugins; posbench.cli.app puts this folder on the path."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Unsaved(OmegaConf):
 class GridLauncher(Launcher):
     """Receives all jobs of `-m` at once, so that each training is made once however many evaluations share it.
 
-    Its settings say where the trainings run (posbench.launch); every yaml of configs/hydra/launcher names this class.
+    Its settings say where the trainings run (posbench.sweep.launch); every yaml of configs/hydra/launcher names this class.
     """
 
     def __init__(self, **_: object) -> None:
@@ -45,7 +45,7 @@ class GridLauncher(Launcher):
         basic_sweeper.OmegaConf = Unsaved
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        from posbench import cli
+        from posbench.cli import app as cli
 
         composed = [(self.loader.load_sweep_config(self.config, list(overrides)), list(overrides)) for overrides in job_overrides]
         cli.call.execute(composed, OmegaConf.to_container(self.config.hydra.launcher, resolve=True), sweep=True)

@@ -1,0 +1,1 @@
+"""Methods seen without training."""

@@ -1,0 +1,96 @@
+"""Axes of an anatomy's panels: frames, scales over distance, lines for heads, heat maps."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from posbench.report.figures.style import FONT, GREY, OKABE_ITO
+
+BLUE, ORANGE = OKABE_ITO[:2]
+TRAINED = "#e7f5f0"
+HIDDEN = "#efefef"
+
+
+def several(numbers: dict) -> list[tuple[dict, str, str]]:
+    """(layer kind, colour, name) of each; the name says which layers where there are several kinds."""
+    layers = numbers["layers"]
+    named = []
+    for index, layer in enumerate(layers):
+        which = f"{layer['name']}, {len(layer['numbers'])} of {sum(len(other['numbers']) for other in layers)} layers"
+        if layer["window"] is not None:
+            which += f", window {layer['window']}"
+        named.append((layer, OKABE_ITO[index % len(OKABE_ITO)], which if len(layers) > 1 else ""))
+    return named
+
+
+def frame(axes, heading: str, x: str, y: str = "") -> None:
+    """Titles and labels as in the curves."""
+    axes.set_title(heading, fontsize=10, loc="left", color="#222222", pad=7)
+    axes.set_xlabel(x, fontsize=FONT)
+    axes.set_ylabel(y, fontsize=FONT)
+    axes.tick_params(labelsize=7.8, color=GREY)
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def log2_axis(axis, low: float, high: float) -> None:
+    """Powers of two, not too many, as plain numbers."""
+    from matplotlib.ticker import FixedLocator, NullLocator
+
+    bottom, top = int(torch.tensor(low).log2().floor()), int(torch.tensor(high).log2().ceil())
+    step = 1 + (top - bottom) // 8
+    axis.set_major_locator(FixedLocator([2.0**power for power in range(bottom, top + 1) if power % step == top % step]))
+    axis.set_major_formatter(lambda value, _: f"{value:.0f}" if value >= 1 else f"1/{1 / value:.0f}")
+    axis.set_minor_locator(NullLocator())
+
+
+def over_distance(axes, numbers: dict, grey: bool = True) -> None:
+    """x = tokens between query and key, 1 to length, with the end of training marked and hidden keys grey."""
+    train_len, length = numbers["train_len"], numbers["length"]
+    axes.set_xscale("log", base=2)
+    axes.set_xlim(1, max(2, length))
+    log2_axis(axes.xaxis, 1, max(2, length))
+    axes.axvline(train_len, color=GREY, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
+    if grey:
+        seen = [any(layer["distance"][index] is not None for layer in numbers["layers"]) for index in range(length)]
+        start = None
+        for index, sees in enumerate([*seen, True]):
+            if not sees and start is None:
+                start = index
+            elif sees and start is not None:
+                axes.axvspan(start, index, color=HIDDEN, linewidth=0, zorder=0)
+                start = None
+
+
+def line(axes, values: list, colour: str, label: str = "", **style) -> None:
+    nan = float("nan")
+    drawn = [nan if value is None else value for value in values]
+    axes.plot(range(len(drawn)), drawn, color=colour, label=label or None, linewidth=1.6, zorder=3, **style)
+
+
+def legend(axes, **where) -> None:
+    if axes.get_legend_handles_labels()[0]:
+        ground = {"facecolor": "white", "edgecolor": "none", "framealpha": 0.85}
+        axes.legend(fontsize=7.6, handlelength=1.6, borderaxespad=0.3, labelspacing=0.3, **ground, **where)
+
+
+def picture(axes, x, rows: Tensor, top: float = 1.0) -> None:
+    from matplotlib.colors import LinearSegmentedColormap
+
+    diverging = LinearSegmentedColormap.from_list("posbench", [BLUE, "#8fbfdf", "#ffffff", "#f0ae82", ORANGE])
+    axes.pcolormesh(x, range(len(rows)), rows, cmap=diverging, vmin=-top, vmax=top, shading="nearest", rasterized=True, zorder=1)
+
+
+def heads(axes, rows: list[list], label: str = "head {}") -> None:
+    """A line for each head, the first and the last named; one where all are alike."""
+    from matplotlib import colormaps
+
+    if len(rows) > 1 and all(row == rows[0] for row in rows):
+        rows, label = rows[:1], "all heads"
+    many = colormaps["viridis"]
+    for head, values in enumerate(rows):
+        colour = OKABE_ITO[head] if len(rows) <= len(OKABE_ITO) else many(head / len(rows))
+        name = label.format(head + 1) if label and (len(rows) <= 4 or head in (0, len(rows) - 1)) else ""
+        line(axes, values, colour, name)

@@ -1,0 +1,157 @@
+"""What a triple of methods does, in numbers and without training: frequencies, the distances that are seen, biases, factors on the logits.
+
+Letters: F frequencies, H heads, K keys, T tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from posbench.anatomy.dimensionless import dimensionless
+from posbench.anatomy.properties import properties, trained_reach
+from posbench.anatomy.query_view import Kind, added, bias, distance, even_weights, kinds
+from posbench.position.geometry import Trait
+from posbench.position.interfaces import Encoding, Extension, ScaleAttention, overrides
+from posbench.position.legality import fed_length, name_of
+from posbench.position.plan import Plan, make_plan
+
+POINTS = 256  # at how many distances the curves over distance are known, where not at every one
+
+
+@dataclass(frozen=True)
+class Anatomy:
+    """The numbers as they go to json, and the plan and layers they were taken from."""
+
+    numbers: dict
+    plan: Plan
+    kinds: list[Kind]
+    encoding: Encoding
+    extension: Extension
+
+
+def dissect(
+    encoding: Encoding, extension: Extension, scale: ScaleAttention, length: int, trained_scale: ScaleAttention | None = None
+) -> Anatomy:
+    """Everything about one triple at `length` tokens. It must be legal (posbench.position.legality.check).
+
+    `layers` has one entry for each kind of layer, the top level repeats the first that the extension acts on. Lists over distance and
+    position hold None where nothing is seen; an extension that crops sees no more than `fed` tokens at once.
+    """
+    train_len, fed = encoding.shape.train_len, fed_length(extension, encoding.shape.train_len, length)
+    plan = make_plan(encoding, extension, scale, length=fed, trained_scale=trained_scale)
+    found = kinds(encoding, extension, plan)
+    table = properties(encoding, extension, length)
+    layers = [_layer(kind, length, row) for kind, row in zip(found, table, strict=True)]
+    span = plan.layers[0].span
+    parts = {id(kind.encoding): kind.encoding for kind in found}.values()
+    numbers = {
+        "encoding": name_of(encoding),
+        "extension": name_of(extension),
+        "scale_attention": name_of(scale),
+        "trained_scale": name_of(trained_scale) if trained_scale is not None else "none",
+        "train_len": train_len,
+        "length": length,
+        "fed": fed,
+        "target_len": span.target_len,
+        "factor": span.factor,
+        "trained_reach": trained_reach(encoding),
+        "n_parameters": sum(parameter.numel() for parameter in encoding.parameters()),
+        "depends_on_content": [hook for hook in ("gates", "weights") if any(overrides(part, hook) for part in parts)],
+        **{key: value for key, value in layers[0].items() if key not in ("numbers", "name", "window", "extended", "scaled")},
+        **_added(encoding, extension, plan),
+        "dimensionless": dimensionless(encoding, extension, found[0], length),
+        "layers": layers,
+    }
+    return Anatomy(numbers, plan, found, encoding, extension)
+
+
+def decay_bound(freq_F: Tensor, distance_K: Tensor) -> Tensor:
+    """RoPE's envelope of the score over distance, B = (2 / r) sum over m of |sum over c < m of exp(i distance theta_c)|: [K].
+
+    |sum_c h_c exp(i d theta_c)| is at most r / 2 max |h_{c+1} - h_c| times it (Su et al. 2021, section 3.4.3, by Abel's summation).
+    """
+    angle_KF = torch.outer(distance_K.double(), freq_F)
+    return torch.polar(torch.ones_like(angle_KF), angle_KF).cumsum(dim=-1).abs().mean(dim=-1)
+
+
+def samples(length: int) -> Tensor:
+    """Distances below `length`: every short one, ever fewer of the long ones, and the last."""
+    steps = torch.logspace(0, math.log2(max(2, length)), POINTS, base=2, dtype=torch.float64) - 1
+    return torch.cat((torch.arange(min(64, length)), steps.round().long().clamp(max=length - 1))).unique()
+
+
+def plain(values: Tensor | None) -> list | None:
+    """A tensor as lists, with None for nan."""
+    if values is None:
+        return None
+    if values.ndim > 1:
+        return [plain(row) for row in values]
+    return [None if value != value else value for value in values.double().tolist()]
+
+
+def _layer(kind: Kind, length: int, table: dict[str, bool | None]) -> dict:
+    layer, plan, encoding = kind.layer, kind.plan, kind.encoding
+    fed = len(plan.n_T)
+    keys_K = torch.arange(fed - 1, -1, -1)
+    hidden = torch.full((length - fed,), torch.nan, dtype=torch.float64)
+    seen_T = torch.cat((distance(kind, fed - 1, keys_K), hidden))
+    bias_HT = bias(kind, fed - 1, keys_K)
+    weights_HT = even_weights(kind, fed - 1, torch.arange(fed))
+    if weights_HT is not None:
+        weights_HT = weights_HT.flip(-1)
+    bias_HT, weights_HT = (one if one is None else torch.cat((one, hidden.expand(len(one), -1)), dim=-1) for one in (bias_HT, weights_HT))
+    factor_T = torch.ones(fed) if plan.factor is None else plan.factor.detach()
+    factor_T = torch.cat((factor_T, factor_T[..., -1:].expand(*factor_T.shape[:-1], length - fed)), dim=-1)
+    delta_K = samples(length)
+    rules = [torch.stack(rule.distance(delta_K.double())) for rule in plan.distance_rules]
+    decay_D = encoding.decay()
+    bound = None
+    if kind.after is not None and decay_D is None and Trait.RELATIVE in encoding.traits and overrides(encoding, "rotate"):
+        bound = {
+            "at": delta_K.tolist(),
+            "before": plain(decay_bound(kind.before.freq_F, delta_K)),
+            "after": plain(decay_bound(kind.after.freq_F, seen_T[delta_K])),
+        }
+    return {
+        "numbers": kind.numbers,
+        "name": name_of(encoding),
+        "window": layer.window,
+        "extended": layer.extended,
+        "scaled": layer.scaled,
+        "spectrum_before": plain(kind.before.freq_F) if kind.before else None,
+        "spectrum": plain(kind.after.freq_F) if kind.after else None,
+        "temperature": plan.temperature,
+        "bands": len(plan.bands),
+        "distance": plain(seen_T),
+        "bias": plain(bias_HT),
+        "even_weights": plain(weights_HT),
+        "logit_scale": plain(factor_T),
+        "distance_rule": [{"at": delta_K.tolist(), "factor": plain(rule[0]), "addend": plain(rule[1])} for rule in rules] or None,
+        "decay": sorted(set(decay_D.tolist()), reverse=True) if decay_D is not None else None,
+        "decay_bound": bound,
+        "properties": table,
+    }
+
+
+def _added(encoding: Encoding, extension: Extension, plan: Plan) -> dict:
+    """What is added to embeddings: at which coordinates, and how alike the last position and those before it are (cosine)."""
+    added_TC = added(plan)
+    if added_TC is None:
+        return {"coordinates": None, "table_rows": None, "similarity": None}
+    pos_T, rows_NC = plan.layers[0].bands[0].q_pos_T, encoding.rows()
+    delta_K = samples(plan.length)
+    alike_K = torch.nn.functional.cosine_similarity(added_TC[-1:], added_TC[plan.length - 1 - delta_K], dim=-1)
+    read_T = None
+    if rows_NC is not None:
+        # A table that holds its own row numbers says from which rows the extension mixes each of its own.
+        counted_NC = torch.arange(len(rows_NC), dtype=rows_NC.dtype)[:, None].expand(rows_NC.shape)
+        read_T = encoding.embed(pos_T, None, extension.rows(counted_NC, plan.layers[0].span))[:, 0]
+    return {
+        "coordinates": plain(pos_T),
+        "table_rows": plain(read_T),
+        "similarity": {"at": delta_K.tolist(), "cosine": plain(alike_K)},
+    }

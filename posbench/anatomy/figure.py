@@ -1,0 +1,78 @@
+"""The picture of one anatomy: a page of panels, each drawn only where it says something."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+from posbench.anatomy import panels as draws
+from posbench.anatomy.dissect import Anatomy
+from posbench.anatomy.words import PROPERTIES, asked, notes, table, title
+from posbench.report.figures.style import GREY, save
+
+
+def draw(anatomy: Anatomy, stem: Path | str) -> list[Path]:
+    """Write STEM.png and STEM.svg; equal input gives equal bytes."""
+    return save(page(anatomy), Path(stem))
+
+
+def page(anatomy: Anatomy):
+    """The figure: its panels, then the property table and what else a reader must know."""
+    from matplotlib.figure import Figure
+
+    numbers, shown = anatomy.numbers, panels(anatomy)
+    columns = 2 if len(shown) in (2, 4) else min(3, len(shown))
+    lines = -(-len(shown) // columns)
+    width, height = max(6.4, 4.0 * columns), 3.3 * lines + 0.9
+    figure = Figure(figsize=(width, height), layout=None)
+    grid = figure.subplots(lines, columns, squeeze=False)
+    edges = {"left": 0.62 / width, "right": 1 - 0.15 / width, "top": 1 - 0.95 / height, "bottom": 0.5 / height}
+    figure.subplots_adjust(wspace=0.26, hspace=0.42, **edges)
+    for axes, panel in zip(grid.flat, shown, strict=False):
+        panel(axes)
+    for axes in list(grid.flat)[len(shown) :]:
+        axes.set_axis_off()
+    figure.text(0.1 / width, 1 - 0.2 / height, title(numbers), fontsize=13, fontweight="bold", va="center")
+    figure.text(0.1 / width, 1 - 0.45 / height, asked(numbers), fontsize=9.5, color=GREY, va="center")
+    ground = "Dashed: the training length. Green: what training held."
+    if any(value is None for layer in numbers["layers"] for value in layer["distance"]):
+        ground += " Grey: keys that the last query does not see."
+    said = [f"Measured: {table(PROPERTIES, numbers['properties'])}. {ground}", *notes(numbers)]
+    wrapped = [part for line in said for part in textwrap.wrap(line, int(width * 19))]
+    figure.text(0.1 / width, 0.0, "\n".join(wrapped), fontsize=7.8, color=GREY, va="top", linespacing=1.4)
+    return figure
+
+
+def panels(anatomy: Anatomy) -> list[Callable]:
+    """Functions of an axes."""
+    numbers, layers = anatomy.numbers, anatomy.numbers["layers"]
+    shown: list[Callable] = []
+    if any(layer["spectrum"] for layer in layers):
+        shown.append(lambda axes: draws.spectrum(axes, numbers))
+    if numbers["coordinates"] is not None:
+        shown.append(lambda axes: draws.positions(axes, numbers))
+        shown.append(lambda axes: draws.rows(axes, anatomy))
+        shown.append(lambda axes: draws.similarity(axes, numbers))
+    else:
+        shown.append(lambda axes: draws.distances(axes, numbers))
+    pictured = next((kind for kind in anatomy.kinds if kind.plan.bands[0].q_table is not None), None)
+    if pictured is not None:
+        shown.append(lambda axes: draws.channels(axes, anatomy, pictured))
+    if any(layer["decay"] for layer in layers):
+        shown.append(lambda axes: draws.decay(axes, numbers))
+    if any(layer["bias"] for layer in layers):
+        shown.append(lambda axes: draws.bias(axes, numbers))
+    if any(layer["even_weights"] for layer in layers):
+        shown.append(lambda axes: draws.weights(axes, numbers))
+    if any(layer["decay_bound"] for layer in layers):
+        shown.append(lambda axes: draws.bound(axes, numbers))
+    if any(layer["distance_rule"] for layer in layers):
+        shown.append(lambda axes: draws.rule(axes, numbers))
+    if any(value != 1 for layer in layers for value in _flat(layer["logit_scale"])):
+        shown.append(lambda axes: draws.logits(axes, numbers))
+    return shown
+
+
+def _flat(values: list) -> list[float]:
+    return [value for row in values for value in _flat(row)] if values and isinstance(values[0], list) else values

@@ -1,0 +1,65 @@
+"""From a job's configuration to the methods that an anatomy looks at, and what the yamls call them."""
+
+from __future__ import annotations
+
+from safetensors import safe_open
+
+from posbench.common.errors import ConfigError, RunError
+from posbench.config.compose import nodes
+from posbench.config.identity import method_args, method_name
+from posbench.config.schema import resolve
+from posbench.huggingface import import_config as hf_import
+from posbench.model.build import load_model, make_encoding, make_trained_scale
+from posbench.position.instantiate import PARTS, trusted_config
+from posbench.position.interfaces import Encoding, ScaleAttention
+from posbench.report.labels import called
+from posbench.runs.directory import Run
+from posbench.runs.origins import flatten, text
+
+
+def whole(cfg: dict) -> dict:
+    """The resolved configuration; of run=DIR with the encoding, model, text, training and seed of that run.
+
+    Raises ConfigError for a run that is not finished, and as `resolve` does.
+    """
+    if cfg["run"] is None:
+        return resolve(hf_import.adopt(cfg))
+    run = Run(cfg["run"])
+    if not run.finished:
+        raise ConfigError(f"run={cfg['run']} holds no finished training: train it with scripts/run.py first.")
+    trained = trusted_config(run)
+    return resolve({**cfg, **{key: trained[key] for key in (*PARTS, "seed")}})
+
+
+def parts(cfg: dict) -> tuple[Encoding, ScaleAttention | None]:
+    """The encoding and the scale trained in (None: none) of what `whole` returned: fresh ones, or those of run=DIR."""
+    if cfg["run"] is None:
+        encoding = make_encoding(cfg)
+        return encoding, make_trained_scale(cfg, encoding)
+    run = Run(cfg["run"])
+    if not run.weights.is_file():
+        raise RunError(f"{run.weights} is missing: give another run=, or train this one to its end.")
+    with safe_open(run.weights, "pt") as weights:
+        vocab_size = weights.get_slice("embed_tokens.weight").get_shape()[0]
+    model = load_model(run, cfg, vocab_size, "cpu")
+    return model.encoding, model.scale
+
+
+def yaml_of(group: str, chosen: dict) -> tuple[str, dict]:
+    """The yaml a method was chosen by, as `called` has it, and what it holds; a class of the user's own is as if its yaml held nothing."""
+    name = called(group, method_name(chosen), method_args(chosen))
+    node = nodes(group).get(name, {})
+    return name, node if node.get("_target_") == chosen["_target_"] else {}
+
+
+def in_words(group: str, chosen: dict) -> str:
+    """The yaml a method was chosen by, and the arguments that are not as there: rope base=27."""
+    name, default = yaml_of(group, chosen)
+    known, given = flatten(default), flatten(chosen)
+    differ = [key for key in given if key != "_target_" and (key not in known or known[key] != given[key])]
+    return " ".join([name, *(_argument(key, given[key]) for key in differ)])
+
+
+def _argument(key: str, value: object) -> str:
+    inner = key.removesuffix("._target_")
+    return f"{inner}={text(value) if inner == key else method_name({'_target_': value})}"

@@ -1,0 +1,188 @@
+"""The tiles of the gallery: what each encoding of configs/ looks like, and how far away each extension makes a key seem.
+
+Letters: D pictured channels, H heads, K keys, T tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from posbench.anatomy import axes as draws
+from posbench.anatomy.dissect import Anatomy, dissect
+from posbench.anatomy.query_view import added, channels
+from posbench.common.errors import ConfigError
+from posbench.config.compose import nodes
+from posbench.model.build import seeded
+from posbench.position.geometry import Shape, Trait
+from posbench.position.instantiate import make
+from posbench.position.interfaces import overrides
+from posbench.position.legality import check
+from posbench.report.figures.style import GREY, OKABE_ITO
+
+SHAPE = Shape(d_model=256, n_layer=4, n_head=4, n_kv_head=4, train_len=64)
+LENGTH = 4 * SHAPE.train_len
+TURNS = 2  # in training, of the pair between the fastest and the slowest that is drawn: the one that extensions treat most differently
+PENS = ((OKABE_ITO[5], 5.0), (OKABE_ITO[1], 2.8), ("black", 1.0))
+FLOOR = -8.0  # nats: e^-8 of a weight is nothing
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A method's picture: its name, a few words, and what draws it."""
+
+    name: str
+    words: str
+    draw: Callable
+
+
+def _made(encoding: dict, extension: dict) -> Anatomy | None:
+    """The anatomy of a pair without a scale, where it is defined at LENGTH and changes something."""
+    with seeded(0):
+        built = make(encoding, SHAPE)
+    scale, acting = make(nodes("scale_attention")["none"], SHAPE), make(extension)
+    try:
+        verdict = check(built, acting, scale, [LENGTH], allow_untested=True)
+    except ConfigError:
+        return None
+    return None if verdict.noop else dissect(built, acting, scale, LENGTH)
+
+
+def encoding_tiles() -> list[Tile]:
+    """Encodings as they are, or with what lets them reach LENGTH."""
+    extensions, tiles = nodes("extension"), []
+    for name, node in _plain_first(nodes("encoding")):
+        shown = _made(node, extensions["none"]) or _made(node, extensions["recompute_window"])
+        if shown is not None:
+            tiles.append(_encoding_tile(name, shown))
+    return tiles
+
+
+def extension_tiles() -> list[Tile]:
+    """Extensions on RoPE, or on the first encoding that lets them act."""
+    encodings, tiles = nodes("encoding"), []
+    for name, node in _plain_first(nodes("extension")):
+        for own in ("rope", *encodings):
+            shown = _made(encodings[own], node)
+            if shown is not None:
+                tiles.append(_extension_tile(name, own, shown))
+                break
+    return tiles
+
+
+def _plain_first(found: dict[str, dict]) -> list[tuple[str, dict]]:
+    return sorted(found.items(), key=lambda item: (item[0] != "none", item[0]))
+
+
+def _encoding_tile(name: str, shown: Anatomy) -> Tile:
+    numbers, kind = shown.numbers, shown.kinds[0]
+    hooks = [hook for hook in ("columns", "profile", "bias") if overrides(kind.encoding, hook)]
+    if len(shown.kinds) > 1:
+        return Tile(name, "layers of two kinds", lambda axes: _layers(axes, numbers))
+    if numbers["coordinates"]:
+        return Tile(name, "added to embeddings", lambda axes: _rows(axes, shown))
+    if numbers["even_weights"]:
+        return Tile(name, "weighs whole rows", lambda axes: _log_weights(axes, numbers["even_weights"]))
+    turned = kind.plan.bands[0].q_table is not None
+    if numbers["bias"]:
+        words = "forget gates" if not hooks else "added to scores"
+        return Tile(name, words + (", turned" if turned else ""), lambda axes: _curves(axes, numbers["bias"]))
+    if turned:
+        words = "turns q and k" + (", decays" if numbers["decay"] else "")
+        return Tile(name, words, lambda axes: _channels(axes, shown))
+    return Tile(name, "the causal mask alone", _alike)
+
+
+def _extension_tile(name: str, encoding: str, shown: Anatomy) -> Tile:
+    numbers = shown.numbers
+    does = []
+    if numbers["spectrum"] != numbers["spectrum_before"]:
+        does.append("frequencies")
+    if any(value is not None and abs(value - index) > 1e-6 for index, value in enumerate(numbers["distance"])):
+        does.append("positions")
+    if None in numbers["distance"]:
+        does.append("crop" if numbers["fed"] < numbers["length"] else "mask")
+    if Trait.TABLE in shown.extension.needs:
+        does = ["table"]
+    if numbers["temperature"] != 1:
+        does.append(f"x{numbers['temperature']:.2g}")
+    words = ", ".join(does) or "no change"
+    if encoding != "rope":
+        return Tile(name, f"{words} ({encoding})", lambda axes: _table_rows(axes, numbers))
+    return Tile(name, words, lambda axes: _seen(axes, numbers))
+
+
+def _rows(axes, shown: Anatomy) -> None:
+    rows_DT = added(shown.plan).T
+    if shown.plan.length < LENGTH:
+        rows_DT = torch.nn.functional.pad(rows_DT, (0, LENGTH - shown.plan.length), value=torch.nan)
+    axes.set_facecolor(draws.HIDDEN)
+    draws.picture(axes, range(LENGTH), rows_DT, float(rows_DT.nan_to_num().abs().quantile(0.98)))
+
+
+def _channels(axes, shown: Anatomy) -> None:
+    delta_K = torch.arange(LENGTH)
+    rows_DK = channels(shown.kinds[0], LENGTH - 1, LENGTH - 1 - delta_K)
+    draws.picture(axes, delta_K, rows_DK)
+    axes.set_ylim(-0.5, len(rows_DK) - 0.5)
+
+
+def _curves(axes, rows: list[list]) -> None:
+    draws.heads(axes, rows, label="")
+    known = [value for row in rows for value in row if value is not None]
+    low, high = max(min(known), FLOOR), max(0.0, *known)
+    axes.set_ylim(low - 0.06 * (high - low) - 1e-3, high + 0.06 * (high - low) + 1e-3)
+    axes.axhline(0, color="black", linewidth=0.6, zorder=1)
+
+
+def _log_weights(axes, rows: list[list]) -> None:
+    """Weights as what a bias would have to be for the same."""
+    largest = max(value for row in rows for value in row if value)
+    _curves(axes, [[None if not value else math.log(value / largest) for value in row] for row in rows])
+
+
+def _layers(axes, numbers: dict) -> None:
+    """A bar for each transformer layer, as long as its view."""
+    colours = dict(zip(sorted({layer["name"] for layer in numbers["layers"]}, reverse=True), OKABE_ITO, strict=False))
+    for layer in numbers["layers"]:
+        seen = sum(value is not None for value in layer["distance"])
+        for number in layer["numbers"]:
+            axes.barh(number, seen, height=0.72, color=colours[layer["name"]], alpha=0.75, linewidth=0)
+            inside = seen == LENGTH
+            style = {"ha": "right" if inside else "left", "va": "center", "fontsize": 7.2, "zorder": 5}
+            if not inside:
+                style["bbox"] = {"boxstyle": "square,pad=0.15", "facecolor": "white", "edgecolor": "none"}
+            axes.annotate(layer["name"], (seen, number), xytext=(-3 if inside else 3, 0), textcoords="offset points", **style)
+    axes.set_ylim(-0.7, sum(len(layer["numbers"]) for layer in numbers["layers"]) - 0.3)
+
+
+def _alike(axes) -> None:
+    axes.set_ylim(-1, 1)
+    axes.axhline(0, color=OKABE_ITO[0], linewidth=1.6)
+    axes.annotate("every key alike", (0.63 * LENGTH, 0), xytext=(0, 5), textcoords="offset points", ha="center", fontsize=7.6, color=GREY)
+
+
+def _ground(axes) -> None:
+    axes.axhspan(0, SHAPE.train_len - 1, color=draws.TRAINED, linewidth=0, zorder=0)
+    axes.plot([0, LENGTH], [0, LENGTH], color=GREY, linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)
+    axes.set_ylim(0, LENGTH)
+
+
+def _seen(axes, numbers: dict) -> None:
+    """How far a key seems for three pairs: the turn it is seen at, in tokens of training."""
+    _ground(axes)
+    before = torch.tensor(numbers["spectrum_before"])
+    speed_F = torch.tensor(numbers["spectrum"]) / before
+    middle = int((before * SHAPE.train_len / (2 * torch.pi) - TURNS).abs().argmin())
+    nan = float("nan")
+    for pair, (colour, width) in zip((0, middle, -1), PENS, strict=True):
+        seen = [nan if value is None else value * float(speed_F[pair]) for value in numbers["distance"]]
+        axes.plot(range(LENGTH), seen, color=colour, linewidth=width, zorder=3, solid_capstyle="butt")
+
+
+def _table_rows(axes, numbers: dict) -> None:
+    _ground(axes)
+    draws.line(axes, numbers["table_rows"] or numbers["coordinates"] or numbers["distance"], OKABE_ITO[1])

@@ -1,0 +1,150 @@
+"""The conditions of a good encoding, measured and not asserted: scores of random content at chosen pairs, with and without an extension.
+
+`unique`: no two keys that a query sees have one code (the same scores whatever the content). `relative`: the score of a pair depends on how
+far apart its tokens lie alone, given the content. `any_length`: it is the same in a text of the training length and in the longer one.
+`as_trained`: it is what training without an extension made it. `beyond_training`: the encoding has positions beyond training, without an
+extension. `bounded`: no distance (no position, where these are added to embeddings) is a token or more beyond the trained ones.
+None: not a question here.
+Measured without scale-attention, which acts on whole queries, with the same content at every position and projections drawn at random.
+
+Letters: N draws of content, C width, H heads, G key heads, K keys, D head width, T tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from posbench.anatomy.query_view import Kind, added, bias, content, distance, kinds
+from posbench.common.errors import ConfigError
+from posbench.extensions.none import NoExtension
+from posbench.position.geometry import Trait
+from posbench.position.interfaces import Encoding, Extension, overrides
+from posbench.position.legality import check, fed_length
+from posbench.position.plan import make_plan
+from posbench.scale_attention.none import NoScale
+
+DRAWS = 4
+NEAR = 1024  # keys looked at one by one at either end of a long text
+
+
+@dataclass(frozen=True)
+class View:
+    """One kind of layer in a text of `length` tokens, with what is added to the embeddings there."""
+
+    kind: Kind
+    length: int
+    added_TC: Tensor | None
+
+
+def look(encoding: Encoding, extension: Extension, length: int) -> list[View]:
+    """Each kind of layer, as it reads the last tokens of `length`."""
+    fed = fed_length(extension, encoding.shape.train_len, length)
+    plan = make_plan(encoding, extension, length=fed)
+    return [View(kind, fed, added(plan)) for kind in kinds(encoding, extension, plan)]
+
+
+def properties(encoding: Encoding, extension: Extension, length: int) -> list[dict[str, bool | None]]:
+    """The table for each kind of layer."""
+    train_len, reach = encoding.shape.train_len, trained_reach(encoding)
+    beyond = _defined_beyond(encoding)
+    views, short = look(encoding, extension, length), look(encoding, extension, train_len)
+    plain = {tuple(view.kind.numbers): view for view in look(encoding, NoExtension(), train_len)}
+    found = []
+    for view, at_train_len in zip(views, short, strict=True):
+        longer = length > train_len
+        measurable = not overrides(view.kind.encoding, "weights")
+        found.append(
+            {
+                "unique": _unique(view) if measurable else None,
+                "relative": _relative(view) if measurable else None,
+                "any_length": _same(at_train_len, view, train_len) if measurable and longer else None,
+                "as_trained": _same(plain[tuple(view.kind.numbers)], view, train_len) if measurable and not encoding.random else None,
+                "beyond_training": beyond,
+                "bounded": _bounded(view, reach),
+            }
+        )
+    return found
+
+
+def trained_reach(encoding: Encoding) -> int:
+    """The largest coordinate, and distance, that training holds."""
+    return (encoding.limit if encoding.random and encoding.limit else encoding.shape.train_len) - 1
+
+
+def scores(view: View, query: int, keys_K: Tensor) -> Tensor:
+    """Content score plus bias of each key, for every draw of content and projections: [N, H, K], nan where it is not seen."""
+    shape, random = view.kind.encoding.shape, torch.Generator().manual_seed(0)
+    width = shape.d_model
+    q_NC, k_NC = (torch.randn(DRAWS, width, generator=random) * width**-0.5 for _ in range(2))
+    query_WC = torch.randn(shape.n_head * shape.head_dim, width, generator=random)
+    key_WC = torch.randn(shape.n_kv_head * shape.head_dim, width, generator=random)
+    q_N1C, k_N1C = q_NC[:, None], k_NC[:, None]
+    if view.added_TC is not None:
+        q_N1C, k_N1C = q_N1C + view.added_TC[query], k_N1C + view.added_TC[keys_K]
+    q, k = (
+        (x_NKC @ weight_WC.T).unflatten(-1, (-1, shape.head_dim)).transpose(1, 2).expand(-1, -1, len(keys_K), -1)
+        for x_NKC, weight_WC in ((q_N1C, query_WC), (k_N1C, key_WC))
+    )
+    score_NHK, bias_HK = content(view.kind, query, keys_K, q, k), bias(view.kind, query, keys_K)
+    return score_NHK if bias_HK is None else score_NHK + bias_HK
+
+
+def _chosen(length: int) -> Tensor:
+    """Every number below `length`, or those at both ends and some between."""
+    if length <= 4 * NEAR:
+        return torch.arange(length)
+    between = torch.linspace(0, length - 1, 2 * NEAR).long()
+    return torch.cat((torch.arange(NEAR), between, torch.arange(length - NEAR, length))).unique()
+
+
+def _unique(view: View) -> bool:
+    code_KX = scores(view, view.length - 1, _chosen(view.length)).flatten(0, 1).T
+    code_KX = code_KX[~code_KX.isnan().any(dim=1)]
+    # Equal codes stay neighbours in the order of any one projection.
+    mixed_K = code_KX @ torch.randn(code_KX.shape[1], generator=torch.Generator().manual_seed(1)).double()
+    apart_K = code_KX[mixed_K.argsort()].diff(dim=0).abs().amax(dim=1)
+    return bool((apart_K > 1e-9).all())
+
+
+def _by_distance(view: View, query: int, delta_K: Tensor) -> Tensor:
+    return scores(view, query, query - delta_K)
+
+
+def _close(a: Tensor, b: Tensor) -> bool:
+    return torch.allclose(a, b, rtol=1e-5, atol=1e-4, equal_nan=True)
+
+
+def _relative(view: View) -> bool:
+    last = view.length - 1
+    for query in {last - 1, 2 * last // 3, last // 2} - {-1, last}:
+        delta_K = _chosen(query + 1)
+        if not _close(_by_distance(view, query, delta_K), _by_distance(view, last, delta_K)):
+            return False
+    return True
+
+
+def _same(a: View, b: View, train_len: int) -> bool:
+    """Whether the last query of either sees the distances of training alike."""
+    delta_K = torch.arange(min(a.length, b.length, train_len))
+    return _close(*(_by_distance(view, view.length - 1, delta_K) for view in (a, b)))
+
+
+def _bounded(view: View, reach: int) -> bool | None:
+    encoding = view.kind.encoding
+    if view.added_TC is not None:
+        return encoding.rows() is not None or bool(view.kind.plan.bands[0].q_pos_T.max() < reach + 1)
+    if Trait.COORDINATE not in encoding.traits:
+        return None
+    seen_K = distance(view.kind, view.length - 1, torch.arange(view.length))
+    return bool(seen_K.nan_to_num().max() < reach + 1)
+
+
+def _defined_beyond(encoding: Encoding) -> bool:
+    try:
+        check(encoding, NoExtension(), NoScale(encoding.shape), [2 * encoding.shape.train_len], allow_untested=True)
+    except ConfigError:
+        return False
+    return True

@@ -1,0 +1,158 @@
+"""One query and its keys as each kind of layer sees them: distances, biases and content scores, without a trained model.
+
+Letters: N draws of content, C width, H heads, G key heads, K keys, D head width, F frequencies, T tokens, P pictured channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from posbench.extensions.none import NoExtension
+from posbench.model.kernels.blocks import damp
+from posbench.position.geometry import Spectrum
+from posbench.position.interfaces import Encoding, Extension, Layer, overrides
+from posbench.position.plan import BandPlan, LayerPlan, Plan
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Layers that treat position alike (`numbers`), with their frequencies before and after the extension."""
+
+    layer: Layer
+    plan: LayerPlan
+    numbers: list[int]
+    before: Spectrum | None
+    after: Spectrum | None
+
+    @property
+    def encoding(self) -> Encoding:
+        return self.layer.encoding
+
+
+def kinds(encoding: Encoding, extension: Extension, plan: Plan) -> list[Kind]:
+    """The distinct layers of a plan; the first extended one comes first."""
+    found: dict[tuple, Kind] = {}
+    for number, (layer, planned) in enumerate(zip(encoding.layers(), plan.layers, strict=True)):
+        if layer.kind in found:
+            found[layer.kind].numbers.append(number)
+            continue
+        before = layer.encoding.spectrum()
+        acting = extension if layer.extended else NoExtension()
+        after = acting.spectrum(before, planned.span) if before is not None else None
+        found[layer.kind] = Kind(layer, planned, [number], before, after)
+    return sorted(found.values(), key=lambda kind: not kind.layer.extended)
+
+
+@torch.no_grad()
+def added(plan: Plan) -> Tensor | None:
+    """What is added to the embedding of each token: [T, C], or None."""
+    return plan.embed()
+
+
+def each_band(kind: Kind, query: int, keys_K: Tensor, value: Callable[[BandPlan, Tensor], Tensor]) -> Tensor:
+    """`value` (band, its keys) of each key, float64, from the band that shows it to `query`; nan where none does."""
+    result = None
+    for band in kind.plan.bands:
+        seen_K = (keys_K >= band.first_T[query]) & (keys_K <= band.last_T[query])
+        part = value(band, keys_K[seen_K]).double()
+        if result is None:
+            result = torch.full((*part.shape[:-1], len(keys_K)), torch.nan, dtype=torch.float64)
+        result[..., seen_K] = part
+    return result
+
+
+def distance(kind: Kind, query: int, keys_K: Tensor) -> Tensor:
+    """The coordinate distance at which `query` sees each key: [K], nan where it does not."""
+    return each_band(kind, query, keys_K, lambda band, keys_K: band.q_pos_T[query] - band.k_pos_T[keys_K])
+
+
+@torch.no_grad()
+def bias(kind: Kind, query: int, keys_K: Tensor) -> Tensor | None:
+    """What is added to the scaled score of each key: [H, K], or None where nothing is. Gates are those of a token of zeros."""
+    encoding = kind.encoding
+    if not any(overrides(encoding, hook) for hook in ("columns", "profile", "bias", "gates")):
+        return None
+
+    def value(band: BandPlan, keys_K: Tensor) -> Tensor:
+        q_pos_K, k_pos_K = band.q_pos_T[query].expand(len(keys_K)), band.k_pos_T[keys_K]
+        total_HK = torch.zeros(encoding.shape.n_head, len(keys_K), dtype=torch.float64)
+        if not len(keys_K):
+            return total_HK
+        columns = encoding.columns(q_pos_K, k_pos_K, row_constant=True)
+        if columns is not None:
+            total_HK += (columns[0].double() * columns[1].double()).sum(dim=-1)
+        if overrides(encoding, "profile") or overrides(encoding, "bias"):
+            total_HK += encoding.bias(q_pos_K[:1], k_pos_K, kind.layer.index)[:, 0]
+        gates_BHT = encoding.gates(torch.zeros(1, 1, encoding.shape.d_model), kind.layer.index)
+        if gates_BHT is not None:
+            total_HK += gates_BHT[0].double() * (query - keys_K)
+        return total_HK
+
+    return each_band(kind, query, keys_K, value)
+
+
+@torch.no_grad()
+def content(kind: Kind, query: int, keys_K: Tensor, q_NHKD: Tensor, k_NGKD: Tensor) -> Tensor:
+    """The scaled content score of each key: [N, H, K]; q is given once for each key, since what it holds may depend on nothing else."""
+    encoding, width = kind.encoding, q_NHKD.shape[-1]
+    place = torch.full((int(keys_K.max()) + 1,), -1)
+    place[keys_K] = torch.arange(len(keys_K))
+
+    def value(band: BandPlan, keys_K: Tensor) -> Tensor:
+        q, k = q_NHKD[:, :, place[keys_K]], k_NGKD[:, :, place[keys_K]]
+        q_pos_K, k_pos_K = band.q_pos_T[query].expand(len(keys_K)), band.k_pos_T[keys_K]
+        q_table, k_table = (encoding.table(pos_K, kind.after) for pos_K in (q_pos_K, k_pos_K))
+        if q_table is not None and len(keys_K):
+            q, k = encoding.rotate(q, k, q_table, k_table)
+        if kind.after is not None and (q_scale_K := kind.after.scale(q_pos_K)) is not None:
+            q, k = q * q_scale_K[:, None], k * kind.after.scale(k_pos_K)[:, None]
+        decay_D = encoding.decay()
+        if decay_D is not None:
+            q, k = damp(q, k, decay_D, q_pos_K, k_pos_K, band.q_pos_T[query])
+        k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+        return (q.double() * k.double()).sum(dim=-1) * width**-0.5
+
+    return each_band(kind, query, keys_K, value)
+
+
+@torch.no_grad()
+def even_weights(kind: Kind, query: int, keys_K: Tensor) -> Tensor | None:
+    """Attention weights where an encoding makes them of whole rows, if q and all content scores are 0: [H, K], keys in order."""
+    encoding, shape = kind.encoding, kind.encoding.shape
+    if not overrides(encoding, "weights"):
+        return None
+    zeros = torch.zeros(1, shape.n_head, 1, len(keys_K))
+    bias_HK = bias(kind, query, keys_K)
+    seen_1K = ~distance(kind, query, keys_K).isnan()[None]
+    if bias_HK is not None:
+        bias_HK = bias_HK.nan_to_num().float()[:, None]
+    weights_BH1K = encoding.weights(torch.zeros(1, shape.n_head, 1, shape.head_dim), zeros, bias_HK, seen_1K, 1.0, kind.layer.index)
+    return weights_BH1K[0, :, 0].double().masked_fill(~seen_1K, torch.nan)
+
+
+def channels(kind: Kind, query: int, keys_K: Tensor) -> Tensor | None:
+    """What each channel of the first head says of each key: [P, K] in [-1, 1], or None where nothing is turned.
+
+    A row is the score when q and k are 1 in one channel and 0 elsewhere, less that of zeros, over its largest value; channels that say
+    what another one says are left out.
+    """
+    shape = kind.encoding.shape
+    if kind.plan.bands[0].q_table is None:
+        return None
+    unit_DKD = torch.eye(shape.head_dim)[:, None].expand(-1, len(keys_K), -1)
+    score = []
+    for one_NKD in (unit_DKD, torch.zeros_like(unit_DKD[:1])):
+        q_NHKD, k_NGKD = (one_NKD[:, None].expand(-1, count, -1, -1) for count in (shape.n_head, shape.n_kv_head))
+        score.append(content(kind, query, keys_K, q_NHKD, k_NGKD))
+    picture_DK = (score[0] - score[1])[:, 0]
+    largest_D1 = picture_DK.nan_to_num().abs().amax(dim=-1, keepdim=True)
+    picture_DK = picture_DK / largest_D1.clamp(min=1e-12)
+    kept: list[Tensor] = []
+    for row_K in picture_DK:
+        if not any(torch.equal(row_K.nan_to_num(), other_K.nan_to_num()) for other_K in kept):
+            kept.append(row_K)
+    return torch.stack(kept)

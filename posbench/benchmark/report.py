@@ -1,0 +1,90 @@
+"""The benchmark's figures as a table and a picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from posbench.benchmark.measure import BASE, Figure
+from posbench.report.figures.style import GREY, OKABE_ITO, save
+
+BLUE = OKABE_ITO[0]
+
+
+def markdown(figures: list[Figure], machine: str) -> str:
+    """Training speed, evaluation time at each length and memory of every case."""
+    lengths = sorted({one.length for one in figures if one.kind == "evaluation"})
+    train = {one.case: one for one in figures if one.kind == "training"}
+    tested = {(one.case, one.length): one for one in figures if one.kind == "evaluation"}
+    lines = [f"# Speed and memory beside plain attention (`{BASE}`)", "", machine, ""]
+    lines += ["| | training: tokens/s | of rope's | " + " | ".join(f"time at {length}" for length in lengths) + " | MiB at each length |"]
+    lines += ["| :--- | ---: | ---: |" + " ---: |" * len(lengths) + " :--- |"]
+    for case in dict.fromkeys(one.case for one in figures):
+        step = train.get(case)
+        cells = [f"{step.tokens_per_second:,.0f}", f"{1 / step.ratio:.2f}"] if step else ["", ""]
+        found = [tested.get((case, length)) for length in lengths]
+        cells += ["" if one is None else one.note if one.ratio is None else f"{one.ratio:.2f}" for one in found]
+        cells.append(" ".join("-" if one is None or one.mib is None else f"{one.mib:.1f}" for one in found))
+        lines.append(f"| {case} | " + " | ".join(cells) + " |")
+    lines += ["", "Time: of one evaluation pass over 8,192 tokens, as a ratio to the base case in the same rounds (below 1 is faster)."]
+    lines += ["MiB: tensors that live at once while one window of each length is read, weights aside."]
+    return "\n".join(lines) + "\n"
+
+
+def draw(figures: list[Figure], stem: Path) -> list[Path]:
+    """Bars of training speed beside a map of evaluation time, as png and svg."""
+    from matplotlib.colors import LogNorm
+    from matplotlib.figure import Figure as Canvas
+
+    train = sorted((one for one in figures if one.kind == "training"), key=lambda one: one.ratio)
+    tested = {(one.case, one.length): one.ratio for one in figures if one.kind == "evaluation" and one.ratio is not None}
+    cases, lengths = list(dict.fromkeys(case for case, _ in tested)), sorted({length for _, length in tested})
+    canvas = Canvas(figsize=(11, 1.2 + 0.21 * max(len(cases), len(train))), layout="constrained")
+    grid = canvas.add_gridspec(2, 2, width_ratios=(1, 1.25), height_ratios=(len(train), max(6, len(cases) - len(train))))
+    bars, memory, heat = canvas.add_subplot(grid[0, 0]), canvas.add_subplot(grid[1, 0]), canvas.add_subplot(grid[:, 1])
+    _memory(memory, figures)
+    bars.barh([one.case for one in train], [1 / one.ratio for one in train], color=BLUE, height=0.7)
+    bars.axvline(1, color=GREY, linewidth=0.8, linestyle="--")
+    for i, one in enumerate(train):
+        bars.text(1 / one.ratio - 0.01, i, f"{1 / one.ratio:.2f}", va="center", ha="right", fontsize=7, color="white")
+    bars.set_title("Training speed, rope = 1", fontsize=9, loc="left")
+    ratios = [[tested.get((case, length), float("nan")) for length in lengths] for case in cases]
+    heat.imshow(ratios, aspect="auto", cmap="RdBu_r", norm=LogNorm(1 / 8, 8))
+    for i, line in enumerate(ratios):
+        for j, ratio in enumerate(line):
+            if ratio == ratio:
+                heat.text(j, i, f"{ratio:.2f}", ha="center", va="center", fontsize=6.5, color="white" if not 0.3 < ratio < 3.3 else "black")
+    heat.set_xticks(range(len(lengths)), [str(length) for length in lengths])
+    heat.set_yticks(range(len(cases)), cases)
+    heat.set_xlabel("tokens in the window", fontsize=8)
+    heat.set_title("Evaluation time, rope = 1", fontsize=9, loc="left")
+    for axes in (bars, memory, heat):
+        axes.tick_params(labelsize=7.5, length=0)
+        for side in axes.spines.values():
+            side.set_visible(False)
+    bars.set_ylim(len(train) - 0.5, -0.5)
+    return save(canvas, stem)
+
+
+def _memory(axes, figures: list[Figure]) -> None:
+    """A line for each case: tensors that live while one window is read, against its length; those far from the base case are named."""
+    lines: dict[str, list[tuple[int, float]]] = {}
+    for one in figures:
+        if one.kind == "evaluation" and one.mib:
+            lines.setdefault(one.case, []).append((one.length, one.mib))
+    base = dict(lines[BASE])
+    for case, points in lines.items():
+        length, mib = points[-1]
+        apart = case == BASE or mib > 1.35 * base[length]
+        axes.plot(
+            *zip(*points, strict=True), color=BLUE if case == BASE else GREY, linewidth=1.6 if apart else 0.5, zorder=3 if apart else 2
+        )
+        if apart:
+            axes.annotate(case, points[-1], xytext=(4, 0), textcoords="offset points", fontsize=7, va="center")
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log", base=2)
+    axes.set_xticks(sorted(base), [str(length) for length in sorted(base)])
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.minorticks_off()
+    axes.margins(x=0.14)
+    axes.set_xlabel("tokens in the window", fontsize=8)
+    axes.set_title("Memory of one window, MiB", fontsize=9, loc="left")

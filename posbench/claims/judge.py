@@ -1,0 +1,171 @@
+"""What evaluations say of claims: an effect with its interval, a verdict against the margin, Holm over all primaries, behind the gate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from posbench.claims.find import Entry, Missing, Pool, exact, measured
+from posbench.claims.language import MEASURES, Claim, Endpoint
+from posbench.common.errors import RunError
+from posbench.report.references import other_targets
+from posbench.statistics.crossed import Estimate, Sums, estimate
+from posbench.statistics.usable_length import Usable
+from posbench.statistics.verdict_rules import ALPHA, decide, holm
+
+Terms = list[tuple[float, Sums]]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A row of claims.csv: what one endpoint of a claim came to. None where it was not measured."""
+
+    claim: str
+    endpoint: str
+    primary: bool
+    statement: str
+    source: str
+    rule: str
+    experiment: str
+    compared: str
+    unit: str
+    confirm: str
+    refute: str
+    effect: float | None = None  # in `unit`; inf: beyond the longest length evaluated
+    lower: float | None = None
+    upper: float | None = None
+    over: str | None = None
+    by_seed: str | None = None  # of each seed, in the order of `seeds`
+    seeds: str | None = None
+    documents: int | None = None
+    targets: int | None = None
+    nats: float | None = None  # nats/token in one bit/byte of these targets
+    gain_lower: float | None = None  # the lowest lower 95 % bound of G among the trainings, bits/byte
+    p: float | None = None
+    p_holm: float | None = None
+    by_interval: str | None = None  # the verdict of this interval alone
+    verdict: str = ""  # after Holm, and behind the gate; empty for what is descriptive
+    note: str = ""
+    evaluations: str = ""  # eval ids, as in rows.csv
+
+
+def judge(claims: Sequence[Claim], pools) -> list[Finding]:
+    """A finding for every endpoint of every claim. `pools(claim)` gives (Pool, command that would make what is missing)."""
+    findings = [one for claim in claims for one in _claim(claim, pools)]
+    tested = [index for index, one in enumerate(findings) if one.primary and one.p is not None and one.verdict != "gated"]
+    for index, adjusted in zip(tested, holm([findings[index].p for index in tested]), strict=True):
+        one = findings[index]
+        stands = one.by_interval == "undecided" or adjusted < ALPHA
+        note = (
+            one.note if stands else _also(one.note, f"{one.by_interval} by its own interval, not after Holm over {len(tested)} primaries")
+        )
+        findings[index] = replace(one, p_holm=adjusted, verdict=one.by_interval if stands else "undecided", note=note)
+    return findings
+
+
+def _claim(claim: Claim, pools) -> list[Finding]:
+    shared = {"claim": claim.id, **{name: getattr(claim, name) for name in ("statement", "source", "rule")}}
+    if claim.test:
+        empty = dict.fromkeys(("experiment", "unit", "confirm", "refute"), "")
+        return [Finding(endpoint="", primary=False, **shared, **empty, compared=claim.test, verdict=claim.shows, note="by test")]
+    pool, command = pools(claim)
+    found = []
+    for primary, endpoint in [(True, one) for one in claim.primary] + [(False, one) for one in claim.secondary]:
+        rules = {"confirm": str(endpoint.confirm or ""), "refute": str(endpoint.refute or "")}
+        blank = Finding(
+            endpoint=endpoint.name, primary=primary, **shared, experiment=" ".join(claim.experiments), compared=str(endpoint),
+            unit=MEASURES[endpoint.measure], **rules,
+        )  # fmt: skip
+        try:
+            found.append(_measure(endpoint, pool, blank))
+        except Missing as missing:
+            found.append(replace(blank, verdict="not measured" if primary else "", note=f"{missing}: {command}"))
+        except RunError as error:
+            found.append(replace(blank, verdict="not measured" if primary else "", note=str(error)))
+    return found
+
+
+def _measure(endpoint: Endpoint, pool: Pool, blank: Finding) -> Finding:
+    cells = [(weight, cell, pool.find(cell)) for weight, cell in endpoint.cells]
+    seeds = sorted(set.intersection(*(set(found) for _, _, found in cells)))
+    if not seeds:
+        raise Missing(f"the cells have no seed in common ({'; '.join(str(sorted(found)) for _, _, found in cells)})")
+    lone = sorted(set.union(*(set(found) for _, _, found in cells)) - set(seeds))
+    note = f"seeds {', '.join(map(str, lone))} have not all cells and are left out" if lone else ""
+    for said in dict.fromkeys(said for _, cell, _ in cells for said in pool.unread(cell)):
+        note = _also(note, said)
+    chosen = [(weight, cell, [found[seed] for seed in seeds]) for weight, cell, found in cells]
+    same_targets([entry for _, _, entries in chosen for entry in entries])
+    nats = math.log(2) * chosen[0][2][0].first["n_bytes"] / chosen[0][2][0].first["n_targets"]
+    gain_lower = min(pool.gain_lower(entry) for _, _, entries in chosen for entry in entries)
+    train_len = chosen[0][2][0].first["train_len"]
+    if endpoint.measure == "usable_length":
+        judged, value, compare = _usable(chosen, pool, endpoint, train_len)
+        judge_of, scale = judged, 1 / train_len
+        ends = judged.interval()
+    else:
+        terms = [term for weight, cell, entries in chosen for term in _terms(endpoint.measure, weight, cell, entries, pool)]
+        judged = judge_of = compare = estimate(terms)
+        value, scale, ends = judged.value, 1.0, judged.interval()
+    one = replace(
+        blank, effect=value * scale, lower=ends[0] * scale, upper=ends[1] * scale, over=compare.over, seeds=" ".join(map(str, seeds)),
+        by_seed=" ".join(f"{number:.6g}" for number in compare.by_seed) if compare is judged else "", documents=compare.n_documents,
+        targets=compare.n_targets, nats=nats, gain_lower=gain_lower, note=note,
+        evaluations=" ".join(dict.fromkeys(entry.first["eval_id"] for _, _, entries in chosen for entry in entries)),
+    )  # fmt: skip
+    if not blank.primary:
+        return one
+    if not gain_lower > 0:
+        return replace(
+            one, verdict="gated", note=_also(note, "the lower 95 % bound of G is not above 0: the model does not use its window")
+        )
+    if not math.isfinite(value) and compare is judged:
+        return replace(one, verdict="undecided", by_interval="undecided", p=1.0, note=_also(note, "a loss is not finite"))
+
+    def against(bound: float):
+        if not endpoint.confirm.of_gain:
+            return judge_of, bound / scale
+        return estimate([*terms, *((-bound * weight, one) for weight, one in pool.gain_terms(chosen[0][2]))]), 0.0
+
+    found = decide(endpoint.confirm, endpoint.refute, against)
+    return replace(one, p=found.p, by_interval=found.word, verdict=found.word)
+
+
+def _terms(measure: str, weight: float, cell, entries: list[Entry], pool: Pool) -> Terms:
+    """Weighted means that make up the measure of one cell."""
+    length = round(cell.at * entries[0].first["train_len"])
+    if measure == "accuracy":
+        one, _ = measured(entries, length, "correct", cell.task)
+        return [(weight, one)]
+    one, per = measured(entries, length, "nll", cell.task)
+    if measure == "loss":
+        return [(weight * per, one)]
+    floors = [pool.reference(entry, "floor") for entry in entries]
+    same_targets([*entries, *floors])
+    floor, per_floor = exact(floors)
+    return [(weight * per, one), (-weight * per_floor, floor)]
+
+
+def _usable(chosen: list, pool: Pool, endpoint: Endpoint, train_len: int) -> tuple[Usable, float, Estimate]:
+    """(usable length in tokens, its point, the estimate at the longest length)."""
+    ((_, cell, entries),) = chosen
+    lengths = set.intersection(*({row["length"] for row in entry.rows} for entry in entries))
+    lengths = sorted(length for length in lengths if length >= train_len)
+    if len(lengths) < 3:
+        raise Missing(f"{cell} has {len(lengths)} lengths from the training length on, a usable length needs a grid")
+    rises = {length: estimate(_terms("rise", 1.0, replace(cell, at=length / train_len), entries, pool)) for length in lengths}
+    usable = Usable(rises, endpoint.margin)
+    return usable, usable.value, rises[lengths[-1]]
+
+
+def same_targets(entries: Sequence[Entry]) -> None:
+    """Raises RunError unless all evaluations of one protocol under fixed targets scored the same ones."""
+    fixed = [entry for entry in entries if entry.first["protocol"] == "fixed_targets"]
+    for entry in fixed[1:]:
+        if entry.targets != fixed[0].targets:
+            raise other_targets(entry.first, fixed[0].first)
+
+
+def _also(note: str, more: str) -> str:
+    return f"{note}; {more}" if note else more

@@ -1,0 +1,172 @@
+"""The ledger as CSV, and as Markdown that is made from the CSV alone."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from posbench.claims.judge import Finding
+from posbench.common import csv_records as records
+from posbench.report.tables import markdown_row
+
+ORDER = ("confirmed", "refuted", "undecided", "gated", "not measured")
+
+
+def to_csv(findings: Sequence[Finding]) -> str:
+    """A line for each endpoint, with every digit."""
+    return records.to_csv(findings, Finding)
+
+
+def from_csv(path: Path | str) -> list[Finding]:
+    """What `to_csv` wrote. Raises RunError for anything else."""
+    return records.from_csv(path, Finding, "a ledger of claims", "scripts/claims.py")
+
+
+HEAD = ("claim", "what is claimed", "effect [95 %]", "confirms", "refutes", "G above", "seeds x documents", "p, by Holm", "verdict")
+
+
+def terminal(findings: Sequence[Finding], width: int | None = None) -> str:
+    """The verdicts for a terminal `width` characters wide (None: any)."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(width=width or 240, no_color=True, highlight=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="")
+    shown = ("claim", "effect [95 %]", "G above", "verdict", "what is claimed")
+    for column in shown:
+        table.add_column(column, no_wrap=column in ("claim", "G above"), overflow="fold", min_width=max(map(len, column.split())))
+    for one in _heads(findings):
+        row = dict(zip(HEAD, _row(one), strict=True))
+        table.add_row(*(row[column] for column in shown))
+    with console.capture() as captured:
+        console.print(table)
+        missing = Counter(one.note.rpartition(": ")[2] for one in findings if one.primary and one.verdict == "not measured")
+        for way, number in missing.items():
+            console.print(f"{number} not measured: {way}", markup=False, soft_wrap=True)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines())
+
+
+def _heads(findings: Sequence[Finding]) -> list[Finding]:
+    """What the table shows a row of: primaries, and claims decided by a test."""
+    return [one for one in findings if one.primary or one.note == "by test"]
+
+
+def markdown(findings: Sequence[Finding]) -> str:
+    """The whole ledger: the verdicts, then what was compared for each."""
+    shown = _heads(findings)
+    primaries = [one for one in shown if one.primary]
+    counted = Counter(one.verdict for one in primaries)
+    tested = sum(one.p_holm is not None for one in primaries)
+    tests = len(shown) - len(primaries)
+    parts = [
+        "# Claims",
+        f"Of {len(primaries)} primary endpoints: {', '.join(f'{counted[word]} {word}' for word in ORDER if counted[word])}. "
+        f"{tests} numerical claims are decided by tests.",
+        *_alone(primaries),
+        *_doubles(primaries),
+        "Effects, margins and G in bits per byte unless a unit is given; in brackets after a margin, nats per token. Every target weighs "
+        "alike. The interval is one: seeds crossed with documents (two-way clustered, Student's t with seeds - 1 degrees of freedom), or "
+        "documents where there is one seed. A verdict needs the whole 95 % interval on one side of the margin that the claim's yaml holds, "
+        f"and must stand after Holm's correction over the {tested} primaries that were measured and passed the gate (the lower 95 % bound "
+        "of G above 0 for every training that a claim rests on); else it is undecided at this scale. Flat means that the interval lies "
+        "inside +-margin.",
+        _markdown([list(HEAD), [":---"] * len(HEAD), *map(_row, shown)]),
+    ]
+    for claim in dict.fromkeys(one.claim for one in findings):
+        parts.append(_details([one for one in findings if one.claim == claim]))
+    return "\n\n".join(parts) + "\n"
+
+
+def _alone(primaries: Sequence[Finding]) -> list[str]:
+    """A sentence on what the correction took back, where it did."""
+    taken = sum(one.by_interval not in (None, one.verdict) for one in primaries)
+    return [f"{taken} of the undecided are decided by their own interval alone, and not after the correction."] if taken else []
+
+
+def _doubles(primaries: Sequence[Finding]) -> list[str]:
+    """A sentence on primaries that compare the same, where some do: they are one piece of evidence."""
+    asked: dict[str, list[Finding]] = {}
+    for one in primaries:
+        asked.setdefault(one.compared, []).append(one)
+    doubles = [" and ".join(map(_name, same)) for same in asked.values() if len(same) > 1]
+    if not doubles:
+        return []
+    found = {word: [one.compared for one in primaries if one.verdict == word] for word in ORDER}
+    fewer = [f", the {len(of)} {word} are {len(set(of))}" for word, of in found.items() if len(set(of)) < len(of)]
+    return [f"One comparison each: {'; '.join(doubles)}. So {len(primaries)} endpoints are {len(asked)} comparisons{''.join(fewer)}."]
+
+
+def _name(one: Finding) -> str:
+    return " ".join(filter(None, (one.claim, one.endpoint)))
+
+
+BRIEF = ("claim", "what is claimed", "effect [95 %]", "G above", "verdict")
+
+
+def brief(findings: Sequence[Finding]) -> str:
+    """The verdicts alone, in fewer columns, as the README shows them."""
+    at = [HEAD.index(name) for name in BRIEF]
+    rows = [[row[index] for index in at] for row in map(_row, _heads(findings))]
+    return _markdown([list(BRIEF), [":---"] * len(BRIEF), *rows]) + "\n"
+
+
+def _markdown(rows: Sequence[Sequence[str]]) -> str:
+    return "\n".join(map(markdown_row, rows))
+
+
+def _row(one: Finding) -> list[str]:
+    name = _name(one)
+    if not one.primary:
+        return [name, one.statement, "", "", "", "", "", "", f"{one.verdict} by test"]
+    units = f"{len(one.seeds.split())} x {one.documents}" if one.seeds else ""
+    p = "" if one.p is None else f"{_p(one.p)}, {_p(one.p_holm)}"
+    gain = "" if one.gain_lower is None else f"{one.gain_lower:.3f}"
+    alone = f" ({one.by_interval} alone)" if one.by_interval not in (None, one.verdict) else ""
+    return [name, one.statement, _effect(one), _margin(one, one.confirm), _margin(one, one.refute), gain, units, p, one.verdict + alone]
+
+
+def _p(value: float) -> str:
+    return "<0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def _effect(one: Finding) -> str:
+    if one.effect is None:
+        return ""
+    unit = "" if one.unit == "bits/byte" else f" {one.unit}"
+    signed = "{:.3g}" if one.unit == "x train_len" else "{:+.3f}"
+    low, high, value = (_number(number, signed) for number in (one.lower, one.upper, one.effect))
+    return f"{value} [{low}, {high}]{unit}"
+
+
+def _number(value: float, form: str) -> str:
+    return "beyond" if value == math.inf else "-" if math.isnan(value) else form.format(value)
+
+
+def _margin(one: Finding, rule: str) -> str:
+    """The rule, with its bounds in nats/token where they are in bits/byte and the text is known."""
+    words = rule.split()
+    if one.unit != "bits/byte" or one.nats is None or words[-1:] == ["G"]:
+        return rule
+    return f"{rule} ({' '.join(f'{float(word) * one.nats:.3g}' for word in words[1:])})"
+
+
+def _details(findings: list[Finding]) -> str:
+    first = findings[0]
+    lines = [f"## {first.claim}: {first.statement}", "", f"{first.source}.", "", f"Rule: {first.rule}", ""]
+    for one in findings:
+        called = f"{one.endpoint}: " if one.endpoint else ""
+        if one.note == "by test":
+            lines.append(f"- {one.verdict} by `pytest {one.compared}`")
+            continue
+        verdict = f" **{one.verdict}**" if one.primary else " (descriptive)" if one.over else " (descriptive) not measured:"
+        effect = f" {_effect(one)}," if one.effect is not None else ""
+        over = f" over {one.over} (seeds {one.seeds}; {one.documents} documents, {one.targets} targets)." if one.over else ""
+        seeds = f" By seed: {' '.join(f'{float(value):+.3f}' for value in one.by_seed.split())}." if one.by_seed else ""
+        note = f" {one.note[0].upper()}{one.note[1:]}." if one.note else ""
+        rows = ", ".join(f"[{name}](../{name}/rows.csv)" for name in one.experiment.split())
+        found = f" Rows: {rows}, eval_id {' '.join(eval_id[:8] for eval_id in one.evaluations.split())}." if one.evaluations else ""
+        lines.append(f"- {called}{one.compared}:{verdict}{effect}{over}{seeds}{note}{found}")
+    return "\n".join(lines)

@@ -1,0 +1,1 @@
+"""The scripts' commands and exit codes."""

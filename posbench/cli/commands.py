@@ -1,0 +1,169 @@
+"""What the scripts do with the configurations they are given."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from posbench.cli.app import Request
+from posbench.common.errors import ConfigError
+from posbench.sweep.child_processes import check
+from posbench.sweep.failure import table
+from posbench.sweep.jobs import Job, Result, plan_jobs
+from posbench.sweep.launch import launch
+from posbench.sweep.settled import is_done, left_out, there
+
+if TYPE_CHECKING:
+    from posbench.report.report import Report
+
+WORDS = {"done": "evaluated", "exists": "there already", "noop": "no-op", "refused": "refused", "failed": "failed"}
+
+
+def run(request: Request) -> int:
+    """scripts/run.py: make what is missing, say what became of each job."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        if os.environ["RANK"] != "0":
+            return 2  # one of them says so
+        n = os.environ["WORLD_SIZE"]
+        raise ConfigError(
+            f"torchrun started this {n} times over: start it once, without torchrun, with processes={n} to share each training."
+        )
+    if request.cfgs[0]["runs"] is not None:
+        raise ConfigError("runs= names what scripts/report.py compares: give one training as run=DIR.")
+    jobs = plan_jobs(request.cfgs)
+    if request.cfgs[0]["dry"]:
+        from posbench.model.build import check_methods
+        from posbench.sweep.dry_run import describe
+
+        check_methods(request.cfgs)
+        check([job for job in jobs if not is_done(job)], request.launcher)
+        print("\n".join(describe(jobs)))
+        return 0
+    command = shlex.join(sys.orig_argv)
+    if all(map(is_done, jobs)):
+        there(jobs, command)
+        made = f"{_count(len(jobs), 'training')} and {_count(sum(len(job.cells) for job in jobs), 'evaluation')}"
+        print(f"nothing to do: {made} are there already")
+        for job in jobs:
+            print(f"  {job.run.path}")
+        _show(request, jobs)
+        return 0
+    from posbench.model.build import check_methods
+
+    check_methods(request.cfgs)
+    results = launch(jobs, {"n_jobs": request.cfgs[0]["jobs"], **request.launcher}, command)
+    _tell(results, request.sweep)
+    if any(result.failures for result in results):
+        if request.sweep:
+            _tell_failures(results, command)
+        return 1
+    _show(request, jobs)
+    refused = [outcome for result in results for outcome in result.outcomes if outcome.status == "refused"]
+    return 2 if refused and not request.sweep else 0
+
+
+def _show(request: Request, jobs: list[Job]) -> None:
+    """The tables of a single job, on the terminal; of a sweep, which may have many, the command that shows them."""
+    if not any(cell.path.exists() for job in jobs for cell in job.user_cells):
+        return
+    if request.sweep:
+        script = Path(sys.argv[0]).with_name("report.py")
+        print(f"tables and figures:\n  {shlex.join([sys.orig_argv[0], str(script), *sys.argv[1:]])}")
+        return
+    from posbench.report import report as reporting
+
+    (job,) = jobs
+    found = reporting.collect([cell.path for cell in job.cells], job.run.id, "")
+    print(_text(found))
+    if not found.sections and not found.contexts:  # recompute_window itself: the tables show what is compared with it
+        for row in found.rows:
+            window = row["extension_args"]["window"] or row["train_len"]
+            print(f"{row['extension']} {window} at length {row['length']}: {row['nll']:.3f} +- {row['nll_sem']:.3f} nats/token (s.e.)")
+
+
+def _text(found: Report) -> str:
+    terminal = sys.stdout.isatty()
+    return found.table_text(shutil.get_terminal_size().columns if terminal else None, colour=terminal)
+
+
+def _tell(results: list[Result], sweep: bool) -> None:
+    for result in results:
+        for outcome in result.outcomes:
+            if outcome.reason and not (sweep and outcome.status == "failed"):
+                label = "" if not sweep or not outcome.label else f" ({result.job.run.id}: {outcome.label})"
+                file = f" ({result.file})" if result.file else ""
+                print(f"{WORDS[outcome.status]}{label}: {outcome.reason}{file}", file=sys.stderr)
+    counted = Counter(outcome.status for result in results for outcome in result.outcomes)
+    print(", ".join(f"{number} {WORDS[status]}" for status, number in counted.items()))
+    for path in dict.fromkeys(result.job.run.path for result in results if result.job.run.finished):
+        print(f"  {path}")
+
+
+def _tell_failures(results: list[Result], command: str) -> None:
+    """All that failed, last, so that it is read; then the way on."""
+    width = shutil.get_terminal_size().columns if sys.stderr.isatty() else None
+    print("\n".join(table(results, width)), file=sys.stderr)
+    print(f"once the cause is removed, this goes on with what is missing:\n  {command}", file=sys.stderr)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def report(request: Request) -> int:
+    """scripts/report.py: tables, figures and a page of an experiment or a sweep (-m), of run=DIR, of runs=, or of all of results_dir.
+
+    From files alone; what a results folder holds is read, never executed.
+    """
+    from posbench.report import report as reporting
+
+    cfg, experiment = request.cfgs[0], request.experiment
+    if cfg["runs"] is not None and (request.sweep or cfg["run"]):
+        raise ConfigError("runs= names what to report, and so do -m, experiment= and run=: give one of them.")
+    jobs, csvs, notes = plan_jobs(request.cfgs) if request.sweep else [], [], []
+    if jobs:
+        name = experiment["name"] or cfg["log"]["group"]  # of a sweep by its grid: another one's report stays
+        never = left_out(jobs)
+        paths = [cell.path for job in jobs for cell in job.cells if cell.path not in never]
+        said = f"{_count(len(never), 'evaluation')} of the grid left out: refused, or without effect (run.py says why, with dry=true)"
+        notes = [said] if never else []
+        command, title = f"python scripts/run.py {shlex.join(sys.argv[1:])}", experiment.get("title") or experiment["name"] or "Sweep"
+    else:
+        name = Path(cfg["run"]).resolve().name if cfg["run"] else "all" if cfg["runs"] is None else "runs"
+        command = "python scripts/run.py" + (" run=DIR" if cfg["runs"] is not None else "")
+        paths, csvs, title, notes = _named(cfg)
+    if not csvs and not any(path.exists() for path in paths):
+        raise ConfigError(f"There is nothing to report yet: run '{command}' first.")
+    out_dir = Path(cfg["report_dir"] or Path(cfg["results_dir"]).parent / "report" / name)
+    lengths = {cell.path: cell.evaluate["lengths"] for job in jobs for cell in job.cells}
+    made = reporting.collect(paths, title, command, csvs, skip_damaged=True, lengths=lengths)
+    made.notes.extend(notes)
+    print(_text(made))
+    for path in reporting.write(made, out_dir):
+        print(f"{path.suffix.lstrip('.'):4} {path}")
+    for line in experiment.get("next", []):
+        print(f"next: {line.format(run=jobs[0].run.path)}")
+    return 0
+
+
+def _named(cfg: dict) -> tuple[list[Path], list[Path], str, list[str]]:
+    """(eval files, CSVs, title, notes) of run=DIR, of runs=, or of all of results_dir."""
+    from posbench.runs.directory import Run
+    from posbench.runs.origins import clean, find, inside
+
+    if cfg["runs"] is not None:
+        asked = cfg["runs"] if isinstance(cfg["runs"], list) else [cfg["runs"]]
+        (folders, csvs), title = find(asked), f"Runs of {', '.join(map(str, asked))}"
+    elif cfg["run"]:
+        folders, csvs, title = [Path(cfg["run"])], [], cfg["run"]
+    else:
+        folders, csvs, title = inside(Path(cfg["results_dir"])), [], f"Everything in {cfg['results_dir']}"
+    files = [Run(folder).eval_files() for folder in folders]
+    empty = [clean(folder.name) for folder, found in zip(folders, files, strict=True) if not found]
+    notes = [f"{len(empty)} of {len(folders)} runs have no evaluation: {', '.join(empty)}"] if empty else []
+    return [path for found in files for path in found], csvs, clean(title), notes

@@ -1,0 +1,76 @@
+"""Words beside run=DIR that describe another training than the one DIR holds: they cannot change it, and are refused."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+from posbench.common.errors import ConfigError, RunError
+from posbench.config.identity import LATER, method_name
+from posbench.config.schema import typed
+from posbench.runs.directory import Run
+from posbench.runs.origins import ABSENT, clean, flatten, text
+
+TRAINING = ("encoding", "model", "data", "train", "seed")  # parts of a configuration that describe a training
+KINDS = {"encoding": "_target_", "data": "name"}  # what a choice of the group is known by
+
+
+def check(expanded: list[tuple[list[dict], list[str]]], experiment: dict) -> None:
+    """Raise ConfigError where a configuration of (configurations, overrides typed) differs, under a key that the command line or the
+    experiment gives, from the training that its run=DIR names.
+
+    A directory whose configuration cannot be read is left to the command, which says so where it needs it.
+    """
+    grid = experiment.get("grid") or []
+    blocks = [experiment.get("base") or {}, *(grid if isinstance(grid, list) else [])]
+    chosen = [str(key) for block in blocks if isinstance(block, dict) for key in block]
+    for cfgs, overrides in expanded:
+        words = [override.partition("=")[0].lstrip("+~") for override in overrides]
+        given = {word.rpartition("@")[2] for word in [*words, *chosen]}
+        for cfg in cfgs:
+            if isinstance(cfg.get("run"), str):
+                _check(cfg, given)
+
+
+def _check(cfg: dict, given: set[str]) -> None:
+    try:
+        trained = Run(cfg["run"]).read_config()
+        own = _values(trained) if isinstance(trained, dict) and all(part in trained for part in TRAINING) else {}
+    except (RunError, ConfigError):
+        return
+    if not own or any(part not in trained for part in TRAINING):
+        return  # empty, or cut short
+    asked = {key: value for key, value in _values(cfg).items() if _is_given(key, given)}
+    differing = [key for key, value in asked.items() if value != own.get(key, LATER.get(key, ABSENT))]
+    kinds = {part: f"{part}.{kind}" for part, kind in KINDS.items()}
+    named = [key for key in differing if kinds.get(part := key.split(".")[0]) not in differing or key == kinds[part]]
+    if named:
+        there = " ".join(_word(key, own.get(key, LATER.get(key, ABSENT))) for key in named)
+        words = " ".join(_word(key, asked[key]) for key in named)
+        raise ConfigError(
+            f"run={Path(cfg['run'])} was trained with {there}, which {words} cannot change: "
+            "leave out what describes a training, or leave out run= to make that training."
+        )
+
+
+def _values(cfg: dict) -> dict[str, object]:
+    """What describes a training by dotted key, with the defaults of the groups that have a schema."""
+    parts = {part: cfg[part] for part in TRAINING if part in cfg}
+    if "model" in parts:
+        parts["model"] = asdict(typed("model", parts["model"]))
+    if "train" in parts:
+        train = typed("train", parts["train"])
+        parts["train"] = {**asdict(train), "length": train.lengths}
+    return flatten(parts)
+
+
+def _is_given(key: str, given: set[str]) -> bool:
+    """Whether a value was given by its own key or by one above it: encoding=alibi gives encoding.slope_scale as well."""
+    return key in given or any(key.startswith(f"{name}.") for name in given)
+
+
+def _word(key: str, value: object) -> str:
+    part = key.split(".")[0]
+    if key == f"{part}.{KINDS.get(part)}":
+        return f"{part}={clean(method_name({'_target_': str(value)}) if part == 'encoding' else text(value))}"
+    return f"{clean(key)}={clean(text(value))}"

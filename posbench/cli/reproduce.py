@@ -1,0 +1,128 @@
+"""Run reported results again, from nothing, and compare them with the committed rows.
+
+Two rows of one thing (posbench.runs.rows.key) are equal bit for bit where every column but the volatile ones agrees, and
+reproduced where the losses lie within the experiment's tolerance: another processor, thread count or version of torch rounds
+differently, and a training carries that on. Far above its floor a model is broken, and what it says there moves more from one
+rounding to the next; so the tolerance grows with that height.
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from posbench.cli.app import Request
+from posbench.common.errors import ConfigError
+from posbench.common.files import write_json
+from posbench.report.references import reference
+from posbench.runs.rows import agree, key, read_csv, read_eval
+from posbench.sweep.failure import table
+from posbench.sweep.jobs import Job, plan_jobs
+from posbench.sweep.launch import launch
+
+SHOWN = 10  # misses that are listed, the worst first
+MARK = "compared.json"  # what the last comparison found; there only when a rerun was complete
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A reported row and the same one made again; None where the rerun lacks it. `allowed` is in nats/token."""
+
+    reported: dict
+    again: dict | None
+    allowed: float
+
+    @property
+    def equal(self) -> bool:
+        return self.again is not None and agree(self.reported, self.again)
+
+    @property
+    def distance(self) -> float:
+        """|difference of the losses|, infinite where only one of them is finite or there."""
+        one, two = self.reported["nll"], self.again["nll"] if self.again else float("inf")
+        return 0.0 if one == two else float("inf") if one is None or two is None else abs(one - two)
+
+    @property
+    def missed(self) -> bool:
+        return self.distance > self.allowed
+
+
+def compare(reported: Sequence[dict], again: Iterable[dict], nll: float, share: float) -> list[Pair]:
+    """Every reported row beside its rerun; `nll` nats/token are allowed at the floor, and `share` of what lies above it on top."""
+    made = {key(row): row for row in again}
+    floors = {_scored(row): row["nll"] for row in reported if reference(row) == "floor"}
+
+    def allowed(row: dict) -> float:
+        floor = floors.get(_scored(row))
+        return nll + share * max(0.0, row["nll"] - floor) if floor is not None and row["nll"] is not None else nll
+
+    return [Pair(row, made.get(key(row)), allowed(row)) for row in reported]
+
+
+def _scored(row: dict) -> tuple:
+    """What a row shares with its floor: one training may be evaluated on several texts."""
+    return tuple(row[name] for name in ("run_id", "protocol", "n_targets", "n_units", "n_bytes"))
+
+
+def verdict(pairs: list[Pair]) -> list[str]:
+    """What a comparison says, in lines; the misses last, the worst first."""
+    equal, missed = sum(pair.equal for pair in pairs), sorted((pair for pair in pairs if pair.missed), key=lambda pair: -pair.distance)
+    within = len(pairs) - len(missed)
+    how = "all of them bit for bit" if equal == len(pairs) else f"{equal} of them bit for bit"
+    lines = [f"{within} of {len(pairs)} reported rows reproduced, {how}"]
+    finite = [pair for pair in pairs if pair.distance < float("inf")]
+    if equal < len(pairs) and finite:
+        worst = max(finite, key=lambda pair: pair.distance)
+        lines.append(f"largest difference {worst.distance:.3g} nats/token (allowed {worst.allowed:.3g}): {_name(worst.reported)}")
+    for pair in missed[:SHOWN]:
+        found = "missing" if pair.again is None else f"{pair.again['nll']}"
+        lines.append(f"missed: {_name(pair.reported)}: reported {pair.reported['nll']}, now {found}, allowed {pair.allowed:.3g}")
+    return lines + ([f"... and {len(missed) - SHOWN} more"] if len(missed) > SHOWN else [])
+
+
+def _name(row: dict) -> str:
+    where = f" position {row['position']}" if row["position"] is not None else ""
+    method = f"{row['encoding']} {row['extension']} + {row['scale_attention']}"
+    return f"{row['run_id']} {row['protocol']} {method}, length {row['length']}{where}"
+
+
+def reproduce(request: Request) -> int:
+    """scripts/reproduce.py: make the cells of an experiment anew and compare; 1 on a miss. What is typed beside it chooses some of them."""
+    experiment, cfg = request.experiment, request.cfgs[0]
+    if not experiment.get("tolerance"):
+        raise ConfigError("experiment=NAME must be a reported one, whose yaml gives a tolerance: such as experiment=demo.")
+    folder = Path(cfg["report_dir"] or f"results/reported/{experiment['name']}")
+    if not (folder / "rows.csv").exists():
+        raise ConfigError(f"{folder}/rows.csv does not exist: run this where it lies, or name its folder as report_dir=DIR.")
+    known = read_csv(folder / "rows.csv")
+    results = Path(cfg["results_dir"] if cfg["results_dir"] != "results/runs" else f"results/reproduced/{experiment['name']}")
+    jobs = plan_jobs([{**one, "results_dir": str(results)} for one in request.cfgs])
+    _begin(jobs, results)
+    asked = {(cell.eval_id, length) for job in jobs for cell in job.cells for length in cell.evaluate["lengths"]}
+    reported = [row for row in known if (row["eval_id"], row["length"]) in asked]
+    if not reported:
+        raise ConfigError(
+            f"{folder}/rows.csv holds none of the {len(asked)} losses asked for: text, configuration or an argument is another one here."
+        )
+    outcomes = launch(jobs, {"n_jobs": cfg["jobs"], **request.launcher}, shlex.join(sys.orig_argv))
+    if any(result.failures for result in outcomes):
+        print("\n".join(table(outcomes, None)), file=sys.stderr)
+    made = [row for job in jobs for cell in job.cells if cell.path.exists() for row in read_eval(cell.path)]
+    pairs = compare(reported, made, experiment["tolerance"]["nll"], experiment["tolerance"]["share"])
+    lines = [f"{folder}/rows.csv against {results}, {len(jobs)} of its trainings", *verdict(pairs)]
+    print("\n".join(lines))
+    missed = any(pair.missed for pair in pairs)
+    write_json(results / MARK, {"lines": lines, "missed": missed, "commit": sorted({str(row["commit"]) for row in made})})
+    return int(missed or any(result.failures for result in outcomes))
+
+
+def _begin(jobs: list[Job], results: Path) -> None:
+    """What an interrupted attempt made is gone on with; what was compared before is made anew."""
+    if (results / MARK).exists():
+        for job in jobs:
+            shutil.rmtree(job.run.path, ignore_errors=True)
+        (results / MARK).unlink()

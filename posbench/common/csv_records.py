@@ -1,0 +1,45 @@
+"""Dataclasses of plain values as CSV, a line each, with every digit: what tables and figures are made from again."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable
+from dataclasses import fields
+from pathlib import Path
+from typing import TypeVar
+
+from posbench.common import defuse
+from posbench.common.errors import RunError
+from posbench.common.files import read_bytes
+
+Record = TypeVar("Record")
+READERS = {"str": defuse.uncell, "int": int, "float": float, "bool": lambda text: text == "True"}
+
+
+def to_csv(records: Iterable[Record], kind: type[Record]) -> str:
+    """A header and a line for each record of a dataclass; None is an empty cell."""
+    text, names = io.StringIO(), [column.name for column in fields(kind)]
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(names)
+    for one in records:
+        writer.writerow([_cell(getattr(one, name)) for name in names])
+    return text.getvalue()
+
+
+def _cell(value: object) -> object:
+    return "" if value is None else repr(value) if isinstance(value, float) else defuse.cell(value) if isinstance(value, str) else value
+
+
+def from_csv(path: Path | str, kind: type[Record], what: str, script: str) -> list[Record]:
+    """What `to_csv` wrote. Raises RunError for anything else: `what` the file should be, and the script that makes it again."""
+    types = {column.name: column.type for column in fields(kind)}
+
+    def value(name: str, text: str | None) -> object:
+        return None if not text and types[name].endswith("None") else READERS[types[name].split(" ")[0]](text or "")
+
+    try:
+        lines = io.StringIO(read_bytes(path).decode(), newline="")
+        return [kind(**{name: value(name, text) for name, text in row.items()}) for row in csv.DictReader(lines)]
+    except (KeyError, TypeError, ValueError, AttributeError, csv.Error) as error:
+        raise RunError(f"{path} is not {what} ({error!r}): make it again with {script}.") from error

@@ -1,0 +1,71 @@
+"""Locks that processes of several machines share: who holds one is written into its file."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import socket
+from pathlib import Path
+
+from filelock import FileLock, SoftFileLock, Timeout
+
+from posbench.common.errors import RunError
+from posbench.common.files import read_bytes
+
+NONE = {errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL, errno.ESTALE, errno.EACCES}  # what network file systems without locks answer
+OWNER = re.compile(rb"(\d+) ([\w.-]+)\n")
+
+
+def take(lock: FileLock, wait: bool) -> None:
+    """Take a lock, at once or, with `wait`, as soon as nobody holds it, and write into its file who has it.
+
+    Raises Timeout while another process holds it, RunError where the file system gives no locks, OSError where there can be no file.
+    """
+    try:
+        lock.acquire(timeout=-1 if wait else 0)
+    except Timeout:
+        if (number := _answer(lock.lock_file)) in NONE:  # filelock takes EACCES for a lock that is held, and would wait for ever
+            raise _no_locks(lock, number) from None
+        raise
+    except OSError as error:
+        if error.errno in NONE and error.filename is None:
+            raise _no_locks(lock, error.errno) from error
+        raise
+    if not isinstance(lock, SoftFileLock):  # which has words of its own in the file
+        with contextlib.suppress(OSError):
+            file = os.open(lock.lock_file, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC)
+            os.write(file, f"{os.getpid()} {socket.gethostname()}\n".encode())
+            os.close(file)
+
+
+def _answer(path: str) -> int | None:
+    """The error that the system gives to whoever asks for a lock, None for none."""
+    try:
+        with open(path, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno
+    return None
+
+
+def _no_locks(lock: FileLock, number: int) -> RunError:
+    return RunError(
+        f"{lock.lock_file} cannot be locked ({os.strerror(number)}): mount its file system with locks (NFS: without nolock), or choose "
+        "results_dir and cache_dir on another."
+    )
+
+
+def holder(path: Path) -> tuple[str, str]:
+    """(" (pid 7 on node1)" for whoever wrote itself into a lock, what may be done about one of another machine), each "" if unknown."""
+    try:
+        found = OWNER.fullmatch(read_bytes(path, 1000))
+    except (OSError, RunError):
+        found = None
+    if not found:
+        return "", ""
+    host = found[2].decode()
+    gone = "" if host == socket.gethostname() else f"; if that machine is gone for good, remove {path}"
+    return f" (pid {found[1].decode()} on {host})", gone

@@ -1,0 +1,73 @@
+"""Cores and GPUs that this command may use, and the refusal of more processes than they can serve. Torch waits inside."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from posbench.common.errors import ConfigError
+
+if TYPE_CHECKING:
+    from posbench.config.schema import TrainConfig
+
+
+def cores() -> int:
+    """Cores that this process may use; inside a SLURM job those it was given, since a node may let it see more."""
+    seen = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    given = os.environ.get("SLURM_CPUS_PER_TASK") or os.environ.get("SLURM_CPUS_ON_NODE")
+    return min(seen, int(given)) if given else seen
+
+
+def gpus() -> int:
+    """GPUs that this process may use; they are counted, not started."""
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def check_processes(processes: int, device: str) -> None:
+    """Raise ConfigError for more processes of one training than there are GPUs, or cores where the device is the CPU."""
+    found = 0 if device == "cpu" else gpus()
+    if device == "cpu" or (device == "auto" and not found):
+        if processes > cores():
+            raise ConfigError(
+                f"processes={processes} are more than the {cores()} cores that this command may use, and each needs one: "
+                f"give processes={cores()} or fewer."
+            )
+    elif device not in ("auto", "cuda"):
+        raise ConfigError(f"device={device} is one device, and processes={processes} need one each: give device=cuda, or device=cpu.")
+    elif processes > found:
+        raise ConfigError(
+            f"processes={processes} on device=cuda needs {processes} GPUs, one each, and there are {found}: "
+            "choose fewer processes, or device=cpu."
+        )
+
+
+def check_task(processes: int, device: str, launcher: dict) -> None:
+    """Raise ConfigError for more processes of one training than a cluster's task is asked to have GPUs or cores for."""
+    asked, key = (launcher.get("cpus_per_task"), "cpus_per_task") if device == "cpu" else (launcher.get("gpus_per_node"), "gpus_per_node")
+    if asked and processes > asked:
+        raise ConfigError(
+            f"processes={processes} are more than hydra.launcher.{key}={asked}, and each needs one: "
+            f"give processes={asked} or fewer, or hydra.launcher.{key}={processes}."
+        )
+
+
+def check_share(processes: int, config: TrainConfig) -> None:
+    """Raise ConfigError for more processes than a step of the longest windows has windows."""
+    windows = config.tokens_per_step // config.train_len
+    if processes > windows:
+        raise ConfigError(
+            f"processes={processes} cannot share a step of {windows} windows (train.tokens_per_step={config.tokens_per_step}, "
+            f"train.length={config.train_len}): choose fewer processes or a larger train.tokens_per_step."
+        )
+
+
+def check_jobs(parallel: int, processes: int = 1) -> int:
+    """`parallel` trainings at a time, or as many as the cores serve where that is fewer: then a line on stderr says so."""
+    most = max(1, cores() // processes)
+    if parallel > most:
+        each = f" of {processes} processes" if processes > 1 else ""
+        print(f"{parallel} trainings{each} at a time are more than {cores()} cores serve: {most} at a time", file=sys.stderr, flush=True)
+    return min(parallel, most)

@@ -1,0 +1,176 @@
+"""From what was typed to plain configurations: Hydra's composition, and the cells of an experiment's grid. Only hydra is imported."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import itertools
+import json
+import sys
+from pathlib import Path
+
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException, OverrideParseException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from posbench.common.errors import ConfigError, did_you_mean
+from posbench.common.files import sha256_json
+from posbench.config.nearest import suggestion
+from posbench.config.schema import JOB
+
+EXPERIMENT = ("name", "title", "base", "grid", "tolerance", "next")
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+
+
+def expand(cfg: DictConfig, overrides: list[str], config_name: str = "run") -> list[dict]:
+    """The jobs of one composed configuration: itself, or its experiment's grid. What is typed on the command line wins.
+
+    `config_name`: the yaml of configs/ that `cfg` was composed from. Raises ConfigError for a grid that does not compose.
+    """
+    experiment = experiment_of(cfg, overrides)
+    if "grid" not in experiment:
+        return [plain(cfg, experiment["name"])]
+    name, base, grid = experiment["name"], experiment.get("base") or {}, experiment["grid"]
+    if not name:
+        raise ConfigError("The experiment has no name: add `name:` with the name of its file to the yaml.")
+    if not isinstance(base, dict) or not isinstance(grid, list) or not grid or not all(isinstance(block, dict) for block in grid):
+        raise ConfigError(f"experiment={name} needs a grid that is a list of blocks (key: value or list), and base a block.")
+    typed = {item.split("=", 1)[0].lstrip("+~"): item for item in overrides}
+    typed.pop("experiment", None)
+    cfgs, known = {}, {}
+    for block in grid:
+        axes = [[(key, value) for value in _values(key, values)] for key, values in block.items()]
+        for choice in itertools.product(*axes):
+            chosen = {key: f"{key}={_text(value)}" for key, value in {**base, **dict(choice)}.items()}
+            words = [f"experiment={name}", *map(long_name, {**chosen, **typed}.values())]
+            job = plain(compose(words, known, config_name), name)
+            cfgs[json.dumps(job, sort_keys=True)] = job
+    return list(cfgs.values())
+
+
+def experiment_of(cfg: DictConfig, overrides: list[str]) -> dict:
+    """What the experiment's yaml says, and its name. Raises ConfigError for a key that means nothing there.
+
+    A yaml that writes into the whole configuration (# @package _global_) is one job, and named by the word that chose it.
+    """
+    if "experiment" not in cfg:
+        if unknown := sorted(set(map(str, cfg)) - {*JOB, "hydra"}):
+            raise ConfigError(f"{unknown[0]} is no key{did_you_mean(unknown[0], JOB)}: --cfg job prints all that there is.")
+        chosen = [item.partition("=")[2] for item in overrides if item.startswith("experiment=")]
+        return {"name": chosen[-1] if chosen else None}
+    experiment = OmegaConf.to_container(cfg.experiment)
+    if not isinstance(experiment, dict):
+        raise ConfigError(f"experiment={experiment} is no mapping of keys to values.")
+    name, unknown = experiment.setdefault("name", None), sorted(set(experiment) - set(EXPERIMENT), key=str)
+    if unknown:
+        known = f"{', '.join(EXPERIMENT[:-1])} and {EXPERIMENT[-1]}"
+        raise ConfigError(
+            f"experiment={name}: {unknown[0]} means nothing there{did_you_mean(unknown[0], EXPERIMENT)}; the yaml may hold {known}, "
+            "or begin with the line '# @package _global_' and hold values as --cfg job prints them."
+        )
+    if experiment.get("base") and "grid" not in experiment:
+        raise ConfigError(f"experiment={name} has base and no grid to apply it to: add grid, a list of blocks (key: value or list).")
+    return experiment
+
+
+def _values(key: str, given: object) -> list:
+    """The values of one axis of a grid: those of a list, or the one that is given, or for "*" every choice of the group `key`."""
+    if given == "*":
+        return [name for name in GlobalHydra.instance().config_loader().get_group_options(key) if not name.startswith("_")]
+    return given if isinstance(given, list) else [given]
+
+
+def choices(configs: list[Path], group: str) -> dict[str, dict]:
+    """The yamls of a group by name, from every folder of configurations."""
+    paths = sorted(path for folder in configs for path in (folder / group).glob("*.yaml") if not path.stem.startswith("_"))
+    return {path.stem: OmegaConf.to_container(OmegaConf.load(path)) for path in paths}
+
+
+@functools.cache
+def nodes(group: str) -> dict[str, dict]:
+    """The yamls of one of posbench's own groups by name, read once."""
+    return choices([CONFIGS], group)
+
+
+def long_name(override: str) -> str:
+    """train.scale_attention=NAME chooses from the group scale_attention, for which Hydra has a longer name."""
+    name = "train.scale_attention="
+    return f"scale_attention@{override}" if override.startswith(name) else override
+
+
+def name_group(cfgs: list[dict]) -> None:
+    """Give a sweep without a name one for wandb, the same whenever it is typed again."""
+    parts = ("encoding", "extension", "scale_attention", "model", "data", "train", "evaluate", "seed")
+    name = f"sweep-{sha256_json([[cfg.get(part) for part in parts] for cfg in cfgs])[:8]}"
+    for cfg in cfgs:
+        cfg["log"]["group"] = cfg["log"]["group"] or name
+
+
+def compose(overrides: list[str], known: dict[tuple[str, ...], DictConfig] | None = None, config_name: str = "run") -> DictConfig:
+    """What --cfg job would print with these overrides, but for Hydra's own part. Raises ConfigError for what does not compose.
+
+    `known` keeps what groups chosen together compose to: in a grid many cells differ in values alone, which are set on a copy.
+    """
+    loader, known = GlobalHydra.instance().config_loader(), {} if known is None else known
+    try:
+        parsed = OverridesParser.create(config_loader=loader).parse_overrides(overrides)
+        chosen = [loader.repository.group_exists(override.key_or_group) for override in parsed]
+        groups = tuple(override.input_line for override, group in zip(parsed, chosen, strict=True) if group)
+        if groups not in known:
+            cfg = loader.load_configuration(config_name=config_name, overrides=list(groups), run_mode=RunMode.RUN)
+            known[groups] = OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"])
+            OmegaConf.set_struct(known[groups], True)
+        cfg = copy.deepcopy(known[groups])
+        ConfigLoaderImpl._apply_overrides_to_config([one for one, group in zip(parsed, chosen, strict=True) if not group], cfg)
+        return cfg
+    except Exception as error:
+        raise ConfigError(f"{overrides[0]} does not compose: {sentence(error)}") from error
+
+
+def _text(value: object) -> str:
+    return "null" if value is None else json.dumps(value).replace('"', "") if not isinstance(value, str) else value
+
+
+def plain(cfg: DictConfig, experiment: str | None = None) -> dict:
+    """A composed configuration as plain values, without Hydra's own part; the name of its `experiment` groups it in wandb.
+
+    Raises ConfigError for a value that must be given and was not.
+    """
+    kept = OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"])
+    try:
+        values = OmegaConf.to_container(kept, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        key = error.full_key or str(error).splitlines()[0]
+        raise ConfigError(f"{key} has no value: give it on the command line, or choose another option of its group.") from error
+    values.pop("experiment", None)
+    values["log"]["group"] = values["log"]["group"] or experiment
+    return values
+
+
+def _no_name(word: str) -> bool:
+    value = word.partition("=")[2]
+    return value in ("", "null", "true", "false") or value[0].isdigit() or value[0] in "[{"
+
+
+def sentence(error: Exception) -> str:
+    """What Hydra says in several lines as one: what it refuses, and what there is instead."""
+    if str(error).startswith("Config group override must be"):
+        words = [
+            word.rpartition("@")[2] for word in sys.argv[1:] if (CONFIGS / word.split("=")[0].split("@")[0]).is_dir() and _no_name(word)
+        ]
+        return f"{' '.join(words) or 'One word'} names none of its group's choices: --help lists them."
+    if isinstance(error, AttributeError | TypeError | ValueError) and not isinstance(error, HydraException | OmegaConfBaseException):
+        return f"What was typed does not compose ({error}): is every yaml that it names a mapping of keys to values?"
+    said = str(error).split("\nConfig search path")[0].split("\nSee http")[0]
+    if said.startswith("Could not override"):
+        return f"{said.splitlines()[0].rstrip('.')}: there is no such key{suggestion(error)}; --cfg job prints all of them."
+    if said.startswith("Error merging override"):
+        return f"{said.splitlines()[0].removeprefix('Error merging override ').rstrip('.')} does not fit what --cfg job prints there."
+    if isinstance(error, OverrideParseException) and error.override not in said:
+        said = f"{error.override}: {said}"
+    head, _, options = said.partition("\t")
+    return f"{'; '.join(filter(None, map(str.strip, head.splitlines())))} {', '.join(options.split())}".strip().rstrip(".") + "."

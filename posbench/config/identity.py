@@ -1,0 +1,109 @@
+"""What a method, a training and an evaluation are called: by what makes their numbers what they are, and by nothing else."""
+
+from __future__ import annotations
+
+import json
+
+from posbench.common.errors import ConfigError
+from posbench.common.files import sha256_json
+
+# What never changes a result: how often something is written down.
+NOT_TRAIN = {"log_every", "validate_every", "validate_windows", "checkpoint_every"}
+NOT_MODEL = {"path"}  # of a checkpoint, whose content is in model.checkpoint
+NOT_EVALUATE = {"lengths", "batch_tokens", "protocol"}
+
+# Keys added after the first release -> their default ("train.ema": 0.0). At its default such a key is left out of the hash: old ids stay.
+LATER: dict[str, object] = {
+    "encoding.fraction": 1.0,
+    "encoding.resonance": False,
+    "encoding.scaling": None,
+    "encoding.scaling_len": None,
+    "encoding.slope_scale": 1.0,
+    "encoding.window": None,
+    "scale_attention.clamp": True,
+    "train.scale_attention": {"_target_": "posbench.scale_attention.none.NoScale"},
+    "model.head_dim": None,
+    "model.qkv_bias": False,
+    "model.checkpoint": None,
+    "evaluate.stride": None,
+    "evaluate.documents": None,
+}
+
+
+def method_name(node: dict) -> str:
+    """Short name of a method's configuration: the last module of its `_target_` (posbench.encodings.rope.Rope -> rope)."""
+    target = node.get("_target_") if isinstance(node, dict) else None
+    if not target or not isinstance(target, str):
+        raise ConfigError(f"{node} names no method: a method's configuration needs a _target_ such as posbench.encodings.rope.Rope.")
+    return target.split(".")[-2] if "." in target else target.lower()
+
+
+def method_args(node: dict) -> dict:
+    """The arguments of a method's configuration, sorted by name."""
+    return {key: node[key] for key in sorted(node) if key != "_target_"}
+
+
+def method_label(node: dict, group: str = "extension") -> str:
+    """Name and, in braces, the arguments where there are any; what the column scale_attention holds. LATER's defaults are none."""
+    args = without_later(group, method_args(node))
+    return method_name(node) + (" " + json.dumps(args, separators=(",", ":")) if args else "")
+
+
+def as_typed(group: str, node: dict) -> str:
+    """A method as one would choose it: encoding=rope encoding.base=500000."""
+    given = without_later(group, method_args(node))
+    return " ".join([f"{group}={method_name(node)}", *(f"{group}.{key}={value}" for key, value in given.items())])
+
+
+def without_later(group: str, args: dict) -> dict:
+    """Values of a group without LATER's at their defaults: what was written before these keys came lacks them and means the same."""
+    return {key: value for key, value in args.items() if not _at_default(f"{group}.{key}", value)}
+
+
+def _at_default(key: str, value: object) -> bool:
+    return key in LATER and value == LATER[key] and isinstance(value, bool) == isinstance(LATER[key], bool)
+
+
+def identity(cfg: dict, data_fingerprint: str) -> dict:
+    """Everything that makes a training what it is, and nothing else: two equal identities train the same weights.
+
+    The fingerprint stands for the text, the tokenizer and the BOS choice, wherever they lie.
+    """
+    train = _without(cfg["train"], NOT_TRAIN)
+    if isinstance(train["length"], list):
+        lengths = sorted(set(train["length"]))
+        train["length"] = lengths if len(lengths) > 1 else lengths[0]
+    parts = {"encoding": cfg["encoding"], "model": _without(cfg["model"], NOT_MODEL), "train": train}
+    return _stable({**parts, "seed": cfg["seed"], "data_fingerprint": data_fingerprint})
+
+
+def run_id(cfg: dict, data_fingerprint: str) -> str:
+    """Readable prefix and ten hex digits, such as rope-64-s0-1a2b3c4d5e."""
+    parts = identity(cfg, data_fingerprint)
+    length = parts["train"]["length"]
+    lengths = "+".join(map(str, length)) if isinstance(length, list) else length
+    kind = "hf" if cfg["model"].get("checkpoint") else method_name(cfg["encoding"])
+    return f"{kind}-{lengths}-s{cfg['seed']}-{sha256_json(parts)[:10]}"
+
+
+def eval_id(protocol: str, extension: dict, scale_attention: dict, evaluate: dict, run_id: str) -> str:
+    """Sixteen hex digits of what an evaluation is; lengths are not part of it, so a missing length is added to the same file.
+
+    `evaluate` holds resolved values: `max_length: null` and the number it stands for are two ids.
+    """
+    parts = {"extension": extension, "scale_attention": scale_attention, "evaluate": _without(evaluate, NOT_EVALUATE)}
+    return sha256_json(_stable({**parts, "protocol": protocol, "run_id": run_id}))[:16]
+
+
+def _without(node: dict, names: set[str]) -> dict:
+    return {key: value for key, value in node.items() if key not in names}
+
+
+def _stable(value: object, prefix: str = "") -> object:
+    """Drop LATER's keys at their defaults, and let 1.0 and 1 be one number whichever way a user wrote it."""
+    if isinstance(value, dict):
+        kept = {key: item for key, item in value.items() if not _at_default(f"{prefix}{key}", item)}
+        return {key: _stable(item, f"{prefix}{key}.") for key, item in kept.items()}
+    if isinstance(value, list | tuple):
+        return [_stable(item, prefix) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -1,0 +1,1 @@
+"""Shared by all protocols: targets, windows, scoring."""

@@ -1,0 +1,136 @@
+"""Scoring: one extension and one scale, applied to the windows that a protocol chooses.
+
+Letters: N windows, L tokens fed, R scored rows, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from posbench.common.errors import RunError
+from posbench.config.schema import EvaluateConfig
+from posbench.data.corpus import Corpus
+from posbench.data.tokenfile import TokenFile
+from posbench.evaluation.windows import BOS
+from posbench.model import precision as bf16
+from posbench.model.gpt import GPT
+from posbench.model.memory import Peak
+from posbench.position.geometry import Span
+from posbench.position.interfaces import Extension, ScaleAttention
+from posbench.position.legality import fed_length, name_of
+from posbench.position.plan import Plan, make_plan
+
+HEAD_ROWS = 4096  # rows that pass the output head at once
+
+
+@dataclass
+class Evaluation:
+    """What a protocol has at hand. `progress(n)` is told of every n tokens read by the model, with `part` of a batch that is still read."""
+
+    model: GPT
+    corpus: Corpus
+    extension: Extension
+    scale: ScaleAttention
+    config: EvaluateConfig
+    device: str
+    progress: Callable[..., None] = lambda n, part=False: None
+
+    @property
+    def train_len(self) -> int:
+        return self.model.encoding.shape.train_len
+
+    def span(self, length: int) -> Span:
+        return Span(self.train_len, length, self.extension.target_len(length))
+
+    @property
+    def file(self) -> TokenFile:
+        return getattr(self.corpus, self.config.split)
+
+    def fed(self, length: int) -> int:
+        """Tokens fed at once when `length` are there; fewer than that where the extension gives each target its own text."""
+        return fed_length(self.extension, self.train_len, length)
+
+    def plan(self, length: int) -> Plan:
+        """The geometry of `length` tokens; a dynamic method takes its one factor from it."""
+        scales = {"scale": self.scale, "trained_scale": self.model.scale}
+        return make_plan(self.model.encoding, self.extension, **scales, length=length, device=self.device)
+
+    def opened(self, index_NL: np.ndarray) -> np.ndarray:
+        """Windows of token indices with the BOS, where the corpus has one, in place of the first token: as a window begins in training."""
+        if self.corpus.bos is not None:
+            index_NL[:, 0] = BOS
+        return index_NL
+
+    @torch.inference_mode()
+    def score(self, plan: Plan, at_N: np.ndarray, n_rows: int, index: Callable[[np.ndarray, int], np.ndarray]) -> tuple:
+        """nll and correctness [N, n_rows] of the last n_rows tokens of windows, each predicted from all that is before it in its window.
+
+        `index(at_n, L)` gives the token indices [n, L + 1] of some of the windows: the L = plan.length tokens fed, and the last target.
+        Raises RunError for a loss that is nan; an infinite one is a loss.
+        """
+        batch = max(1, self.config.batch_tokens // plan.length)
+        nlls, corrects = [], []
+        size = told = 0  # tokens of the batch, and those that are told
+
+        def tell(share: float) -> None:
+            nonlocal told
+            done = int(share * size)
+            if done > told:
+                self.progress(done - told, part=True)
+                told = done
+
+        plan = plan.telling(tell)
+        for start in range(0, len(at_N), batch):
+            index_NL = index(at_N[start : start + batch], plan.length)
+            ids_NL = self.file.tokens[index_NL].astype(np.int64)
+            if self.corpus.bos is not None:
+                ids_NL[index_NL == BOS] = self.corpus.bos
+            text_NL = torch.from_numpy(ids_NL).to(self.device)
+            size, told = text_NL[:, :-1].numel(), 0
+            with bf16.autocast(self.device, self.config.dtype):
+                hidden_NRC = self.model.hidden(text_NL[:, :-1], plan, n_rows)
+                nll_NR, correct_NR = self._read(hidden_NRC, text_NL[:, -n_rows:])
+            if nll_NR.isnan().any():
+                wider = "" if self.config.dtype == "fp32" else "set evaluate.dtype=fp32, "
+                raise RunError(
+                    f"The model's loss is nan at {int(nll_NR.isnan().sum())} of {nll_NR.numel()} tokens read at length {plan.length} with "
+                    f"extension={name_of(self.extension)} in {self.config.dtype}: {wider}leave this length out of evaluate.lengths, or "
+                    "train again with a lower train.lr."
+                )
+            nlls.append(nll_NR.cpu().numpy())
+            corrects.append(correct_NR.cpu().numpy())
+            self.progress(size - told)
+        return np.concatenate(nlls), np.concatenate(corrects)
+
+    def _read(self, hidden_NRC: Tensor, target_NR: Tensor) -> tuple[Tensor, Tensor]:
+        nlls, corrects = [], []
+        targets = target_NR.flatten().split(HEAD_ROWS)
+        for hidden_RC, target_R in zip(hidden_NRC.flatten(0, 1).split(HEAD_ROWS), targets, strict=True):
+            logits_RV = self.model.lm_head(hidden_RC).float()
+            nlls.append(torch.nn.functional.cross_entropy(logits_RV, target_R, reduction="none"))
+            corrects.append(logits_RV.argmax(-1) == target_R)
+        return torch.cat(nlls).view_as(target_NR), torch.cat(corrects).view_as(target_NR)
+
+    def measured(self, call: Callable[[], dict]) -> dict:
+        """What `call` returns, with `seconds` and `peak_mib`."""
+        with Peak(self.device) as peak:
+            began = time.perf_counter()
+            values = call()
+            return {**values, "seconds": time.perf_counter() - began, "peak_mib": peak.mib()}
+
+    def max_distance(self, plan: Plan) -> float | None:
+        """The largest coordinate distance between a query and a key it sees."""
+        if not plan.layers[0].encoding.traits:
+            return None
+        farthest = [
+            (band.q_pos_T - band.k_pos_T[band.first_T.clamp(max=plan.length - 1)])[band.seen_T > 0]
+            for layer in plan.layers
+            for band in layer.bands
+        ]
+        return max(float(distance_T.max()) for distance_T in farthest if len(distance_T))

@@ -1,0 +1,69 @@
+"""Which tokens are scored: places that never cross a document and depend on max_length alone, so that all lengths share them.
+
+Letters: N windows, S targets per window, L tokens fed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from posbench.common.errors import ConfigError
+
+if TYPE_CHECKING:
+    from posbench.data.tokenfile import TokenFile
+
+
+BOS = -1  # stands for the BOS token among token indices
+
+
+@dataclass(frozen=True)
+class Windows:
+    """last_N: index in `file.tokens` of each window's last target; document_N: the document it lies in."""
+
+    file: TokenFile
+    last_N: np.ndarray
+    document_N: np.ndarray
+    n_targets: int
+
+    @property
+    def targets_NS(self) -> np.ndarray:
+        """Indices of the targets, the last `n_targets` tokens of each window."""
+        return self.last_N[:, None] + np.arange(1 - self.n_targets, 1)
+
+    def offset_NS(self) -> np.ndarray:
+        """Positions of the targets within their documents."""
+        return self.targets_NS - np.asarray(self.file.starts)[self.document_N][:, None]
+
+
+def choose(file: TokenFile, max_length: int, windows: int, n_targets: int, seed: int, documents: str | None = None) -> Windows:
+    """`windows` windows spread evenly over every place that has `max_length` tokens of its own document before its last target.
+
+    A systematic sample: each such place is equally likely, so a document weighs as much as the places it offers; fewer
+    windows where their targets would overlap. `documents` is a glob of document names: the others offer no place.
+    Raises ConfigError when no document is long enough, or none has such a name.
+    """
+    length_D = file.document_lengths()
+    if documents is not None:
+        length_D = np.where([fnmatchcase(name, documents) for name in file.names], length_D, 0)
+        if not length_D.any():
+            raise ConfigError(
+                f"evaluate.documents={documents} fits none of the {len(file.names)} documents, of which the first is {file.names[0]}: "
+                "give a glob that fits the whole name."
+            )
+    room_D = np.maximum(length_D - max_length, 0)
+    total, longest = int(room_D.sum()), int(length_D.max(initial=0))
+    if total == 0:
+        raise ConfigError(
+            f"No document has the {max_length + 1} tokens that evaluate.max_length={max_length} needs; the longest has {longest}: "
+            f"lower evaluate.lengths and evaluate.max_length to {max(1, longest - 1)}, or give longer documents."
+        )
+    count = max(1, min(windows, total // n_targets))
+    place_N = ((np.arange(count) + np.random.default_rng(seed).random()) * total / count).astype(np.int64)
+    edge_D = np.cumsum(room_D)
+    document_N = np.searchsorted(edge_D, place_N, side="right")
+    within_N = place_N - (edge_D - room_D)[document_N]
+    return Windows(file, np.asarray(file.starts)[document_N] + max_length + within_N, document_N, n_targets)

@@ -1,0 +1,1 @@
+"""Checkpoints of transformers' formats, in and out."""

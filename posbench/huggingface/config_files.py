@@ -1,0 +1,122 @@
+"""The json files beside a checkpoint's weights, read with the types that they should have. Torch-free."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+from posbench.common.errors import ConfigError
+from posbench.common.files import read_bytes
+
+# What transformers assumes where a config.json is silent.
+SILENT = {"hidden_act": "silu", "rms_norm_eps": 1e-6, "tie_word_embeddings": False}
+SILENT_OF = {
+    "llama": {"max_position_embeddings": 2048, "bos_token_id": 1},
+    "mistral": {"max_position_embeddings": 131072, "bos_token_id": 1, "num_key_value_heads": 8, "sliding_window": 4096},
+    "qwen2": {"max_position_embeddings": 32768, "sliding_window": 4096, "max_window_layers": 28},
+    "qwen3": {"max_position_embeddings": 32768, "sliding_window": 4096, "max_window_layers": 28, "head_dim": 128},
+}
+LARGEST = 64 * 2**20  # bytes; an index of many files has one or two million
+MOST = 1e15  # of a number that is not whole
+NEEDED = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+OTHER = {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False, "quantization_config": None}
+# What keys hold, where they are there and not null: lowest and largest whole number, or a type.
+TYPES: dict[str, tuple[int, int] | type] = {
+    "vocab_size": (1, 2**24),
+    **dict.fromkeys(("hidden_size", "intermediate_size", "head_dim"), (1, 2**20)),
+    **dict.fromkeys(("num_hidden_layers", "num_attention_heads", "num_key_value_heads"), (1, 2**14)),
+    "max_position_embeddings": (2, 2**40),
+    "sliding_window": (1, 2**40),
+    "max_window_layers": (0, 2**40),
+    "bos_token_id": (0, 2**24),
+    **dict.fromkeys(("rms_norm_eps", "rope_theta", "partial_rotary_factor"), float),
+    **dict.fromkeys(("tie_word_embeddings", "use_sliding_window", "truncate"), bool),
+    **dict.fromkeys(("rope_scaling", "rope_parameters"), dict),
+    **dict.fromkeys(("rope_type", "type"), str),
+    **dict.fromkeys(("factor", "low_freq_factor", "high_freq_factor", "beta_slow", "beta_fast", "attention_factor"), float),
+    **dict.fromkeys(("mscale", "mscale_all_dim", "original_max_position_embeddings"), float),
+    **dict.fromkeys(("layer_types", "long_factor", "short_factor"), list),
+}
+WORDS = {float: "a number between 0 and 1e15", bool: "true or false", dict: "a mapping", str: "a word", list: "a list"}
+LISTED = {"layer_types": str, "long_factor": float, "short_factor": float}
+
+
+def read_mapping(file: Path) -> dict:
+    """A checkpoint's json file. Raises ConfigError when it holds no mapping, RunError when it is no regular file or too large."""
+    try:
+        found = json.loads(read_bytes(file, LARGEST).decode())
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read ({error.strerror}): make it readable, or download it again.") from error
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError(f"{file} is no JSON ({error}): download it again.") from error
+    if not isinstance(found, dict):
+        raise ConfigError(f"{file} holds a {type(found).__name__} and no mapping: download it again.")
+    return found
+
+
+def read_config(path: str) -> dict:
+    """config.json of a checkpoint's folder, with what transformers assumes where it is silent; every key that is used has its type.
+
+    Raises ConfigError for a folder that holds none, and for a model that this is not.
+    """
+    file = Path(path) / "config.json"
+    if not os.path.isfile(file):
+        raise ConfigError(f"model.path={path} is no folder with a config.json: {_way_out(path)}.")
+    config = read_mapping(file)
+    kind = config.get("model_type")
+    if not isinstance(kind, str) or kind not in SILENT_OF:
+        raise ConfigError(f"model.path={path} is a model of type {kind}, and only {', '.join(SILENT_OF)} have the shape of this one.")
+    config = {**SILENT, **SILENT_OF[kind], **config}
+    if missing := [key for key in NEEDED if config.get(key) is None]:
+        raise ConfigError(f"{file} does not say {' and '.join(missing)}: is it a checkpoint's?")
+    for key in ("max_position_embeddings", "rms_norm_eps", "tie_word_embeddings", "max_window_layers"):
+        if key in config and config[key] is None:
+            raise ConfigError(f"{file} has {key}=null: download it again.")
+    for key, wanted in OTHER.items():
+        if (config.get(key) or wanted) != wanted:
+            raise ConfigError(f"{file} has {key}={config[key]}, which this model does not have: choose a checkpoint without it.")
+    for mapping, where in (
+        (config, ""),
+        (config.get("rope_scaling"), "rope_scaling."),
+        (config.get("rope_parameters"), "rope_parameters."),
+    ):
+        _check(mapping or {}, where, file)
+    if (bos := config.get("bos_token_id")) is not None and bos >= config["vocab_size"]:
+        raise ConfigError(f"{file} has bos_token_id={bos} and vocab_size={config['vocab_size']}: download it again.")
+    if (types := config.get("layer_types")) is not None and len(types) != config["num_hidden_layers"]:
+        raise ConfigError(f"{file} has {len(types)} layer_types and num_hidden_layers={config['num_hidden_layers']}: download it again.")
+    return config
+
+
+def _way_out(path: str) -> str:
+    if re.fullmatch(r"[\w.-]+/[\w.-]+", path) and not os.path.exists(path):
+        return f"if it is a name of the hub, download it (`hf download {path} --local-dir FOLDER`) and give model.path=FOLDER"
+    return "give the folder of a downloaded or exported checkpoint"
+
+
+def _check(mapping: dict, where: str, file: Path) -> None:
+    for key, wanted in TYPES.items():
+        value = mapping.get(key)
+        if value is None:
+            continue
+        what = f"a whole number from {wanted[0]} to {wanted[1]}" if isinstance(wanted, tuple) else WORDS[wanted]
+        if not _is(value, wanted):
+            raise ConfigError(f"{file} has {where}{key}={_short(value)}, where {what} belongs: download it again.")
+        for entry in value if key in LISTED else ():
+            if not _is(entry, LISTED[key]):
+                raise ConfigError(f"{file} has {_short(entry)} in {where}{key}, where {WORDS[LISTED[key]]} belongs: download it again.")
+
+
+def _is(value: object, wanted: tuple[int, int] | type) -> bool:
+    if isinstance(wanted, tuple):
+        return isinstance(value, int) and not isinstance(value, bool) and wanted[0] <= value <= wanted[1]
+    if wanted is float:
+        return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < MOST
+    return isinstance(value, wanted)
+
+
+def _short(value: object) -> str:
+    said = json.dumps(value)
+    return said if len(said) <= 60 else f"{said[:57]}..."

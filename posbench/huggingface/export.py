@@ -1,0 +1,214 @@
+"""A training as a checkpoint in Hugging Face format, with the extension it is to be used with: scripts/export_hf.py.
+
+LlamaForCausalLM, or Qwen3ForCausalLM where q and k are normalised, Qwen2ForCausalLM where they have biases. config.json says RoPE as
+transformers 4 and 5 both read it (rope_theta, rope_scaling). Their longrope holds a divisor for each pair, which is any set of frequencies,
+so it also carries what has no type of its own. They multiply cos and sin, hence the square root of our temperature.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from posbench.common.errors import ConfigError, RunError
+from posbench.common.files import sha256_file, write_json
+from posbench.common.folders import whole_folder
+from posbench.config.identity import as_typed, method_name
+from posbench.huggingface.weights import write_theirs
+from posbench.position.instantiate import trusted_config
+from posbench.runs.directory import Run
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from posbench.cli.app import Request
+    from posbench.encodings.rope import Rope
+    from posbench.position.interfaces import Extension
+
+
+def export(request: Request) -> int:
+    """scripts/export_hf.py: write the training run=DIR as a checkpoint into the folder out=DIR."""
+    cfg = request.cfgs[0]
+    if len(request.cfgs) > 1 or not cfg["run"] or not cfg["out"]:
+        raise ConfigError("An export is of one training: give run=results/runs/ID and out=FOLDER, and at most one extension.")
+    run, out = Run(cfg["run"]), Path(cfg["out"]).resolve()
+    if not run.finished:
+        raise ConfigError(f"run={cfg['run']} holds no finished training: give a directory of results/runs that has a train.json.")
+    if os.path.exists(out) and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"out={out} is there already and not empty: give a new folder, or remove it.")
+    if method_name(cfg["scale_attention"]) != "none":
+        raise ConfigError(f"scale_attention={method_name(cfg['scale_attention'])} has no place in the format: leave it out.")
+    if sha256_file(run.weights) != run.read_summary()["sha256"]:
+        raise RunError(f"{run.weights} is damaged (its SHA-256 is not the one in train.json): restore it, or train again.")
+    trained = trusted_config(run)
+    config = describe(trained, cfg["extension"])
+    with whole_folder(out) as folder:
+        config |= write_theirs(run.weights, folder / "model.safetensors", config, trained["encoding"].get("layout") == "interleaved")
+        if trained["data"]["bos"]:
+            config["bos_token_id"] = (trained["model"].get("checkpoint") or {}).get("bos", config["vocab_size"] - 1)
+        tokenizer = _tokenizer(trained["data"], cfg["cache_dir"], folder)
+        write_json(folder / "config.json", config)
+    kind = (config["rope_scaling"] or {}).get("rope_type", "default")
+    print(f"{cfg['out']}: {config['architectures'][0]}, rope_type {kind}, up to {config['max_position_embeddings']} tokens\n{tokenizer}")
+    return 0
+
+
+def describe(trained: dict, extension: dict) -> dict:
+    """config.json for a training's configuration and an extension's node; sizes that the weights know are left to them.
+
+    Raises ConfigError for what the format cannot say.
+    """
+    from posbench.config.schema import typed
+    from posbench.model.build import make_encoding
+    from posbench.position.instantiate import make
+    from posbench.position.legality import check, file_of, name_of
+    from posbench.scale_attention.none import NoScale
+
+    model, train = typed("model", trained["model"]), typed("train", trained["train"])
+    encoding, method = make_encoding(trained), make(extension)
+    name = file_of(encoding)
+    if name not in ("rope", "p_rope") or encoding.rotary_dim != encoding.shape.head_dim or encoding.resonance:
+        raise ConfigError(
+            f"{as_typed('encoding', trained['encoding'])} has no place in the format: it knows encoding=rope, whole, and p_rope."
+        )
+    if method_name(train.scale_attention) != "none":
+        raise ConfigError(f"train.scale_attention={method_name(train.scale_attention)} has no place in the format: it knows none.")
+    if model.qk_norm not in ("none", "rms") or (model.qk_norm == "rms" and model.qkv_bias):
+        raise ConfigError(
+            f"model.qk_norm={model.qk_norm} with model.qkv_bias={model.qkv_bias} has no place in the format: it knows rms or biases."
+        )
+    windows = set(encoding.windows)
+    kind = "qwen3" if model.qk_norm == "rms" else "qwen2" if model.qkv_bias else "llama" if windows == {None} else "mistral"
+    if len(windows - {None}) > 1 or (kind == "mistral" and len(windows) > 1):
+        raise ConfigError(
+            f"encoding.window={encoding.windows} has no place in the format: it knows one window, and one that some layers have for "
+            "model.qk_norm=rms or model.qkv_bias=true."
+        )
+    check(encoding, method, NoScale(encoding.shape), [4 * train.train_len], allow_untested=True)
+    theta, scaling, longest = _rope(encoding, method, name_of(method))
+    if kind == "llama" and model.d_model % model.n_head:
+        raise ConfigError(f"model.d_model={model.d_model} is no multiple of model.n_head={model.n_head}, and the format wants one.")
+    return {
+        "architectures": [f"{kind.title()}ForCausalLM"],
+        "model_type": kind,
+        "hidden_size": model.d_model,
+        "num_hidden_layers": model.n_layer,
+        "num_attention_heads": model.n_head,
+        "num_key_value_heads": encoding.shape.n_kv_head,
+        "head_dim": encoding.shape.head_dim,
+        "hidden_act": "silu",
+        "rms_norm_eps": model.norm_eps,
+        "initializer_range": model.init_std,
+        "tie_word_embeddings": model.tied,
+        "max_position_embeddings": longest,
+        "rope_theta": theta,
+        "rope_scaling": scaling,
+        **_window(encoding.windows, kind),
+        "bos_token_id": None,
+        "eos_token_id": None,
+    }
+
+
+def _window(windows: list[int | None], kind: str) -> dict:
+    """The keys about the sliding window that some layers have."""
+    size = next((size for size in windows if size is not None), None)
+    if size is None or kind == "mistral":
+        return {} if size is None else {"sliding_window": size}
+    types = ["full_attention" if size is None else "sliding_attention" for size in windows]
+    first = types.index("sliding_attention")  # all that transformers 4 read at first
+    return {"use_sliding_window": True, "sliding_window": size, "max_window_layers": first, "layer_types": types}
+
+
+def _rope(encoding: Rope, extension: Extension, name: str) -> tuple[float, dict | None, int]:
+    """rope_theta, rope_scaling and max_position_embeddings."""
+    import torch
+
+    from posbench.encodings.rope import Rope
+    from posbench.extensions.dynamic_ntk import DynamicNtk
+    from posbench.extensions.ntk import Ntk
+    from posbench.extensions.ntk_by_parts import NtkByParts
+    from posbench.position.legality import name_of
+
+    scaled = encoding.scaling is not None
+    if scaled and name == "none":
+        # What was trained in is an extension of the model it was made from.
+        source = Rope(replace(encoding.shape, train_len=encoding.scaling_len), encoding.base, encoding.layout)
+        theta, scaling, _ = _rope(source, encoding.scaling, name_of(encoding.scaling))
+        return theta, scaling, encoding.shape.train_len
+    trained, L, width = encoding.spectrum(), encoding.shape.train_len, encoding.shape.head_dim
+    if trained is None:
+        raise ConfigError("encoding=p_rope that turns no pair has no place in the format: train it with a larger encoding.p.")
+    turned = 2 * len(trained.freq_F)
+    whole, longest = turned == width, max(L, extension.target_len(L))
+    ntk = isinstance(extension, DynamicNtk) or (isinstance(extension, Ntk) and extension.multiplier == 1)
+    if ntk and whole and not scaled and extension.fixed_target is None:
+        return encoding.base, {"rope_type": "dynamic", "factor": float(getattr(extension, "factor", 1.0))}, L
+    near, far, beyond = (_seen(encoding, extension, name, length) for length in (L, 4 * L, 16 * L))
+    if not far[0].equal(beyond[0]) or not near[2] == far[2] == beyond[2]:
+        raise ConfigError(
+            f"extension={name} has another factor at each length, and the format has one: "
+            "add extension.mode=fixed extension.target_len=TOKENS."
+        )
+    (far_F, base, temperature), near_F = far, near[0]
+    part = {} if whole else {"rope_type": "proportional", "partial_rotary_factor": _share(turned, width)}
+    pair_F = torch.arange(len(far_F), dtype=torch.float64)
+    slower_F = base ** (-2 * pair_F / trained.rotary_dim) / far_F
+    if near_F.equal(far_F) and temperature == 1 and torch.allclose(slower_F, slower_F[:1], rtol=1e-9):
+        theta, slower = base, float(slower_F[0])
+        if abs(slower - 1) < 1e-9:
+            return theta, part or None, longest
+        return theta, {"rope_type": "linear", **part, "factor": slower}, longest
+    if not whole:
+        raise ConfigError(f"extension={name} with encoding=p_rope has no place in the format: choose none, pi, ntk or abf.")
+    # From here on cos and sin have a factor or pairs have divisors of their own.
+    shared = {"factor": longest / L, "original_max_position_embeddings": L}
+    sharper = {"attention_factor": math.sqrt(temperature)}
+    if not scaled and isinstance(extension, NtkByParts) and extension.ramp == "index" and 2 * math.pi * extension.alpha <= L:
+        bounds = {"beta_slow": extension.alpha, "beta_fast": extension.kept_from(trained.freq_F, L), "truncate": extension.truncate}
+        return encoding.base, {"rope_type": "yarn", **shared, **sharper, **bounds}, longest
+    if not scaled and isinstance(extension, NtkByParts) and extension.ramp == "turns" and temperature == 1:
+        bounds = {"low_freq_factor": extension.alpha, "high_freq_factor": extension.kept_from(trained.freq_F, L)}
+        return encoding.base, {"rope_type": "llama3", **shared, **bounds}, longest
+    plain_F = encoding.base ** (-2 * pair_F / width)
+    divisors = {"long_factor": (plain_F / far_F).tolist(), "short_factor": (plain_F / near_F).tolist()}
+    return encoding.base, {"rope_type": "longrope", **shared, **sharper, **divisors}, longest
+
+
+def _seen(encoding: Rope, extension: Extension, name: str, length: int) -> tuple[Tensor, float, float]:
+    """Radians per token of each pair, the base they come from, and the temperature at one length."""
+    from posbench.position.fixed_frequencies import frequencies
+    from posbench.position.geometry import Span
+
+    span = Span(encoding.shape.train_len, length, extension.target_len(length))
+    spectrum = frequencies(extension, encoding.spectrum(), span)
+    if spectrum is None:
+        raise ConfigError(
+            f"extension={name} is no set of frequencies, which is all that the format can say: choose none, pi, ntk, "
+            "dynamic_ntk, yarn, llama3, longrope or another that changes frequencies or divides positions."
+        )
+    return spectrum.freq_F, spectrum.base, extension.temperature(span) * encoding.amplitude**2
+
+
+def _share(turned: int, width: int) -> float:
+    """The share of a head of which `proportional` takes `turned` channels: it rounds down."""
+    share = turned / width
+    return share if int(share * width // 2) == turned // 2 else math.nextafter(share, 1)
+
+
+def _tokenizer(data: dict, cache_dir: str, folder: Path) -> str:
+    """Copy the tokenizer where there is a file of it; returns a sentence that says so."""
+    from posbench.data import prepare
+
+    if data["tokenizer"] == "bytes":
+        return "no tokenizer: a token's id is the value of its byte"
+    try:
+        prepared = prepare(data, cache_dir).folder
+    except (ConfigError, RunError) as error:
+        return f"no tokenizer, since the text is not there: {error}"
+    shutil.copyfile(prepared / "tokenizer.json", folder / "tokenizer.json")
+    write_json(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast"})
+    return "tokenizer.json lies beside it: AutoTokenizer reads it"

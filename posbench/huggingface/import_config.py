@@ -1,0 +1,93 @@
+"""Checkpoints in Hugging Face format (Llama, Mistral, Qwen2, Qwen3) in place of a training: what a job is told of them.
+
+`adopt` is torch-free: it reads config.json and the files' digests, so that a run's name is known before anything is loaded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING
+
+from posbench.common.errors import ConfigError
+from posbench.config.identity import as_typed, method_name
+from posbench.config.schema import ModelConfig, TrainConfig
+from posbench.huggingface.config_files import read_config
+from posbench.huggingface.rope_config import rope_arguments
+from posbench.huggingface.weights import checkpoint_digest
+
+if TYPE_CHECKING:
+    from posbench.data.corpus import Corpus
+
+WHOLE = {"layout": "half", "fraction": 1.0, "resonance": False, "scaling": None, "scaling_len": None, "window": None}  # as theirs
+SPARE = 64  # rows of the embedding, or a tenth of it, that a tokenizer may leave unused: tables are padded for speed
+
+
+def adopt(cfg: dict) -> dict:
+    """The configuration of a job with model, encoding and training length taken from the checkpoint that model.path names, if any.
+
+    Raises ConfigError for a folder that holds none, or one whose model this is not.
+    """
+    path = cfg["model"].get("path")
+    if path is None:
+        return cfg
+    if not path:
+        raise ConfigError("model=hf evaluates a checkpoint in Hugging Face format: add model.path=FOLDER to the command.")
+    config = read_config(path)
+    digest = checkpoint_digest(path, cfg["cache_dir"])
+    rope = rope_arguments(config, path)
+    encoding = cfg["encoding"]
+    whole = all(encoding.get(key, value) == value for key, value in WHOLE.items())
+    if method_name(encoding) != "rope" or not whole or encoding.get("base", 1e4) not in (1e4, rope["base"]):
+        raise ConfigError(
+            f"{as_typed('encoding', encoding)} is not what model.path={path} was trained with "
+            f"(encoding=rope encoding.base={rope['base']:g}): leave encoding out, and choose among extensions."
+        )
+    if method_name(cfg["train"].get("scale_attention") or TrainConfig().scale_attention) != "none":
+        raise ConfigError(f"train.scale_attention was not trained into model.path={path}: scale_attention is what acts at evaluation.")
+    length = cfg["train"]["length"]
+    length = config["max_position_embeddings"] if length == TrainConfig().length else length
+    checkpoint = {
+        "sha256": digest,
+        "vocab_size": config["vocab_size"],
+        "bos": config.get("bos_token_id"),
+    }
+    model = replace(_shape(config), path=path, checkpoint=checkpoint)
+    # Whatever else a training is told, nothing here is trained or drawn: one checkpoint is one run.
+    train = asdict(TrainConfig(length=length, steps=0))
+    return {**cfg, "encoding": {**encoding, **rope}, "model": asdict(model), "train": train, "seed": 0}
+
+
+def _shape(config: dict) -> ModelConfig:
+    d_model, n_head = config["hidden_size"], config["num_attention_heads"]
+    head_dim = config.get("head_dim")
+    return ModelConfig(
+        d_model=d_model,
+        n_layer=config["num_hidden_layers"],
+        n_head=n_head,
+        n_kv_head=config.get("num_key_value_heads"),
+        d_ff=config["intermediate_size"],
+        head_dim=None if head_dim is None or head_dim * n_head == d_model else head_dim,
+        qkv_bias=config["model_type"] == "qwen2",
+        qk_norm="rms" if config["model_type"] == "qwen3" else "none",
+        tied=config["tie_word_embeddings"],
+        norm_eps=config["rms_norm_eps"],
+    )
+
+
+def fit_corpus(corpus: Corpus, cfg: dict) -> Corpus:
+    """The text as a job's checkpoint reads it: ids up to its own vocabulary, its own BOS token. Other jobs' corpora are left alone.
+
+    Raises ConfigError where the tokenizer is not the checkpoint's, by the number of ids, or it has no BOS token and data.bos wants one.
+    """
+    checkpoint, path = cfg["model"].get("checkpoint"), cfg["model"].get("path")
+    if not checkpoint:
+        return corpus
+    ids, rows = corpus.vocab_size - (corpus.bos is not None), checkpoint["vocab_size"]
+    if not rows - max(SPARE, rows // 10) <= ids <= rows:
+        raise ConfigError(
+            f"data.tokenizer={cfg['data']['tokenizer']} has {ids} ids and model.path={path} {rows}: "
+            f"give data.tokenizer={path}, or wherever the tokenizer.json lies that it was trained with."
+        )
+    if corpus.bos is not None and checkpoint["bos"] is None:
+        raise ConfigError(f"data.bos=true asks for a BOS token, and model.path={path} has none: leave data.bos out.")
+    return replace(corpus, vocab_size=rows, bos=None if corpus.bos is None else checkpoint["bos"])

@@ -1,0 +1,1 @@
+"""The GPT and how it is built."""

@@ -1,0 +1,66 @@
+"""The attention module: projections, optional normalisation of q and k, then the plan's geometry.
+
+Letters: B batch, T tokens, C width, H heads, G key heads, D head width.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from posbench.config.schema import ModelConfig
+from posbench.model.kernels import dispatch as kernels
+from posbench.position.plan import LayerPlan
+
+
+class Attention(nn.Module):
+    """Grouped-query attention; qk_norm as in `QKNorm`."""
+
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        self.head_dim = config.head_dim or config.d_model // config.n_head
+        q_width, kv_width = self.head_dim * config.n_head, self.head_dim * (config.n_kv_head or config.n_head)
+        self.q_proj = nn.Linear(config.d_model, q_width, bias=config.qkv_bias)
+        self.k_proj = nn.Linear(config.d_model, kv_width, bias=config.qkv_bias)
+        self.v_proj = nn.Linear(config.d_model, kv_width, bias=config.qkv_bias)
+        self.o_proj = nn.Linear(q_width, config.d_model, bias=False)
+        self.norm = QKNorm(config) if config.qk_norm != "none" else None
+
+    def forward(self, x_BTC: Tensor, plan: LayerPlan, last: int | None = None) -> Tensor:
+        q_BHTD, k_BGTD, v_BGTD = (self._heads(p(x_BTC)) for p in (self.q_proj, self.k_proj, self.v_proj))
+        # Rotation and factors in float32 whatever the model's dtype; the kernel casts once, at the end.
+        q_BHTD, k_BGTD = q_BHTD.float(), k_BGTD.float()
+        if self.norm is not None:
+            q_BHTD, k_BGTD = self.norm(q_BHTD, k_BGTD)
+        y_BHTD = kernels.attend(plan, x_BTC, q_BHTD, k_BGTD, v_BGTD, last)
+        return self.o_proj(y_BHTD.transpose(1, 2).flatten(2))
+
+    def _heads(self, x_BTC: Tensor) -> Tensor:
+        return x_BTC.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+
+
+class QKNorm(nn.Module):
+    """Normalised q and k, before rotation; it changes how log-n behaves.
+
+    rms: q and k divided by their root mean square, with a learned gain per channel (Henry et al. 2020, arXiv 2010.04245, in the form
+    of Qwen3 and OLMo2). l2: cosine scores times sqrt(D) and a learned factor per head, 1 at the start. key_l2: keys alone have
+    the fixed norm sqrt(D), no parameters (Su 2023, kexue.fm/archives/9859).
+    """
+
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        self.kind, self.eps = config.qk_norm, config.norm_eps
+        if self.kind == "rms":
+            head_dim = config.head_dim or config.d_model // config.n_head
+            self.q_gain = nn.Parameter(torch.ones(head_dim))
+            self.k_gain = nn.Parameter(torch.ones(head_dim))
+        if self.kind == "l2":
+            self.q_gain = nn.Parameter(torch.ones(config.n_head, 1, 1))
+
+    def forward(self, q_BHTD: Tensor, k_BGTD: Tensor) -> tuple[Tensor, Tensor]:
+        width = (k_BGTD.shape[-1],)
+        if self.kind == "rms":
+            return F.rms_norm(q_BHTD, width, self.q_gain, self.eps), F.rms_norm(k_BGTD, width, self.k_gain, self.eps)
+        k_BGTD = F.rms_norm(k_BGTD, width, eps=self.eps)
+        return (F.rms_norm(q_BHTD, width, eps=self.eps) * self.q_gain if self.kind == "l2" else q_BHTD), k_BGTD

@@ -1,0 +1,106 @@
+"""A small Llama-style GPT: pre-norm RMSNorm, SwiGLU, no biases but those asked for on q, k and v, tied or untied embeddings.
+
+With encoding=rope (layout half) it is exactly transformers' LlamaForCausalLM with the same parameter names below `model.`, so other
+people's code can check it. Letters: B batch, T tokens, C width, V vocabulary, R scored rows.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from posbench.common.errors import ConfigError
+from posbench.config.schema import ModelConfig
+from posbench.model.attention import Attention
+from posbench.position.geometry import Shape
+from posbench.position.interfaces import Encoding, ScaleAttention
+from posbench.position.plan import LayerPlan, Plan
+
+
+def make_shape(config: ModelConfig, train_len: int) -> Shape:
+    """The sizes an encoding is told. Raises ConfigError for head counts that do not divide."""
+    n_kv_head = config.n_kv_head or config.n_head
+    if config.head_dim is not None and config.head_dim < 1:
+        raise ConfigError(f"model.head_dim={config.head_dim} must be at least 1, or null for model.d_model / model.n_head.")
+    if config.head_dim is None and config.d_model % config.n_head:
+        raise ConfigError(f"model.d_model={config.d_model} is no multiple of model.n_head={config.n_head}: change one of them.")
+    if config.n_head % n_kv_head:
+        raise ConfigError(f"model.n_head={config.n_head} is no multiple of model.n_kv_head={n_kv_head}: change one of them.")
+    return Shape(config.d_model, config.n_layer, config.n_head, n_kv_head, train_len, config.head_dim)
+
+
+class MLP(nn.Module):
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        # 8/3 of the width keeps the parameters of a plain 4x layer (Shazeer 2020, arXiv 2002.05202); 32 suits the kernels.
+        d_ff = config.d_ff or 32 * round(config.d_model * 8 / 3 / 32)
+        self.gate_proj = nn.Linear(config.d_model, d_ff, bias=False)
+        self.up_proj = nn.Linear(config.d_model, d_ff, bias=False)
+        self.down_proj = nn.Linear(d_ff, config.d_model, bias=False)
+
+    def forward(self, x_BTC: Tensor) -> Tensor:
+        return self.down_proj(F.silu(self.gate_proj(x_BTC)) * self.up_proj(x_BTC))
+
+
+class Block(nn.Module):
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        self.input_layernorm = nn.RMSNorm(config.d_model, eps=config.norm_eps)
+        self.self_attn = Attention(config)
+        self.post_attention_layernorm = nn.RMSNorm(config.d_model, eps=config.norm_eps)
+        self.mlp = MLP(config)
+
+    def forward(self, x_BTC: Tensor, plan: LayerPlan, last: int | None = None) -> Tensor:
+        attended = self.self_attn(self.input_layernorm(x_BTC), plan, last)
+        x_BTC = x_BTC[:, -attended.shape[1] :] + attended
+        x_BTC = x_BTC + self.mlp(self.post_attention_layernorm(x_BTC))
+        plan.tell(1.0)
+        return x_BTC
+
+
+class GPT(nn.Module):
+    """The model; `encoding` and the `scale` trained in are parts of it, since they may have parameters."""
+
+    def __init__(self, config: ModelConfig, encoding: Encoding, vocab_size: int, scale: ScaleAttention | None = None):
+        super().__init__()
+        self.embed_tokens = nn.Embedding(vocab_size, config.d_model)
+        self.encoding, self.scale = encoding, scale
+        self.layers = nn.ModuleList(Block(config) for _ in range(config.n_layer))
+        self.norm = nn.RMSNorm(config.d_model, eps=config.norm_eps)
+        self.lm_head = nn.Linear(config.d_model, vocab_size, bias=False)
+        if config.tied:
+            self.lm_head.weight = self.embed_tokens.weight
+        self._init(config)
+
+    @torch.no_grad()
+    def _init(self, config: ModelConfig) -> None:
+        for name, parameter in self.named_parameters():
+            if name.endswith("_proj.bias"):
+                parameter.zero_()
+            if name.startswith(("encoding.", "scale.")) or parameter.ndim < 2 or ".norm." in name:
+                continue
+            # Each block starts as the identity and an untied head as the uniform guess; training then opens them.
+            if "o_proj" in name or "down_proj" in name or "lm_head" in name:
+                parameter.zero_()
+            else:
+                parameter.normal_(std=config.init_std)
+
+    def forward(self, tokens_BT: Tensor, plan: Plan, last: int | None = None) -> Tensor:
+        """Logits [B, T, V], or [B, R, V] of the R = `last` positions alone."""
+        return self.lm_head(self.hidden(tokens_BT, plan, last))
+
+    def hidden(self, tokens_BT: Tensor, plan: Plan, last: int | None = None) -> Tensor:
+        """What the output head reads: [B, T, C] or [B, R, C]; the last layer spends nothing on positions nobody asks for."""
+        x_BTC = self.embed_tokens(tokens_BT)
+        added_TC = plan.embed()
+        if added_TC is not None:
+            x_BTC = x_BTC + added_TC
+        for i, (block, layer_plan) in enumerate(zip(self.layers, plan.layers, strict=True)):
+            x_BTC = block(x_BTC, layer_plan, last if i == len(self.layers) - 1 else None)
+        return self.norm(x_BTC)
+
+    def loss(self, tokens_BT: Tensor, targets_BT: Tensor, plan: Plan) -> Tensor:
+        """Mean loss in nats per token (scalar, float32)."""
+        logits_BTV = self(tokens_BT, plan)
+        return F.cross_entropy(logits_BTV.float().flatten(0, 1), targets_BT.flatten())

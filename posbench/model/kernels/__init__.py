@@ -1,0 +1,1 @@
+"""The ways to attend: fused, in blocks of queries, FlexAttention."""

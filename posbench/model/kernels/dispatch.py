@@ -1,0 +1,124 @@
+"""The ways to attend; all take queries and keys as projected (float32, not scaled) and a layer's plan.
+
+`fused` runs torch's fused kernel for the plain causal triangle, with a low-rank bias folded into extra columns of q and k; it refuses
+biases that are no columns, scales by distance, and encodings that weigh whole rows. `flex` (flex.py) runs most of these on CUDA,
+`rows` (blocks.py) any plan anywhere.
+
+Letters: B batch, T tokens, H heads, G key heads, D head width, R columns of a bias.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from posbench.model.kernels import flex
+from posbench.model.kernels.blocks import damp, rows
+from posbench.position.interfaces import overrides
+from posbench.position.plan import LayerPlan
+
+TERMS = ((0, 0), (0, 1), (1, 0), (0, 2), (1, 1), (2, 0))  # products of bf16 pieces down to 2^-24 of the largest
+GATED = 4096  # tokens up to which gates summed from the middle of the text keep 1e-3 in float32; `rows` sums anew in each block
+LONG = 4096  # tokens from which a CPU takes seconds for a layer: its key heads follow each other, so that Ctrl-C and progress need not wait
+DECAY = 60.0  # largest exponent of a decay counted from the middle of the text: its products stay within float32
+
+
+def attend(layer: LayerPlan, x_BTC: Tensor, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, last: int | None = None) -> Tensor:
+    """Attention of one layer over all its bands: [B, H, T, D] in v's dtype, or of the `last` queries alone.
+
+    x is what q and k were projected from; gates are made from it.
+    """
+    length = q_BHTD.shape[2]
+    last = min(last or length, length)
+    with torch.autocast(q_BHTD.device.type, enabled=False):
+        gates_BHT = layer.encoding.gates(x_BTC.float(), layer.index)
+        if gates_BHT is not None:
+            gates_BHT = gates_BHT.double().cumsum(dim=-1)
+        if fusible(layer) and 2 * last > length:
+            return fused(layer, q_BHTD, k_BGTD, v_BGTD, gates_BHT)[:, :, -last:]
+        if v_BGTD.is_cuda and not torch.is_grad_enabled() and 2 * last > length and flex.possible(layer):
+            try:
+                return flex.flex(layer, q_BHTD, k_BGTD, v_BGTD.float(), gates_BHT)[:, :, -last:].to(v_BGTD.dtype)
+            except Exception as error:  # compilers fail in many ways, memory can end, and `rows` needs no compiler and little memory
+                flex.give_up(layer, error)
+        return rows(layer, q_BHTD, k_BGTD, v_BGTD.float(), gates_BHT, first=length - last).to(v_BGTD.dtype)
+
+
+def fusible(layer: LayerPlan) -> bool:
+    """Whether `fused` can run this plan exactly."""
+    encoding, decay_D = layer.encoding, layer.encoding.decay()
+    if not layer.causal or layer.distance_rules or any(overrides(encoding, hook) for hook in ("profile", "bias", "weights")):
+        return False
+    if overrides(encoding, "gates") and len(layer.n_T) > GATED:
+        return False
+    reach = float(layer.bands[0].q_pos_T.max() - layer.bands[0].q_pos_T.min()) / 2
+    return decay_D is None or float(decay_D.max()) * reach < DECAY
+
+
+def fused(layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, gates_BHT: Tensor | None = None) -> Tensor:
+    """The whole causal triangle in one kernel call."""
+    band, encoding = layer.bands[0], layer.encoding
+    width, kept, device = v_BGTD.shape[-1], v_BGTD.dtype, v_BGTD.device
+    q_BHTD, k_BGTD = layer.turned(band, q_BHTD, k_BGTD)
+    q_pos_T, k_pos_T = band.q_pos_T.to(device), band.k_pos_T.to(device)
+    decay_D = encoding.decay()
+    if decay_D is not None:
+        q_BHTD, k_BGTD = damp(q_BHTD, k_BGTD, decay_D, q_pos_T, k_pos_T, q_pos_T[len(q_pos_T) // 2])
+    q_BHTD = layer.scaled(q_BHTD, width)
+    # On a CPU the bf16 kernel gains nothing forward and its backward takes three times as long at 64 tokens. Gates need float32
+    # everywhere: their gradient is a sum over all later tokens.
+    dtype = torch.float32 if device.type == "cpu" or gates_BHT is not None else kept
+    q_BHTD, k_BGTD, v_BGTD = q_BHTD.to(dtype), k_BGTD.to(dtype), v_BGTD.to(dtype)
+    columns = encoding.columns(q_pos_T, k_pos_T, row_constant=False)
+    if columns is not None:
+        q_BHTD, k_BGTD = fold(q_BHTD, k_BGTD, *columns)
+    if gates_BHT is not None:
+        q_BHTD, k_BGTD = fold_gates(q_BHTD, k_BGTD, gates_BHT)
+    # The fused kernels want q, k and v equally wide (CUDA's: a multiple of 8), or torch silently builds the [T, T] matrix.
+    wide = max(q_BHTD.shape[-1], width)
+    wide += -wide % 8 if wide > width else 0
+    q_BHTD, k_BGTD, v_BGTD = (F.pad(t, (0, wide - t.shape[-1])) if t.shape[-1] < wide else t for t in (q_BHTD, k_BGTD, v_BGTD))
+    groups = q_BHTD.shape[1] // k_BGTD.shape[1]
+    together = device.type != "cpu" or q_BHTD.shape[2] < LONG or torch.is_grad_enabled()
+    parts = 1 if together else k_BGTD.shape[1]
+    done = []
+    for q, k, v in zip(*(t.chunk(parts, dim=1) for t in (q_BHTD, k_BGTD, v_BGTD)), strict=True):
+        done.append(F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1.0, enable_gqa=groups > 1))
+        layer.tell(len(done) / (parts + 1))
+    y_BHTD = done[0] if together else torch.cat(done, dim=1)
+    return y_BHTD[..., :width].to(kept)
+
+
+def fold(q_BHTD: Tensor, k_BGTD: Tensor, q_HTR: Tensor, k_TR: Tensor) -> tuple[Tensor, Tensor]:
+    """q and k widened by a bias's columns.
+
+    One bf16 number cannot hold a position (257 is already rounded), so in bf16 each factor becomes three bf16 pieces, whose
+    sum is exact, and their products down to 2^-24 of the largest become columns: the bias is as exact as in float32.
+    """
+    if q_BHTD.dtype == torch.bfloat16:
+        q_pieces, k_pieces = split_bf16(q_HTR), split_bf16(k_TR)
+        q_HTR = torch.cat([q_pieces[a] for a, _ in TERMS], dim=-1)
+        k_TR = torch.cat([k_pieces[b] for _, b in TERMS], dim=-1)
+    q_extra = q_HTR.to(q_BHTD.dtype).expand(q_BHTD.shape[0], -1, -1, -1)
+    k_extra = k_TR.to(k_BGTD.dtype).expand(*k_BGTD.shape[:2], -1, -1)
+    return torch.cat((q_BHTD, q_extra), dim=-1), torch.cat((k_BGTD, k_extra), dim=-1)
+
+
+def fold_gates(q_BHTD: Tensor, k_BGTD: Tensor, gates_BHT: Tensor) -> tuple[Tensor, Tensor]:
+    """q and k (float32) widened so that -c_j of each query's own head is added: a column for each query head of a key head."""
+    groups = q_BHTD.shape[1] // k_BGTD.shape[1]
+    middle = gates_BHT.shape[-1] // 2
+    k_BGTR = (gates_BHT[..., middle, None] - gates_BHT).float().unflatten(1, (-1, groups)).mT
+    q_HR = torch.eye(groups, device=q_BHTD.device).repeat(k_BGTD.shape[1], 1)
+    q_extra = q_HR[:, None].expand(q_BHTD.shape[0], -1, q_BHTD.shape[2], -1)
+    return torch.cat((q_BHTD, q_extra), dim=-1), torch.cat((k_BGTD, k_BGTR), dim=-1)
+
+
+def split_bf16(x: Tensor) -> list[Tensor]:
+    """Three bf16 tensors whose sum is float32 `x` exactly (3 x 8 bits of mantissa)."""
+    pieces = []
+    for _ in range(3):
+        pieces.append(x.to(torch.bfloat16))
+        x = x - pieces[-1].float()
+    return pieces

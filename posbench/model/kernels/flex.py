@@ -1,0 +1,173 @@
+"""`flex`: torch's FlexAttention on CUDA, without gradients, for what is no plain triangle: windows, several bands, biases by distance,
+gates. It refuses whole rows, decays and biases that depend on more than the distance; `rows` runs these, and every training.
+
+Each band is one call; a log-sum-exp merge of disjoint bands is the softmax over all of them.
+
+Letters: B batch, T tokens, H heads, G key heads, D head width.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from posbench.position.interfaces import overrides
+from posbench.position.plan import BandPlan, LayerPlan
+
+BLOCK = 128  # queries and keys of a block: what the kernel is made for
+SHAPES = 4096  # compiled forms of one process: lengths x batches x biases, far from as many
+GIVEN_UP = "given up"
+
+
+def possible(layer: LayerPlan) -> bool:
+    """Whether `flex` can run this plan exactly, as far as is known: it may have failed before."""
+    encoding = layer.encoding
+    if GIVEN_UP in layer.bands[0].kept:
+        return False
+    if encoding.decay() is not None or overrides(encoding, "weights") or overrides(encoding, "bias"):
+        return False
+    return not overrides(encoding, "profile") or all(band.line is not None for band in layer.bands)
+
+
+def flex(layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, gates_BHT: Tensor | None = None) -> Tensor:
+    """All bands of a layer, merged: [B, H, T, D]. q, k and v are float32, gates float64 sums."""
+    outs, sums = [], []
+    for band in layer.bands:
+        if band.seen_T.any():
+            y_BHTD, lse_BHT = _band(layer, band, q_BHTD, k_BGTD, v_BGTD, gates_BHT)
+            outs.append(y_BHTD)
+            # A query that sees nothing of a band has no weight there, whatever its row of the kernel's output holds.
+            sums.append(torch.where(band.seen_T.to(lse_BHT.device) > 0, lse_BHT, -torch.inf))
+    if len(outs) == 1:
+        return outs[0]
+    share = torch.stack(sums).softmax(dim=0).unsqueeze(-1)
+    return sum(part * y_BHTD for part, y_BHTD in zip(share, outs, strict=True))
+
+
+def _band(
+    layer: LayerPlan, band: BandPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, gates_BHT: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    encoding, device = layer.encoding, q_BHTD.device
+    q_BHTD, k_BGTD = layer.turned(band, q_BHTD, k_BGTD)
+    q_BHTD = layer.scaled(q_BHTD, v_BGTD.shape[-1])
+    positions = band.q_pos_T.to(device), band.k_pos_T.to(device)
+    mods = [*_rules(layer, device), *_columns(encoding.columns(*positions, row_constant=True)), *_profile(layer, band, device)]
+    if gates_BHT is not None:
+        mods.append(_gates(gates_BHT))
+
+    def score(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        for mod in mods:
+            s = mod(s, b, h, i, j)
+        return s
+
+    from torch.nn.attention.flex_attention import AuxRequest
+
+    grouped = q_BHTD.shape[1] != k_BGTD.shape[1]
+    y_BHTD, aux = _attention(device.type)(
+        q_BHTD, k_BGTD, v_BGTD, score_mod=score if mods else None, block_mask=block_mask(band, device), scale=1.0, enable_gqa=grouped,
+        return_aux=AuxRequest(lse=True),
+    )  # fmt: skip
+    return y_BHTD, aux.lse
+
+
+def _rules(layer: LayerPlan, device: torch.device) -> list[Callable]:
+    delta_T = torch.arange(len(layer.n_T), dtype=torch.float64)
+    mods = []
+    for rule in layer.distance_rules:
+        factor_T, add_T = (part.float().to(device) for part in rule.distance(delta_T))
+        mods.append(lambda s, b, h, i, j, f=factor_T, a=add_T: s * f[(i - j).clamp(min=0)] + a[(i - j).clamp(min=0)])
+    return mods
+
+
+def _columns(columns: tuple[Tensor, Tensor] | None) -> list[Callable]:
+    if columns is None:
+        return []
+    q_HTR, k_TR = columns
+    # One number at a time: the kernel compiles what is said of a single pair.
+    return [lambda s, b, h, i, j, r=r: s + q_HTR[h, i, r] * k_TR[j, r] for r in range(k_TR.shape[-1])]
+
+
+def _profile(layer: LayerPlan, band: BandPlan, device: torch.device) -> list[Callable]:
+    if not overrides(layer.encoding, "profile"):
+        return []
+    table_HT = layer.profile(band, torch.arange(len(layer.n_T), dtype=torch.float64), device)
+    return [lambda s, b, h, i, j: s + table_HT[h, (i - j).clamp(min=0)]]
+
+
+def _gates(gates_BHT: Tensor) -> Callable:
+    # Two float32 numbers hold a float64 sum; the differences of each are exact where they matter.
+    high_BHT = gates_BHT.float()
+    low_BHT = (gates_BHT - high_BHT.double()).float()
+    return lambda s, b, h, i, j: s + (high_BHT[b, h, i] - high_BHT[b, h, j]) + (low_BHT[b, h, i] - low_BHT[b, h, j])
+
+
+def block_mask(band: BandPlan, device: torch.device):
+    """Which blocks of pairs the kernel skips, runs whole or masks: made from the band's intervals once for each plan, never from [T, T]."""
+    if device not in band.kept:
+        band.kept[device] = _block_mask(band.first_T, band.last_T, device)
+    return band.kept[device]
+
+
+def _block_mask(first_T: Tensor, last_T: Tensor, device: torch.device):
+    from torch.nn.attention.flex_attention import BlockMask
+
+    length, number = len(first_T), -(-len(first_T) // BLOCK)
+    row_T = torch.arange(length) // BLOCK
+
+    def count(low_T: Tensor, high_T: Tensor) -> Tensor:
+        """How many queries of each row of blocks have each block of keys between their `low` and `high`."""
+        some_T = (first_T <= last_T) & (low_T <= high_T)
+        edges_QK = torch.zeros(number, number + 1, dtype=torch.int32)
+        for at_T, step in ((low_T, 1), (high_T + 1, -1)):
+            edges_QK.index_put_((row_T[some_T], at_T[some_T]), torch.tensor(step, dtype=torch.int32), accumulate=True)
+        return edges_QK.cumsum(dim=-1)[:, :-1]
+
+    def listed(blocks_QK: Tensor) -> tuple[Tensor, Tensor]:
+        """How many blocks each row has, and their numbers before all others: [1, 1, Q] and [1, 1, Q, K]."""
+        blocks_QK = blocks_QK.int()[None, None]
+        return blocks_QK.sum(dim=-1).int(), blocks_QK.argsort(dim=-1, descending=True, stable=True).int()
+
+    touched_QK = count(first_T // BLOCK, last_T // BLOCK) > 0
+    # A last block that the text does not fill has fewer queries or keys: it is masked.
+    whole_QK = count(-(-first_T // BLOCK), (last_T + 1) // BLOCK - 1) == BLOCK
+    first_T, last_T = first_T.to(device), last_T.to(device)
+    mask = BlockMask.from_kv_blocks(
+        *listed(touched_QK & ~whole_QK), *listed(whole_QK), BLOCK_SIZE=BLOCK, seq_lengths=(length, length),
+        mask_mod=lambda b, h, i, j: (j >= first_T[i]) & (j <= last_T[i]),
+    )  # fmt: skip
+    return mask.to(device)
+
+
+@functools.cache
+def _attention(device: str) -> Callable:
+    """FlexAttention, compiled where the compiled form gives a log-sum-exp; on a CPU it does not, and the plain form builds [T, T]."""
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return compiled(flex_attention, fullgraph=True) if device == "cuda" else flex_attention
+
+
+def compiled(function: Callable, **options: object) -> Callable:
+    """`function` compiled anew for each shape it meets. Raises where torch would say nothing and run it uncompiled: after few shapes."""
+    run = torch.compile(function, dynamic=False, **options)
+
+    def call(*args: object, **kwargs: object) -> object:
+        limits = {"recompile_limit": SHAPES, "accumulated_recompile_limit": SHAPES, "fail_on_recompile_limit_hit": True}
+        with torch._dynamo.config.patch(limits):
+            return run(*args, **kwargs)
+
+    return call
+
+
+def give_up(layer: LayerPlan, error: Exception) -> None:
+    """Leave this plan to `rows` from now on, and say why, each reason once."""
+    layer.bands[0].kept[GIVEN_UP] = True
+    _warn(str(error).splitlines()[0] if str(error) else type(error).__name__)
+
+
+@functools.cache
+def _warn(reason: str) -> None:
+    print(f"FlexAttention failed ({reason}): the slower kernel runs instead", file=sys.stderr)

@@ -1,0 +1,70 @@
+"""Memory: what a model takes at least, and the peak of a stretch of work (the device's on a GPU, the process's elsewhere)."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import resource
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from posbench.common.errors import ConfigError
+from posbench.config.schema import ModelConfig
+
+
+def check_size(config: ModelConfig) -> None:
+    """Raises ConfigError for a model whose blocks alone, in float32, exceed this machine's memory: before anything of it is made."""
+    head_dim = config.head_dim or config.d_model // config.n_head
+    heads = 2 * config.n_head + 2 * (config.n_kv_head or config.n_head)
+    parameters = config.n_layer * config.d_model * (head_dim * heads + 3 * (config.d_ff or config.d_model * 8 // 3))
+    needed, there = 4 * parameters, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > there:
+        sizes = " ".join(f"model.{key}={getattr(config, key)}" for key in ("d_model", "n_layer", "d_ff") if getattr(config, key))
+        raise ConfigError(
+            f"{sizes} is a model of {parameters:,} parameters in its blocks, {needed / 2**30:,.0f} GiB in float32, and this machine has "
+            f"{there / 2**30:,.0f} GiB of memory: choose a smaller one."
+        )
+
+
+class Peak:
+    """`with Peak(device) as peak: ...; peak.mib()`. Linux lets the process's high-water mark be reset; elsewhere it is since its start."""
+
+    def __init__(self, device: str | torch.device):
+        self.device = torch.device(device)
+
+    def __enter__(self) -> Peak:
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+        else:
+            with contextlib.suppress(OSError):
+                Path("/proc/self/clear_refs").write_text("5")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def mib(self) -> float:
+        """MiB at the peak so far."""
+        if self.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self.device) / 2**20
+        with contextlib.suppress(OSError):
+            for line in Path("/proc/self/status").read_text().splitlines():
+                if line.startswith("VmHWM:"):
+                    return int(line.split()[1]) / 2**10
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak / (2**20 if sys.platform == "darwin" else 2**10)
+
+
+def tensor_mib(call: Callable[[], object]) -> float:
+    """MiB of tensors that lived at once during `call` on the CPU, beyond those before: exact, whatever the allocator keeps."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=False) as profiler:
+        call()
+    events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
+    living = itertools.accumulate(event.nbytes() for event in sorted(events, key=lambda event: event.start_ns()))
+    return max(living, default=0) / 2**20

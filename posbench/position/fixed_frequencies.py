@@ -1,0 +1,44 @@
+"""Extensions that are a set of frequencies and nothing else: what can be trained into a spectrum, and what other formats can say."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+
+from posbench.common.errors import ConfigError
+from posbench.position.geometry import Span, Spectrum, Trait
+from posbench.position.interfaces import Extension, ScaledExtension
+
+FAR = 2**40  # a position beyond any window
+OFFERED = Trait.COORDINATE | Trait.RELATIVE | Trait.SPECTRUM  # what a rotation by frequencies has
+
+
+def frequencies(extension: Extension, spectrum: Spectrum, span: Span) -> Spectrum | None:
+    """The frequencies that are all an extension changes at one length, its temperature aside; None where it does more."""
+    found, bands = extension.spectrum(spectrum, span), extension.bands(span)
+    index_T = torch.tensor([0.0, 1.0, FAR], dtype=torch.float64)
+    q_pos_T, k_pos_T = bands[0].q(index_T), bands[0].k(index_T)
+    line = q_pos_T[1] == k_pos_T[1] and all(torch.allclose(pos_T, index_T * pos_T[1], rtol=1e-12) for pos_T in (q_pos_T, k_pos_T))
+    everything = not bands[0].first(index_T).any() and bands[0].last(index_T).equal(index_T)
+    if len(bands) > 1 or not line or not everything or extension.crop(span) is not None or found.exact_F is not None:
+        return None
+    return replace(found, freq_F=found.freq_F * q_pos_T[1])
+
+
+def trained_in(scaling: Extension, own: Spectrum, scaling_len: float, train_len: int) -> tuple[Spectrum, float]:
+    """The spectrum of a model trained with `scaling` from `scaling_len` tokens on, and the factor on each of its cos and sin.
+
+    Raises ConfigError for an extension that is no fixed set of frequencies.
+    """
+    scaled = None
+    if isinstance(scaling, ScaledExtension) and scaling.fixed_target and not scaling.needs & ~OFFERED:
+        span = Span(scaling_len, train_len, scaling.fixed_target)
+        scaled = frequencies(scaling, own, span)
+    if scaled is None:
+        raise ConfigError(
+            f"encoding.scaling={type(scaling).__name__} is no fixed set of frequencies: choose an extension that only changes these "
+            "(pi, yarn, llama3, longrope), with mode=fixed and target_len=TOKENS."
+        )
+    return scaled, math.sqrt(scaling.temperature(span))

@@ -1,0 +1,165 @@
+"""A method's yaml node as an object; methods that hold other methods (hybrid layers, compose) make theirs here too.
+
+What the user types may name any class. What a run's config.yaml names may be somebody else's choice: `trusted_config` lets through
+posbench's own classes and those in folders that the user has declared, and decides it without importing anything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib.util
+import inspect
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from posbench.common.errors import ConfigError, RunError
+from posbench.config.identity import method_args, method_name
+from posbench.config.typed_args import arguments, class_named
+from posbench.runs.directory import Run
+
+OWN = ("posbench.encodings.", "posbench.extensions.", "posbench.scale_attention.", "posbench.data.")
+GROUPS = {"Encoding": "encoding", "Extension": "extension", "ScaleAttention": "scale_attention"}
+PARTS = ("encoding", "model", "train", "data")  # of a run's config.yaml, what objects are made from
+DECLARED = "POSBENCH_CONFIG_DIRS"  # the parent's --config-dir, for children that have no command line of their own
+
+
+def make(node: dict, *args: Any, kind: type | None = None) -> Any:
+    """The object a method's yaml node describes: its `_target_` called with `args` and the node's other keys. It keeps the node, as `node`.
+
+    Raises ConfigError for a class that cannot be imported or is none of `kind`, and for keys or values that it does not take.
+    """
+    cls, given = checked(node, kind, own=len(args))
+    try:
+        inspect.signature(cls).bind(*args, **given)
+    except TypeError as error:
+        raise ConfigError(f"{node['_target_']} cannot be made from {method_args(node)}: {error}.") from error
+    made = cls(*args, **given)
+    made.node = node
+    return made
+
+
+def checked(node: dict, kind: type | None = None, name: str = "", own: int | None = None) -> tuple[type, dict]:
+    """A method's class, and its arguments as the class wants them; those of methods among them are looked at too.
+
+    `name` of the key that the node stands under, else of the class's group. The first `own` arguments of its signature are not the
+    user's: without a number those that every class of its kind is given. Raises as `make` does.
+    """
+    method_name(node)
+    cls = class_named(node["_target_"])
+    groups = [one.__name__ for one in cls.__mro__ if one.__module__ == "posbench.position.interfaces" and one.__name__ in GROUPS]
+    group = GROUPS[groups[0]] if groups else "argument"
+    if kind is not None and not issubclass(cls, kind):
+        raise ConfigError(f"{name or GROUPS[kind.__name__]}._target_={node['_target_']} is no {kind.__name__}: choose a class that is one.")
+    name = name or group
+    own = group != "extension" if own is None else own
+    given = arguments(name, cls, method_args(node), tuple(inspect.signature(cls).parameters)[:own])
+    for key, node in _inner(given, name):
+        checked(node, name=key)
+    return cls, given
+
+
+def _inner(value: object, name: str) -> Iterator[tuple[str, dict]]:
+    """(name, node) of the methods of posbench among arguments, in mappings and lists too."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, one in items:
+        if isinstance(one, dict) and str(one.get("_target_")).startswith(OWN):
+            yield f"{name}.{key}", one
+        else:
+            yield from _inner(one, f"{name}.{key}")
+
+
+def trusted_config(run: Run, trusted: Iterable[str] = ()) -> dict:
+    """The configuration of a run on disk, once every class it names may be made into an object.
+
+    A class may when it is one of posbench's methods or data sources, lies in a folder of this command's --config-dir, or in one of the
+    packages `trusted`. Raises ConfigError for any other, RunError for a file that is no run's configuration.
+    """
+    cfg = run.read_config()
+    if not isinstance(cfg, dict) or not all(isinstance(cfg.get(part), dict) for part in PARTS) or "seed" not in cfg:
+        raise RunError(f"{run.config} is no run's configuration (it lacks some of {', '.join(PARTS)}, seed): restore it.")
+    if "${" in repr([cfg[part] for part in PARTS]):
+        # Reading one would look into this machine's environment; what a run writes is resolved.
+        raise RunError(f"{run.config} holds an interpolation (${{...}}), which no run writes: restore it.")
+    if isinstance(trusted, str):
+        raise ConfigError(f"trusted={trusted!r} must be a list of packages: give trusted=({trusted!r},).")
+    rooms = [(folder, "") for folder in _config_dirs()] + [room for name in trusted for room in _rooms_of(name)]
+    for where, target in _targets({part: cfg[part] for part in PARTS}):
+        if not _may(target, rooms):
+            package = str(target).split(".")[0]
+            raise ConfigError(
+                f"{run.config} names {where}={target}, which is neither a class of posbench's methods and data nor of a folder that you "
+                f"have declared: if you trust it, add --config-dir with the folder that holds {package} to the command, "
+                f'or trusted=("{package}",) to posbench.load.'
+            )
+    return cfg
+
+
+def _targets(node: object, where: str = "") -> Iterator[tuple[str, object]]:
+    """Every `_target_`, at any depth, and the key it stands under."""
+    items = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    for key, value in items:
+        name = f"{where}.{key}" if where else str(key)
+        if key == "_target_":
+            yield name, value
+        else:
+            yield from _targets(value, name)
+
+
+def _may(target: object, rooms: list[tuple[Path, str]]) -> bool:
+    """Whether `target` is a class that an allowed module's source defines itself: posbench.sweep.child_processes.subprocess.Popen is none.
+
+    A room is a folder that modules are imported from, and the one package in it that is meant ("": all).
+    """
+    if not isinstance(target, str) or not all(part.isidentifier() for part in target.split(".")):
+        return False
+    module, _, name = target.rpartition(".")
+    top = module.split(".")[0]
+    if top == "posbench":
+        return target.startswith(OWN) and _defines(Path(__file__).parents[2], module, name, rooms)
+    return any(_defines(folder, module, name, rooms) for folder, package in rooms if package in ("", top))
+
+
+def _defines(folder: Path, module: str, name: str, rooms: list[tuple[Path, str]]) -> bool:
+    """Whether `module`, a file below `folder`, has a class `name`, or takes it from another module that may be used."""
+    path = folder.joinpath(*module.split("."))
+    files = [file for file in (path / "__init__.py", path.with_suffix(".py")) if module and file.is_file()]
+    if not files:
+        return False
+    package = module if files[0].name == "__init__.py" else module.rpartition(".")[0]
+    try:
+        body = ast.parse(files[0].read_bytes()).body
+    except (SyntaxError, ValueError):
+        return False
+    if any(isinstance(node, ast.ClassDef) and node.name == name for node in body):
+        return True
+    imported = [(node, alias) for node in body if isinstance(node, ast.ImportFrom) and (package or not node.level) for alias in node.names]
+    return any(
+        _may(f"{importlib.util.resolve_name('.' * node.level + (node.module or ''), package)}.{alias.name}", rooms)
+        for node, alias in imported
+        if (alias.asname or alias.name) == name
+    )
+
+
+def _config_dirs() -> list[Path]:
+    """The folders of this command's --config-dir, else of the command that this process is a child of."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--config-dir", "-cd", action="append", default=[])
+    if typed := parser.parse_known_args(sys.argv[1:])[0].config_dir:
+        os.environ[DECLARED] = os.pathsep.join(map(os.path.abspath, typed))
+    return [Path(folder) for folder in os.environ.get(DECLARED, "").split(os.pathsep) if folder]
+
+
+def _rooms_of(package: str) -> list[tuple[Path, str]]:
+    """The rooms of one package or module, found without importing it."""
+    try:
+        spec = importlib.util.find_spec(package) if package.isidentifier() else None
+    except ValueError:  # __main__
+        spec = None
+    places = [] if spec is None else spec.submodule_search_locations or ([spec.origin] if spec.has_location else [])
+    if not places:
+        raise ConfigError(f"trusted={package} is no package that can be imported here: give the first word of what _target_ names.")
+    return [(Path(place).parent, package) for place in places]

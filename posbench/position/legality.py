@@ -1,0 +1,195 @@
+"""Which combinations are defined: refused ones are told what is legal instead, before any data is read or weight is made.
+
+No table of pairs: a method says what it needs and what it offers (`Trait`), and what a pair changes is seen by making its plan, so a new
+method is judged by the same rules.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from dataclasses import dataclass
+
+from posbench import extensions
+from posbench.common.errors import ConfigError
+from posbench.config.identity import method_args, method_name
+from posbench.position.effect import changes, equal, masks
+from posbench.position.geometry import Span, Trait
+from posbench.position.interfaces import ANY, Encoding, Extension, ScaleAttention, overrides
+from posbench.position.plan import make_plan
+from posbench.report.labels import called
+
+REASONS = {
+    Trait.COORDINATE: "has no coordinates to move",
+    Trait.RELATIVE: "does not score by distance alone, so a band cannot have its own",
+    Trait.SPECTRUM: "has no spectrum to change",
+    Trait.TABLE: "has no learned table to lengthen",
+}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A legal combination: nobody may have tested it, or it may provably change nothing (`noop` says why)."""
+
+    untested: bool = False
+    noop: str | None = None
+
+
+def check(encoding: Encoding, extension: Extension, scale: ScaleAttention, lengths: list[int], allow_untested: bool = False) -> Verdict:
+    """Judge one combination at the lengths (tokens) it is to be evaluated at. Raises ConfigError with the legal alternatives."""
+    names = name_of(encoding), name_of(extension), name_of(scale)
+    noop = check_extension(encoding, extension, lengths) or check_scale(encoding, extension, scale, lengths)
+    if noop:
+        return Verdict(noop=noop)
+    untested = [f"{names[0]}+{name_of(other)}" for other in (extension, scale) if not _tested(encoding, other)]
+    if untested and not allow_untested:
+        raise ConfigError(
+            f"{' and '.join(untested)} is defined but nobody has published a test of it: add allow_untested=true to run it "
+            f"(its rows are marked), or {_alternatives(encoding)}."
+        )
+    return Verdict(untested=bool(untested))
+
+
+def check_extension(encoding: Encoding, extension: Extension, lengths: list[int]) -> str | None:
+    """Why the extension provably changes nothing, else None. Raises ConfigError where it is not defined."""
+    name, extended = name_of(extension), [layer.encoding for layer in encoding.layers() if layer.extended]
+    fed = fed_length(extension, encoding.shape.train_len, max(lengths))
+    for one in dict.fromkeys(extended):
+        missing = extension.needs & ~one.traits
+        # Where no coordinate is read, a mask is still a mask, and anything else changes nothing.
+        if missing and (Trait.COORDINATE in one.traits or (Trait.CONTENT in one.traits and not masks(encoding, extension, fed))):
+            raise ConfigError(
+                f"{_layers(encoding, one)} {REASONS[next(iter(missing))]}, which extension={name} needs: {_alternatives(encoding)}."
+            )
+        split = overrides(one, "weights") and len(extension.bands(_span(encoding, extension, fed))) > 1
+        if split and (Trait.COORDINATE in one.traits or masks(encoding, extension, fed)):
+            raise ConfigError(
+                f"{_layers(encoding, one)} weighs a whole row of keys at once, and extension={name} sees it in several bands: "
+                f"{_alternatives(encoding)}."
+            )
+    _check_bounds(encoding, extension, lengths, name)
+    if name == "none" or fed != max(lengths):
+        return None
+    if not extended:
+        return f"no layer of encoding={name_of(encoding)} lets an extension act, so extension={name} changes nothing"
+    judged = dict.fromkeys((max(lengths), min(max(lengths), encoding.shape.train_len)))  # the longest first: most differ there
+    if not any(changes(encoding, extension, length) for length in judged):
+        if not any(Trait.COORDINATE in one.traits for one in extended):
+            return f"encoding={name_of(encoding)} has no positions, so extension={name} changes nothing"
+        return f"extension={name} sees every pair as encoding={name_of(encoding)} does without it, up to length {max(lengths)}"
+    return None
+
+
+def check_scale(encoding: Encoding, extension: Extension, scale: ScaleAttention, lengths: list[int]) -> str | None:
+    """Why the scale provably changes nothing, else None. Raises ConfigError where it is not defined."""
+    name, train_len = name_of(scale), encoding.shape.train_len
+    if name == "none":
+        return None
+    if scale.trained:
+        raise ConfigError(f"scale_attention={name} has parameters to learn, so it must be trained in with train.scale_attention={name}.")
+    if not _scaled(encoding, scale, f"scale_attention={name}"):
+        return f"no layer of encoding={name_of(encoding)} lets a scale act, so scale_attention={name} changes nothing"
+    longer = [length for length in lengths if length > train_len]
+    if longer:
+        # The temperature of the extension aside: a second factor of 1 is still a factor of 1.
+        fed = fed_length(extension, train_len, max(longer))
+        plans = (make_plan(encoding, extension, one, length=fed) for one in (scale, None))
+        if all(not a.distance_rules and equal(a.factor, b.factor) for a, b in zip(*(plan.layers for plan in plans), strict=True)):
+            return f"scale_attention={name} changes nothing: with extension={name_of(extension)} no query sees more keys than in training"
+    return None
+
+
+def check_trained_scale(encoding: Encoding, scale: ScaleAttention) -> None:
+    """Raises ConfigError for a scale that cannot be trained in, or that training would never notice."""
+    name = name_of(scale)
+    if name == "none":
+        return
+    _scaled(encoding, scale, f"train.scale_attention={name}")
+    plan = make_plan(encoding, length=encoding.shape.train_len, trained_scale=scale)
+    if not scale.trained and all(layer.factor is None and not layer.distance_rules for layer in plan.layers):
+        raise ConfigError(
+            f"train.scale_attention={name} is 1 for every query of {encoding.shape.train_len} tokens, so training never meets it: "
+            f"use scale_attention={name} at evaluation, or a form that acts within the training length."
+        )
+
+
+def name_of(method: object) -> str:
+    """The name a method is chosen by, its yaml's; of one that no yaml made, and of a class, the name of its file."""
+    node = getattr(method, "node", None)
+    if node is None:
+        return file_of(method)
+    kinds = {"encoding": Encoding, "extension": Extension, "scale_attention": ScaleAttention}
+    group = next(name for name, kind in kinds.items() if isinstance(method, kind))
+    return called(group, method_name(node), method_args(node))
+
+
+def file_of(method: object) -> str:
+    """The name of a method's file, by which `tested_with` names it."""
+    return (method if isinstance(method, type) else type(method)).__module__.split(".")[-1]
+
+
+def fed_length(extension: Extension, train_len: int, length: int) -> int:
+    """How many tokens the model is fed at once for one target when `length` tokens are there."""
+    crop = extension.crop(Span(train_len, length, extension.target_len(length)))
+    return length if crop is None else min(crop, length)
+
+
+def _scaled(encoding: Encoding, scale: ScaleAttention, choice: str) -> list[Encoding]:
+    """The encodings of the layers that let a scale act. Raises ConfigError, naming the user's choice, where one cannot bear it."""
+    scaled = [layer.encoding for layer in encoding.layers() if layer.scaled]
+    for one in scaled:
+        if overrides(one, "weights") and overrides(scale, "distance"):
+            raise ConfigError(f"{_layers(encoding, one)} weighs whole rows, which {choice} cannot scale by distance: take none.")
+        if not one.scalable:
+            raise ConfigError(f"{_layers(encoding, one)} has no softmax whose logits {choice} could scale: take none.")
+    return scaled
+
+
+def _layers(encoding: Encoding, one: Encoding) -> str:
+    """The user's choice of an encoding, and whose layers are meant where these have one of their own."""
+    return f"encoding={name_of(encoding)}" + (f", in its {name_of(one)} layers," if one is not encoding else "")
+
+
+def _span(encoding: Encoding, extension: Extension, length: int) -> Span:
+    return Span(encoding.shape.train_len, length, extension.target_len(length))
+
+
+def _tested(encoding: Encoding, other: object) -> bool:
+    either = file_of(other) in encoding.tested_with or file_of(encoding) in other.tested_with
+    return either or ANY in (encoding.tested_with, other.tested_with)
+
+
+def _alternatives(encoding: Encoding) -> str:
+    legal = []
+    for module in pkgutil.iter_modules(extensions.__path__):
+        for found in vars(importlib.import_module(f"{extensions.__name__}.{module.name}")).values():
+            own = isinstance(found, type) and issubclass(found, Extension) and file_of(found) == module.name
+            if own and not found.needs & ~encoding.traits and _tested(encoding, found):
+                legal.append(module.name)
+    return f"with encoding={name_of(encoding)} choose extension={'|'.join(legal)}"
+
+
+def _check_bounds(encoding: Encoding, extension: Extension, lengths: list[int], name: str) -> None:
+    train_len, rows_NC = encoding.shape.train_len, encoding.rows()
+    if Trait.UNBOUNDED in encoding.traits or Trait.COORDINATE not in encoding.traits:
+        return
+    for length in lengths:
+        fed = fed_length(extension, train_len, length)
+        span = _span(encoding, extension, fed)
+        limit = len(extension.rows(rows_NC, span)) if rows_NC is not None else encoding.limit or train_len
+        if encoding.limit is not None and fed > encoding.limit:
+            farthest = fed - 1
+        else:
+            band = make_plan(encoding, extension, length=fed).layers[0].bands[0]
+            farthest = max(band.q_pos_T.max(), band.k_pos_T.max())
+        if farthest >= limit:
+            ways = ["extension=recompute_window" if fed == length else f"extension.window of at most {limit}"]
+            if encoding.limit is not None:
+                ways.append("a larger encoding.max_len")
+            elif name == "none":
+                ways.insert(0, "extension=pi")
+            raise ConfigError(
+                f"encoding={name_of(encoding)} has no position {int(farthest)}: it was trained for train_len={train_len} and "
+                f"length={length} was asked with extension={name}; evaluate up to {max(limit, extension.target_len(1))}, "
+                f"or choose {' or '.join(ways)}, or another encoding."
+            )

@@ -1,0 +1,73 @@
+"""The table of what goes with what, made by asking `compat` about every pair of methods that configs/ offers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from posbench.common.errors import ConfigError
+from posbench.config.compose import choices
+from posbench.config.schema import ModelConfig
+from posbench.extensions.none import NoExtension
+from posbench.model.gpt import make_shape
+from posbench.position.instantiate import make
+from posbench.position.legality import check, check_trained_scale
+from posbench.scale_attention.none import NoScale
+
+WORDS = {"legal": "yes", "opt-in": "opt", "no-op": "0", "refused": "-"}
+LEGEND = "yes: legal. opt: defined, but nobody has published a test of it (allow_untested=true). 0: provably changes nothing. -: refused."
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One judgement: `kind` is extension, scale_attention or train.scale_attention; `fate` a key of WORDS, with its reason."""
+
+    encoding: str
+    kind: str
+    other: str
+    fate: str
+    reason: str = ""
+
+
+def judge_all(configs: list[Path], train_len: int, lengths: list[int]) -> Iterator[Pair]:
+    """Every pair, each method as its yaml has it, evaluated at `lengths` after training on `train_len` tokens."""
+    shape = make_shape(ModelConfig(), train_len)
+    plain = NoExtension(), NoScale(shape)
+    extensions = {other: make(node) for other, node in choices(configs, "extension").items()}
+    scales = {other: make(node, shape) for other, node in choices(configs, "scale_attention").items() if other != "none"}
+    for name, node in choices(configs, "encoding").items():
+        encoding = make(node, shape)
+        for other, extension in extensions.items():
+            yield Pair(name, "extension", other, *_fate(check, encoding, extension, plain[1], lengths))
+        # A table of train_len rows reaches no further by itself; what a scale does to it is another question.
+        reached = lengths if encoding.limit is None and encoding.rows() is None else [train_len]
+        for other, scale in scales.items():
+            yield Pair(name, "scale_attention", other, *_fate(check, encoding, plain[0], scale, reached))
+        for other, scale in scales.items():
+            yield Pair(name, "train.scale_attention", other, *_fate(check_trained_scale, encoding, scale))
+
+
+def _fate(judge: Callable, *args: Any) -> tuple[str, str]:
+    try:
+        verdict = judge(*args)
+    except ConfigError as error:
+        return ("opt-in" if "allow_untested" in str(error) else "refused"), str(error)
+    if verdict is not None and verdict.noop:
+        return "no-op", verdict.noop
+    return "legal", ""
+
+
+def markdown(pairs: list[Pair]) -> str:
+    """The pairs as markdown: a row for each method, a column for each encoding."""
+    encodings = list(dict.fromkeys(pair.encoding for pair in pairs))
+    fates = {(pair.kind, pair.other, pair.encoding): WORDS[pair.fate] for pair in pairs}
+    lines = [f"| | {' | '.join(encodings)} |", f"| :--- |{' :-: |' * len(encodings)}"]
+    kind = None
+    for kind_, other in dict.fromkeys((pair.kind, pair.other) for pair in pairs):
+        if kind_ != kind:
+            kind = kind_
+            lines.append(f"| **{kind}** |{' |' * len(encodings)}")
+        lines.append(f"| `{other}` | {' | '.join(fates[kind_, other, encoding] for encoding in encodings)} |")
+    return "\n".join(lines) + f"\n\n{LEGEND}\n"

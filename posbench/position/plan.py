@@ -1,0 +1,208 @@
+"""Everything positional about one length, worked out once: which keys a query sees, at which coordinates, with which factor.
+
+Letters: T tokens, F frequencies, H heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from posbench.extensions.none import NoExtension
+from posbench.position.geometry import Band, Span, Spectrum
+from posbench.position.interfaces import Encoding, Extension, Layer, ScaleAttention, overrides
+
+
+@dataclass(frozen=True)
+class BandPlan:
+    """A band in numbers: keys first_T..last_T of each query, coordinates (float64) of queries and keys, the encoding's tables of them.
+
+    `line` is (slope, offset) where the coordinate distance is slope x (index distance) + offset for every pair, else None.
+    q_scale_T and k_scale_T are factors on q and k at their coordinates, None for 1.
+    """
+
+    first_T: Tensor
+    last_T: Tensor
+    q_pos_T: Tensor
+    k_pos_T: Tensor
+    q_table: Tensor | None
+    k_table: Tensor | None
+    line: tuple[float, float] | None
+    q_scale_T: Tensor | None = None
+    k_scale_T: Tensor | None = None
+    kept: dict = field(init=False, default_factory=dict, compare=False, repr=False)  # what a kernel made of this band, to use it again
+
+    @property
+    def seen_T(self) -> Tensor:
+        """How many keys of this band each query sees."""
+        return (self.last_T - self.first_T + 1).clamp(min=0)
+
+
+def silent(share: float) -> None:
+    """Nobody asked to be told."""
+
+
+@dataclass(frozen=True)
+class LayerPlan:
+    """One layer's geometry, and the rules that multiply its content scores.
+
+    `tell` is told now and then which share of the layer's work is done: a long text takes minutes.
+    """
+
+    encoding: Encoding
+    bands: tuple[BandPlan, ...]
+    causal: bool  # one band that is the whole causal triangle: any fused kernel can run it
+    scales: tuple[tuple[ScaleAttention, Tensor | None], ...]  # each with its factor, None where that is trained
+    temperature: float
+    n_T: Tensor
+    span: Span
+    index: int = 0  # among the layers of its encoding
+    number: int = 0  # among all layers
+    tell: Callable[[float], None] = silent
+
+    @property
+    def factor(self) -> Tensor | None:
+        """The factor on the content scores of each query ([T] or [H, T], float32, CPU or where trained); None for 1."""
+        total = None
+        for scale, known in self.scales:
+            factor = scale(self.n_T, self.span, self.number).float() if known is None else known
+            if known is None or not (factor == 1).all():
+                total = factor if total is None else total * factor.to(total.device)
+        if self.temperature != 1:
+            total = torch.full((len(self.n_T),), self.temperature) if total is None else total * self.temperature
+        return total
+
+    def turned(self, band: BandPlan, q_BHTD: Tensor, k_BGTD: Tensor) -> tuple[Tensor, Tensor]:
+        """q and k as the encoding turns them for a band, with the factors of their coordinates."""
+        if band.q_table is not None:
+            q_BHTD, k_BGTD = self.encoding.rotate(q_BHTD, k_BGTD, band.q_table, band.k_table)
+        if band.q_scale_T is None:
+            return q_BHTD, k_BGTD
+        return q_BHTD * band.q_scale_T[:, None], k_BGTD * band.k_scale_T[:, None]
+
+    def scaled(self, q_BHTD: Tensor, width: int) -> Tensor:
+        """q times 1 / sqrt(width) and every factor on the content scores."""
+        factor = self.factor
+        return q_BHTD * (width**-0.5 if factor is None else width**-0.5 * factor.to(q_BHTD.device).unsqueeze(-1))
+
+    def profile(self, band: BandPlan, delta_U: Tensor, device: torch.device) -> Tensor:
+        """The encoding's bias by distance at index distances, for a band whose coordinates lie on a `line`: [H, U]."""
+        slope, offset = band.line
+        return self.encoding.profile((slope * delta_U + offset).clamp(min=0).float().to(device), self.index)
+
+    @property
+    def distance_rules(self) -> list[ScaleAttention]:
+        """The scales that act by distance."""
+        return [scale for scale, _ in self.scales if overrides(scale, "distance")]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the model needs to know to read `length` tokens."""
+
+    length: int
+    embed: Callable[[], Tensor | None]
+    layers: tuple[LayerPlan, ...]
+
+    def telling(self, tell: Callable[[float], None]) -> Plan:
+        """The same plan; `tell` is told which share of all layers is done."""
+        count = len(self.layers)
+        return replace(self, layers=tuple(replace(a, tell=lambda share, i=i: tell((i + share) / count)) for i, a in enumerate(self.layers)))
+
+
+def make_plan(
+    encoding: Encoding,
+    extension: Extension | None = None,
+    scale: ScaleAttention | None = None,
+    *,
+    length: int,
+    device: str = "cpu",
+    trained_scale: ScaleAttention | None = None,
+    generator: torch.Generator | None = None,
+) -> Plan:
+    """The plan of one length; the extension and the scale act on the layers that allow it, on top of the scale trained in.
+
+    `generator` draws the positions of a training step, where the encoding does.
+    """
+    extension = extension or NoExtension()
+    span = Span(encoding.shape.train_len, length, extension.target_len(length))
+    positions = encoding.positions(length, generator)
+    index_T = torch.arange(length, dtype=torch.float64) if positions is None else positions
+    made: dict[tuple, LayerPlan] = {}
+    layers = []
+    for number, layer in enumerate(encoding.layers()):
+        if layer.kind not in made:
+            scales = [one for one in (trained_scale, scale) if one is not None and layer.scaled]
+            made[layer.kind] = _plan_layer(layer, extension if layer.extended else NoExtension(), scales, span, index_T, device)
+        layers.append(replace(made[layer.kind], index=layer.index, number=number))
+    q_pos_T = extension.bands(span)[0].q(index_T)
+    spectrum = _spectrum(encoding, extension, span)
+
+    def embed() -> Tensor | None:
+        rows_NC = encoding.rows()
+        return encoding.embed(q_pos_T.to(device), spectrum, extension.rows(rows_NC, span) if rows_NC is not None else None)
+
+    return Plan(length, embed, tuple(layers))
+
+
+class TrainingPlans:
+    """The plans of a training: one for each length, or a new one in each step where the encoding draws its positions.
+
+    Called with (length, step); step None is validation. What is drawn depends on seed and step alone, so a resumed run draws it again.
+    """
+
+    def __init__(self, encoding: Encoding, trained_scale: ScaleAttention | None, device: str, seed: int):
+        self.encoding, self.scale, self.device, self.seed = encoding, trained_scale, device, seed
+        self.kept: dict[int, Plan] = {}
+
+    def __call__(self, length: int, step: int | None) -> Plan:
+        if step is not None and self.encoding.random:
+            drawn = np.random.SeedSequence([self.seed, step]).generate_state(1)[0]
+            return self._make(length, torch.Generator().manual_seed(int(drawn)))
+        if length not in self.kept:
+            self.kept[length] = self._make(length, None)
+        return self.kept[length]
+
+    def _make(self, length: int, generator: torch.Generator | None) -> Plan:
+        return make_plan(self.encoding, length=length, device=self.device, trained_scale=self.scale, generator=generator)
+
+
+def _spectrum(encoding: Encoding, extension: Extension, span: Span) -> Spectrum | None:
+    spectrum = encoding.spectrum()
+    return extension.spectrum(spectrum, span) if spectrum is not None else None
+
+
+def _plan_layer(layer: Layer, extension: Extension, scales: list, span: Span, index_T: Tensor, device: str) -> LayerPlan:
+    spectrum = _spectrum(layer.encoding, extension, span)
+    bands = tuple(_plan_band(band, layer, spectrum, index_T, device) for band in extension.bands(span))
+    n_T = sum(band.seen_T for band in bands).double()
+    known = [(scale, None if scale.trained else scale(n_T, span, 0).float()) for scale in scales]
+    causal = len(bands) == 1 and not bands[0].first_T.any() and torch.equal(bands[0].last_T, torch.arange(span.length))
+    temperature = extension.temperature(span) if layer.encoding.scalable else 1.0
+    return LayerPlan(layer.encoding, bands, causal, tuple(known), temperature, n_T, span)
+
+
+def _plan_band(band: Band, layer: Layer, spectrum: Spectrum | None, pos_T: Tensor, device: str) -> BandPlan:
+    index_T = torch.arange(len(pos_T))
+    first_T = band.first(index_T).clamp(min=0)
+    if layer.window is not None:
+        first_T = torch.maximum(first_T, index_T - layer.window + 1)
+    last_T = torch.minimum(band.last(index_T), index_T)
+    q_pos_T, k_pos_T = band.q(pos_T), band.k(pos_T)
+    made = [layer.encoding.table(at_T, spectrum) for at_T in (q_pos_T, k_pos_T)]
+    made += [None if spectrum is None else spectrum.scale(at_T) for at_T in (q_pos_T, k_pos_T)]
+    q_table, k_table, *scales = (one if one is None else one.to(device) for one in made)
+    return BandPlan(first_T, last_T, q_pos_T, k_pos_T, q_table, k_table, _line(q_pos_T, k_pos_T), *scales)
+
+
+def _line(q_pos_T: Tensor, k_pos_T: Tensor) -> tuple[float, float] | None:
+    """(slope, offset) of two coordinate maps that are lines of one slope."""
+    offset = float(q_pos_T[0] - k_pos_T[0])
+    slope = float(q_pos_T[-1] - q_pos_T[0]) / max(1, len(q_pos_T) - 1)
+    line_T = slope * torch.arange(len(q_pos_T), dtype=torch.float64)
+    straight = all(torch.allclose(pos_T - pos_T[0], line_T, rtol=1e-12, atol=1e-9) for pos_T in (q_pos_T, k_pos_T))
+    return (slope, offset) if straight else None

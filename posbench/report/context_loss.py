@@ -1,0 +1,156 @@
+"""Loss against context inside the window: what each token of context brings, before anything is extended.
+
+Every target is predicted from exactly c tokens (recompute_window), c up to the training length, on the targets of everything else.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from posbench.common.csv_records import from_csv, to_csv
+from posbench.common.files import write_atomic
+from posbench.report.curves import interval
+from posbench.report.labels import labels
+from posbench.report.points import SECTION, Placed, among, over_words, span, two_seeds
+from posbench.report.references import Evaluation, compare, ladders
+from posbench.report.tables import LEVEL, Table, file, number
+
+EARLY = ", or what there is where a document begins"
+
+
+@dataclass(frozen=True)
+class Step(Placed):
+    """One encoding with exactly `context` tokens before every target, mean over seeds: losses in nats/token, 95 % half widths."""
+
+    encoding: str
+    context: int
+    n_seeds: int
+    n_targets: int
+    n_units: int
+    sem_unit: str
+    nll: float | None
+    bpb: float | None
+    difference: float | None  # nll - the loss with train_len tokens
+    half_width: float | None
+    doubling: float | None  # the loss with context // 2 tokens - nll: what the doubling brings; G where context is train_len
+    doubling_half_width: float | None
+    over: str | None  # what the intervals are over, as in `Point`
+    source: str | None = None  # the CSV that the losses were read from, where the report is of more than that file
+
+    @property
+    def name(self) -> str:
+        """What a line of the figure or a row of the table is for."""
+        return self.encoding + file(self.source)
+
+
+def steps(evaluations: list[Evaluation], variants: Mapping[str, str] | None = None) -> list[Step]:
+    """Every encoding and context of the trainings that were measured at three or more; `variants` as in `labels`.
+
+    Raises RunError when two evaluations of one training are not of the same targets.
+    """
+    label = labels((row for evaluation in evaluations for row in evaluation.rows), variants)
+    seeds: dict[tuple, list[dict[int, Evaluation]]] = defaultdict(list)
+    for ladder in ladders(evaluations).values():
+        first = next(iter(ladder.values()))
+        row = first.rows[0]
+        seeds[(*(row[name] for name in SECTION), label(row)[0], first.source)].append(ladder)
+    found = [(key, own, sorted({context for ladder in own for context in ladder})) for key, own in seeds.items()]
+    return [_step(key, context, [one for one in own if context in one]) for key, own, contexts in found for context in contexts]
+
+
+def _step(key: tuple, context: int, own: list[dict[int, Evaluation]]) -> Step:
+    rows = [ladder[context].exact_row() for ladder in own]
+    first = rows[0]
+    train_len, unit = first["train_len"], first["sem_unit"]
+    halved = context // 2 if context % 2 == 0 or context == train_len else 0
+    difference, half_width, over = interval([_change(ladder, context, train_len) for ladder in own], unit)
+    doubling, doubling_half_width, doubled_over = interval([_change(ladder, halved, context) for ladder in own], unit)
+    return Step(
+        **dict(zip((*SECTION, "encoding", "source"), key, strict=True)),
+        context=context,
+        n_seeds=len(rows),
+        **{name: first[name] for name in ("n_targets", "n_units", "sem_unit")},
+        **{name: None if any(row[name] is None for row in rows) else sum(row[name] for row in rows) / len(rows) for name in ("nll", "bpb")},
+        difference=difference,
+        half_width=half_width,
+        doubling=doubling,
+        doubling_half_width=doubling_half_width,
+        over=over or doubled_over,
+    )
+
+
+def _change(ladder: dict[int, Evaluation], context: int, other: int):
+    """The loss with `context` tokens minus that with `other`, as `compare` has it; None where one was not measured."""
+    if context not in ladder or other not in ladder:
+        return None
+    one, two = ladder[context], ladder[other]
+    return compare(one, one.exact_row()["length"], two, two.exact_row()["length"])
+
+
+def by_name(section: Iterable[Step]) -> dict[str, dict[int, Step]]:
+    """Name -> context -> step, both in the order given."""
+    found: dict[str, dict[int, Step]] = defaultdict(dict)
+    for step in section:
+        found[step.name][step.context] = step
+    return dict(found)
+
+
+def table(section: list[Step], intervals: bool = True) -> Table:
+    """Loss by encoding and context, and G with half its interval if wanted."""
+    contexts, train_len = sorted({step.context for step in section}), section[0].train_len
+    rows = [
+        [name, *(number(own[c].nll) if c in own else "-" for c in contexts), gain(own.get(train_len), intervals)]
+        for name, own in by_name(section).items()
+    ]
+    columns = ["encoding", *map(str, contexts), f"G ({train_len // 2} -> {train_len})"]
+    return Table("Loss with exactly c tokens of context (nats/token)", columns, rows, names=1)
+
+
+def gain(last: Step | None, intervals: bool = True) -> str:
+    """What the second half of the window brings, of the step with train_len tokens; marked where zero lies inside its interval."""
+    if last is None or last.doubling is None:
+        return "-"
+    width = last.doubling_half_width
+    mark = LEVEL if width is not None and abs(last.doubling) <= width else ""
+    return number(last.doubling) + (f" +- {width:.3f}" if intervals and width is not None else "") + mark
+
+
+def scored(section: list[Step]) -> str:
+    """Which targets the losses of a section are means over."""
+    first = section[0]
+    units = f"{first.n_units} {first.sem_unit}s{among(first.setting)}"
+    return f"the same {first.n_targets} targets in {units} for every c{EARLY if first.protocol == 'sliding' else ''}"
+
+
+def of_intervals(section: list[Step]) -> str:
+    """What the intervals of a section are over, or nothing where there are none."""
+    over = sorted({step.over for step in section if step.doubling_half_width is not None and step.over})
+    return f"95 % interval of the paired difference, Student's t {' or '.join(map(over_words, over))}" if over else ""
+
+
+def below(section: list[Step]) -> list[str]:
+    """What was measured, and what G is."""
+    first = section[0]
+    gained = f"G: what the second half of the window brings, the loss with {first.train_len // 2} tokens minus that with {first.train_len}"
+    over = of_intervals(section)
+    return [
+        f"data {first.data}, tokenizer {first.tokenizer}, trained at {first.train_len} tokens",
+        f"protocol {first.protocol}, extension recompute_window with c tokens: {scored(section)}",
+        *([f"setting: {first.setting}"] if first.setting else []),
+        f"seeds: {span(step.n_seeds for step in section)}; losses are means over them",
+        gained + (f"; +- : half a {over}; ~ zero lies inside" if over else ""),
+        *two_seeds(section),
+    ]
+
+
+def write_steps(found: Iterable[Step], path: Path | str) -> None:
+    """Write what the figure is drawn from as CSV."""
+    write_atomic(path, to_csv(found, Step))
+
+
+def read_steps(path: Path | str) -> list[Step]:
+    """Steps of a CSV. Raises RunError when it is not one."""
+    return from_csv(path, Step, "a CSV of loss against context", "scripts/report.py")

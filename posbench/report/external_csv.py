@@ -1,0 +1,180 @@
+"""CSVs of losses beside the runs of a report: rows.csv of another posbench, or numbers that somebody else measured.
+
+What columns a CSV of others has, results/README.md says. Such losses are drawn and listed under the file's name, and enter no pairing.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from posbench.common.errors import ConfigError, RunError
+from posbench.common.files import read_bytes
+from posbench.report.curves import interval
+from posbench.report.points import SECTION, Point
+from posbench.report.references import Evaluation
+from posbench.runs.origins import clean
+from posbench.runs.rows import SETTING, read_csv
+
+NO_MORE = "a CSV says no more"
+STATED = ("protocol", "data", "tokenizer", "train_len")
+WANTED = "give a CSV with at least the columns method, length and nll, as results/README.md says"
+
+
+def read(path: Path, source: str) -> tuple[list[Evaluation], list[Point]]:
+    """The evaluations of a rows.csv, or the points of a CSV of others with None for what it does not state; one of the two is empty.
+
+    Raises ConfigError, naming file and line, for a file that is neither.
+    """
+    try:
+        lines = io.StringIO(read_bytes(path).decode("utf-8-sig"), newline="")
+        head = lines.readline()
+        lines.seek(0)
+        table = csv.DictReader(lines, delimiter=max(",;\t", key=head.count))
+        columns = {str(name).strip().lower(): name for name in table.fieldnames or ()}
+        if {"run_id", "eval_id"} <= set(columns):
+            return _evaluations(clean(read_csv(path)), path, source), []
+        found = [Line(path, table.line_num, {name: str(row[column] or "").strip() for name, column in columns.items()}) for row in table]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ConfigError(f"{path} cannot be read as CSV ({error}): give text in UTF-8, with a header and a line for each loss.") from error
+    except RunError as error:
+        raise ConfigError(str(error)) from error
+    kinds = (("length",), ("nll", "ppl"), ("method", "label", "encoding"))
+    lacking = [" or ".join(names) for names in kinds if not set(names) & set(columns)]
+    if lacking:
+        raise ConfigError(f"{path} has no column {', and none '.join(lacking)}, but {clean(', '.join(columns)) or 'none'}: {WANTED}.")
+    if not found:
+        raise ConfigError(f"{path} holds no line below its header: {WANTED}.")
+    return [], _points(found, source)
+
+
+def _evaluations(rows: list[dict], path: Path, source: str) -> list[Evaluation]:
+    apart: dict[tuple, list[dict]] = defaultdict(list)
+    for row in rows:
+        apart[row["run_id"], row["eval_id"], row["protocol"]].append(row)
+    result = []
+    for own in apart.values():
+        first = own[0]
+        targets = "" if first["position"] else f"{first['n_targets']} targets in "
+        counted, said = f"{targets}{first['n_units']} {first['sem_unit']}s, {first['dtype']}", first.get(SETTING) or NO_MORE
+        setting = said if said.startswith(counted) else f"{counted}; {said}"  # the CSV of a report of a CSV says all of it already
+        result.append(Evaluation([{**row, "setting": setting} for row in own], None, path, source))
+    return result
+
+
+def adopt(evaluation: Evaluation, own: Iterable[Evaluation]) -> Evaluation:
+    """`evaluation` of a CSV with the setting of one of `own` on the same text, tokens and number format: they belong in one table.
+
+    Where the CSV says a setting, it is the same one.
+    """
+    row = evaluation.rows[0]
+    _, _, stated = row["setting"].partition("; ")
+    shared = (*(name for name in SECTION if name != "setting"), "dtype", "position", "n_targets", "n_units", "n_bytes")
+    for other in own:
+        if stated not in (NO_MORE, other.rows[0]["setting"]):
+            continue
+        if any(all(row[name] == one[name] for name in shared) for one in other.rows):
+            return replace(evaluation, rows=[{**each, "setting": other.rows[0]["setting"]} for each in evaluation.rows])
+    return evaluation
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a CSV of others: column -> text, "" where there is none. Its methods raise ConfigError, which says where."""
+
+    path: Path
+    number: int
+    cells: dict[str, str]
+
+    def wrong(self, said: str) -> ConfigError:
+        """What is wrong with this line, to be raised."""
+        return ConfigError(f"{self.path}, line {self.number}: {clean(said)}.")
+
+    def text(self, *names: str) -> str | None:
+        """The first of these columns that holds something."""
+        return next((str(clean(self.cells[name])) for name in names if self.cells.get(name)), None)
+
+    def value(self, name: str) -> float | None:
+        """A number, or None where there is none or it is not finite."""
+        try:
+            value = float(self.cells.get(name) or "nan")
+        except ValueError:
+            raise self.wrong(f"{name}={self.cells[name]} is no number: write it like 3.52") from None
+        return value if math.isfinite(value) else None
+
+    def tokens(self, name: str) -> int | None:
+        """A number of tokens, or None where the cell is empty."""
+        value = self.value(name)
+        if self.cells.get(name) and (value is None or value < 1 or value % 1):
+            raise self.wrong(f"{name}={self.cells[name]} is no number of tokens: give a whole number above 0")
+        return None if value is None else int(value)
+
+    def loss(self, name: str) -> float | None:
+        """A column in nats per token, whichever unit the file has."""
+        value = self.value(name)
+        if "nll" in self.cells or value is None:
+            return value
+        if value <= 0:
+            raise self.wrong(f"{name}={value:g} is no perplexity: these are above 0")
+        return math.log(value)
+
+
+def _points(lines: list[Line], source: str) -> list[Point]:
+    cells: dict[tuple, dict[str | None, dict]] = defaultdict(dict)
+    for line in lines:
+        method, encoding, length = line.text("method", "label"), line.text("encoding"), line.tokens("length")
+        if not (method or encoding) or length is None:
+            raise line.wrong(f"there is no {'length' if method or encoding else 'method'}: each line needs one")
+        extension = line.text("extension") or (method if method and encoding else "none")
+        stated = (*(line.text(name) for name in STATED[:3]), line.tokens("train_len"))
+        key = (*stated, encoding or method, extension, line.text("scale_attention") or "none", length)
+        values = {"nll": line.loss("nll" if "nll" in line.cells else "ppl"), **{name: line.loss(name) for name in ("floor", "low", "high")}}
+        if None not in (values["low"], values["high"]) and values["low"] > values["high"]:
+            raise line.wrong(f"low={line.cells['low']} lies above high={line.cells['high']}: low is the lower end of the interval")
+        seed = line.text("seed")
+        if seed in cells[key]:
+            raise line.wrong(f"{' '.join(key[4:7])} at length {length} is there twice: tell them apart by method, or by a column seed")
+        cells[key][seed] = values
+    names = (*STATED, "encoding", "extension", "scale_attention", "length")
+    return [_point(dict(zip(names, key, strict=True)), list(seeds.values()), source) for key, seeds in cells.items()]
+
+
+def _point(key: dict, seeds: list[dict], source: str) -> Point:
+    """The mean over seeds, with the interval that the file states of one, or Student's t over several."""
+    nll, half, _ = interval([(math.nan if one["nll"] is None else one["nll"], None, 0.0) for one in seeds], "")
+    floors = [one["floor"] for one in seeds]
+    floor = None if None in floors else sum(floors) / len(floors)
+    low, high = (seeds[0]["low"], seeds[0]["high"]) if len(seeds) == 1 else (None, None) if half is None else (nll - half, nll + half)
+    unknown = dict.fromkeys(("setting", "window", "n_targets", "n_units", "sem_unit", "bpb", "half_width", "over", "gain", "gain_lower"))
+    difference = None if floor is None or nll is None else nll - floor
+    known = {"untested": False, "n_seeds": len(seeds), "nll": nll, "floor": floor, "difference": difference, "source": source}
+    return Point(**key, **unknown, **known, low=low, high=high)
+
+
+def place(points: Iterable[Point], own: list[list[Point]]) -> list[list[Point]]:
+    """The sections `own` with each point added wherever nothing it states speaks against it, and sections of their own for the rest.
+
+    Raises ConfigError for points that nothing gives a training length.
+    """
+    result = [list(curve) for curve in own]
+    for point in sorted(points, key=lambda point: point.train_len is None):
+        fitting = [curve for curve in result if _fits(point, curve[0])]
+        if not fitting:
+            if point.train_len is None:
+                raise ConfigError(f"{point.source} says no length its models were trained on, nor does anything else here: add train_len.")
+            fitting = [[]]
+            result += fitting
+        for curve in fitting:
+            said = {name: getattr(curve[0] if curve else point, name) for name in SECTION}
+            curve.append(replace(point, **{name: value or ("not stated" if name in STATED else None) for name, value in said.items()}))
+    return result
+
+
+def _fits(point: Point, other: Point) -> bool:
+    said = [(getattr(point, name), getattr(other, name)) for name in STATED]
+    return other.window is None and all(one is None or one == two for one, two in said)

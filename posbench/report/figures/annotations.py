@@ -1,0 +1,156 @@
+"""What stands around the curves of a figure: carets for values beyond the edge, names at line ends, the caption."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+
+from posbench.report.figures.style import GREY
+from posbench.report.points import Point, over_words, span, two_seeds
+from posbench.report.tables import file, scored
+
+SMALL, LABEL, GAP, LONGEST, MOST = 7.2, 8.2, 9.6, 60, 4
+
+
+@functools.cache
+def width(text: str, size: float = LABEL, weight: str = "normal") -> float:
+    """Of a text in points."""
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import TextPath
+
+    return TextPath((0, 0), text, size=size, prop=FontProperties(weight=weight)).get_extents().x1 if text.strip() else 0.0
+
+
+def spread(wanted: list[float], gap: float, low: float, high: float) -> list[float]:
+    """Positions at least `gap` apart within [low, high], each as near to the wanted one as the others allow (least squares).
+
+    Neighbours that would overlap are pooled and centred on their mean. Where `high - low` is too small, the gap shrinks.
+    """
+    order = sorted(range(len(wanted)), key=lambda index: wanted[index])
+    gap = min(gap, (high - low) / max(1, len(wanted) - 1))
+    blocks: list[list[float]] = []  # [sum of wanted starts, members]: the starts, were each member's offset in the block taken off
+    for rank, index in enumerate(order):
+        blocks.append([wanted[index] - rank * gap, 1])
+        while len(blocks) > 1 and blocks[-2][0] / blocks[-2][1] > blocks[-1][0] / blocks[-1][1]:
+            total, members = blocks.pop()
+            blocks[-1][0] += total
+            blocks[-1][1] += members
+    result, rank = [0.0] * len(wanted), 0
+    last = high - (len(wanted) - 1) * gap
+    for total, members in blocks:
+        start = min(max(total / members, low), last)
+        for _ in range(int(members)):
+            result[order[rank]] = start + rank * gap
+            rank += 1
+    return result
+
+
+def stack(clipped: dict[int, list]) -> float:
+    """How many points of height `carets` takes above the axes."""
+    tallest = max(map(len, clipped.values()), default=0)
+    return 5 * (tallest > 0) + (SMALL + 1.3) * (tallest if tallest <= MOST else 2)
+
+
+def carets(axes, clipped: dict[int, list[tuple[float, str]]], signed: bool) -> None:
+    """Mark values beyond the top edge, {length: [(value, colour)]}, the true value printed above; of many their number and the largest."""
+    for length, values in clipped.items():
+        where = {"xy": (length, 1.0), "xycoords": axes.get_xaxis_transform(), "textcoords": "offset points", "annotation_clip": False}
+        values = sorted(values)
+        colour = GREY if len(values) > MOST else values[0][1]
+        axes.plot([length], [1.0], marker=6, markersize=6, color=colour, transform=axes.get_xaxis_transform(), clip_on=False, zorder=5)
+        texts = [(number(value, signed), colour) for value, colour in values]
+        if len(values) > MOST:
+            texts = [(f"to {number(values[-1][0], signed)}", GREY), (f"{len(values)} here", GREY)]
+        for rank, (text, colour) in enumerate(texts):
+            axes.annotate(text, xytext=(0, 8 + rank * (SMALL + 1.3)), ha="center", va="bottom", fontsize=SMALL, color=colour, **where)
+
+
+def number(value: float, signed: bool) -> str:
+    """A loss or a difference in few digits."""
+    return f"{value:{'+' if signed else ''}.{2 if abs(value) < 10 else 0}f}"
+
+
+def end_labels(axes, ends: list[tuple[float, int, str, str]]) -> None:
+    """Write (value, length, text, colour) of each line right of the axes, in the order of the values and without overlap."""
+    place, figure = axes.get_position(), axes.figure
+    tall, wide = place.height * figure.get_figheight() * 72, place.width * figure.get_figwidth() * 72
+    top = axes.get_ylim()[1]
+    to_axes = (axes.transScale + axes.transLimits).transform
+    starts = [to_axes((length, min(value, top))) for value, length, *_ in ends]
+    nudged = [y * tall + 1e-3 * value for (_, y), (value, *_) in zip(starts, ends, strict=True)]
+    for (x, y), put, (*_, text, colour) in zip(starts, spread(nudged, GAP, 2.0, tall), ends, strict=True):
+        line = {"color": colour, "linewidth": 0.7, "alpha": 0.6, "transform": axes.transAxes, "clip_on": False, "zorder": 2}
+        axes.plot([x, 1, 1 + 7 / wide], [y, y, put / tall], **line)
+        axes.annotate(text, (1 + 7 / wide, put / tall), xycoords="axes fraction", xytext=(3, 0), textcoords="offset points", va="center",
+                      fontsize=LABEL, color=colour, annotation_clip=False)  # fmt: skip
+
+
+def name(point: Point, panel: list[Point]) -> str:
+    """A line's name: only what differs within its panel; * marks an untested pair, a file's name what was read from it."""
+    alone = len({other.encoding for other in panel}) == 1 and any(other.extension != "none" for other in panel)
+    parts = [] if alone else [point.encoding]
+    if point.extension != "none" or not parts:
+        parts.append(point.extension if point.extension != "none" else "no extension")
+    if point.scale_attention != "none":
+        parts.append(point.scale_attention)
+    return shortened(" + ".join(parts) + star([point]) + file(point.source))
+
+
+def extension_name(method: tuple) -> str:
+    """Of a `Point.method`: extension and scale, where its encoding stands elsewhere."""
+    _, extension, scale, source = method
+    return " + ".join(["no extension" if extension == "none" else extension, *([scale] * (scale != "none"))]) + file(source)
+
+
+def star(points: Iterable[Point]) -> str:
+    """What marks an untested pair."""
+    return "*" * any(point.untested for point in points)
+
+
+def shortened(text: str) -> str:
+    """A name that leaves room for the figure: both ends of a long one."""
+    return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} ... {text[5 - LONGEST // 2 :]}"
+
+
+def caption(curve: list[Point], relative: bool) -> list[str]:
+    """Lines that say what was measured, on what, and what the bars and marks mean."""
+    first, seeds = curve[0], span(point.n_seeds for point in curve)
+    count = f"{seeds} seed{'s' * (seeds != '1')}"
+    lines = [f"{first.data}, {first.tokenizer} | protocol {first.protocol}: {scored(first)} | {count}"]
+    over = sorted({point.over for point in curve if point.half_width is not None})
+    if relative:
+        lines.append("Scale: linear to 0.1, logarithmic beyond." + (f" Bars: {of_intervals(over)}." if over else ""))
+    known = {point.encoding + file(point.source): point for point in curve if point.floor is not None and not point.foreign}
+    if known:
+        each = [f"{encoding} {point.floor:.3f}{_gain(point)}" for encoding, point in known.items()]
+        lines.append(f"Loss with exactly {first.train_len} tokens, and G, what their second half brings (nats/token): {'; '.join(each)}.")
+    lines += [f"{said[0].upper()}{said[1:]}." for said in two_seeds(curve)]
+    if any(point.untested for point in curve):
+        lines.append("* a pair its authors have not tested")
+    return lines + of_files(curve, relative)
+
+
+def of_intervals(over: list[str]) -> str:
+    """What an interval is, by what it is over."""
+    what = " or ".join(map(over_words, over))
+    return f"95 % t interval of the paired difference, {what}"
+
+
+def of_files(curve: list[Point], relative: bool) -> list[str]:
+    """What is to be said of losses that were read from CSVs."""
+    read = sorted({point.source for point in curve if point.source and not point.foreign})
+    stated = sorted({point.source for point in curve if point.source and point.foreign})
+    lines = [f"Thin lines: rows read from {', '.join(read)}."] if read else []
+    if stated:
+        lines.append(f"Thin lines and their bars: as {' and '.join(stated)} states them, or over its seeds; not paired with anything.")
+    lacking = sorted({point.source for point in curve if point.foreign and point.source and point.floor is None})
+    others = [point for point in curve if point.source not in lacking]
+    if lacking and not relative and all(point.difference is not None or point.nll is None for point in others) and others:
+        lines.append(f"Losses and no differences, since {', '.join(lacking)} names no floor to subtract.")
+    return lines
+
+
+def _gain(point: Point) -> str:
+    if point.gain is None:
+        return ""
+    return f" (G {point.gain:.3f}{'' if point.gain_lower is not None and point.gain_lower > 0 else ', gate failed'})"

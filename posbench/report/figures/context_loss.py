@@ -1,0 +1,119 @@
+"""The figure of loss against context inside the window: the loss on the left, what each doubling brings on the right."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+from posbench.report.context_loss import Step, by_name, gain, of_intervals, read_steps, scored
+from posbench.report.figures.annotations import GAP, end_labels, shortened, width
+from posbench.report.figures.palette import looks
+from posbench.report.figures.style import DASHES, FONT, GREY, MARKERS, save
+from posbench.report.points import marked, sections, span, two_seeds
+
+PANEL_WIDTH, PANEL_HEIGHT = 250, 250  # points
+LEFT, LEADER, BETWEEN, BELOW = 48, 14, 58, 40
+BESIDE, STEEP = 0.5, 0.3  # octaves that the intervals at one c share, side by side; fewer where a line moved aside would seem higher
+Value = Callable[[Step], tuple[float | None, float | None]]
+
+
+def draw(steps_csv: Path | str, out_dir: Path | str, title: str) -> list[list[Path]]:
+    """The figure of every section of `steps_csv`, context.png and context.svg, then context-2 and so on; equal input gives equal bytes."""
+    drawn = []
+    for number, section in enumerate(sections(read_steps(steps_csv)), start=1):
+        drawn.append(save(figure(section, title), Path(out_dir) / ("context" if number == 1 else f"context-{number}")))
+    return drawn
+
+
+def figure(section: list[Step], title: str):
+    """The figure of one section."""
+    from matplotlib.figure import Figure
+
+    lines = by_name(section)
+    panels: dict[str, tuple[Value, float]] = {
+        "Loss (nats/token)": (lambda step: (step.nll, step.half_width), STEEP),
+        "What the doubling to c tokens brings (nats/token)": (lambda step: (step.doubling, step.doubling_half_width), BESIDE),
+    }
+    gutter = LEADER + max(width(shortened(name)) for name in lines)
+    tall = max(PANEL_HEIGHT, 1.6 * GAP * len(lines))
+    whole_width = LEFT + 2 * (PANEL_WIDTH + gutter) + BETWEEN
+    titles = textwrap.wrap(title, int(whole_width / 8))
+    above = 18 * len(titles) + 24
+    whole_height = above + tall + BELOW
+    drawn = Figure(figsize=(whole_width / 72, whole_height / 72), layout=None)
+    cut = False
+    for index, (heading, (value, beside)) in enumerate(panels.items()):
+        left = LEFT + index * (PANEL_WIDTH + gutter + BETWEEN)
+        place = [left / whole_width, 1 - (above + tall) / whole_height, PANEL_WIDTH / whole_width, tall / whole_height]
+        axes = drawn.add_axes(place)
+        axes.set_title(heading, fontsize=9.5, loc="left", pad=6, color="#222222")
+        known = [step for step in section if value(step)[0] is not None]
+        if known:
+            low, high, beyond = edges([value(step) for step in known])
+            _frame(axes, [step.context for step in known], section[0].train_len, (low, high))
+            _lines(axes, lines, value, beside)
+            cut = cut or beyond
+    drawn.text(0, 1, "\n".join(titles), fontsize=13, fontweight="bold", va="top")
+    said = [part for text in _said(section, cut) for part in textwrap.wrap(text, int(whole_width / 3.9))]
+    drawn.text(0, 4 / whole_height, "\n".join(said), fontsize=7.8, color=GREY, linespacing=1.35, va="top")
+    return drawn
+
+
+def edges(values: list[tuple[float, float | None]]) -> tuple[float, float, bool]:
+    """Bottom and top of the y axis, and whether it cuts an interval: those of two seeds are wider than all the rest."""
+    means = [mean for mean, _ in values]
+    ends = [mean + sign * (half or 0.0) for mean, half in values for sign in (1, -1)]
+    span = (max(means) - min(means)) or 0.1
+    low, high = max(min(ends), min(means) - span / 3), min(max(ends), max(means) + span / 3)
+    return low - 0.05 * span, high + 0.05 * span, min(ends) < low - 0.05 * span or max(ends) > high + 0.05 * span
+
+
+def _frame(axes, contexts: list[int], train_len: int, limits: tuple[float, float]) -> None:
+    from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
+
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_locator(FixedLocator(marked(contexts)))
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:.0f}"))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xlim(min(contexts) / 1.25, max(*contexts, train_len) * 1.25)
+    axes.set_ylim(limits)
+    axes.axvline(train_len, color=GREY, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
+    axes.annotate(f"trained at {train_len}", (train_len, 1), xycoords=axes.get_xaxis_transform(), xytext=(-4, -2), ha="right", va="top",
+                  textcoords="offset points", fontsize=7.5, color=GREY)  # fmt: skip
+    if limits[0] < 0 < limits[1]:
+        axes.axhline(0, color="black", linewidth=0.9, zorder=1)
+    axes.set_xlabel("c, tokens of context before every target", fontsize=FONT)
+    axes.tick_params(labelsize=FONT, color=GREY)
+    axes.grid(axis="y", color="#e6e6e6", linewidth=0.6, zorder=0)
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def _lines(axes, lines: dict[str, dict[int, Step]], value: Value, beside: float) -> None:
+    """Every encoding's line with its intervals and its name at the end; where two share a colour dashes and marks tell them apart."""
+    ends, pens = [], looks(((name, "none") for name in lines), ())
+    for index, (name, own) in enumerate(lines.items()):
+        aside = 2 ** (beside * ((index + 0.5) / len(lines) - 0.5))
+        known = [(context * aside, *value(step)) for context, step in sorted(own.items()) if value(step)[0] is not None]
+        if not known:
+            continue
+        colour, dash = pens[name, "none"]
+        style = {"linestyle": dash, "marker": MARKERS[DASHES.index(dash)], "markersize": 3.8, "linewidth": 1.3}
+        axes.plot([context for context, *_ in known], [mean for _, mean, _ in known], color=colour, zorder=3, **style)
+        bars = [(context, mean - half, mean + half) for context, mean, half in known if half]
+        if bars:
+            axes.vlines(*zip(*bars, strict=True), color=colour, linewidth=4.4 * beside, alpha=0.35, zorder=2)
+        ends.append((known[-1][1], known[-1][0], shortened(name), colour))
+    end_labels(axes, ends)
+
+
+def _said(section: list[Step], cut: bool) -> list[str]:
+    first, over, count = section[0], of_intervals(section), span(step.n_seeds for step in section)
+    lines = [f"{first.data}, {first.tokenizer} | protocol {first.protocol}: {scored(section)} | {count} seed{'s' * (count != '1')}"]
+    if over:
+        lines.append(f"Bars: {over}; on the left of the difference to {first.train_len} tokens.{' Bars at an edge go on beyond it.' * cut}")
+    known = [f"{name} {gain(own.get(first.train_len))}" for name, own in by_name(section).items()]
+    lines += [f"{said[0].upper()}{said[1:]}." for said in two_seeds(section)]
+    return [*lines, f"G, what the second half of the window brings ({first.train_len // 2} -> {first.train_len}): {'; '.join(known)}."]

@@ -1,0 +1,30 @@
+"""Every figure of a report, drawn from a CSV of curve points and nothing else."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from posbench.report.figures import heatmap
+from posbench.report.figures import intervals as differences
+from posbench.report.figures import loss_curves as multiples
+from posbench.report.figures.style import save
+from posbench.report.points import read_points, sections
+
+
+def draw(points_csv: Path | str, out_dir: Path | str, title: str) -> list[dict[str, list[Path]]]:
+    """Draw every section (protocol, data, tokenizer, training length) of `points_csv`; returns for each {name: its png and svg}.
+
+    Always `curve`, or `position` of a protocol by position; `heatmap` and `differences` where there are enough methods with a floor.
+    One section gives curve.png and curve.svg, further ones curve-2.png and so on. Equal input gives equal bytes.
+    """
+    drawn, counted = [], Counter()
+    for curve in sections(read_points(points_csv)):
+        kind = "position" if curve[0].window else "curve"
+        counted[kind] += 1
+        figures = {kind: multiples.figure(curve, title)}
+        if not curve[0].window:
+            figures |= {"heatmap": heatmap.figure(curve, title), "differences": differences.figure(curve, title)}
+        number = f"-{counted[kind]}" if counted[kind] > 1 else ""
+        drawn.append({name: save(figure, Path(out_dir) / (name + number)) for name, figure in figures.items() if figure})
+    return drawn

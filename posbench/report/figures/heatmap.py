@@ -1,0 +1,158 @@
+"""Difference to the floor as a map of method and length: what gains and what fails, for grids too large for lines."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Sequence
+
+from posbench.report.figures.annotations import caption, extension_name, of_intervals, shortened, star, width
+from posbench.report.figures.style import BEND, BROKEN, ENOUGH, FAIL, FONT, GAIN, GREY, TICKS
+from posbench.report.points import Point, marked, methods
+from posbench.report.tables import LEVEL, heading, verdict
+
+ROW, CELL, SPACE, TALL = 12.5, 40, 26, 45  # points, but for the number of rows that stand one above another
+UNKNOWN = "#ececec"
+INKS, CONTRAST = ("#484848", "#1a1a1a", "#000000"), 4.5  # the first of what an interval leaves undecided
+
+
+def figure(curve: list[Point], title: str):
+    """The map of one section, or None where fewer than three methods have a difference."""
+    from matplotlib.colors import LinearSegmentedColormap, SymLogNorm
+    from matplotlib.figure import Figure
+
+    cells = {method: cell for method, cell in methods(curve).items() if any(point.difference is not None for point in cell.values())}
+    if len(cells) < ENOUGH:
+        return None
+    lengths = marked(point.length for point in curve)
+    shown = blocks(ordered(cells))
+    edge = limit([point.difference for cell in cells.values() for point in cell.values() if point.difference is not None])
+    norm = SymLogNorm(BEND, linscale=1.3, vmin=-edge, vmax=edge, base=10)
+    colours = LinearSegmentedColormap.from_list("floor", [GAIN, "#ffffff", FAIL])
+    names = {method: (method[0], extension_name(method) + star(cell.values())) for method, cell in cells.items()}
+    weights = "bold", "normal"
+    column = [max(width(shortened(text[part]), FONT, weights[part]) for text in names.values()) + 12 for part in (0, 1)]
+    grid_width = CELL * len(lengths)
+    block = sum(column) + grid_width
+    whole_width = len(shown) * block + (len(shown) - 1) * SPACE
+    titles = textwrap.wrap(title, max(30, int(whole_width / 8)))
+    above, tall = 18 * len(titles) + 24, ROW * max(map(len, shown))
+    whole_height = above + tall + 52
+    drawn = Figure(figsize=(whole_width / 72, whole_height / 72), layout=None)
+    for index, rows in enumerate(shown):
+        left, high = index * (block + SPACE) + sum(column), ROW * len(rows)
+        axes = drawn.add_axes([left / whole_width, 1 - (above + high) / whole_height, grid_width / whole_width, high / whole_height])
+        axes.set(xlim=(0, len(lengths)), ylim=(len(rows), 0), xticks=[], yticks=[])
+        for line, method in enumerate(rows):
+            first = line == 0 or rows[line - 1][0] != method[0]
+            _row(axes, line, [cells[method].get(length) for length in lengths], norm, colours, edge)
+            beside = {"xycoords": axes.transData, "textcoords": "offset points", "va": "center", "fontsize": FONT, "annotation_clip": False}
+            axes.annotate(shortened(names[method][1]), (0, line + 0.5), xytext=(-column[1] + 4, 0), **beside)
+            if first:
+                axes.annotate(shortened(names[method][0]), (0, line + 0.5), xytext=(-sum(column), 0), fontweight=weights[0], **beside)
+            if first and line:
+                axes.axhline(line, xmin=-sum(column) / grid_width, color=GREY, linewidth=0.8, clip_on=False)
+        for place, length in enumerate(lengths):
+            axes.annotate(heading(length, curve[0].train_len).replace(" ", "\n"), (place + 0.5, 0), xytext=(0, 3), xycoords=axes.transData,
+                          textcoords="offset points", ha="center", fontsize=7.5, color="#222222", annotation_clip=False)  # fmt: skip
+        for side in axes.spines.values():
+            side.set_color(GREY)
+    _scale(drawn.add_axes([0, 34 / whole_height, min(220, whole_width) / whole_width, 8 / whole_height]), norm, colours, edge)
+    drawn.text(0, 1, "\n".join(titles), fontsize=13, fontweight="bold", va="top")
+    said = [part for text in _said(curve, cells, edge) for part in textwrap.wrap(text, max(80, int(whole_width / 3.9)))]
+    drawn.text(0, 12 / whole_height, "\n".join(said), fontsize=7.8, color=GREY, linespacing=1.35, va="top")
+    return drawn
+
+
+def ordered(cells: dict[tuple, dict[int, Point]]) -> list[tuple]:
+    """Methods by encoding, in the order these come, and within it by their mean difference beyond the training length, the best first."""
+    encodings = list(dict.fromkeys(method[0] for method in cells))
+
+    def mean(cell: dict[int, Point]) -> float:
+        beyond = [point for point in cell.values() if point.length > point.train_len] or list(cell.values())
+        return sum(float("inf") if point.difference is None else point.difference for point in beyond) / len(beyond)
+
+    return sorted(cells, key=lambda method: (encodings.index(method[0]), mean(cells[method])))
+
+
+def blocks(rows: list[tuple]) -> list[list[tuple]]:
+    """Rows for side by side, about equally many in each and none above TALL; an encoding is not divided where that can be."""
+    wanted = -(-len(rows) // -(-len(rows) // TALL))
+    tall = TALL if max(Counter(row[0] for row in rows).values()) <= TALL else wanted
+    result: list[list[tuple]] = [[]]
+    for index, row in enumerate(rows):
+        group = sum(other[0] == row[0] for other in rows[index:])
+        starts = index == 0 or rows[index - 1][0] != row[0]
+        free = tall - len(result[-1])
+        if result[-1] and (free == 0 or starts and (len(result[-1]) >= wanted or free < group <= tall)):
+            result.append([])
+        result[-1].append(row)
+    return result
+
+
+def limit(values: list[float]) -> float:
+    """Where colours end: at the 95th percentile of the sizes, at least BEND, at most BROKEN."""
+    sizes = sorted(map(abs, values))
+    return min(BROKEN, max(BEND, sizes[(len(sizes) - 1) * 95 // 100]))
+
+
+def _row(axes, line: int, points: list[Point | None], norm, colours, edge: float) -> None:
+    from matplotlib.patches import Rectangle
+
+    for place, point in enumerate(points):
+        if point is None or point.difference is None:
+            axes.add_patch(Rectangle((place, line), 1, 1, facecolor=UNKNOWN, edgecolor="white", linewidth=1.5))
+            text = "nan" if point is not None and point.nll is None else ""
+            axes.text(place + 0.5, line + 0.52, text, ha="center", va="center", fontsize=7.4, color="#222222")
+            continue
+        axes.add_patch(Rectangle((place, line), 1, 1, facecolor=colours(norm(point.difference)), edgecolor="white", linewidth=0.5))
+        undecided = verdict(point) == LEVEL
+        text = f"{point.difference:+.{3 if abs(point.difference) < 1 else 2 if abs(point.difference) < 100 else 0}f}"
+        text = ("^" if abs(point.difference) > edge else "") + text + "~" * undecided
+        ink = legible(colours(norm(point.difference)), INKS if undecided else INKS[1:])
+        axes.text(place + 0.5, line + 0.52, text, ha="center", va="center", fontsize=7.4, color=ink)
+
+
+def legible(ground: Sequence[float], inks: Sequence[str]) -> str:
+    """The first ink that stands out from a ground (red, green, blue in 0 to 1, and more), 4.5 to 1 as WCAG 2 asks, else the best."""
+    from matplotlib.colors import to_rgb
+
+    def luminance(rgb: Sequence[float]) -> float:
+        linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in rgb[:3]]
+        return sum(weight * value for weight, value in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+    def contrast(ink: str) -> float:
+        low, high = sorted((luminance(ground), luminance(to_rgb(ink))))
+        return (high + 0.05) / (low + 0.05)
+
+    return next((ink for ink in inks if contrast(ink) >= CONTRAST), max(inks, key=contrast))
+
+
+def _scale(axes, norm, colours, edge: float) -> None:
+    """What the colours mean, in vectors: an image would be no part of a page that loads nothing."""
+    steps = 80
+    for step in range(steps):
+        axes.axvspan(step / steps, (step + 1) / steps, color=colours((step + 0.5) / steps), linewidth=0.2)
+    ticks = sorted({sign * tick for tick in TICKS for sign in (1, -1) if tick <= edge and tick in (0, 0.1, 1, 4)})
+    axes.set(xlim=(0, 1), ylim=(0, 1), yticks=[], xticks=[float(norm(tick)) for tick in ticks])
+    axes.set_xticklabels([f"{tick:+g}" if tick else "0" for tick in ticks])
+    axes.tick_params(labelsize=7.5, color=GREY)
+    for side in axes.spines.values():
+        side.set_color(GREY)
+
+
+def _said(curve: list[Point], cells: dict[tuple, dict[int, Point]], edge: float) -> list[str]:
+    points = [point for cell in cells.values() for point in cell.values()]
+    lengths = marked(point.length for point in curve)
+    what = f"Loss minus the loss with exactly {curve[0].train_len} tokens of context (nats/token), by method and length"
+    lines = [f"{what}: green gains from the longer context, orange fails."]
+    over = sorted({point.over for point in points if point.half_width is not None})
+    if over:
+        lines.append(f"~ zero lies inside the {of_intervals(over)}.")
+    if any(point.difference is not None and point.half_width is None for point in points):
+        lines.append("Numbers of files without the loss of every target have no interval." if over else "There are no intervals.")
+    if any(point.difference is not None and abs(point.difference) > edge for point in points):
+        lines.append(f"^ beyond the colours, which end at {edge:.2g}.")
+    if any(length not in cell or cell[length].difference is None for cell in cells.values() for length in lengths):
+        lines.append("Grey: not evaluated there (refused, without effect, or missing); nan: the loss is not finite.")
+    return lines + caption(points, relative=False)

@@ -1,0 +1,133 @@
+"""Differences with their intervals at a few lengths: to the floor, and to the same trainings without an extension."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable
+
+from posbench.report.figures.annotations import caption, extension_name, of_intervals, shortened, star, width
+from posbench.report.figures.heatmap import ordered
+from posbench.report.figures.loss_curves import limits
+from posbench.report.figures.style import BEND, ENOUGH, FAIL, FONT, GAIN, GREY, TICKS
+from posbench.report.points import Point, methods
+from posbench.report.tables import heading
+
+ROW, PANEL, BETWEEN, HEAD, MOST = 13, 104, 14, 34, 3  # points; at most so many lengths
+LEVEL = "#7a7a7a"
+Value = Callable[[Point], tuple[float | None, float | None]]
+
+
+def figure(curve: list[Point], title: str):
+    """The plot of one section, or None where fewer than three methods have a difference beyond the training length."""
+    from matplotlib.figure import Figure
+
+    own = [point for point in curve if not point.foreign and point.length > point.train_len]
+    cells = {method: cell for method, cell in methods(own).items() if any(point.difference is not None for point in cell.values())}
+    if len(cells) < ENOUGH:
+        return None
+    lengths = chosen(sorted({length for cell in cells.values() for length in cell}))
+    kinds: list[tuple[str, Value]] = [("minus the floor", lambda point: (point.difference, point.half_width))]
+    if any(point.change is not None for point in own):
+        kinds.append(("minus no extension", lambda point: (point.change, point.change_half_width)))
+    rows = _rows(cells, lengths[-1])
+    names = {method: extension_name(method) + star(cells[method].values()) for method in rows if method[1] is not None}
+    labels = 24 + max(
+        [width(shortened(text), FONT) for text in names.values()] + [width(_encoding(method), FONT, "bold") for method in rows]
+    )
+    wide = max(PANEL, 210 / len(lengths))
+    panels = [(text, value, length) for text, value in kinds for length in lengths]
+    gaps = [BETWEEN + 16 * (index == len(lengths)) for index in range(len(panels))]
+    whole_width = labels + len(panels) * wide + sum(gaps)
+    titles = textwrap.wrap(title, max(30, int(whole_width / 8)))
+    above, tall = 18 * len(titles) + HEAD, ROW * len(rows)
+    whole_height = above + tall + 34
+    drawn = Figure(figsize=(whole_width / 72, whole_height / 72), layout=None)
+    edges = {value: _edges([value(point) for cell in cells.values() for at, point in cell.items() if at in lengths]) for _, value in kinds}
+    for index, (text, value, length) in enumerate(panels):
+        left = labels + index * wide + sum(gaps[1 : index + 1])
+        axes = drawn.add_axes([left / whole_width, 1 - (above + tall) / whole_height, wide / whole_width, tall / whole_height])
+        _panel(axes, rows, cells, value, length, edges[value])
+        axes.set_title(heading(length, curve[0].train_len), fontsize=FONT, pad=4)
+        if index % len(lengths) == 0:
+            beside = {"xycoords": "axes fraction", "textcoords": "offset points", "annotation_clip": False}
+            axes.annotate(f"{text} (nats/token)", (0, 1), xytext=(0, 18), fontsize=9.5, fontweight="bold", **beside)
+        if index == 0:
+            for line, method in enumerate(rows):
+                is_heading = method[1] is None
+                beside = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points", "va": "center", "annotation_clip": False}
+                axes.annotate(_encoding(method) if is_heading else shortened(names[method]), (0, line), fontsize=FONT, **beside,
+                              xytext=(-labels + 4 + 8 * (not is_heading), 0), fontweight="bold" if is_heading else "normal")  # fmt: skip
+    drawn.text(0, 1, "\n".join(titles), fontsize=13, fontweight="bold", va="top")
+    said = [part for text in _said(own, len(kinds) > 1) for part in textwrap.wrap(text, max(60, int(whole_width / 3.9)))]
+    drawn.text(0, 12 / whole_height, "\n".join(said), fontsize=7.8, color=GREY, linespacing=1.35, va="top")
+    return drawn
+
+
+def chosen(lengths: list[int]) -> list[int]:
+    """The lengths that are shown: all of a few, else the first, the middle and the last."""
+    return lengths if len(lengths) <= MOST else [lengths[0], lengths[len(lengths) // 2], lengths[-1]]
+
+
+def _rows(cells: dict[tuple, dict[int, Point]], longest: int) -> list[tuple]:
+    """Methods by encoding, the best at the longest length first, each encoding below a row that is its heading (no extension: None)."""
+    at_last = {method: {longest: cell[longest]} if longest in cell else cell for method, cell in cells.items()}
+    rows: list[tuple] = []
+    for method in ordered(at_last):
+        heading_row = (method[0], None, None, None)
+        rows += [heading_row] * (heading_row not in rows) + [method]
+    return rows
+
+
+def _encoding(method: tuple) -> str:
+    return shortened(method[0])
+
+
+def _edges(values: list[tuple[float | None, float | None]]) -> tuple[float, float]:
+    """Left and right of the axes: room for every interval, but for what explodes."""
+    ends = [mean + sign * (half or 0.0) for mean, half in values if mean is not None for sign in (1, -1)]
+    low, high = limits(ends, relative=True)
+    return min(low, -BEND / 2), high
+
+
+def _panel(axes, rows: list[tuple], cells: dict, value: Value, length: int, edges: tuple[float, float]) -> None:
+    from matplotlib.ticker import FixedLocator, NullLocator
+
+    axes.set_xscale("symlog", linthresh=BEND, linscale=1.3)
+    axes.set(xlim=edges, ylim=(len(rows) - 0.4, -0.6), yticks=[])
+    axes.axvline(0, color="black", linewidth=0.8, zorder=1)
+    axes.axvspan(edges[0], 0, color=GAIN, alpha=0.07, linewidth=0, zorder=0)
+    for line, method in enumerate(rows):
+        if method[1] is None:
+            continue
+        axes.axhline(line, color="#ececec", linewidth=0.6, zorder=0)
+        point = cells[method].get(length)
+        mean, half = value(point) if point else (None, None)
+        if mean is None:
+            continue
+        colour = LEVEL if half is None or abs(mean) <= half else GAIN if mean < 0 else FAIL
+        if half is not None:
+            axes.plot([mean - half, mean + half], [line, line], color=colour, linewidth=1.6, solid_capstyle="butt", zorder=3)
+        marker = ">" if mean > edges[1] else "<" if mean < edges[0] else "o"
+        axes.plot([min(max(mean, edges[0]), edges[1])], [line], marker=marker, markersize=4.4, color=colour, clip_on=False, zorder=4,
+                  markerfacecolor="white" if half is None else colour)  # fmt: skip
+    ticks = [sign * tick for tick in TICKS for sign in (1, -1) if tick in (0, 0.1, 1) and edges[0] <= sign * tick <= edges[1]]
+    axes.xaxis.set_major_locator(FixedLocator(sorted({*ticks})))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(lambda x, _: f"{x:+g}" if x else "0")
+    axes.tick_params(labelsize=7.5, color=GREY)
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+
+
+def _said(own: list[Point], changed: bool) -> list[str]:
+    over = sorted({point.over for point in own if point.half_width is not None})
+    without = "No intervals: these take the loss of every target, or several seeds."
+    lines = [f"Bars: {of_intervals(over)}; grey where zero lies inside." if over else without]
+    if over and any(point.half_width is None for point in own):
+        lines[0] += " Hollow: no interval."
+    lines.append("Left of 0 is better. Scale: linear to 0.1, logarithmic beyond.")
+    if changed:
+        lines.append(
+            "No extension: the same trainings on the same targets at the same length, with nothing but the scale they were trained with."
+        )
+    return lines + caption(own, relative=False)

@@ -1,0 +1,112 @@
+"""The look of a method: one colour in every panel of every report, and a dash where colour alone would not tell it apart.
+
+Colours are few and methods many, so some share one: panels of many methods are split until none holds two of one colour.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+
+from posbench.report.figures.style import DASHES, OKABE_ITO
+
+MOST, VARIANTS = 8, 4  # names that share a panel; of these so many of one method with other arguments, where there are more
+PANELS = 12  # that methods are spread over; then they share colours after all
+BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK = range(len(OKABE_ITO))
+Look = tuple[int, int]  # numbers of a colour and of a dash; solid is 0
+
+# Methods that are often compared have different colours. Any other method has one by its name.
+ENCODINGS = {
+    "rope": BLUE, "pope": BLUE, "alibi": VERMILLION, "dape": VERMILLION, "fox_rope": VERMILLION, "sinusoidal": GREEN, "xpos": GREEN,
+    "stick_breaking": GREEN, "p_rope": PURPLE, "t5": PURPLE, "fope": PURPLE, "fox": ORANGE, "kerple": ORANGE, "fire": ORANGE,
+    "hybrid": SKY, "learned": SKY, "sandwich": SKY, "gemma3": SKY, "none": BLACK, "randomized": BLACK, "cope": BLACK,
+}  # fmt: skip
+EXTENSIONS = {
+    "self_extend": (VERMILLION, 1), "window": (VERMILLION, 2), "abf": (VERMILLION, 3), "ntk_fixed": (VERMILLION, 4),
+    "compose": (GREEN, 1), "table_linear": (GREEN, 2), "yarn": (GREEN, 3), "ntk_mixed": (GREEN, 4),
+    "pi": (PURPLE, 1), "dca": (PURPLE, 2), "llama3": (PURPLE, 3), "string": (PURPLE, 5),
+    "table_hierarchical": (ORANGE, 1), "rerope": (ORANGE, 2), "dynamic_ntk": (ORANGE, 4), "lm_infinite": (ORANGE, 5),
+    "longrope": (SKY, 1), "leaky_rerope": (SKY, 3), "streaming": (SKY, 5),
+    "recompute_window": (BLACK, 2), "ntk_by_parts": (BLACK, 3), "ntk": (BLACK, 4),
+}  # fmt: skip
+
+
+def method_of(label: str) -> str:
+    """A method's name in a label: rope of `rope base=27.0`, of `rope trained with log_n` and of `rope (passkey)`."""
+    return re.split(r" (?=[\w.]+=|trained with |tuned from |\()", label, maxsplit=1)[0]
+
+
+def encoding_look(label: str) -> Look:
+    """Colour of an encoding, solid."""
+    name = method_of(label)
+    return ENCODINGS.get(name, _number(name) % len(OKABE_ITO)), 0
+
+
+def extension_look(label: str) -> Look:
+    """Colour and dash of an extension, never solid."""
+    name = method_of(label)
+    number = _number(name)
+    return EXTENSIONS.get(name, (number % len(OKABE_ITO), 1 + number // len(OKABE_ITO) % (len(DASHES) - 1)))
+
+
+def _number(name: str) -> int:
+    return zlib.crc32(name.encode())
+
+
+def looks(cells: Iterable[tuple[str, str]], extensions: Iterable[str]) -> dict[tuple[str, str], tuple[str, object]]:
+    """(encoding, extension) -> colour and dash of the lines of one panel, no two alike; `extensions`: those of the whole figure.
+
+    What is not extended has its encoding's colour. An extension has its own in a panel of one encoding, else that of the encoding.
+    """
+    cells = list(cells)
+    alone = len({encoding for encoding, _ in cells}) == 1 and any(extension != "none" for _, extension in cells)
+    own = told_apart({name: extension_look(name) for name in extensions if name != "none"})
+    wanted: dict[tuple[str, str], Look] = {}
+    for encoding, extension in cells:
+        colour, solid = encoding_look(encoding)
+        wanted[encoding, extension] = (colour, solid) if extension == "none" else own[extension] if alone else (colour, own[extension][1])
+    return {cell: (OKABE_ITO[colour], DASHES[dash]) for cell, (colour, dash) in told_apart(wanted).items()}
+
+
+def told_apart(wanted: Mapping[Hashable, Look]) -> dict[Hashable, Look]:
+    """Each look as wanted, or with the next dash that its colour has free; a method comes before the same with arguments."""
+    found: dict[Hashable, Look] = {}
+    taken: set[Look] = set()
+    for key in sorted(wanted, key=lambda key: any(method_of(name) != name for name in ([key] if isinstance(key, str) else key))):
+        colour, dash = wanted[key]
+        dashes = range(1 if dash else 0, len(DASHES))
+        turned = [*dashes[dash - dashes.start :], *dashes[: dash - dashes.start]]
+        found[key] = colour, next((one for one in turned if (colour, one) not in taken), dash)
+        taken.add(found[key])
+    return found
+
+
+def apart(names: Sequence[str], look: Callable[[str], Look]) -> list[list[str]]:
+    """Names in as few groups as it takes for panels of about MOST in which no two methods have one colour, PANELS at most.
+
+    A method's variants stay together, VARIANTS of them at most; the order is kept within each group.
+    """
+    if len(names) <= MOST:
+        return [list(names)]
+    methods: dict[str, list[str]] = {}
+    for name in names:
+        methods.setdefault(method_of(name), []).append(name)
+    units = []
+    for own in methods.values():
+        size = -(-len(own) // -(-len(own) // VARIANTS))
+        units += [own[start : start + size] for start in range(0, len(own), size)]
+    colours = [look(unit[0])[0] for unit in units]
+    count = min(PANELS, max(-(-len(names) // MOST), *Counter(colours).values()))
+    room = -(-len(names) // count)
+    groups: list[list[str]] = [[] for _ in range(count)]
+    inside: list[set[int]] = [set() for _ in range(count)]  # colours
+    for colour, unit in zip(colours, units, strict=True):
+        free = [index for index in range(count) if colour not in inside[index]] or range(count)
+        roomy = [index for index in free if len(groups[index]) + len(unit) <= room]
+        chosen = roomy[0] if roomy else min(free, key=lambda index: len(groups[index]))
+        groups[chosen] += unit
+        inside[chosen].add(colour)
+    rank = {name: index for index, name in enumerate(names)}
+    return [sorted(group, key=rank.__getitem__) for group in groups if group]

@@ -1,0 +1,60 @@
+"""What a method and a training are called: no more words than tell them apart."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+METHODS = {"encoding": "encoding_args", "extension": "extension_args"}
+
+
+def called(group: str, method: str, args: dict | None) -> str:
+    """Name of the choice that makes a method: of the yamls of its class the one it has most arguments in common with (fox_rope, not fox).
+
+    A class that no yaml names is called by its module.
+    """
+    from posbench.config.compose import nodes
+    from posbench.config.identity import method_args, method_name
+
+    alike = {stem: method_args(node) for stem, node in nodes(group).items() if method_name(node) == method}
+    own, absent = args or {}, object()
+
+    def common(stem: str) -> tuple[int, bool]:
+        return sum(own.get(key, absent) == value for key, value in alike[stem].items()), stem == method
+
+    return max(alike, key=common, default=method)
+
+
+def labels(rows: Iterable[dict], variants: Mapping[str, str] | None = None):
+    """A function row -> (encoding, extension, scale_attention) in words: a method's arguments appear only where they tell two apart.
+
+    One at the value that configs/ gives it is left out: beside `ntk multiplier=2.0` the default is plain `ntk`. Methods are
+    named by `called`.
+
+    `variants` (run_id -> words) is what else tells trainings of one encoding apart.
+    """
+    from posbench.config.compose import nodes
+
+    known: dict[tuple[str, str], list[dict]] = defaultdict(list)
+    for row in rows:
+        for name, args in METHODS.items():
+            seen = known[name, called(name, row[name], row[args])]
+            if (row[args] or {}) not in seen:
+                seen.append(row[args] or {})
+    absent = object()
+
+    def telling(name: str, method: str, args: dict) -> str:
+        usual = nodes(name).get(method, {})
+        changed = [key for key in sorted(args) if usual.get(key, absent) != args[key]]
+        differ = [key for key in changed if any(other.get(key, absent) != args[key] for other in known[name, method])]
+        return " ".join([method, *(f"{key}={args[key] if isinstance(args[key], str) else json.dumps(args[key])}" for key in differ)])
+
+    def label(row: dict) -> tuple[str, str, str]:
+        encoding, extension = (telling(name, called(name, row[name], row[args]), row[args] or {}) for name, args in METHODS.items())
+        trained = "" if row["trained_scale"] in (None, "none") else f" trained with {row['trained_scale']}"
+        tuned = f" tuned from {row['finetune']}" if row["finetune"] else ""
+        extension += f" ({row['task']})" if row["task"] else ""
+        return encoding + trained + tuned + (variants or {}).get(row["run_id"], ""), extension, row["scale_attention"]
+
+    return label

@@ -1,0 +1,54 @@
+"""Tables for a paper: plain LaTeX; a table longer than a page needs the package longtable, which every LaTeX has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from posbench.report.tables import Table
+
+PAGE = 40  # rows
+
+ESCAPES = {
+    "\\": r"\textbackslash{}", "~": r"$\sim$", "^": r"\textasciicircum{}", "<": "$<$", ">": "$>$", "|": r"\textbar{}", '"': "''",
+    "[": "{[}", "*": "{*}",  # at the start of a row they would belong to the line break before it
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+}  # fmt: skip
+
+
+def escape(text: str) -> str:
+    """`text` as LaTeX prints it: every character that means something to LaTeX is itself, +- is one sign."""
+    spaced = "".join(character if character.isprintable() else " " for character in text)
+    return "".join(ESCAPES.get(character, character) for character in spaced).replace(" +- ", r" $\pm$ ")
+
+
+def number(cell: str) -> str:
+    """A cell of numbers: as `escape`, with a minus sign that is none of a hyphen's width."""
+    escaped = escape(cell)
+    return f"$-${escaped[1:]}" if escaped[:1] == "-" and len(escaped) > 1 else escaped
+
+
+def latex(table: Table) -> str:
+    """One table, with its title as the caption; one of many rows goes on over pages, its head on each."""
+    rows = [_row([*map(escape, row[: table.names]), *map(number, row[table.names :])]) for row in table.rows]
+    head = _row(map(escape, table.columns)) + "\n\\hline"
+    caption = f"\\caption{{{escape(table.title)}}}"
+    columns = "l" * table.names + "r" * (len(table.columns) - table.names)
+    if long(table):
+        top = [f"\\begin{{longtable}}{{{columns}}}", f"{caption} \\\\", head, "\\endfirsthead", head, "\\endhead"]
+        return "\n".join(["{\\small", *top, *rows, "\\end{longtable}}"])
+    top = ["\\begin{table}[tbp]", "\\centering\\small", caption, f"\\begin{{tabular}}{{{columns}}}", head]
+    return "\n".join([*top, *rows, "\\end{tabular}", "\\end{table}"])
+
+
+def long(table: Table) -> bool:
+    """Whether a table is longer than a page, and so asks for the package longtable."""
+    return len(table.rows) > PAGE
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"{' & '.join(cells)} \\\\"
+
+
+def comments(lines: Iterable[str]) -> str:
+    """Lines that LaTeX does not print; one that holds a line break stays one line."""
+    return "\n".join("% " + "".join(character if character.isprintable() else " " for character in line) for line in lines)

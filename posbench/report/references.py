@@ -1,0 +1,169 @@
+"""What was evaluated: rows with the losses of single targets, which of them is a reference of which, and their paired differences."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from posbench.common.errors import RunError
+from posbench.evaluation.protocol import known
+from posbench.statistics.clustered import Gain, clustered_mean, gain
+from posbench.statistics.crossed import Sums, sums
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One evaluation: its rows, and its arrays by length (None where the npz is missing, or the rows come from a CSV).
+
+    In texts of `full_from` tokens and more every target has train_len tokens of context; None: not known, but in twice train_len.
+    """
+
+    rows: list[dict]
+    arrays: dict[str, np.ndarray] | None
+    path: Path | None = None  # the json, or the CSV
+    source: str | None = None  # the CSV's name, where it is to be said
+    full_from: int | None = None
+
+    @property
+    def rows_alone(self) -> bool:
+        """Whether a CSV (.csv, .CSV) is all there is of it."""
+        return self.path.suffix.lower() == ".csv"
+
+    @property
+    def origin(self) -> Path:
+        """The directory of the run that it hangs off, RUN/evals/PROTOCOL/NAME.json, or the CSV."""
+        return self.path if self.rows_alone else self.path.parents[2]
+
+    def losses(self, length: int) -> np.ndarray | None:
+        """nll of every target [n_targets] at `length`, or None."""
+        found = () if self.arrays is None else np.flatnonzero(self.arrays["length"] == length)
+        return self.arrays["nll"][found[0]] if len(found) else None
+
+    def row(self, length: int) -> dict | None:
+        """The row of `length`, or None; a protocol by position has none."""
+        return next((row for row in self.rows if row["length"] == length and row["position"] is None), None)
+
+    def exact_length(self, length: int) -> int | None:
+        """`length`, or the shortest length of a reference at which every target has its full window."""
+        evaluated = (row["length"] for row in self.rows) if self.arrays is None else self.arrays["length"]
+        known = [int(n) for n in evaluated if n >= (self.full_from or 2 * self.rows[0]["train_len"])]
+        return length if length in known else min(known, default=None)
+
+    def exact_row(self) -> dict | None:
+        """The row of the shortest such length, or None."""
+        return self.row(self.exact_length(0) or 0)
+
+
+def shortest_exact(evaluate: dict, train_len: int) -> int:
+    """Tokens of text in which recompute_window gives all that a window scores, its last tokens, train_len tokens of context."""
+    return train_len + (evaluate.get("stride") or evaluate["targets"]) - 1
+
+
+def exact_context(row: dict) -> int | None:
+    """Tokens of context that recompute_window gives every target of a row, None for any other method."""
+    return (row["extension_args"] or {}).get("window") or row["train_len"] if row["extension"] == "recompute_window" else None
+
+
+def reference(row: dict) -> str | None:
+    """`floor` or `half` for a row with exactly train_len or train_len // 2 tokens of context, None for any other."""
+    return {row["train_len"]: "floor", row["train_len"] // 2: "half"}.get(exact_context(row))
+
+
+def plain(row: dict) -> bool:
+    """Whether nothing but the scale that the model was trained with acts in a row: what an extension changes."""
+    return row["extension"] == "none" and row["scale_attention"] == (row["trained_scale"] or "none")
+
+
+def same(row: dict) -> tuple[str, str, str | None]:
+    """What evaluations must share to be compared: training, protocol and setting."""
+    return row["run_id"], row["protocol"], row["setting"]
+
+
+def references(evaluations: Iterable[Evaluation]) -> dict[tuple, Evaluation]:
+    """(`same` of its rows, floor | half | plain) -> its evaluation, with the scale the model was trained with where there is a choice."""
+    found: dict[tuple, Evaluation] = {}
+    for evaluation in evaluations:
+        row = evaluation.rows[0]
+        key = (same(row), "plain" if plain(row) else reference(row))
+        if key[1] and (key not in found or row["scale_attention"] == row["trained_scale"]):
+            found[key] = evaluation
+    return found
+
+
+def ladders(evaluations: Iterable[Evaluation]) -> dict[tuple, dict[int, Evaluation]]:
+    """`same` of its rows -> tokens of context -> the evaluation with exactly so many, of trainings that have three or more.
+
+    None has more than train_len tokens. Where there is a choice the scale is that the model was trained with, as in `references`.
+    """
+    found: dict[tuple, dict[int, Evaluation]] = defaultdict(dict)
+    for evaluation in evaluations:
+        row, context = evaluation.rows[0], exact_context(evaluation.rows[0])
+        if context is None or context > row["train_len"] or not _whole(row["protocol"]) or not evaluation.exact_row():
+            continue
+        if context not in found[same(row)] or row["scale_attention"] == row["trained_scale"]:
+            found[same(row)][context] = evaluation
+    return {shared: steps for shared, steps in found.items() if len(steps) >= 3}
+
+
+def _whole(protocol: str) -> bool:
+    """Whether recompute_window gives every target its full window, but for the start of a document: such a protocol has its own floor."""
+    return getattr(known(protocol), "floor", None) == protocol
+
+
+def pair(evaluation: Evaluation, length: int, other: Evaluation, at: int) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """(losses at `length`, losses of `other` at its length `at`, documents) on the same targets, each [n_targets].
+
+    None when either has no such arrays. Raises RunError when the targets are not the same.
+    """
+    ours, theirs = evaluation.losses(length), other.losses(at)
+    if ours is None or theirs is None:
+        return None
+    if any(not np.array_equal(evaluation.arrays[name], other.arrays[name]) for name in ("document", "offset")):
+        raise other_targets(evaluation.rows[0], other.rows[0])
+    return ours, theirs, evaluation.arrays["document"]
+
+
+def other_targets(a: dict, b: dict) -> RunError:
+    """That two rows are of evaluations which cannot be paired, and the way out."""
+    return RunError(
+        f"{a['run_id']} {a['extension']} (evaluation {a['eval_id']}) and {b['run_id']} {b['extension']} ({b['eval_id']}) "
+        "scored different targets: evaluate both with one evaluate.max_length, evaluate.windows and evaluate.targets."
+    )
+
+
+Compared = tuple[float, Sums | None, float]  # difference, its sums over documents where every target is known, loss of the other
+
+
+def compare(evaluation: Evaluation, length: int, other: Evaluation | None, at: int | None) -> Compared | None:
+    """The loss at `length` minus that of `other` at `at`: of every target where both have arrays, else of the means in their rows.
+
+    None where one of them does not exist, or rows are not of as many targets.
+    """
+    if other is None or at is None:
+        return None
+    both = pair(evaluation, length, other, at)
+    if both:
+        with np.errstate(invalid="ignore"):
+            difference = sums([np.subtract(both[0], both[1], dtype=np.float64)], both[2])
+        return float(difference.means[0]), difference, clustered_mean(both[1], both[2])[0]
+    ours, theirs = evaluation.row(length), other.row(at)
+    if not ours or not theirs or any(ours[name] != theirs[name] for name in ("n_targets", "n_bytes", "n_units")):
+        return None
+    a, b = (math.nan if row["nll"] is None else row["nll"] for row in (ours, theirs))
+    return a - b, None, b
+
+
+def gains(evaluations: list[Evaluation]) -> dict[tuple, Gain]:
+    """`same` of its rows -> what that training gains from the second half of its window, where both references have arrays."""
+    found, result = references(evaluations), {}
+    for (shared, kind), full in found.items():
+        half, length = found.get((shared, "half")), full.exact_length(0)
+        both = pair(full, length, half, half.exact_length(length)) if kind == "floor" and half and length else None
+        if both:
+            result[shared] = gain(*both)
+    return result

@@ -1,0 +1,175 @@
+"""Tables of curve points, for the terminal and for Markdown from the same cells."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from posbench.evaluation.protocol import known
+from posbench.report.points import Point, among, marked, methods, over_words, span, two_seeds
+
+METHOD = ("encoding", "extension", "scale_attention")
+
+
+@dataclass(frozen=True)
+class Table:
+    """A heading, column names and rows of text; the first `names` columns name the method, the others hold numbers."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[str]]
+    names: int = len(METHOD)
+
+    def markdown(self) -> str:
+        """The table as Markdown."""
+        rule = [":---"] * self.names + ["---:"] * (len(self.columns) - self.names)
+        return "\n".join([f"**{self.title}**", "", *map(markdown_row, (self.columns, rule, *self.rows))])
+
+    def rich(self, tight: bool = False):
+        """The table for a terminal: green where a method gains, red where it fails. `tight`: heads of two lines, long names folded."""
+        from rich import box
+        from rich.table import Table as RichTable
+        from rich.text import Text
+
+        style = {"title_justify": "left", "title_style": "bold", "box": box.SIMPLE_HEAD, "pad_edge": False}
+        table = RichTable(title=self.title, **style, padding=(0, 0) if tight else (0, 1))
+        for index, column in enumerate(self.columns):
+            is_name, head = index < self.names, _tight(column) if tight else column
+            table.add_column(head, justify="left" if is_name else "right", no_wrap=not (tight and is_name), overflow="fold")
+        for row in self.rows:
+            table.add_row(*(Text(cell, style=_style(cell)) for cell in row))
+        return table
+
+    def pieces(self, width: int) -> list[Table]:
+        """The table as tables one below another, each with as many columns of numbers as fit into `width` characters when tight."""
+        columns = zip(map(_tight, self.columns), *self.rows, strict=True)
+        wide = [max(len(line) for cell in column for line in cell.split("\n")) + 1 for column in columns]
+        left = width - min(sum(wide[: self.names]), 2 * width // 3)
+        apart: list[list[int]] = [[]]
+        for index in range(self.names, len(self.columns)):
+            if apart[-1] and sum(wide[other] for other in [*apart[-1], index]) > left:
+                apart.append([])
+            apart[-1].append(index)
+        names = list(range(self.names))
+        return [self._of([*names, *chosen]) for chosen in apart]
+
+    def _of(self, columns: list[int]) -> Table:
+        return Table(self.title, [self.columns[index] for index in columns], [[row[i] for i in columns] for row in self.rows], self.names)
+
+
+def _tight(column: str) -> str:
+    return column.replace(" ", "\n", 1).replace("_", "_\n")
+
+
+def markdown_row(cells: Iterable[str]) -> str:
+    """One line of a Markdown table."""
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _style(cell: str) -> str:
+    return "green" if cell.endswith(GAINS) else "red" if cell.endswith(FAILS) else ""
+
+
+GAINS, FAILS, LEVEL = " <", " >", " ~"
+
+
+def verdict(point: Point) -> str:
+    """How the 95 % interval of the difference to the floor lies: below zero, above zero, or across it; empty where there is none."""
+    if point.difference is None or point.half_width is None:
+        return ""
+    if abs(point.difference) <= point.half_width:
+        return LEVEL
+    return GAINS if point.difference < 0 else FAILS
+
+
+def tables(curve: list[Point], intervals: bool = True) -> list[Table]:
+    """Loss, difference to the floor, and at the longest length perplexity, bits per byte and accuracy; half widths if wanted."""
+    lengths = marked(point.length for point in curve)
+    cells = methods(curve)
+    heads = [heading(length, curve[0].train_len) for length in lengths]
+    where = f"by position in a window of {curve[0].window} tokens " if curve[0].window else ""
+    loss = Table(f"Loss {where}(nats/token)", [*METHOD, *heads], _rows(cells, lengths, lambda point: number(point.nll)))
+    result = [loss]
+    if any(point.difference is not None for point in curve):
+        title = f"Loss minus the floor, which is the loss with exactly {curve[0].train_len} tokens of context (nats/token)"
+        result.append(Table(title, [*METHOD, *heads], _rows(cells, lengths, lambda point: _difference(point, intervals))))
+    longest = lengths[-1:]
+    rows = [[*_names(cell), *_other_units(cell.get(longest[0]))] for cell in cells.values()]
+    return [*result, Table(f"At {heads[-1]} tokens", [*METHOD, "perplexity", "bits per byte", "accuracy"], rows)]
+
+
+def _other_units(point: Point | None) -> list[str]:
+    if point is None:
+        return ["-"] * 3
+    return [number(_ppl(point), 4), *("-" if point.foreign else number(value) for value in (point.bpb, point.accuracy))]
+
+
+def _rows(cells: dict, lengths: list[int], text) -> list[list[str]]:
+    return [[*_names(cell), *(text(cell[length]) if length in cell else "-" for length in lengths)] for cell in cells.values()]
+
+
+def _names(cell: dict[int, Point]) -> list[str]:
+    first = next(iter(cell.values()))
+    return [first.encoding + file(first.source), first.extension + (" *" if first.untested else ""), first.scale_attention]
+
+
+def file(source: str | None) -> str:
+    """What a name ends with where its numbers were read from a CSV."""
+    return f" ({source})" if source else ""
+
+
+def heading(length: int, train_len: int) -> str:
+    """A length with its multiple of the training length, 2x (128); what is shorter is the plain number."""
+    return f"{length / train_len:g}x ({length})" if length >= train_len else str(length)
+
+
+def number(value: float | None, digits: int | None = None) -> str:
+    """Three decimals, or so many significant digits; what is missing because it was not finite says so."""
+    if value is None:
+        return "not finite"
+    return f"{value:.3f}" if digits is None else f"{value:#.{digits}g}"
+
+
+def _difference(point: Point, intervals: bool) -> str:
+    if point.difference is None:
+        return "-"
+    width = f" +- {point.half_width:.3f}" if intervals and point.half_width is not None else ""
+    return f"{point.difference:+.3f}{width}{verdict(point)}"
+
+
+def _ppl(point: Point) -> float | None:
+    return math.exp(point.nll) if point.nll is not None and point.nll < 709 else None
+
+
+def scored(point: Point) -> str:
+    """Which targets a point of this protocol is a mean over."""
+    if point.foreign:
+        return "which targets were scored is not stated"
+    units = f"{point.n_units} {point.sem_unit}s{among(point.setting)}"
+    if point.window:
+        return f"every token of windows of {point.window} tokens from {units}, by its position"
+    same = getattr(known(point.protocol), "same_targets", False)
+    return f"the same {point.n_targets} targets in {units} at every length" if same else f"targets in {units}"
+
+
+def footer(curve: list[Point]) -> list[str]:
+    """What was measured, and how to read the marks."""
+    first = curve[0]
+    lines = [
+        f"data {first.data}, tokenizer {first.tokenizer}, trained at {first.train_len} tokens",
+        f"protocol {first.protocol}: {scored(first)}",
+        *([f"setting: {first.setting}"] if first.setting else []),
+        f"seeds: {span(point.n_seeds for point in curve)}; loss and bits per byte are means over them",
+    ]
+    over = sorted({point.over for point in curve if point.half_width is not None})
+    if over:
+        units = " or ".join(map(over_words, over))
+        lines.append(f"+- : half a 95 % interval of the paired difference, Student's t {units}; it says nothing of other corpora")
+        lines.append(
+            "< gains from the longer context, > fails, ~ zero lies inside the interval (which does not prove that nothing is lost)"
+        )
+    lines += two_seeds(curve)
+    if any(point.untested for point in curve):
+        lines.append("* a pair of methods its authors have not tested")
+    return lines

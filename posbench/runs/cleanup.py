@@ -1,0 +1,164 @@
+"""What takes room in a results folder and is not needed: found, told, and deleted only when asked.
+
+Deleted is nothing but what posbench or wandb made there, by its name and place, under the run's lock; a run that a living process works on
+is left alone, and no link is followed. Under the lock the whole reason is looked for again: a process may have come and gone meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import shutil
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from posbench.common.errors import RunError
+from posbench.common.files import locked, read_json
+from posbench.runs.directory import Run
+from posbench.runs.inventory import Entry, entry_of, files, read_config, run_directories
+from posbench.sweep import failure
+
+TOKENS = re.compile(r"[0-9a-f]{24}(_(train|validation|test))*")
+# As tempfile names what files.py writes, and safetensors what it wrote for posbench before.
+TEMPORARY = re.compile(r"\..+-[a-z0-9_]{8}(\.[a-z0-9]+)?|\.tmp[A-Za-z0-9]{6}")
+OWN = re.compile(
+    rf"config\.yaml|provenance\.json|train\.jsonl?|model\.safetensors|state(\.previous)?\.pt|{re.escape(failure.NAME)}|\.lock"
+    rf"|evals/\w+/[^/]+\.(json|npz)|(evals/\w+/)?({TEMPORARY.pattern})"
+)
+
+
+@dataclass(frozen=True)
+class Waste:
+    """Something that can go: a file or a folder, its size in bytes, why, and the lock that whoever uses it holds, if any.
+
+    `newest` is when its last file was written (ns, 0 where it holds none); `again` looks for it once more, in all that it rests on.
+    """
+
+    path: Path
+    size: int
+    newest: int
+    why: str
+    lock: Path | None
+    again: Callable[[], Iterable[Waste]] = field(compare=False)
+
+
+def _folder(path: Path, why: str, lock: Path | None, again: Callable[[], Iterable[Waste]]) -> Waste:
+    found = [status for item, status in files(path) if item.name != ".lock"]
+    newest = max((status.st_mtime_ns for status in found), default=0)
+    return Waste(path, sum(status.st_size for status in found), newest, why, lock, again)
+
+
+def find(folder: Path, runs: Iterable[Entry], unfinished: Collection[str] = ()) -> Iterator[Waste]:
+    """What can go of these runs and of wandb's folders.
+
+    Runs that never got anywhere go whole, and so do trainings that did not finish and whose state is in `unfinished`.
+    """
+    ids = set()
+    for entry in runs:
+        ids.add(entry.path.name)
+        if entry.state != "running":
+            found = []
+            with contextlib.suppress(OSError, RunError):  # what cannot be read, or goes away meanwhile, is left alone
+                found = list(_of_run(entry, unfinished))
+            yield from found
+    yield from _uploaded(folder, ids)
+
+
+def _of_run(entry: Entry, unfinished: Collection[str]) -> Iterator[Waste]:
+    """A whole run that came to nothing, else what the directory of a run holds beyond it."""
+    run = Run(entry.path)
+    if entry.state == "unstarted" or (entry.state in unfinished and not run.finished):
+        if not foreign(entry.path):
+            told = "it never got anywhere" if entry.state == "unstarted" else entry.told
+            yield _folder(entry.path, told, entry.path / ".lock", partial(_of_run_again, entry.path, unfinished))
+    else:
+        yield from _leftovers(run)
+
+
+def _of_run_again(path: Path, unfinished: Collection[str]) -> Iterator[Waste]:
+    """`_of_run` of what the directory says now; the lock is ours."""
+    return _of_run(entry_of(path, time.time(), held=True), unfinished)
+
+
+def _uploaded(folder: Path, ids: Collection[str]) -> Iterator[Waste]:
+    """wandb's folders of these runs that were uploaded."""
+    home = folder / ".wandb" / "wandb"
+    if home.is_symlink() or home.parent.is_symlink():
+        return
+    for path in sorted(home.glob("offline-run-*")):
+        mine = any(path.name.split("-", 3)[-1].startswith(run_id) for run_id in ids)
+        if mine and path.is_dir() and not path.is_symlink() and any(path.glob("*.wandb.synced")):
+            yield _folder(path, "wandb sync has uploaded it", None, partial(_uploaded, folder, ids))
+
+
+def foreign(path: Path) -> list[Path]:
+    """What lies in a run's directory and is none of its files; a directory that holds any is not deleted."""
+    found = [item for item in path.rglob("*") if item.is_symlink() or not item.is_dir()]
+    return [item for item in found if item.is_symlink() or not OWN.fullmatch(item.relative_to(path).as_posix())]
+
+
+def delete(waste: Waste) -> str:
+    """Delete it; why not, where it cannot or must not go, else ""."""
+    try:
+        with FileLock(waste.lock, timeout=0) if waste.lock else contextlib.nullcontext():
+            if waste not in waste.again():
+                return "it has changed in the meantime"
+            if waste.path.is_dir():
+                shutil.rmtree(waste.path)
+            else:
+                waste.path.unlink()
+    except Timeout:
+        return "a living process works on it"
+    except (OSError, RunError) as error:
+        return str(error)
+    return ""
+
+
+def unused_tokens(cache: Path, folder: Path, name: str = "*") -> Iterator[Waste]:
+    """The token folders of a cache (of this name) that no run in `folder` was trained on, as far as their configurations say."""
+    from posbench.data.tokenizers import tokenizer_name
+
+    used = set()
+    for path in run_directories(folder):
+        data = read_config(Run(path))[0].get("data") or {}
+        with contextlib.suppress(KeyError, TypeError):
+            used.add(_tokens(data["name"], data["source"], tokenizer_name(data["tokenizer"], data["vocab_size"])))
+    for manifest in sorted(cache.glob(f"{name}/manifest.json")):
+        tokens, content = manifest.parent, {}
+        with contextlib.suppress(RunError):
+            content = read_json(manifest)
+        known = isinstance(content, dict) and {"name", "source", "tokenizer"} <= set(content)
+        if not TOKENS.fullmatch(tokens.name) or tokens.is_symlink() or not known:
+            continue
+        if _tokens(content["name"], content["source"], content["tokenizer"]) not in used:
+            why = f"tokens of {content['name']} ({content['tokenizer']}), on which no run of this results folder was trained"
+            yield _folder(tokens, why, Path(f"{tokens}.lock"), partial(unused_tokens, cache, folder, tokens.name))
+
+
+def _tokens(name: str, source: object, tokenizer: str) -> str:
+    return json.dumps([name, source, tokenizer], sort_keys=True, default=str)
+
+
+def _leftovers(run: Run) -> Iterator[Waste]:
+    """What a run's directory holds beyond the run."""
+    for path, status in files(run.path):
+        inside = path.relative_to(run.path).as_posix()
+        if not OWN.fullmatch(inside):
+            continue
+        if run.finished and re.fullmatch(r"state(\.previous)?\.pt", inside):
+            why = "the training is finished: its weights are there"
+        elif TEMPORARY.fullmatch(path.name):
+            if locked(path):
+                continue
+            why = "half of a file whose writer is gone"
+        elif path.suffix == ".npz" and not path.with_suffix(".json").exists():
+            why = "arrays without the rows they belong to"
+        else:
+            continue
+        yield Waste(path, status.st_size, status.st_mtime_ns, why, run.path / ".lock", partial(_leftovers, run))

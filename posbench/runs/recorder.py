@@ -1,0 +1,155 @@
+"""What a job tells the world while it runs: its own files first, wandb beside them.
+
+Nothing that wandb does or fails to do reaches the job: its first exception or hang becomes one line on stderr, and
+recording goes on in files.
+"""
+
+from __future__ import annotations
+
+import functools
+import netrc
+import os
+import shlex
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlparse
+
+from posbench.common.appending import append_line
+from posbench.config.schema import LogConfig
+from posbench.runs import wandb_mirror as wandb_run
+from posbench.runs.directory import Run
+
+PATIENCE = 30.0  # seconds wandb may take to start, and to upload at the end
+FILES_ONLY, OFFLINE = "with files only", "offline, for wandb sync,"
+
+
+def wandb_mode(configured: str | None) -> str:
+    """online, offline or disabled: WANDB_MODE, else the configuration, else online for whoever is logged in, else offline."""
+    return os.environ.get("WANDB_MODE") or configured or ("online" if _logged_in() else "offline")
+
+
+def _logged_in() -> bool:
+    """True when wandb would find an API key; asks neither wandb nor the network, and never reads the key itself into a log."""
+    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
+        return True
+    host = urlparse(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
+    candidates = [os.environ["NETRC"]] if os.environ.get("NETRC") else ["~/.netrc", "~/_netrc"]
+    for name in candidates:
+        try:
+            if host in netrc.netrc(os.path.expanduser(name)).hosts:
+                return True
+        except (OSError, netrc.NetrcParseError):
+            continue
+    return False
+
+
+class Recorder:
+    """Records one job of one run; a context manager that marks the wandb run failed when the job raises.
+
+    `job_type` is train or evaluate. Both keep the run's id in wandb: a resumed training goes on in the same run, and a later evaluation
+    adds to it. What cannot go online is recorded offline, for `wandb sync`: the newest folder holds all that those before it held. Once
+    a server has them, a job that is recorded offline gets an id of its own in the same group.
+    """
+
+    def __init__(self, run: Run, log: LogConfig, config: dict, job_type: str):
+        self.run = run
+        self._rows: list[dict] = []
+        self._wandb: Any = None
+        self._behind = job_type == "train"  # what earlier processes of this training have logged is still to be shown
+        self._hangs = False
+        wanted = wandb_mode(log.mode)
+        for mode in {"disabled": (), "online": ("online", "offline")}.get(wanted, (wanted,)):
+            if not self._wandb and not self._hangs:
+                begin = functools.partial(wandb_run.start, run, log, config, job_type, mode, PATIENCE)
+                instead = OFFLINE if mode == "online" else FILES_ONLY
+                self._wandb = self._guarded(begin, f"start {mode}", 2 * PATIENCE, instead)
+        if job_type == "evaluate":
+            self._send(lambda wandb: wandb_run.catch_up(wandb, run, evaluations=True))
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
+        self.finish(ok=kind is None)
+
+    def train(self, step: int, **metrics: float) -> None:
+        """Append a line to train.jsonl and log it at `step`; losses in nats/token."""
+        if self._behind:
+            self._behind = False
+            self._send(lambda wandb: wandb_run.catch_up(wandb, self.run))
+        append_line(self.run.train_log, {"step": step, **metrics})
+        self._send(lambda wandb: wandb_run.log_training(wandb, step, metrics))
+
+    def rows(self, rows: list[dict]) -> None:
+        """Show rows (already on disk as an eval json) as curves over eval/length, or over position/tokens.
+
+        At the end those of all evaluations of the run make one table.
+        """
+        self._rows += rows
+        self._send(lambda wandb: wandb_run.log_curves(wandb, rows))
+
+    def summary(self, values: dict[str, float]) -> None:
+        """Put figures into the summary of the wandb run, beside those that are there."""
+        self._send(lambda wandb: wandb.summary.update(values))
+
+    @property
+    def shows_images(self) -> bool:
+        """Whether a figure would go anywhere: drawing one costs seconds."""
+        return self._wandb is not None
+
+    def image(self, path: Path | str) -> None:
+        """Show a figure that is already on disk."""
+
+        def log(wandb: Any) -> None:
+            import wandb as library
+
+            wandb.log({Path(path).stem: library.Image(str(path))})
+
+        self._send(log)
+
+    def finish(self, ok: bool) -> None:
+        """End the wandb run, as failed unless `ok`; what could not be uploaded in time stays on disk for `wandb sync`."""
+        if self._rows:
+            self._send(lambda wandb: wandb_run.log_table(wandb, wandb_run.all_rows(self.run, self._rows)))
+        started, self._wandb = self._wandb, None
+        if started:
+            began = time.monotonic()
+            self._guarded(lambda: started.finish(exit_code=0 if ok else 1), "finish", limit=2 * PATIENCE)
+            if PATIENCE <= time.monotonic() - began < 2 * PATIENCE:  # wandb gave up in time, and says nothing of it
+                folder = wandb_run.folder(started)
+                print(
+                    f"wandb could not upload everything in {PATIENCE:g} s: wandb sync --include-online {shlex.quote(str(folder))}",
+                    file=sys.stderr,
+                    flush=True,
+                )
+
+    def _send(self, action: Callable[[Any], None]) -> None:
+        if self._wandb:
+            self._guarded(lambda: action(self._wandb), "log", limit=PATIENCE)
+
+    def _guarded(self, action: Callable[[], Any], doing: str, limit: float, instead: str = FILES_ONLY) -> Any:
+        """Result of `action`, or None after one line on stderr when it raises or takes longer than `limit` seconds."""
+        outcome: dict[str, Any] = {}
+
+        def attempt() -> None:
+            try:
+                outcome["result"] = action()
+            except BaseException as error:  # wandb raises SystemExit and KeyboardInterrupt of its own where it meets trouble
+                outcome["error"] = error
+
+        worker = threading.Thread(target=attempt, daemon=True, name=f"wandb-{doing}")
+        worker.start()
+        worker.join(limit)
+        if "result" in outcome:
+            return outcome["result"]
+        self._wandb, self._hangs = None, "error" not in outcome
+        said = [f"no answer in {limit:g} s"] if self._hangs else str(outcome["error"]).strip().splitlines()
+        reason = said[0] if said else type(outcome["error"]).__name__
+        going_on = FILES_ONLY if self._hangs else instead
+        place = self.run.path if going_on == FILES_ONLY else wandb_run.home(self.run)
+        print(f"wandb could not {doing} ({reason}); going on {going_on} in {place}", file=sys.stderr, flush=True)
+        return None

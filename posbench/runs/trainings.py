@@ -1,0 +1,79 @@
+"""What stands behind the rows of a report: one line for each training, as its directory says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from posbench.common.errors import RunError
+from posbench.common.files import read_bytes, read_json
+from posbench.runs.directory import Run
+from posbench.runs.origins import Origin, clean
+
+SHARE = 0.2  # of the steps, at the end, whose losses the slope is of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """Losses in nats/token. Empty is what the directory does not say."""
+
+    run_id: str
+    encoding: str | None = None  # as the tables call it; CSVs of before this column have none
+    seed: int | None
+    commit: str | None  # of the code, 40 hex digits
+    changed: str | None  # hash of what differed from it, empty where nothing did
+    data_fingerprint: str | None
+    weights_sha256: str | None
+    parameters: int | None
+    tokens: int | None
+    loss: float | None  # of the last steps
+    validation_loss: float | None
+    end_slope: float | None  # nats/token that a million more tokens would have brought at the rate of the last fifth
+    started: str | None
+    seconds: float | None
+    device: str | None
+    threads: int | None
+    platform: str | None
+    python: str | None
+    torch: str | None
+    numpy: str | None
+    tokenizers: str | None
+
+
+def trainings(origins: Iterable[Origin], names: Mapping[str, str] | None = None) -> list[Training]:
+    """The trainings of run directories, in their order; what cannot be read is left empty. `names`: run_id -> encoding in words."""
+    return [_training(origin, names or {}) for origin in origins if origin.config or origin.provenance]
+
+
+def _training(origin: Origin, names: Mapping[str, str]) -> Training:
+    said, run = origin.provenance, Run(origin.path)
+    try:
+        summary = clean(read_json(run.summary))
+    except (RunError, OSError):
+        summary = {}
+    summary = summary if isinstance(summary, dict) else {}
+    return Training(
+        run_id=origin.path.name,
+        encoding=names.get(origin.path.name),
+        changed=said.get("dirty_diff"),
+        weights_sha256=summary.get("sha256"),
+        parameters=said.get("n_parameters"),
+        end_slope=_end_slope(run),
+        **{name: said.get(name) for name in ("seed", "commit", "data_fingerprint", "started", "device", "threads", "platform")},
+        **{name: summary.get(name) for name in ("tokens", "loss", "validation_loss", "seconds")},
+        **{name: origin.versions.get(name) for name in ("python", "torch", "numpy", "tokenizers")},
+    )
+
+
+def _end_slope(run: Run) -> float | None:
+    """Of a line through the training losses logged last."""
+    try:
+        lines = [json.loads(line) for line in read_bytes(run.train_log).decode().splitlines()]
+        points = np.array([(line["tokens"] / 1e6, line["loss"]) for line in lines if "loss" in line], dtype=float)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    late = points[points[:, 0] >= (1 - SHARE) * points[-1, 0]] if len(points) else points
+    return float(np.polyfit(*late.T, 1)[0]) if len(late) >= 3 and np.isfinite(late).all() else None

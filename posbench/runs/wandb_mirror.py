@@ -1,0 +1,199 @@
+"""A training with all its evaluations as one run in wandb: id, group and tags, curves, table and summary, and what a later job finds."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import socket
+import time
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlparse
+
+from posbench.common.errors import RunError
+from posbench.common.files import read_bytes
+from posbench.config.identity import method_args, method_name
+from posbench.config.schema import LogConfig
+from posbench.report.labels import called
+from posbench.report.points import section_of
+from posbench.runs.directory import Run
+from posbench.runs.rows import COLUMNS, read_eval
+
+if TYPE_CHECKING:
+    from posbench.report.report import Report
+
+CONNECT_SECONDS = 5.0  # that a server may take to answer at all; wandb itself would try for a minute and more
+FLUSH_SECONDS = 1.0  # what a killed job's file may lack; wandb's own 15 s are a good part of a small training
+SHOWN = ("nll", "ppl", "bpb", "accuracy")
+PARTS = ("encoding", "extension", "scale_attention")
+
+
+def home(run: Run) -> Path:
+    """The folder that holds wandb's own folders of all runs of a results folder."""
+    return run.path.parent / ".wandb"
+
+
+def folder(started: Any) -> Path:
+    """Where wandb keeps what it was told of a run."""
+    return Path(started.dir).parent
+
+
+def start(run: Run, log: LogConfig, config: dict, job_type: str, mode: str, patience: float) -> Any:
+    """Begin a wandb run, online or offline; raises whatever wandb raises, and ConnectionError for a server that does not answer."""
+    directory = home(run)
+    directory.mkdir(parents=True, exist_ok=True)
+    # Tables wait here for `wandb sync`: beside the run they belong to, not in a home that another machine does not have.
+    os.environ.setdefault("WANDB_DATA_DIR", str(directory.absolute() / "data"))
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # reports to wandb's makers, which hold up the end where no network is
+    import wandb
+
+    known = any(map(_on_server, _attempts(run)))
+    # What is added from a file to a run that a server knows is renumbered there; and an id that failed online is taken.
+    identity = _own_id(run, job_type) if known and mode == "offline" else run.id
+    later = known and mode == "online" and job_type == "evaluate"
+    job_type = "train" if identity == run.id else job_type
+    # Some of these came after the oldest wandb we allow; the guard around each call is what ends a hang.
+    wished = {"silent": True, "console": "off", "init_timeout": patience, "finish_timeout": patience, "disable_git": True}
+    wished["x_transaction_log_flush_interval"] = FLUSH_SECONDS
+    settings = wandb.Settings(**{key: value for key, value in wished.items() if key in wandb.Settings.model_fields})
+    library = wandb.setup(settings)  # its login speaks before init would have silenced it
+    if mode == "online":
+        _connect(library.settings.base_url)
+    started = wandb.init(
+        project=log.project, entity=log.entity, group=None if later else log.group or run.id, id=identity, name=identity,
+        job_type=job_type, tags=None if later else [job_type, *_tags(config)],
+        config={key: value for key, value in config.items() if not (later and key in PARTS[1:])},
+        dir=str(directory), mode=mode, resume="allow", reinit="create_new", settings=settings,
+    )  # fmt: skip
+    if later:  # group and configuration stay the training's
+        _add_tags(started, _tags(config))
+    for family, step in (("eval", "length"), ("position", "tokens")):
+        started.define_metric(f"{family}/{step}")
+        started.define_metric(f"{family}/*", step_metric=f"{family}/{step}")
+    return started
+
+
+def log_training(started: Any, step: int, figures: dict) -> None:
+    """Log what training says of a step."""
+    started.log({f"train/{name}": value for name, value in figures.items()}, step=step)
+
+
+def catch_up(started: Any, run: Run, evaluations: bool = False) -> None:
+    """Log what earlier processes of this training have logged, and take away the offline folders that held it.
+
+    With `evaluations`, log what was evaluated before too; a run that a server knows, or one beside it, is left as it is.
+
+    A file that ends with a kill lacks its last second, stops `wandb sync` before the file that goes on from it, and has what that one
+    repeats from the checkpoint on counted as later steps. So one file says all; train.jsonl has every step once. A server that knows
+    steps already leaves them out itself.
+    """
+    own = folder(started)
+    attempts = [path for path in _attempts(run) if path != own]
+    if evaluations and any(map(_on_server, attempts)):
+        return
+    earlier = [path for path in attempts if not _on_server(path)]
+    if run.train_log.exists():
+        for line in read_bytes(run.train_log).decode().splitlines():
+            figures = json.loads(line)
+            log_training(started, figures.pop("step"), figures)
+    if evaluations:
+        rows = stored_rows(run)
+        log_curves(started, rows)
+        _add_tags(started, [f"extension={called('extension', row['extension'], row['extension_args'])}" for row in rows])
+    for path in earlier:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def stored_rows(run: Run) -> list[dict]:
+    """The rows of all evaluations of a run; a damaged file is left out."""
+    found = []
+    for path in run.eval_files():
+        with contextlib.suppress(RunError):
+            found += read_eval(path)
+    return found
+
+
+def all_rows(run: Run, fresh: list[dict]) -> list[dict]:
+    """The rows of all evaluations of a run, those just made in place of what their files hold."""
+    made = {(row["eval_id"], row["length"]) for row in fresh}
+    return [row for row in stored_rows(run) if (row["eval_id"], row["length"]) not in made] + fresh
+
+
+def curve_name(row: dict) -> str:
+    """Protocol and methods of a row, such as fixed_targets/ntk_multiplier2+log_n."""
+    numbers = "".join(f"_{key}{value:g}" for key, value in row["extension_args"].items() if isinstance(value, int | float))
+    protocol = row["protocol"] + (f"_{row['task']}" if row["task"] else "")
+    return f"{protocol}/{row['extension']}{numbers}+{row['scale_attention']}"
+
+
+def summary(found: Report) -> dict[str, float]:
+    """The loss of each method at each length, and its difference to the floor where there is one, in nats per token."""
+    floors = {(point.section, point.length): point.floor for curve in found.sections for point in curve}
+    values: dict[str, float] = {}
+    for row in (row for row in found.rows if row["position"] is None and row["nll"] is not None):
+        name, floor = f"eval/{curve_name(row)}", floors.get((section_of(row), row["length"]))
+        values[f"{name}/nll_at_{row['length']}"] = row["nll"]
+        if floor is not None:
+            values[f"{name}/above_floor_at_{row['length']}"] = row["nll"] - floor
+    return values
+
+
+def log_curves(started: Any, rows: list[dict]) -> None:
+    """Log rows as points over eval/length, or over position/tokens."""
+    for row in rows:
+        position, method = row["position"], curve_name(row)
+        curve = f"eval/{method}" if position is None else f"position/{method}/{row['length']}"
+        step = {"eval/length": row["length"]} if position is None else {"position/tokens": position}
+        started.log({**step, **{f"{curve}/{name}": row[name] for name in SHOWN if row[name] is not None}})
+
+
+def log_table(started: Any, rows: list[dict]) -> None:
+    """Log all rows as one table."""
+    import wandb
+
+    cells = [[json.dumps(row[name]) if isinstance(row[name], dict) else row[name] for name in COLUMNS] for row in rows]
+    started.log({"eval_rows": wandb.Table(columns=list(COLUMNS), data=cells, allow_mixed_types=True)})
+
+
+def _connect(server: str) -> None:
+    address = urlparse(server)
+    host, port = address.hostname or "", address.port or (80 if address.scheme == "http" else 443)
+    if address.scheme in urllib.request.getproxies() and not urllib.request.proxy_bypass(host):
+        return  # what can be reached is the proxy's affair
+    try:
+        socket.create_connection((host, port), CONNECT_SECONDS).close()
+    except OSError as error:
+        raise ConnectionError(f"{host}:{port} cannot be reached: {error}") from error
+
+
+def _add_tags(started: Any, tags: list[str]) -> None:
+    started.tags = tuple(dict.fromkeys([*(started.tags or ()), *(tag[:64] for tag in tags)]))
+
+
+def _own_id(run: Run, job_type: str) -> str:
+    return f"{run.id}-{job_type}-{time.time_ns():x}"
+
+
+def _tags(config: dict) -> list[str]:
+    return [f"{part}={name}"[:64] for part in PARTS for name in _names(part, config.get(part))]
+
+
+def _names(part: str, chosen: dict | list | None) -> list[str]:
+    nodes = chosen if isinstance(chosen, list) else [chosen] if chosen else []
+    return list(dict.fromkeys(called(part, method_name(node), method_args(node)) for node in nodes))
+
+
+def _attempts(run: Run) -> list[Path]:
+    """wandb's folders of this training, of earlier processes and of this one."""
+    pattern = re.compile(rf"(offline-)?run-\d{{8}}_\d{{6}}-{re.escape(run.id)}(-train-[0-9a-f]+)?")
+    found = (home(run) / "wandb").glob(f"*run-*-{run.id}*")
+    return sorted(path for path in found if pattern.fullmatch(path.name) and path.is_dir() and not path.is_symlink())
+
+
+def _on_server(path: Path) -> bool:
+    """Whether a server may know what this folder holds: it was written online, or `wandb sync` has taken it up."""
+    return not path.name.startswith("offline-") or any(path.glob("*.wandb.sync*"))

@@ -1,0 +1,78 @@
+"""YAML of a results folder, which may be somebody else's, as plain values: bounded in size and depth, without aliases or tags."""
+
+from __future__ import annotations
+
+import functools
+import re
+from pathlib import Path
+from typing import Any
+
+from posbench.common.errors import RunError
+from posbench.common.files import DEEPEST, read_bytes
+
+LARGEST = 2**20  # bytes; a run's config.yaml has a few thousand
+FLOAT = re.compile(r"[-+]?[0-9]+(_[0-9]+)*(\.[0-9_]*)?[eE][-+]?[0-9]+$|[-+]?[0-9]+(_[0-9]+)*\.[0-9_]*$")  # beyond what YAML 1.1 knows
+WIDEST = 2**64  # no whole number of a configuration is larger; one of a million digits could not even be shown
+
+
+def read_yaml(path: Path | str) -> object:
+    """What a YAML file says, in dicts, lists and plain values, as OmegaConf reads it; nothing is executed or resolved.
+
+    Raises OSError where there is none, RunError for what no run writes: aliases (a billion values in a few bytes), tags, keys given
+    twice, thousands of levels, or a file that is damaged, no regular one or larger than LARGEST.
+    """
+    import yaml
+
+    content = read_bytes(path, LARGEST)
+    try:
+        _check_depth(yaml, content)
+        return _plain(yaml.load(content, Loader=plain_loader()))
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        said = " ".join(str(error).split())
+        raise RunError(f"{path} is no plain YAML ({said[:200]}): restore it.") from error
+
+
+def _check_depth(yaml: Any, content: bytes) -> None:
+    """Raise ValueError for aliases and for too many levels, before a parser that recurses sees them."""
+    depth = 0
+    for event in yaml.parse(content, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+        if isinstance(event, yaml.AliasEvent):
+            raise ValueError(f"it holds the alias *{event.anchor}")
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST:
+            raise ValueError(f"it has more than {DEEPEST} levels")
+
+
+def _plain(value: object) -> object:
+    """`value` once it is known to hold nothing but what JSON could. Raises ValueError for anything else."""
+    if isinstance(value, dict):
+        if not all(isinstance(key, str | int | float) for key in value):
+            raise ValueError("a key is neither text nor a number")
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, int) and abs(value) >= WIDEST:
+        raise ValueError("a whole number has more than 64 bits")
+    if value is not None and not isinstance(value, str | int | float):
+        raise ValueError(f"a value is of the kind {type(value).__name__}")
+    return value
+
+
+@functools.cache
+def plain_loader() -> type:
+    """A safe loader that takes 1e-3 for a number and 2026-01-01 for text, and no key twice, as OmegaConf's does."""
+    import yaml
+
+    class PlainLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict:
+            keys = [key.value for key, _ in node.value if key.tag == "tag:yaml.org,2002:str"]
+            if len(set(keys)) < len(keys):
+                raise ValueError(f"the key {max(keys, key=keys.count)} is there twice")
+            return super().construct_mapping(node, deep)
+
+    PlainLoader.add_implicit_resolver("tag:yaml.org,2002:float", FLOAT, list("-+0123456789."))
+    PlainLoader.yaml_implicit_resolvers = {
+        first: [(tag, form) for tag, form in forms if tag != "tag:yaml.org,2002:timestamp"]
+        for first, forms in PlainLoader.yaml_implicit_resolvers.items()
+    }
+    return PlainLoader

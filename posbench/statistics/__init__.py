@@ -1,0 +1,1 @@
+"""Intervals, verdict rules and usable length; numpy alone."""

@@ -1,0 +1,108 @@
+"""Verdicts: an interval against a margin that is given, and Holm's correction over what was asked at once.
+
+One 95 % interval decides everything. "Flat" and "no loss" are equivalences: the whole interval inside +-margin, which is stricter than two
+one-sided tests at 5 % (their interval is the 90 % one) and leaves one interval to be read.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from posbench.common.errors import ConfigError
+
+ALPHA = 0.05
+KINDS = {"above": 1, "below": 1, "within": 1, "between": 2, "outside": 2}
+
+
+class Judged(Protocol):
+    """An estimate or a usable length."""
+
+    def p_above(self, bound: float) -> float: ...
+
+    def p_below(self, bound: float) -> float: ...
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Where the interval must lie: `above 0.1`, `below -0.1`, `within 0.02` (of zero), `between 1.1 1.3`, `outside 1.1 1.5`.
+
+    With `G` at the end (`above 0.5 G`) bounds are shares of what the model gains from the second half of its window.
+    """
+
+    kind: str
+    bounds: tuple[float, ...]
+    of_gain: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Rule:
+        """Raises ConfigError for anything else."""
+        kind, *numbers = str(text).split() or [""]
+        of_gain = numbers[-1:] == ["G"]
+        try:
+            bounds = tuple(float(number) for number in numbers[: len(numbers) - of_gain])
+        except ValueError:
+            bounds = ()
+        if KINDS.get(kind) != len(bounds) or list(bounds) != sorted(bounds) or kind == "within" and bounds[0] <= 0:
+            raise ConfigError(
+                f"the rule '{text}' is none of: above X, below X, within X, between X Y, outside X Y, each with G or without."
+            )
+        return cls(kind, (-bounds[0], bounds[0]) if kind == "within" else bounds, of_gain)
+
+    def __str__(self) -> str:
+        bounds = self.bounds[1:] if self.kind == "within" else self.bounds
+        return " ".join([self.kind, *(f"{bound:g}" for bound in bounds), *(["G"] if self.of_gain else [])])
+
+    def holds(self, x: float) -> bool:
+        """Whether a number lies where the interval must."""
+        low, high = self.bounds[0], self.bounds[-1]
+        return {"above": x > low, "below": x < high, "outside": x < low or x > high}.get(self.kind, low < x < high)
+
+    def p(self, judged: Callable[[float], tuple[Judged, float]]) -> float:
+        """The smallest alpha at which the (1 - alpha) interval lies so; `judged` turns a bound into what is compared with which number."""
+
+        def above(bound: float) -> float:
+            thing, number = judged(bound)
+            return thing.p_above(number)
+
+        def below(bound: float) -> float:
+            thing, number = judged(bound)
+            return thing.p_below(number)
+
+        low, high = self.bounds[0], self.bounds[-1]
+        if self.kind in ("above", "below"):
+            return above(low) if self.kind == "above" else below(high)
+        return min(below(low), above(high)) if self.kind == "outside" else max(above(low), below(high))
+
+
+def exclusive(confirm: Rule, refute: Rule) -> bool:
+    """Whether no number satisfies both rules."""
+    edges = sorted({*confirm.bounds, *refute.bounds})
+    inside = [(a + b) / 2 for a, b in itertools.pairwise(edges)]
+    return not any(confirm.holds(x) and refute.holds(x) for x in (edges[0] - 1, *edges, *inside, edges[-1] + 1))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What an interval says of a claim: confirmed, refuted or undecided, and the alpha at which it begins to say so."""
+
+    word: str
+    p: float
+
+
+def decide(confirm: Rule, refute: Rule, judged: Callable[[float], tuple[Judged, float]]) -> Verdict:
+    """The verdict of the 95 % interval. p is the smaller of both rules': each costs half of alpha on its side, so it is two-sided."""
+    p, word = min((confirm.p(judged), "confirmed"), (refute.p(judged), "refuted"))
+    return Verdict(word if p < ALPHA else "undecided", p)
+
+
+def holm(ps: Sequence[float]) -> list[float]:
+    """Holm's (1979) adjusted p-values, in the order given: below alpha for what stands when the family's error is held at alpha."""
+    order = sorted(range(len(ps)), key=ps.__getitem__)
+    adjusted, worst = [0.0] * len(ps), 0.0
+    for rank, index in enumerate(order):
+        worst = max(worst, min(1.0, (len(ps) - rank) * ps[index]))
+        adjusted[index] = worst
+    return adjusted

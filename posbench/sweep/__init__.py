@@ -1,0 +1,1 @@
+"""A grid to jobs to processes, and what became of each."""

@@ -1,0 +1,1 @@
+"""The same through SLURM."""

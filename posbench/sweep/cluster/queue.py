@@ -1,0 +1,191 @@
+"""Submitting trainings to a cluster by submitit, and asking what became of them.
+
+A spec file says what a task is to do, SPEC.task its id and log, SPEC.outcome what became of it; all lie beside submitit's own files, on
+the file system that the nodes share. Nothing is unpickled here.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+import uuid
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from posbench.common.errors import ConfigError, RunError
+from posbench.common.files import read_json, write_json
+from posbench.common.machine import check_jobs, cores
+from posbench.position.instantiate import DECLARED
+from posbench.sweep import failure
+from posbench.sweep.cluster.task import Task
+from posbench.sweep.jobs import Job, Outcome, Result
+from posbench.sweep.ledger import record
+from posbench.sweep.settled import is_done, there
+
+OWN = {"_target_", "via", "n_jobs", "submitit_folder", "max_num_timeout"}  # of a launcher's yaml; the rest are submitit's parameters
+SHARED = {"name", "timeout_min", "mem_gb", "cpus_per_task", "gpus_per_node", "stderr_to_stdout"}  # of all clusters of submitit's
+ENDED = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT"}
+ASK_SECONDS = 5.0  # between questions to the cluster
+LOST_SECONDS = 10.0  # that an outcome may take to arrive over a network's file system
+
+
+@dataclass
+class Submitted:
+    """A task of the cluster and what is known of it."""
+
+    job: Job
+    spec: Path
+    id: str
+    log: Path
+    handle: object = None  # submitit's, of a task of this command
+    running: bool = False
+    lost: float | None = None  # since when the cluster does not know of it
+
+
+class Queue:
+    """What goes to the cluster of one launcher. `states` is what the cluster said last of each task, by id."""
+
+    array = 1000  # tasks of one array; SLURM's MaxArraySize is 1001 unless configured
+
+    def __init__(self, launcher: dict, command: str) -> None:
+        self.slurm, self.command = launcher["via"] == "slurm", command
+        self.states: dict[str, str] = {}
+        self.asked = 0.0
+        # SLURM makes wait what has no room; submitit's stand-in starts all it is given.
+        self.room = sys.maxsize if self.slurm else check_jobs(max(1, launcher["n_jobs"]))
+        self.executor = _executor(launcher)
+        self.folder = Path(os.path.abspath(launcher["submitit_folder"].partition("%")[0]))
+        self.environment = {name: os.environ[name] for name in ("PYTHONPATH", DECLARED) if name in os.environ}
+        if not self.slurm:
+            self.environment["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", str(max(1, cores() // self.room)))
+
+    def submit(self, jobs: list[Job]) -> list[Submitted]:
+        """Submit jobs, several of them as one array. Raises RunError when the cluster does not take them."""
+        specs = [self.folder / f"{job.run.id}-{uuid.uuid4().hex[:8]}.json" for job in jobs]
+        for spec, job in zip(specs, jobs, strict=True):
+            write_json(spec, {"cfgs": job.cfgs, "command": self.command, "environment": self.environment})
+        try:
+            handles = self.executor.map_array(Task(), map(str, specs))
+        except (OSError, RuntimeError, subprocess.SubprocessError) as error:
+            for spec in specs:
+                spec.unlink()
+            said = [line for line in str(error).splitlines() if line.strip()] or [repr(error)]
+            raise RunError(f"The cluster does not take the jobs: {said[-1]}") from error
+        tasks = []
+        for job, spec, handle in zip(jobs, specs, handles, strict=True):
+            tasks.append(Submitted(job, spec, handle.job_id, handle.paths.stderr, handle))
+            write_json(_file(spec, "task"), {"id": handle.job_id, "log": str(handle.paths.stderr)})
+        if self.slurm:
+            number = f"{len(jobs)} training{'s' if len(jobs) > 1 else ''}"
+            print(f"{number} submitted to SLURM as job {_ids(tasks)}, logs in {self.folder}", file=sys.stderr, flush=True)
+        return tasks
+
+    def attach(self, left: deque[Job]) -> list[Submitted]:
+        """Take from `left` the jobs that an earlier command submitted just so, and that the cluster still has."""
+        known = []
+        for job in left if self.slurm else ():
+            for path in self.folder.glob(f"{job.run.id}-????????.json.task"):
+                spec = path.with_suffix("")
+                task = read_json(path)
+                if spec.exists() and read_json(spec)["cfgs"] == job.cfgs:
+                    known.append(Submitted(job, spec, task["id"], Path(task["log"])))
+        if known:
+            self._ask(known)  # after the ids were read: one submitted since then is not taken for gone
+        found = {task.job.run.path: task for task in known if self.states.get(task.id, "CANCELLED") not in ENDED}
+        for task in found.values():
+            left.remove(task.job)
+        return list(found.values())
+
+    def ended(self, tasks: Iterable[Submitted]) -> list[tuple[Submitted, Result]]:
+        """The tasks that ended since the last call, and how."""
+        tasks, now = list(tasks), time.monotonic()
+        if now - self.asked > ASK_SECONDS:
+            self._ask(tasks)
+            for task in tasks:
+                gone = self.states.get(task.id, "CANCELLED") in ENDED
+                task.lost = (task.lost or now) if gone else None
+        names = set(os.listdir(self.folder))
+        found = [(task, self._told(task)) for task in tasks if _file(task.spec, "outcome").name in names]
+        lost = [task for task in tasks if task.lost and now - task.lost > LOST_SECONDS and _file(task.spec, "outcome").name not in names]
+        return found + [(task, self._gone(task)) for task in lost]
+
+    def going_on(self, tasks: list[Submitted]) -> str:
+        """What becomes of tasks that are no longer waited for, in words."""
+        how = f"scancel {_ids(tasks)} ends them, saved" if self.slurm else f"processes {_ids(tasks)}"
+        return f"{len(tasks)} trainings go on by themselves ({how})"
+
+    def _told(self, task: Submitted) -> Result:
+        said = read_json(_file(task.spec, "outcome"))
+        self._forget(task)
+        file = Path(os.path.relpath(said["file"])) if said["file"] else None
+        return Result(task.job, said["code"], [Outcome(**values) for values in said["outcomes"]], said["seconds"], file)
+
+    def _gone(self, task: Submitted) -> Result:
+        """A task that ended without a word: cancelled, killed with its node, or another command was told and took the word away."""
+        self._forget(task)
+        if is_done(task.job):
+            return there([task.job], self.command)[0]
+        state = self.states.get(task.id, "gone")
+        reason = f"task {task.id} ended as {state} before it could say what became of it; the same command goes on from its last checkpoint"
+        result = Result(task.job, 1, [Outcome("", "failed", reason)])
+        tail = task.log.read_text(errors="replace").splitlines()[-failure.TAIL :] if task.log.exists() else []
+        failure.keep(result, tail, self.command)
+        record([result], self.command)
+        return result
+
+    def _forget(self, task: Submitted) -> None:
+        for path in (task.spec, _file(task.spec, "task"), _file(task.spec, "outcome")):
+            path.unlink(missing_ok=True)
+
+    def _ask(self, tasks: list[Submitted]) -> None:
+        """Ask for the state of all tasks; a cluster that does not answer has not changed its mind."""
+        self.asked = time.monotonic()
+        if not self.slurm:
+            self.states = {task.id: "COMPLETED" if task.handle.done() else "RUNNING" for task in tasks}
+            return
+        command = ["squeue", "--noheader", "--array", "--states=all", f"--user={os.getuid()}", "--format=%F_%K|%T"]
+        try:
+            said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+        except (OSError, subprocess.SubprocessError):
+            return
+        pairs = [line.strip().split("|") for line in said.splitlines() if "|" in line]
+        self.states = {name.removesuffix("_N/A"): state for name, state in pairs}
+
+
+def _file(spec: Path, kind: str) -> Path:
+    return spec.with_name(f"{spec.name}.{kind}")
+
+
+def _ids(tasks: list[Submitted]) -> str:
+    return " ".join(dict.fromkeys(task.id.partition("_")[0] for task in tasks))
+
+
+def _executor(launcher: dict):
+    """submitit's executor with the settings of a launcher. Raises ConfigError for what is not installed or not to be set."""
+    via = launcher["via"]
+    try:
+        import submitit
+    except ImportError as error:
+        raise ConfigError(f"hydra/launcher=submitit_{via} needs submitit, which is not installed: pip install submitit.") from error
+    lacking = [name for name in ("sbatch", "srun", "squeue") if via == "slurm" and not shutil.which(name)]
+    if lacking:
+        raise ConfigError(
+            f"hydra/launcher=submitit_slurm needs SLURM, and there is no {lacking[0]} on this machine's PATH: "
+            "type the command on a login node of the cluster, or choose hydra/launcher=grid."
+        )
+    settings = {key: value for key, value in launcher.items() if key not in OWN and value is not None}
+    if via == "slurm" and "cpus_per_task" in settings:
+        # Since SLURM 22.05 srun does not take it over from sbatch.
+        settings["srun_args"] = [*settings.get("srun_args", []), f"--cpus-per-task={settings['cpus_per_task']}"]
+    try:
+        times = {f"{via}_max_num_timeout": launcher["max_num_timeout"]}
+        executor = submitit.AutoExecutor(folder=launcher["submitit_folder"], cluster=via, **times)
+        executor.update_parameters(**{key if key in SHARED else f"{via}_{key}": value for key, value in settings.items()})
+    except (AssertionError, NameError, TypeError, ValueError) as error:
+        raise ConfigError(f"submitit does not take these hydra.launcher settings: {str(error).splitlines()[0]}") from error
+    return executor

@@ -1,0 +1,60 @@
+"""Trainings as tasks of a cluster (SLURM, or submitit's stand-in for it): wait for them, show how they fare, tell what became of each."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+
+from posbench.sweep.child_processes import check
+from posbench.sweep.cluster.queue import Queue, Submitted
+from posbench.sweep.jobs import Job, Result
+from posbench.sweep.live_progress import Live
+from posbench.sweep.settled import begin
+
+LOOK_SECONDS = 1.0  # between looks for outcomes
+
+
+def run_on(jobs: list[Job], launcher: dict, command: str) -> list[Result]:
+    """Run what is not done yet as tasks of a cluster, one per training, and wait for all of them.
+
+    A task that an earlier command left in the queue is waited for and not submitted again. Raises ConfigError for settings that cannot be,
+    RunError when the cluster takes no jobs, KeyboardInterrupt for Ctrl-C, which leaves the tasks to the cluster.
+    """
+    queue = Queue(launcher, command)
+    done, remaining = begin(jobs, command, trained=False)
+    check(remaining, launcher)
+    left = deque(remaining)
+    tasks = queue.attach(left)
+    if tasks:
+        print(f"{len(tasks)} of {len(jobs)} trainings are in the queue already", file=sys.stderr)
+    live = Live(len(jobs), len(done), 1)
+    try:
+        while left or tasks:
+            while left and len(tasks) < queue.room:
+                tasks += queue.submit([left.popleft() for _ in range(min(len(left), queue.room - len(tasks), queue.array))])
+            time.sleep(LOOK_SECONDS)
+            for task, result in queue.ended(tasks):
+                tasks.remove(task)
+                _show(live, task, True)
+                run_id = task.job.run.id
+                live.finish(result.seconds, "; ".join(f"{run_id}: {outcome.reason}" for outcome in result.failures), run_id)
+                done.append(result)
+            for task in tasks:
+                _show(live, task, queue.states.get(task.id) == "RUNNING")
+    except KeyboardInterrupt:
+        print(f"\nno longer waiting: {queue.going_on(tasks)}; the same command waits for them again", file=sys.stderr, flush=True)
+        raise
+    finally:
+        live.close(not left and not tasks)
+    order = {job.run.path: i for i, job in enumerate(jobs)}
+    return sorted(done, key=lambda result: order[result.job.run.path])
+
+
+def _show(live: Live, task: Submitted, running: bool) -> None:
+    if running and not task.running:
+        live.start(task.job.run.id)
+    elif task.running and not running:
+        live.put_back(task.job.run.id)  # preempted, or at its time limit: it waits for another turn
+    task.running = running
+    live.parallel = max(live.parallel, live.running)

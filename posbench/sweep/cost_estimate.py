@@ -1,0 +1,198 @@
+"""What jobs would cost: time, by the speed of the trainings and evaluations that are there, and disk; each with what it rests on.
+
+Times are told by arithmetic (posbench/sweep/work.py): seconds per FLOP are measured on models of the same size where there are any.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+from collections import defaultdict
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from posbench.common.errors import ConfigError, RunError
+from posbench.common.files import read_json
+from posbench.config.identity import method_name
+from posbench.config.schema import typed
+from posbench.evaluation.protocol import Reading
+from posbench.runs.directory import Run
+from posbench.runs.inventory import read_config, run_directories
+from posbench.sweep.jobs import RECOMPUTE, Cell, Job
+from posbench.sweep.work import Size, readings, size
+
+DAMAGED = (ConfigError, RunError, OSError, KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError)  # what its reading raises
+BYTES = 4  # of a parameter, where nothing says otherwise
+BYTES_PER_LOSS = 8.0  # of an evaluation's arrays, where none has been measured
+
+
+@dataclass
+class Rates:
+    """Measured numbers by what they were measured on; the first of several keys that is known counts, else all of them do."""
+
+    found: dict[Hashable, list[float]] = field(default_factory=lambda: defaultdict(list))
+
+    def add(self, value: float, *keys: Hashable) -> None:
+        """Keep a number under each of its keys."""
+        for key in (*keys, None):
+            self.found[key].append(value)
+
+    def of(self, *keys: Hashable) -> float | None:
+        """The median of the first known key's numbers, else of all; None before any."""
+        known = next((key for key in keys if key in self.found), None)
+        return statistics.median(self.found[known]) if known in self.found else None
+
+
+@dataclass
+class Measured:
+    """The runs of a results folder: seconds per FLOP of trainings and evaluations, bytes per parameter and per loss."""
+
+    training: Rates = field(default_factory=Rates)
+    evaluation: Rates = field(default_factory=Rates)
+    per_parameter: Rates = field(default_factory=Rates)
+    per_loss: Rates = field(default_factory=Rates)
+
+    def add(self, run: Run) -> None:
+        """Take a run and its evaluations into account; what is damaged tells nothing."""
+        with contextlib.suppress(*DAMAGED):
+            cfg = read_config(run)[0]
+            model, train_len = size(cfg), typed("train", cfg["train"]).train_len
+            summary = run.read_summary()
+            self.per_parameter.add(run.weights.stat().st_size / model.parameters, model)
+            if summary["tokens_per_second"]:
+                self.training.add(1 / (summary["tokens_per_second"] * model.training(train_len)), model)
+            for path in run.eval_files():
+                with contextlib.suppress(*DAMAGED):
+                    self._add_evaluation(path, read_json(path), model, train_len)
+
+    def _add_evaluation(self, path: Path, content: dict, model: Size, train_len: int) -> None:
+        config, took = content["config"], {(row["length"], row.get("task")): float(row["seconds"]) for row in content["rows"]}
+        name, extension, lengths = config["protocol"], config["extension"], sorted({length for length, _ in took})
+        if not extension["_target_"].startswith("posbench."):
+            return  # what it reads is not known here without running it
+        crop = (extension.get("window") or train_len) if extension["_target_"] == RECOMPUTE else None
+        read = readings(name, config["evaluate"], crop, train_len, lengths)
+        rate = sum(took.values()) / sum(map(model.forward, read))
+        self.evaluation.add(rate, (model, name, method_name(extension)), (model, name), model, (name, method_name(extension)), name)
+        losses = sum(one.losses for one in readings(name, config["evaluate"], None, train_len, lengths))
+        self.per_loss.add((path.stat().st_size + path.with_suffix(".npz").stat().st_size) / losses, name)
+
+
+@dataclass(frozen=True)
+class Work:
+    """Lengths of one evaluation that are to be made: what the model reads for them, and how many losses are kept."""
+
+    cell: Cell
+    model: Size
+    reading: list[Reading]
+    losses: int
+
+    @property
+    def tokens(self) -> int:
+        """Those that the model reads."""
+        return sum(one.texts * one.tokens for one in self.reading)
+
+
+def cost(jobs: list[Job], fresh: list[Job], work: list[tuple[Job, Cell, list[int]]]) -> list[str]:
+    """One or two lines for the trainings (and checkpoints) of `fresh` and the missing lengths in `work`."""
+    taken = [job for job in fresh if job.cfg["model"].get("checkpoint")]
+    fresh = [job for job in fresh if job not in taken]
+    tokens = [job.cfg["train"]["steps"] * job.cfg["train"]["tokens_per_step"] for job in fresh]
+    done = [_work(*one) for one in work]
+    trainings = sum(not job.cfg["model"].get("checkpoint") for job in jobs)
+    words = [f"{len(fresh)} of {trainings} trainings to make, {_number(sum(tokens))} tokens"] if trainings else []
+    words += [f"{len(taken)} of {len(jobs) - trainings} checkpoints to take"] if trainings < len(jobs) else []
+    line = "; ".join([*words, f"{len(done)} evaluations, {_number(sum(one.tokens for one in done))} tokens"])
+    if not fresh and not done:
+        return [line]
+    known = _measured({Path(job.cfg["results_dir"]) for job in jobs})
+    times = [_training(known, fresh, tokens)] if fresh else []
+    times += [_evaluation(known, done)] if done else []
+    told = (
+        f"about {', '.join(times)}"
+        if known.training.found or known.evaluation.found
+        else "time unknown: nothing has been measured here yet"
+    )
+    shared = f"; jobs={jobs[0].cfg['jobs']} divides the time as far as the machine has cores for it" if jobs[0].cfg["jobs"] > 1 else ""
+    bytes_ = sum(_weights(known, job) for job in [*fresh, *taken])
+    bytes_ += sum(one.losses * (known.per_loss.of(one.cell.protocol) or BYTES_PER_LOSS) for one in done)
+    return [line, f"{told}{shared}; {bytes_ / 2**20:.1f} MiB of disk"]
+
+
+def _measured(folders: Iterable[Path]) -> Measured:
+    known = Measured()
+    for folder in folders:
+        for path in run_directories(folder):
+            known.add(Run(path))
+    return known
+
+
+def _work(job: Job, cell: Cell, lengths: list[int]) -> Work:
+    from posbench.position.instantiate import make
+    from posbench.position.legality import fed_length
+
+    train_len = typed("train", job.cfg["train"]).train_len
+    fed = fed_length(make(cell.extension), train_len, max(lengths))
+    crop = fed if fed < max(lengths) else None
+    read = readings(cell.protocol, cell.evaluate, crop, train_len, lengths)
+    losses = sum(one.losses for one in readings(cell.protocol, cell.evaluate, None, train_len, lengths))
+    return Work(cell, size(job.cfg), read, losses)
+
+
+def _training(known: Measured, fresh: list[Job], tokens: list[int]) -> str:
+    sizes = [size(job.cfg) for job in fresh]
+    rates = [known.training.of(model) for model in sizes]
+    if None in rates:
+        return "an unknown time of training (none is there to go by)"
+    flop = [model.training(typed("train", job.cfg["train"]).train_len) * n for model, job, n in zip(sizes, fresh, tokens, strict=True)]
+    seconds = sum(rate * n for rate, n in zip(rates, flop, strict=True))
+    return f"{_time(seconds)} of training {_basis(known.training, sizes, 'run')}"
+
+
+def _evaluation(known: Measured, done: list[Work]) -> str:
+    measured, seconds = known.evaluation, 0.0
+    for one in done:
+        name, extension = one.cell.protocol, method_name(one.cell.extension)
+        model = one.model
+        rate = measured.of((model, name, extension), (model, name), model, (name, extension), name) or known.training.of(model)
+        if rate is None:
+            return "an unknown time of evaluation (none is there to go by)"
+        seconds += rate * sum(map(model.forward, one.reading))
+    if not measured.found:
+        return f"{_time(seconds)} of evaluation by arithmetic from trainings"
+    return f"{_time(seconds)} of evaluation {_basis(measured, [one.model for one in done], 'evaluation')}"
+
+
+def _basis(rates: Rates, sizes: list[Size], what: str) -> str:
+    """On how many measurements of which models a figure rests."""
+    same = {model: len(rates.found[model]) for model in sizes if model in rates.found}
+    words = [f"by {_count(sum(same.values()), what)} of this model size"] if same else []
+    if len(same) < len(set(sizes)):
+        words.append(f"by arithmetic from {_count(len(rates.found[None]) - sum(same.values()), what)} of other sizes")
+    return " and ".join(words)
+
+
+def _weights(known: Measured, job: Job) -> float:
+    """Bytes of a run's weights: a checkpoint's are copied as they are."""
+    if job.cfg["model"].get("checkpoint"):
+        from posbench.huggingface.weights import weight_files
+
+        return sum(path.stat().st_size for path in weight_files(job.cfg["model"]["path"]))
+    model = size(job.cfg)
+    return model.parameters * (known.per_parameter.of(model) or BYTES)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'s' * (number != 1)}"
+
+
+def _number(tokens: int) -> str:
+    return f"{tokens / 1e6:.1f} M" if tokens >= 1e5 else f"{tokens:,}"
+
+
+def _time(seconds: float) -> str:
+    if seconds < 5400:
+        return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+    hours = seconds / 3600
+    return f"{hours:.1f} h" if hours < 48 else f"{hours / 24:.0f} days" if hours < 24 * 730 else f"{hours / 24 / 365:.0f} years"

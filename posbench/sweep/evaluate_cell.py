@@ -1,0 +1,75 @@
+"""One cell of a job: its protocol run at each missing length, and what that adds to its files."""
+
+from __future__ import annotations
+
+import functools
+
+from posbench.common.files import read_json, write_json
+from posbench.common.progress import Progress
+from posbench.config import identity
+from posbench.config.schema import typed
+from posbench.data.corpus import Corpus
+from posbench.evaluation.protocol import Protocol
+from posbench.evaluation.scorer import Evaluation
+from posbench.model.gpt import GPT
+from posbench.position.instantiate import make
+from posbench.position.legality import Verdict
+from posbench.runs import provenance, rows
+from posbench.runs.target_losses import load_arrays, save_arrays
+from posbench.sweep.jobs import Cell, Job
+
+
+def evaluation(model: GPT, corpus: Corpus, cell: Cell, device: str) -> Evaluation:
+    """What the protocol of a cell has at hand."""
+    scale = make(cell.scale_attention, model.encoding.shape)
+    return Evaluation(model, corpus, make(cell.extension), scale, typed("evaluate", cell.evaluate), device)
+
+
+def evaluate(job: Job, evaluator: Protocol, cell: Cell, verdict: Verdict, progress: Progress) -> list[dict]:
+    """Evaluate a cell's missing lengths; after each one its file is written anew, with those it had. Returns the new rows."""
+    given = evaluator.evaluation
+    arrays_path, new = cell.path.with_suffix(".npz"), []
+    kept = read_json(cell.path) if cell.path.exists() else {}
+    table, machines = rows.eval_rows(kept, cell.path) if kept else [], dict(kept.get("machines") or {})
+    arrays = load_arrays(arrays_path) if table else {}
+    method = f"{identity.method_name(cell.extension)}+{identity.method_name(cell.scale_attention)}"
+    settings = {"protocol": cell.protocol, "extension": cell.extension, "scale_attention": cell.scale_attention, "evaluate": cell.evaluate}
+    for length in cell.missing():
+        until = progress.done + evaluator.cost(length)
+        given.progress = functools.partial(progress.update, method=method, length=length)
+        values, arrays[length] = evaluator.run(length)
+        progress.update(until - progress.done)  # what an evaluator knew already and did not read again
+        shared = _columns(job, cell, verdict, given, length)
+        found = [rows.make_row(**{**shared, "position": None, "task": None, **value}) for value in values]
+        new += found
+        table = sorted(table + found, key=lambda row: (row["length"], row["position"] or 0))
+        # The arrays first: a json without its arrays would count as done.
+        save_arrays(arrays_path, evaluator.shared(), arrays)
+        machines[str(length)] = provenance.machine(given.device)
+        write_json(cell.path, rows.eval_content(table, settings, machines))
+    return new
+
+
+def _columns(job: Job, cell: Cell, verdict: Verdict, evaluation: Evaluation, length: int) -> dict:
+    return {
+        "run_id": job.run.id,
+        "eval_id": cell.eval_id,
+        "encoding": identity.method_name(job.cfg["encoding"]),
+        "encoding_args": identity.method_args(job.cfg["encoding"]),
+        "extension": identity.method_name(cell.extension),
+        "extension_args": identity.method_args(cell.extension),
+        "scale_attention": identity.method_label(cell.scale_attention, "scale_attention"),
+        "trained_scale": identity.method_label(typed("train", job.cfg["train"]).scale_attention, "scale_attention"),
+        "finetune": None,
+        "untested": verdict.untested,
+        "seed": job.cfg["seed"],
+        "data": evaluation.corpus.name,
+        "tokenizer": evaluation.corpus.tokenizer,
+        "dtype": cell.evaluate["dtype"],
+        "train_len": evaluation.train_len,
+        "length": length,
+        "target_len": evaluation.extension.target_len(length),
+        "protocol": cell.protocol,
+        "depth": None,
+        "commit": provenance.commit(),
+    }

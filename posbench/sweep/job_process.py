@@ -1,0 +1,217 @@
+"""One training and its evaluations, in a process of their own: a kill or a lack of memory ends this job and no other.
+
+`python -m posbench.sweep.job_process SPEC` reads {"cfgs": [...], "wait": bool} from SPEC and writes {"outcomes": [...]} to SPEC.outcome;
+child_processes.py calls it, by way of torchrun_process.py where several processes share the training; then the first one does all else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+from posbench.common.errors import ConfigError, RunError
+from posbench.common.files import read_json, write_json
+from posbench.common.progress import Progress
+from posbench.common.signals import Signals, Stopped, die_with_parent
+from posbench.config.schema import typed
+from posbench.data import prepare
+from posbench.data.corpus import Corpus
+from posbench.data.sources import SPLITS
+from posbench.evaluation.protocol import protocol
+from posbench.huggingface import import_config as hf_import
+from posbench.huggingface import weights as hf_weights
+from posbench.model.build import load_model, make_encoding, make_model, make_trained_scale, pick_device
+from posbench.model.gpt import GPT
+from posbench.position.instantiate import make
+from posbench.position.interfaces import Encoding, Extension, ScaleAttention
+from posbench.position.legality import Verdict, check
+from posbench.position.plan import TrainingPlans
+from posbench.report import report
+from posbench.runs import directory as runs
+from posbench.runs import provenance
+from posbench.runs import wandb_mirror as wandb_run
+from posbench.runs.recorder import Recorder
+from posbench.sweep.evaluate_cell import evaluate, evaluation
+from posbench.sweep.jobs import BUSY, Cell, Job, Outcome, plan_jobs
+from posbench.training.checkpoint import has_state
+from posbench.training.distributed import World, join
+from posbench.training.divergence import Diverged
+from posbench.training.loop import fit
+
+
+def run_job(job: Job, wait: bool = False, world: World | None = None) -> list[Outcome]:
+    """Train if missing, evaluate what is missing; returns what became of each cell the user asked for.
+
+    Raises Busy when another process works on the run (unless `wait`), ConfigError and RunError for the whole job.
+    """
+    encoding = make_encoding(job.cfg)
+    make_trained_scale(job.cfg, encoding)
+    outcomes: dict[Path, Outcome] = {}
+    legal: dict[Cell, Verdict] = {}
+    for cell in job.cells:
+        protocol(cell.protocol)
+        try:
+            verdict = judge(encoding, cell)
+        except ConfigError as error:
+            outcomes[cell.path] = Outcome(cell.label, "refused", str(error))
+            continue
+        if verdict.noop:
+            outcomes[cell.path] = Outcome(cell.label, "noop", verdict.noop)
+        else:
+            legal[cell] = verdict
+    if any(not cell.reference for cell in legal):
+        there = job.run.path.exists()
+        with job.run.lock(wait):
+            try:
+                fresh = _train_and_evaluate(job, legal, world or World())
+            except ConfigError:
+                if not there:
+                    job.run.discard()
+                raise
+        outcomes |= {cell.path: Outcome(cell.label, "done" if cell in fresh else "exists") for cell in legal}
+    return [outcomes[cell.path] for cell in job.user_cells]
+
+
+def judge(encoding: Encoding, cell: Cell) -> Verdict:
+    """Whether a cell may run on this encoding. Raises ConfigError when not."""
+    extension = make(cell.extension, kind=Extension)
+    scale = make(cell.scale_attention, encoding.shape, kind=ScaleAttention)
+    protocol(cell.protocol).check(extension, typed("evaluate", cell.evaluate), encoding.shape.train_len)
+    return check(encoding, extension, scale, cell.evaluate["lengths"], cell.allow_untested)
+
+
+def help_train(job: Job, world: World) -> None:
+    """What a process that is not the main one does: its share of the training, once the main one has found that there is one."""
+    world.largest(0)
+    device = pick_device(job.cfg["device"], world)
+    _train(job, _corpus(job), device, None, world)
+
+
+def _corpus(job: Job) -> Corpus:
+    """The text of a job: where nothing is trained, the splits that are scored. Raises RunError when it is not the one of the run's name."""
+    trains = not job.run.finished and not job.cfg["model"]["checkpoint"]
+    splits = SPLITS if trains else {cell.evaluate["split"] for cell in job.cells}
+    corpus = prepare(job.cfg["data"], job.cfg["cache_dir"], splits)
+    if corpus.fingerprint != job.fingerprint:
+        raise RunError(f"The text of data={corpus.name} changed after {job.run.id} was named by it: run the same command again.")
+    return hf_import.fit_corpus(corpus, job.cfg)
+
+
+def _train_and_evaluate(job: Job, legal: dict[Cell, Verdict], world: World) -> list[Cell]:
+    missing = [cell for cell in legal if cell.missing()]
+    if job.run.finished and not missing:
+        return []
+    device = pick_device(job.cfg["device"], world)
+    corpus = _corpus(job)
+    for cell in legal:
+        # Before the training: a length that no document has must not cost one.
+        config = typed("evaluate", cell.evaluate)
+        protocol(cell.protocol).place(getattr(corpus, config.split), config, typed("train", job.cfg["train"]).train_len)
+    recorder = Recorder(job.run, typed("log", job.cfg["log"]), _shown(job, missing), "evaluate" if job.run.finished else "train")
+    ok = False
+    try:
+        if job.run.finished:
+            model = load_model(job.run, job.cfg, corpus.vocab_size, device)
+        else:
+            world.largest(0)  # the others wait for this
+            model = _train(job, corpus, device, recorder, world)
+        evaluators = [protocol(cell.protocol)(evaluation(model.eval(), corpus, cell, device)) for cell in missing]
+        total = sum(one.cost(length) for one, cell in zip(evaluators, missing, strict=True) for length in cell.missing())
+        with Progress(total, "evaluate", "tokens") as progress:
+            for one, cell in zip(evaluators, missing, strict=True):
+                recorder.rows(evaluate(job, one, cell, legal[cell], progress))
+        if recorder.shows_images:
+            _show_report(job, recorder)
+        ok = True
+    finally:
+        recorder.finish(ok)
+    return missing
+
+
+def _shown(job: Job, cells: list[Cell]) -> dict:
+    """The configuration as wandb shows it: of several evaluations all methods, and what else tells where the numbers come from."""
+    chosen = {}
+    for part in ("extension", "scale_attention"):
+        nodes = [getattr(cell, part) for cell in cells if not cell.reference] or [job.cfg[part]]
+        distinct = [node for i, node in enumerate(nodes) if node not in nodes[:i]]
+        chosen[part] = distinct if len(distinct) > 1 else distinct[0]
+    return {**job.cfg, **chosen, "data_fingerprint": job.fingerprint, "commit": provenance.commit()}
+
+
+def _show_report(job: Job, recorder: Recorder) -> None:
+    """Hand the figures and losses of all evaluations of the training to the recorder; what fails here costs no finished evaluation."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            found = report.collect(job.run.eval_files(), job.run.id, "", skip_damaged=True)
+            recorder.summary(wandb_run.summary(found))
+            files = report.write(found, folder)
+        except Exception as error:
+            print(f"no figure for wandb: {error}", file=sys.stderr)
+            return
+        for path in files:
+            if path.suffix == ".png":
+                recorder.image(path)
+
+
+def _train(job: Job, corpus: Corpus, device: str, recorder: Recorder | None, world: World) -> GPT:
+    if job.cfg["model"]["checkpoint"]:
+        hf_weights.take(job.run, job.cfg, corpus.vocab_size, device, job.fingerprint)
+        return load_model(job.run, job.cfg, corpus.vocab_size, device)
+    model = make_model(job.cfg, corpus.vocab_size).to(device)
+    if world.main:
+        n_parameters = sum(parameter.numel() for parameter in model.parameters())
+        job.run.write_config(job.cfg)
+        found = provenance.collect(job.cfg["seed"], device, job.fingerprint, n_parameters)
+        found = {**found, "processes": world.size, "backend": world.backend(device)}
+        job.run.write_provenance(found, resumed=has_state(job.run.state))
+    fit(
+        model,
+        corpus,
+        typed("train", job.cfg["train"]),
+        seed=job.cfg["seed"],
+        device=device,
+        run=job.run,
+        recorder=recorder,
+        plan_for=TrainingPlans(model.encoding, model.scale, device, job.cfg["seed"]),
+        world=world,
+    )
+    world.leave()
+    return model
+
+
+def main(spec: str) -> int:
+    """Run the job of a spec file; the exit code of the process."""
+    wanted = read_json(spec)
+    code, outcomes = 0, []
+    world = join()
+    try:
+        (job,) = plan_jobs(wanted["cfgs"])
+        if not world.main:
+            with Signals(), contextlib.suppress(Stopped, Diverged):  # both are the main one's to obey and to tell
+                help_train(job, world)
+            return 0
+        outcomes = run_job(job, wanted["wait"], world)
+    except runs.Busy:
+        return BUSY
+    except ConfigError as error:
+        code, outcomes = 2, [Outcome("", "refused", str(error))]
+    except RunError as error:
+        code, outcomes = 1, [Outcome("", "failed", str(error))]
+    except Stopped as stopped:
+        code = stopped.code
+    except KeyboardInterrupt:
+        code = 130
+    except Exception:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it comes when another process of the training met the same, and this one tells it
+        raise
+    write_json(f"{spec}.outcome", {"outcomes": [asdict(outcome) for outcome in outcomes]})
+    return code
+
+
+if __name__ == "__main__":
+    die_with_parent()
+    sys.exit(main(sys.argv[1]))

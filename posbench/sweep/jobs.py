@@ -1,0 +1,185 @@
+"""From a configuration to what it takes: one training, and the evaluations that hang off it. Nothing heavy is imported here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from posbench.common.errors import ConfigError
+from posbench.config import identity
+from posbench.config.schema import resolve, typed
+from posbench.huggingface import import_config as hf_import
+from posbench.position.instantiate import trusted_config
+from posbench.runs import directory as runs
+from posbench.runs.rows import read_eval
+
+RECOMPUTE = "posbench.extensions.recompute_window.RecomputeWindow"
+NO_SCALE = {"_target_": "posbench.scale_attention.none.NoScale"}
+BUSY = 75  # a job's exit code when another process holds its run (EX_TEMPFAIL)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one evaluation: done, exists, noop, refused or failed, and why."""
+
+    label: str
+    status: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """One evaluation: a protocol, an extension and a scale, and the file its rows go to."""
+
+    protocol: str
+    extension: dict
+    scale_attention: dict
+    evaluate: dict
+    allow_untested: bool
+    eval_id: str
+    path: Path
+    reference: bool = False  # asked for by the protocol, not by the user
+
+    @property
+    def label(self) -> str:
+        return f"{self.protocol} {identity.method_label(self.extension)} + {identity.method_label(self.scale_attention, 'scale_attention')}"
+
+    def missing(self) -> list[int]:
+        """Lengths that the file does not hold yet."""
+        if not self.path.exists():
+            return self.evaluate["lengths"]
+        done = {row["length"] for row in read_eval(self.path)}
+        return [length for length in self.evaluate["lengths"] if length not in done]
+
+
+@dataclass
+class Job:
+    """One training with everything that is to be evaluated on it."""
+
+    cfg: dict
+    run: runs.Run
+    fingerprint: str
+    cfgs: list[dict] = field(default_factory=list)  # the configurations it was made from, as given
+    cells: list[Cell] = field(default_factory=list)
+
+    @property
+    def done(self) -> bool:
+        return self.run.finished and not any(cell.missing() for cell in self.cells)
+
+    @property
+    def user_cells(self) -> list[Cell]:
+        return [cell for cell in self.cells if not cell.reference]
+
+
+@dataclass
+class Result:
+    """What became of one job: its exit code, the outcomes of its cells, its wall time and the file that says how it failed."""
+
+    job: Job
+    code: int
+    outcomes: list[Outcome] = field(default_factory=list)
+    seconds: float = 0.0
+    file: Path | None = None
+
+    @property
+    def failures(self) -> list[Outcome]:
+        return [outcome for outcome in self.outcomes if outcome.status == "failed"]
+
+
+def plan_jobs(cfgs: list[dict]) -> list[Job]:
+    """Distinct trainings of all configurations, in their order, each with its distinct evaluations."""
+    jobs: dict[Path, Job] = {}
+    fingerprints: dict[str, str] = {}
+    for cfg in cfgs:
+        job = _job(cfg, fingerprints)
+        job = jobs.setdefault(job.run.path, job)
+        job.cfgs.append(cfg)
+        evaluated = {key: cfg[key] for key in ("evaluate", "extension", "scale_attention", "allow_untested")}
+        _merge(job, _cells(job, resolve({**job.cfg, **evaluated})))
+    return list(jobs.values())
+
+
+def _merge(job: Job, cells: list[Cell]) -> None:
+    """Add cells to a job: one per file, with all lengths asked of it, and the user's where it is also a reference."""
+    known = {cell.path: cell for cell in job.cells}
+    for cell in cells:
+        if cell.path in known:
+            other = known[cell.path]
+            lengths = sorted({*cell.evaluate["lengths"], *other.evaluate["lengths"]})
+            cell = replace(cell, evaluate={**cell.evaluate, "lengths": lengths}, reference=cell.reference and other.reference)
+        known[cell.path] = cell
+    job.cells = list(known.values())
+
+
+def _job(cfg: dict, fingerprints: dict[str, str]) -> Job:
+    from posbench.data import fingerprint
+
+    if cfg["run"] is not None:
+        run = runs.Run(cfg["run"])
+        if not run.config.exists():
+            raise ConfigError(
+                f"run={cfg['run']} holds no training (no config.yaml there): give a directory such as results/runs/rope-64-s0-1a2b3c4d5e."
+            )
+        trained = trusted_config(run)
+        cfg = {**cfg, **{key: trained[key] for key in ("encoding", "model", "data", "train", "seed")}}
+    else:
+        cfg = hf_import.adopt(cfg)
+    cfg = resolve(cfg)
+    key = repr(cfg["data"])
+    if key not in fingerprints:
+        fingerprints[key] = fingerprint(cfg["data"], cfg["cache_dir"])
+    found = fingerprints[key]
+    run_id = identity.run_id(cfg, found)
+    if cfg["run"] is not None and run_id != run.id:
+        raise ConfigError(
+            f"run={cfg['run']} is not the training that its config.yaml and its data describe now (that would be {run_id}): restore "
+            "config.yaml, or the text it was trained on."
+        )
+    return Job(cfg, run if cfg["run"] is not None else runs.Run(Path(cfg["results_dir"]) / run_id), found)
+
+
+def _cells(job: Job, cfg: dict) -> list[Cell]:
+    from posbench.evaluation.protocol import protocol
+
+    cells = []
+    for name in cfg["evaluate"]["protocol"]:
+        asked = protocol(name)
+        for one in (name, *asked.beside):
+            cells.append(_cell(job, cfg, one, cfg["extension"], cfg["scale_attention"], reference=one != name))
+        if asked.floor:
+            cells += _references(job, cfg, asked.floor)
+    return cells
+
+
+def _references(job: Job, cfg: dict, name: str) -> list[Cell]:
+    """The floor every curve is read against, and the half window behind G, the proof that the model uses its context.
+
+    From twice the training length on (the training length and a stride, where that is more) both feed the same tokens whatever the
+    length, so one length says all. Where max_length is less, it serves if it holds the training length before every target; else there is
+    no floor, and the report says so.
+    """
+    from posbench.report.references import shortest_exact
+
+    train_len, evaluate = typed("train", cfg["train"]).train_len, _evaluate(cfg, name)
+    length = min(train_len + max(train_len, evaluate["stride"] or 0), evaluate["max_length"])
+    if length < shortest_exact(evaluate, train_len):
+        return []
+    cfg = {**cfg, "evaluate": {**cfg["evaluate"], "lengths": [length]}}
+    windows = (None, max(1, train_len // 2))
+    return [_cell(job, cfg, name, {"_target_": RECOMPUTE, "window": window}, NO_SCALE, reference=True) for window in windows]
+
+
+def _cell(job: Job, cfg: dict, name: str, extension: dict, scale: dict, reference: bool = False) -> Cell:
+    evaluate = _evaluate(cfg, name)
+    evaluation = identity.eval_id(name, extension, scale, evaluate, job.run.id)
+    path = job.run.eval_path(name, identity.method_name(extension), identity.method_name(scale), evaluation)
+    return Cell(name, extension, scale, evaluate, cfg["allow_untested"], evaluation, path, reference)
+
+
+def _evaluate(cfg: dict, name: str) -> dict:
+    """What is asked of one protocol: a stride where it has one, and its lengths."""
+    from posbench.evaluation.protocol import protocol
+
+    train_len, one, asked = typed("train", cfg["train"]).train_len, protocol(name), cfg["evaluate"]
+    stride = (asked["stride"] or max(1, train_len // 4)) if one.strided else None
+    return {**asked, "stride": stride, "lengths": one.lengths(asked["lengths"], train_len)}

@@ -1,0 +1,115 @@
+"""The training loop: a pure function of weights, data and configuration, so that an interrupted run ends in the same bytes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from posbench.common.appending import append_line
+from posbench.common.progress import Progress
+from posbench.common.signals import Signals, Stopped
+from posbench.config.schema import TrainConfig
+from posbench.model.memory import Peak
+from posbench.training import checkpoint
+from posbench.training.distributed import World
+from posbench.training.divergence import Diverged
+from posbench.training.trainer import Trainer, due
+
+if TYPE_CHECKING:
+    from posbench.data import Corpus
+    from posbench.runs.directory import Run
+
+
+def fit(
+    model: nn.Module,
+    corpus: Corpus,
+    config: TrainConfig,
+    *,
+    seed: int,
+    device: str | torch.device,
+    run: Run,
+    recorder: object,
+    plan_for: Callable[[int, int | None], object],
+    progress: Progress | None = None,
+    world: World | None = None,
+) -> dict:
+    """Train `model` (on `device` already) and leave run.weights and run.summary; returns the summary.
+
+    A state left by an earlier process is taken up where it ended. `recorder.train(step, **figures)` is called every `log_every`
+    steps; `plan_for(length, step)` is the geometry of a step (None: of validation); losses are nats per token. Of the processes of
+    `world`, all of which call this, the main one alone writes and records, and the others return {}.
+
+    Raises RunError when a file is damaged, Stopped on SIGINT and SIGTERM (in all processes after the same step), and Diverged when
+    training has: then the last line of run.train_log says why, and the last good state is kept.
+    """
+    world = world or World()
+    try:
+        with Signals() as signals:
+            where = device if world.size == 1 else f"{torch.device(device).type} in {world.size} processes"
+            print(f"training {run.id}: {sum(map(torch.numel, model.parameters())):,} parameters on {where}", file=sys.stderr, flush=True)
+            trainer = Trainer(model, corpus, config, seed, torch.device(device), plan_for, world)
+            _take_up(trainer, run)
+            with Peak(device) as peak, progress or Progress(config.steps, "train", "steps") as bar:
+                bar.skip(trainer.step)
+                stop = world.largest(signals.received or 0)
+                while trainer.step < config.steps and not stop:
+                    trainer.advance()
+                    bar.update(1, **trainer.shown())
+                    if trainer.step < config.steps and (figures := trainer.figures_due()) and world.main:
+                        recorder.train(trainer.step, **figures)
+                    stop = world.largest(signals.received or 0)
+                    if stop or due(trainer.step, config.checkpoint_every):
+                        trainer.save(run)
+                if stop:
+                    raise Stopped(stop, f"stopped after step {trainer.step} of {config.steps}: the same command goes on from there")
+                summary = _finish(trainer, run, recorder, peak)
+            signals.check("stopped when training was complete")
+    except Diverged as error:
+        if world.main:
+            append_line(run.train_log, {"step": trainer.step, "stopped": str(error)})
+        raise
+    return summary
+
+
+def _take_up(trainer: Trainer, run: Run) -> None:
+    """Go on from the state on disk, if there is one, in every process: the main one first, which mends what is damaged."""
+    world, steps = trainer.world, trainer.config.steps
+    if world.main and checkpoint.has_state(run.state):
+        trainer.resume(run)
+        print(f"going on from step {trainer.step} of {steps}", file=sys.stderr, flush=True)
+    if world.largest(trainer.step) and not world.main:
+        trainer.resume(run)
+    world.copy_weights(trainer.model)
+    # The last step's line is written by the end of training alone, so a state saved just before it owns no such line yet.
+    if world.main:
+        checkpoint.truncate_log(run.train_log, min(trainer.step, steps - 1))
+
+
+def _finish(trainer: Trainer, run: Run, recorder: object, peak: Peak) -> dict:
+    """Log the last step, write the weights, then the summary that marks the run complete; the state is no longer needed."""
+    figures = trainer.figures() | {"validation_loss": trainer.validate()}
+    if trainer.world.main:
+        recorder.train(trainer.step, **figures)
+    trainer.watch.weights(trainer.model, trainer.step)
+    if not trainer.world.main:
+        return {}
+    sha256 = checkpoint.save_weights(run.weights, trainer.model)
+    summary = {
+        "steps": trainer.step,
+        "tokens": trainer.tokens,
+        "loss": figures.get("loss"),
+        "validation_loss": figures["validation_loss"],
+        "seconds": round(trainer.seconds, 3),
+        "tokens_per_second": trainer.tokens / trainer.seconds if trainer.seconds else None,
+        "peak_mib": peak.mib(),
+        "compiled": trainer.compiled,
+        "n_params": sum(param.numel() for param in trainer.model.parameters()),
+        "sha256": sha256,
+    }
+    run.write_summary(summary)
+    checkpoint.remove_state(run.state)
+    return summary

@@ -1,0 +1,206 @@
+"""One training between two steps; posbench.training.loop.fit drives it.
+
+Letters: B sequences, T tokens.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from posbench.common.machine import check_share
+from posbench.config.schema import TrainConfig
+from posbench.data.batches import Batches
+from posbench.model import precision as bf16
+from posbench.model.kernels.flex import compiled
+from posbench.training import checkpoint
+from posbench.training import optimizers as optim
+from posbench.training.distributed import World
+from posbench.training.divergence import Watch
+
+if TYPE_CHECKING:
+    from posbench.data import Corpus
+    from posbench.runs.directory import Run
+
+
+class Trainer:
+    """The state of a training: `step` steps are finished, `advance` makes one more.
+
+    Every process of `world` has one, calls the same methods in the same order, and sees the same losses, gradients and weights.
+    Raises ConfigError when there are more processes than windows in a step.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        corpus: Corpus,
+        config: TrainConfig,
+        seed: int,
+        device: torch.device,
+        plan_for: Callable,
+        world: World | None = None,
+    ) -> None:
+        self.model, self.config, self.device, self.world = model.train(), config, device, world or World()
+        self.optimizers = optim.build(model, config)
+        self.plan_for = plan_for
+        data_seed = seed if config.seed_data is None else config.seed_data
+        self.batches = Batches(corpus.train, config.lengths, config.tokens_per_step, data_seed, corpus.bos)
+        check_share(self.world.size, config)
+        # Made here, so that validation text without a long enough document is refused before the training and not after it.
+        # Seed 0: the same windows for every run, whatever its own seed.
+        self.held_out = Batches(corpus.validation, [config.train_len], config.tokens_per_step, 0, corpus.bos)
+        self.step, self.tokens, self.seconds = 0, 0, 0.0
+        self.recent: deque[tuple[float, int, float]] = deque(maxlen=config.log_every)  # loss, tokens, seconds of the last steps
+        self.watch = Watch(config, corpus.vocab_size)
+        self.pending: tuple[Tensor, int, float] | None = None
+        self.grad_norm: Tensor | float | None = None
+        self.loss, self.compiled = model.loss, False
+        if config.compile:
+            self._compile()
+
+    def advance(self) -> None:
+        """One step. The loss of the step before is waited for meanwhile, which keeps a GPU busy but never far behind."""
+        began = time.perf_counter()
+        optim.set_rate(self.optimizers, optim.rate(self.step, self.config))
+        inputs_BT, targets_BT = self.batches.at(self.step, self.world)
+        loss = self._backward(inputs_BT.to(self.device, non_blocking=True), targets_BT.to(self.device, non_blocking=True))
+        loss = self.world.sum_gradients(self.model.parameters(), loss)
+        self._clip()
+        for optimizer in self.optimizers:
+            with bf16.products(self.device):
+                optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        launched = time.perf_counter() - began
+        self._settle()
+        length = inputs_BT.shape[1]
+        self.pending = (loss, self._windows(length) * length, launched)
+        self.step += 1
+
+    def figures_due(self) -> dict:
+        """What is to be logged after this step; empty at most steps."""
+        figures = self.figures() if due(self.step, self.config.log_every) else {}
+        return figures | ({"validation_loss": self.validate()} if due(self.step, self.config.validate_every) else {})
+
+    def figures(self) -> dict:
+        """Mean loss and speed of the last `log_every` steps, learning rate and gradient norm (before clipping) of the last one."""
+        self._settle()
+        if not self.recent:
+            return {}
+        losses, tokens, seconds = zip(*self.recent, strict=True)
+        return {
+            "loss": math.fsum(losses) / len(losses),
+            "lr": self.config.lr * optim.rate(self.step - 1, self.config),
+            "grad_norm": float(self.grad_norm) if self.grad_norm is not None else None,
+            "tokens": self.tokens,
+            "tokens_per_second": sum(tokens) / sum(seconds),
+        }
+
+    def shown(self) -> dict:
+        """What the progress line shows: the latest loss that is known without waiting, and the speed."""
+        if not self.recent:
+            return {}
+        return {"loss": self.recent[-1][0], "tokens/s": self.recent[-1][1] / self.recent[-1][2]}
+
+    def validate(self) -> float | None:
+        """Mean nats per token over the first `validate_windows` windows of train_len tokens; None without any.
+
+        Raises Diverged when it is not finite.
+        """
+        left, total = self.config.validate_windows, 0.0
+        self.model.eval()
+        step = 0
+        with torch.no_grad():  # not inference_mode: what a plan caches here is used by the next backward
+            while left > 0:
+                batch = [part[:left] for part in self.held_out.at(step)]
+                inputs_BT, targets_BT = (part[self.world.share(len(part))].to(self.device) for part in batch)
+                if len(inputs_BT):
+                    total += self._loss(self.model.loss, inputs_BT, targets_BT, None).item() * len(inputs_BT)
+                left, step = left - len(batch[0]), step + 1
+        self.model.train()
+        total = self.world.sum(total)
+        mean = total / self.config.validate_windows if self.config.validate_windows else None
+        return mean if mean is None else self.watch.finite(mean, "validation loss", self.step)
+
+    def save(self, run: Run) -> None:
+        """Write the state, unless training has diverged: that would make the failure permanent."""
+        self._settle()
+        self.watch.weights(self.model, self.step)
+        if not self.world.main:
+            return
+        extra = {"tokens": self.tokens, "seconds": self.seconds, "recent": list(self.recent), "above": self.watch.above}
+        extra["grad_norm"] = None if self.grad_norm is None else float(self.grad_norm)
+        checkpoint.save_state(run.state, self.model, self.optimizers, self.step, extra)
+
+    def resume(self, run: Run) -> None:
+        """Go back to where `save` was called."""
+        self.step, extra = checkpoint.load_state(run.state, self.model, self.optimizers)
+        self.tokens, self.seconds = extra["tokens"], extra["seconds"]
+        self.recent.extend(extra["recent"])
+        self.watch.above, self.grad_norm = extra.get("above", 0), extra.get("grad_norm")  # a state of before there were such
+
+    def _loss(self, loss: Callable, inputs_BT: Tensor, targets_BT: Tensor, step: int | None) -> Tensor:
+        with bf16.autocast(self.device, self.config.dtype):
+            return loss(inputs_BT, targets_BT, self.plan_for(inputs_BT.shape[1], step))
+
+    def _backward(self, inputs_BT: Tensor, targets_BT: Tensor) -> Tensor:
+        """Gradients of the whole batch's mean loss by the given rows of it, one micro-batch at a time; returns their part of that loss."""
+        parts = zip(inputs_BT.chunk(self.config.micro_batches), targets_BT.chunk(self.config.micro_batches), strict=True)
+        losses = []
+        for part_BT, part_targets_BT in parts:
+            loss = self._loss(self.loss, part_BT, part_targets_BT, self.step) * (len(part_BT) / self._windows(inputs_BT.shape[1]))
+            with bf16.products(self.device, self.config.dtype):
+                loss.backward()
+            losses.append(loss.detach())
+        return torch.stack(losses).sum()
+
+    def _windows(self, length: int) -> int:
+        """Windows of a whole batch."""
+        return self.config.tokens_per_step // length
+
+    def _clip(self) -> None:
+        params = [param for param in self.model.parameters() if param.grad is not None]
+        self.grad_norm = nn.utils.get_total_norm([param.grad for param in params])
+        if self.config.clip > 0:
+            nn.utils.clip_grads_with_norm_(params, self.config.clip, self.grad_norm)
+
+    def _settle(self) -> None:
+        """Wait for the pending step's loss and count the step. Raises Diverged when the loss is not finite, or hopeless for long."""
+        if self.pending is None:
+            return
+        (loss, tokens, launched), self.pending = self.pending, None
+        began = time.perf_counter()
+        value = loss.item()
+        seconds = launched + time.perf_counter() - began
+        self.seconds += seconds
+        self.tokens += tokens
+        self.recent.append((self.watch.loss(value, self.step), tokens, seconds))
+
+    def _compile(self) -> None:
+        """Compile the loss, or say in one line why it stays as it is.
+
+        Compilers fail late (at the first call, or the first backward) and in many ways, so a trial runs on the first batch, and any
+        failure counts: one that is not the compiler's comes again in the first step.
+        """
+        try:
+            if bf16.slow(self.device, self.config.dtype):
+                raise RuntimeError("this CPU multiplies bf16 numbers as float32, which cannot be compiled; train.dtype=fp32 can")
+            self.loss = compiled(self.model.loss)
+            self._backward(*(part.to(self.device) for part in self.batches.at(self.step, self.world)))
+            self.compiled = True
+        except Exception as error:
+            self.loss = self.model.loss
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            print(f"train.compile=true failed ({reason}): training goes on without it", file=sys.stderr)
+        self.model.zero_grad(set_to_none=True)
+
+
+def due(step: int, every: int) -> bool:
+    """True after every `every` steps; never when `every` is 0."""
+    return every > 0 and step % every == 0
