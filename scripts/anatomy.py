@@ -8,8 +8,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from posbench.cli.app import Request, run_script
+from posbench.cli.app import run_script
 from posbench.common.errors import ConfigError
+from posbench.config.request import Request
 
 
 def anatomy(request: Request) -> int:

@@ -15,7 +15,7 @@ DEFAULTS = {"reasons": "false", "train_len": "64", "lengths": "", "config_dir": 
 def main(arguments: list[str]) -> None:
     """Print the table, or with `reasons` a line for every pair that is not simply legal."""
     chosen = options(arguments, DEFAULTS)
-    from posbench.position.legality_table import WORDS, judge_all, markdown
+    from posbench.anatomy.legality_table import WORDS, judge_all, markdown
 
     train_len = whole(chosen, "train_len")
     lengths = wholes(chosen, "lengths") if chosen["lengths"] else [train_len, 16 * train_len]

@@ -8,17 +8,17 @@ import pytest
 import torch
 from conftest import node
 
-from posbench.cli.app import Request
 from posbench.config.identity import run_id
+from posbench.config.request import Request
 from posbench.config.schema import TrainConfig, resolve
 from posbench.huggingface import import_config as hf_import
 from posbench.huggingface import weights as hf_weights
 from posbench.huggingface.export import export
 from posbench.model.build import load_model, make_model
+from posbench.model.weights import save_weights
 from posbench.position.instantiate import make
 from posbench.position.plan import make_plan
 from posbench.runs.directory import Run
-from posbench.training.checkpoint import save_weights
 
 transformers = pytest.importorskip("transformers")
 transformers.utils.logging.disable_progress_bar()

@@ -12,10 +12,10 @@ from script_calls import call
 
 from posbench.config.schema import ModelConfig, TrainConfig
 from posbench.model.gpt import GPT
+from posbench.model.weights import save_weights
 from posbench.position.geometry import Shape
 from posbench.position.instantiate import make
 from posbench.runs.directory import Run
-from posbench.training.checkpoint import save_weights
 
 
 @pytest.fixture

@@ -16,10 +16,11 @@ from test_train import Tiny, config, tiny
 
 from posbench.common.errors import RunError
 from posbench.common.files import sha256_file
+from posbench.model import weights
+from posbench.model.safetensors_file import write_safetensors
 from posbench.runs.cleanup import TEMPORARY
 from posbench.training import checkpoint
 from posbench.training import optimizers as optim
-from posbench.training.safetensors_file import write_safetensors
 
 
 def stepped(**options):
@@ -98,11 +99,11 @@ def test_weights_come_back_and_are_plain_safetensors(tmp_path, tied):
 
     model, _ = stepped(tied=tied)
     path = tmp_path / "model.safetensors"
-    sha256 = checkpoint.save_weights(path, model)
+    sha256 = weights.save_weights(path, model)
     assert sha256 == sha256_file(path)
     assert len(load_file(path)) == len(list(model.parameters()))
     other = tiny(seed=3, tied=tied)
-    checkpoint.load_weights(path, other, sha256)
+    weights.load_weights(path, other, sha256)
     for name, value in model.state_dict().items():
         assert torch.equal(other.state_dict()[name], value)
     assert (other.lm_head.weight is other.embed_tokens.weight) == tied
@@ -128,7 +129,7 @@ def test_the_file_is_what_safetensors_would_write(tmp_path):
     for tied in (False, True):
         model, _ = stepped(tied=tied)
         save_model(model, str(tmp_path / "theirs"))
-        checkpoint.save_weights(tmp_path / "ours", model)
+        weights.save_weights(tmp_path / "ours", model)
         assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
 
 
@@ -138,7 +139,7 @@ def test_no_file_of_another_name_is_made_while_weights_are_written(tmp_path):
     watch = libc.inotify_init1(os.O_NONBLOCK)
     created = 0x100
     assert libc.inotify_add_watch(watch, os.fsencode(tmp_path), created) > 0
-    checkpoint.save_weights(tmp_path / "model.safetensors", stepped(tied=True)[0])
+    weights.save_weights(tmp_path / "model.safetensors", stepped(tied=True)[0])
     events = os.read(watch, 65536)
     os.close(watch)
     made = [name for name in re.split(rb"[\x00-\x1f]+", events) if len(name) > 3]
@@ -150,16 +151,16 @@ def test_no_file_of_another_name_is_made_while_weights_are_written(tmp_path):
 def test_damaged_missing_and_foreign_weights_are_refused(tmp_path, monkeypatch):
     model, _ = stepped()
     path = tmp_path / "model.safetensors"
-    sha256 = checkpoint.save_weights(path, model)
+    sha256 = weights.save_weights(path, model)
     monkeypatch.setattr("test_train.WIDTH", 24)
     with pytest.raises(RunError, match=r"belongs to another model \(size mismatch"):
-        checkpoint.load_weights(path, Tiny(), sha256)
+        weights.load_weights(path, Tiny(), sha256)
     path.write_bytes(path.read_bytes()[:-1] + b"\xff")
     with pytest.raises(RunError, match=r"model\.safetensors is damaged.*train anew"):
-        checkpoint.load_weights(path, model, sha256)
+        weights.load_weights(path, model, sha256)
     path.unlink()
     with pytest.raises(RunError, match=r"model\.safetensors is missing.*train anew"):
-        checkpoint.load_weights(path, model, sha256)
+        weights.load_weights(path, model, sha256)
 
 
 def test_a_failed_write_leaves_the_state_before_it(tmp_path, monkeypatch):

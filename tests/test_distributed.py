@@ -200,7 +200,7 @@ def test_shares_are_the_windows_of_the_batch_each_once(size, bos):
     unlike = replace(token_file(4000, 4), tokens=np.arange(4000, dtype=np.uint32))
     batches = Batches(unlike, [10, 30], 270, 0, bos)
     for step in range(20):
-        for whole, *parts in zip(batches.at(step), *(batches.at(step, World(rank, size)) for rank in range(size)), strict=True):
+        for whole, *parts in zip(batches.at(step), *(batches.at(step, World(rank, size).share) for rank in range(size)), strict=True):
             assert torch.equal(torch.cat(parts), whole)
             assert len({tuple(row) for row in whole.tolist()}) == len(whole)
 
@@ -235,13 +235,13 @@ def test_each_process_has_a_gpu_of_its_own(monkeypatch):
     monkeypatch.setattr(torch.cuda, "set_device", taken.append)
     monkeypatch.setattr(torch, "empty", lambda *_, **__: None)
     monkeypatch.setattr(machine, "cores", lambda: 2)
-    assert [pick_device("auto", World(rank, 2)) for rank in range(2)] == ["cuda:0", "cuda:1"] == taken
-    assert pick_device("cpu", World(1, 2)) == "cpu" and pick_device("auto", World()) == "cuda"
+    assert [pick_device("auto", rank, 2) for rank in range(2)] == ["cuda:0", "cuda:1"] == taken
+    assert pick_device("cpu", 1, 2) == "cpu" and pick_device("auto") == "cuda"
     for device in ("auto", "cuda"):
         with pytest.raises(ConfigError, match="processes=3 on device=cuda needs 3 GPUs, one each, and there are 2: choose"):
-            pick_device(device, World(0, 3))
+            pick_device(device, 0, 3)
     with pytest.raises(ConfigError, match="device=cuda:1 is one device, and processes=2 need one each: give device=cuda"):
-        pick_device("cuda:1", World(0, 2))
+        pick_device("cuda:1", 0, 2)
 
 
 def unstarted(folder: Path, **changes) -> Job:

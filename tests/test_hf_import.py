@@ -30,7 +30,7 @@ from posbench.common.errors import ConfigError, RunError
 from posbench.config.identity import run_id
 from posbench.config.schema import TrainConfig
 from posbench.data.corpus import Corpus
-from posbench.huggingface import import_config as hf_import
+from posbench.data.fit_corpus import fit_corpus
 from posbench.huggingface import weights as hf_weights
 from posbench.model.build import load_model
 from posbench.runs.directory import Run
@@ -234,11 +234,11 @@ def test_the_tokenizer_has_to_be_the_checkpoints(ids, bos, rows, theirs, said):
     cfg = {"data": {"tokenizer": "t"}, "model": {"path": "DIR", "checkpoint": {"vocab_size": rows, "bos": theirs}}}
     if said:
         with pytest.raises(ConfigError, match=said):
-            hf_import.fit_corpus(corpus, cfg)
+            fit_corpus(corpus, cfg)
         return
-    fitted = hf_import.fit_corpus(corpus, cfg)
+    fitted = fit_corpus(corpus, cfg)
     assert fitted.vocab_size == rows and fitted.bos == theirs
-    assert hf_import.fit_corpus(corpus, {"model": {}}) is corpus
+    assert fit_corpus(corpus, {"model": {}}) is corpus
 
 
 def test_there_and_back_on_the_command_line(tmp_path, text_folder, capfd):

@@ -14,7 +14,7 @@ TEXT = (ROOT / "README.md").read_text()
 
 
 def test_the_table_of_what_goes_with_what_is_todays():
-    from posbench.position.legality_table import judge_all, markdown
+    from posbench.anatomy.legality_table import judge_all, markdown
 
     shown = TEXT.split("<!-- end of compat -->")[0].split("<!-- compat:")[1].partition("\n")[2]
     assert shown.strip() == markdown(list(judge_all([CONFIGS], 64, [64, 1024]))).strip(), "put the output of make compat there"

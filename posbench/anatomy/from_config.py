@@ -7,12 +7,12 @@ from safetensors import safe_open
 from posbench.common.errors import ConfigError, RunError
 from posbench.config.compose import nodes
 from posbench.config.identity import method_args, method_name
+from posbench.config.names import called
 from posbench.config.schema import resolve
 from posbench.huggingface import import_config as hf_import
 from posbench.model.build import load_model, make_encoding, make_trained_scale
 from posbench.position.instantiate import PARTS, trusted_config
 from posbench.position.interfaces import Encoding, ScaleAttention
-from posbench.report.labels import called
 from posbench.runs.directory import Run
 from posbench.runs.origins import flatten, text
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -30,19 +30,8 @@ from yaml import YAMLError
 from posbench.cli.key_values import guarded, working_directory
 from posbench.common.errors import ConfigError, RunError
 from posbench.config.compose import CONFIGS, expand, experiment_of, long_name, name_group, sentence
+from posbench.config.request import Request
 from posbench.config.schema import check
-
-
-@dataclass(frozen=True)
-class Request:
-    """What was asked of a script: each job's plain configuration, the experiment they come from, whether they are a sweep, and the yaml
-    of the launcher that says where they run."""
-
-    cfgs: list[dict]
-    experiment: dict
-    sweep: bool
-    launcher: dict = field(default_factory=dict)
-
 
 Command = Callable[[Request], int]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from posbench.cli.app import Request
 from posbench.common.errors import ConfigError
 from posbench.config.compose import CONFIGS, compose, expand, nodes
+from posbench.config.request import Request
 
 
 def claims(request: Request) -> int:

@@ -10,8 +10,8 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from posbench.cli.app import Request
 from posbench.common.errors import ConfigError
+from posbench.config.request import Request
 from posbench.sweep.child_processes import check
 from posbench.sweep.failure import table
 from posbench.sweep.jobs import Job, Result, plan_jobs

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from posbench.cli.app import Request
 from posbench.common.errors import ConfigError
 from posbench.common.files import write_json
+from posbench.config.request import Request
 from posbench.report.references import reference
 from posbench.runs.rows import agree, key, read_csv, read_eval
 from posbench.sweep.failure import table

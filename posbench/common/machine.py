@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
 
 from posbench.common.errors import ConfigError
-
-if TYPE_CHECKING:
-    from posbench.config.schema import TrainConfig
 
 
 def cores() -> int:
@@ -54,13 +50,13 @@ def check_task(processes: int, device: str, launcher: dict) -> None:
         )
 
 
-def check_share(processes: int, config: TrainConfig) -> None:
+def check_share(processes: int, tokens_per_step: int, train_len: int) -> None:
     """Raise ConfigError for more processes than a step of the longest windows has windows."""
-    windows = config.tokens_per_step // config.train_len
+    windows = tokens_per_step // train_len
     if processes > windows:
         raise ConfigError(
-            f"processes={processes} cannot share a step of {windows} windows (train.tokens_per_step={config.tokens_per_step}, "
-            f"train.length={config.train_len}): choose fewer processes or a larger train.tokens_per_step."
+            f"processes={processes} cannot share a step of {windows} windows (train.tokens_per_step={tokens_per_step}, "
+            f"train.length={train_len}): choose fewer processes or a larger train.tokens_per_step."
         )
 
 

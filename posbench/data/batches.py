@@ -5,6 +5,7 @@ Shape letters: B windows, T tokens, D documents, W window width, E epochs.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,8 +15,6 @@ from posbench.data.tokenfile import TokenFile
 
 if TYPE_CHECKING:
     import torch
-
-    from posbench.training.distributed import World
 
 
 class Batches:
@@ -37,10 +36,10 @@ class Batches:
         """Window length T of a step."""
         return self.lengths[self._choices(step + 1)[step]]
 
-    def at(self, step: int, world: World | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    def at(self, step: int, share: Callable[[int], slice] | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         """`inputs_BT`, `targets_BT`, both int64: the target is the token behind its input; with a BOS, inputs start with it.
 
-        Of several processes each reads the windows of its own share.
+        Of several processes each reads the windows of its own `share` of so many.
         """
         import torch
 
@@ -49,8 +48,8 @@ class Batches:
         earlier = int((choices[:step] == choices[step]).sum())
         count = self.tokens_per_step // length
         first_B = self.windows[length].first_tokens(earlier * count, count)
-        if world is not None:
-            first_B = first_B[world.share(count)]
+        if share is not None:
+            first_B = first_B[share(count)]
         width = length + (self.bos is None)
         windows_BW = torch.from_numpy(self.tokens.tokens[first_B[:, None] + np.arange(width)].astype(np.int64))
         if self.bos is None:

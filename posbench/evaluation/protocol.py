@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from posbench.position.interfaces import Extension
 
 
+EVALUATORS = "posbench.evaluators"  # found by name: a protocol needs no list
+
+
 @dataclass(frozen=True)
 class Reading:
     """What the model reads for one length: so many texts of so many tokens, the last `rows` of each with an output; losses are kept."""
@@ -233,11 +236,9 @@ def known(name: str) -> type[Protocol] | None:
     """The same, None for an unknown one: a row may come from elsewhere."""
     if name not in _names():
         return None
-    module = importlib.import_module(f"posbench.evaluators.{name}")
+    module = importlib.import_module(f"{EVALUATORS}.{name}")
     return getattr(module, "".join(part.title() for part in name.split("_")))
 
 
 def _names() -> list[str]:
-    from posbench import evaluators
-
-    return [module.name for module in pkgutil.iter_modules(evaluators.__path__)]
+    return [module.name for module in pkgutil.iter_modules(importlib.import_module(EVALUATORS).__path__)]

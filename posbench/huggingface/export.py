@@ -25,7 +25,7 @@ from posbench.runs.directory import Run
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from posbench.cli.app import Request
+    from posbench.config.request import Request
     from posbench.encodings.rope import Rope
     from posbench.position.interfaces import Extension
 

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING
 
 from posbench.common.errors import ConfigError
 from posbench.config.identity import as_typed, method_name
@@ -15,11 +14,7 @@ from posbench.huggingface.config_files import read_config
 from posbench.huggingface.rope_config import rope_arguments
 from posbench.huggingface.weights import checkpoint_digest
 
-if TYPE_CHECKING:
-    from posbench.data.corpus import Corpus
-
 WHOLE = {"layout": "half", "fraction": 1.0, "resonance": False, "scaling": None, "scaling_len": None, "window": None}  # as theirs
-SPARE = 64  # rows of the embedding, or a tenth of it, that a tokenizer may leave unused: tables are padded for speed
 
 
 def adopt(cfg: dict) -> dict:
@@ -72,22 +67,3 @@ def _shape(config: dict) -> ModelConfig:
         tied=config["tie_word_embeddings"],
         norm_eps=config["rms_norm_eps"],
     )
-
-
-def fit_corpus(corpus: Corpus, cfg: dict) -> Corpus:
-    """The text as a job's checkpoint reads it: ids up to its own vocabulary, its own BOS token. Other jobs' corpora are left alone.
-
-    Raises ConfigError where the tokenizer is not the checkpoint's, by the number of ids, or it has no BOS token and data.bos wants one.
-    """
-    checkpoint, path = cfg["model"].get("checkpoint"), cfg["model"].get("path")
-    if not checkpoint:
-        return corpus
-    ids, rows = corpus.vocab_size - (corpus.bos is not None), checkpoint["vocab_size"]
-    if not rows - max(SPARE, rows // 10) <= ids <= rows:
-        raise ConfigError(
-            f"data.tokenizer={cfg['data']['tokenizer']} has {ids} ids and model.path={path} {rows}: "
-            f"give data.tokenizer={path}, or wherever the tokenizer.json lies that it was trained with."
-        )
-    if corpus.bos is not None and checkpoint["bos"] is None:
-        raise ConfigError(f"data.bos=true asks for a BOS token, and model.path={path} has none: leave data.bos out.")
-    return replace(corpus, vocab_size=rows, bos=None if corpus.bos is None else checkpoint["bos"])

@@ -68,8 +68,8 @@ def take(run: Run, cfg: dict, vocab_size: int, device: str, fingerprint: str) ->
     import torch
 
     from posbench.model.build import make_model
+    from posbench.model.safetensors_file import write_safetensors
     from posbench.runs import provenance
-    from posbench.training.safetensors_file import write_safetensors
 
     began, path = time.perf_counter(), cfg["model"]["path"]
     with torch.device("meta"):
@@ -128,7 +128,7 @@ def write_theirs(weights: Path, to: Path, config: dict, interleaved: bool) -> di
     import torch
     from safetensors import safe_open
 
-    from posbench.training.safetensors_file import write_safetensors
+    from posbench.model.safetensors_file import write_safetensors
 
     D = config["head_dim"]
     order_D = torch.arange(D).unflatten(0, (-1, 2)).mT.flatten()

@@ -15,28 +15,27 @@ from posbench.common.files import read_json
 from posbench.common.machine import check_processes
 from posbench.config.schema import ModelConfig, typed
 from posbench.data.corpus import Corpus
-from posbench.huggingface.import_config import fit_corpus
+from posbench.data.fit_corpus import fit_corpus
 from posbench.model.gpt import GPT, make_shape
 from posbench.model.memory import check_size
+from posbench.model.weights import load_weights
 from posbench.position.instantiate import checked, make, trusted_config
 from posbench.position.interfaces import Encoding, Extension, ScaleAttention
 from posbench.position.legality import check_trained_scale
 from posbench.runs.directory import Run
 from posbench.scale_attention.none import NoScale
-from posbench.training.checkpoint import load_weights
-from posbench.training.distributed import World
 
 
-def pick_device(name: str, world: World | None = None) -> str:
+def pick_device(name: str, rank: int = 0, size: int = 1) -> str:
     """`auto` is cuda where there is one; of several processes each has a GPU of its own, or all share the CPU.
 
     Raises ConfigError for a device torch does not have, or not often enough.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    if world is not None and world.size > 1 and name != "cpu":
-        check_processes(world.size, name)
-        name = f"cuda:{world.rank}"
+    if size > 1 and name != "cpu":
+        check_processes(size, name)
+        name = f"cuda:{rank}"
         torch.cuda.set_device(name)
     try:
         torch.empty(0, device=name)

@@ -10,15 +10,15 @@ import importlib
 import pkgutil
 from dataclasses import dataclass
 
-from posbench import extensions
 from posbench.common.errors import ConfigError
 from posbench.config.identity import method_args, method_name
+from posbench.config.names import called
 from posbench.position.effect import changes, equal, masks
 from posbench.position.geometry import Span, Trait
 from posbench.position.interfaces import ANY, Encoding, Extension, ScaleAttention, overrides
 from posbench.position.plan import make_plan
-from posbench.report.labels import called
 
+EXTENSIONS = "posbench.extensions"  # found by name: a method needs no list
 REASONS = {
     Trait.COORDINATE: "has no coordinates to move",
     Trait.RELATIVE: "does not score by distance alone, so a band cannot have its own",
@@ -161,8 +161,8 @@ def _tested(encoding: Encoding, other: object) -> bool:
 
 def _alternatives(encoding: Encoding) -> str:
     legal = []
-    for module in pkgutil.iter_modules(extensions.__path__):
-        for found in vars(importlib.import_module(f"{extensions.__name__}.{module.name}")).values():
+    for module in pkgutil.iter_modules(importlib.import_module(EXTENSIONS).__path__):
+        for found in vars(importlib.import_module(f"{EXTENSIONS}.{module.name}")).values():
             own = isinstance(found, type) and issubclass(found, Extension) and file_of(found) == module.name
             if own and not found.needs & ~encoding.traits and _tested(encoding, found):
                 legal.append(module.name)

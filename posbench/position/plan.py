@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from posbench.extensions.none import NoExtension
 from posbench.position.geometry import Band, Span, Spectrum
 from posbench.position.interfaces import Encoding, Extension, Layer, ScaleAttention, overrides
 
@@ -128,7 +127,7 @@ def make_plan(
 
     `generator` draws the positions of a training step, where the encoding does.
     """
-    extension = extension or NoExtension()
+    extension = extension or Extension()
     span = Span(encoding.shape.train_len, length, extension.target_len(length))
     positions = encoding.positions(length, generator)
     index_T = torch.arange(length, dtype=torch.float64) if positions is None else positions
@@ -137,7 +136,7 @@ def make_plan(
     for number, layer in enumerate(encoding.layers()):
         if layer.kind not in made:
             scales = [one for one in (trained_scale, scale) if one is not None and layer.scaled]
-            made[layer.kind] = _plan_layer(layer, extension if layer.extended else NoExtension(), scales, span, index_T, device)
+            made[layer.kind] = _plan_layer(layer, extension if layer.extended else Extension(), scales, span, index_T, device)
         layers.append(replace(made[layer.kind], index=layer.index, number=number))
     q_pos_T = extension.bands(span)[0].q(index_T)
     spectrum = _spectrum(encoding, extension, span)

@@ -15,8 +15,9 @@ from posbench.common.files import write_atomic
 from posbench.report.curves import interval
 from posbench.report.labels import labels
 from posbench.report.points import SECTION, Placed, among, over_words, span, two_seeds
-from posbench.report.references import Evaluation, compare, ladders
+from posbench.report.references import compare, ladders
 from posbench.report.tables import LEVEL, Table, file, number
+from posbench.runs.evaluation import Evaluation
 
 EARLY = ", or what there is where a document begins"
 

@@ -15,7 +15,8 @@ import numpy as np
 from posbench.common.errors import RunError
 from posbench.report.labels import labels
 from posbench.report.points import SECTION, Point
-from posbench.report.references import Compared, Evaluation, compare, exact_context, gains, ladders, plain, reference, references, same
+from posbench.report.references import Compared, compare, exact_context, gains, ladders, plain, reference, references, same
+from posbench.runs.evaluation import Evaluation
 from posbench.statistics.clustered import student_interval
 from posbench.statistics.crossed import across, estimate
 

@@ -17,7 +17,7 @@ from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import read_bytes
 from posbench.report.curves import interval
 from posbench.report.points import SECTION, Point
-from posbench.report.references import Evaluation
+from posbench.runs.evaluation import Evaluation
 from posbench.runs.origins import clean
 from posbench.runs.rows import SETTING, read_csv
 

@@ -11,8 +11,9 @@ from posbench.report.context_loss import Step
 from posbench.report.html import LACKING, NUMBER, Markup, document, escape, items, link, svg, table
 from posbench.report.labels import labels
 from posbench.report.points import Placed, Point, section_of
-from posbench.report.references import Evaluation, gains, ladders, reference, same
+from posbench.report.references import gains, ladders, reference, same
 from posbench.report.tables import METHOD, Table, file, number, tables
+from posbench.runs.evaluation import Evaluation
 from posbench.runs.origins import ABSENT, Origin, differing, settings
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from posbench.common import defuse
 from posbench.common.csv_records import to_csv
 from posbench.common.errors import RunError
 from posbench.common.files import write_atomic
+from posbench.config.names import called
 from posbench.report import context_loss as context
 from posbench.report import limits
 from posbench.report.context_loss import Step
@@ -18,11 +19,12 @@ from posbench.report.curves import points
 from posbench.report.external_csv import adopt, place
 from posbench.report.external_csv import read as read_foreign
 from posbench.report.figures.draw import draw
-from posbench.report.labels import called, labels
+from posbench.report.labels import labels
 from posbench.report.latex import comments, latex, long
 from posbench.report.points import Point, section_of, sections, write_points
-from posbench.report.references import Evaluation, gains, same
+from posbench.report.references import gains, same
 from posbench.report.tables import Table, footer, number, tables
+from posbench.runs.evaluation import Evaluation
 from posbench.runs.origins import Origin, clean, read, told_apart, variants
 from posbench.runs.rows import write_csv
 from posbench.runs.stored_evaluations import load_all, once, without_stride

@@ -22,13 +22,12 @@ from posbench.common.errors import RunError
 from posbench.common.files import locked, read_json
 from posbench.runs.directory import Run
 from posbench.runs.inventory import Entry, entry_of, files, read_config, run_directories
-from posbench.sweep import failure
 
 TOKENS = re.compile(r"[0-9a-f]{24}(_(train|validation|test))*")
 # As tempfile names what files.py writes, and safetensors what it wrote for posbench before.
 TEMPORARY = re.compile(r"\..+-[a-z0-9_]{8}(\.[a-z0-9]+)?|\.tmp[A-Za-z0-9]{6}")
 OWN = re.compile(
-    rf"config\.yaml|provenance\.json|train\.jsonl?|model\.safetensors|state(\.previous)?\.pt|{re.escape(failure.NAME)}|\.lock"
+    rf"config\.yaml|provenance\.json|train\.jsonl?|model\.safetensors|state(\.previous)?\.pt|failure\.txt|\.lock"
     rf"|evals/\w+/[^/]+\.(json|npz)|(evals/\w+/)?({TEMPORARY.pattern})"
 )
 

@@ -32,6 +32,7 @@ class Run:
         self.state = self.path / "state.pt"
         self.summary = self.path / "train.json"
         self.evals = self.path / "evals"
+        self.failure = self.path / "failure.txt"  # the end of what a job that failed said
         self._lock = FileLock(self.path / ".lock")
 
     @property

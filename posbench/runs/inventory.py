@@ -22,7 +22,6 @@ from posbench.config.identity import method_name
 from posbench.runs.directory import Run
 from posbench.runs.origins import Origin, clean, differing, flatten, has_config, text
 from posbench.runs.yaml_file import WIDEST, read_yaml
-from posbench.sweep import failure
 
 RUN_ID = re.compile(r"[A-Za-z0-9_]+-\d+(\+\d+)*-s\d+-[0-9a-f]{10}")
 STATES = ("finished", "running", "interrupted", "failed", "unstarted", "damaged")
@@ -147,7 +146,7 @@ def _unreadable(path: Path, error: OSError | RunError) -> Entry:
 def _state(run: Run, damage: str, begun: bool) -> str:
     if damage:
         return "damaged"
-    if (run.path / failure.NAME).exists():
+    if run.failure.exists():
         return "failed"
     return "finished" if run.finished else "interrupted" if begun else "unstarted"
 
@@ -155,7 +154,7 @@ def _state(run: Run, damage: str, begun: bool) -> str:
 def _failure(path: Path) -> str:
     """The first line of failure.txt, empty without one."""
     try:
-        said = read_bytes(path / failure.NAME)
+        said = read_bytes(Run(path).failure)
     except (OSError, RunError):
         return ""
     return str(clean(said.split(b"\n", 1)[0][:10_000].decode(errors="replace").strip()))

@@ -21,7 +21,7 @@ from posbench.config.identity import LATER, NOT_MODEL, NOT_TRAIN
 from posbench.runs.directory import Run
 
 if TYPE_CHECKING:
-    from posbench.report.references import Evaluation
+    from posbench.runs.evaluation import Evaluation
 
 # What config.yaml says of the first command alone: paths, and what was evaluated with it.
 NOT_TRAINING = {

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from posbench.common.errors import RunError
 from posbench.common.files import read_json
-from posbench.report.references import Evaluation, shortest_exact
+from posbench.runs.evaluation import Evaluation, shortest_exact
 from posbench.runs.origins import clean
 from posbench.runs.rows import agree, eval_rows, key
 from posbench.runs.target_losses import read_npz

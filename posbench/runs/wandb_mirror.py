@@ -11,20 +11,16 @@ import socket
 import time
 import urllib.request
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlparse
 
 from posbench.common.errors import RunError
 from posbench.common.files import read_bytes
 from posbench.config.identity import method_args, method_name
+from posbench.config.names import called
 from posbench.config.schema import LogConfig
-from posbench.report.labels import called
-from posbench.report.points import section_of
 from posbench.runs.directory import Run
 from posbench.runs.rows import COLUMNS, read_eval
-
-if TYPE_CHECKING:
-    from posbench.report.report import Report
 
 CONNECT_SECONDS = 5.0  # that a server may take to answer at all; wandb itself would try for a minute and more
 FLUSH_SECONDS = 1.0  # what a killed job's file may lack; wandb's own 15 s are a good part of a small training
@@ -128,18 +124,6 @@ def curve_name(row: dict) -> str:
     numbers = "".join(f"_{key}{value:g}" for key, value in row["extension_args"].items() if isinstance(value, int | float))
     protocol = row["protocol"] + (f"_{row['task']}" if row["task"] else "")
     return f"{protocol}/{row['extension']}{numbers}+{row['scale_attention']}"
-
-
-def summary(found: Report) -> dict[str, float]:
-    """The loss of each method at each length, and its difference to the floor where there is one, in nats per token."""
-    floors = {(point.section, point.length): point.floor for curve in found.sections for point in curve}
-    values: dict[str, float] = {}
-    for row in (row for row in found.rows if row["position"] is None and row["nll"] is not None):
-        name, floor = f"eval/{curve_name(row)}", floors.get((section_of(row), row["length"]))
-        values[f"{name}/nll_at_{row['length']}"] = row["nll"]
-        if floor is not None:
-            values[f"{name}/above_floor_at_{row['length']}"] = row["nll"] - floor
-    return values
 
 
 def log_curves(started: Any, rows: list[dict]) -> None:

@@ -129,7 +129,8 @@ def check(jobs: list[Job], launcher: dict | None = None) -> None:
                 check_task(processes, job.cfg["device"], launcher)
             else:
                 check_processes(processes, job.cfg["device"])
-            check_share(processes, typed("train", job.cfg["train"]))
+            train = typed("train", job.cfg["train"])
+            check_share(processes, train.tokens_per_step, train.train_len)
 
 
 def threads_pool(work: Callable[[], list[Result]], number: int) -> list[list[Result]]:

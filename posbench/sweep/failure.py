@@ -15,7 +15,6 @@ from posbench.common.files import write_atomic
 if TYPE_CHECKING:
     from posbench.sweep.jobs import Result
 
-NAME = "failure.txt"
 TAIL = 200  # lines that are kept of what a job said
 NO_MEMORY = re.compile("out of memory|OutOfMemory|MemoryError|allocate memory|bad_alloc", re.I)
 
@@ -39,7 +38,7 @@ def keep(result: Result, tail: Collection[str], command: str) -> None:
 
     The file is no part of the results and is written without the run's lock; where it cannot be written, a line says so.
     """
-    path = result.job.run.path / NAME
+    path = result.job.run.failure
     try:
         if result.failures:
             said = [*(outcome.reason for outcome in result.failures), f"command: {command}", "", *tail]

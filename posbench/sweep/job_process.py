@@ -20,9 +20,9 @@ from posbench.common.signals import Signals, Stopped, die_with_parent
 from posbench.config.schema import typed
 from posbench.data import prepare
 from posbench.data.corpus import Corpus
+from posbench.data.fit_corpus import fit_corpus
 from posbench.data.sources import SPLITS
 from posbench.evaluation.protocol import protocol
-from posbench.huggingface import import_config as hf_import
 from posbench.huggingface import weights as hf_weights
 from posbench.model.build import load_model, make_encoding, make_model, make_trained_scale, pick_device
 from posbench.model.gpt import GPT
@@ -31,9 +31,9 @@ from posbench.position.interfaces import Encoding, Extension, ScaleAttention
 from posbench.position.legality import Verdict, check
 from posbench.position.plan import TrainingPlans
 from posbench.report import report
+from posbench.report.wandb_summary import summary
 from posbench.runs import directory as runs
 from posbench.runs import provenance
-from posbench.runs import wandb_mirror as wandb_run
 from posbench.runs.recorder import Recorder
 from posbench.sweep.evaluate_cell import evaluate, evaluation
 from posbench.sweep.jobs import BUSY, Cell, Job, Outcome, plan_jobs
@@ -87,7 +87,7 @@ def judge(encoding: Encoding, cell: Cell) -> Verdict:
 def help_train(job: Job, world: World) -> None:
     """What a process that is not the main one does: its share of the training, once the main one has found that there is one."""
     world.largest(0)
-    device = pick_device(job.cfg["device"], world)
+    device = pick_device(job.cfg["device"], world.rank, world.size)
     _train(job, _corpus(job), device, None, world)
 
 
@@ -98,14 +98,14 @@ def _corpus(job: Job) -> Corpus:
     corpus = prepare(job.cfg["data"], job.cfg["cache_dir"], splits)
     if corpus.fingerprint != job.fingerprint:
         raise RunError(f"The text of data={corpus.name} changed after {job.run.id} was named by it: run the same command again.")
-    return hf_import.fit_corpus(corpus, job.cfg)
+    return fit_corpus(corpus, job.cfg)
 
 
 def _train_and_evaluate(job: Job, legal: dict[Cell, Verdict], world: World) -> list[Cell]:
     missing = [cell for cell in legal if cell.missing()]
     if job.run.finished and not missing:
         return []
-    device = pick_device(job.cfg["device"], world)
+    device = pick_device(job.cfg["device"], world.rank, world.size)
     corpus = _corpus(job)
     for cell in legal:
         # Before the training: a length that no document has must not cost one.
@@ -147,7 +147,7 @@ def _show_report(job: Job, recorder: Recorder) -> None:
     with tempfile.TemporaryDirectory() as folder:
         try:
             found = report.collect(job.run.eval_files(), job.run.id, "", skip_damaged=True)
-            recorder.summary(wandb_run.summary(found))
+            recorder.summary(summary(found))
             files = report.write(found, folder)
         except Exception as error:
             print(f"no figure for wandb: {error}", file=sys.stderr)

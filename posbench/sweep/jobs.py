@@ -158,7 +158,7 @@ def _references(job: Job, cfg: dict, name: str) -> list[Cell]:
     length, so one length says all. Where max_length is less, it serves if it holds the training length before every target; else there is
     no floor, and the report says so.
     """
-    from posbench.report.references import shortest_exact
+    from posbench.runs.evaluation import shortest_exact
 
     train_len, evaluate = typed("train", cfg["train"]).train_len, _evaluate(cfg, name)
     length = min(train_len + max(train_len, evaluate["stride"] or 0), evaluate["max_length"])

@@ -11,17 +11,14 @@ import json
 import os
 import pickle
 import sys
-import textwrap
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_model
 from torch import nn
 
 from posbench.common.errors import RunError
-from posbench.common.files import atomic_path, opened, sha256_file, write_atomic
-from posbench.training.safetensors_file import write_safetensors
+from posbench.common.files import atomic_path, opened, write_atomic
+from posbench.model.weights import first_difference
 
 HEADER = 65  # the body's SHA-256 in hex and a newline
 
@@ -82,7 +79,7 @@ def load_state(path: Path, model: nn.Module, optimizers: list[torch.optim.Optimi
             optimizer.load_state_dict(values)
         return state["step"], state["extra"]
     except (RuntimeError, ValueError, KeyError, TypeError) as error:
-        reason = _first_difference(error)
+        reason = first_difference(error)
         raise RunError(f"{path} belongs to another model ({reason}): {remedy}.") from error
 
 
@@ -116,37 +113,6 @@ def _damage(path: Path) -> str:
     return "" if noted == found.encode() + b"\n" else "is damaged (its content does not match its checksum)"
 
 
-def save_weights(path: Path, model: nn.Module) -> str:
-    """Write the weights as safetensors (a tied matrix once); returns the file's SHA-256 in hex."""
-    state = model.state_dict()
-    first: dict[object, str] = {}
-    held = {name: first.setdefault(_memory(state[name]) or name, name) for name in sorted(state)}
-    kept = {name: state[name] for name in held if held[name] == name}
-    return write_safetensors(path, kept, {name: other for name, other in held.items() if other != name})
-
-
-def _memory(tensor: torch.Tensor) -> tuple:
-    """Where a tensor lies, the same for two that are tied; empty for one without elements."""
-    return (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape) if tensor.numel() else ()
-
-
-def load_weights(path: Path, model: nn.Module, sha256: str) -> None:
-    """Load `path` into `model` after checking it against the `sha256` noted when it was written.
-
-    Raises RunError when the file is missing, damaged, or belongs to another model.
-    """
-    remedy = f"delete {Path(path).parent} and run the same command again to train anew"
-    if not Path(path).is_file():
-        raise RunError(f"{path} is missing: {remedy}.")
-    found = sha256_file(path)
-    if found != sha256:
-        raise RunError(f"{path} is damaged (SHA-256 {found[:12]}..., {sha256[:12]}... when it was written): {remedy}.")
-    try:
-        load_model(model, str(path))
-    except (RuntimeError, SafetensorError) as error:
-        raise RunError(f"{path} belongs to another model ({_first_difference(error)}): {remedy}.") from error
-
-
 def truncate_log(path: Path, step: int) -> None:
     """Drop the lines of a JSON-lines log that are later than `step` or broken, so that a resumed run logs each step once."""
     if not path.is_file():
@@ -162,9 +128,3 @@ def _step_of(line: str) -> float:
         return json.loads(line)["step"]
     except (json.JSONDecodeError, KeyError, TypeError):
         return float("inf")
-
-
-def _first_difference(error: Exception) -> str:
-    """The first named difference of load_state_dict's long message, which heads its list with the class name."""
-    lines = [line.strip().rstrip(".") for line in str(error).splitlines() if line.strip()]
-    return textwrap.shorten(lines[1] if len(lines) > 1 else lines[0], 160, placeholder=" ...")

@@ -14,6 +14,7 @@ from posbench.common.progress import Progress
 from posbench.common.signals import Signals, Stopped
 from posbench.config.schema import TrainConfig
 from posbench.model.memory import Peak
+from posbench.model.weights import save_weights
 from posbench.training import checkpoint
 from posbench.training.distributed import World
 from posbench.training.divergence import Diverged
@@ -97,7 +98,7 @@ def _finish(trainer: Trainer, run: Run, recorder: object, peak: Peak) -> dict:
     trainer.watch.weights(trainer.model, trainer.step)
     if not trainer.world.main:
         return {}
-    sha256 = checkpoint.save_weights(run.weights, trainer.model)
+    sha256 = save_weights(run.weights, trainer.model)
     summary = {
         "steps": trainer.step,
         "tokens": trainer.tokens,

@@ -52,7 +52,7 @@ class Trainer:
         self.plan_for = plan_for
         data_seed = seed if config.seed_data is None else config.seed_data
         self.batches = Batches(corpus.train, config.lengths, config.tokens_per_step, data_seed, corpus.bos)
-        check_share(self.world.size, config)
+        check_share(self.world.size, config.tokens_per_step, config.train_len)
         # Made here, so that validation text without a long enough document is refused before the training and not after it.
         # Seed 0: the same windows for every run, whatever its own seed.
         self.held_out = Batches(corpus.validation, [config.train_len], config.tokens_per_step, 0, corpus.bos)
@@ -69,7 +69,7 @@ class Trainer:
         """One step. The loss of the step before is waited for meanwhile, which keeps a GPU busy but never far behind."""
         began = time.perf_counter()
         optim.set_rate(self.optimizers, optim.rate(self.step, self.config))
-        inputs_BT, targets_BT = self.batches.at(self.step, self.world)
+        inputs_BT, targets_BT = self.batches.at(self.step, self.world.share)
         loss = self._backward(inputs_BT.to(self.device, non_blocking=True), targets_BT.to(self.device, non_blocking=True))
         loss = self.world.sum_gradients(self.model.parameters(), loss)
         self._clip()
@@ -192,7 +192,7 @@ class Trainer:
             if bf16.slow(self.device, self.config.dtype):
                 raise RuntimeError("this CPU multiplies bf16 numbers as float32, which cannot be compiled; train.dtype=fp32 can")
             self.loss = compiled(self.model.loss)
-            self._backward(*(part.to(self.device) for part in self.batches.at(self.step, self.world)))
+            self._backward(*(part.to(self.device) for part in self.batches.at(self.step, self.world.share)))
             self.compiled = True
         except Exception as error:
             self.loss = self.model.loss

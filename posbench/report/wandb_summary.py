@@ -1,0 +1,19 @@
+"""Figures of a report for the summary of a wandb run."""
+
+from __future__ import annotations
+
+from posbench.report.points import section_of
+from posbench.report.report import Report
+from posbench.runs.wandb_mirror import curve_name
+
+
+def summary(found: Report) -> dict[str, float]:
+    """The loss of each method at each length, and its difference to the floor where there is one, in nats per token."""
+    floors = {(point.section, point.length): point.floor for curve in found.sections for point in curve}
+    values: dict[str, float] = {}
+    for row in (row for row in found.rows if row["position"] is None and row["nll"] is not None):
+        name, floor = f"eval/{curve_name(row)}", floors.get((section_of(row), row["length"]))
+        values[f"{name}/nll_at_{row['length']}"] = row["nll"]
+        if floor is not None:
+            values[f"{name}/above_floor_at_{row['length']}"] = row["nll"] - floor
+    return values
