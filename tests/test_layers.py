@@ -1,0 +1,77 @@
+"""The rooms of posbench/ and their order: a room imports only what stands before it, and the light ones never load torch."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import CONFIGS
+
+ROOT = CONFIGS.parent / "posbench"
+LAYERS = [
+    "common",
+    "config statistics",
+    "data",
+    "runs",
+    "position",
+    "encodings extensions scale_attention",
+    "model",
+    "training evaluation",
+    "evaluators huggingface",
+    "report",
+    "sweep claims benchmark",
+    "anatomy cli",
+]
+LAYER = {room: number for number, rooms in enumerate(LAYERS) for room in rooms.split()}
+OUTSIDE = {"plugins"}  # Hydra's own namespace package
+TORCH_FREE = ["common", "config", "statistics", "data", "report", "claims", "cli"]
+
+
+def rooms() -> set[str]:
+    return {path.name for path in ROOT.iterdir() if path.is_dir() and any(path.glob("*.py"))}
+
+
+def imported(file: Path) -> set[str]:
+    """The modules of posbench that a file names in any import, also inside functions and for type checkers alone."""
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{file} imports relatively"
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return {name for name in found if name.startswith("posbench.")}
+
+
+def upward(room: str, names: set[str]) -> list[str]:
+    """The modules among `names` that stand in another room which is not below `room`."""
+    others = ((name, name.split(".")[1]) for name in names)
+    return sorted(name for name, other in others if other in LAYER and other != room and LAYER[other] >= LAYER[room])
+
+
+def test_every_room_has_its_layer():
+    assert rooms() - OUTSIDE == set(LAYER)
+    inner = [path for path in ROOT.rglob("*") if path.is_dir() and any(path.glob("*.py")) and "plugins" not in path.parts]
+    assert len(inner) <= 24
+    assert len(list(ROOT.glob("*.py"))) <= 3
+
+
+@pytest.mark.parametrize("room", sorted(LAYER))
+def test_a_room_imports_only_what_stands_before_it(room):
+    wrong = {file.relative_to(ROOT).as_posix(): upward(room, imported(file)) for file in (ROOT / room).rglob("*.py")}
+    assert not {file: names for file, names in wrong.items() if names}
+
+
+def test_an_arrow_upwards_is_found():
+    assert upward("model", {"posbench.training.loop.fit", "posbench.position.plan.Plan", "posbench.model.gpt"}) == ["posbench.training.loop.fit"]
+    assert upward("training", {"posbench.evaluation.scorer"}) == ["posbench.evaluation.scorer"]
+
+
+@pytest.mark.parametrize("room", TORCH_FREE)
+def test_a_light_room_loads_no_torch(room):
+    modules = [".".join(("posbench", *file.relative_to(ROOT).with_suffix("").parts)) for file in sorted((ROOT / room).rglob("*.py"))]
+    code = f"import importlib, sys\nfor name in {modules}:\n    importlib.import_module(name)\n    assert 'torch' not in sys.modules, name"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
