@@ -46,7 +46,7 @@ test-slow: $(VENV)/.installed-dev ## long and large tests
 	@$(BIN)/python -m pytest -m slow --timeout 3600 $(ARGS)
 
 faults: $(VENV)/.installed-dev ## kill it at random moments, damage its files: what it costs (nothing), some minutes
-	@$(BIN)/python -m pytest -m slow --timeout 3600 tests/test_faults.py $(ARGS)
+	@$(BIN)/python -m pytest -m slow --timeout 3600 tests/system/test_faults.py $(ARGS)
 
 lint: $(VENV)/.installed-dev ## style and format
 	@$(BIN)/ruff check .

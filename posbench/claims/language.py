@@ -1,6 +1,6 @@
 """The ledger of claims: one yaml each in results/claims, that says what would confirm and what would refute it.
 
-results/reported/claims holds what came out. The language is small and holds no code; tests/test_claims.py reads every file.
+results/reported/claims holds what came out. The language is small and holds no code; tests/claims/test_claims.py reads every file.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ import pytest
 import torch
 from test_train import Tiny, config, tiny
 
+import posbench
 from posbench.common.errors import RunError
 from posbench.common.files import sha256_file
 from posbench.model import weights
@@ -144,7 +145,7 @@ def test_no_file_of_another_name_is_made_while_weights_are_written(tmp_path):
     os.close(watch)
     made = [name for name in re.split(rb"[\x00-\x1f]+", events) if len(name) > 3]
     assert made and all(TEMPORARY.fullmatch(name.decode()) and name.startswith(b".model-") for name in made), made
-    for path in (Path(checkpoint.__file__).parent).rglob("*.py"):
+    for path in Path(posbench.__file__).parent.rglob("*.py"):
         assert not re.search(r"\bsave_(file|model)\(", path.read_text()), f"{path.name}: safetensors' own writer"
 
 

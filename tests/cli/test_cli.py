@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from conftest import CONFIGS
 
 import posbench
 from posbench.common.errors import RunError
@@ -29,7 +30,7 @@ from posbench.runs.directory import Run
 from posbench.runs.rows import VOLATILE
 from posbench.sweep import ledger
 
-ROOT = Path(__file__).parent.parent
+ROOT = CONFIGS.parent
 TINY = ["data=local", "data.tokenizer=bytes", "model.d_model=16", "model.n_layer=1", "model.n_head=2", "model.d_ff=32"]
 TINY += ["train.length=16", "train.steps=4", "train.tokens_per_step=64", "train.warmup=1", "train.validate_windows=4"]
 TINY += ["evaluate.windows=12", "evaluate.lengths=[16,32]", "evaluate.max_length=128", "log.mode=disabled", "device=cpu"]

@@ -1,4 +1,4 @@
-"""Numbers of results/reported, by the words of its tables: what tests/test_prose.py holds the text against."""
+"""Numbers of results/reported, by the words of its tables: what tests/published/test_prose.py holds the text against."""
 
 from __future__ import annotations
 

@@ -6,10 +6,10 @@ import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import CONFIGS
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from script_calls import call
@@ -19,7 +19,7 @@ from posbench.common.errors import ConfigError, RunError
 from posbench.data import fingerprint, prepare
 from posbench.data.tokenizers import load_tokenizer, owned_bytes
 
-ROOT = Path(__file__).parents[1]
+ROOT = CONFIGS.parent
 TEXTS = {
     "train/a.txt": "the cat sat on the mat, the dog sat on the log\n" * 30,
     "train/b.txt": "na\u00efve caf\u00e9 \U0001f600 \u4e2d\u6587 and the cat sat\r\n" * 20,

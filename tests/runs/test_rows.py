@@ -1,9 +1,9 @@
 import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import CONFIGS
 
 from posbench.common.errors import RunError
 from posbench.runs import rows
@@ -27,7 +27,7 @@ def test_columns_are_the_contract_in_its_order():
 
 
 def test_readme_shows_the_table_of_the_code():
-    text = (Path(__file__).parents[1] / "results" / "README.md").read_text()
+    text = (CONFIGS.parent / "results" / "README.md").read_text()
     shown = [line for line in text.split("## A row")[1].splitlines() if line.startswith("| `")]
     assert shown == [f"| `{c.name}` | {c.kind.__name__} | {c.unit} | {c.meaning} |" for c in rows.TABLE]
 

@@ -1,4 +1,4 @@
-"""A small world, and the ways to spoil it that tests/kinds.py makes its list of.
+"""A small world, and the ways to spoil it that tests/support/kinds.py makes its list of.
 
 The world: `text/` in three splits, `cache/` with its tokens, `runs/` with one finished run (seed 0) and one that was ended in the middle
 of its training (seed 1, two states), `mine/` with a user's own yamls.

@@ -1,6 +1,6 @@
 """One training in several processes: the same curve as in one, no row read twice, one writer, and an end for all when one ends.
 
-This file is also what torchrun starts for the tests that look into the processes: `torchrun tests/test_distributed.py FOLDER`.
+This file is also what torchrun starts for the tests that look into the processes: `torchrun tests/training/test_distributed.py FOLDER`.
 """
 
 import contextlib
@@ -136,7 +136,7 @@ def together(tmp_path_factory) -> tuple[Path, list[dict]]:
     folder = tmp_path_factory.mktemp("together")
     assert "after step 12 of 30" in fitted(folder / "resumed", World(), failing(stop_me, STOP), thirty())["ended"]
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(SIZE), __file__, str(folder)]
-    paths = os.pathsep.join([str(Path(__file__).parent.parent), str(Path(__file__).parent)])
+    paths = os.pathsep.join(filter(None, sys.path))
     done = subprocess.run(
         command, env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths}, capture_output=True, text=True, timeout=300
     )

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import CONFIGS
 from omegaconf import OmegaConf
 from test_cli import Cli
 
@@ -20,7 +21,7 @@ from posbench.sweep.cluster import queue as cluster_queue
 from posbench.sweep.cluster.task import Task
 from posbench.sweep.launch import launch
 
-LAUNCHERS = Path(__file__).parent.parent / "configs" / "hydra" / "launcher"
+LAUNCHERS = CONFIGS / "hydra" / "launcher"
 NAMES = sorted(path.stem for path in LAUNCHERS.glob("*.yaml"))
 MODULES = {"joblib": "joblib", "submitit_slurm": "submitit", "submitit_local": "submitit"}
 

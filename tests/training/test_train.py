@@ -105,11 +105,10 @@ def child(folder: str, name: str, at: str, optimizer: str) -> None:
 
 
 def run_child(folder: Path, name: str, at: int, optimizer: str = "muon") -> subprocess.CompletedProcess:
-    here = Path(__file__).parent
     code = f"import test_train; test_train.child({str(folder)!r}, {name!r}, {at}, {optimizer!r})"
     # Bytes are equal only for equal numbers of threads.
     threads = {"OMP_NUM_THREADS": str(torch.get_num_threads())}
-    environment = os.environ | threads | {"PYTHONPATH": os.pathsep.join([str(here.parent), str(here)])}
+    environment = os.environ | threads | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
 
 

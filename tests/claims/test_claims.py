@@ -303,7 +303,7 @@ def test_the_csv_keeps_every_digit_and_the_markdown_is_made_of_it(ladder, tmp_pa
             {"name": "c", "of": {**ROPE, "extension": "yarn"}, "at": 4, "confirm": "above 0.2", "refute": "below 0.1"},
         ], secondary=[{"of": ROPE, "at": 8}],
     )  # fmt: skip
-    tested = Claim("T", "s", "arXiv 1", "r", test="tests/test_decisions.py::test_holm_by_hand", shows="refuted")
+    tested = Claim("T", "s", "arXiv 1", "r", test="tests/statistics/test_decisions.py::test_holm_by_hand", shows="refuted")
     findings = ladder.judge(one, tested)
     path = tmp_path / "claims.csv"
     path.write_text(to_csv(findings))

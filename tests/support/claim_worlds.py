@@ -10,7 +10,7 @@ from posbench.claims.find import Pool, index
 from posbench.claims.judge import judge
 from posbench.claims.language import load
 
-NATS = 2 * math.log(2)  # nats/token in one bit/byte, at the two bytes per token of tests/synthetic.py
+NATS = 2 * math.log(2)  # nats/token in one bit/byte, at the two bytes per token of tests/support/synthetic.py
 GRID = (64, 72, 80, 96, 128, 256, 512)
 
 

@@ -39,7 +39,7 @@ def peak_mib(triple: tuple[str, str, str], last: int, length: int = LENGTH) -> f
     """Peak resident memory of a process that reads `length` tokens with the demo's model."""
     with subprocess.Popen(
         [sys.executable, "-c", SCRIPT, json.dumps(triple), str(last), str(length)],
-        cwd=__file__.rsplit("/", 1)[0],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         stdout=subprocess.PIPE,
         text=True,
     ) as process:

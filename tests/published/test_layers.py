@@ -66,7 +66,9 @@ def test_a_room_imports_only_what_stands_before_it(room):
 
 
 def test_an_arrow_upwards_is_found():
-    assert upward("model", {"posbench.training.loop.fit", "posbench.position.plan.Plan", "posbench.model.gpt"}) == ["posbench.training.loop.fit"]
+    assert upward("model", {"posbench.training.loop.fit", "posbench.position.plan.Plan", "posbench.model.gpt"}) == [
+        "posbench.training.loop.fit"
+    ]
     assert upward("training", {"posbench.evaluation.scorer"}) == ["posbench.evaluation.scorer"]
 
 
