@@ -95,13 +95,15 @@ def test_a_runs_lock_does_not_outlive_its_owner(tmp_path):
 
 
 def test_the_lock_of_a_token_cache_does_not_outlive_its_owner(world, capfd):
-    (folder,) = (world.root / "cache").glob("*/")
-    shutil.rmtree(folder)
+    (whole,) = (world.root / "cache").glob("*/")
+    shutil.rmtree(whole)
+    folder = whole.with_name(f"{whole.name}_test")  # all that an evaluation of a finished training reads
     killed_holder(HOLD_TOKENS, folder)
     assert (world.root / "cache" / f"{folder.name}.lock").exists()
     done = run(capfd, world, "extension=window")
     assert "another process" not in done.stderr
-    assert sorted(path.name for path in (world.root / "cache").iterdir()) == sorted([folder.name, f"{folder.name}.lock", "digests.json"])
+    known = [folder.name, f"{folder.name}.lock", f"{whole.name}.lock", "digests.json"]
+    assert sorted(path.name for path in (world.root / "cache").iterdir()) == sorted(known)
 
 
 KINDS_OF_FILES = ["config.yaml", "provenance.json", "state.pt", "model.safetensors", "train.json", "none+none-*.npz", "none+none-*.json"]

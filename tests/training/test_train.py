@@ -169,7 +169,7 @@ def test_a_signal_before_the_first_step_ends_with_a_sentence(tmp_path, monkeypat
 
 def test_a_run_that_ends_while_finishing_logs_its_last_step_once(tmp_path, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(OSError):
-        patch.setattr("posbench.training.checkpoint.save_model", lambda *_: (_ for _ in ()).throw(OSError("gone")))
+        patch.setattr("posbench.training.loop.save_weights", lambda *_: (_ for _ in ()).throw(OSError("gone")))
         train(tmp_path, config(checkpoint_every=12))
     assert (tmp_path / "state.pt").exists() and log_of(tmp_path)[-1]["step"] == 12
     train(tmp_path, config(checkpoint_every=12))
