@@ -1,1 +1,1 @@
-"""Files that are whole or absent, errors, signals, text and progress; imports nothing of posbench."""
+"""Atomic files, errors, locks, signals, text and progress. This room imports no other room of posbench."""

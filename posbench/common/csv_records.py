@@ -1,4 +1,4 @@
-"""Dataclasses of plain values as CSV, a line each, with every digit: what tables and figures are made from again."""
+"""Dataclass records to CSV and back, one line each. Floats keep every digit, so tables and figures can be made again from the file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ READERS = {"str": defuse.uncell, "int": int, "float": float, "bool": lambda text
 
 
 def to_csv(records: Iterable[Record], kind: type[Record]) -> str:
-    """A header and a line for each record of a dataclass; None is an empty cell."""
+    """CSV text: a header, then one line per record of the dataclass `kind`. None becomes an empty cell."""
     text, names = io.StringIO(), [column.name for column in fields(kind)]
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(names)
@@ -32,7 +32,10 @@ def _cell(value: object) -> object:
 
 
 def from_csv(path: Path | str, kind: type[Record], what: str, script: str) -> list[Record]:
-    """What `to_csv` wrote. Raises RunError for anything else: `what` the file should be, and the script that makes it again."""
+    """Records read from a file that `to_csv` wrote. Raises RunError for any other file.
+
+    `what` names the expected content and `script` the command that makes the file again; both stand in the error.
+    """
     types = {column.name: column.type for column in fields(kind)}
 
     def value(name: str, text: str | None) -> object:

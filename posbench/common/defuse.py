@@ -1,4 +1,4 @@
-"""Text of others made harmless for whoever opens it: a spreadsheet takes some cells for formulas, a Markdown viewer some words for HTML."""
+"""Escaping of text from other people's files: spreadsheets run some cells as formulas, Markdown viewers render some words as HTML."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ TAG = re.compile(r"<(?=[A-Za-z/!?])")
 
 
 def cell(text: str) -> str:
-    """Text for a CSV, with an apostrophe before what a spreadsheet would compute; numbers do not come here."""
+    """Text for a CSV cell, with an apostrophe in front if a spreadsheet would read it as a formula. Not for numbers."""
     return f"'{text}" if FORMULA.match(text) else text
 
 
 def uncell(text: str) -> str:
-    """The text that `cell` was given."""
+    """Inverse of `cell`: the original text."""
     return text[1:] if text.startswith("'") and FORMULA.match(text) else text
 
 
 def markdown(text: str) -> str:
-    """Markdown in which no tag begins; a < before a space or a number stays."""
+    """Markdown with the < of every HTML tag escaped. A < before a space or a number stays."""
     return TAG.sub("&lt;", text)

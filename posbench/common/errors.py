@@ -1,4 +1,4 @@
-"""The two kinds of failure a user meets; both end with one sentence and no traceback."""
+"""The two errors that a user sees. Each is printed as one sentence, without a traceback."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 class _Told(ValueError):
-    """Its text may hold words of somebody else's files: what a terminal would obey is shown as a question mark box."""
+    """Base of both errors. Control characters become U+FFFD, since the text may quote other people's files and is printed to a terminal."""
 
     def __str__(self) -> str:
         said = super().__str__()
@@ -14,15 +14,15 @@ class _Told(ValueError):
 
 
 class ConfigError(_Told):
-    """The configuration asks for something that cannot be done; the process exits 2."""
+    """Configuration that cannot be carried out; the process exits 2."""
 
 
 class RunError(_Told):
-    """A job that was legal failed for a reason outside the code (damaged file, full disk); the process exits 1."""
+    """Failure of a legal job for a reason outside the code, such as a damaged file or a full disk; the process exits 1."""
 
 
 def did_you_mean(given: object, known: Iterable[str]) -> str:
-    """Words to put behind a refusal: " (did you mean n_head?)" where one of `known` is close to `given`, else nothing."""
+    """Suffix for an error sentence: " (did you mean n_head?)" if a word of `known` is close to `given`, else ""."""
     import difflib
 
     close = difflib.get_close_matches(str(given), list(known), n=1, cutoff=0.6)

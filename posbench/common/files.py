@@ -1,4 +1,4 @@
-"""Files that are either whole or absent: everything posbench keeps is written through here."""
+"""Atomic files: whole or absent. Everything that posbench keeps is written through this module."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from typing import BinaryIO
 from posbench.common.errors import RunError
 
 FULL = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}
-DEEPEST = 100  # levels of what is read; what posbench writes has a dozen
-LARGEST = 256 * 2**20  # bytes of a file that is read whole; what posbench writes of this kind has a few megabytes at most
+DEEPEST = 100  # levels of nesting that are read; posbench itself writes about a dozen
+LARGEST = 256 * 2**20  # bytes of a file that is read whole; posbench itself writes a few megabytes at most
 
 
 @contextlib.contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Turn a full disk, and whatever else keeps `path` from being written, into a RunError that names it.
+    """Turn errors of writing `path`, such as a full disk, into a RunError that names it.
 
-    Libraries that hide the errno are read by their message. Other files' errors pass as they are.
+    Some libraries hide the errno, so their message is searched as well. Errors about other files pass unchanged.
     """
     try:
         yield
@@ -43,7 +43,7 @@ def disk_errors(path: Path) -> Iterator[None]:
 
 
 def _concerns(error: OSError, path: Path) -> bool:
-    """Whether an error is about `path`, its neighbours or the folders above it; a failing fsync names no file."""
+    """True if an error is about `path`, a file beside it or a folder above it. A failing fsync names no file and counts too."""
     if error.filename is None:
         return error.errno == errno.EIO
     named, path = _absolute(error.filename), _absolute(path)
@@ -51,7 +51,7 @@ def _concerns(error: OSError, path: Path) -> bool:
 
 
 def _culprit(error: OSError, path: Path) -> str:
-    """Which of the folders above `path` it is, where it is one."""
+    """Suffix ": FOLDER" if the error is about a folder above `path`, else ""."""
     if error.filename is None:
         return ""
     named, path = _absolute(error.filename), _absolute(path)
@@ -66,9 +66,9 @@ def _absolute(path: Path | str | bytes) -> Path:
 def atomic_path(path: Path | str) -> Iterator[Path]:
     """Yield a temporary path beside `path`; on success it replaces `path`, on failure it vanishes.
 
-    Both the content and the new name are on the disk when this returns. What a killed process left of the same file goes away first.
-    Raises RunError when the disk is full, `path` cannot be written, or is there and no regular file: a device would be lost, and a link
-    in somebody else's folder could lead anywhere.
+    Content and name are synced to the disk before this returns. Leftovers of a killed process for the same file are deleted first.
+    Raises RunError when the disk is full, when `path` cannot be written, and when it exists and is not a regular file: a device would
+    be lost, and a link in another user's folder could lead anywhere.
     """
     path = Path(path)
     with disk_errors(path):
@@ -95,12 +95,12 @@ def _replaceable(path: Path) -> None:
         return
     if stat.S_ISLNK(mode):
         raise RunError(f"{path} is a link to {os.readlink(path)}: name that file itself, or remove the link.")
-    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # of a folder the rename says so
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # a folder makes the rename fail with a clear error
         raise RunError(f"{path} is no regular file, and would be lost: name another file.")
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring the names in `folder` to the disk: a rename alone may be lost with the power. Some file systems know no such thing."""
+    """Sync the names in `folder` to the disk, since a power cut may undo a rename. File systems that cannot do this are skipped."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -110,18 +110,18 @@ def sync_folder(folder: Path) -> None:
 
 
 def _temporary(path: Path) -> tuple[int, Path]:
-    """A new file beside `path` and the handle that locks it for as long as its owner lives."""
+    """(descriptor, path) of a new file beside `path`. The open descriptor locks it while its owner lives."""
     while True:
         handle, name = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=path.suffix, dir=path.parent)
         with contextlib.suppress(OSError):  # file systems without locks
             fcntl.flock(handle, fcntl.LOCK_EX)
-        if os.fstat(handle).st_nlink:  # else another process took it for abandoned before it was locked
+        if os.fstat(handle).st_nlink:  # 0: another process deleted it as abandoned before it was locked
             return handle, Path(name)
         os.close(handle)
 
 
 def _remove_abandoned(path: Path) -> None:
-    """Delete temporary files of `path` whose owners are gone; one that is being written is locked and stays."""
+    """Delete temporary files of `path` whose owners are gone. A file that is being written is locked and stays."""
     for left in path.parent.glob(f".{glob.escape(path.stem)}-????????{glob.escape(path.suffix)}"):
         with contextlib.suppress(OSError, RunError), opened(left) as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -129,7 +129,7 @@ def _remove_abandoned(path: Path) -> None:
 
 
 def locked(path: Path) -> bool:
-    """Whether a living process holds the lock of a file: a run's .lock while it works there, a temporary file while it writes it."""
+    """True while a living process holds the lock of a file: the .lock of a run at work, or a temporary file being written."""
     try:
         with opened(path) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -147,18 +147,18 @@ def _umask() -> int:
 
 
 def write_atomic(path: Path | str, content: bytes | str) -> None:
-    """Write `content` to `path`, whole or not at all."""
+    """Write `content` to `path` atomically."""
     with atomic_path(path) as temporary:
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def write_json(path: Path | str, value: object) -> None:
-    """Write `value` as indented JSON, atomically; a nan or infinity becomes null, since JSON has neither."""
+    """Write `value` atomically as indented JSON. A nan or infinity becomes null."""
     write_atomic(path, json.dumps(finite(value), indent=1) + "\n")
 
 
 def finite(value: object) -> object:
-    """`value` with None for a nan or infinity: JSON has neither."""
+    """`value` with every nan or infinity replaced by None, since JSON has neither. Tuples become lists."""
     if isinstance(value, dict):
         return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -169,7 +169,7 @@ def finite(value: object) -> object:
 def read_bytes(path: Path | str, limit: int = LARGEST) -> bytes:
     """Content of a regular file of at most `limit` bytes.
 
-    Raises OSError where the file cannot be opened, RunError for what is no regular file or larger than `limit`.
+    Raises OSError when the file cannot be opened, RunError when it is not a regular file or is larger than `limit`.
     """
     with opened(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -180,9 +180,9 @@ def read_bytes(path: Path | str, limit: int = LARGEST) -> bytes:
 
 
 def opened(path: Path | str) -> BinaryIO:
-    """A regular file, or the one that a link leads to, open for reading; a FIFO or a device would keep the reader waiting or never end.
+    """Open a regular file, or the file a link leads to, for reading.
 
-    Raises OSError where it cannot be opened, RunError for what is no regular file.
+    Raises OSError when it cannot be opened, RunError when it is not a regular file: a FIFO or a device could block or never end.
     """
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if stat.S_ISREG(os.fstat(handle).st_mode):
@@ -192,7 +192,7 @@ def opened(path: Path | str) -> BinaryIO:
 
 
 def read_json(path: Path | str, limit: int = LARGEST) -> dict:
-    """Read a JSON file of at most `limit` bytes and DEEPEST levels. Raises RunError when it is damaged or cannot be read."""
+    """Value of a JSON file of at most `limit` bytes and DEEPEST levels. Raises RunError when it is damaged or cannot be read."""
     try:
         content = read_bytes(path, limit)
         value = json.loads(content.decode())
@@ -208,7 +208,7 @@ def read_json(path: Path | str, limit: int = LARGEST) -> dict:
 
 
 def _deep(value: object) -> bool:
-    """Whether a value has more levels than whoever walks through it should meet."""
+    """True if a value nests deeper than DEEPEST levels. Code that walks it recursively would fail."""
     level = [value]
     for _ in range(DEEPEST + 1):
         level = [item for one in level if isinstance(one, dict | list) for item in (one.values() if isinstance(one, dict) else one)]

@@ -1,4 +1,4 @@
-"""Folders that are either whole or absent."""
+"""Atomic folders: whole or absent."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from posbench.common.files import disk_errors, sync_folder
 
 @contextmanager
 def whole_folder(out: Path) -> Iterator[Path]:
-    """Yield a new folder beside `out` that takes its name on success and vanishes on failure; `out` may be an empty folder.
+    """Yield a new folder beside `out`; it takes that name on success and vanishes on failure.
 
-    What a killed process left of the same folder goes away first. Raises ConfigError when another process writes `out`, RunError when
-    it cannot be written.
+    `out` may be an empty folder. Leftovers of a killed process are deleted first.
+    Raises ConfigError while another process writes `out`, RunError when it cannot be written.
     """
     folder = out.with_name(f".{out.name}.part")
     with disk_errors(folder), ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Locks that processes of several machines share: who holds one is written into its file."""
+"""Locks shared by processes of several machines. The holder writes its pid and host into the lock file."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from filelock import FileLock, SoftFileLock, Timeout
 from posbench.common.errors import RunError
 from posbench.common.files import read_bytes
 
-NONE = {errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL, errno.ESTALE, errno.EACCES}  # what network file systems without locks answer
+NONE = {errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL, errno.ESTALE, errno.EACCES}  # errors of network file systems that have no locks
 OWNER = re.compile(rb"(\d+) ([\w.-]+)\n")
 
 
 def take(lock: FileLock, wait: bool) -> None:
-    """Take a lock, at once or, with `wait`, as soon as nobody holds it, and write into its file who has it.
+    """Take a lock and write its holder into the file. With `wait`, block until it is free.
 
-    Raises Timeout while another process holds it, RunError where the file system gives no locks, OSError where there can be no file.
+    Raises Timeout while another process holds it, RunError when the file system has no locks, OSError when the file cannot be made.
     """
     try:
         lock.acquire(timeout=-1 if wait else 0)
     except Timeout:
-        if (number := _answer(lock.lock_file)) in NONE:  # filelock takes EACCES for a lock that is held, and would wait for ever
+        if (number := _answer(lock.lock_file)) in NONE:  # filelock reads EACCES as "held" and would wait forever
             raise _no_locks(lock, number) from None
         raise
     except OSError as error:
         if error.errno in NONE and error.filename is None:
             raise _no_locks(lock, error.errno) from error
         raise
-    if not isinstance(lock, SoftFileLock):  # which has words of its own in the file
+    if not isinstance(lock, SoftFileLock):  # a SoftFileLock writes its own text into the file
         with contextlib.suppress(OSError):
             file = os.open(lock.lock_file, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC)
             os.write(file, f"{os.getpid()} {socket.gethostname()}\n".encode())
@@ -42,7 +42,7 @@ def take(lock: FileLock, wait: bool) -> None:
 
 
 def _answer(path: str) -> int | None:
-    """The error that the system gives to whoever asks for a lock, None for none."""
+    """errno of an attempt to lock the file, None if it succeeds."""
     try:
         with open(path, "rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -59,7 +59,10 @@ def _no_locks(lock: FileLock, number: int) -> RunError:
 
 
 def holder(path: Path) -> tuple[str, str]:
-    """(" (pid 7 on node1)" for whoever wrote itself into a lock, what may be done about one of another machine), each "" if unknown."""
+    """(holder, advice) for an error sentence: " (pid 7 on node1)" and, for a holder on another machine, how to remove a dead lock.
+
+    Each is "" if unknown.
+    """
     try:
         found = OWNER.fullmatch(read_bytes(path, 1000))
     except (OSError, RunError):

@@ -1,4 +1,4 @@
-"""Cores and GPUs that this command may use, and the refusal of more processes than they can serve. Torch waits inside."""
+"""Cores and GPUs that this command may use, and checks that they suffice for the processes. Torch is imported only when needed."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from posbench.common.errors import ConfigError
 
 
 def cores() -> int:
-    """Cores that this process may use; inside a SLURM job those it was given, since a node may let it see more."""
+    """Number of cores that this process may use. In a SLURM job it is the allocated number, since the node may show more."""
     seen = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     given = os.environ.get("SLURM_CPUS_PER_TASK") or os.environ.get("SLURM_CPUS_ON_NODE")
     return min(seen, int(given)) if given else seen
 
 
 def gpus() -> int:
-    """GPUs that this process may use; they are counted, not started."""
+    """Number of GPUs that this process may use. Counting does not initialize them."""
     import torch
 
     return torch.cuda.device_count()
 
 
 def check_processes(processes: int, device: str) -> None:
-    """Raise ConfigError for more processes of one training than there are GPUs, or cores where the device is the CPU."""
+    """Raise ConfigError if one training has more processes than there are GPUs (cores, if it runs on the CPU)."""
     found = 0 if device == "cpu" else gpus()
     if device == "cpu" or (device == "auto" and not found):
         if processes > cores():
@@ -41,7 +41,7 @@ def check_processes(processes: int, device: str) -> None:
 
 
 def check_task(processes: int, device: str, launcher: dict) -> None:
-    """Raise ConfigError for more processes of one training than a cluster's task is asked to have GPUs or cores for."""
+    """Raise ConfigError if one training has more processes than the GPUs (or cores) requested for its cluster task."""
     asked, key = (launcher.get("cpus_per_task"), "cpus_per_task") if device == "cpu" else (launcher.get("gpus_per_node"), "gpus_per_node")
     if asked and processes > asked:
         raise ConfigError(
@@ -51,7 +51,7 @@ def check_task(processes: int, device: str, launcher: dict) -> None:
 
 
 def check_share(processes: int, tokens_per_step: int, train_len: int) -> None:
-    """Raise ConfigError for more processes than a step of the longest windows has windows."""
+    """Raise ConfigError if there are more processes than windows in one step, counted at the longest training length."""
     windows = tokens_per_step // train_len
     if processes > windows:
         raise ConfigError(
@@ -61,7 +61,7 @@ def check_share(processes: int, tokens_per_step: int, train_len: int) -> None:
 
 
 def check_jobs(parallel: int, processes: int = 1) -> int:
-    """`parallel` trainings at a time, or as many as the cores serve where that is fewer: then a line on stderr says so."""
+    """Number of trainings at a time: `parallel`, or fewer if the cores do not suffice, with a note on stderr."""
     most = max(1, cores() // processes)
     if parallel > most:
         each = f" of {processes} processes" if processes > 1 else ""

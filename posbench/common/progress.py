@@ -1,4 +1,4 @@
-"""Progress on stderr: one line that updates on a terminal, a few plain lines elsewhere."""
+"""Progress on stderr: one line that updates on a terminal, a few plain lines otherwise."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import sys
 import time
 from collections import deque
 
-TERMINAL_SECONDS = 0.2  # between two drawings of the line
+TERMINAL_SECONDS = 0.2  # minimum between two updates of the line
 PLAIN_SECONDS = 5.0  # at least this long between two plain lines,
 PLAIN_SHARE = 0.1  # and at least this share of the work
-MANY = 100_000  # units from here on are told as a share
-LEFT = re.compile(r"  (?=\d)(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)? left$")  # _duration's words
-RECENT = 50  # updates that the remaining time is read from
+MANY = 100_000  # totals from here on are shown as a percentage
+LEFT = re.compile(r"  (?=\d)(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)? left$")  # as _duration writes it
+RECENT = 50  # updates used for the remaining time
 
 
 class Progress:
-    """Count `total` units of work: `with Progress(1000, "train", "step") as progress: progress.update(1, loss=3.2)`.
+    """Counter of `total` units of work: `with Progress(1000, "train", "step") as progress: progress.update(1, loss=3.2)`.
 
-    Units finished by an earlier process are told by `skip`; they count towards the share but not towards the speed.
+    `skip` adds units that an earlier process finished. They count towards the share but not towards the speed.
     """
 
     def __init__(self, total: int, label: str, unit: str) -> None:
@@ -28,7 +28,7 @@ class Progress:
         self.terminal = sys.stderr.isatty()
         self.began = self.last = time.monotonic()
         self.shown_at, self.shown_done = (0.0 if self.terminal else self.began), 0
-        self.piece, self.seen = 0, self.began  # units of the piece of work under way, and when the last of them was told
+        self.piece, self.seen = 0, self.began  # units of the current piece of work, and the time of the last update
         self.seconds_per_unit: deque[float] = deque(maxlen=RECENT)
         self.figures: dict[str, object] = {}
 
@@ -39,14 +39,14 @@ class Progress:
         self.close(finished=kind is None)
 
     def skip(self, n: int) -> None:
-        """`n` units were done before; the clock starts here."""
+        """Add `n` units that were done before, and start the clock."""
         self.began = self.last = time.monotonic()
         self.done = self.shown_done = self.done + n
 
     def update(self, n: int = 1, part: bool = False, **figures: object) -> None:
-        """`n` more units are done; `figures` are shown beside the count until they are given anew.
+        """Add `n` finished units. `figures` are shown beside the count until a later update replaces them.
 
-        Units that are `part` of a piece of work count towards the speed together, when a later update ends it: they take unlike times.
+        Units with `part` set take unequal times. The speed is measured only when an update without it ends the piece of work.
         """
         now = self.seen = time.monotonic()
         self.done += n
@@ -60,7 +60,10 @@ class Progress:
             self._show(now)
 
     def remaining(self) -> float | None:
-        """Seconds to go by the median of recent updates, which one validation or one stalled step does not move; None before any."""
+        """Estimated seconds to go, None before the first update.
+
+        The median of recent updates is used, so that one validation or one slow step does not change it.
+        """
         known = self.seconds_per_unit or ([(self.seen - self.last) / self.piece] if self.piece else None)
         return statistics.median(known) * (self.total - self.done) if known else None
 
@@ -111,6 +114,6 @@ def _duration(seconds: float) -> str:
 
 
 def seconds_left(text: str) -> float | None:
-    """The remaining time that a drawn line ends with ("train 7/9 steps  1m05s left"), in seconds; None for any other text."""
+    """Remaining seconds at the end of a progress line ("train 7/9 steps  1m05s left"), None for any other text."""
     found = LEFT.search(text)
     return sum(int(number or 0) * unit for number, unit in zip(found.groups(), (3600, 60, 1), strict=True)) if found else None

@@ -1,4 +1,4 @@
-"""Ending on a signal without losing work."""
+"""Shutdown on a signal without losing work."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import time
 from collections.abc import MutableMapping
 from types import FrameType
 
-PARENT = "POSBENCH_PARENT"  # the process id of the parent whose end is a child's own
-WATCH_SECONDS = 0.5  # between looks for it
+PARENT = "POSBENCH_PARENT"  # process id of the parent; when it dies the child stops too
+WATCH_SECONDS = 0.5  # between checks that the parent lives
 
 
 class Stopped(SystemExit):
-    """Work ended by a signal after saving; uncaught, the process exits with 128 + the signal's number."""
+    """Exit after a signal, raised once work is saved. Uncaught, the process exits with 128 + the signal number."""
 
     def __init__(self, number: int, message: str) -> None:
         super().__init__(128 + number)
@@ -23,10 +23,10 @@ class Stopped(SystemExit):
 
 
 class Signals:
-    """Hold back SIGINT and SIGTERM inside the block: `received` names the first, `check` raises Stopped for it.
+    """Context that holds back SIGINT and SIGTERM: `received` is the first signal, `check` raises Stopped for it.
 
-    Later ones are ignored: Ctrl-C reaches a child from the terminal and once more from the parent that passes it on.
-    Outside the main thread, where Python allows no handlers, nothing is held back.
+    Later signals are ignored, since Ctrl-C reaches a child twice: from the terminal and from its parent.
+    Outside the main thread Python allows no handlers, so nothing is held back there.
     """
 
     def __init__(self) -> None:
@@ -42,11 +42,11 @@ class Signals:
         for number, handler in self.previous.items():
             signal.signal(number, handler)
         if isinstance(error, Stopped):
-            # Here, since a progress line inside the block has ended by now.
+            # Printed here because a progress line inside the block has ended by now.
             print(f"{signal.Signals(error.number).name}: {error.message}", file=sys.stderr, flush=True)
 
     def check(self, message: str) -> None:
-        """Raise Stopped if a signal came; `message` tells the user where things stand."""
+        """Raise Stopped if a signal came. `message` tells the user how far the work is."""
         if self.received is not None:
             raise Stopped(self.received, message)
 
@@ -55,13 +55,14 @@ class Signals:
 
 
 def name_parent(environment: MutableMapping[str, str]) -> None:
-    """Tell the children started with this environment whose end is theirs too: this process's."""
+    """Set POSBENCH_PARENT to this process, so that children started with this environment stop when it dies."""
     environment[PARENT] = str(os.getpid())
 
 
 def die_with_parent() -> None:
-    """Be told to stop, with a checkpoint, when the process that started this one was killed outright: a child that nobody waits for
-    would hold its run, and the machine, for hours. One that was killed before this call counts as well.
+    """Watch the parent process and send this one SIGTERM when the parent is gone, so that it saves a checkpoint and stops.
+
+    Otherwise a child of a killed parent would hold its run, and the machine, for hours. A parent killed before this call counts too.
     """
     parent = os.environ.get(PARENT)
 
@@ -70,5 +71,5 @@ def die_with_parent() -> None:
             time.sleep(WATCH_SECONDS)
         os.kill(os.getpid(), signal.SIGTERM)
 
-    if parent:  # not of one that was started by hand
+    if parent:  # unset for a process started by hand
         threading.Thread(target=watch, daemon=True, name="parent").start()
