@@ -2,8 +2,8 @@
 
 Press, Smith, Lewis 2021, arXiv 2108.12409. H heads, H a power of two: m_h = 2^(-8h/H), h = 1..H. Otherwise, with C the power of two
 below H: the C slopes of a C-head model, then every second slope (1st, 3rd, ...) of a 2C-head model until H are filled.
-`slope_scale` is a factor on all slopes; 1 is the paper's. What its flattest head subtracts at the end of the training window is 2^-8 times
-the training length: 4 at 1,024 tokens, where the paper trained, but 0.25 at 64, and 1024 / train_len (16 at 64) makes it 4 again.
+`slope_scale` is a factor on all slopes; the paper's is 1. At the end of the training window the flattest head subtracts 2^-8 times the
+training length: 4 at 1,024 tokens, where the paper trained, but 0.25 at 64. slope_scale = 1024 / train_len (16 at 64) makes it 4 again.
 The bias has rank two, (-m_h i) 1 + m_h j, so it enters a fused kernel as extra columns of q and k and no [T, T] matrix exists.
 Positions are counted from the middle of the text, which halves the magnitude that has to cancel and changes no score.
 """
@@ -19,7 +19,7 @@ from posbench.position.interfaces import Encoding
 
 
 def slopes(n_head: int) -> list[float]:
-    """The slope of each head, in the paper's order."""
+    """Slope of each head, in the paper's order."""
     power = 2 ** (n_head.bit_length() - 1)
     regular = [2.0 ** (-8 * h / power) for h in range(1, power + 1)]
     between = [2.0 ** (-4 * h / power) for h in range(1, 2 * power, 2)]

@@ -2,8 +2,8 @@
 
 Li et al. 2023, arXiv 2310.04418. Beyond L tokens the farthest key always reads f at 1, so the method interpolates by itself; that
 makes the bias depend on i and not on i - j alone. No official code was found; other people's copies start at c = 0.1 and L = 512.
-L is length-matched here: train_len / 4, which is 512 at 2048 tokens. Deviations from the copies: c and L are exponentials of what
-is learned where they take absolute values, and psi(max(L, i)) is kept above 1e-6 where they add 1e-6, so that the farthest key reads
+Here L starts at train_len / 4, which is 512 at 2048 tokens. Deviations from the copies: c and L are exponentials of the parameters,
+where the copies take absolute values. psi(max(L, i)) is clamped at 1e-6, where the copies add 1e-6, so that the farthest key reads
 exactly 1.
 """
 
@@ -42,7 +42,7 @@ class Fire(Encoding):
         return (self.outer[n].weight @ hidden_W + self.outer[n].bias[:, None]).unflatten(-1, share_SK.shape)
 
     def share(self, q_pos_S: Tensor, k_pos_K: Tensor, n: int) -> Tensor:
-        """What f reads: [S, K], from 0 for the query itself to at most 1 for the first token."""
+        """Argument of f: [S, K], from 0 for the query itself to at most 1 for the first token."""
         c, threshold = self.log_c[n].exp(), self.log_threshold[n].exp()
         delta_SK = (q_pos_S[:, None] - k_pos_K).clamp(min=0).float()
         whole_S = torch.log1p(c * torch.maximum(threshold, q_pos_S.float())).clamp(min=1e-6)

@@ -70,5 +70,5 @@ class Fope(Rope):
         return self._turn(q_BHTD, q_mixed), self._turn(k_BGTD, self._mix(k_table))
 
     def _mix(self, table: Tensor) -> Tensor:
-        """The mixtures of every pair, 1 and 0 of those at rest: [2, G, T, F]."""
+        """Mixtures of cos and sin of every pair, 1 and 0 for the pairs at rest: [2, G, T, F]."""
         return with_rest(torch.stack((table[0] @ self.cos_GMF, table[1] @ self.sin_GMF)), self.shape.head_dim // 2)

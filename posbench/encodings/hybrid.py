@@ -1,10 +1,10 @@
-"""Hybrid layers: local layers of one encoding with a sliding window, and as the last of every `period` layers a full one of another.
+"""Hybrid layers: local layers with a sliding window; the last of every `period` layers sees all keys, with another encoding.
 
 RNoPE-SWA (Yang et al. 2025, arXiv 2501.18795): local RoPE, full NoPE, as in Cohere's Command A and SWAN-GPT (Puvvada et al. 2025, arXiv
 2504.08719): the default. Gemma 3 (2025, arXiv 2503.19786): RoPE in both, local base 10^4, full base 10^6, period 6 and window 1024;
-configs/encoding/gemma3.yaml, with this period. With a window up to train_len the local layers meet no distance that training did not
-hold, so extensions and scales act on the full layers alone (Gemma 3 does the same with PI), unless `extend_local`; scales
-never act on local ones, whose queries see no more keys than in training.
+configs/encoding/gemma3.yaml, with this period. With a window up to train_len the local layers meet only distances that were in
+training. So extensions act on the full layers alone (Gemma 3 does the same with PI), unless `extend_local`. Scales never act on
+local layers, whose queries see no more keys than in training.
 A model of fewer layers than `period` is one period. Defaults: period 4, window train_len / 2 (larger models: 1/8 and less).
 """
 
@@ -18,7 +18,7 @@ from posbench.position.interfaces import Encoding, Layer, overrides
 
 
 class Hybrid(Encoding):
-    """Two encodings in turn. Raises ConfigError for a period or window below 1, and for encodings that no single layer holds."""
+    """Two encodings in turn. Raises ConfigError for a period or window below 1, and for an encoding made for a whole model."""
 
     tested_with = frozenset({"pi", "log_n", "log_n_global"})
 

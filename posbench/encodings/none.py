@@ -7,4 +7,4 @@ from posbench.position.interfaces import Encoding
 
 
 class NoEncoding(Encoding):
-    """No position anywhere: extensions that move positions provably change nothing here."""
+    """No position anywhere, so extensions that move positions provably change nothing."""

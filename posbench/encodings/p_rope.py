@@ -21,7 +21,7 @@ from posbench.position.geometry import Shape, Spectrum
 
 
 def with_rest(table: Tensor, pairs: int) -> Tensor:
-    """A table of cos and sin for `pairs` pairs, those it did not have at angle 0: [2, ..., pairs]."""
+    """Pad a table of cos and sin to `pairs` pairs; the added ones have angle 0: [2, ..., pairs]."""
     wider = (0, pairs - table.shape[-1])
     return torch.stack((F.pad(table[0], wider, value=1.0), F.pad(table[1], wider)))
 
@@ -44,7 +44,7 @@ class PRope(Rope):
         self.active = int(p * shape.head_dim // 2) if cut == "share" else int((turns_F >= 1).sum())
 
     def spectrum(self) -> Spectrum | None:
-        """The pairs that turn; None where there are none, which is NoPE."""
+        """Frequencies of the pairs that turn; None if no pair turns, which is NoPE."""
         whole = super().spectrum()
         return replace(whole, freq_F=whole.freq_F[: self.active]) if self.active else None
 

@@ -27,15 +27,15 @@ from posbench.position.interfaces import Encoding, Extension, Layer
 
 
 def _resonant(freq_F: Tensor) -> Tensor:
-    """The frequencies of the nearest whole wavelengths."""
+    """Frequencies whose wavelengths are rounded to whole tokens."""
     return 2 * math.pi / (2 * math.pi / freq_F).round()
 
 
 class Rope(Encoding):
     """Rotary positions.
 
-    Raises ConfigError for an odd number of turned channels, an unknown layout, a base of 1 or less, a scaling that is no set of
-    frequencies, and windows that are not one for each layer.
+    Raises ConfigError for an odd number of turned channels, an unknown layout, a base of 1 or less, a scaling that is not a fixed set
+    of frequencies, a scaling without scaling_len or the reverse, and a list of windows that is not one for each layer.
     """
 
     traits = Trait.COORDINATE | Trait.RELATIVE | Trait.SPECTRUM | Trait.UNBOUNDED
@@ -78,7 +78,7 @@ class Rope(Encoding):
         if (scaling is None) != (scaling_len is None):
             raise ConfigError(f"encoding.scaling={scaling} and encoding.scaling_len={scaling_len} belong together: give both, or neither.")
         self.scaling, self.scaling_len, self.amplitude = None, scaling_len, 1.0
-        with torch.device("cpu"):  # also where a model is made without memory, to know its shapes
+        with torch.device("cpu"):  # real numbers even on the meta device, where a model is made only for its shapes
             channel_F = torch.arange(0, self.rotary_dim, 2, dtype=torch.float64)
             self.own = Spectrum(base ** (-channel_F / self.rotary_dim), base, self.rotary_dim)
             if scaling is not None:
@@ -103,7 +103,7 @@ class Rope(Encoding):
         return self._turn(q_BHTD, q_table), self._turn(k_BGTD, k_table)
 
     def _turn(self, x_BHTD: Tensor, table: Tensor) -> Tensor:
-        """The first channels turned, two for each column of the table."""
+        """Rotate the first channels, two for each column of the table; the others stay as they are."""
         cos_TF, sin_TF = table
         x_BHTR, rest = x_BHTD.tensor_split([2 * cos_TF.shape[-1]], dim=-1)
         a_BHTF, b_BHTF = x_BHTR.chunk(2, dim=-1) if self.layout == "half" else x_BHTR.unflatten(-1, (-1, 2)).unbind(-1)

@@ -18,7 +18,7 @@ from posbench.position.interfaces import Encoding
 
 
 def bucket_starts(n_buckets: int, max_distance: int) -> list[int]:
-    """The smallest distance of bucket 1, 2, ... (tokens, not falling)."""
+    """Smallest distance in tokens of bucket 1, 2, ..., in ascending order; equal ones are possible."""
     exact = n_buckets // 2
     wide = n_buckets - exact
     starts = list(range(1, exact + 1))

@@ -1,8 +1,8 @@
 """Several extensions at once, such as DCA with YaRN in Qwen2 (Yang et al. 2024, arXiv 2407.10671).
 
-Each part is asked with its own target_len. Changes of frequencies and of tables follow in the order of the parts, temperatures
-multiply. At most one part may say which keys are seen in which band; parts that only move coordinates (pi, table_linear) act
-after it, on the distances it leaves, as the DCA code divides the positions it has mapped. At most one may crop.
+Each part gets its own target_len. Frequencies and tables are changed in the order of the parts; temperatures multiply. At most one
+part may define the bands. Parts that only move coordinates (pi, table_linear) act after it on its coordinates, as the DCA code
+divides the positions it has mapped. At most one part may crop.
 """
 
 import math
@@ -16,7 +16,7 @@ from posbench.position.geometry import Band, IndexMap, Span, Spectrum, Trait, id
 from posbench.position.instantiate import make
 from posbench.position.interfaces import ANY, Extension, overrides
 
-# Asks a part for the form of its bands: one token, and a training length above any window a part may name.
+# Span used to look at the form of a part's bands: one token, and a training length above any window.
 PROBE = Span(2**40, 1, 1)
 
 
@@ -63,7 +63,7 @@ class Compose(Extension):
 
 
 def _moves_only(part: Extension) -> bool:
-    """Whether a part leaves all keys visible in one band, so that its coordinates may be moved after another's."""
+    """True if a part leaves all keys visible in one band, so that its moves may follow those of another part."""
     bands = part.bands(PROBE)
     return len(bands) == 1 and bands[0].first is start and bands[0].last is identity
 
@@ -77,6 +77,6 @@ def _after(outer: IndexMap, inner: IndexMap) -> IndexMap:
 
 
 def _shared(sets: list[frozenset[str]]) -> frozenset[str]:
-    """What every part was tested with."""
+    """Names that every part was tested with."""
     named = [one for one in sets if one != ANY]
     return frozenset.intersection(*named) if named else ANY

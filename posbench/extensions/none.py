@@ -4,6 +4,6 @@ from posbench.position.interfaces import ANY, Extension
 
 
 class NoExtension(Extension):
-    """Changes nothing."""
+    """Extension that changes nothing."""
 
     tested_with = ANY

@@ -17,7 +17,7 @@ from posbench.position.interfaces import ScaledExtension
 
 
 def slowed(spectrum: Spectrum, scale: float) -> Spectrum:
-    """The spectrum with its slowest pair `scale` times slower, its fastest as it was, and a geometric progression between."""
+    """Spectrum with the slowest pair `scale` times slower, the fastest unchanged, and a geometric progression between them."""
     pairs = len(spectrum.freq_F)
     if pairs < 2:
         return spectrum

@@ -53,7 +53,7 @@ class NtkByParts(ScaledExtension):
         return replace(spectrum, freq_F=spectrum.freq_F * (kept_F + (1 - kept_F) / span.factor))
 
     def kept_from(self, freq_F: Tensor, train_len: int) -> float:
-        """The turns in training from which a pair is kept: beta, or what its null stands for."""
+        """Turns in training from which a pair is kept: beta, or its default if beta is None."""
         return self.beta or max(self.alpha + 1, min(PUBLISHED, train_len * float(freq_F.max()) / (2 * math.pi) / 4))
 
     def _kept(self, spectrum: Spectrum, train_len: int) -> Tensor:
@@ -66,12 +66,12 @@ class NtkByParts(ScaledExtension):
         if self.truncate:
             low, high = math.floor(low), math.ceil(high)
         low, high = max(low, 0), min(high, 2 * pairs - 1)
-        # A shared edge, or bounds beyond the first pair: a step.
+        # Equal bounds, or bounds before the first pair, become a step instead of a division by zero or less.
         high = max(high, low + 1e-3)
         return 1 - ((torch.arange(pairs, dtype=torch.float64) - low) / (high - low)).clamp(0, 1)
 
 
 def _index(turns_F: Tensor, turns: float, spectrum: Spectrum) -> float:
-    """Where a pair of so many turns would stand, among and beyond those there are."""
+    """Index (fractional) of a pair that makes `turns` turns in training, also before and after the existing pairs."""
     faster = max(0, int((turns_F > turns).sum()) - 1)
     return faster + spectrum.rotary_dim / 2 * math.log(float(turns_F[faster]) / turns) / math.log(spectrum.base)

@@ -1,7 +1,7 @@
 """Recompute window: each target is predicted from exactly the last w tokens, re-encoded as a text of their own; w = train_len unless set.
 
-What anyone gets by throwing away everything beyond the training length (stride 1 of a sliding evaluation): the
-floor that an extension has to beat. Defined for every encoding, since the model never sees more than w tokens.
+This is the floor that an extension has to beat: all text beyond the training length is thrown away (stride 1 of a sliding
+evaluation). Defined for every encoding, since by default the model never reads more than it was trained on.
 """
 
 from posbench.position.geometry import Span
@@ -9,7 +9,7 @@ from posbench.position.interfaces import ANY, Extension, window_size
 
 
 class RecomputeWindow(Extension):
-    """Feeds w tokens per target."""
+    """Crop to the last w tokens for each target."""
 
     tested_with = ANY
 

@@ -1,4 +1,4 @@
-"""A learned table stretched linearly, ends on ends: coordinate t becomes t (train_len - 1) / (target_len - 1), beyond train_len alone.
+"""A learned table stretched end to end: coordinate t becomes t (train_len - 1) / (target_len - 1) if target_len > train_len.
 
 Linear interpolation of position embeddings, as common for vision transformers and longer BERTs. Unlike pi (t / s), whose last
 coordinates lie beyond the last row, the last token reads exactly the last row.

@@ -1,4 +1,4 @@
-"""What an extension changes, seen by laying its plan beside the plain one: which keys are hidden, which pairs lie elsewhere.
+"""Effect of an extension: its plan is compared with the plan without it, for hidden keys and moved pairs.
 
 Letters: T tokens.
 """
@@ -13,7 +13,7 @@ from posbench.position.plan import BandPlan, LayerPlan, make_plan
 
 
 def _pairs(encoding: Encoding, extension: Extension, length: int) -> list[tuple[LayerPlan, LayerPlan]]:
-    """Distinct layers with the extension beside the same without it; empty where the positions do not reach so far."""
+    """Pairs (with the extension, without it) of distinct layers; empty if `length` is beyond the encoding's limit."""
     if encoding.limit is not None and length > encoding.limit:
         return []
     plans = [make_plan(encoding, one, length=length) for one in (extension, None)]
@@ -22,17 +22,17 @@ def _pairs(encoding: Encoding, extension: Extension, length: int) -> list[tuple[
 
 
 def _visible(layer: LayerPlan) -> list[int]:
-    """How many keys each query sees; as bands never overlap and only ever hide, equal counts are equal masks."""
+    """Number of keys that each query sees. Bands never overlap and only hide keys, so equal counts mean equal masks."""
     return sum(band.seen_T for band in layer.bands).tolist()
 
 
 def masks(encoding: Encoding, extension: Extension, length: int) -> bool:
-    """Whether the extension hides keys that are seen without it."""
+    """True if the extension hides keys that are seen without it."""
     return any(_visible(changed) != _visible(plain) for changed, plain in _pairs(encoding, extension, length))
 
 
 def changes(encoding: Encoding, extension: Extension, length: int) -> bool:
-    """Whether any layer, or what is added to the embeddings, differs from no extension."""
+    """True if a layer's plan, or the vectors added to the embeddings, differ from those without the extension."""
     if overrides(encoding, "embed"):
         added = [make_plan(encoding, one, length=length).embed() for one in (extension, None)]
         if not equal(*added):
@@ -57,7 +57,7 @@ def _same_layer(changed: LayerPlan, plain: LayerPlan) -> bool:
 
 @torch.no_grad()
 def _same_bias(layer: LayerPlan, band: BandPlan, reference: BandPlan) -> bool:
-    """Whether the last query's bias at the keys of a band is the same at both sets of coordinates."""
+    """True if the last query's bias at the keys of a band is the same at both sets of coordinates."""
     encoding, keys = layer.encoding, slice(int(band.first_T[-1].clamp(min=0)), int(band.last_T[-1]) + 1)
     if overrides(encoding, "columns") or encoding.decay() is not None:
         return False
@@ -68,5 +68,5 @@ def _same_bias(layer: LayerPlan, band: BandPlan, reference: BandPlan) -> bool:
 
 
 def equal(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
-    """Equality of what may be absent."""
+    """Equality of two tensors that may be None."""
     return a is b or (a is not None and b is not None and torch.equal(a, b))

@@ -1,4 +1,4 @@
-"""Extensions that are a set of frequencies and nothing else: what can be trained into a spectrum, and what other formats can say."""
+"""Extensions that only change frequencies: these can be trained into a spectrum and written in other formats."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from posbench.position.geometry import Span, Spectrum, Trait
 from posbench.position.interfaces import Extension, ScaledExtension
 
 FAR = 2**40  # a position beyond any window
-OFFERED = Trait.COORDINATE | Trait.RELATIVE | Trait.SPECTRUM  # what a rotation by frequencies has
+OFFERED = Trait.COORDINATE | Trait.RELATIVE | Trait.SPECTRUM  # the traits of a rotation by frequencies
 
 
 def frequencies(extension: Extension, spectrum: Spectrum, span: Span) -> Spectrum | None:
-    """The frequencies that are all an extension changes at one length, its temperature aside; None where it does more."""
+    """Spectrum of an extension at one length, if it changes nothing else but the temperature; otherwise None."""
     found, bands = extension.spectrum(spectrum, span), extension.bands(span)
     index_T = torch.tensor([0.0, 1.0, FAR], dtype=torch.float64)
     q_pos_T, k_pos_T = bands[0].q(index_T), bands[0].k(index_T)
@@ -28,9 +28,9 @@ def frequencies(extension: Extension, spectrum: Spectrum, span: Span) -> Spectru
 
 
 def trained_in(scaling: Extension, own: Spectrum, scaling_len: float, train_len: int) -> tuple[Spectrum, float]:
-    """The spectrum of a model trained with `scaling` from `scaling_len` tokens on, and the factor on each of its cos and sin.
+    """Spectrum of a model first trained at `scaling_len` tokens and then with `scaling`, and the factor on its cos and sin.
 
-    Raises ConfigError for an extension that is no fixed set of frequencies.
+    Raises ConfigError for an extension that is not a fixed set of frequencies.
     """
     scaled = None
     if isinstance(scaling, ScaledExtension) and scaling.fixed_target and not scaling.needs & ~OFFERED:

@@ -1,4 +1,4 @@
-"""The vocabulary of position: what an encoding offers, what an extension asks, which keys a query sees and where they seem to lie.
+"""Types of position: an encoding's Trait, Shape and Spectrum, an extension's Span, and the Band of keys that a query sees.
 
 Letters: T tokens, F frequencies. An *index* counts tokens (int64, from 0); a *coordinate* is where an encoding believes a
 token lies (float64: PI's are fractions, and angles need every bit of them).
@@ -17,19 +17,19 @@ IndexMap = Callable[[Tensor], Tensor]
 
 
 class Trait(Flag):
-    """What an encoding lets others do with its positions."""
+    """Properties of an encoding that an extension may need."""
 
     COORDINATE = auto()  # reads real-valued coordinates, so they may be moved or stretched
-    RELATIVE = auto()  # scores depend on coordinates only through their difference, so a band may have its own
-    SPECTRUM = auto()  # made of frequencies, so these may be changed
+    RELATIVE = auto()  # scores depend on coordinates only through their difference, so each band may have its own coordinates
+    SPECTRUM = auto()  # made of frequencies, which may be changed
     UNBOUNDED = auto()  # defined at every coordinate, also beyond the training length
     TABLE = auto()  # looks coordinates up in a learned table, which may be made longer
-    CONTENT = auto()  # makes positions of its own from the text, which nobody can move
+    CONTENT = auto()  # makes its own positions from the text, which an extension cannot move
 
 
 @dataclass(frozen=True)
 class Shape:
-    """The sizes an encoding is built for."""
+    """Sizes that an encoding is built for."""
 
     d_model: int
     n_layer: int
@@ -37,7 +37,7 @@ class Shape:
     n_kv_head: int
     train_len: int
     head_width: int | None = None  # None: d_model / n_head
-    positions: int | None = None  # coordinates that training meets, where these are not its tokens (randomised positions)
+    positions: int | None = None  # number of coordinates used in training, if not train_len (randomised positions)
 
     @property
     def head_dim(self) -> int:
@@ -45,13 +45,13 @@ class Shape:
 
     @property
     def reach(self) -> int:
-        """Coordinates below this are met in training."""
+        """Exclusive upper bound of the coordinates used in training."""
         return self.positions or self.train_len
 
 
 @dataclass(frozen=True)
 class Span:
-    """The question put to an extension: trained at `train_len`, now `length`, configured for `target_len` (all in tokens)."""
+    """Lengths in tokens: the model was trained at `train_len`, now reads `length`, and the extension is set for `target_len`."""
 
     train_len: int
     length: int
@@ -59,15 +59,15 @@ class Span:
 
     @property
     def factor(self) -> float:
-        """How many times longer than in training; never below 1."""
+        """target_len / train_len, but never below 1."""
         return max(1.0, self.target_len / self.train_len)
 
 
 @dataclass(frozen=True)
 class Spectrum:
-    """Frequencies freq_F in radians per token (float64), with the base and the dimension they were made from: base^(-2c / rotary_dim).
+    """Frequencies freq_F in radians per token (float64), and the base and dimension they were made from: base^(-2c / rotary_dim).
 
-    Coordinates below `exact_first` turn by exact_F (as many frequencies) instead, and q and k there are multiplied by exact_scale.
+    Coordinates below `exact_first` use exact_F (same size) instead, and q and k there are multiplied by exact_scale.
     """
 
     freq_F: Tensor
@@ -78,7 +78,7 @@ class Spectrum:
     exact_scale: float = 1.0
 
     def angles(self, pos_T: Tensor) -> Tensor:
-        """The angle of each pair at each coordinate: [T, F], float64 on the CPU."""
+        """Angle of each pair at each coordinate: [T, F], float64 on the CPU."""
         pos_T = pos_T.cpu().double()
         angle_TF = torch.outer(pos_T, self.freq_F)
         if self.exact_F is None:
@@ -86,17 +86,17 @@ class Spectrum:
         return torch.where((pos_T < self.exact_first)[:, None], torch.outer(pos_T, self.exact_F), angle_TF)
 
     def scale(self, pos_T: Tensor) -> Tensor | None:
-        """The factor on q and k at each coordinate: [T], float32; None for 1."""
+        """Factor on q and k at each coordinate: [T], float32; None if it is 1 everywhere."""
         return None if self.exact_scale == 1 else torch.where(pos_T < self.exact_first, self.exact_scale, 1.0)
 
 
 def identity(index_T: Tensor) -> Tensor:
-    """An index is its own coordinate."""
+    """Map each index to itself."""
     return index_T
 
 
 def start(index_T: Tensor) -> Tensor:
-    """The first token of the text."""
+    """Map each index to 0, the first token of the text."""
     return index_T * 0
 
 
@@ -104,8 +104,8 @@ def start(index_T: Tensor) -> Tensor:
 class Band:
     """Query-key pairs that share a geometry: query i sees keys first(i)..last(i), inclusive and within the causal triangle.
 
-    q and k map an index to the coordinate at which the encoding sees it. Bands of one extension never overlap, so one
-    softmax over all of them is the method's attention.
+    q and k map an index to its coordinate in the encoding. Bands of one extension never overlap, so the method's attention is
+    one softmax over all of them.
     """
 
     first: IndexMap = start

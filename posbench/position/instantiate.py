@@ -1,7 +1,7 @@
-"""A method's yaml node as an object; methods that hold other methods (hybrid layers, compose) make theirs here too.
+"""Methods from yaml nodes, also those inside other methods (hybrid layers, compose).
 
-What the user types may name any class. What a run's config.yaml names may be somebody else's choice: `trusted_config` lets through
-posbench's own classes and those in folders that the user has declared, and decides it without importing anything.
+A user may name any class on the command line. A run's config.yaml may come from somebody else, so `trusted_config` accepts only
+posbench's own classes and those in folders that the user has declared. It decides without importing anything.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from posbench.runs.directory import Run
 
 OWN = ("posbench.encodings.", "posbench.extensions.", "posbench.scale_attention.", "posbench.data.")
 GROUPS = {"Encoding": "encoding", "Extension": "extension", "ScaleAttention": "scale_attention"}
-PARTS = ("encoding", "model", "train", "data")  # of a run's config.yaml, what objects are made from
-DECLARED = "POSBENCH_CONFIG_DIRS"  # the parent's --config-dir, for children that have no command line of their own
+PARTS = ("encoding", "model", "train", "data")  # keys of a run's config.yaml that objects are made from
+DECLARED = "POSBENCH_CONFIG_DIRS"  # the parent's --config-dir, for child processes without a command line of their own
 
 
 def make(node: dict, *args: Any, kind: type | None = None) -> Any:
-    """The object a method's yaml node describes: its `_target_` called with `args` and the node's other keys. It keeps the node, as `node`.
+    """Make a method from its yaml node: call `_target_` with `args` and the node's other keys. Attribute `node` keeps the node.
 
-    Raises ConfigError for a class that cannot be imported or is none of `kind`, and for keys or values that it does not take.
+    Raises ConfigError for a class that cannot be imported or is not a `kind`, and for keys or values that the class does not take.
     """
     cls, given = checked(node, kind, own=len(args))
     try:
@@ -43,10 +43,10 @@ def make(node: dict, *args: Any, kind: type | None = None) -> Any:
 
 
 def checked(node: dict, kind: type | None = None, name: str = "", own: int | None = None) -> tuple[type, dict]:
-    """A method's class, and its arguments as the class wants them; those of methods among them are looked at too.
+    """Class of a method and its typed arguments. Methods among the arguments are checked too.
 
-    `name` of the key that the node stands under, else of the class's group. The first `own` arguments of its signature are not the
-    user's: without a number those that every class of its kind is given. Raises as `make` does.
+    `name` is the node's key in error messages, by default the class's group. The first `own` parameters of the class are filled by
+    posbench and not by the user: by default none for an extension, else one (the Shape). Raises ConfigError as `make` does.
     """
     method_name(node)
     cls = class_named(node["_target_"])
@@ -63,7 +63,7 @@ def checked(node: dict, kind: type | None = None, name: str = "", own: int | Non
 
 
 def _inner(value: object, name: str) -> Iterator[tuple[str, dict]]:
-    """(name, node) of the methods of posbench among arguments, in mappings and lists too."""
+    """Yield (name, node) of posbench's methods among the arguments, also inside mappings and lists."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, one in items:
         if isinstance(one, dict) and str(one.get("_target_")).startswith(OWN):
@@ -73,16 +73,16 @@ def _inner(value: object, name: str) -> Iterator[tuple[str, dict]]:
 
 
 def trusted_config(run: Run, trusted: Iterable[str] = ()) -> dict:
-    """The configuration of a run on disk, once every class it names may be made into an object.
+    """Read a run's configuration and check that every class it names may be instantiated.
 
-    A class may when it is one of posbench's methods or data sources, lies in a folder of this command's --config-dir, or in one of the
-    packages `trusted`. Raises ConfigError for any other, RunError for a file that is no run's configuration.
+    Allowed are posbench's methods and data sources, classes in a folder of this command's --config-dir, and classes in the packages
+    `trusted`. Raises ConfigError for any other class, RunError for a file that is not a run's configuration.
     """
     cfg = run.read_config()
     if not isinstance(cfg, dict) or not all(isinstance(cfg.get(part), dict) for part in PARTS) or "seed" not in cfg:
         raise RunError(f"{run.config} is no run's configuration (it lacks some of {', '.join(PARTS)}, seed): restore it.")
     if "${" in repr([cfg[part] for part in PARTS]):
-        # Reading one would look into this machine's environment; what a run writes is resolved.
+        # Resolving an interpolation could read this machine's environment, and a run writes only resolved values.
         raise RunError(f"{run.config} holds an interpolation (${{...}}), which no run writes: restore it.")
     if isinstance(trusted, str):
         raise ConfigError(f"trusted={trusted!r} must be a list of packages: give trusted=({trusted!r},).")
@@ -99,7 +99,7 @@ def trusted_config(run: Run, trusted: Iterable[str] = ()) -> dict:
 
 
 def _targets(node: object, where: str = "") -> Iterator[tuple[str, object]]:
-    """Every `_target_`, at any depth, and the key it stands under."""
+    """Yield (key, value) of every `_target_` at any depth."""
     items = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
     for key, value in items:
         name = f"{where}.{key}" if where else str(key)
@@ -110,9 +110,9 @@ def _targets(node: object, where: str = "") -> Iterator[tuple[str, object]]:
 
 
 def _may(target: object, rooms: list[tuple[Path, str]]) -> bool:
-    """Whether `target` is a class that an allowed module's source defines itself: posbench.sweep.child_processes.subprocess.Popen is none.
+    """True if `target` is a class defined by an allowed module: posbench.sweep.child_processes.subprocess.Popen is refused.
 
-    A room is a folder that modules are imported from, and the one package in it that is meant ("": all).
+    A room is (folder, package): the folder that modules are imported from, and the one package in it that is allowed ("": all).
     """
     if not isinstance(target, str) or not all(part.isidentifier() for part in target.split(".")):
         return False
@@ -124,7 +124,7 @@ def _may(target: object, rooms: list[tuple[Path, str]]) -> bool:
 
 
 def _defines(folder: Path, module: str, name: str, rooms: list[tuple[Path, str]]) -> bool:
-    """Whether `module`, a file below `folder`, has a class `name`, or takes it from another module that may be used."""
+    """True if `module`, a file below `folder`, defines a class `name` or imports it from another allowed module."""
     path = folder.joinpath(*module.split("."))
     files = [file for file in (path / "__init__.py", path.with_suffix(".py")) if module and file.is_file()]
     if not files:
@@ -145,7 +145,7 @@ def _defines(folder: Path, module: str, name: str, rooms: list[tuple[Path, str]]
 
 
 def _config_dirs() -> list[Path]:
-    """The folders of this command's --config-dir, else of the command that this process is a child of."""
+    """Folders of this command's --config-dir, else those of the command that started this process."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--config-dir", "-cd", action="append", default=[])
     if typed := parser.parse_known_args(sys.argv[1:])[0].config_dir:
@@ -154,7 +154,7 @@ def _config_dirs() -> list[Path]:
 
 
 def _rooms_of(package: str) -> list[tuple[Path, str]]:
-    """The rooms of one package or module, found without importing it."""
+    """Rooms of one package or module, found without importing it. Raises ConfigError if there is none."""
     try:
         spec = importlib.util.find_spec(package) if package.isidentifier() else None
     except ValueError:  # __main__

@@ -1,7 +1,7 @@
-"""What a method may override; every default does nothing, so a method's file holds only what makes it that method.
+"""Base classes of methods. Every hook does nothing by default, so a method's file holds only what makes it that method.
 
 Letters: B batch, T tokens, C width, H heads, G key heads, D head width, R columns, F frequencies, N rows of a learned table;
-S queries and K keys of a block, which `rows` works on.
+S queries and K keys of a block of the kernel `rows`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from torch import Tensor, nn
 from posbench.common.errors import ConfigError
 from posbench.position.geometry import Band, Shape, Span, Spectrum, Trait
 
-ANY = frozenset({"*"})  # tested_with everything: the method cannot interact with the other side
+ANY = frozenset({"*"})  # tested_with every method, because this one cannot interact with another
 
 
 @dataclass(frozen=True)
 class Layer:
-    """How one transformer layer treats position: its encoding, its own sliding window, and whether tests may change it.
+    """Position in one transformer layer: its encoding, its sliding window, and if extensions and scales act on it.
 
-    `index` counts the layers of one encoding: what it gives to hooks that have parameters of their own for each layer.
+    `index` counts the layers of one encoding. Hooks with parameters for each layer receive it.
     """
 
     encoding: Encoding
@@ -38,16 +38,16 @@ class Layer:
 
 
 class Encoding(nn.Module):
-    """Where position enters the model: added to embeddings, rotating q and k, or biasing scores.
+    """Base class of encodings: position is added to embeddings, rotates q and k, or biases scores.
 
-    `tested_with` names the extensions and scales that somebody has tested with this encoding; other defined pairs run
-    only with allow_untested=true. A method may say so on either side.
+    `tested_with` names the extensions and scales that have been tested with this encoding. Other defined pairs run only with
+    allow_untested=true. It is enough if one of the two methods names the other.
     """
 
     traits: ClassVar[Trait] = Trait(0)
     tested_with: ClassVar[frozenset[str]] = frozenset()
-    scalable: ClassVar[bool] = True  # False where the rows are no softmax, so that a factor on the logits means nothing
-    random: ClassVar[bool] = False  # True where `positions` draws anew in every training step
+    scalable: ClassVar[bool] = True  # False if attention is not a softmax, where a factor on the logits has no meaning
+    random: ClassVar[bool] = False  # True if `positions` draws new positions in every training step
 
     def __init__(self, shape: Shape):
         super().__init__()
@@ -58,58 +58,58 @@ class Encoding(nn.Module):
         return [Layer(self, index=i) for i in range(self.shape.n_layer)]
 
     def positions(self, length: int, generator: torch.Generator | None) -> Tensor | None:
-        """Coordinates of the tokens before an extension moves them ([T], float64, ascending); None is 0, 1, 2, ...
+        """Coordinates of the tokens before an extension moves them: [T], float64, ascending; None stands for 0, 1, 2, ...
 
-        `generator` is given in training alone, a new one for each step.
+        `generator` is passed in training only, a new one for each step.
         """
         return None
 
     @property
     def limit(self) -> int | None:
-        """Coordinates are defined below this, where the encoding is not UNBOUNDED and has no `rows`."""
+        """Exclusive upper bound of coordinates, and so the longest text. None: no bound if UNBOUNDED, else the `rows`, else train_len."""
         return None
 
     def spectrum(self) -> Spectrum | None:
-        """The frequencies an extension may change."""
+        """Frequencies that an extension may change; None without any."""
         return None
 
     def rows(self) -> Tensor | None:
-        """A learned table [N, C], row n for coordinate n, which an extension may make longer."""
+        """Learned table [N, C], row n for coordinate n, that an extension may lengthen; None without one."""
         return None
 
     def embed(self, pos_T: Tensor, spectrum: Spectrum | None, rows_NC: Tensor | None) -> Tensor | None:
-        """What is added to the token embeddings at coordinates pos_T: [T, C]."""
+        """Vectors added to the token embeddings at coordinates pos_T: [T, C]; None adds nothing."""
         return None
 
     def table(self, pos_T: Tensor, spectrum: Spectrum | None) -> Tensor | None:
-        """What `rotate` needs to know about coordinates pos_T (float64, CPU); made once per length."""
+        """Table that `rotate` reads for coordinates pos_T (float64, CPU), made once per length; None: no rotation."""
         return None
 
     def rotate(self, q_BHTD: Tensor, k_BGTD: Tensor, q_table: Tensor, k_table: Tensor) -> tuple[Tensor, Tensor]:
-        """q and k (fp32, not yet scaled) turned by their tables, both possibly wider; called only where `table` gives one."""
+        """Rotate q and k (fp32, not yet scaled) by their tables. The results may be wider. Called only if `table` returns one."""
         raise NotImplementedError
 
     def decay(self) -> Tensor | None:
-        """Rates [D] >= 0: the product of channel d of the turned q and k is multiplied by exp(-rate_d (q_pos - k_pos))."""
+        """Rates [D] >= 0: the product of channel d of the rotated q and k is multiplied by exp(-rate_d (q_pos - k_pos))."""
         return None
 
     def columns(self, q_pos_T: Tensor, k_pos_T: Tensor, row_constant: bool) -> tuple[Tensor, Tensor] | None:
-        """A bias of low rank R as columns ([H, T, R], [T, R]) whose product is added to the scaled scores.
+        """Columns ([H, T, R], [T, R]) of a bias of low rank R: their product is added to the scaled scores.
 
-        A softmax ignores what all keys of a row share; with row_constant=False (one band) that part may be left out.
+        Softmax is unchanged by a constant per row. row_constant=False (a single band) allows leaving it out; several bands need it.
         """
         return None
 
     def gates(self, x_BTC: Tensor, layer: int) -> Tensor | None:
-        """log f_t <= 0 of each token ([B, H, T], fp32): the sum of log f over j < t <= i is added to the score of (i, j)."""
+        """Gates log f_t <= 0 of each token: [B, H, T], fp32. Their sum over j < t <= i is added to the score of (i, j)."""
         return None
 
     def profile(self, delta: Tensor, layer: int) -> Tensor:
-        """A bias that depends on the coordinate distance alone (fp32, >= 0, any shape): [H, *delta.shape]."""
+        """Bias that depends only on the coordinate distance `delta` (fp32, >= 0, any shape): [H, *delta.shape]."""
         raise NotImplementedError
 
     def bias(self, q_pos_S: Tensor, k_pos_K: Tensor, layer: int) -> Tensor:
-        """Any other bias, from the coordinates of queries and keys: [H, S, K]. Default: `profile` of their difference."""
+        """Bias from the coordinates of queries and keys: [H, S, K]. Default: `profile` of their difference, at least 0."""
         return self.profile((q_pos_S[:, None] - k_pos_K).clamp(min=0).float(), layer)
 
     def weights(
@@ -117,47 +117,48 @@ class Encoding(nn.Module):
     ) -> Tensor:
         """Attention weights from whole rows of scaled content scores: [B, H, S, K], 0 where not `seen_SK`.
 
-        For what no softmax of separate bands can do. q is not scaled; `factor` (broadcasts to [B, H, S, K]) holds every factor on
-        the logits, not yet applied. Keys are in order; of the last row the query itself is the last key.
+        For methods that a softmax over separate bands cannot express. q is not scaled. `factor` (broadcasts to [B, H, S, K]) is the
+        product of all factors on the logits; the scores do not contain it yet. Keys are in order, and the last key is the query of
+        the last row.
         """
         raise NotImplementedError
 
 
 class Extension:
-    """A pure answer to "trained at train_len, asked for length": no parameters, no state, no memory of the last call."""
+    """Base class of extensions: pure functions of a Span, without parameters and without state between calls."""
 
     needs: ClassVar[Trait] = Trait(0)
     tested_with: ClassVar[frozenset[str]] = frozenset()
 
     def target_len(self, length: int) -> int:
-        """The length the extension is configured for when `length` tokens are evaluated."""
+        """Length in tokens that the extension is set for when `length` tokens are evaluated."""
         return length
 
     def spectrum(self, spectrum: Spectrum, span: Span) -> Spectrum:
-        """Other frequencies."""
+        """Frequencies to use instead of `spectrum`."""
         return spectrum
 
     def rows(self, rows_NC: Tensor, span: Span) -> Tensor:
-        """Another learned table, possibly of more rows."""
+        """Learned table to use instead of rows_NC, possibly with more rows."""
         return rows_NC
 
     def bands(self, span: Span) -> tuple[Band, ...]:
-        """Which pairs exist, and at which coordinates."""
+        """Bands of visible query-key pairs, with their coordinates."""
         return (Band(),)
 
     def temperature(self, span: Span) -> float:
-        """A factor on the logits of every query."""
+        """Factor on the logits of every query."""
         return 1.0
 
     def crop(self, span: Span) -> int | None:
-        """How many last tokens are fed for each target; None feeds them all."""
+        """Number of last tokens that the model reads for each target; None reads them all."""
         return None
 
 
 class ScaledExtension(Extension):
-    """An extension by a factor: `dynamic` takes length / train_len anew for each length, `fixed` a constant target_len.
+    """Extension by the factor target_len / train_len: target_len is each length in mode `dynamic`, a constant in mode `fixed`.
 
-    Raises ConfigError for `fixed` without a target_len, and for a target_len that `dynamic` would ignore.
+    Raises ConfigError for an unknown mode, `fixed` without target_len, `dynamic` with target_len, and a target_len below 1.
     """
 
     def __init__(self, mode: str = "dynamic", target_len: float | None = None):
@@ -177,32 +178,32 @@ class ScaledExtension(Extension):
 
 
 class ScaleAttention(nn.Module):
-    """A factor on the logits of the query that sees n keys, applied at evaluation or trained in (train.scale_attention)."""
+    """Base class of scales: a factor on the logits of a query that sees n keys, at evaluation or trained in (train.scale_attention)."""
 
     tested_with: ClassVar[frozenset[str]] = frozenset()
-    trained: ClassVar[bool] = False  # True where it has parameters: only train.scale_attention may choose it
+    trained: ClassVar[bool] = False  # True if it has parameters: then only train.scale_attention may choose it
 
     def __init__(self, shape: Shape):
         super().__init__()
         self.shape = shape
 
     def forward(self, n_T: Tensor, span: Span, layer: int) -> Tensor:
-        """The factor for each query that sees n_T keys (float64, CPU): [T], or [H, T] where heads differ."""
+        """Factor for each query, which sees n_T keys (float64, CPU): [T], or [H, T] if heads differ."""
         return torch.ones_like(n_T)
 
     def distance(self, delta_K: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Factor and addend [K] of the content score at each index distance (float64), for rules that no factor per query can say."""
+        """Factor and addend [K] of the content score at each index distance (float64); None: the rule is one factor per query."""
         return None
 
 
 def overrides(method: Encoding | Extension | ScaleAttention, hook: str) -> bool:
-    """Whether a method has a hook of its own."""
+    """True if a method defines its own version of a hook."""
     base = next(kind for kind in (Encoding, Extension, ScaleAttention) if isinstance(method, kind))
     return getattr(type(method), hook) is not getattr(base, hook)
 
 
 def window_size(window: int | None, default: int) -> int:
-    """A method's window in tokens. Raises ConfigError below 1."""
+    """Window in tokens: `window`, or `default` (at least 1) if it is None. Raises ConfigError for a window below 1."""
     if window is None:
         return max(1, default)
     if window < 1:

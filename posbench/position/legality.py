@@ -1,7 +1,7 @@
-"""Which combinations are defined: refused ones are told what is legal instead, before any data is read or weight is made.
+"""Legality of combinations, checked before data is read or weights are made. A refusal names the legal alternatives.
 
-No table of pairs: a method says what it needs and what it offers (`Trait`), and what a pair changes is seen by making its plan, so a new
-method is judged by the same rules.
+There is no table of pairs. A method declares what it needs and offers (`Trait`), and the plan of a pair shows what it changes. So a
+new method is judged by the same rules.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from posbench.position.geometry import Span, Trait
 from posbench.position.interfaces import ANY, Encoding, Extension, ScaleAttention, overrides
 from posbench.position.plan import make_plan
 
-EXTENSIONS = "posbench.extensions"  # found by name: a method needs no list
+EXTENSIONS = "posbench.extensions"  # searched for modules, so that a new method is in no list
 REASONS = {
     Trait.COORDINATE: "has no coordinates to move",
     Trait.RELATIVE: "does not score by distance alone, so a band cannot have its own",
@@ -29,14 +29,14 @@ REASONS = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """A legal combination: nobody may have tested it, or it may provably change nothing (`noop` says why)."""
+    """Result for a legal combination: `untested`, and `noop`, the reason why it provably changes nothing (None otherwise)."""
 
     untested: bool = False
     noop: str | None = None
 
 
 def check(encoding: Encoding, extension: Extension, scale: ScaleAttention, lengths: list[int], allow_untested: bool = False) -> Verdict:
-    """Judge one combination at the lengths (tokens) it is to be evaluated at. Raises ConfigError with the legal alternatives."""
+    """Judge one combination at the evaluated lengths (tokens). Raises ConfigError with the alternatives if it may not run."""
     names = name_of(encoding), name_of(extension), name_of(scale)
     noop = check_extension(encoding, extension, lengths) or check_scale(encoding, extension, scale, lengths)
     if noop:
@@ -51,12 +51,12 @@ def check(encoding: Encoding, extension: Extension, scale: ScaleAttention, lengt
 
 
 def check_extension(encoding: Encoding, extension: Extension, lengths: list[int]) -> str | None:
-    """Why the extension provably changes nothing, else None. Raises ConfigError where it is not defined."""
+    """Reason why the extension provably changes nothing, else None. Raises ConfigError if it is not defined."""
     name, extended = name_of(extension), [layer.encoding for layer in encoding.layers() if layer.extended]
     fed = fed_length(extension, encoding.shape.train_len, max(lengths))
     for one in dict.fromkeys(extended):
         missing = extension.needs & ~one.traits
-        # Where no coordinate is read, a mask is still a mask, and anything else changes nothing.
+        # Without coordinates an extension can only mask keys; anything else is a no-op.
         if missing and (Trait.COORDINATE in one.traits or (Trait.CONTENT in one.traits and not masks(encoding, extension, fed))):
             raise ConfigError(
                 f"{_layers(encoding, one)} {REASONS[next(iter(missing))]}, which extension={name} needs: {_alternatives(encoding)}."
@@ -72,7 +72,7 @@ def check_extension(encoding: Encoding, extension: Extension, lengths: list[int]
         return None
     if not extended:
         return f"no layer of encoding={name_of(encoding)} lets an extension act, so extension={name} changes nothing"
-    judged = dict.fromkeys((max(lengths), min(max(lengths), encoding.shape.train_len)))  # the longest first: most differ there
+    judged = dict.fromkeys((max(lengths), min(max(lengths), encoding.shape.train_len)))  # the longest first: most extensions differ there
     if not any(changes(encoding, extension, length) for length in judged):
         if not any(Trait.COORDINATE in one.traits for one in extended):
             return f"encoding={name_of(encoding)} has no positions, so extension={name} changes nothing"
@@ -81,7 +81,7 @@ def check_extension(encoding: Encoding, extension: Extension, lengths: list[int]
 
 
 def check_scale(encoding: Encoding, extension: Extension, scale: ScaleAttention, lengths: list[int]) -> str | None:
-    """Why the scale provably changes nothing, else None. Raises ConfigError where it is not defined."""
+    """Reason why the scale provably changes nothing, else None. Raises ConfigError if it is not defined."""
     name, train_len = name_of(scale), encoding.shape.train_len
     if name == "none":
         return None
@@ -91,7 +91,7 @@ def check_scale(encoding: Encoding, extension: Extension, scale: ScaleAttention,
         return f"no layer of encoding={name_of(encoding)} lets a scale act, so scale_attention={name} changes nothing"
     longer = [length for length in lengths if length > train_len]
     if longer:
-        # The temperature of the extension aside: a second factor of 1 is still a factor of 1.
+        # Both plans contain the extension's temperature, so only the scale can make their factors differ.
         fed = fed_length(extension, train_len, max(longer))
         plans = (make_plan(encoding, extension, one, length=fed) for one in (scale, None))
         if all(not a.distance_rules and equal(a.factor, b.factor) for a, b in zip(*(plan.layers for plan in plans), strict=True)):
@@ -100,7 +100,7 @@ def check_scale(encoding: Encoding, extension: Extension, scale: ScaleAttention,
 
 
 def check_trained_scale(encoding: Encoding, scale: ScaleAttention) -> None:
-    """Raises ConfigError for a scale that cannot be trained in, or that training would never notice."""
+    """Check a scale for training. Raises ConfigError if it cannot be trained in or is 1 throughout training."""
     name = name_of(scale)
     if name == "none":
         return
@@ -114,7 +114,7 @@ def check_trained_scale(encoding: Encoding, scale: ScaleAttention) -> None:
 
 
 def name_of(method: object) -> str:
-    """The name a method is chosen by, its yaml's; of one that no yaml made, and of a class, the name of its file."""
+    """Name by which a method is chosen: its yaml's. For a class, or a method made without yaml, the name of its file."""
     node = getattr(method, "node", None)
     if node is None:
         return file_of(method)
@@ -124,18 +124,18 @@ def name_of(method: object) -> str:
 
 
 def file_of(method: object) -> str:
-    """The name of a method's file, by which `tested_with` names it."""
+    """Name of a method's file, as used in `tested_with`."""
     return (method if isinstance(method, type) else type(method)).__module__.split(".")[-1]
 
 
 def fed_length(extension: Extension, train_len: int, length: int) -> int:
-    """How many tokens the model is fed at once for one target when `length` tokens are there."""
+    """Number of tokens that the model reads at once for one target in a text of `length` tokens."""
     crop = extension.crop(Span(train_len, length, extension.target_len(length)))
     return length if crop is None else min(crop, length)
 
 
 def _scaled(encoding: Encoding, scale: ScaleAttention, choice: str) -> list[Encoding]:
-    """The encodings of the layers that let a scale act. Raises ConfigError, naming the user's choice, where one cannot bear it."""
+    """Encodings of the layers that a scale acts on. Raises ConfigError, naming `choice`, if one of them cannot be scaled."""
     scaled = [layer.encoding for layer in encoding.layers() if layer.scaled]
     for one in scaled:
         if overrides(one, "weights") and overrides(scale, "distance"):
@@ -146,7 +146,7 @@ def _scaled(encoding: Encoding, scale: ScaleAttention, choice: str) -> list[Enco
 
 
 def _layers(encoding: Encoding, one: Encoding) -> str:
-    """The user's choice of an encoding, and whose layers are meant where these have one of their own."""
+    """Text that names the chosen encoding, and the layers of `one` if it is a part of that encoding."""
     return f"encoding={name_of(encoding)}" + (f", in its {name_of(one)} layers," if one is not encoding else "")
 
 

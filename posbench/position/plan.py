@@ -1,4 +1,4 @@
-"""Everything positional about one length, worked out once: which keys a query sees, at which coordinates, with which factor.
+"""Plan of one length, computed once: the keys that each query sees, their coordinates, and the factors on scores.
 
 Letters: T tokens, F frequencies, H heads.
 """
@@ -18,9 +18,9 @@ from posbench.position.interfaces import Encoding, Extension, Layer, ScaleAttent
 
 @dataclass(frozen=True)
 class BandPlan:
-    """A band in numbers: keys first_T..last_T of each query, coordinates (float64) of queries and keys, the encoding's tables of them.
+    """Numbers of a band: keys first_T..last_T of each query, coordinates (float64) of queries and keys, the encoding's tables of them.
 
-    `line` is (slope, offset) where the coordinate distance is slope x (index distance) + offset for every pair, else None.
+    `line` is (slope, offset) if the coordinate distance is slope x (index distance) + offset for every pair, else None.
     q_scale_T and k_scale_T are factors on q and k at their coordinates, None for 1.
     """
 
@@ -33,29 +33,29 @@ class BandPlan:
     line: tuple[float, float] | None
     q_scale_T: Tensor | None = None
     k_scale_T: Tensor | None = None
-    kept: dict = field(init=False, default_factory=dict, compare=False, repr=False)  # what a kernel made of this band, to use it again
+    kept: dict = field(init=False, default_factory=dict, compare=False, repr=False)  # a kernel's cache for this band
 
     @property
     def seen_T(self) -> Tensor:
-        """How many keys of this band each query sees."""
+        """Number of keys of this band that each query sees."""
         return (self.last_T - self.first_T + 1).clamp(min=0)
 
 
 def silent(share: float) -> None:
-    """Nobody asked to be told."""
+    """Ignore progress."""
 
 
 @dataclass(frozen=True)
 class LayerPlan:
-    """One layer's geometry, and the rules that multiply its content scores.
+    """Geometry of one layer, and the scales of its content scores.
 
-    `tell` is told now and then which share of the layer's work is done: a long text takes minutes.
+    `tell` is called from time to time with the share of the layer's work that is done, because a long text takes minutes.
     """
 
     encoding: Encoding
     bands: tuple[BandPlan, ...]
     causal: bool  # one band that is the whole causal triangle: any fused kernel can run it
-    scales: tuple[tuple[ScaleAttention, Tensor | None], ...]  # each with its factor, None where that is trained
+    scales: tuple[tuple[ScaleAttention, Tensor | None], ...]  # (scale, factor); the factor is None if it is trained
     temperature: float
     n_T: Tensor
     span: Span
@@ -65,7 +65,7 @@ class LayerPlan:
 
     @property
     def factor(self) -> Tensor | None:
-        """The factor on the content scores of each query ([T] or [H, T], float32, CPU or where trained); None for 1."""
+        """Factor on the content scores of each query: [T] or [H, T], float32, on the CPU or a trained scale's device; None for 1."""
         total = None
         for scale, known in self.scales:
             factor = scale(self.n_T, self.span, self.number).float() if known is None else known
@@ -76,7 +76,7 @@ class LayerPlan:
         return total
 
     def turned(self, band: BandPlan, q_BHTD: Tensor, k_BGTD: Tensor) -> tuple[Tensor, Tensor]:
-        """q and k as the encoding turns them for a band, with the factors of their coordinates."""
+        """q and k rotated by the encoding for a band, times the factors at their coordinates."""
         if band.q_table is not None:
             q_BHTD, k_BGTD = self.encoding.rotate(q_BHTD, k_BGTD, band.q_table, band.k_table)
         if band.q_scale_T is None:
@@ -89,26 +89,26 @@ class LayerPlan:
         return q_BHTD * (width**-0.5 if factor is None else width**-0.5 * factor.to(q_BHTD.device).unsqueeze(-1))
 
     def profile(self, band: BandPlan, delta_U: Tensor, device: torch.device) -> Tensor:
-        """The encoding's bias by distance at index distances, for a band whose coordinates lie on a `line`: [H, U]."""
+        """Bias at the index distances delta_U, for a band that has a `line`: [H, U]."""
         slope, offset = band.line
         return self.encoding.profile((slope * delta_U + offset).clamp(min=0).float().to(device), self.index)
 
     @property
     def distance_rules(self) -> list[ScaleAttention]:
-        """The scales that act by distance."""
+        """Scales whose factor depends on distance."""
         return [scale for scale, _ in self.scales if overrides(scale, "distance")]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What the model needs to know to read `length` tokens."""
+    """Positional input of the model for a text of `length` tokens."""
 
     length: int
     embed: Callable[[], Tensor | None]
     layers: tuple[LayerPlan, ...]
 
     def telling(self, tell: Callable[[float], None]) -> Plan:
-        """The same plan; `tell` is told which share of all layers is done."""
+        """Copy of the plan that calls `tell` with the share of all layers that is done."""
         count = len(self.layers)
         return replace(self, layers=tuple(replace(a, tell=lambda share, i=i: tell((i + share) / count)) for i, a in enumerate(self.layers)))
 
@@ -123,9 +123,9 @@ def make_plan(
     trained_scale: ScaleAttention | None = None,
     generator: torch.Generator | None = None,
 ) -> Plan:
-    """The plan of one length; the extension and the scale act on the layers that allow it, on top of the scale trained in.
+    """Make the plan of one length. The extension and the scale act on the layers that allow it, on top of the trained scale.
 
-    `generator` draws the positions of a training step, where the encoding does.
+    `generator` draws the positions of a training step, if the encoding has random ones.
     """
     extension = extension or Extension()
     span = Span(encoding.shape.train_len, length, extension.target_len(length))
@@ -149,9 +149,9 @@ def make_plan(
 
 
 class TrainingPlans:
-    """The plans of a training: one for each length, or a new one in each step where the encoding draws its positions.
+    """Plans of a training: one for each length, or a new one in each step if the encoding draws its positions.
 
-    Called with (length, step); step None is validation. What is drawn depends on seed and step alone, so a resumed run draws it again.
+    Called with (length, step); step None means validation. The draw depends on seed and step alone, so a resumed run repeats it.
     """
 
     def __init__(self, encoding: Encoding, trained_scale: ScaleAttention | None, device: str, seed: int):
@@ -199,7 +199,7 @@ def _plan_band(band: Band, layer: Layer, spectrum: Spectrum | None, pos_T: Tenso
 
 
 def _line(q_pos_T: Tensor, k_pos_T: Tensor) -> tuple[float, float] | None:
-    """(slope, offset) of two coordinate maps that are lines of one slope."""
+    """Slope and offset if both coordinate maps are lines of one slope, else None."""
     offset = float(q_pos_T[0] - k_pos_T[0])
     slope = float(q_pos_T[-1] - q_pos_T[0]) / max(1, len(q_pos_T) - 1)
     line_T = slope * torch.arange(len(q_pos_T), dtype=torch.float64)

@@ -12,7 +12,7 @@ from posbench.position.interfaces import ScaleAttention
 
 
 class Llama4(ScaleAttention):
-    """A factor that grows by steps of floor_scale keys. Raises ConfigError for a floor_scale below 1."""
+    """Factor that grows in steps of floor_scale keys. Raises ConfigError for a floor_scale below 1."""
 
     tested_with = frozenset({"none", "hybrid"})
 

@@ -11,7 +11,7 @@ from posbench.position.interfaces import ScaleAttention
 
 
 class Ministral(ScaleAttention):
-    """A factor that grows by steps of train_len tokens."""
+    """Factor that grows in steps of train_len tokens."""
 
     tested_with = frozenset({"rope", "p_rope"})
 

@@ -4,6 +4,6 @@ from posbench.position.interfaces import ANY, ScaleAttention
 
 
 class NoScale(ScaleAttention):
-    """The factor 1."""
+    """Scale that changes nothing: the factor is 1."""
 
     tested_with = ANY
