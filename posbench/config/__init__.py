@@ -1,1 +1,1 @@
-"""From the words typed to a typed, hashed configuration, and the ids that hang on it."""
+"""Command-line words to a typed configuration, and the ids hashed from it."""

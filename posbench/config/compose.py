@@ -1,4 +1,4 @@
-"""From what was typed to plain configurations: Hydra's composition, and the cells of an experiment's grid. Only hydra is imported."""
+"""Composition: command-line words to plain configurations, one per cell of an experiment's grid. Imports nothing heavier than hydra."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 
 
 def expand(cfg: DictConfig, overrides: list[str], config_name: str = "run") -> list[dict]:
-    """The jobs of one composed configuration: itself, or its experiment's grid. What is typed on the command line wins.
+    """Plain configurations of the jobs of `cfg`: itself, or the cells of its experiment's grid. The command line overrides the grid.
 
-    `config_name`: the yaml of configs/ that `cfg` was composed from. Raises ConfigError for a grid that does not compose.
+    `config_name` is the yaml of configs/ that `cfg` was composed from. Raises ConfigError for a grid that does not compose.
     """
     experiment = experiment_of(cfg, overrides)
     if "grid" not in experiment:
@@ -53,9 +53,9 @@ def expand(cfg: DictConfig, overrides: list[str], config_name: str = "run") -> l
 
 
 def experiment_of(cfg: DictConfig, overrides: list[str]) -> dict:
-    """What the experiment's yaml says, and its name. Raises ConfigError for a key that means nothing there.
+    """Content of the experiment's yaml, with its `name`. Raises ConfigError for an unknown key.
 
-    A yaml that writes into the whole configuration (# @package _global_) is one job, and named by the word that chose it.
+    A yaml with `# @package _global_` changes the configuration itself. It is one job, named by the word that chose it.
     """
     if "experiment" not in cfg:
         if unknown := sorted(set(map(str, cfg)) - {*JOB, "hydra"}):
@@ -78,32 +78,32 @@ def experiment_of(cfg: DictConfig, overrides: list[str]) -> dict:
 
 
 def _values(key: str, given: object) -> list:
-    """The values of one axis of a grid: those of a list, or the one that is given, or for "*" every choice of the group `key`."""
+    """Values of one axis of a grid: a list, a single value, or for "*" every choice of the group `key`."""
     if given == "*":
         return [name for name in GlobalHydra.instance().config_loader().get_group_options(key) if not name.startswith("_")]
     return given if isinstance(given, list) else [given]
 
 
 def choices(configs: list[Path], group: str) -> dict[str, dict]:
-    """The yamls of a group by name, from every folder of configurations."""
+    """{name: content} of a group's yamls in all configuration folders; later folders win."""
     paths = sorted(path for folder in configs for path in (folder / group).glob("*.yaml") if not path.stem.startswith("_"))
     return {path.stem: OmegaConf.to_container(OmegaConf.load(path)) for path in paths}
 
 
 @functools.cache
 def nodes(group: str) -> dict[str, dict]:
-    """The yamls of one of posbench's own groups by name, read once."""
+    """{name: content} of the yamls of one of posbench's own groups, read once."""
     return choices([CONFIGS], group)
 
 
 def long_name(override: str) -> str:
-    """train.scale_attention=NAME chooses from the group scale_attention, for which Hydra has a longer name."""
+    """Hydra's longer form of train.scale_attention=NAME, which chooses from the group scale_attention. Other words stay."""
     name = "train.scale_attention="
     return f"scale_attention@{override}" if override.startswith(name) else override
 
 
 def name_group(cfgs: list[dict]) -> None:
-    """Give a sweep without a name one for wandb, the same whenever it is typed again."""
+    """Set log.group of an unnamed sweep for wandb. The name is a hash, so the same sweep gets the same name again."""
     parts = ("encoding", "extension", "scale_attention", "model", "data", "train", "evaluate", "seed")
     name = f"sweep-{sha256_json([[cfg.get(part) for part in parts] for cfg in cfgs])[:8]}"
     for cfg in cfgs:
@@ -111,9 +111,9 @@ def name_group(cfgs: list[dict]) -> None:
 
 
 def compose(overrides: list[str], known: dict[tuple[str, ...], DictConfig] | None = None, config_name: str = "run") -> DictConfig:
-    """What --cfg job would print with these overrides, but for Hydra's own part. Raises ConfigError for what does not compose.
+    """Configuration that --cfg job would print for these overrides, without Hydra's own part. Raises ConfigError if it does not compose.
 
-    `known` keeps what groups chosen together compose to: in a grid many cells differ in values alone, which are set on a copy.
+    `known` caches the composition of each set of group choices: many cells of a grid differ only in values, which are set on a copy.
     """
     loader, known = GlobalHydra.instance().config_loader(), {} if known is None else known
     try:
@@ -136,9 +136,9 @@ def _text(value: object) -> str:
 
 
 def plain(cfg: DictConfig, experiment: str | None = None) -> dict:
-    """A composed configuration as plain values, without Hydra's own part; the name of its `experiment` groups it in wandb.
+    """Composed configuration as plain values, without Hydra's own part. The name of its `experiment` becomes the wandb group.
 
-    Raises ConfigError for a value that must be given and was not.
+    Raises ConfigError for a required value that was not given.
     """
     kept = OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"])
     try:
@@ -157,7 +157,7 @@ def _no_name(word: str) -> bool:
 
 
 def sentence(error: Exception) -> str:
-    """What Hydra says in several lines as one: what it refuses, and what there is instead."""
+    """One-sentence form of Hydra's error message, which takes several lines: what is refused and the legal choices."""
     if str(error).startswith("Config group override must be"):
         words = [
             word.rpartition("@")[2] for word in sys.argv[1:] if (CONFIGS / word.split("=")[0].split("@")[0]).is_dir() and _no_name(word)

@@ -1,4 +1,4 @@
-"""What a method, a training and an evaluation are called: by what makes their numbers what they are, and by nothing else."""
+"""Stable names and ids of methods, runs and evaluations. Only settings that can change a result are hashed."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import json
 from posbench.common.errors import ConfigError
 from posbench.common.files import sha256_json
 
-# What never changes a result: how often something is written down.
+# Settings that never change a result, such as how often something is written.
 NOT_TRAIN = {"log_every", "validate_every", "validate_windows", "checkpoint_every"}
-NOT_MODEL = {"path"}  # of a checkpoint, whose content is in model.checkpoint
+NOT_MODEL = {"path"}  # path of a checkpoint; its content is hashed as model.checkpoint
 NOT_EVALUATE = {"lengths", "batch_tokens", "protocol"}
 
-# Keys added after the first release -> their default ("train.ema": 0.0). At its default such a key is left out of the hash: old ids stay.
+# {key added after the first release: its default}. A key at its default is left out of the hash, so that old ids stay.
 LATER: dict[str, object] = {
     "encoding.fraction": 1.0,
     "encoding.resonance": False,
@@ -31,7 +31,7 @@ LATER: dict[str, object] = {
 
 
 def method_name(node: dict) -> str:
-    """Short name of a method's configuration: the last module of its `_target_` (posbench.encodings.rope.Rope -> rope)."""
+    """Short name of a method: the last module of its `_target_` (posbench.encodings.rope.Rope -> rope). Raises ConfigError without one."""
     target = node.get("_target_") if isinstance(node, dict) else None
     if not target or not isinstance(target, str):
         raise ConfigError(f"{node} names no method: a method's configuration needs a _target_ such as posbench.encodings.rope.Rope.")
@@ -39,24 +39,27 @@ def method_name(node: dict) -> str:
 
 
 def method_args(node: dict) -> dict:
-    """The arguments of a method's configuration, sorted by name."""
+    """Arguments of a method's configuration, sorted by name."""
     return {key: node[key] for key in sorted(node) if key != "_target_"}
 
 
 def method_label(node: dict, group: str = "extension") -> str:
-    """Name and, in braces, the arguments where there are any; what the column scale_attention holds. LATER's defaults are none."""
+    """Name of a method, followed by its arguments as JSON if it has any; the value of the column scale_attention.
+
+    Arguments at their default in LATER are left out.
+    """
     args = without_later(group, method_args(node))
     return method_name(node) + (" " + json.dumps(args, separators=(",", ":")) if args else "")
 
 
 def as_typed(group: str, node: dict) -> str:
-    """A method as one would choose it: encoding=rope encoding.base=500000."""
+    """Command-line words that choose a method: encoding=rope encoding.base=500000."""
     given = without_later(group, method_args(node))
     return " ".join([f"{group}={method_name(node)}", *(f"{group}.{key}={value}" for key, value in given.items())])
 
 
 def without_later(group: str, args: dict) -> dict:
-    """Values of a group without LATER's at their defaults: what was written before these keys came lacks them and means the same."""
+    """Values of a group without the keys that are at their default in LATER. Older files lack these keys and mean the same."""
     return {key: value for key, value in args.items() if not _at_default(f"{group}.{key}", value)}
 
 
@@ -65,9 +68,9 @@ def _at_default(key: str, value: object) -> bool:
 
 
 def identity(cfg: dict, data_fingerprint: str) -> dict:
-    """Everything that makes a training what it is, and nothing else: two equal identities train the same weights.
+    """Settings that determine a training, and nothing else: two equal identities train the same weights.
 
-    The fingerprint stands for the text, the tokenizer and the BOS choice, wherever they lie.
+    The fingerprint stands for the text, the tokenizer and the BOS choice, whatever their paths.
     """
     train = _without(cfg["train"], NOT_TRAIN)
     if isinstance(train["length"], list):
@@ -78,7 +81,7 @@ def identity(cfg: dict, data_fingerprint: str) -> dict:
 
 
 def run_id(cfg: dict, data_fingerprint: str) -> str:
-    """Readable prefix and ten hex digits, such as rope-64-s0-1a2b3c4d5e."""
+    """Id of a training: a readable prefix and ten hex digits, such as rope-64-s0-1a2b3c4d5e."""
     parts = identity(cfg, data_fingerprint)
     length = parts["train"]["length"]
     lengths = "+".join(map(str, length)) if isinstance(length, list) else length
@@ -87,9 +90,9 @@ def run_id(cfg: dict, data_fingerprint: str) -> str:
 
 
 def eval_id(protocol: str, extension: dict, scale_attention: dict, evaluate: dict, run_id: str) -> str:
-    """Sixteen hex digits of what an evaluation is; lengths are not part of it, so a missing length is added to the same file.
+    """Id of an evaluation: sixteen hex digits. Lengths are not hashed, so a missing length is added to the same file.
 
-    `evaluate` holds resolved values: `max_length: null` and the number it stands for are two ids.
+    `evaluate` must be resolved: `max_length: null` and the number it stands for would give two ids.
     """
     parts = {"extension": extension, "scale_attention": scale_attention, "evaluate": _without(evaluate, NOT_EVALUATE)}
     return sha256_json(_stable({**parts, "protocol": protocol, "run_id": run_id}))[:16]
@@ -100,7 +103,7 @@ def _without(node: dict, names: set[str]) -> dict:
 
 
 def _stable(value: object, prefix: str = "") -> object:
-    """Drop LATER's keys at their defaults, and let 1.0 and 1 be one number whichever way a user wrote it."""
+    """Drop the keys at their default in LATER, and write whole floats as int, so that 1.0 and 1 hash alike."""
     if isinstance(value, dict):
         kept = {key: item for key, item in value.items() if not _at_default(f"{prefix}{key}", item)}
         return {key: _stable(item, f"{prefix}{key}.") for key, item in kept.items()}

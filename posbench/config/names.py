@@ -1,4 +1,4 @@
-"""Display names of methods: the choice that a user would type."""
+"""Display names of methods, as a user would type them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from posbench.config.identity import method_args, method_name
 
 
 def called(group: str, method: str, args: dict | None) -> str:
-    """Name of the choice that makes a method: of the yamls of its class the one it has most arguments in common with (fox_rope, not fox).
+    """Display name of a method: among the yamls of its class the one that shares most arguments (fox_rope, not fox).
 
-    A class that no yaml names is called by its module.
+    A class without a yaml is named by its module.
     """
     alike = {stem: method_args(node) for stem, node in nodes(group).items() if method_name(node) == method}
     own, absent = args or {}, object()

@@ -1,4 +1,4 @@
-"""What somebody meant who typed a key that is not there."""
+"""Suggestions for a key that does not exist."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from posbench.common.errors import did_you_mean
 
-# Names of transformers, of other harnesses and of papers -> what does it here. Of several the first that the configuration has.
+# {name in transformers, other harnesses or papers: keys of posbench}. The first key that the configuration has is suggested.
 ELSEWHERE = {
     "beta_fast": ("beta",),
     "high_freq_factor": ("beta",),
@@ -41,7 +41,7 @@ FIXED = "extension.mode=fixed extension.target_len=TOKENS, a factor times train.
 
 
 def suggestion(error: Exception) -> str:
-    """Words behind what Hydra refused because there is no such key: " (did you mean model.n_head?)", or nothing."""
+    """Suffix for Hydra's error about an unknown key: " (did you mean model.n_head?)", or ""."""
     missing = error.__cause__ or error
     parent, name = getattr(missing, "parent_node", None), getattr(missing, "full_key", None)
     if not isinstance(parent, DictConfig) or not name:

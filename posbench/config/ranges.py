@@ -1,4 +1,4 @@
-"""Legal values of the configuration groups, beyond their types."""
+"""Ranges and choices of the configuration groups, beyond their types."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ RANGES = (
     (COUNTS, lambda number: number >= 0, "0 or more"),
     (SHARES, lambda number: 0 <= number < 1, "0 or more and below 1"),
 )
-OFF = ("off", "false", "False", "no", "none")  # what people type for log.mode=disabled; YAML reads some of it as false
+OFF = ("off", "false", "False", "no", "none")  # words that people type for log.mode=disabled; YAML reads some of them as false
 
 
 def check_ranges(group: str, config: Any) -> None:
-    """Raises ConfigError for a value of a group (its dataclass) that is no legal word, or a number out of range."""
+    """Raise ConfigError if a value of a group (its dataclass) is not a legal word or is out of range."""
     for (owner, key), legal in CHOICES.items():
         if owner == group and (value := getattr(config, key)) not in legal:
             near = did_you_mean(value, filter(None, legal)) if value not in OFF else " (did you mean disabled?)"

@@ -1,4 +1,4 @@
-"""What a command line asks of a script."""
+"""Parsed command line of a script."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked of a script: each job's plain configuration, the experiment they come from, whether they are a sweep, and the yaml
-    of the launcher that says where they run."""
+    """Jobs of one command: their plain configurations, the yaml of their experiment, True for a sweep, and the launcher's yaml."""
 
     cfgs: list[dict]
     experiment: dict

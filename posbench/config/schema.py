@@ -1,6 +1,6 @@
-"""Types and ranges of the configuration; the values and the reasons for them are in configs/.
+"""Schema of the configuration: types, defaults and checks. configs/ explains the values.
 
-`train.steps=many` is refused with both words, whatever script it was typed for.
+Every script refuses `train.steps=many` with a sentence that names key and value.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ class LogConfig:
     group: str | None = None
 
 
-LISTS = ("lengths", "protocol")  # one value may be given without brackets
-NAMES = ("project", "entity", "group", "documents", "mode", "protocol")  # a number among them is a name
+LISTS = ("lengths", "protocol")  # keys that accept one value without brackets
+NAMES = ("project", "entity", "group", "documents", "mode", "protocol")  # keys whose numbers are read as text
 SCHEMAS = {"model": ModelConfig, "train": TrainConfig, "evaluate": EvaluateConfig, "log": LogConfig}
 METHODS = {
     "encoding": "posbench.encodings.rope.Rope",
@@ -101,7 +101,7 @@ METHODS = {
     "scale_attention": "posbench.scale_attention.none.NoScale",
 }
 SOURCE = "posbench.data.local.LocalFiles"
-# Keys outside the groups above, of run.yaml and of the scripts' own.
+# {key: type} outside the groups above, of run.yaml and of the other scripts' yamls.
 JOB = {
     "seed": int, "device": str, "jobs": int, "processes": int, "allow_untested": bool, "dry": bool,
     "results_dir": str, "cache_dir": str, "report_dir": str | None, "run": str | None, "runs": str | list[str] | None, "out": str | None,
@@ -112,9 +112,9 @@ DATA = {"tokenizer": str, "vocab_size": int, "bos": bool, "source": dict}
 
 
 def check(cfg: dict) -> dict:
-    """`cfg` with every value of a right type: what is held to signatures of methods and sources, `make` and `make_source` see to.
+    """`cfg` with every value of the right type. Arguments of methods and sources are checked by `make` and `make_source`.
 
-    Raises ConfigError for a wrong type, an unknown key, an unknown word where only some are legal, or a number out of range.
+    Raises ConfigError for a wrong type, an unknown key, an illegal word, or a number out of range.
     """
     found = {key: fitting(key, value, JOB[key]) if key in JOB else value for key, value in cfg.items()}
     for key, least in (("seed", 0), ("jobs", 1), ("processes", 1)):
@@ -137,13 +137,13 @@ def check(cfg: dict) -> dict:
 
 
 def typed(group: str, values: dict) -> Any:
-    """`values` of one group as its dataclass. Raises ConfigError as `check` does."""
+    """Dataclass of one group, built from `values`. Raises ConfigError as `check` does."""
     return copy.deepcopy(_typed(group, json.dumps(values)))
 
 
 @functools.lru_cache(maxsize=1024)
 def _typed(group: str, content: str) -> Any:
-    """`typed`; a grid asks the same of each of its cells."""
+    """Cached part of `typed`: the cells of a grid mostly share these values."""
     values, schema = json.loads(content), SCHEMAS[group]
     hints = typing.get_type_hints(schema)
     if unknown := sorted(set(fitting(group, values, dict)) - set(hints)):
@@ -160,14 +160,14 @@ def _as_name(value: Any) -> Any:
 
 
 def _as_float(value: Any, hint: Any) -> Any:
-    """1 as 1.0 where a float is wanted, which is what a run's config.yaml has always said."""
+    """1 as 1.0 for a float field, as config.yaml of a run has always held it."""
     return float(value) if hint is float else [float(one) for one in value] if hint == list[float] else value
 
 
 def resolve(cfg: dict) -> dict:
-    """A job's configuration with every default that depends on another value filled in, so that ids hash numbers and not nulls.
+    """Fill in the defaults that depend on other values, so that ids hash numbers and not nulls.
 
-    Raises ConfigError as `typed` does, and for lengths that max_length or the model cannot serve.
+    Raises ConfigError as `typed` does, and for lengths that contradict evaluate.targets or evaluate.max_length.
     """
     cfg = check(cfg)
     model, train, evaluate, log = (typed(group, cfg[group]) for group in SCHEMAS)

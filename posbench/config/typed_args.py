@@ -1,6 +1,6 @@
-"""Values against the types that signatures and dataclasses state: the one place that decides whether what was typed is of the right kind.
+"""Type checks of configuration values against the annotations of classes and dataclasses.
 
-Ranges are the business of whoever takes the value. Nothing heavy is imported here.
+Ranges are checked by whoever takes the value. Nothing heavy is imported here.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any, Literal
 
 from posbench.common.errors import ConfigError, did_you_mean
 
-BITS = 64  # no number that counts or seeds anything is longer
-LONGEST = 80  # characters of a value that a sentence quotes
-WORDS = {  # of one, and of many
+BITS = 64  # bits of the largest whole number; counts and seeds need no more
+LONGEST = 80  # characters of a value quoted in an error
+WORDS = {  # (singular, plural)
     int: ("a whole number", "whole numbers"),
     float: ("a finite number", "finite numbers"),
     bool: ("true or false", "true and false"),
@@ -31,13 +31,13 @@ WORDS = {  # of one, and of many
 
 
 class _Other(Exception):
-    """A value is not of the kind that was tried."""
+    """Mismatch of a value with the tried type."""
 
 
 def fitting(name: str, value: object, hint: Any) -> Any:
-    """`value` as `hint` wants it: 64.0 for a whole number is 64, 1 for true or false is true; all else as it is.
+    """`value` converted to the type `hint`: 64.0 becomes 64 for int, 1 becomes True for bool, all else stays.
 
-    Raises ConfigError, under `name`, for a value that is none of what `hint` says. A hint of a class is not checked.
+    Raises ConfigError, under `name`, for a value that does not match. A hint that is a class is not checked.
     """
     try:
         return _fit(value, hint)
@@ -82,7 +82,7 @@ def _fit(value: Any, hint: Any) -> Any:
 
 
 def in_words(hint: Any, many: bool = False) -> str:
-    """What a hint allows, to stand behind "must be"; `many` of them behind "a list of"."""
+    """Words for a type behind "must be"; with `many` the plural, behind "a list of"."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         return " or ".join(in_words(kind, many) for kind in inner)
@@ -93,7 +93,7 @@ def in_words(hint: Any, many: bool = False) -> str:
 
 
 def _way_out(name: str, value: object, hint: Any) -> str:
-    """How to type a number that is meant as text, and how large one may be."""
+    """Suffix of an error about a number: how to type it as text, or how large it may be."""
     if not isinstance(value, int | float):
         return ""
     wanted = (hint, *typing.get_args(hint))
@@ -103,17 +103,17 @@ def _way_out(name: str, value: object, hint: Any) -> str:
 
 
 def shown(value: object) -> str:
-    """A value as one would type it, without what a terminal would obey, and not longer than a line."""
+    """Value as a user would type it: control characters replaced, cut to one line."""
     text = str(value) if isinstance(value, str | float) else json.dumps(value, ensure_ascii=False, default=str).replace('"', "")
     text = "".join(c if c.isprintable() else "\ufffd" for c in text)
     return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
 
 
 def class_named(target: str) -> type:
-    """The class of that dotted name. Raises ConfigError for one that cannot be imported, or is none."""
+    """Class with the dotted name `target`. Raises ConfigError if it cannot be imported or is not a class."""
     from hydra.utils import get_class
 
-    logging.getLogger("hydra.utils").disabled = True  # it would say what the sentence below says
+    logging.getLogger("hydra.utils").disabled = True  # it would log the same message as the error below
     try:
         return get_class(target)
     except Exception as error:
@@ -122,9 +122,9 @@ def class_named(target: str) -> type:
 
 
 def arguments(name: str, takes: type, given: dict[str, Any], theirs: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The arguments `given` to a class, each as its annotation wants it; an argument without one is held to the kind of its default.
+    """Arguments `given` to a class, each converted to its annotation or, without one, to the type of its default.
 
-    `theirs`: names the class is given by others than the user. Raises ConfigError for one of a wrong type, or that the class lacks.
+    `theirs` are parameters that posbench fills in itself. Raises ConfigError for a wrong type or an unknown argument.
     """
     hints, parameters, anything = _signature(takes)
     legal = [key for key in parameters if key not in theirs]
@@ -137,16 +137,16 @@ def arguments(name: str, takes: type, given: dict[str, Any], theirs: tuple[str, 
 
 @functools.cache
 def _signature(takes: type) -> tuple[dict[str, Any], list[str], bool]:
-    """(hints by name, names of the arguments, whether any other is taken too) of a class."""
+    """({argument: type}, argument names, True if the class takes **kwargs) of a class."""
     parameters = inspect.signature(takes).parameters
     try:
         hints = typing.get_type_hints(takes.__init__)
-    except Exception:  # a name that is there for a type checker alone
+    except Exception:  # an annotation that only a type checker can resolve
         hints = {}
     for key, parameter in parameters.items():
         kind = type(parameter.default)
         if parameter.annotation is parameter.empty and kind in (bool, int, float, str):
-            hints[key] = {int: float}.get(kind, kind)  # 4 does not say that 4.5 is wrong
+            hints[key] = {int: float}.get(kind, kind)  # a default of 4 does not forbid 4.5
         if parameter.default is None and key in hints:
             hints[key] = hints[key] | None
     named = [key for key, one in parameters.items() if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)]
