@@ -1,6 +1,7 @@
-"""What methods do to position, in numbers and a picture, untrained: python scripts/anatomy.py encoding=rope extension=yarn length=4096
+"""Positional behaviour of untrained methods, in numbers and a figure.
 
-Of a grid (-m, experiment=) one table: python scripts/anatomy.py experiment=headline
+python scripts/anatomy.py encoding=rope extension=yarn length=4096
+python scripts/anatomy.py experiment=headline                           one table of a grid; also with -m
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def anatomy(request: Request) -> int:
 
 
 def _grid(request: Request) -> None:
-    """One table, on the terminal and in two files."""
+    """Print one table of a grid and write it to two files."""
     from posbench.anatomy import grid_table as anatomy_table
 
     cfg = request.cfgs[0]
@@ -65,7 +66,7 @@ def _one(cfg: dict) -> None:
 
 
 def _write(found, cfg: dict) -> None:
-    """The summary on the terminal, and the files: asked for by name, or both in their default place."""
+    """Print the summary and write the files named by json= and figure=, or both in their default place."""
     from posbench.anatomy.figure import draw
     from posbench.anatomy.words import summary
     from posbench.common.files import write_json

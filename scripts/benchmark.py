@@ -1,6 +1,6 @@
 """Speed and memory of every method beside plain attention and transformers, as ratios within one run.
 
-python scripts/benchmark.py                                     everything, into results/benchmark (table.md, benchmark.json, figure)
+python scripts/benchmark.py                                     all methods, into results/benchmark (table.md, benchmark.json, figure)
 python scripts/benchmark.py only=t5,fox lengths=64,1024 repeats=9
 """
 
@@ -19,10 +19,10 @@ DEFAULTS = {"train_len": "64", "lengths": "64,128,256,512,1024,2048,4096,8192", 
 
 
 def main(arguments: list[str]) -> None:
-    """Measure, and write as the figures come."""
+    """Measure, and write each result as soon as it is there."""
     chosen = options(arguments, DEFAULTS)
     train_len, repeats, lengths = whole(chosen, "train_len"), whole(chosen, "repeats"), wholes(chosen, "lengths")
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler that counts memory announces every start
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # silences the memory profiler, which announces every start
     import platform
 
     import torch

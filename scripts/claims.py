@@ -1,4 +1,4 @@
-"""The claims of results/claims judged on what was measured, from files alone: python scripts/claims.py [runs=GLOB] [report_dir=DIR]"""
+"""Judge the claims of results/claims on stored evaluations: python scripts/claims.py [runs=GLOB] [report_dir=DIR]"""
 
 from posbench.cli.app import run_script
 from posbench.cli.claims import claims

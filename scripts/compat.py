@@ -1,4 +1,4 @@
-"""What goes with what: python scripts/compat.py [reasons] [train_len=64] [lengths=64,1024] [config_dir=DIR]"""
+"""Table of the legal combinations of methods: python scripts/compat.py [reasons] [train_len=64] [lengths=64,1024] [config_dir=DIR]"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DEFAULTS = {"reasons": "false", "train_len": "64", "lengths": "", "config_dir": 
 
 
 def main(arguments: list[str]) -> None:
-    """Print the table, or with `reasons` a line for every pair that is not simply legal."""
+    """Print the table, or with `reasons` one line for each pair that has a reason (refused, untested, no-op)."""
     chosen = options(arguments, DEFAULTS)
     from posbench.anatomy.legality_table import WORDS, judge_all, markdown
 

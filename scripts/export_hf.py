@@ -1,4 +1,4 @@
-"""A training in Hugging Face format: python scripts/export_hf.py run=results/runs/ID out=FOLDER extension=yarn extension.mode=fixed ..."""
+"""Export a run for transformers: python scripts/export_hf.py run=results/runs/ID out=FOLDER extension=yarn extension.mode=fixed ..."""
 
 from posbench.cli.app import run_script
 from posbench.huggingface.export import export

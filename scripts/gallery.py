@@ -1,4 +1,4 @@
-"""One sheet with what every encoding and every extension of configs/ looks like: python scripts/gallery.py out=results/gallery"""
+"""Draw every encoding and extension of configs/ on one sheet: python scripts/gallery.py out=results/gallery"""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from posbench.cli.key_values import options, run
 
 
 def main(arguments: list[str]) -> None:
-    """Draw it."""
+    """Draw the sheet and print the files."""
     chosen = options(arguments, {"out": "results/gallery"})
     from posbench.anatomy.gallery import draw
 

@@ -1,4 +1,4 @@
-"""Tokenize a data set into the cache and say what is in it: python scripts/prepare_data.py data=books data.path=FOLDER"""
+"""Tokenize a data set into the cache and print its statistics: python scripts/prepare_data.py data=books data.path=FOLDER"""
 
 from posbench.cli.app import run_script
 from posbench.config.request import Request

@@ -1,4 +1,4 @@
-"""Tables and figures from files alone: python scripts/report.py experiment=demo"""
+"""Make tables and figures from stored evaluations: python scripts/report.py experiment=demo"""
 
 from posbench.cli.app import run_script
 from posbench.cli.commands import report

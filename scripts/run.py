@@ -1,4 +1,4 @@
-"""Train what is not trained yet, evaluate what is not evaluated yet: python scripts/run.py encoding=rope extension=ntk"""
+"""Train and evaluate what is missing: python scripts/run.py encoding=rope extension=ntk"""
 
 from posbench.cli.app import run_script
 from posbench.cli.commands import run

@@ -1,11 +1,11 @@
-"""The runs of a results folder, and what in it is not needed.
+"""List the runs of a results folder, or delete files that are no longer needed.
 
 python scripts/runs.py list [results_dir=results/runs] [runs='rope-*'] [state=failed] [encoding=rope] [sort=loss] [json=FILE]
 python scripts/runs.py gc [results_dir=results/runs] [runs='rope-*'] [failed=true] [interrupted=true] [older=30d] [cache=DIR] [delete=true]
 
-gc deletes nothing without delete=true. It names halves of files, checkpoints of finished trainings, runs that never got anywhere, wandb's
-folders that were uploaded; failed=true and interrupted=true add trainings that did not finish, cache=results/cache the tokens that no
-run of this results folder was trained on.
+gc deletes nothing without delete=true. It lists partly written files, checkpoints of finished trainings, runs without any progress, and
+wandb folders that were uploaded. failed=true and interrupted=true add trainings that did not finish. cache=results/cache adds the token
+files that no run of this results folder was trained on.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SORT = {
 
 
 def main(arguments: list[str]) -> None:
-    """Do what the first word says."""
+    """Run the command that the first word names: list or gc."""
     word, *rest = arguments or ["help"]
     if word in ("help", "-h", "--help"):
         print(__doc__, end="")

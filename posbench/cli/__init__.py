@@ -1,1 +1,1 @@
-"""The scripts' commands and exit codes."""
+"""Commands and exit codes of the scripts."""

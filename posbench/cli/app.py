@@ -1,7 +1,7 @@
-"""The command line: Hydra composes, this module decides what runs and with which exit code.
+"""Command line: Hydra composes the configuration, this module runs the command and sets the exit code.
 
-0 done (a sweep whose cells are all refused or no-ops too), 1 a job failed, 2 the user's configuration is refused,
-128 + n ended by signal n. Only hydra is imported before a job starts, so that --help, --cfg and completion are quick.
+Exit codes: 0 done (also a sweep whose cells are all refused or no-ops), 1 a job failed, 2 the configuration is refused,
+128 + n ended by signal n. Only hydra is imported before a job starts, so that --help, --cfg and completion are fast.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Command = Callable[[Request], int]
 
 @dataclass
 class Call:
-    """What one call of a script is doing: Hydra gives an application no way to return a code or to see a sweep whole."""
+    """State of one call of a script. Hydra lets an application neither return a code nor see all jobs of a sweep."""
 
     command: Command
     config_name: str
@@ -46,7 +46,7 @@ class Call:
     code: int = 0
 
     def execute(self, composed: list[tuple[DictConfig, list[str]]], launcher: dict, sweep: bool) -> None:
-        """Run the command once for all jobs of (configuration, overrides typed); whatever it ends with is one sentence."""
+        """Run the command once for all jobs, given as (configuration, overrides typed). Every error is printed as one sentence."""
         self.entered = True
         results_dir = OmegaConf.select(composed[0][0], "results_dir", throw_on_resolution_failure=False)
         self.code = guarded(lambda: self._execute(composed, launcher, sweep), results_dir) or self.code
@@ -71,33 +71,33 @@ call: Call
 
 
 def run_script(command: Command, config_name: str = "run") -> None:
-    """Compose configs/CONFIG_NAME.yaml with sys.argv and hand all its jobs to `command`; exits with the command's code."""
+    """Compose configs/CONFIG_NAME.yaml with sys.argv, pass all its jobs to `command`, and exit with its code."""
     global call
     working_directory()
     call = Call(command, config_name)
     if code := guarded(_flags_first):
         sys.exit(code)
     sys.argv[1:] = map(long_name, sys.argv[1:])
-    ConfigRepository.get_group_options = _choices  # read for listings, completion and glob(*)
+    ConfigRepository.get_group_options = _choices  # Hydra calls it for listings, completion and glob(*)
     _importable_config_dir()
     _own_launchers()
 
     @hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=config_name)
     def application(cfg: DictConfig) -> None:
         composed = HydraConfig.get()
-        # Hydra asks a launcher only for -m; here it has its say about an experiment's grid and a single job too.
+        # Hydra uses a launcher only for -m; here it applies to an experiment's grid and a single job as well.
         launcher = OmegaConf.to_container(composed.launcher, resolve=True)
         call.execute([(cfg, list(composed.overrides.task))], launcher, sweep=False)
         if composed.mode == RunMode.MULTIRUN and call.code:
-            # A launcher that is none of posbench's may run this in a process of its own and sees only exceptions.
+            # A foreign launcher may run this in a process of its own, which can report only exceptions.
             raise RuntimeError(f"posbench ended with exit code {call.code}: see the lines above")
 
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # what Hydra refuses is then raised here instead of being told in many lines
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # makes Hydra raise its errors instead of printing many lines
     sys.exit(guarded(lambda: _composed(application)) or call.code)
 
 
 def _composed(application: Callable[[], None]) -> None:
-    """Call Hydra's `application`. Raises ConfigError and RunError for what ends before the command begins."""
+    """Call Hydra's `application`. Raises ConfigError or RunError for errors before the command begins."""
     try:
         application()
     except (HydraException, OmegaConfBaseException, YAMLError, AttributeError, TypeError, ValueError) as error:
@@ -114,7 +114,10 @@ def _composed(application: Callable[[], None]) -> None:
 
 
 def _flags_first() -> None:
-    """Hydra takes no flag between two words (a=b -m c=d). Raises ConfigError for a flag that it does not know."""
+    """Move flags in sys.argv before the words, since Hydra allows none between two (a=b -m c=d).
+
+    Raises ConfigError for an unknown flag.
+    """
     parser = get_args_parser()
 
     def refuse(message: str) -> NoReturn:
@@ -133,25 +136,25 @@ _EVERY = ConfigRepository.get_group_options
 
 
 def _choices(self: ConfigRepository, *args: Any, **options: Any) -> list[str]:
-    """What a group offers: a yaml whose name begins with _ is what others are made of."""
+    """Choices of a group without the yamls whose name begins with _, which only serve as parts of others."""
     return [name for name in _EVERY(self, *args, **options) if not name.startswith("_")]
 
 
 def _own_launchers() -> None:
-    """configs/hydra/launcher is all there is to launchers of these names: Hydra would check them against the settings of its own."""
-    Plugins.instance()  # registers Hydra's and those installed
+    """Remove Hydra's schemas of the launchers in configs/hydra/launcher, which would refuse the settings of posbench's yamls."""
+    Plugins.instance()  # registers the plugins of Hydra and of installed packages
     known = ConfigStore.instance().repo["hydra"]["launcher"]
     for path in (CONFIGS / "hydra" / "launcher").glob("*.yaml"):
         known.pop(path.name, None)
 
 
 def _importable_config_dir() -> None:
-    """--config-dir DIR (-cd) holds the user's own yamls; their classes may lie beside them."""
+    """Make the folder of --config-dir (-cd) importable: classes may lie beside the user's yamls."""
     for i, argument in enumerate(sys.argv):
         name, _, value = argument.partition("=")
         if name in ("--config-dir", "-cd"):
             folder = value or (sys.argv[i + 1] if i + 1 < len(sys.argv) else "")
             if folder:
                 sys.path.insert(0, os.path.abspath(folder))
-                # For the children: whichever classes the parent may name, they must find.
+                # Children must find the same classes.
                 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.path.abspath(folder), os.environ.get("PYTHONPATH"))))

@@ -1,4 +1,4 @@
-"""scripts/claims.py: the ledger of claims judged on what lies in results_dir, or in runs=."""
+"""Command of scripts/claims.py: judge the ledger of claims on the evaluations in results_dir or runs=."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from posbench.config.request import Request
 def claims(request: Request) -> int:
     """Print the verdicts and write claims.csv, claims.md and brief.md.
 
-    From files alone; what a results folder holds is read, never executed.
+    Works from files alone. Code named in a results folder is never executed.
     """
     import shutil
     import sys
@@ -41,14 +41,14 @@ def claims(request: Request) -> int:
 
 
 class Pools:
-    """Where each claim's evaluations lie, and what would make those that are missing."""
+    """Pools of evaluations per claim, and the command that makes the missing ones."""
 
     def __init__(self, cfg: dict):
         self.cfg = cfg
         self.pools: dict = {}
 
     def __call__(self, claim):
-        """(Pool, command) of a claim."""
+        """Look up (Pool, command) of a claim."""
         from posbench.claims.find import Pool, index
 
         names = ("runs",) if self.cfg["runs"] is not None else claim.experiments
@@ -86,7 +86,7 @@ def _exists(experiment: str) -> bool:
 
 @cache
 def defaults() -> dict[tuple[str, str], dict]:
-    """(encoding | extension, its name) -> its arguments as in configs/."""
+    """{(group, name): arguments in configs/} for encodings and extensions."""
     from posbench.config.identity import method_args, method_name
 
     return {

@@ -1,4 +1,4 @@
-"""What the scripts do with the configurations they are given."""
+"""Commands of scripts/run.py and scripts/report.py."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ WORDS = {"done": "evaluated", "exists": "there already", "noop": "no-op", "refus
 
 
 def run(request: Request) -> int:
-    """scripts/run.py: make what is missing, say what became of each job."""
+    """Command of scripts/run.py: train and evaluate what is missing, and print the outcome of each job. Returns the exit code."""
     if "TORCHELASTIC_RUN_ID" in os.environ:
         if os.environ["RANK"] != "0":
-            return 2  # one of them says so
+            return 2  # only rank 0 prints the error
         n = os.environ["WORLD_SIZE"]
         raise ConfigError(
             f"torchrun started this {n} times over: start it once, without torchrun, with processes={n} to share each training."
@@ -68,7 +68,7 @@ def run(request: Request) -> int:
 
 
 def _show(request: Request, jobs: list[Job]) -> None:
-    """The tables of a single job, on the terminal; of a sweep, which may have many, the command that shows them."""
+    """Print the tables of a single job. For a sweep, which may have many, print the command that shows them."""
     if not any(cell.path.exists() for job in jobs for cell in job.user_cells):
         return
     if request.sweep:
@@ -80,7 +80,7 @@ def _show(request: Request, jobs: list[Job]) -> None:
     (job,) = jobs
     found = reporting.collect([cell.path for cell in job.cells], job.run.id, "")
     print(_text(found))
-    if not found.sections and not found.contexts:  # recompute_window itself: the tables show what is compared with it
+    if not found.sections and not found.contexts:  # a run of recompute_window alone: the tables only show what is compared with it
         for row in found.rows:
             window = row["extension_args"]["window"] or row["train_len"]
             print(f"{row['extension']} {window} at length {row['length']}: {row['nll']:.3f} +- {row['nll_sem']:.3f} nats/token (s.e.)")
@@ -105,7 +105,7 @@ def _tell(results: list[Result], sweep: bool) -> None:
 
 
 def _tell_failures(results: list[Result], command: str) -> None:
-    """All that failed, last, so that it is read; then the way on."""
+    """Print all failures and the command that continues. Printed last, so that they are read."""
     width = shutil.get_terminal_size().columns if sys.stderr.isatty() else None
     print("\n".join(table(results, width)), file=sys.stderr)
     print(f"once the cause is removed, this goes on with what is missing:\n  {command}", file=sys.stderr)
@@ -116,9 +116,9 @@ def _count(number: int, noun: str) -> str:
 
 
 def report(request: Request) -> int:
-    """scripts/report.py: tables, figures and a page of an experiment or a sweep (-m), of run=DIR, of runs=, or of all of results_dir.
+    """Command of scripts/report.py: tables, figures and a page of an experiment, a sweep (-m), run=DIR, runs= or all of results_dir.
 
-    From files alone; what a results folder holds is read, never executed.
+    Works from files alone. Code named in a results folder is never executed. Returns the exit code.
     """
     from posbench.report import report as reporting
 
@@ -127,7 +127,7 @@ def report(request: Request) -> int:
         raise ConfigError("runs= names what to report, and so do -m, experiment= and run=: give one of them.")
     jobs, csvs, notes = plan_jobs(request.cfgs) if request.sweep else [], [], []
     if jobs:
-        name = experiment["name"] or cfg["log"]["group"]  # of a sweep by its grid: another one's report stays
+        name = experiment["name"] or cfg["log"]["group"]  # an unnamed sweep is named by its hash: other reports stay
         never = left_out(jobs)
         paths = [cell.path for job in jobs for cell in job.cells if cell.path not in never]
         said = f"{_count(len(never), 'evaluation')} of the grid left out: refused, or without effect (run.py says why, with dry=true)"
@@ -152,7 +152,7 @@ def report(request: Request) -> int:
 
 
 def _named(cfg: dict) -> tuple[list[Path], list[Path], str, list[str]]:
-    """(eval files, CSVs, title, notes) of run=DIR, of runs=, or of all of results_dir."""
+    """(eval files, CSVs, title, notes) of run=DIR, runs= or all of results_dir."""
     from posbench.runs.directory import Run
     from posbench.runs.origins import clean, find, inside
 

@@ -1,4 +1,4 @@
-"""Words beside run=DIR that describe another training than the one DIR holds: they cannot change it, and are refused."""
+"""Refusal of words beside run=DIR that describe a different training, since they cannot change the one in DIR."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from posbench.runs.directory import Run
 from posbench.runs.origins import ABSENT, clean, flatten, text
 
 TRAINING = ("encoding", "model", "data", "train", "seed")  # parts of a configuration that describe a training
-KINDS = {"encoding": "_target_", "data": "name"}  # what a choice of the group is known by
+KINDS = {"encoding": "_target_", "data": "name"}  # {group: key that identifies its choice}
 
 
 def check(expanded: list[tuple[list[dict], list[str]]], experiment: dict) -> None:
-    """Raise ConfigError where a configuration of (configurations, overrides typed) differs, under a key that the command line or the
-    experiment gives, from the training that its run=DIR names.
+    """Raise ConfigError if a given key differs from the training in run=DIR. A key is given on the command line or by the experiment.
 
-    A directory whose configuration cannot be read is left to the command, which says so where it needs it.
+    `expanded` holds (configurations, overrides typed) per job. A directory whose configuration cannot be read is skipped here:
+    the command reports it when it needs it.
     """
     grid = experiment.get("grid") or []
     blocks = [experiment.get("base") or {}, *(grid if isinstance(grid, list) else [])]
@@ -54,7 +54,7 @@ def _check(cfg: dict, given: set[str]) -> None:
 
 
 def _values(cfg: dict) -> dict[str, object]:
-    """What describes a training by dotted key, with the defaults of the groups that have a schema."""
+    """{dotted key: value} of the parts that describe a training, with the schema's defaults filled in."""
     parts = {part: cfg[part] for part in TRAINING if part in cfg}
     if "model" in parts:
         parts["model"] = asdict(typed("model", parts["model"]))
@@ -65,7 +65,7 @@ def _values(cfg: dict) -> dict[str, object]:
 
 
 def _is_given(key: str, given: set[str]) -> bool:
-    """Whether a value was given by its own key or by one above it: encoding=alibi gives encoding.slope_scale as well."""
+    """True if a value was given by its own key or by one above it: encoding=alibi gives encoding.slope_scale too."""
     return key in given or any(key.startswith(f"{name}.") for name in given)
 
 

@@ -1,4 +1,4 @@
-"""Command lines of the scripts that configure no job: key=value words and nothing of Hydra."""
+"""Command lines of the scripts without Hydra: key=value words, --help and exit codes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ UNITS = {"m": 60, "h": 3600, "d": 86400}
 
 
 def options(arguments: list[str], defaults: dict[str, str]) -> dict[str, str]:
-    """What was typed over the defaults; a bare word is a key with an empty value. Raises ConfigError for a key that is none of theirs."""
+    """Defaults overridden by the typed words. A bare word is a key with an empty value. Raises ConfigError for an unknown key."""
     given = dict(argument.partition("=")[::2] for argument in arguments)
     unknown = sorted(set(given) - set(defaults))
     if unknown:
@@ -24,12 +24,12 @@ def options(arguments: list[str], defaults: dict[str, str]) -> dict[str, str]:
 
 
 def whole(chosen: dict[str, str], key: str) -> int:
-    """A positive whole number. Raises ConfigError for anything else."""
+    """Value of a key as a positive whole number. Raises ConfigError for anything else."""
     return _whole(key, chosen[key], chosen[key])
 
 
 def wholes(chosen: dict[str, str], key: str) -> list[int]:
-    """Positive whole numbers with commas between them. Raises ConfigError for anything else."""
+    """Value of a key as positive whole numbers, separated by commas. Raises ConfigError for anything else."""
     return [_whole(key, chosen[key], part) for part in chosen[key].split(",")]
 
 
@@ -40,7 +40,7 @@ def _whole(key: str, typed: str, text: str) -> int:
 
 
 def truth(chosen: dict[str, str], key: str) -> bool:
-    """true or false; the bare word means true. Raises ConfigError for anything else."""
+    """Value of a key as bool: true or false; the bare word means true. Raises ConfigError for anything else."""
     words = {"true": True, "": True, "false": False}
     if chosen[key] not in words:
         raise ConfigError(f"{key}={chosen[key]} must be true or false.")
@@ -48,7 +48,7 @@ def truth(chosen: dict[str, str], key: str) -> bool:
 
 
 def duration(chosen: dict[str, str], key: str) -> float:
-    """Seconds of 90m, 12h or 30d. Raises ConfigError for anything else."""
+    """Value of a key in seconds, typed as 90m, 12h or 30d. Raises ConfigError for anything else."""
     found = re.fullmatch(r"(\d+)([mhd])", chosen[key])
     if not found:
         raise ConfigError(
@@ -58,7 +58,7 @@ def duration(chosen: dict[str, str], key: str) -> float:
 
 
 def working_directory() -> None:
-    """Exit with a sentence where the working directory is gone: nothing that is typed could be found from there."""
+    """Exit with a sentence if the working directory is gone, since no typed path could be found from there."""
     try:
         os.getcwd()
     except OSError as error:
@@ -67,7 +67,7 @@ def working_directory() -> None:
 
 
 def run(main: Callable[[list[str]], None]) -> None:
-    """Call `main` with the words of the command line and exit; --help prints what its file says of itself."""
+    """Call `main` with the words of the command line and exit. --help prints the docstring of its file."""
     working_directory()
     if {"-h", "--help"} & set(sys.argv[1:]):
         print(main.__globals__["__doc__"], end="")
@@ -76,7 +76,7 @@ def run(main: Callable[[list[str]], None]) -> None:
 
 
 def guarded(work: Callable[[], object], results_dir: object = None) -> int:
-    """The exit code of a command: 0, or that of what it ended with, which is told in one sentence whatever it is."""
+    """Run `work` and return the exit code. Every error is printed as one sentence; 0 means there was none."""
     try:
         work()
         sys.stdout.flush()
@@ -99,6 +99,6 @@ def guarded(work: Callable[[], object], results_dir: object = None) -> int:
 
 
 def unread() -> int:
-    """Whoever read the output has left (`| head`): say no more; the exit code that a shell expects then."""
+    """Silence stdout after its reader has left (`| head`). Returns the exit code that a shell expects then."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 128 + signal.SIGPIPE

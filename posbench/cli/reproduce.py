@@ -1,9 +1,9 @@
-"""Run reported results again, from nothing, and compare them with the committed rows.
+"""Command of scripts/reproduce.py: run reported results again from nothing and compare them with the committed rows.
 
-Two rows of one thing (posbench.runs.rows.key) are equal bit for bit where every column but the volatile ones agrees, and
-reproduced where the losses lie within the experiment's tolerance: another processor, thread count or version of torch rounds
-differently, and a training carries that on. Far above its floor a model is broken, and what it says there moves more from one
-rounding to the next; so the tolerance grows with that height.
+Two rows with the same posbench.runs.rows.key are equal bit for bit if all columns but the volatile ones agree. They are
+reproduced if the losses differ by at most the experiment's tolerance: another processor, thread count or version of torch
+rounds differently, and training amplifies this. Far above its floor a model is broken and its loss varies more with the
+rounding, so the tolerance grows with the distance from the floor.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from posbench.sweep.failure import table
 from posbench.sweep.jobs import Job, plan_jobs
 from posbench.sweep.launch import launch
 
-SHOWN = 10  # misses that are listed, the worst first
-MARK = "compared.json"  # what the last comparison found; there only when a rerun was complete
+SHOWN = 10  # misses that are listed, worst first
+MARK = "compared.json"  # result of the last comparison; exists only after a complete rerun
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A reported row and the same one made again; None where the rerun lacks it. `allowed` is in nats/token."""
+    """Reported row and its rerun, None if the rerun lacks it. `allowed` is in nats/token."""
 
     reported: dict
     again: dict | None
@@ -42,7 +42,7 @@ class Pair:
 
     @property
     def distance(self) -> float:
-        """|difference of the losses|, infinite where only one of them is finite or there."""
+        """Absolute difference of the losses in nats/token; infinite if only one of them exists."""
         one, two = self.reported["nll"], self.again["nll"] if self.again else float("inf")
         return 0.0 if one == two else float("inf") if one is None or two is None else abs(one - two)
 
@@ -52,7 +52,7 @@ class Pair:
 
 
 def compare(reported: Sequence[dict], again: Iterable[dict], nll: float, share: float) -> list[Pair]:
-    """Every reported row beside its rerun; `nll` nats/token are allowed at the floor, and `share` of what lies above it on top."""
+    """Pair every reported row with its rerun. Allowed are `nll` nats/token plus `share` of the distance above the floor."""
     made = {key(row): row for row in again}
     floors = {_scored(row): row["nll"] for row in reported if reference(row) == "floor"}
 
@@ -64,12 +64,12 @@ def compare(reported: Sequence[dict], again: Iterable[dict], nll: float, share: 
 
 
 def _scored(row: dict) -> tuple:
-    """What a row shares with its floor: one training may be evaluated on several texts."""
+    """Key that a row shares with its floor. It includes the text, since one training may be evaluated on several."""
     return tuple(row[name] for name in ("run_id", "protocol", "n_targets", "n_units", "n_bytes"))
 
 
 def verdict(pairs: list[Pair]) -> list[str]:
-    """What a comparison says, in lines; the misses last, the worst first."""
+    """Lines that summarize a comparison; the misses last, worst first."""
     equal, missed = sum(pair.equal for pair in pairs), sorted((pair for pair in pairs if pair.missed), key=lambda pair: -pair.distance)
     within = len(pairs) - len(missed)
     how = "all of them bit for bit" if equal == len(pairs) else f"{equal} of them bit for bit"
@@ -91,7 +91,7 @@ def _name(row: dict) -> str:
 
 
 def reproduce(request: Request) -> int:
-    """scripts/reproduce.py: make the cells of an experiment anew and compare; 1 on a miss. What is typed beside it chooses some of them."""
+    """Run the cells of an experiment again and compare; exit code 1 on a miss. Words beside experiment= choose some of the cells."""
     experiment, cfg = request.experiment, request.cfgs[0]
     if not experiment.get("tolerance"):
         raise ConfigError("experiment=NAME must be a reported one, whose yaml gives a tolerance: such as experiment=demo.")
@@ -121,7 +121,7 @@ def reproduce(request: Request) -> int:
 
 
 def _begin(jobs: list[Job], results: Path) -> None:
-    """What an interrupted attempt made is gone on with; what was compared before is made anew."""
+    """Continue an unfinished attempt. If the last one was compared, delete its runs and start again."""
     if (results / MARK).exists():
         for job in jobs:
             shutil.rmtree(job.run.path, ignore_errors=True)

@@ -1,6 +1,6 @@
-"""An error that nobody foresaw, told like the others: one sentence, and the traceback in a file.
+"""Report of an unforeseen error: one sentence on stderr, and the traceback in a file.
 
-POSBENCH_TRACEBACK=1 prints the traceback instead, for whoever mends it.
+POSBENCH_TRACEBACK=1 prints the traceback instead, for debugging.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ OURS = (HERE, HERE.parent / "scripts")
 
 
 def tell(error: Exception, results_dir: object = None) -> int:
-    """Print what was being done when `error` came, and where its traceback was written; returns the exit code, 1."""
+    """Print where `error` came from and the path of its traceback. Returns the exit code 1."""
     if os.environ.get(PRINT):
         traceback.print_exception(error)
         return 1
@@ -38,13 +38,16 @@ def _place(frame: FrameType) -> str:
 
 
 def _path(frame: FrameType) -> Path | None:
-    """A file or folder that a function had in hand."""
+    """A path among the local variables of a frame, or None."""
     held = [value if isinstance(value, Path) else getattr(value, "path", None) for value in frame.f_locals.values()]
     return next((value for value in held if isinstance(value, Path)), None)
 
 
 def _kept(error: Exception, results_dir: object) -> str:
-    """Where the traceback was written: beside Hydra's own files, or where temporary files go; printed where neither can be written."""
+    """Write the traceback beside Hydra's files or to the temporary folder, and return the words that name the file.
+
+    If neither can be written, the traceback is printed.
+    """
     folders = [Path(results_dir) / ".hydra"] if isinstance(results_dir, str) else []
     for folder in [*folders, None]:
         try:
