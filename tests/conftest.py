@@ -5,6 +5,7 @@ from __future__ import annotations
 import posbench  # noqa: F401, I001  (sets the thread spin count before torch is loaded)
 
 # isort: split
+import copy
 import functools
 import itertools
 import os
@@ -35,6 +36,12 @@ def choices(group: str) -> list[str]:
 
 
 def node(group: str, name: str) -> dict:
+    """What a yaml of a config group holds; the caller may change it."""
+    return copy.deepcopy(_node(group, name))
+
+
+@functools.cache
+def _node(group: str, name: str) -> dict:
     return OmegaConf.to_container(OmegaConf.load(CONFIGS / group / f"{name}.yaml"))
 
 
@@ -62,10 +69,17 @@ def make_triple(encoding: str, extension: str, scale: str, train_len: int = TRAI
 
 def legal(triple: tuple[str, str, str], lengths: list[int], train_len: int = TRAIN_LEN) -> bool:
     """Whether a combination may run, untested or not, and changes something."""
+    groups = ("encoding", "extension", "scale_attention")
     try:
-        return not check(*make_triple(*triple, train_len), lengths, allow_untested=True).noop
+        return not check(*(_made(*method, train_len) for method in zip(groups, triple, strict=True)), lengths, allow_untested=True).noop
     except ConfigError:
         return False
+
+
+@functools.cache
+def _made(group: str, name: str, train_len: int):
+    """A method to judge and never to change: thousands of combinations are made of fewer than a hundred."""
+    return make(_node(group, name), *([] if group == "extension" else [small_shape(train_len)]))
 
 
 @functools.cache

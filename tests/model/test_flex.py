@@ -1,6 +1,6 @@
 """FlexAttention's kernel as far as a CPU shows it: its block masks, how often these and compiled forms are made, what runs when it fails.
 
-That its results are those of `rows` is in test_methods.py.
+That its results are those of `rows` is in test_methods.py. Tests import torch's compiler themselves: it takes a second.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ import pytest
 import torch
 from conftest import TRAIN_LEN, choices, make_triple, node
 from measures import attend_in, attention_inputs
-from torch._dynamo.exc import FailOnRecompileLimitHit
-from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 from posbench.model.kernels import dispatch as kernels
 from posbench.model.kernels import flex
@@ -32,6 +30,8 @@ def band_of(first_T: torch.Tensor, last_T: torch.Tensor) -> BandPlan:
 
 def assert_same_blocks(band: BandPlan) -> None:
     """The block mask is the one that torch makes of the whole [T, T] mask."""
+    from torch.nn.attention.flex_attention import create_block_mask
+
     length, (first_T, last_T) = len(band.first_T), (band.first_T, band.last_T)
     wanted = create_block_mask(lambda b, h, i, j: (j >= first_T[i]) & (j <= last_T[i]), None, None, length, length, device="cpu")
     *found, mask = flex.block_mask(band, CPU).as_tuple()
@@ -67,6 +67,8 @@ def test_a_block_mask_takes_no_memory_by_the_square_of_the_tokens():
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 def test_a_block_mask_is_made_once_for_a_plan(monkeypatch):
+    from torch.nn.attention.flex_attention import BlockMask
+
     made, make = [], BlockMask.from_kv_blocks
     monkeypatch.setattr(BlockMask, "from_kv_blocks", lambda *args, **kwargs: made.append(1) or make(*args, **kwargs))
     encoding, extension, scale = make_triple("rope", "rerope", "none")
@@ -79,6 +81,8 @@ def test_a_block_mask_is_made_once_for_a_plan(monkeypatch):
 
 
 def test_every_shape_is_compiled_however_many_and_never_run_as_it_is(monkeypatch):
+    from torch._dynamo.exc import FailOnRecompileLimitHit
+
     compiled = []
     double = flex.compiled(lambda x: x + x, backend=lambda graph, _: compiled.append(1) or graph.forward)
     for length in range(2, 22):
@@ -90,6 +94,8 @@ def test_every_shape_is_compiled_however_many_and_never_run_as_it_is(monkeypatch
 
 
 def test_what_is_asked_of_the_kernel_compiles_as_one_graph(monkeypatch):
+    from torch.nn.attention.flex_attention import flex_attention
+
     graphs = []
     one = flex.compiled(flex_attention, fullgraph=True, backend=lambda graph, _: graphs.append(1) or graph.forward)
     monkeypatch.setattr(flex, "_attention", lambda device: one)

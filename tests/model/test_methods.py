@@ -8,7 +8,7 @@ import dense
 import numpy as np
 import pytest
 import torch
-from conftest import TRAIN_LEN, choices, legal_pairs, make_triple, scaled_sample, small_model, small_shape
+from conftest import TRAIN_LEN, choices, legal_pairs, make_triple, node, scaled_sample, small_model, small_shape
 from measures import LONG, attend_in, attention_inputs, outputs, tokens
 
 from posbench.encodings.rope import Rope
@@ -16,6 +16,7 @@ from posbench.model.kernels import blocks, flex
 from posbench.model.kernels import dispatch as kernels
 from posbench.model.kernels.blocks import rows
 from posbench.position.geometry import Trait
+from posbench.position.instantiate import make
 from posbench.position.legality import fed_length
 from posbench.position.plan import Plan, make_plan
 
@@ -25,23 +26,23 @@ TRIPLES = legal_pairs(LONG) + scaled_sample(LONG)  # every pair, and a sample of
 @pytest.mark.parametrize("triple", TRIPLES, ids="-".join)
 @torch.no_grad()
 def test_legal_triples_are_causal_and_finite_at_4x(triple):
+    """Two texts, and each again with another token at its second place, in its middle and at its end: read side by side."""
     encoding, extension, scale = make_triple(*triple)
-    model = small_model(encoding)
     length = fed_length(extension, TRAIN_LEN, LONG)
-    plan = make_plan(encoding, extension, scale, length=length)
-    text_BT = tokens(length)
-    logits = model(text_BT, plan)
+    places, text_BT = (1, length // 2, length - 1), tokens(length)
+    texts = [text_BT, *(text_BT.clone() for _ in places)]
+    for place, other_BT in zip(places, texts[1:], strict=True):
+        other_BT[:, place] = (other_BT[:, place] + 1) % 50
+    logits, *others = small_model(encoding)(torch.cat(texts), make_plan(encoding, extension, scale, length=length)).chunk(4)
     assert logits.isfinite().all()
-    for changed in (1, length // 2, length - 1):
-        other_BT = text_BT.clone()
-        other_BT[:, changed] = (other_BT[:, changed] + 1) % 50
-        other = model(other_BT, plan)
+    for place, other in zip(places, others, strict=True):
         # Gates are summed from the middle of the text, so a later token moves their float32 rounding.
-        torch.testing.assert_close(other[:, :changed], logits[:, :changed], rtol=0, atol=5e-5 if "fox" in triple[0] else 1e-5)
-        assert (other[:, changed] - logits[:, changed]).abs().max() > 1e-3
+        torch.testing.assert_close(other[:, :place], logits[:, :place], rtol=0, atol=5e-5 if "fox" in triple[0] else 1e-5)
+        assert (other[:, place] - logits[:, place]).abs().max() > 1e-3
 
 
-ORACLE = [t for t in TRIPLES if fed_length(make_triple(*t)[1], TRAIN_LEN, LONG) == LONG]
+WHOLE = [name for name in choices("extension") if fed_length(make(node("extension", name)), TRAIN_LEN, LONG) == LONG]
+ORACLE = [triple for triple in TRIPLES if triple[1] in WHOLE]
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
@@ -52,7 +53,8 @@ def test_kernels_and_their_gradients_equal_the_dense_oracle(triple, monkeypatch)
     monkeypatch.setattr(blocks, "WHOLE", 5)
     encoding, extension, scale = make_triple(*triple)
     w = TRAIN_LEN // 2
-    for length in (1, 2, w - 1, w, w + 1, 3 * w + 1, 3 * TRAIN_LEN + 1):
+    around = (1, 2, w - 1, w, 3 * w + 1) if triple[2] == "none" else ()  # a scale moves no band: its pair is here, at every length
+    for length in (*around, w + 1, 3 * TRAIN_LEN + 1):
         layer = make_plan(encoding, extension, scale, length=length).layers[0]
         leaves, x = attention_inputs(encoding, length)
         wide = [t[0].double().requires_grad_() for t in leaves]
@@ -109,7 +111,7 @@ def test_factor_one_changes_nothing(name, encoding):
     torch.testing.assert_close(outputs(encoding, extension, scale, TRAIN_LEN), outputs(encoding, length=TRAIN_LEN), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("encoding", [e for e in choices("encoding") if Trait.RELATIVE in make_triple(e, "none", "none")[0].traits])
+@pytest.mark.parametrize("encoding", [e for e in choices("encoding") if Trait.RELATIVE in make(node("encoding", e), small_shape()).traits])
 def test_relative_encodings_ignore_a_common_shift(encoding):
     encoding = make_triple(encoding, "none", "none")[0]
     q, k = torch.randn(1, 4, 9, 8), torch.randn(1, 2, 9, 8)
