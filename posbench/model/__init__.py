@@ -1,1 +1,1 @@
-"""The GPT and how it is built."""
+"""The GPT, and how it is made from a configuration."""

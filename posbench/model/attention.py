@@ -15,7 +15,7 @@ from posbench.position.plan import LayerPlan
 
 
 class Attention(nn.Module):
-    """Grouped-query attention; qk_norm as in `QKNorm`."""
+    """Grouped-query attention; for qk_norm see `QKNorm`."""
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -41,11 +41,11 @@ class Attention(nn.Module):
 
 
 class QKNorm(nn.Module):
-    """Normalised q and k, before rotation; it changes how log-n behaves.
+    """Normalisation of q and k before rotation. It changes how log-n behaves.
 
     rms: q and k divided by their root mean square, with a learned gain per channel (Henry et al. 2020, arXiv 2010.04245, in the form
-    of Qwen3 and OLMo2). l2: cosine scores times sqrt(D) and a learned factor per head, 1 at the start. key_l2: keys alone have
-    the fixed norm sqrt(D), no parameters (Su 2023, kexue.fm/archives/9859).
+    of Qwen3 and OLMo2). l2: cosine scores times sqrt(D) and a learned factor per head, 1 at the start. key_l2: only keys are
+    normalised, to the fixed norm sqrt(D), without parameters (Su 2023, kexue.fm/archives/9859).
     """
 
     def __init__(self, config: ModelConfig):

@@ -27,9 +27,9 @@ from posbench.scale_attention.none import NoScale
 
 
 def pick_device(name: str, rank: int = 0, size: int = 1) -> str:
-    """`auto` is cuda where there is one; of several processes each has a GPU of its own, or all share the CPU.
+    """Device of process `rank` of `size`. `auto` is cuda if there is one. Each process gets its own GPU, or all share the CPU.
 
-    Raises ConfigError for a device torch does not have, or not often enough.
+    Raises ConfigError for a device that torch does not have, or has fewer of than processes.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -46,14 +46,14 @@ def pick_device(name: str, rank: int = 0, size: int = 1) -> str:
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Weights made inside depend on `seed` alone, and nobody else's random numbers on these."""
+    """Context in which the CPU's random numbers depend on `seed` alone. Those drawn after it are unaffected."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
 
 
 def make_encoding(cfg: dict) -> Encoding:
-    """The encoding of a resolved job configuration."""
+    """Make the encoding of a resolved job configuration."""
     model: ModelConfig = typed("model", cfg["model"])
     shape = make_shape(model, typed("train", cfg["train"]).train_len)
     check_size(model)
@@ -62,7 +62,7 @@ def make_encoding(cfg: dict) -> Encoding:
 
 
 def check_methods(cfgs: list[dict]) -> None:
-    """Raises ConfigError for a method that is none, or has an argument of a wrong type, in any of the configurations."""
+    """Check the methods of all configurations. Raises ConfigError for a wrong class or an argument of a wrong type."""
     seen = []
     for cfg in cfgs:
         trained = typed("train", cfg["train"]).scale_attention
@@ -78,14 +78,14 @@ def check_methods(cfgs: list[dict]) -> None:
 
 
 def make_trained_scale(cfg: dict, encoding: Encoding) -> ScaleAttention | None:
-    """train.scale_attention, None for none. Raises ConfigError for one that training could not use."""
+    """Make train.scale_attention, or return None for `none`. Raises ConfigError for one that training cannot use."""
     scale = make(typed("train", cfg["train"]).scale_attention, encoding.shape, kind=ScaleAttention)
     check_trained_scale(encoding, scale)
     return None if isinstance(scale, NoScale) else scale
 
 
 def make_model(cfg: dict, vocab_size: int) -> GPT:
-    """A fresh model. Its own weights are the same for every encoding, so that encodings are compared from one start."""
+    """Make a fresh model. Its weights outside the encoding are the same for every encoding, so all are compared from one start."""
     encoding = make_encoding(cfg)
     scale = make_trained_scale(cfg, encoding)
     config: ModelConfig = typed("model", cfg["model"])
@@ -95,7 +95,7 @@ def make_model(cfg: dict, vocab_size: int) -> GPT:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A finished training: its model (in evaluation mode), its text, and its configuration."""
+    """Finished training: its model (in evaluation mode), its text, and its configuration."""
 
     model: GPT
     corpus: Corpus
@@ -103,12 +103,12 @@ class Loaded:
 
 
 def load(path: str | Path, device: str = "auto", cache_dir: str | Path | None = None, trusted: Iterable[str] = ()) -> Loaded:
-    """A run's directory as objects, for a notebook.
+    """Load the model, text and configuration of a run's directory, for example in a notebook.
 
-    The notebook may be started anywhere: without `cache_dir` tokens are those in `cache` beside the folder of runs (results/runs,
-    results/cache), and a relative data.path starts at the nearest folder above the run where it leads to something. Of the classes
-    its config.yaml names only posbench's own are made, and those of the packages `trusted`. Raises ConfigError for others, RunError
-    when there is no finished training, a damaged one, or another text than it was trained on.
+    It works from any working directory. Without `cache_dir`, tokens are read from `cache` beside the folder of runs (results/cache for
+    results/runs), if that exists. A relative data.path that leads nowhere from here is tried from the folders above the run. Only
+    classes of posbench, of this command's --config-dir and of the packages `trusted` are instantiated. Raises ConfigError for other
+    classes, RunError if there is no finished training, if it is damaged, or if its text has changed since.
     """
     from posbench.data import prepare
 
@@ -127,7 +127,7 @@ def load(path: str | Path, device: str = "auto", cache_dir: str | Path | None = 
 
 
 def _reached(cfg_data: dict, run: Run) -> dict:
-    """`cfg_data` with a relative path that leads to something from here, or from the nearest folder above the run that has it."""
+    """`cfg_data` with a path that exists: as it is, else relative to the nearest folder above the run. Without one it is unchanged."""
     path = cfg_data.get("path")
     if not path or os.path.exists(path):
         return cfg_data
@@ -136,7 +136,7 @@ def _reached(cfg_data: dict, run: Run) -> dict:
 
 
 def load_model(run: Run, cfg: dict, vocab_size: int, device: str) -> GPT:
-    """The trained model of a finished run, verified against the checksum in train.json."""
+    """Load the trained model of a finished run and verify it against the checksum in train.json."""
     model = make_model(cfg, vocab_size)
     load_weights(run.weights, model, run.read_summary()["sha256"])
     return model.to(device).eval()

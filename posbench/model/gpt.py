@@ -1,7 +1,7 @@
-"""A small Llama-style GPT: pre-norm RMSNorm, SwiGLU, no biases but those asked for on q, k and v, tied or untied embeddings.
+"""A small Llama-style GPT: pre-norm RMSNorm, SwiGLU, optional biases on q, k and v and no others, tied or untied embeddings.
 
-With encoding=rope (layout half) it is exactly transformers' LlamaForCausalLM with the same parameter names below `model.`, so other
-people's code can check it. Letters: B batch, T tokens, C width, V vocabulary, R scored rows.
+With encoding=rope (layout half) it equals transformers' LlamaForCausalLM, with the same parameter names below `model.`, so it can be
+checked against that code. Letters: B batch, T tokens, C width, V vocabulary, R scored rows.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from posbench.position.plan import LayerPlan, Plan
 
 
 def make_shape(config: ModelConfig, train_len: int) -> Shape:
-    """The sizes an encoding is told. Raises ConfigError for head counts that do not divide."""
+    """Sizes for the encoding. Raises ConfigError for a head_dim below 1 and for head counts that do not divide."""
     n_kv_head = config.n_kv_head or config.n_head
     if config.head_dim is not None and config.head_dim < 1:
         raise ConfigError(f"model.head_dim={config.head_dim} must be at least 1, or null for model.d_model / model.n_head.")
@@ -60,7 +60,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """The model; `encoding` and the `scale` trained in are parts of it, since they may have parameters."""
+    """The model. `encoding` and the trained `scale` are its submodules, since they may have parameters."""
 
     def __init__(self, config: ModelConfig, encoding: Encoding, vocab_size: int, scale: ScaleAttention | None = None):
         super().__init__()
@@ -80,18 +80,18 @@ class GPT(nn.Module):
                 parameter.zero_()
             if name.startswith(("encoding.", "scale.")) or parameter.ndim < 2 or ".norm." in name:
                 continue
-            # Each block starts as the identity and an untied head as the uniform guess; training then opens them.
+            # Each block starts as the identity, and an untied head predicts every token with equal probability.
             if "o_proj" in name or "down_proj" in name or "lm_head" in name:
                 parameter.zero_()
             else:
                 parameter.normal_(std=config.init_std)
 
     def forward(self, tokens_BT: Tensor, plan: Plan, last: int | None = None) -> Tensor:
-        """Logits [B, T, V], or [B, R, V] of the R = `last` positions alone."""
+        """Logits [B, T, V], or [B, R, V] for the last R = `last` positions only."""
         return self.lm_head(self.hidden(tokens_BT, plan, last))
 
     def hidden(self, tokens_BT: Tensor, plan: Plan, last: int | None = None) -> Tensor:
-        """What the output head reads: [B, T, C] or [B, R, C]; the last layer spends nothing on positions nobody asks for."""
+        """Input of the output head: [B, T, C] or [B, R, C]. With `last`, the last layer computes only those R positions."""
         x_BTC = self.embed_tokens(tokens_BT)
         added_TC = plan.embed()
         if added_TC is not None:

@@ -1,4 +1,4 @@
-"""Memory: what a model takes at least, and the peak of a stretch of work (the device's on a GPU, the process's elsewhere)."""
+"""Memory: the least that a model needs, and the peak during a piece of work (of the GPU, else of the process)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from posbench.config.schema import ModelConfig
 
 
 def check_size(config: ModelConfig) -> None:
-    """Raises ConfigError for a model whose blocks alone, in float32, exceed this machine's memory: before anything of it is made."""
+    """Check a model's size before it is made. Raises ConfigError if its blocks alone, in float32, exceed this machine's memory."""
     head_dim = config.head_dim or config.d_model // config.n_head
     heads = 2 * config.n_head + 2 * (config.n_kv_head or config.n_head)
     parameters = config.n_layer * config.d_model * (head_dim * heads + 3 * (config.d_ff or config.d_model * 8 // 3))
@@ -31,7 +31,7 @@ def check_size(config: ModelConfig) -> None:
 
 
 class Peak:
-    """`with Peak(device) as peak: ...; peak.mib()`. Linux lets the process's high-water mark be reset; elsewhere it is since its start."""
+    """Peak memory: `with Peak(device) as peak: ...; peak.mib()`. Without Linux or CUDA it counts from the start of the process."""
 
     def __init__(self, device: str | torch.device):
         self.device = torch.device(device)
@@ -48,7 +48,7 @@ class Peak:
         pass
 
     def mib(self) -> float:
-        """MiB at the peak so far."""
+        """Peak so far in MiB."""
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.device) / 2**20
         with contextlib.suppress(OSError):
@@ -60,7 +60,7 @@ class Peak:
 
 
 def tensor_mib(call: Callable[[], object]) -> float:
-    """MiB of tensors that lived at once during `call` on the CPU, beyond those before: exact, whatever the allocator keeps."""
+    """Peak of the tensors that `call` adds on the CPU, in MiB: exact, and independent of memory that the allocator keeps."""
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=False) as profiler:

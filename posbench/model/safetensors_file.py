@@ -1,7 +1,7 @@
-"""Tensors written in safetensors' format, a tensor at a time.
+"""Writer of the safetensors format that holds one tensor at a time.
 
-The library's own writer makes a second file beside the one it is given, which a kill leaves there for ever; its bytes in memory would be a
-second copy of all weights.
+The library's own file writer makes a second file beside its target, which stays there if the process is killed. Its bytes in memory
+would be a second copy of all weights.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from torch import Tensor
 
 from posbench.common.files import atomic_path, sha256_file
 
-# As the format calls them, in the order of the library, which puts the largest first.
+# Names of dtypes in the format. The order is the library's, which writes the tensors of the last dtype here first.
 TYPES = {
     torch.bool: "BOOL", torch.uint8: "U8", torch.int8: "I8", torch.int16: "I16", torch.float16: "F16", torch.bfloat16: "BF16",
     torch.int32: "I32", torch.float32: "F32", torch.float64: "F64", torch.int64: "I64",
 }  # fmt: skip
-ALIGNMENT = 8  # bytes that the header is filled up to
+ALIGNMENT = 8  # bytes: the header's size is filled up to a multiple of it
 
 
 def write_safetensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
-    """Write tensors by name, whole or not at all, with the bytes that safetensors would write; returns the file's SHA-256 in hex.
+    """Write tensors by name, atomically and with the same bytes as safetensors. Returns the file's SHA-256 in hex.
 
     Raises RunError when the disk is full or `path` cannot be written.
     """

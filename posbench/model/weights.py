@@ -1,4 +1,4 @@
-"""Weights on disk: written whole, verified when read."""
+"""Weights on disk: written atomically, verified when read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from posbench.model.safetensors_file import write_safetensors
 
 
 def save_weights(path: Path, model: nn.Module) -> str:
-    """Write the weights as safetensors (a tied matrix once); returns the file's SHA-256 in hex."""
+    """Write the weights as safetensors, a tied matrix once. Returns the file's SHA-256 in hex."""
     state = model.state_dict()
     first: dict[object, str] = {}
     held = {name: first.setdefault(_memory(state[name]) or name, name) for name in sorted(state)}
@@ -25,7 +25,7 @@ def save_weights(path: Path, model: nn.Module) -> str:
 
 
 def _memory(tensor: torch.Tensor) -> tuple:
-    """Where a tensor lies, the same for two that are tied; empty for one without elements."""
+    """Identity of a tensor's memory, equal for tied tensors; empty for a tensor without elements."""
     return (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape) if tensor.numel() else ()
 
 
@@ -47,6 +47,6 @@ def load_weights(path: Path, model: nn.Module, sha256: str) -> None:
 
 
 def first_difference(error: Exception) -> str:
-    """The first named difference of load_state_dict's long message, which heads its list with the class name."""
+    """First difference in load_state_dict's long message, whose first line is only the class name; shortened to 160 characters."""
     lines = [line.strip().rstrip(".") for line in str(error).splitlines() if line.strip()]
     return textwrap.shorten(lines[1] if len(lines) > 1 else lines[0], 160, placeholder=" ...")

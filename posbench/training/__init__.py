@@ -1,1 +1,1 @@
-"""The loop, the optimizers, checkpoints, several processes."""
+"""Training: the loop, the optimizers, checkpoints, several processes."""

@@ -1,6 +1,6 @@
-"""Weights and resumable state on disk: verified when read, never half-written.
+"""Resumable state of a training on disk: verified when read, never half-written.
 
-Of the state there are two generations, state.pt and state.previous.pt: the older one is given up only for a newer one that was read back.
+There are two generations, state.pt and state.previous.pt. The older one is replaced only after the newer one was read back.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ HEADER = 65  # the body's SHA-256 in hex and a newline
 
 
 def save_state(path: Path, model: nn.Module, optimizers: list[torch.optim.Optimizer], step: int, extra: dict) -> None:
-    """Write all that an exact resume needs: weights, optimizer states, the number of finished steps, and `extra` (plain values, tensors).
+    """Write everything for an exact resume: weights, optimizer states, the number of finished steps, `extra` (plain values, tensors).
 
-    The file is the SHA-256 of what follows as a line of hex, then torch.save's bytes. It is read back before it takes the place of the
-    state that was there, which becomes the previous one. Raises RunError when the disk is full or gives back other bytes; both
-    states are then as they were.
+    The file holds the SHA-256 of the body as a line of hex, then the body: torch.save's bytes. It is read back before it replaces the
+    existing state, which becomes the previous one. Raises RunError if the disk is full or returns other bytes; both existing states
+    are then unchanged.
     """
     body = io.BytesIO()
     state = {"model": model.state_dict(), "optimizers": [o.state_dict() for o in optimizers], "step": step, "extra": extra}
@@ -40,7 +40,7 @@ def save_state(path: Path, model: nn.Module, optimizers: list[torch.optim.Optimi
             file.flush()
             os.fsync(file.fileno())
             if hasattr(os, "posix_fadvise"):
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # so that reading it back asks the disk
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # empty the page cache, so that reading back reads the disk
         if damage := _damage(temporary):
             raise RunError(f"What was written for {path} {damage}: the state before it is kept; look after the disk, then run again.")
         if path.exists():
@@ -48,10 +48,10 @@ def save_state(path: Path, model: nn.Module, optimizers: list[torch.optim.Optimi
 
 
 def load_state(path: Path, model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> tuple[int, dict]:
-    """Load `path` into `model` and `optimizers`; returns the number of finished steps and `extra`.
+    """Load `path` into `model` and `optimizers`. Returns the number of finished steps and `extra`.
 
-    A damaged or missing state gives way to the previous one, and one line on stderr says so. Raises RunError when neither is whole, or
-    it belongs to another model; the files stay as they are.
+    If it is damaged or missing, the previous state replaces it, with one line on stderr. Raises RunError, and leaves the files as they
+    are, if neither is whole. Raises RunError too if the content is no state of this model.
     """
     older = previous(path)
     if damage := _damage(path):
@@ -66,7 +66,7 @@ def load_state(path: Path, model: nn.Module, optimizers: list[torch.optim.Optimi
         os.replace(older, path)
     content = memoryview(path.read_bytes())[HEADER:]
     remedy = f"delete it and {older.name}, and training starts again from the beginning"
-    # On the CPU first: load_state_dict moves each tensor to its parameter's device, and AdamW's step counters stay where they belong.
+    # Load on the CPU: load_state_dict moves each tensor to its parameter's device, and AdamW's step counters to where they belong.
     try:
         state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
@@ -84,23 +84,23 @@ def load_state(path: Path, model: nn.Module, optimizers: list[torch.optim.Optimi
 
 
 def has_state(path: Path) -> bool:
-    """Whether there is a state to go on from, or what is left of one."""
+    """True if there is a file of either generation of the state, damaged or not."""
     return path.exists() or previous(path).exists()
 
 
 def remove_state(path: Path) -> None:
-    """Delete both generations, and what a process that was killed while writing left of another."""
+    """Delete both generations, and temporary files of a process that was killed while writing one."""
     for file in (path, previous(path), *path.parent.glob(f".{path.stem}-*{path.suffix}")):
         file.unlink(missing_ok=True)
 
 
 def previous(path: Path) -> Path:
-    """Where the state before the one at `path` is kept: state.previous.pt."""
+    """Path of the previous generation: state.previous.pt."""
     return path.with_suffix(f".previous{path.suffix}")
 
 
 def _damage(path: Path) -> str:
-    """What is wrong with the file of a state; "" when it is what was written."""
+    """Damage of a state's file, as the end of a sentence; "" if its checksum matches."""
     try:
         with opened(path) as file:
             noted, found = file.read(HEADER), hashlib.file_digest(file, "sha256").hexdigest()
@@ -114,7 +114,7 @@ def _damage(path: Path) -> str:
 
 
 def truncate_log(path: Path, step: int) -> None:
-    """Drop the lines of a JSON-lines log that are later than `step` or broken, so that a resumed run logs each step once."""
+    """Delete the lines of a JSON-lines log that are later than `step` or broken, so that a resumed run logs each step once."""
     if not path.is_file():
         return
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)

@@ -1,6 +1,6 @@
 """Several processes of one training: each computes the gradient of its rows of every batch, and all take the same step.
 
-torchrun (posbench/sweep/torchrun_process.py) starts them and ends the rest when one dies; here is what they say to each other meanwhile.
+torchrun (posbench/sweep/torchrun_process.py) starts them and ends the rest when one dies. This module is their communication.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-# The others wait while the first one waits for a run's lock, or writes. Of a process that died they hear without any timeout.
+# The others wait while the first process waits for a run's lock or writes. They notice a dead process without any timeout.
 PATIENCE = timedelta(weeks=2)
 
 
 class Lost(SystemExit):
-    """Another process of this training is gone: this one ends too, quietly, since that one's end is what is told."""
+    """Exit with code 0 because another process of this training is gone. That process reports its own failure."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(0)
@@ -30,41 +30,41 @@ class Lost(SystemExit):
 
 @dataclass(frozen=True)
 class World:
-    """The processes of a training as one of them sees them; alone, every method returns what it is given."""
+    """Processes of a training, seen from one of them. With a single process every method leaves its arguments unchanged."""
 
     rank: int = 0
     size: int = 1
 
     @property
     def main(self) -> bool:
-        """Whether this process writes: files, log lines, checkpoints."""
+        """True for the one process that writes files, log lines and checkpoints."""
         return self.rank == 0
 
     def backend(self, device: str) -> str | None:
-        """What carries the gradients between processes; None where there is one process."""
+        """Library that carries the gradients: nccl or gloo; None for a single process."""
         return None if self.size == 1 else "nccl" if device.startswith("cuda") else "gloo"
 
     def share(self, n: int) -> slice:
-        """Which of `n` rows are this process's: together every row once, in their order, as evenly as can be."""
+        """Slice of `n` rows for this process. The slices cover every row once, in order, and differ by at most one row."""
         return slice(n * self.rank // self.size, n * (self.rank + 1) // self.size)
 
     def largest(self, number: int) -> int:
-        """The largest of all processes' numbers."""
+        """Largest of all processes' numbers."""
         return int(self._reduce(torch.tensor(number), dist.ReduceOp.MAX)) if self.size > 1 else number
 
     def sum(self, number: float) -> float:
-        """The sum of all processes' numbers, in float64."""
+        """Sum of all processes' numbers, in float64."""
         return float(self._reduce(torch.tensor(number, dtype=torch.float64))) if self.size > 1 else number
 
     def sum_gradients(self, parameters: Iterable[nn.Parameter], loss: Tensor) -> Tensor:
-        """Replace every gradient by the sum over all processes, with the same bits in each; returns the sum of `loss`.
+        """Replace every gradient by its sum over all processes, with the same bits in each. Returns the sum of `loss`.
 
-        A parameter that no process used keeps no gradient, so that its optimizer passes it over as it does in one process.
+        A parameter that no process used keeps no gradient, so its optimizer skips it as in a single process.
         """
         if self.size == 1:
             return loss
-        # Not DistributedDataParallel: it would overlap this with the backward pass, and wants in exchange a forward(), a hook on every
-        # parameter, no_sync() around micro-batches and a search for unused parameters. For a million of them this takes 6 ms by gloo
+        # Not DistributedDataParallel. It would overlap this with the backward pass, but needs a forward(), a hook on every parameter,
+        # no_sync() around micro-batches and a search for unused parameters. For a million parameters this sum takes 6 ms by gloo
         # (two processes of one machine), a fifteenth of a step.
         parameters = [parameter for parameter in parameters if parameter.requires_grad]
         used = self._reduce(torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.uint8), dist.ReduceOp.MAX)
@@ -80,13 +80,13 @@ class World:
         return loss[0]
 
     def copy_weights(self, model: nn.Module) -> None:
-        """Give every process the first one's parameters and buffers."""
+        """Copy the first process's parameters and buffers to every process."""
         if self.size > 1:
             for tensor in model.state_dict().values():
                 _together(dist.broadcast, tensor, 0)
 
     def leave(self) -> None:
-        """End the connections: from here on each process goes its own way."""
+        """Close the connections. From here on the processes are independent."""
         if self.size > 1:
             dist.destroy_process_group()
 
@@ -96,12 +96,12 @@ class World:
 
 
 def join() -> World:
-    """The world that torchrun started this process in; that of one process where it did not."""
+    """World that torchrun started this process in, or a world of one process without torchrun."""
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return World()
     told = sys.excepthook
     _together(dist.init_process_group, "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo", timeout=PATIENCE)
-    sys.excepthook = told  # torch's puts the rank before each line of a traceback, of which failure.py then knows no word
+    sys.excepthook = told  # torch's hook puts the rank before each line of a traceback, which failure.py cannot read
     return World(dist.get_rank(), dist.get_world_size())
 
 

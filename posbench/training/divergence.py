@@ -1,4 +1,4 @@
-"""When a training counts as lost, and what its user is told then."""
+"""Detection of a lost training, and the error message with a way out."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ if TYPE_CHECKING:
 
     from posbench.config.schema import TrainConfig
 
-PATIENCE = 100  # steps in a row worse than knowing nothing, by HOPELESS times, before a training counts as diverged
+PATIENCE = 100  # consecutive steps with a loss above HOPELESS times that of a uniform guess before a training counts as diverged
 HOPELESS = 3.0
 
 
 class Diverged(RunError):
-    """Training has left what it could come back from; the last good state is kept."""
+    """Training has diverged beyond recovery. The last good state is kept."""
 
 
 class Watch:
-    """Raises Diverged when a training is lost; `step`, here, is the number of steps that are finished.
+    """Checks of a training that raise Diverged when it is lost. `step` is the number of finished steps.
 
-    `above` counts the steps in a row that lost more than `limit` nats per token; it belongs to the state of a training.
+    `above` counts consecutive steps with a loss above `limit` nats per token. It is saved with the state of a training.
     """
 
     def __init__(self, config: TrainConfig, vocab_size: int) -> None:
         self.config, self.limit, self.above = config, HOPELESS * math.log(vocab_size), 0
 
     def loss(self, value: float, step: int) -> float:
-        """The loss of a step, given back. Raises Diverged when it is not finite, or hopeless for long."""
+        """Return the loss of a step. Raises Diverged if it is not finite, or above `limit` for PATIENCE steps."""
         self.finite(value, "loss", step)
         self.above = self.above + 1 if value > self.limit else 0
         if self.above >= PATIENCE:
@@ -44,13 +44,13 @@ class Watch:
         return value
 
     def finite(self, value: float, name: str, step: int) -> float:
-        """`value`, given back. Raises Diverged when it is not finite."""
+        """Return `value`. Raises Diverged if it is not finite."""
         if math.isfinite(value):
             return value
         raise Diverged(f"The {name} is {value} at step {step}{self._remedy(step)}")
 
     def weights(self, model: nn.Module, step: int) -> None:
-        """Raise Diverged for weights that are not finite: a gradient can overflow in a step whose loss was still a number."""
+        """Check the weights. Raises Diverged if one is not finite: a gradient can overflow in a step whose loss is finite."""
         for name, parameter in model.named_parameters():
             if not bool(torch.isfinite(parameter).all()):
                 raise Diverged(f"The weights {name} are not finite after step {step}{self._remedy(step)}")

@@ -1,4 +1,4 @@
-"""The training loop: a pure function of weights, data and configuration, so that an interrupted run ends in the same bytes."""
+"""The training loop: a pure function of weights, data and configuration, so an interrupted run ends with the same bytes."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def fit(
     progress: Progress | None = None,
     world: World | None = None,
 ) -> dict:
-    """Train `model` (on `device` already) and leave run.weights and run.summary; returns the summary.
+    """Train `model` (already on `device`), write run.weights and run.summary, and return the summary.
 
-    A state left by an earlier process is taken up where it ended. `recorder.train(step, **figures)` is called every `log_every`
-    steps; `plan_for(length, step)` is the geometry of a step (None: of validation); losses are nats per token. Of the processes of
-    `world`, all of which call this, the main one alone writes and records, and the others return {}.
+    Training resumes from a saved state if there is one. `recorder.train(step, **figures)` is called every `log_every` steps.
+    `plan_for(length, step)` returns the plan of a step (None: of validation). Losses are nats per token. All processes of `world` call
+    this; only the main one writes and records, and the others return {}.
 
-    Raises RunError when a file is damaged, Stopped on SIGINT and SIGTERM (in all processes after the same step), and Diverged when
-    training has: then the last line of run.train_log says why, and the last good state is kept.
+    Raises RunError if a file is damaged, Stopped on SIGINT and SIGTERM (in all processes after the same step), and Diverged if training
+    diverges: then the last line of run.train_log has the reason, and the last good state is kept.
     """
     world = world or World()
     try:
@@ -77,7 +77,7 @@ def fit(
 
 
 def _take_up(trainer: Trainer, run: Run) -> None:
-    """Go on from the state on disk, if there is one, in every process: the main one first, which mends what is damaged."""
+    """Resume from the state on disk, if there is one, in every process. The main one is first, since it repairs a damaged state."""
     world, steps = trainer.world, trainer.config.steps
     if world.main and checkpoint.has_state(run.state):
         trainer.resume(run)
@@ -85,13 +85,13 @@ def _take_up(trainer: Trainer, run: Run) -> None:
     if world.largest(trainer.step) and not world.main:
         trainer.resume(run)
     world.copy_weights(trainer.model)
-    # The last step's line is written by the end of training alone, so a state saved just before it owns no such line yet.
+    # Only the end of training writes the last step's line, so a state saved after the last step has no such line yet.
     if world.main:
         checkpoint.truncate_log(run.train_log, min(trainer.step, steps - 1))
 
 
 def _finish(trainer: Trainer, run: Run, recorder: object, peak: Peak) -> dict:
-    """Log the last step, write the weights, then the summary that marks the run complete; the state is no longer needed."""
+    """Log the last step, write the weights, then the summary that marks the run complete, and delete the state."""
     figures = trainer.figures() | {"validation_loss": trainer.validate()}
     if trainer.world.main:
         recorder.train(trainer.step, **figures)

@@ -1,4 +1,4 @@
-"""Optimizers and the learning rate: which parameter is updated by which rule, and how fast at each step."""
+"""Optimizers and the learning rate: the update rule of each parameter, and the rate at each step."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from posbench.position.interfaces import Encoding, ScaleAttention
 
 
 def build(model: nn.Module, config: TrainConfig) -> list[torch.optim.Optimizer]:
-    """The optimizers of `config.optimizer`; every parameter that trains is in exactly one group of one of them.
+    """Make the optimizers of `config.optimizer`. Every trainable parameter is in exactly one group of one of them.
 
-    `muon` updates the weights of the nn.Linear modules inside `model.layers` by torch.optim.Muon and the rest (embeddings, head, norms,
-    positional parameters) by AdamW; `adamw` updates everything by AdamW. Decay acts on nn.Linear weights alone, never on one that an
-    embedding shares or an encoding or a scale holds. A parameter opts out by `param.no_decay = True` (AdamW's decay) or
-    `param.use_adamw = True` (Muon).
+    `muon` updates the weights of the nn.Linear modules inside `model.layers` by torch.optim.Muon, and the rest (embeddings, head, norms,
+    positional parameters) by AdamW. `adamw` updates everything by AdamW. Weight decay acts only on nn.Linear weights, and not on one
+    that is shared with an embedding or belongs to an encoding or a scale. A parameter opts out by `param.no_decay = True` (AdamW's
+    decay) or `param.use_adamw = True` (Muon).
     """
     inside, matrices = _linear_weights(model)
     parameters = [param for param in model.parameters() if param.requires_grad]
@@ -33,7 +33,7 @@ def build(model: nn.Module, config: TrainConfig) -> list[torch.optim.Optimizer]:
     optimizers: list[torch.optim.Optimizer] = []
     if hidden:
         optimizers.append(torch.optim.Muon(hidden, lr=config.muon_lr, momentum=config.momentum, weight_decay=config.weight_decay))
-    # Fused: a third of the time of the other two forms on a CPU, and no slower on a GPU.
+    # Fused takes a third of the time of the other two implementations on a CPU, and is no slower on a GPU.
     optimizers.append(torch.optim.AdamW([g for g in groups if g["params"]], lr=config.lr, betas=tuple(config.betas), fused=True))
     for group in _groups(optimizers):
         group["peak_lr"] = group["lr"]
@@ -41,7 +41,7 @@ def build(model: nn.Module, config: TrainConfig) -> list[torch.optim.Optimizer]:
 
 
 def rate(step: int, config: TrainConfig) -> float:
-    """Share of the peak learning rate at `step` (0 for the first): a line up to 1 over `warmup` steps, then down to 0 at `steps`."""
+    """Share of the peak learning rate at `step` (0 for the first): linear up to 1 over `warmup` steps, then down to 0 at `steps`."""
     if step < config.warmup:
         return (step + 1) / config.warmup
     left = max(0.0, (config.steps - step) / max(1, config.steps - config.warmup))
@@ -59,7 +59,7 @@ def _groups(optimizers: list[torch.optim.Optimizer]) -> list[dict]:
 
 
 def _linear_weights(model: nn.Module) -> tuple[set[int], set[int]]:
-    """Ids of the nn.Linear weights inside `layers`, and of all nn.Linear weights that are not an embedding's too."""
+    """Ids of the nn.Linear weights inside `layers`, and of all those that no embedding shares; weights of methods are in neither."""
     positional = {id(part) for module in model.modules() if isinstance(module, Encoding | ScaleAttention) for part in module.modules()}
     modules = [(name, module) for name, module in model.named_modules() if id(module) not in positional]
     linear = [(name, module.weight) for name, module in modules if isinstance(module, nn.Linear)]

@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 
 class Trainer:
-    """The state of a training: `step` steps are finished, `advance` makes one more.
+    """State of a training: `step` steps are finished, and `advance` makes one more.
 
-    Every process of `world` has one, calls the same methods in the same order, and sees the same losses, gradients and weights.
-    Raises ConfigError when there are more processes than windows in a step.
+    Every process of `world` has one, calls the same methods in the same order, and gets the same losses, gradients and weights.
+    Raises ConfigError if there are more processes than windows in a step.
     """
 
     def __init__(
@@ -53,8 +53,8 @@ class Trainer:
         data_seed = seed if config.seed_data is None else config.seed_data
         self.batches = Batches(corpus.train, config.lengths, config.tokens_per_step, data_seed, corpus.bos)
         check_share(self.world.size, config.tokens_per_step, config.train_len)
-        # Made here, so that validation text without a long enough document is refused before the training and not after it.
-        # Seed 0: the same windows for every run, whatever its own seed.
+        # Made here, so that validation text without a long enough document is refused before training.
+        # Seed 0: the same windows for every run, independent of the run's seed.
         self.held_out = Batches(corpus.validation, [config.train_len], config.tokens_per_step, 0, corpus.bos)
         self.step, self.tokens, self.seconds = 0, 0, 0.0
         self.recent: deque[tuple[float, int, float]] = deque(maxlen=config.log_every)  # loss, tokens, seconds of the last steps
@@ -66,7 +66,7 @@ class Trainer:
             self._compile()
 
     def advance(self) -> None:
-        """One step. The loss of the step before is waited for meanwhile, which keeps a GPU busy but never far behind."""
+        """Make one step. The previous step's loss is awaited after this one is launched, so that a GPU has at most one step queued."""
         began = time.perf_counter()
         optim.set_rate(self.optimizers, optim.rate(self.step, self.config))
         inputs_BT, targets_BT = self.batches.at(self.step, self.world.share)
@@ -84,7 +84,7 @@ class Trainer:
         self.step += 1
 
     def figures_due(self) -> dict:
-        """What is to be logged after this step; empty at most steps."""
+        """Figures to log after this step; empty after most steps."""
         figures = self.figures() if due(self.step, self.config.log_every) else {}
         return figures | ({"validation_loss": self.validate()} if due(self.step, self.config.validate_every) else {})
 
@@ -103,20 +103,20 @@ class Trainer:
         }
 
     def shown(self) -> dict:
-        """What the progress line shows: the latest loss that is known without waiting, and the speed."""
+        """Figures for the progress line: the latest loss that is known without waiting, and the speed."""
         if not self.recent:
             return {}
         return {"loss": self.recent[-1][0], "tokens/s": self.recent[-1][1] / self.recent[-1][2]}
 
     def validate(self) -> float | None:
-        """Mean nats per token over the first `validate_windows` windows of train_len tokens; None without any.
+        """Mean nats per token over the first `validate_windows` windows of train_len tokens; None if that is 0.
 
-        Raises Diverged when it is not finite.
+        Raises Diverged if it is not finite.
         """
         left, total = self.config.validate_windows, 0.0
         self.model.eval()
         step = 0
-        with torch.no_grad():  # not inference_mode: what a plan caches here is used by the next backward
+        with torch.no_grad():  # not inference_mode: tensors that a plan caches here are used by the next backward pass
             while left > 0:
                 batch = [part[:left] for part in self.held_out.at(step)]
                 inputs_BT, targets_BT = (part[self.world.share(len(part))].to(self.device) for part in batch)
@@ -129,7 +129,7 @@ class Trainer:
         return mean if mean is None else self.watch.finite(mean, "validation loss", self.step)
 
     def save(self, run: Run) -> None:
-        """Write the state, unless training has diverged: that would make the failure permanent."""
+        """Write the state. Raises Diverged instead if training has diverged, since saving would make the failure permanent."""
         self._settle()
         self.watch.weights(self.model, self.step)
         if not self.world.main:
@@ -139,18 +139,18 @@ class Trainer:
         checkpoint.save_state(run.state, self.model, self.optimizers, self.step, extra)
 
     def resume(self, run: Run) -> None:
-        """Go back to where `save` was called."""
+        """Restore the state that `save` wrote."""
         self.step, extra = checkpoint.load_state(run.state, self.model, self.optimizers)
         self.tokens, self.seconds = extra["tokens"], extra["seconds"]
         self.recent.extend(extra["recent"])
-        self.watch.above, self.grad_norm = extra.get("above", 0), extra.get("grad_norm")  # a state of before there were such
+        self.watch.above, self.grad_norm = extra.get("above", 0), extra.get("grad_norm")  # states of earlier versions have neither
 
     def _loss(self, loss: Callable, inputs_BT: Tensor, targets_BT: Tensor, step: int | None) -> Tensor:
         with bf16.autocast(self.device, self.config.dtype):
             return loss(inputs_BT, targets_BT, self.plan_for(inputs_BT.shape[1], step))
 
     def _backward(self, inputs_BT: Tensor, targets_BT: Tensor) -> Tensor:
-        """Gradients of the whole batch's mean loss by the given rows of it, one micro-batch at a time; returns their part of that loss."""
+        """Add the gradients of the given rows' part of the batch's mean loss, one micro-batch at a time. Returns that part."""
         parts = zip(inputs_BT.chunk(self.config.micro_batches), targets_BT.chunk(self.config.micro_batches), strict=True)
         losses = []
         for part_BT, part_targets_BT in parts:
@@ -161,7 +161,7 @@ class Trainer:
         return torch.stack(losses).sum()
 
     def _windows(self, length: int) -> int:
-        """Windows of a whole batch."""
+        """Number of windows in a whole batch, over all processes."""
         return self.config.tokens_per_step // length
 
     def _clip(self) -> None:
@@ -171,7 +171,7 @@ class Trainer:
             nn.utils.clip_grads_with_norm_(params, self.config.clip, self.grad_norm)
 
     def _settle(self) -> None:
-        """Wait for the pending step's loss and count the step. Raises Diverged when the loss is not finite, or hopeless for long."""
+        """Wait for the pending step's loss and count the step. Raises Diverged if the loss is not finite, or too high for long."""
         if self.pending is None:
             return
         (loss, tokens, launched), self.pending = self.pending, None
@@ -183,10 +183,10 @@ class Trainer:
         self.recent.append((self.watch.loss(value, self.step), tokens, seconds))
 
     def _compile(self) -> None:
-        """Compile the loss, or say in one line why it stays as it is.
+        """Compile the loss, or print in one line why it stays uncompiled.
 
-        Compilers fail late (at the first call, or the first backward) and in many ways, so a trial runs on the first batch, and any
-        failure counts: one that is not the compiler's comes again in the first step.
+        Compilers fail late (at the first call or the first backward) and in many ways. So a trial runs on the first batch, and any
+        exception counts as a failure to compile. One with another cause is raised again by the first step.
         """
         try:
             if bf16.slow(self.device, self.config.dtype):

@@ -1,1 +1,1 @@
-"""The ways to attend: fused, in blocks of queries, FlexAttention."""
+"""Kernels of attention: torch's fused one, blocks of queries, FlexAttention."""

@@ -1,8 +1,8 @@
-"""The ways to attend; all take queries and keys as projected (float32, not scaled) and a layer's plan.
+"""Choice of the attention kernel. All kernels take projected queries and keys (float32, not scaled) and a layer's plan.
 
-`fused` runs torch's fused kernel for the plain causal triangle, with a low-rank bias folded into extra columns of q and k; it refuses
-biases that are no columns, scales by distance, and encodings that weigh whole rows. `flex` (flex.py) runs most of these on CUDA,
-`rows` (blocks.py) any plan anywhere.
+`fused` runs torch's fused kernel for the plain causal triangle, with a low-rank bias folded into extra columns of q and k. It cannot
+run biases that are not columns, scales by distance, or encodings that weigh whole rows. `flex` (flex.py) runs most of these on CUDA.
+`rows` (blocks.py) runs any plan on any device.
 
 Letters: B batch, T tokens, H heads, G key heads, D head width, R columns of a bias.
 """
@@ -19,15 +19,15 @@ from posbench.position.interfaces import overrides
 from posbench.position.plan import LayerPlan
 
 TERMS = ((0, 0), (0, 1), (1, 0), (0, 2), (1, 1), (2, 0))  # products of bf16 pieces down to 2^-24 of the largest
-GATED = 4096  # tokens up to which gates summed from the middle of the text keep 1e-3 in float32; `rows` sums anew in each block
-LONG = 4096  # tokens from which a CPU takes seconds for a layer: its key heads follow each other, so that Ctrl-C and progress need not wait
+GATED = 4096  # tokens up to which gates summed from the middle of the text keep 1e-3 in float32; `rows` restarts the sum in each block
+LONG = 4096  # tokens from which a CPU needs seconds per layer: then key heads run one by one, so that Ctrl-C and progress need not wait
 DECAY = 60.0  # largest exponent of a decay counted from the middle of the text: its products stay within float32
 
 
 def attend(layer: LayerPlan, x_BTC: Tensor, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, last: int | None = None) -> Tensor:
-    """Attention of one layer over all its bands: [B, H, T, D] in v's dtype, or of the `last` queries alone.
+    """Attention of one layer over all its bands: [B, H, T, D] in v's dtype, or only its `last` queries.
 
-    x is what q and k were projected from; gates are made from it.
+    x_BTC is the input that q and k were projected from. Gates are computed from it.
     """
     length = q_BHTD.shape[2]
     last = min(last or length, length)
@@ -40,13 +40,13 @@ def attend(layer: LayerPlan, x_BTC: Tensor, q_BHTD: Tensor, k_BGTD: Tensor, v_BG
         if v_BGTD.is_cuda and not torch.is_grad_enabled() and 2 * last > length and flex.possible(layer):
             try:
                 return flex.flex(layer, q_BHTD, k_BGTD, v_BGTD.float(), gates_BHT)[:, :, -last:].to(v_BGTD.dtype)
-            except Exception as error:  # compilers fail in many ways, memory can end, and `rows` needs no compiler and little memory
+            except Exception as error:  # compilers fail in many ways and memory can run out; `rows` needs no compiler and little memory
                 flex.give_up(layer, error)
         return rows(layer, q_BHTD, k_BGTD, v_BGTD.float(), gates_BHT, first=length - last).to(v_BGTD.dtype)
 
 
 def fusible(layer: LayerPlan) -> bool:
-    """Whether `fused` can run this plan exactly."""
+    """True if `fused` can run this plan exactly."""
     encoding, decay_D = layer.encoding, layer.encoding.decay()
     if not layer.causal or layer.distance_rules or any(overrides(encoding, hook) for hook in ("profile", "bias", "weights")):
         return False
@@ -57,7 +57,7 @@ def fusible(layer: LayerPlan) -> bool:
 
 
 def fused(layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, gates_BHT: Tensor | None = None) -> Tensor:
-    """The whole causal triangle in one kernel call."""
+    """Run the whole causal triangle in one kernel call (one call per key head for long texts on a CPU): [B, H, T, D]."""
     band, encoding = layer.bands[0], layer.encoding
     width, kept, device = v_BGTD.shape[-1], v_BGTD.dtype, v_BGTD.device
     q_BHTD, k_BGTD = layer.turned(band, q_BHTD, k_BGTD)
@@ -66,8 +66,8 @@ def fused(layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, gate
     if decay_D is not None:
         q_BHTD, k_BGTD = damp(q_BHTD, k_BGTD, decay_D, q_pos_T, k_pos_T, q_pos_T[len(q_pos_T) // 2])
     q_BHTD = layer.scaled(q_BHTD, width)
-    # On a CPU the bf16 kernel gains nothing forward and its backward takes three times as long at 64 tokens. Gates need float32
-    # everywhere: their gradient is a sum over all later tokens.
+    # On a CPU the bf16 kernel is no faster forward, and its backward takes three times as long at 64 tokens. Gates need float32
+    # on every device, because their gradient is a sum over all later tokens.
     dtype = torch.float32 if device.type == "cpu" or gates_BHT is not None else kept
     q_BHTD, k_BGTD, v_BGTD = q_BHTD.to(dtype), k_BGTD.to(dtype), v_BGTD.to(dtype)
     columns = encoding.columns(q_pos_T, k_pos_T, row_constant=False)
@@ -75,7 +75,7 @@ def fused(layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, gate
         q_BHTD, k_BGTD = fold(q_BHTD, k_BGTD, *columns)
     if gates_BHT is not None:
         q_BHTD, k_BGTD = fold_gates(q_BHTD, k_BGTD, gates_BHT)
-    # The fused kernels want q, k and v equally wide (CUDA's: a multiple of 8), or torch silently builds the [T, T] matrix.
+    # The fused kernels need q, k and v of equal width (CUDA's: a multiple of 8); otherwise torch silently builds the [T, T] matrix.
     wide = max(q_BHTD.shape[-1], width)
     wide += -wide % 8 if wide > width else 0
     q_BHTD, k_BGTD, v_BGTD = (F.pad(t, (0, wide - t.shape[-1])) if t.shape[-1] < wide else t for t in (q_BHTD, k_BGTD, v_BGTD))
@@ -91,10 +91,10 @@ def fused(layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, gate
 
 
 def fold(q_BHTD: Tensor, k_BGTD: Tensor, q_HTR: Tensor, k_TR: Tensor) -> tuple[Tensor, Tensor]:
-    """q and k widened by a bias's columns.
+    """Append a bias's columns to q and k.
 
-    One bf16 number cannot hold a position (257 is already rounded), so in bf16 each factor becomes three bf16 pieces, whose
-    sum is exact, and their products down to 2^-24 of the largest become columns: the bias is as exact as in float32.
+    One bf16 number cannot hold a position (257 is already rounded). So in bf16 each factor becomes three bf16 pieces with an exact
+    sum, and the products of pieces down to 2^-24 of the largest become columns. The bias is then as exact as in float32.
     """
     if q_BHTD.dtype == torch.bfloat16:
         q_pieces, k_pieces = split_bf16(q_HTR), split_bf16(k_TR)
@@ -106,7 +106,10 @@ def fold(q_BHTD: Tensor, k_BGTD: Tensor, q_HTR: Tensor, k_TR: Tensor) -> tuple[T
 
 
 def fold_gates(q_BHTD: Tensor, k_BGTD: Tensor, gates_BHT: Tensor) -> tuple[Tensor, Tensor]:
-    """q and k (float32) widened so that -c_j of each query's own head is added: a column for each query head of a key head."""
+    """Append columns to q and k (float32) that add the gates' sums to the scores: one for each query head of a key head.
+
+    The score of key j gets c_middle - c_j of the query's head. This differs from c_i - c_j by a constant per row, which softmax ignores.
+    """
     groups = q_BHTD.shape[1] // k_BGTD.shape[1]
     middle = gates_BHT.shape[-1] // 2
     k_BGTR = (gates_BHT[..., middle, None] - gates_BHT).float().unflatten(1, (-1, groups)).mT

@@ -1,7 +1,8 @@
-"""`flex`: torch's FlexAttention on CUDA, without gradients, for what is no plain triangle: windows, several bands, biases by distance,
-gates. It refuses whole rows, decays and biases that depend on more than the distance; `rows` runs these, and every training.
+"""`flex`: torch's FlexAttention on CUDA without gradients, for windows, several bands, biases by distance, and gates.
 
-Each band is one call; a log-sum-exp merge of disjoint bands is the softmax over all of them.
+It cannot run encodings that weigh whole rows, decays, or biases that depend on more than the distance. `rows` runs these, and trains.
+
+Each band is one call. Merging disjoint bands by their log-sum-exp gives the softmax over all of them.
 
 Letters: B batch, T tokens, H heads, G key heads, D head width.
 """
@@ -18,13 +19,13 @@ from torch import Tensor
 from posbench.position.interfaces import overrides
 from posbench.position.plan import BandPlan, LayerPlan
 
-BLOCK = 128  # queries and keys of a block: what the kernel is made for
-SHAPES = 4096  # compiled forms of one process: lengths x batches x biases, far from as many
+BLOCK = 128  # queries and keys of a block: the size that the kernel is made for
+SHAPES = 4096  # compiled forms allowed in one process: well above lengths x batches x biases
 GIVEN_UP = "given up"
 
 
 def possible(layer: LayerPlan) -> bool:
-    """Whether `flex` can run this plan exactly, as far as is known: it may have failed before."""
+    """True if `flex` can run this plan exactly and has not failed on it before."""
     encoding = layer.encoding
     if GIVEN_UP in layer.bands[0].kept:
         return False
@@ -34,13 +35,13 @@ def possible(layer: LayerPlan) -> bool:
 
 
 def flex(layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, gates_BHT: Tensor | None = None) -> Tensor:
-    """All bands of a layer, merged: [B, H, T, D]. q, k and v are float32, gates float64 sums."""
+    """Run all bands of a layer and merge them: [B, H, T, D]. q, k and v are float32, gates float64 sums."""
     outs, sums = [], []
     for band in layer.bands:
         if band.seen_T.any():
             y_BHTD, lse_BHT = _band(layer, band, q_BHTD, k_BGTD, v_BGTD, gates_BHT)
             outs.append(y_BHTD)
-            # A query that sees nothing of a band has no weight there, whatever its row of the kernel's output holds.
+            # A query that sees no key of a band gets no weight there; its row of the kernel's output is undefined.
             sums.append(torch.where(band.seen_T.to(lse_BHT.device) > 0, lse_BHT, -torch.inf))
     if len(outs) == 1:
         return outs[0]
@@ -87,7 +88,7 @@ def _columns(columns: tuple[Tensor, Tensor] | None) -> list[Callable]:
     if columns is None:
         return []
     q_HTR, k_TR = columns
-    # One number at a time: the kernel compiles what is said of a single pair.
+    # One column at a time: the kernel compiles a function of a single pair.
     return [lambda s, b, h, i, j, r=r: s + q_HTR[h, i, r] * k_TR[j, r] for r in range(k_TR.shape[-1])]
 
 
@@ -99,14 +100,14 @@ def _profile(layer: LayerPlan, band: BandPlan, device: torch.device) -> list[Cal
 
 
 def _gates(gates_BHT: Tensor) -> Callable:
-    # Two float32 numbers hold a float64 sum; the differences of each are exact where they matter.
+    # Two float32 numbers hold a float64 sum. Their differences are exact for keys near the query, where the gates' weight is.
     high_BHT = gates_BHT.float()
     low_BHT = (gates_BHT - high_BHT.double()).float()
     return lambda s, b, h, i, j: s + (high_BHT[b, h, i] - high_BHT[b, h, j]) + (low_BHT[b, h, i] - low_BHT[b, h, j])
 
 
 def block_mask(band: BandPlan, device: torch.device):
-    """Which blocks of pairs the kernel skips, runs whole or masks: made from the band's intervals once for each plan, never from [T, T]."""
+    """BlockMask of a band: the blocks that the kernel skips, runs whole or masks. Made once per plan from intervals, never from [T, T]."""
     if device not in band.kept:
         band.kept[device] = _block_mask(band.first_T, band.last_T, device)
     return band.kept[device]
@@ -119,7 +120,7 @@ def _block_mask(first_T: Tensor, last_T: Tensor, device: torch.device):
     row_T = torch.arange(length) // BLOCK
 
     def count(low_T: Tensor, high_T: Tensor) -> Tensor:
-        """How many queries of each row of blocks have each block of keys between their `low` and `high`."""
+        """Number of queries, for each row of blocks, that have each block of keys between their `low` and `high`: [Q, K]."""
         some_T = (first_T <= last_T) & (low_T <= high_T)
         edges_QK = torch.zeros(number, number + 1, dtype=torch.int32)
         for at_T, step in ((low_T, 1), (high_T + 1, -1)):
@@ -127,12 +128,12 @@ def _block_mask(first_T: Tensor, last_T: Tensor, device: torch.device):
         return edges_QK.cumsum(dim=-1)[:, :-1]
 
     def listed(blocks_QK: Tensor) -> tuple[Tensor, Tensor]:
-        """How many blocks each row has, and their numbers before all others: [1, 1, Q] and [1, 1, Q, K]."""
+        """Number of blocks in each row, and all block numbers with the row's own first: [1, 1, Q] and [1, 1, Q, K]."""
         blocks_QK = blocks_QK.int()[None, None]
         return blocks_QK.sum(dim=-1).int(), blocks_QK.argsort(dim=-1, descending=True, stable=True).int()
 
     touched_QK = count(first_T // BLOCK, last_T // BLOCK) > 0
-    # A last block that the text does not fill has fewer queries or keys: it is masked.
+    # A last block that the text does not fill has fewer queries or keys, so it is masked and not run whole.
     whole_QK = count(-(-first_T // BLOCK), (last_T + 1) // BLOCK - 1) == BLOCK
     first_T, last_T = first_T.to(device), last_T.to(device)
     mask = BlockMask.from_kv_blocks(
@@ -144,14 +145,14 @@ def _block_mask(first_T: Tensor, last_T: Tensor, device: torch.device):
 
 @functools.cache
 def _attention(device: str) -> Callable:
-    """FlexAttention, compiled where the compiled form gives a log-sum-exp; on a CPU it does not, and the plain form builds [T, T]."""
+    """FlexAttention, compiled on CUDA. On a CPU the compiled form returns no log-sum-exp, so the plain form runs, which builds [T, T]."""
     from torch.nn.attention.flex_attention import flex_attention
 
     return compiled(flex_attention, fullgraph=True) if device == "cuda" else flex_attention
 
 
 def compiled(function: Callable, **options: object) -> Callable:
-    """`function` compiled anew for each shape it meets. Raises where torch would say nothing and run it uncompiled: after few shapes."""
+    """Compile `function` for each new shape. Raises at SHAPES shapes; torch's default limit is low and then runs it uncompiled."""
     run = torch.compile(function, dynamic=False, **options)
 
     def call(*args: object, **kwargs: object) -> object:
@@ -163,7 +164,7 @@ def compiled(function: Callable, **options: object) -> Callable:
 
 
 def give_up(layer: LayerPlan, error: Exception) -> None:
-    """Leave this plan to `rows` from now on, and say why, each reason once."""
+    """Leave this plan to `rows` from now on, and print each reason once."""
     layer.bands[0].kept[GIVEN_UP] = True
     _warn(str(error).splitlines()[0] if str(error) else type(error).__name__)
 
