@@ -1,5 +1,6 @@
-"""`rows`: attention by blocks of queries that touch only the keys a band's intervals reach: any plan, any device, exact,
-differentiable, O(T x block) memory.
+"""`rows`: attention by blocks of queries that touch only the keys in a band's intervals.
+
+It runs any plan on any device, is exact and differentiable, and takes O(T x block) memory.
 
 Letters: B batch, T tokens, H heads, G key heads, N query heads of a key head, D head width, R columns of a bias,
 S queries of a block, K keys of a slice, U index distances.
@@ -18,26 +19,26 @@ from torch.utils.checkpoint import checkpoint
 from posbench.position.interfaces import Encoding, overrides
 from posbench.position.plan import BandPlan, LayerPlan
 
-# Queries per block. A CPU is fastest where a block's scores stay in its cache (32: 1.4 to 2.2 times plain attention for two
-# bands, 256: 6 times); a GPU wants fewer and larger steps. Up to WHOLE tokens are one block: training lengths of a small model.
+# Queries per block. A CPU is fastest if a block's scores stay in its cache (two bands take 1.4 to 2.2 times as long as plain attention
+# with 32 queries, 6 times with 256). A GPU needs fewer and larger steps.
 BLOCK = {"cpu": 32, "cuda": 512}
 MASKED = {"cpu": 64, "cuda": 512}  # for one band without gradients, whose blocks run in torch's fused kernel with a mask
-WHOLE = 128
+WHOLE = 128  # texts of up to so many tokens are one block: training lengths of a small model
 
 
 @dataclass
 class _Band:
-    """A band as `rows` reads it: q and k turned and scaled, and how to get a block's bias and what distance does to the score."""
+    """A band prepared for all blocks: q and k rotated and scaled, and the parts of its bias."""
 
     plan: BandPlan
     q_BHTD: Tensor
     k_BGTD: Tensor
-    columns: tuple[Tensor, Tensor] | None  # kept apart from q and k only where a rule by distance must not touch them
-    diagonal: Tensor | None  # [H, S, U] bias of the first block's rows, where it depends on the index distance alone
+    columns: tuple[Tensor, Tensor] | None  # not folded into q and k only if a scale by distance must not multiply them
+    diagonal: Tensor | None  # [H, S, U] bias laid out by `diagonal`, if it depends on the index distance alone
 
 
 def rows(layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, gates_BHT: Tensor | None = None, first: int = 0) -> Tensor:
-    """Any plan: one softmax over all bands of each block of queries, from query `first` on. All tensors are float32, gates float64."""
+    """Attention of any plan for queries `first` and later: one softmax over all bands of each block. float32, gates float64."""
     length, learns = q_BHTD.shape[2], torch.is_grad_enabled() and any(t.requires_grad for t in (q_BHTD, k_BGTD, v_BGTD))
     sizes = BLOCK if learns or len(layer.bands) > 1 else MASKED
     step = length if length <= WHOLE else sizes.get(q_BHTD.device.type, sizes["cuda"])
@@ -45,17 +46,17 @@ def rows(layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, gates
     starts = range(first, length, step)
     keep = not learns or len(starts) == 1
     done = []
-    # The longest block first: each later one then fits into memory just freed, where growing blocks would never fit and pile up.
+    # The block with the most keys first: each later one fits into memory just freed, while growing blocks never would.
     for start in reversed(starts):
         stop = min(start + step, length)
-        # Without the checkpoint the backward pass keeps every block's probabilities, T x T of them.
+        # Without the checkpoint the backward pass would keep the probabilities of all blocks: [T, T].
         done.append(block(start, stop) if keep else checkpoint(block, start, stop, use_reentrant=False))
         layer.tell(len(done) / (len(starts) + 1))
     return torch.cat(done[::-1], dim=2)
 
 
 class _Block:
-    """What all blocks of one call share."""
+    """One call's blocks: holds what they share, and computes one block when called."""
 
     def __init__(self, layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, gates_BHT: Tensor | None, step: int, learns: bool):
         self.layer, self.v_BGTD, self.gates_BHT = layer, v_BGTD, gates_BHT
@@ -96,7 +97,7 @@ class _Block:
         return _Band(band, q_BHTD, k_BGTD, columns, toeplitz)
 
     def __call__(self, start: int, stop: int) -> Tensor:
-        """The output of queries start..stop-1: [B, H, S, D]."""
+        """Output of queries start..stop-1: [B, H, S, D]."""
         reached = [(band, _reach(band.plan, start, stop)) for band in self.bands]
         reached = [(band, keys) for band, keys in reached if keys.stop > keys.start]
         if self.masked:
@@ -111,7 +112,7 @@ class _Block:
         return sum(self._grouped(part, self.v_BGTD[:, :, keys].mT) for part, (_, keys) in zip(parts, reached, strict=True))
 
     def _one_call(self, band: _Band, keys: slice, start: int, stop: int) -> Tensor:
-        """One band without gradients, in torch's fused kernel under a mask that holds every bias: [B, H, S, D]."""
+        """Output of one band without gradients, by torch's fused kernel with a mask that holds every bias: [B, H, S, D]."""
         q_BHSD, k_BGKD = self._slices(band, start, stop, keys)
         mask = self._bias(band, start, stop, keys)[None] if self.biased else torch.zeros(1, 1, 1, 1, device=self.device)
         if self.gates_BHT is not None:
@@ -119,7 +120,7 @@ class _Block:
         if not self._hides(band):
             mask = torch.where(self._seen(band, start, stop, keys), mask, -torch.inf)
         if self.groups > 1:
-            # The heads of a group are more queries of the same keys, so nothing is copied.
+            # The query heads of a group become further queries of one key head, so no key is copied.
             q_BHSD = q_BHSD.unflatten(1, (-1, self.groups)).flatten(2, 3)
             heads = mask.expand(-1, self.groups * k_BGKD.shape[1], -1, -1)
             mask = heads.unflatten(1, (-1, self.groups)).flatten(2, 3)
@@ -127,7 +128,7 @@ class _Block:
         return y_BHSW.unflatten(2, (self.groups, -1)).flatten(1, 2)[..., : self.v_BGTD.shape[-1]]
 
     def _grouped(self, a_BHSX: Tensor, b_BGKX: Tensor) -> Tensor:
-        """a b^T where each key head serves its group of query heads: [B, H, S, K]."""
+        """a b^T, with each key head used by its group of query heads: [B, H, S, K]."""
         if self.groups == 1:
             return a_BHSX @ b_BGKX.mT
         return (a_BHSX.unflatten(1, (-1, self.groups)).flatten(2, 3) @ b_BGKX.mT).unflatten(2, (self.groups, -1)).flatten(1, 2)
@@ -160,11 +161,14 @@ class _Block:
         return self.layer.encoding.bias(q_pos_S, k_pos_K, self.layer.index)
 
     def _gates(self, start: int, keys: slice) -> Tensor:
-        """What the gates between each key and the block's first query add, summed from there to keep float32 exact: [B, H, 1, K]."""
+        """Sums of gates from each key to the block's first query, near which float32 is exact enough: [B, H, 1, K].
+
+        The gates from there to each query are a constant per row, which softmax ignores.
+        """
         return (self.gates_BHT[..., start, None] - self.gates_BHT[..., keys]).float()[:, :, None]
 
     def _hides(self, band: _Band) -> bool:
-        """Whether the bias by distance is -inf already where nothing is to be seen."""
+        """True if the band's `diagonal` is already -inf at keys that a query does not see."""
         return band.diagonal is not None and self.layer.causal and not self.own_weights
 
     def _seen(self, band: _Band, start: int, stop: int, keys: slice) -> Tensor:
@@ -182,17 +186,17 @@ class _Block:
 
 
 def damp(q_BHTD: Tensor, k_BGTD: Tensor, decay_D: Tensor, q_pos_T: Tensor, k_pos_T: Tensor, origin: Tensor) -> tuple[Tensor, Tensor]:
-    """q and k whose products carry exp(-rate (q_pos - k_pos)), each side counted from `origin` to stay within float32."""
+    """q and k whose products contain exp(-rate (q_pos - k_pos)); both positions are counted from `origin` to stay within float32."""
     q_TD = torch.exp(-decay_D.double() * (q_pos_T - origin)[:, None]).float()
     k_TD = torch.exp(decay_D.double() * (k_pos_T - origin)[:, None]).float()
     return q_BHTD * q_TD, k_BGTD * k_TD
 
 
 def diagonal(value: Callable[[Tensor], Tensor], step: int, length: int, clamp: bool = True) -> Tensor:
-    """A function of the index distance, laid out so that any block of `step` queries is a slice of it: [..., S, U].
+    """Values of a function of the index distance, laid out so that every block of `step` queries is a slice of them: [..., S, U].
 
-    Row s, column u holds the value at distance s - (u - length): the columns of a block that starts at i are those from length - i on.
-    Distances below 0 (keys to come) hold what `value` says of 0, unless clamp=False.
+    Row s, column u holds the value at distance s - (u - length), so the columns of a block that starts at query i begin at length - i.
+    Distances below 0 (later keys) hold value(0), unless clamp=False.
     """
     delta_U = torch.arange(length + step - 1, -step, -1, dtype=torch.float64)
     value_U = value(delta_U.clamp(min=0) if clamp else delta_U)
@@ -206,7 +210,7 @@ def _cut(diagonal_SU: Tensor, start: int, stop: int, keys: slice) -> Tensor:
 
 
 def _reach(band: BandPlan, start: int, stop: int) -> slice:
-    """The keys that queries start..stop-1 of a band reach; empty where the band has none for them."""
+    """Slice of the keys that queries start..stop-1 see in a band; empty if they see none."""
     first_S, last_S = band.first_T[start:stop], band.last_T[start:stop]
     some_S = last_S >= first_S
     if not some_S.any():
