@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
-from posbench.common.errors import ConfigError, RunError
-from posbench.common.files import read_json
+from posbench.common.errors import ConfigError
 from posbench.common.machine import check_processes
 from posbench.config.schema import ModelConfig, typed
-from posbench.data.corpus import Corpus
-from posbench.data.fit_corpus import fit_corpus
 from posbench.model.gpt import GPT, make_shape
 from posbench.model.memory import check_size
 from posbench.model.weights import load_weights
-from posbench.position.instantiate import checked, make, trusted_config
+from posbench.position.instantiate import checked, make
 from posbench.position.interfaces import Encoding, Extension, ScaleAttention
 from posbench.position.legality import check_trained_scale
 from posbench.runs.directory import Run
@@ -91,48 +85,6 @@ def make_model(cfg: dict, vocab_size: int) -> GPT:
     config: ModelConfig = typed("model", cfg["model"])
     with seeded(cfg["seed"]):
         return GPT(config, encoding, vocab_size, scale)
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """Finished training: its model (in evaluation mode), its text, and its configuration."""
-
-    model: GPT
-    corpus: Corpus
-    cfg: dict
-
-
-def load(path: str | Path, device: str = "auto", cache_dir: str | Path | None = None, trusted: Iterable[str] = ()) -> Loaded:
-    """Load the model, text and configuration of a run's directory, for example in a notebook.
-
-    It works from any working directory. Without `cache_dir`, tokens are read from `cache` beside the folder of runs (results/cache for
-    results/runs), if that exists. A relative data.path that leads nowhere from here is tried from the folders above the run. Only
-    classes of posbench, of this command's --config-dir and of the packages `trusted` are instantiated. Raises ConfigError for other
-    classes, RunError if there is no finished training, if it is damaged, or if its text has changed since.
-    """
-    from posbench.data import prepare
-
-    run = Run(path)
-    if not run.finished:
-        raise RunError(f"{path} holds no finished training: train it with scripts/run.py first.")
-    cfg = trusted_config(run, trusted)
-    beside = run.path.resolve().parent.parent / "cache"
-    corpus = prepare(_reached(cfg["data"], run), cache_dir or (beside if beside.is_dir() else "results/cache"))
-    noted = read_json(run.provenance) if run.provenance.exists() else None
-    known = noted.get("data_fingerprint") if isinstance(noted, dict) else None
-    if known not in (None, corpus.fingerprint):
-        raise RunError(f"The text of data={corpus.name} is no longer the one that {run.id} was trained on: restore it.")
-    corpus = fit_corpus(corpus, cfg)
-    return Loaded(load_model(run, cfg, corpus.vocab_size, pick_device(device)), corpus, cfg)
-
-
-def _reached(cfg_data: dict, run: Run) -> dict:
-    """`cfg_data` with a path that exists: as it is, else relative to the nearest folder above the run. Without one it is unchanged."""
-    path = cfg_data.get("path")
-    if not path or os.path.exists(path):
-        return cfg_data
-    above = (folder / path for folder in run.path.resolve().parents)
-    return {**cfg_data, "path": str(next(filter(os.path.exists, above), path))}
 
 
 def load_model(run: Run, cfg: dict, vocab_size: int, device: str) -> GPT:

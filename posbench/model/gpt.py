@@ -15,7 +15,7 @@ from posbench.config.schema import ModelConfig
 from posbench.model.attention import Attention
 from posbench.position.geometry import Shape
 from posbench.position.interfaces import Encoding, ScaleAttention
-from posbench.position.plan import LayerPlan, Plan
+from posbench.position.plan import LayerPlan, Plan, make_plan
 
 
 def make_shape(config: ModelConfig, train_len: int) -> Shape:
@@ -86,8 +86,10 @@ class GPT(nn.Module):
             else:
                 parameter.normal_(std=config.init_std)
 
-    def forward(self, tokens_BT: Tensor, plan: Plan, last: int | None = None) -> Tensor:
-        """Logits [B, T, V], or [B, R, V] for the last R = `last` positions only."""
+    def forward(self, tokens_BT: Tensor, plan: Plan | None = None, last: int | None = None) -> Tensor:
+        """Logits [B, T, V], or [B, R, V] for the last R = `last` positions only. Without a plan: no extension."""
+        if plan is None:
+            plan = make_plan(self.encoding, length=tokens_BT.shape[1], device=str(tokens_BT.device), trained_scale=self.scale)
         return self.lm_head(self.hidden(tokens_BT, plan, last))
 
     def hidden(self, tokens_BT: Tensor, plan: Plan, last: int | None = None) -> Tensor:

@@ -39,8 +39,7 @@ def evaluate(job: Job, evaluator: Protocol, cell: Cell, verdict: Verdict, progre
         given.progress = functools.partial(progress.update, method=method, length=length)
         values, arrays[length] = evaluator.run(length)
         progress.update(until - progress.done)  # what an evaluator knew already and did not read again
-        shared = _columns(job, cell, verdict, given, length)
-        found = [rows.make_row(**{**shared, "position": None, "task": None, **value}) for value in values]
+        found = make_rows(values, job, cell, verdict, given, length)
         new += found
         table = sorted(table + found, key=lambda row: (row["length"], row["position"] or 0))
         # The arrays first: a json without its arrays would count as done.
@@ -50,8 +49,9 @@ def evaluate(job: Job, evaluator: Protocol, cell: Cell, verdict: Verdict, progre
     return new
 
 
-def _columns(job: Job, cell: Cell, verdict: Verdict, evaluation: Evaluation, length: int) -> dict:
-    return {
+def make_rows(values: list[dict], job: Job, cell: Cell, verdict: Verdict, evaluation: Evaluation, length: int) -> list[dict]:
+    """Complete rows from what a protocol measured at one length (`values` of Protocol.run)."""
+    shared = {
         "run_id": job.run.id,
         "eval_id": cell.eval_id,
         "encoding": identity.method_name(job.cfg["encoding"]),
@@ -73,3 +73,4 @@ def _columns(job: Job, cell: Cell, verdict: Verdict, evaluation: Evaluation, len
         "depth": None,
         "commit": provenance.commit(),
     }
+    return [rows.make_row(**{**shared, "position": None, "task": None, **value}) for value in values]

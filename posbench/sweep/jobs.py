@@ -145,7 +145,7 @@ def _cells(job: Job, cfg: dict) -> list[Cell]:
     for name in cfg["evaluate"]["protocol"]:
         asked = protocol(name)
         for one in (name, *asked.beside):
-            cells.append(_cell(job, cfg, one, cfg["extension"], cfg["scale_attention"], reference=one != name))
+            cells.append(make_cell(job, cfg, one, cfg["extension"], cfg["scale_attention"], reference=one != name))
         if asked.floor:
             cells += _references(job, cfg, asked.floor)
     return cells
@@ -166,10 +166,11 @@ def _references(job: Job, cfg: dict, name: str) -> list[Cell]:
         return []
     cfg = {**cfg, "evaluate": {**cfg["evaluate"], "lengths": [length]}}
     windows = (None, max(1, train_len // 2))
-    return [_cell(job, cfg, name, {"_target_": RECOMPUTE, "window": window}, NO_SCALE, reference=True) for window in windows]
+    return [make_cell(job, cfg, name, {"_target_": RECOMPUTE, "window": window}, NO_SCALE, reference=True) for window in windows]
 
 
-def _cell(job: Job, cfg: dict, name: str, extension: dict, scale: dict, reference: bool = False) -> Cell:
+def make_cell(job: Job, cfg: dict, name: str, extension: dict, scale: dict, reference: bool = False) -> Cell:
+    """One evaluation of a job by its resolved configuration; `name` of the protocol."""
     evaluate = _evaluate(cfg, name)
     evaluation = identity.eval_id(name, extension, scale, evaluate, job.run.id)
     path = job.run.eval_path(name, identity.method_name(extension), identity.method_name(scale), evaluation)

@@ -1,0 +1,63 @@
+"""An evaluation whose rows are returned and not written."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from posbench.cli.chosen_method import node
+from posbench.cli.given_run import TRAINING
+from posbench.common.errors import ConfigError
+from posbench.config.schema import EvaluateConfig, resolve
+from posbench.runs.frame import frame
+from posbench.sweep.jobs import Cell, Job, make_cell
+
+if TYPE_CHECKING:
+    import pandas
+
+    from posbench.cli.notebook import LoadedRun
+
+
+def evaluate(run: LoadedRun, extension: Any, scale_attention: Any, given: dict, allow_untested: bool) -> pandas.DataFrame:
+    """See LoadedRun.evaluate. `given`: settings of configs/evaluate and arguments of the extension by name."""
+    from posbench.evaluation.protocol import protocol
+    from posbench.model.build import make_encoding
+    from posbench.sweep.evaluate_cell import evaluation, make_rows
+    from posbench.sweep.job_process import judge
+
+    job, cells = _plan(run, extension, scale_attention, given, allow_untested)
+    encoding = make_encoding(job.cfg)
+    verdicts = [judge(encoding, cell) for cell in cells]
+    for cell, verdict in zip(cells, verdicts, strict=True):
+        if verdict.noop:
+            raise ConfigError(f"{cell.label} is a no-op: {verdict.noop}; evaluate without it, or at other lengths.")
+    found = []
+    for cell, verdict in zip(cells, verdicts, strict=True):
+        evaluator = protocol(cell.protocol)(evaluation(run.model, run.corpus, cell, run.device))
+        for length in cell.evaluate["lengths"]:
+            values, _ = evaluator.run(length)
+            found += make_rows(values, job, cell, verdict, evaluator.evaluation, length)
+    return frame(found)
+
+
+def _plan(run: LoadedRun, extension: Any, scale_attention: Any, given: dict, allow_untested: bool) -> tuple[Job, list[Cell]]:
+    """The job of the run, and the cells that were asked for without their references."""
+    known = [field.name for field in fields(EvaluateConfig)]
+    arguments = {key: _plain(value) for key, value in given.items() if key not in known}
+    settings = {key: _plain(value) for key, value in given.items() if key in known}
+    cfg = resolve({
+        **{part: run.config[part] for part in TRAINING},
+        "extension": node("extension", extension, arguments, known),
+        "scale_attention": node("scale_attention", scale_attention, {}),
+        "evaluate": {**(run.config.get("evaluate") or {}), **settings},
+        "allow_untested": allow_untested,
+        "log": {},
+    })  # fmt: skip
+    job = Job(cfg, run.directory, fingerprint="")  # which is read when something is trained
+    return job, [make_cell(job, cfg, name, cfg["extension"], cfg["scale_attention"]) for name in cfg["evaluate"]["protocol"]]
+
+
+def _plain(value: Any) -> Any:
+    """numpy numbers and arrays as Python's, a tuple or a range as a list."""
+    value = value.tolist() if hasattr(value, "tolist") else value
+    return [_plain(one) for one in value] if isinstance(value, list | tuple | range) else value

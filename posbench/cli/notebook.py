@@ -1,0 +1,159 @@
+"""A finished training as a Python object: what posbench.load returns to a notebook.
+
+Reading the configuration and the rows needs neither torch nor the text; the text, the tokenizer and the model are loaded on first use.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from posbench.common.errors import RunError
+from posbench.common.files import read_json
+from posbench.config.identity import method_name
+from posbench.position.instantiate import trusted_config
+from posbench.runs.directory import Run
+from posbench.runs.frame import read
+
+if TYPE_CHECKING:
+    import pandas
+    import torch
+
+    from posbench.data.corpus import Corpus
+    from posbench.data.tokenizers import Tokenizer
+    from posbench.model.gpt import GPT
+
+Method = str | dict | None  # a name; {"name": NAME, **arguments}; {"_target_": CLASS, **arguments}; None: none
+
+
+class LoadedRun:
+    """A finished training: `path`, `id` and `config` (its resolved configuration) at once, all else on first use."""
+
+    def __init__(self, path: str | Path, device: str = "auto", cache_dir: str | Path | None = None, trusted: Iterable[str] = ()):
+        """Read the configuration of the run in `path`.
+
+        `cache_dir`: folder of tokens; None: `cache` beside the folder of runs (results/runs, results/cache), wherever the notebook runs.
+        Raises RunError where there is no finished training. Of the classes that the configuration names only posbench's own are allowed,
+        and those of the packages `trusted`: raises ConfigError for others.
+        """
+        self.directory = Run(path)
+        if not self.directory.finished:
+            raise RunError(f"{path} holds no finished training: train it with scripts/run.py first.")
+        self.config = self.cfg = trusted_config(self.directory, trusted)
+        self.path, self.id = self.directory.path, self.directory.id
+        self._device, self._cache_dir = device, cache_dir
+
+    def __repr__(self) -> str:
+        return f"<run {self.id}: encoding={method_name(self.config['encoding'])}, train.length={self.config['train'].get('length')}>"
+
+    @property
+    def rows(self) -> pandas.DataFrame:
+        """All evaluations of the run on disk, as posbench.rows reads them."""
+        return read(self.path)
+
+    @cached_property
+    def device(self) -> str:
+        """Where the model is. Raises ConfigError for a device that torch does not have."""
+        from posbench.model.build import pick_device
+
+        return pick_device(self._device)
+
+    @cached_property
+    def corpus(self) -> Corpus:
+        """The tokens of the training's text. Raises RunError when they are damaged or the text changed since the training.
+
+        A relative data.path starts at the working directory, or at the nearest folder above the run where it leads to something.
+        """
+        from posbench.data import prepare
+        from posbench.data.fit_corpus import fit_corpus
+
+        beside = self.path.resolve().parent.parent / "cache"
+        corpus = prepare(self._reached(), self._cache_dir or (beside if beside.is_dir() else "results/cache"))
+        noted = read_json(self.directory.provenance) if self.directory.provenance.exists() else None
+        known = noted.get("data_fingerprint") if isinstance(noted, dict) else None
+        if known not in (None, corpus.fingerprint):
+            raise RunError(f"The text of data={corpus.name} is no longer the one that {self.id} was trained on: restore it.")
+        return fit_corpus(corpus, self.config)
+
+    def _reached(self) -> dict:
+        data = self.config["data"]
+        path = data.get("path")
+        if not path or os.path.exists(path):
+            return data
+        above = (folder / path for folder in self.path.resolve().parents)
+        return {**data, "path": str(next(filter(os.path.exists, above), path))}
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of the corpus."""
+        from posbench.data.tokenizers import load_tokenizer
+
+        return load_tokenizer(self.corpus.tokenizer, self.corpus.folder)
+
+    @cached_property
+    def model(self) -> GPT:
+        """The trained model in evaluation mode, without gradients: model(ids) gives logits [B, T, V] of ids [B, T].
+
+        Raises RunError for damaged weights.
+        """
+        from posbench.model.build import load_model
+
+        return load_model(self.directory, self.config, self.corpus.vocab_size, self.device).requires_grad_(False)
+
+    def encode(self, text: str) -> torch.Tensor:
+        """Token ids [1, T] as the model takes them, behind the BOS token where the training had one."""
+        import torch
+
+        ((ids, _),) = self.tokenizer.encode([text])
+        start = [] if self.corpus.bos is None else [self.corpus.bos]
+        return torch.tensor([[*start, *ids.tolist()]], dtype=torch.long, device=self.device)
+
+    def decode(self, ids: torch.Tensor | Iterable[int]) -> str:
+        """The text of token ids ([T] or [1, T]) without the BOS token."""
+        flat = ids.flatten().tolist() if hasattr(ids, "flatten") else list(ids)
+        return self.tokenizer.decode([one for one in flat if one != self.corpus.bos])
+
+    def evaluate(
+        self,
+        extension: Method = None,
+        scale_attention: Method = None,
+        lengths: Iterable[int] | None = None,
+        protocol: str | Iterable[str] | None = None,
+        *,
+        allow_untested: bool = False,
+        **settings: Any,
+    ) -> pandas.DataFrame:
+        """The rows that scripts/run.py run=DIR would write for one evaluation; nothing is written.
+
+        run.evaluate("yarn", lengths=[512, 1024], beta=16, windows=64): a keyword is a setting of configs/evaluate or an argument of the
+        extension. What is not given is as in the run's own configuration, so that rows compare with `rows`.
+        Raises ConfigError for what the command line refuses, and where the methods change nothing.
+        """
+        from posbench.cli.evaluate_unwritten import evaluate
+
+        given = {"lengths": lengths, "protocol": protocol}
+        settings |= {key: value for key, value in given.items() if value is not None}
+        return evaluate(self, extension, scale_attention, settings, allow_untested)
+
+    def generate(
+        self,
+        text: str,
+        n: int = 100,
+        extension: Method = None,
+        scale_attention: Method = None,
+        *,
+        temperature: float = 1.0,
+        seed: int = 0,
+        allow_untested: bool = False,
+    ) -> str:
+        """`n` tokens drawn after `text`, as text; temperature=0 takes the most likely token each time.
+
+        Every token is read with the plan of the length it has reached, so a dynamic extension changes along the way.
+        Raises ConfigError for methods that the command line refuses at the final length.
+        """
+        from posbench.cli.generate import generate
+
+        return generate(self, text, n, (extension, scale_attention), temperature, seed, allow_untested)

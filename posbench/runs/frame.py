@@ -1,0 +1,49 @@
+"""Rows as a pandas DataFrame, from files alone."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from posbench.common.errors import RunError
+from posbench.runs.directory import Run
+from posbench.runs.origins import find
+from posbench.runs.rows import STATED, TABLE, key, read_csv, read_eval
+
+if TYPE_CHECKING:
+    import pandas
+
+KINDS = {int: "Int64", float: "float64", bool: "bool"}  # Int64 holds missing numbers as well
+DTYPES = {column.name: KINDS[column.kind] for column in TABLE if column.kind in KINDS}
+DTYPES |= {name: "int64" for name in STATED if DTYPES.get(name) == "Int64"}
+
+
+def read(paths: str | Path | Iterable[str | Path]) -> pandas.DataFrame:
+    """All rows of run directories, folders of them, CSVs or globs (one or several), each row once.
+
+    Warns of damaged files and leaves them out. Raises ConfigError for a path without runs, RunError where every file is damaged.
+    """
+    runs, csvs = find([paths] if isinstance(paths, str | Path) else paths)
+    files = [(read_eval, path) for run in runs for path in Run(run).eval_files()] + [(read_csv, path) for path in csvs]
+    found: dict[tuple, dict] = {}
+    damaged = []
+    for reader, path in files:
+        try:
+            for row in reader(path):
+                found.setdefault(key(row), row)
+        except RunError as error:
+            damaged.append(error)
+    if damaged and not found:
+        raise damaged[0]
+    for error in damaged:
+        warnings.warn(f"Left out: {error}", stacklevel=3)
+    return frame(found.values())
+
+
+def frame(rows: Iterable[dict]) -> pandas.DataFrame:
+    """Rows with one column for each of posbench.runs.rows.TABLE. A missing number is NaN, or <NA> among whole numbers."""
+    import pandas
+
+    return pandas.DataFrame(list(rows), columns=[column.name for column in TABLE], dtype=object).astype(DTYPES)
