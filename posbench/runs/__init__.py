@@ -1,1 +1,1 @@
-"""One training's directory and everything kept in it, written and read back."""
+"""Run directories: one training each, with everything kept in it, written and read back."""

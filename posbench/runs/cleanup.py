@@ -1,7 +1,7 @@
-"""What takes room in a results folder and is not needed: found, told, and deleted only when asked.
+"""Files of a results folder that are no longer needed: find them, and delete them on request.
 
-Deleted is nothing but what posbench or wandb made there, by its name and place, under the run's lock; a run that a living process works on
-is left alone, and no link is followed. Under the lock the whole reason is looked for again: a process may have come and gone meanwhile.
+Only files whose name and place show that posbench or wandb made them are deleted, under the run's lock. A run that a living process
+works on is skipped, and links are not followed. The reason is checked again under the lock, since another process may have changed it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from posbench.runs.directory import Run
 from posbench.runs.inventory import Entry, entry_of, files, read_config, run_directories
 
 TOKENS = re.compile(r"[0-9a-f]{24}(_(train|validation|test))*")
-# As tempfile names what files.py writes, and safetensors what it wrote for posbench before.
+# Temporary names: of common/files.py (by tempfile), and of safetensors, which earlier versions wrote with.
 TEMPORARY = re.compile(r"\..+-[a-z0-9_]{8}(\.[a-z0-9]+)?|\.tmp[A-Za-z0-9]{6}")
 OWN = re.compile(
     rf"config\.yaml|provenance\.json|train\.jsonl?|model\.safetensors|state(\.previous)?\.pt|failure\.txt|\.lock"
@@ -34,9 +34,9 @@ OWN = re.compile(
 
 @dataclass(frozen=True)
 class Waste:
-    """Something that can go: a file or a folder, its size in bytes, why, and the lock that whoever uses it holds, if any.
+    """File or folder that can be deleted: its size in bytes, the reason, and the lock that its users hold, if any.
 
-    `newest` is when its last file was written (ns, 0 where it holds none); `again` looks for it once more, in all that it rests on.
+    `newest` is the time of its last written file in ns, 0 if it has none. `again` repeats the search that found it.
     """
 
     path: Path
@@ -54,23 +54,23 @@ def _folder(path: Path, why: str, lock: Path | None, again: Callable[[], Iterabl
 
 
 def find(folder: Path, runs: Iterable[Entry], unfinished: Collection[str] = ()) -> Iterator[Waste]:
-    """What can go of these runs and of wandb's folders.
+    """Find what can be deleted of these runs and of wandb's folders.
 
-    Runs that never got anywhere go whole, and so do trainings that did not finish and whose state is in `unfinished`.
+    Runs without any progress are deleted whole, and so are unfinished trainings whose state is in `unfinished`.
     """
     ids = set()
     for entry in runs:
         ids.add(entry.path.name)
         if entry.state != "running":
             found = []
-            with contextlib.suppress(OSError, RunError):  # what cannot be read, or goes away meanwhile, is left alone
+            with contextlib.suppress(OSError, RunError):  # unreadable, or deleted meanwhile: skip it
                 found = list(_of_run(entry, unfinished))
             yield from found
     yield from _uploaded(folder, ids)
 
 
 def _of_run(entry: Entry, unfinished: Collection[str]) -> Iterator[Waste]:
-    """A whole run that came to nothing, else what the directory of a run holds beyond it."""
+    """Waste of one run: the whole directory if nothing came of it, else its leftover files."""
     run = Run(entry.path)
     if entry.state == "unstarted" or (entry.state in unfinished and not run.finished):
         if not foreign(entry.path):
@@ -81,12 +81,12 @@ def _of_run(entry: Entry, unfinished: Collection[str]) -> Iterator[Waste]:
 
 
 def _of_run_again(path: Path, unfinished: Collection[str]) -> Iterator[Waste]:
-    """`_of_run` of what the directory says now; the lock is ours."""
+    """`_of_run` on the current state of the directory. The caller holds the lock."""
     return _of_run(entry_of(path, time.time(), held=True), unfinished)
 
 
 def _uploaded(folder: Path, ids: Collection[str]) -> Iterator[Waste]:
-    """wandb's folders of these runs that were uploaded."""
+    """wandb's offline folders of these runs that were uploaded."""
     home = folder / ".wandb" / "wandb"
     if home.is_symlink() or home.parent.is_symlink():
         return
@@ -97,13 +97,13 @@ def _uploaded(folder: Path, ids: Collection[str]) -> Iterator[Waste]:
 
 
 def foreign(path: Path) -> list[Path]:
-    """What lies in a run's directory and is none of its files; a directory that holds any is not deleted."""
+    """Files in a run's directory that posbench did not make. A directory with any of them is not deleted."""
     found = [item for item in path.rglob("*") if item.is_symlink() or not item.is_dir()]
     return [item for item in found if item.is_symlink() or not OWN.fullmatch(item.relative_to(path).as_posix())]
 
 
 def delete(waste: Waste) -> str:
-    """Delete it; why not, where it cannot or must not go, else ""."""
+    """Delete a file or folder. Returns "", or the reason why it was kept."""
     try:
         with FileLock(waste.lock, timeout=0) if waste.lock else contextlib.nullcontext():
             if waste not in waste.again():
@@ -120,7 +120,7 @@ def delete(waste: Waste) -> str:
 
 
 def unused_tokens(cache: Path, folder: Path, name: str = "*") -> Iterator[Waste]:
-    """The token folders of a cache (of this name) that no run in `folder` was trained on, as far as their configurations say."""
+    """Token folders of a cache that no run in `folder` was trained on, according to the runs' configurations. `name` restricts them."""
     from posbench.data.tokenizers import tokenizer_name
 
     used = set()
@@ -145,7 +145,7 @@ def _tokens(name: str, source: object, tokenizer: str) -> str:
 
 
 def _leftovers(run: Run) -> Iterator[Waste]:
-    """What a run's directory holds beyond the run."""
+    """Leftover files in a run's directory that the run no longer needs."""
     for path, status in files(run.path):
         inside = path.relative_to(run.path).as_posix()
         if not OWN.fullmatch(inside):

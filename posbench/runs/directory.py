@@ -1,4 +1,4 @@
-"""A run is one training; this module finds its files and guards its directory. Nothing heavy is imported here."""
+"""Run: the directory of one training, its files and its lock. Nothing heavy is imported here."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from posbench.runs.yaml_file import read_yaml
 
 
 class Busy(RunError):
-    """Another process works on this run; a sweep takes it up again at the end."""
+    """Another process works on this run. A sweep tries it again at the end."""
 
 
 class Run:
-    """The directory of one training. Whatever is written into it is written while `lock` is held."""
+    """Directory of one training. Its files are only written while `lock` is held."""
 
     def __init__(self, path: Path | str):
         self.path = Path(path)
@@ -32,32 +32,32 @@ class Run:
         self.state = self.path / "state.pt"
         self.summary = self.path / "train.json"
         self.evals = self.path / "evals"
-        self.failure = self.path / "failure.txt"  # the end of what a job that failed said
+        self.failure = self.path / "failure.txt"  # last output of a failed job
         self._lock = FileLock(self.path / ".lock")
 
     @property
     def finished(self) -> bool:
-        """True when the training is complete: train.json is written last. Raises RunError when the directory may not be read."""
+        """True when the training is complete, since train.json is written last. Raises RunError when the directory cannot be read."""
         try:
             return self.summary.exists()
         except OSError as error:
             raise RunError(f"{self.path} cannot be read ({error.strerror}): mend that, or choose another results_dir.") from error
 
     def eval_path(self, protocol: str, extension: str, scale_attention: str, eval_hash: str) -> Path:
-        """Where an evaluation's json lies (names, not nodes); its arrays lie beside it as .npz."""
+        """Path of an evaluation's json, from names of methods. Its arrays lie beside it as .npz."""
         return self.evals / protocol / f"{extension}+{scale_attention}-{eval_hash[:8]}.json"
 
     def eval_files(self) -> list[Path]:
-        """Every evaluation on disk, sorted."""
+        """Paths of all evaluations on disk, sorted."""
         return sorted(path for path in self.evals.glob("*/*.json") if not path.name.startswith("."))
 
     @contextlib.contextmanager
     def lock(self, wait: bool = False) -> Iterator[None]:
-        """Hold the run's directory, making it if need be.
+        """Hold the lock of the run's directory, and make the directory if it is missing.
 
-        Raises Busy when another process holds it, unless `wait`: then one line on stderr says so and the call waits. A process that dies
-        holds nothing any more: the system releases its lock, on a network file system once its machine is back. Raises RunError when the
-        directory cannot be made or locked.
+        Raises Busy when another process holds it; with `wait`, print one line on stderr and wait instead. The system releases the lock
+        of a process that dies (on a network file system once its machine is back). Raises RunError when the directory cannot be made
+        or locked.
         """
         with disk_errors(self.path / ".lock"):
             self.path.mkdir(parents=True, exist_ok=True)
@@ -75,7 +75,7 @@ class Run:
             self._lock.release()
 
     def discard(self) -> None:
-        """Take away the directory of a training that was refused before its first step; one that holds anything else stays."""
+        """Delete the directory of a training that was refused before its first step. A directory with other files stays."""
         assert self._lock.is_locked
         for path in (self.config, self.provenance, self.path / ".lock"):
             path.unlink(missing_ok=True)
@@ -90,7 +90,7 @@ class Run:
         write_atomic(self.config, OmegaConf.to_yaml(OmegaConf.create(cfg), resolve=True))
 
     def read_config(self) -> dict:
-        """The resolved configuration of the training. Raises RunError when it is missing or damaged."""
+        """Resolved configuration of the training. Raises RunError when it is missing or damaged."""
         try:
             config = read_yaml(self.config)
         except OSError as error:
@@ -100,26 +100,26 @@ class Run:
         return config
 
     def write_provenance(self, provenance: dict, resumed: bool = False) -> None:
-        """Write what posbench.runs.provenance.collect returned, under `resumed` for a training that goes on from a checkpoint.
+        """Write the result of posbench.runs.provenance.collect; after a resume, append it to the list `resumed`.
 
-        Weights that two commits or two machines have worked on must not pass for those of the last.
+        Otherwise weights made by two commits or two machines would be attributed to the last one.
         """
         assert self._lock.is_locked
         first = None
         if resumed and self.provenance.exists():
-            with contextlib.suppress(RunError):  # a damaged one is written anew: it decides no result
+            with contextlib.suppress(RunError):  # a damaged file is replaced: it affects no result
                 first = read_json(self.provenance)
         if isinstance(first, dict):
             provenance = {**first, "resumed": [*first.get("resumed", []), provenance]}
         write_json(self.provenance, provenance)
 
     def write_summary(self, summary: dict) -> None:
-        """Write train.json, the mark of a complete training, after everything else."""
+        """Write train.json. It marks a complete training, so it is written after everything else."""
         assert self._lock.is_locked
         write_json(self.summary, summary)
 
     def read_summary(self) -> dict:
-        """train.json. Raises RunError when it is damaged."""
+        """Content of train.json. Raises RunError when it is damaged."""
         summary = read_json(self.summary)
         if not isinstance(summary, dict) or not isinstance(summary.get("sha256"), str):
             raise RunError(

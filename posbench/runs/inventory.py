@@ -1,6 +1,6 @@
-"""The runs of a results folder at a glance: what each is, how far it came, what it holds.
+"""Inventory of a results folder: method, progress, loss and size of each run.
 
-Read as data: nothing is executed, and no lock is kept.
+Files are read as data: nothing is executed, and no lock is kept.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ STATES = ("finished", "running", "interrupted", "failed", "unstarted", "damaged"
 
 @dataclass(frozen=True)
 class Entry:
-    """One run: `steps` of `total` are trained, `loss` is that of validation (nats/token), `size` in bytes, `age` in seconds since the last
-    change; `reason` says how it failed or what is damaged."""
+    """Run of the inventory: `steps` of `total` are trained; `loss` is the validation loss in nats/token; `size` is in bytes.
+
+    `age` is in seconds since the last change. `reason` explains a failure or a damaged file."""
 
     path: Path
     state: str
@@ -47,7 +48,7 @@ class Entry:
 
     @property
     def told(self) -> str:
-        """The state in words."""
+        """State in words."""
         if self.state == "interrupted":
             there = "resumable" if self.checkpoint else "no checkpoint yet"
             return f"interrupted{f' at step {self.steps}' if self.steps else ''}, {there}"
@@ -55,9 +56,9 @@ class Entry:
 
 
 def entries(folder: Path) -> list[Entry]:
-    """Every run directly inside a results folder, by name; a directory is one by its config.yaml, or by its name.
+    """Runs directly inside a results folder, sorted by name. A run is recognized by its config.yaml, or by its name.
 
-    One that cannot be read costs no other, and one that goes away meanwhile is left out. Raises RunError when the folder cannot be read.
+    An unreadable run is listed as such; one that is deleted meanwhile is left out. Raises RunError when the folder cannot be read.
     """
     now, found = time.time(), []
     for path in run_directories(folder):
@@ -72,12 +73,15 @@ def entries(folder: Path) -> list[Entry]:
 
 
 def entry_of(path: Path, now: float, held: bool = False) -> Entry:
-    """The run in `path` without what tells it from others; `held`: the caller has its lock. Raises OSError when it cannot be read."""
+    """Entry of the run in `path`, without the words that tell it from other runs.
+
+    `held` means that the caller has its lock. Raises OSError when it cannot be read.
+    """
     return _described(path, now, held)[0]
 
 
 def run_directories(folder: Path) -> list[Path]:
-    """The directories of runs in a results folder, links left out. Raises RunError when the folder cannot be read."""
+    """Run directories in a results folder, without links. Raises RunError when the folder cannot be read."""
     try:
         with os.scandir(folder) as inside:
             kept = [Path(item) for item in inside if not item.name.startswith(".") and item.is_dir(follow_symlinks=False)]
@@ -89,7 +93,7 @@ def run_directories(folder: Path) -> list[Path]:
 
 
 def files(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Every file below a directory and its status; links are neither followed nor given, nor is what goes away meanwhile.
+    """Yield (path, status) of every file below a directory. Links and files deleted meanwhile are skipped.
 
     Raises OSError for a directory that cannot be read.
     """
@@ -138,7 +142,7 @@ def _described(path: Path, now: float, held: bool = False) -> tuple[Entry, Origi
 
 
 def _unreadable(path: Path, error: OSError | RunError) -> Entry:
-    """A run of which no more is known than that it is there."""
+    """Entry of a run that cannot be read."""
     nothing = {"encoding": "-", "seed": None, "steps": 0, "total": None, "loss": None, "evaluations": 0, "size": 0, "checkpoint": False}
     return Entry(path, "damaged", f"cannot be read ({getattr(error, 'strerror', error)})", **nothing, age=0.0)
 
@@ -152,7 +156,7 @@ def _state(run: Run, damage: str, begun: bool) -> str:
 
 
 def _failure(path: Path) -> str:
-    """The first line of failure.txt, empty without one."""
+    """First line of failure.txt, or ""."""
     try:
         said = read_bytes(Run(path).failure)
     except (OSError, RunError):
@@ -161,7 +165,7 @@ def _failure(path: Path) -> str:
 
 
 def read_config(run: Run) -> tuple[dict, str]:
-    """config.yaml as plain values, and what is wrong with it."""
+    """(config.yaml as plain values, reason why it is unusable or "")."""
     try:
         config = read_yaml(run.config)
     except FileNotFoundError:
@@ -183,7 +187,7 @@ def _summary(run: Run) -> tuple[dict, str]:
 
 
 def _last_line(path: Path) -> dict:
-    """The last whole line of a log that has a step; empty where there is none."""
+    """Last complete line of a log that has a step, or {}."""
     try:
         with opened(path) as log:
             log.seek(max(0, log.seek(0, os.SEEK_END) - 8192))
@@ -213,7 +217,7 @@ def _encoding(config: dict) -> str:
 
 
 def _apart(origins: Sequence[Origin]) -> dict[Path, str]:
-    """What tells a training from the others of its encoding, the seed apart: ` steps=1000`, by no more keys than it takes."""
+    """{path: words such as " steps=1000"} that tell trainings of one encoding apart, seeds aside, with as few keys as needed."""
     groups: dict[object, list[Origin]] = defaultdict(list)
     for origin in origins:
         groups[text(origin.config.get("encoding._target_"))].append(origin)
@@ -226,7 +230,7 @@ def _apart(origins: Sequence[Origin]) -> dict[Path, str]:
                 set(zip(*map(found.get, telling), strict=True))
             ):
                 telling.append(key)
-        # Two keys are said of every run; of more, only what is not as in most runs.
+        # Up to two keys are shown for every run. Of more, only values that differ from most runs are shown.
         usual = {key: statistics.mode(found[key]) for key in telling} if len(telling) > 2 else {}
         for i, origin in enumerate(group):
             said = ((key.split(".", 1)[-1], found[key][i]) for key in telling if found[key][i] != usual.get(key))

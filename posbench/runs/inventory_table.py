@@ -1,4 +1,4 @@
-"""The table of `scripts/runs.py list`, for a terminal, for a pipe and for scripts."""
+"""Table of `scripts/runs.py list`, for terminals, pipes and scripts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STYLES = {"finished": "green", "running": "cyan", "failed": "red", "damaged": "r
 
 
 def cells(entry: Entry) -> list[str]:
-    """One run as text."""
+    """Cells of one run as text."""
     steps = str(entry.steps) if entry.total is None else f"{entry.steps}/{entry.total}"
     loss = f"{entry.loss:.3f}" if isinstance(entry.loss, float) else "-"
     seed = "-" if entry.seed is None else str(entry.seed)
@@ -35,7 +35,7 @@ def cells(entry: Entry) -> list[str]:
 
 
 def show(found: Sequence[Entry]) -> None:
-    """Print the table: as wide as the terminal, or one aligned line for each run where there is none."""
+    """Print the table: fitted to the terminal, or one aligned line per run without one."""
     table = [cells(entry) for entry in found]
     if sys.stdout.isatty():
         _draw(found, table)
@@ -49,7 +49,7 @@ def show(found: Sequence[Entry]) -> None:
 
 
 def _draw(found: Sequence[Entry], table: list[list[str]]) -> None:
-    """The table on a terminal: where it is narrow, the columns go that are told elsewhere or matter least, and long texts are folded."""
+    """Draw the table on a terminal. A narrow one omits the least important columns and folds long texts."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -72,12 +72,12 @@ def _draw(found: Sequence[Entry], table: list[list[str]]) -> None:
 
 
 def values(entry: Entry) -> dict:
-    """One run for a script: sizes in bytes, ages in seconds."""
+    """Values of one run for a script: sizes in bytes, ages in seconds."""
     return {"run": entry.path.name, **asdict(entry), "path": str(entry.path), "age": round(entry.age)}
 
 
 def size(n: int) -> str:
-    """Bytes in the largest unit that leaves a whole number of them."""
+    """Text of a size, in the largest unit of which it has at least one."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if n < 1024 or unit == "GiB":
             return f"{n:.0f} {unit}" if unit in ("B", "KiB") or n >= 100 else f"{n:.1f} {unit}"
@@ -86,7 +86,7 @@ def size(n: int) -> str:
 
 
 def age(seconds: float) -> str:
-    """Seconds in one unit: 40s, 12m, 5h, 3d."""
+    """Text of a duration in seconds, in one unit: 40s, 12m, 5h, 3d."""
     for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
         if seconds >= length:
             return f"{seconds / length:.0f}{unit}"

@@ -1,4 +1,4 @@
-"""Where a number comes from: code, command, versions, machine, data."""
+"""Provenance of a number: code, command, versions, machine, data."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from pathlib import Path
 
 import posbench
 
-COMMAND = "POSBENCH_COMMAND"  # what the user typed, for the children that it starts
+COMMAND = "POSBENCH_COMMAND"  # the typed command, passed on to child processes
 PACKAGE = Path(posbench.__file__).resolve().parent
 LIBRARIES = ("torch", "numpy", "tokenizers", "datasets")
 
 
 def _git(*args: str) -> bytes | None:
-    """Output of git in the folder that holds the package, None when it fails.
+    """Output of git in the package's folder, None when it fails.
 
-    GIT_* variables are dropped: inside somebody's commit hook they would point git at another repository.
+    GIT_* variables are dropped, since in a commit hook they point git at another repository.
     """
     environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
     try:
@@ -34,9 +34,9 @@ def _git(*args: str) -> bytes | None:
 
 @functools.cache
 def code() -> tuple[str | None, str | None]:
-    """(commit, hash of what differs from it or None when nothing does); (None, None) outside the package's own repository.
+    """(commit, hash of the uncommitted changes or None); (None, None) outside the package's own repository.
 
-    A package installed into an environment inside another project's repository is not tracked there and counts as outside.
+    A package that is installed inside another project's repository is not tracked there and counts as outside.
     """
     if _git("ls-files", "--error-unmatch", f"{PACKAGE.name}/__init__.py") is None:
         return None, None
@@ -53,7 +53,7 @@ def code() -> tuple[str | None, str | None]:
 
 
 def commit() -> str | None:
-    """The commit for a row: 12 hex digits, with + appended where the code was changed since; None outside git."""
+    """Commit for a row: 12 hex digits, with + appended if the code was changed since; None outside git."""
     revision, dirty = code()
     return revision and revision[:12] + ("+" if dirty else "")
 
@@ -66,7 +66,7 @@ def _version(name: str) -> str | None:
 
 
 def machine(device: str) -> dict:
-    """Where something is computed, and with which versions."""
+    """Description of this machine and the versions of the libraries."""
     import torch
 
     return {
@@ -78,7 +78,7 @@ def machine(device: str) -> dict:
 
 
 def collect(seed: int, device: str, data_fingerprint: str, n_parameters: int) -> dict:
-    """What provenance.json holds: code, command, versions, machine, data and size of one training."""
+    """Content of provenance.json: code, command, versions, machine, data and size of one training."""
     revision, dirty = code()
     return {
         "commit": revision,

@@ -1,7 +1,7 @@
-"""What a job tells the world while it runs: its own files first, wandb beside them.
+"""Recorder of a running job: writes its own files first, and mirrors them to wandb.
 
-Nothing that wandb does or fails to do reaches the job: its first exception or hang becomes one line on stderr, and
-recording goes on in files.
+No error of wandb reaches the job. Its first exception or hang becomes one line on stderr, and recording continues in
+files.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from posbench.config.schema import LogConfig
 from posbench.runs import wandb_mirror as wandb_run
 from posbench.runs.directory import Run
 
-PATIENCE = 30.0  # seconds wandb may take to start, and to upload at the end
+PATIENCE = 30.0  # seconds that wandb may take to start, and to upload at the end
 FILES_ONLY, OFFLINE = "with files only", "offline, for wandb sync,"
 
 
 def wandb_mode(configured: str | None) -> str:
-    """online, offline or disabled: WANDB_MODE, else the configuration, else online for whoever is logged in, else offline."""
+    """Mode of wandb: WANDB_MODE, else the configuration, else online if a user is logged in, else offline."""
     return os.environ.get("WANDB_MODE") or configured or ("online" if _logged_in() else "offline")
 
 
 def _logged_in() -> bool:
-    """True when wandb would find an API key; asks neither wandb nor the network, and never reads the key itself into a log."""
+    """True when wandb would find an API key. Neither wandb nor the network is asked, and the key is never logged."""
     if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
         return True
     host = urlparse(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
@@ -48,18 +48,18 @@ def _logged_in() -> bool:
 
 
 class Recorder:
-    """Records one job of one run; a context manager that marks the wandb run failed when the job raises.
+    """Record of one job of one run: a context manager that marks the wandb run failed when the job raises.
 
-    `job_type` is train or evaluate. Both keep the run's id in wandb: a resumed training goes on in the same run, and a later evaluation
-    adds to it. What cannot go online is recorded offline, for `wandb sync`: the newest folder holds all that those before it held. Once
-    a server has them, a job that is recorded offline gets an id of its own in the same group.
+    `job_type` is train or evaluate. Both use the run's id in wandb: a resumed training continues the same run, and a later evaluation
+    adds to it. Without a connection everything is recorded offline, for `wandb sync`; the newest folder contains all earlier ones.
+    Once a server has them, an offline job gets an id of its own in the same group.
     """
 
     def __init__(self, run: Run, log: LogConfig, config: dict, job_type: str):
         self.run = run
         self._rows: list[dict] = []
         self._wandb: Any = None
-        self._behind = job_type == "train"  # what earlier processes of this training have logged is still to be shown
+        self._behind = job_type == "train"  # True until the logs of earlier processes of this training are mirrored
         self._hangs = False
         wanted = wandb_mode(log.mode)
         for mode in {"disabled": (), "online": ("online", "offline")}.get(wanted, (wanted,)):
@@ -77,7 +77,7 @@ class Recorder:
         self.finish(ok=kind is None)
 
     def train(self, step: int, **metrics: float) -> None:
-        """Append a line to train.jsonl and log it at `step`; losses in nats/token."""
+        """Append a line to train.jsonl and log it at `step`. Losses are in nats/token."""
         if self._behind:
             self._behind = False
             self._send(lambda wandb: wandb_run.catch_up(wandb, self.run))
@@ -85,24 +85,24 @@ class Recorder:
         self._send(lambda wandb: wandb_run.log_training(wandb, step, metrics))
 
     def rows(self, rows: list[dict]) -> None:
-        """Show rows (already on disk as an eval json) as curves over eval/length, or over position/tokens.
+        """Log rows that are already in an eval json as curves over eval/length or position/tokens.
 
-        At the end those of all evaluations of the run make one table.
+        `finish` logs the rows of all evaluations of the run as one table.
         """
         self._rows += rows
         self._send(lambda wandb: wandb_run.log_curves(wandb, rows))
 
     def summary(self, values: dict[str, float]) -> None:
-        """Put figures into the summary of the wandb run, beside those that are there."""
+        """Add values to the summary of the wandb run."""
         self._send(lambda wandb: wandb.summary.update(values))
 
     @property
     def shows_images(self) -> bool:
-        """Whether a figure would go anywhere: drawing one costs seconds."""
+        """True if images are uploaded. Drawing one takes seconds, so callers check first."""
         return self._wandb is not None
 
     def image(self, path: Path | str) -> None:
-        """Show a figure that is already on disk."""
+        """Log a figure that is already on disk."""
 
         def log(wandb: Any) -> None:
             import wandb as library
@@ -112,14 +112,14 @@ class Recorder:
         self._send(log)
 
     def finish(self, ok: bool) -> None:
-        """End the wandb run, as failed unless `ok`; what could not be uploaded in time stays on disk for `wandb sync`."""
+        """End the wandb run, as failed unless `ok`. Data not uploaded in time stays on disk for `wandb sync`."""
         if self._rows:
             self._send(lambda wandb: wandb_run.log_table(wandb, wandb_run.all_rows(self.run, self._rows)))
         started, self._wandb = self._wandb, None
         if started:
             began = time.monotonic()
             self._guarded(lambda: started.finish(exit_code=0 if ok else 1), "finish", limit=2 * PATIENCE)
-            if PATIENCE <= time.monotonic() - began < 2 * PATIENCE:  # wandb gave up in time, and says nothing of it
+            if PATIENCE <= time.monotonic() - began < 2 * PATIENCE:  # wandb gave up in time without an error
                 folder = wandb_run.folder(started)
                 print(
                     f"wandb could not upload everything in {PATIENCE:g} s: wandb sync --include-online {shlex.quote(str(folder))}",
@@ -132,13 +132,13 @@ class Recorder:
             self._guarded(lambda: action(self._wandb), "log", limit=PATIENCE)
 
     def _guarded(self, action: Callable[[], Any], doing: str, limit: float, instead: str = FILES_ONLY) -> Any:
-        """Result of `action`, or None after one line on stderr when it raises or takes longer than `limit` seconds."""
+        """Result of `action`. If it raises or exceeds `limit` seconds: None, and one line on stderr."""
         outcome: dict[str, Any] = {}
 
         def attempt() -> None:
             try:
                 outcome["result"] = action()
-            except BaseException as error:  # wandb raises SystemExit and KeyboardInterrupt of its own where it meets trouble
+            except BaseException as error:  # wandb itself may raise SystemExit and KeyboardInterrupt
                 outcome["error"] = error
 
         worker = threading.Thread(target=attempt, daemon=True, name=f"wandb-{doing}")

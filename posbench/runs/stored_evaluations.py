@@ -1,4 +1,4 @@
-"""Eval files as evaluations, each row once."""
+"""Reader of eval files: each evaluation with its arrays, each row once."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ STRIDE = ", advancing by "
 
 
 def load_all(paths: Iterable[Path], skip_damaged: bool) -> tuple[list[Evaluation], list[str]]:
-    """(evaluations, what to say of those that were left out).
+    """(evaluations, notes about the damaged ones left out).
 
-    Raises RunError for a damaged one unless `skip_damaged`, and when nothing else is left.
+    Raises RunError for a damaged file, with `skip_damaged` only if all are damaged.
     """
     loaded, damaged = [], []
     for path in paths:
@@ -36,7 +36,7 @@ def load_all(paths: Iterable[Path], skip_damaged: bool) -> tuple[list[Evaluation
 
 
 def load(path: Path | str) -> Evaluation:
-    """One eval json and the npz beside it. Raises RunError when either is damaged, or the npz speaks of other lengths."""
+    """Evaluation from one eval json and the npz beside it. Raises RunError when either is damaged or their lengths differ."""
     path = Path(path)
     beside = path.with_suffix(".npz")
     try:
@@ -55,18 +55,18 @@ def load(path: Path | str) -> Evaluation:
         return Evaluation(rows, None, path, full_from=full_from)
     try:
         arrays = read_npz(beside, ("length", "nll", "document", "offset"))
-        if "nll" not in arrays:  # a protocol whose lengths have different targets: nothing to pair
+        if "nll" not in arrays:  # a protocol whose lengths have different targets: no pairs possible
             return Evaluation(rows, None, path, full_from=full_from)
         lengths, shape = set(arrays["length"].tolist()), (len(arrays["length"]), len(arrays["document"]))
         if arrays["nll"].shape != shape or len(arrays["offset"]) != shape[1] or not {row["length"] for row in rows} <= lengths:
             raise ValueError(f"losses {arrays['nll'].shape} of lengths {sorted(lengths)}, which are not those of {path.name}")
-    except Exception as error:  # zipfile, zlib and numpy answer damage with a dozen kinds
+    except Exception as error:  # zipfile, zlib and numpy raise a dozen kinds for damaged files
         raise RunError(f"{beside} is damaged ({error}): delete it and {path.name}, and evaluate again.") from error
     return Evaluation(rows, arrays, path, full_from=full_from)
 
 
 def _setting(evaluate: dict | None) -> str | None:
-    """The configuration behind an evaluation in words; two that differ are never in one table."""
+    """Evaluation settings in words. Rows with different settings never share a table."""
     if not evaluate:
         return None
     windows = f"{evaluate['windows']} windows asked for, {evaluate['targets']} targets each, room for {evaluate['max_length']} tokens"
@@ -76,12 +76,12 @@ def _setting(evaluate: dict | None) -> str | None:
 
 
 def without_stride(setting: str | None) -> str | None:
-    """A setting but for the stride, which protocols of the same windows need not share."""
+    """Setting without its stride, which may differ between protocols that score the same windows."""
     return setting and re.sub(rf"{STRIDE}\d+", "", setting)
 
 
 def once(evaluations: list[Evaluation]) -> tuple[list[Evaluation], list[str]]:
-    """Evaluations without the rows that an earlier one holds as well (a run that lies in two folders), and what to say of that."""
+    """(evaluations without rows that an earlier one also holds, notes). Rows repeat when a run lies in two folders."""
     known: dict[tuple, dict] = {}
     kept, twice, other = [], 0, 0
     for evaluation in evaluations:

@@ -1,4 +1,4 @@
-"""The npz beside an eval json: loss and correctness of every target at every length, so that nothing has to be evaluated twice."""
+"""npz files beside eval jsons: loss and correctness of every target at every length, so that nothing is evaluated twice."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from posbench.common.errors import RunError
 from posbench.common.files import atomic_path, opened
 
 NAMES = ("nll", "correct")
-KINDS = {"nll": "f", "length": "iu", "document": "iu", "offset": "iu"}  # letters of numpy, of the arrays that are computed with
+KINDS = {"nll": "f", "length": "iu", "document": "iu", "offset": "iu"}  # {field: legal kinds of numpy dtypes}, of some fields
 LARGEST = 4 * 2**30  # bytes
 
 
 def save_arrays(path: Path, shared: dict[str, np.ndarray], by_length: dict[int, dict[str, np.ndarray]]) -> None:
-    """Write `shared`, `length` [n_length], and nll and correct: [n_length, n_targets] where all lengths score the same targets, else one
-    field for each length (nll_1024).
+    """Write `shared`, `length` [n_length], nll and correct to an npz.
+
+    nll and correct are [n_length, n_targets] if all lengths score the same targets, else one field per length (nll_1024).
     """
     lengths = sorted(by_length)
     fields = {**shared, "length": np.array(lengths)}
@@ -31,7 +32,7 @@ def save_arrays(path: Path, shared: dict[str, np.ndarray], by_length: dict[int, 
 
 
 def load_arrays(path: Path) -> dict[int, dict[str, np.ndarray]]:
-    """nll and correct of each length. Raises RunError when the file is damaged."""
+    """{length: {"nll": array, "correct": array}} of an npz. Raises RunError when the file is damaged."""
     try:
         stored = read_npz(path)
         return {
@@ -43,10 +44,10 @@ def load_arrays(path: Path) -> dict[int, dict[str, np.ndarray]]:
 
 
 def read_npz(path: Path, names: Collection[str] = ()) -> dict[str, np.ndarray]:
-    """Every array of an npz, or those of `names` that it has: numbers or truth values; nothing is unpickled.
+    """{name: array} of an npz, restricted to `names` if given. Arrays hold numbers or booleans; nothing is unpickled.
 
-    Raises ValueError for arrays of anything else, what unpacks to more than LARGEST and losses or coordinates of a wrong kind; RunError for
-    what is no regular file; OSError and whatever zipfile, zlib and numpy raise for damage.
+    Raises ValueError for other types, for losses or coordinates of a wrong type, and for more than LARGEST unpacked bytes; RunError
+    if it is not a regular file; OSError and the errors of zipfile, zlib and numpy for damage.
     """
     with opened(path) as file:
         with zipfile.ZipFile(file) as packed:

@@ -1,4 +1,4 @@
-"""What stands behind the rows of a report: one line for each training, as its directory says."""
+"""Trainings behind the rows of a report: one record each, read from the run's directory."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from posbench.common.files import read_bytes, read_json
 from posbench.runs.directory import Run
 from posbench.runs.origins import Origin, clean
 
-SHARE = 0.2  # of the steps, at the end, whose losses the slope is of
+SHARE = 0.2  # share of the steps, at the end, used for the slope
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """Losses in nats/token. Empty is what the directory does not say."""
+    """Record of one training, with losses in nats/token. Fields that the directory does not give are empty."""
 
     run_id: str
-    encoding: str | None = None  # as the tables call it; CSVs of before this column have none
+    encoding: str | None = None  # display name as in the tables; older CSVs lack this column
     seed: int | None
-    commit: str | None  # of the code, 40 hex digits
-    changed: str | None  # hash of what differed from it, empty where nothing did
+    commit: str | None  # commit of the code, 40 hex digits
+    changed: str | None  # hash of uncommitted changes, empty if there were none
     data_fingerprint: str | None
     weights_sha256: str | None
     parameters: int | None
     tokens: int | None
-    loss: float | None  # of the last steps
+    loss: float | None  # mean over the last steps
     validation_loss: float | None
-    end_slope: float | None  # nats/token that a million more tokens would have brought at the rate of the last fifth
+    end_slope: float | None  # nats/token per million further tokens, extrapolated from the last fifth
     started: str | None
     seconds: float | None
     device: str | None
@@ -44,7 +44,7 @@ class Training:
 
 
 def trainings(origins: Iterable[Origin], names: Mapping[str, str] | None = None) -> list[Training]:
-    """The trainings of run directories, in their order; what cannot be read is left empty. `names`: run_id -> encoding in words."""
+    """Trainings of run directories, in their order. Unreadable fields stay empty. `names` is {run_id: display name of the encoding}."""
     return [_training(origin, names or {}) for origin in origins if origin.config or origin.provenance]
 
 
@@ -69,7 +69,7 @@ def _training(origin: Origin, names: Mapping[str, str]) -> Training:
 
 
 def _end_slope(run: Run) -> float | None:
-    """Of a line through the training losses logged last."""
+    """Slope of a line fitted through the last logged training losses, per million tokens."""
     try:
         lines = [json.loads(line) for line in read_bytes(run.train_log).decode().splitlines()]
         points = np.array([(line["tokens"] / 1e6, line["loss"]) for line in lines if "loss" in line], dtype=float)

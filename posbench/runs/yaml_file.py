@@ -1,4 +1,4 @@
-"""YAML of a results folder, which may be somebody else's, as plain values: bounded in size and depth, without aliases or tags."""
+"""Safe reader for YAML of foreign results folders: plain values, bounded in size and depth, without aliases or tags."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any
 from posbench.common.errors import RunError
 from posbench.common.files import DEEPEST, read_bytes
 
-LARGEST = 2**20  # bytes; a run's config.yaml has a few thousand
-FLOAT = re.compile(r"[-+]?[0-9]+(_[0-9]+)*(\.[0-9_]*)?[eE][-+]?[0-9]+$|[-+]?[0-9]+(_[0-9]+)*\.[0-9_]*$")  # beyond what YAML 1.1 knows
-WIDEST = 2**64  # no whole number of a configuration is larger; one of a million digits could not even be shown
+LARGEST = 2**20  # bytes; config.yaml of a run has a few thousand
+FLOAT = re.compile(r"[-+]?[0-9]+(_[0-9]+)*(\.[0-9_]*)?[eE][-+]?[0-9]+$|[-+]?[0-9]+(_[0-9]+)*\.[0-9_]*$")  # in addition to YAML 1.1
+WIDEST = 2**64  # bound on whole numbers: one with a million digits could not even be printed
 
 
 def read_yaml(path: Path | str) -> object:
-    """What a YAML file says, in dicts, lists and plain values, as OmegaConf reads it; nothing is executed or resolved.
+    """Content of a YAML file as dicts, lists and plain values, as OmegaConf reads it. Nothing is executed or resolved.
 
-    Raises OSError where there is none, RunError for what no run writes: aliases (a billion values in a few bytes), tags, keys given
-    twice, thousands of levels, or a file that is damaged, no regular one or larger than LARGEST.
+    Raises OSError when it cannot be opened, RunError for content that no run writes: aliases (a few bytes may expand to a billion
+    values), tags, duplicate keys, thousands of levels, and for a file that is damaged, not regular or larger than LARGEST.
     """
     import yaml
 
@@ -33,7 +33,7 @@ def read_yaml(path: Path | str) -> object:
 
 
 def _check_depth(yaml: Any, content: bytes) -> None:
-    """Raise ValueError for aliases and for too many levels, before a parser that recurses sees them."""
+    """Raise ValueError for aliases and for too many levels, before a recursive parser sees them."""
     depth = 0
     for event in yaml.parse(content, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
         if isinstance(event, yaml.AliasEvent):
@@ -44,7 +44,7 @@ def _check_depth(yaml: Any, content: bytes) -> None:
 
 
 def _plain(value: object) -> object:
-    """`value` once it is known to hold nothing but what JSON could. Raises ValueError for anything else."""
+    """`value` after a check that JSON could hold it. Raises ValueError otherwise."""
     if isinstance(value, dict):
         if not all(isinstance(key, str | int | float) for key in value):
             raise ValueError("a key is neither text nor a number")
@@ -60,7 +60,7 @@ def _plain(value: object) -> object:
 
 @functools.cache
 def plain_loader() -> type:
-    """A safe loader that takes 1e-3 for a number and 2026-01-01 for text, and no key twice, as OmegaConf's does."""
+    """Safe YAML loader class that works like OmegaConf's: 1e-3 is a number, 2026-01-01 is text, duplicate keys are errors."""
     import yaml
 
     class PlainLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
