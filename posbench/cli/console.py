@@ -1,0 +1,55 @@
+"""The console command: `posbench NAME ...` runs scripts/NAME.py, from any working directory. Nothing heavy is imported here."""
+
+from __future__ import annotations
+
+import ast
+import runpy
+import sys
+from pathlib import Path
+
+from posbench import __version__
+from posbench.common.errors import ConfigError, did_you_mean
+
+ROOT = Path(__file__).resolve().parents[2]  # holds scripts/ and configs/
+FIRST = ("run", "report", "runs")  # in the list of commands; the others by name
+
+
+def main() -> None:
+    """Run the script that the first word names with the words behind it. Without a word, or with --help: list the commands."""
+    name, *words = sys.argv[1:] or ["--help"]
+    try:
+        scripts = _scripts()
+        if name in ("-h", "--help", "help"):
+            print(_help(scripts))
+            return
+        if name == "--version":
+            print(f"posbench {__version__}")
+            return
+        if name not in scripts:
+            raise ConfigError(f"{name} is no command{did_you_mean(name, scripts)}: posbench --help lists all of them.")
+    except ConfigError as error:
+        print(f"refused: {error}", file=sys.stderr)
+        sys.exit(2)
+    sys.argv = [str(scripts[name]), *words]
+    runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+def _scripts() -> dict[str, Path]:
+    """The scripts by name. Raises ConfigError for an installation without them."""
+    found = {path.stem: path for path in sorted((ROOT / "scripts").glob("*.py"))}
+    if not found or not (ROOT / "configs").is_dir():
+        raise ConfigError(f"{ROOT} lacks configs/ or scripts/, which posbench reads: clone it and run `pip install -e .` there.")
+    return {name: found[name] for name in (*FIRST, *(name for name in found if name not in FIRST))}
+
+
+def _help(scripts: dict[str, Path]) -> str:
+    width = max(map(len, scripts))
+    lines = [f"  {name:{width}}  {_summary(path)}" for name, path in scripts.items()]
+    usage = "posbench COMMAND ...: the same as python scripts/COMMAND.py ...; paths are relative to the working directory."
+    return "\n".join([usage, "", *lines, "", "posbench COMMAND --help explains each; posbench run experiment=demo is a first example."])
+
+
+def _summary(path: Path) -> str:
+    """The first line of a script's docstring without its example."""
+    said = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    return said.partition("\n")[0].partition(": python scripts/")[0].rstrip(".")

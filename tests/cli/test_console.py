@@ -1,0 +1,81 @@
+"""The console command does what the scripts do."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+from conftest import CONFIGS
+from script_calls import call
+from test_cli import TINY
+
+from posbench.cli import console
+
+ROOT = CONFIGS.parent
+NAMES = sorted(path.stem for path in (ROOT / "scripts").glob("*.py"))
+HEAVY = ("torch", "hydra", "omegaconf", "numpy", "pandas", "matplotlib")
+
+
+def posbench(folder: Path, *words: str) -> subprocess.CompletedProcess:
+    """`posbench WORDS` as its entry point calls it."""
+    code = "import sys; from posbench.cli.console import main; sys.argv[0] = 'posbench'; main()"
+    return subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, cwd=folder, timeout=120)
+
+
+def test_the_command_is_installed_as_the_function_that_is_tested():
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    assert scripts == {"posbench": f"{console.__name__}:{console.main.__name__}"}
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], ["help"]])
+def test_help_lists_every_script_with_one_line(words, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["posbench", *words])
+    console.main()
+    lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
+    assert sorted(name for name, _ in lines) == NAMES and [name for name, _ in lines][:3] == ["run", "report", "runs"]
+    assert all(10 < len(text) < 100 and "python" not in text for _, text in lines)
+
+
+def test_help_is_quick_and_imports_nothing_heavy(tmp_path):
+    code = "import sys\nfrom posbench.cli.console import main\nsys.argv = ['posbench', '--help']\nmain()\n"
+    code += f"print('HEAVY', [name for name in {HEAVY} if name in sys.modules])"
+    began = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    assert "HEAVY []" in done.stdout and time.monotonic() - began < 3, done  # 0.1 s on an idle machine
+
+
+@pytest.mark.parametrize("name", ["run", "runs"])
+def test_a_command_has_the_help_of_its_script(name, tmp_path):
+    asked = subprocess.run([sys.executable, str(ROOT / "scripts" / f"{name}.py"), "--help"], capture_output=True, text=True, cwd=tmp_path)
+    said = posbench(tmp_path, name, "--help")
+    assert (said.returncode, said.stdout, said.stderr) == (0, asked.stdout, asked.stderr) and said.stdout
+
+
+def test_a_near_miss_is_told(tmp_path):
+    done = posbench(tmp_path, "reprot", "experiment=demo")
+    expected = "refused: reprot is no command (did you mean report?): posbench --help lists all of them.\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", expected)
+
+
+def test_a_run_lies_in_the_working_directory(tmp_path, text_folder, capfd):
+    words = [*TINY, "data.path=text"]
+    done = posbench(tmp_path, "run", *words)
+    assert done.returncode == 0 and "1 evaluated" in done.stdout, done.stderr
+    (summary,) = (tmp_path / "results" / "runs").glob("*/train.json")
+    again = call(capfd, tmp_path, "run", *words)
+    assert again.returncode == 0 and "nothing to do" in again.stdout and summary.parent.name in again.stdout
+
+
+def test_an_installation_without_configurations_is_told(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(console, "ROOT", tmp_path)
+    for words in (["run"], ["--help"]):
+        monkeypatch.setattr(sys, "argv", ["posbench", *words])
+        with pytest.raises(SystemExit) as ended:
+            console.main()
+        said = capsys.readouterr()
+        assert ended.value.code == 2 and said.err.count("\n") == 1
+        assert said.err.startswith(f"refused: {tmp_path} lacks configs/ or scripts/")
