@@ -1,7 +1,7 @@
 """Speed and memory of every method beside plain attention: training steps, and evaluation at many times the training length.
 
-Every case runs once in each round and its time is divided by that of `rope` with `extension=none` in the same round, so that whatever
-else the machine does weighs on both; what is reported is the median ratio.
+Every case runs once in each round, and its time is divided by that of `rope` with `extension=none` in the same round. So other work of
+the machine slows both. The median ratio is reported.
 Memory is that of one window, or of one training step. The model is the default one.
 Letters: B batch, T tokens.
 """
@@ -30,16 +30,16 @@ from posbench.position.plan import Plan, TrainingPlans, make_plan
 from posbench.training import optimizers as optim
 
 MODEL, VOCAB = ModelConfig(d_ff=320), 1024
-SCORED = 8  # positions of each window whose loss is asked for, as in evaluation
-BUDGET = 20.0  # seconds: one forward pass that would take longer is not run, and said to be slow
+SCORED = 8  # positions of each window that get logits, as in evaluation
+BUDGET = 20.0  # seconds: a case whose first pass takes longer is not measured, here and at longer lengths, and is reported as slow
 BASE = "rope"
 
-Case = Callable[[Tensor], None]  # one step, or one pass, over tokens [B, T]
+Case = Callable[[Tensor], None]  # one training step, or one evaluation pass, over tokens [B, T]
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One measurement: `ratio` of times to the base case in the same rounds, `seconds` of a step or pass, `mib` of tensors."""
+    """One measurement: `ratio` of its time to the base case's in the same rounds, `seconds` of a step or pass, `mib` of tensors."""
 
     kind: str  # training, or evaluation
     case: str
@@ -52,7 +52,7 @@ class Figure:
 
 
 def transformers_llama() -> nn.Module | None:
-    """A LlamaForCausalLM of the default model's shape with torch's fused attention; None without transformers."""
+    """LlamaForCausalLM of the default model's shape with torch's fused attention; None if transformers is not installed."""
     try:
         from transformers import LlamaConfig, LlamaForCausalLM
     except ImportError:
@@ -72,7 +72,7 @@ def transformers_llama() -> nn.Module | None:
 
 
 def training(configs: list[Path], train_len: int, repeats: int, only: list[str]) -> list[Figure]:
-    """A training step (forward, backward, optimizers; 2,048 tokens, bf16): each encoding, each scale for training, transformers."""
+    """Measure a training step (forward, backward, optimizers; 2,048 tokens, bf16): each encoding, each scale for training, transformers."""
     shape, cases = make_shape(MODEL, train_len), {}
     text_BT = torch.randint(0, VOCAB, (TrainConfig().tokens_per_step // train_len, train_len))
     for name, node in choices(configs, "encoding").items():
@@ -123,7 +123,7 @@ def _learn(loss: Tensor, optimizers: list) -> None:
 
 
 def evaluation(configs: list[Path], train_len: int, lengths: list[int], repeats: int, only: list[str]) -> Iterator[list[Figure]]:
-    """A pass over 8,192 tokens (or one window, where that is longer) in float32 for each case; one list for each length."""
+    """Measure a pass over 8,192 tokens (or one window, if that is longer) in float32 for each case. Yields a list for each length."""
     models = _models(configs, train_len)
     llama = transformers_llama()
     slow: set[str] = set()
@@ -136,7 +136,7 @@ def evaluation(configs: list[Path], train_len: int, lengths: list[int], repeats:
             try:
                 check(model.encoding, extension, scale, [length], allow_untested=True)
             except ConfigError:
-                continue  # a learned table has no such position
+                continue  # not defined at this length: a learned table has no such position
             plan = make_plan(model.encoding, extension, scale, length=length, trained_scale=model.scale)
             cases[name] = _forward(model, plan)
         if llama is not None and (not only or "transformers Llama" in only):
@@ -149,9 +149,9 @@ def evaluation(configs: list[Path], train_len: int, lengths: list[int], repeats:
 
 
 def _models(configs: list[Path], train_len: int) -> dict[str, tuple]:
-    """Model, extension and scale of each case: every encoding as it is, then RoPE with every extension and with every scale.
+    """Model, extension and scale of each case: every encoding alone, then RoPE with every extension and with every scale.
 
-    Extensions of learned tables alone stand on `learned`.
+    Extensions that need a learned table use encoding `learned`.
     """
     shape = make_shape(MODEL, train_len)
     nodes = {group: choices(configs, group) for group in ("encoding", "extension", "scale_attention")}
@@ -160,7 +160,7 @@ def _models(configs: list[Path], train_len: int) -> dict[str, tuple]:
     rope, learned = models[BASE][0], models["learned"][0]
     for name, node in nodes["extension"].items():
         extension = make(node)
-        if name != "none" and not overrides(extension, "crop"):  # one that feeds fewer tokens is no longer input
+        if name != "none" and not overrides(extension, "crop"):  # a crop feeds fewer tokens, which is no longer input
             base = BASE if not extension.needs & ~rope.encoding.traits else "learned"
             models[f"{base} + {name}"] = (rope if base == BASE else learned, extension, unscaled)
     for name, node in nodes["scale_attention"].items():
@@ -189,7 +189,7 @@ def _llama_forward(llama: nn.Module) -> Case:
 
 
 def _rounds(cases: dict[str, Case], text_BT: Tensor, repeats: int) -> tuple[dict[str, list[float]], set[str]]:
-    """Seconds of each case in each round, and the cases beyond BUDGET, which are not run again."""
+    """Seconds of each case in each round, and the cases above BUDGET, which are not run again."""
     over = set()
     for name, call in cases.items():  # a first call warms up
         began = time.perf_counter()

@@ -11,7 +11,7 @@ BLUE = OKABE_ITO[0]
 
 
 def markdown(figures: list[Figure], machine: str) -> str:
-    """Training speed, evaluation time at each length and memory of every case."""
+    """Table of training speed, evaluation time at each length, and memory of every case."""
     lengths = sorted({one.length for one in figures if one.kind == "evaluation"})
     train = {one.case: one for one in figures if one.kind == "training"}
     tested = {(one.case, one.length): one for one in figures if one.kind == "evaluation"}
@@ -31,7 +31,7 @@ def markdown(figures: list[Figure], machine: str) -> str:
 
 
 def draw(figures: list[Figure], stem: Path) -> list[Path]:
-    """Bars of training speed beside a map of evaluation time, as png and svg."""
+    """Draw bars of training speed beside a heat map of evaluation time, as png and svg. Returns their paths."""
     from matplotlib.colors import LogNorm
     from matplotlib.figure import Figure as Canvas
 
@@ -66,7 +66,7 @@ def draw(figures: list[Figure], stem: Path) -> list[Path]:
 
 
 def _memory(axes, figures: list[Figure]) -> None:
-    """A line for each case: tensors that live while one window is read, against its length; those far from the base case are named."""
+    """Draw a line for each case: MiB of tensors that live while one window is read, by its length. Cases far above the base are named."""
     lines: dict[str, list[tuple[int, float]]] = {}
     for one in figures:
         if one.kind == "evaluation" and one.mib:

@@ -1,1 +1,1 @@
-"""Shared by all protocols: targets, windows, scoring."""
+"""Parts shared by all protocols: targets, windows, scoring."""

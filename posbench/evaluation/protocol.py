@@ -1,6 +1,6 @@
-"""What protocols share: the targets' rows and arrays, and the reading of targets in windows of their own or in long stretches.
+"""Base classes of protocols: rows and arrays of targets, which are read in windows of their own or in long stretches.
 
-What a protocol says of itself is read by plans and reports too, so neither this module nor posbench/evaluators imports torch.
+Dry runs and reports read a protocol's class attributes too, so neither this module nor posbench/evaluators imports torch.
 
 Letters: N windows, S targets per window, M all targets, W windows read, L tokens fed.
 """
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from posbench.position.interfaces import Extension
 
 
-EVALUATORS = "posbench.evaluators"  # found by name: a protocol needs no list
+EVALUATORS = "posbench.evaluators"  # searched for modules, so that a new protocol is in no list
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What the model reads for one length: so many texts of so many tokens, the last `rows` of each with an output; losses are kept."""
+    """Amount of reading for one length: `texts` of `tokens` each, an output for the last `rows` of each, and `losses` that are kept."""
 
     texts: int
     tokens: int
@@ -40,13 +40,13 @@ class Reading:
 
 
 class Protocol:
-    """Chooses windows and targets and how they are read; a row is the mean over all targets. Each is a file of posbench/evaluators."""
+    """Base class of protocols: the choice of windows and targets, and how they are read. A row is the mean over all targets."""
 
-    same_targets: ClassVar[bool] = True  # at every length
-    paired: ClassVar[bool] = True  # and they weigh alike: differences of lengths and methods may be taken target by target
+    same_targets: ClassVar[bool] = True  # every length has the same targets
+    paired: ClassVar[bool] = True  # targets weigh alike, so that differences may be taken target by target
     strided: ClassVar[bool] = False  # windows advance by evaluate.stride
-    beside: ClassVar[tuple[str, ...]] = ()  # protocols that the same method is evaluated by too, to compare with
-    floor: ClassVar[str | None] = None  # protocol of the floor, and of the half window behind G
+    beside: ClassVar[tuple[str, ...]] = ()  # protocols that also evaluate the same method, for comparison
+    floor: ClassVar[str | None] = None  # protocol of the floor, and of the half window for G; None: no floor
 
     def __init__(self, evaluation: Evaluation):
         self.evaluation = evaluation
@@ -55,31 +55,31 @@ class Protocol:
 
     @classmethod
     def lengths(cls, asked: list[int], train_len: int) -> list[int]:
-        """Those to evaluate where some are asked for."""
+        """Lengths to evaluate if the configuration has `asked`."""
         return asked
 
     @classmethod
     def check(cls, extension: Extension, config: EvaluateConfig, train_len: int) -> None:
-        """Raises ConfigError for what can be told without text or model."""
+        """Check the settings before text or model is loaded. Raises ConfigError for those that cannot work."""
 
     @classmethod
     def place(cls, file: TokenFile, config: EvaluateConfig, train_len: int) -> Windows:
-        """The windows and their targets. Raises ConfigError, before any training, where the documents are too short."""
+        """Choose the windows and their targets. Raises ConfigError, before any training, if the documents are too short."""
         return choose(file, config.max_length, config.windows, config.targets, config.seed, config.documents)
 
     @classmethod
     def reading(cls, config: EvaluateConfig, train_len: int, length: int, fed: int) -> Reading:
-        """What one length takes at most, told without text; `fed` is below `length` where each target has a text of its own."""
+        """Upper bound of the reading for one length, known without text. `fed` is below `length` if each target has its own text."""
         losses = config.windows * config.targets
         return Reading(config.windows, length, config.targets, losses) if fed == length else Reading(losses, fed, 1, losses)
 
     @property
     def whole_N(self) -> np.ndarray:
-        """The number of each window's last target among all M."""
+        """Index of each window's last target among all M targets."""
         return np.arange(1, len(self.windows.last_N) + 1) * self.windows.n_targets - 1
 
     def cost(self, length: int) -> int:
-        """Tokens the model reads for one length, at most."""
+        """Upper bound of the tokens that the model reads for one length."""
         fed = self.evaluation.fed(length)
         return fed * (len(self.windows.last_N) if fed == length else self.windows.targets_NS.size)
 
@@ -88,11 +88,11 @@ class Protocol:
         raise NotImplementedError
 
     def weights(self, length: int) -> np.ndarray | float:
-        """What the targets of a window weigh in the mean [S], 1 on average."""
+        """Weights of a window's targets in the mean: [S], 1 on average."""
         return 1.0
 
     def run(self, length: int) -> tuple[list[dict], dict[str, np.ndarray]]:
-        """Values of the rows of one length; arrays nll and correct [N * S], or [N, S] where they do not pair."""
+        """Evaluate one length. Returns the values of its rows, and arrays nll and correct: [N * S] if `paired`, else [N, S]."""
         arrays: dict[str, np.ndarray] = {}
         evaluation = self.evaluation
 
@@ -107,7 +107,7 @@ class Protocol:
         return [{**values, "max_distance": evaluation.max_distance(evaluation.plan(evaluation.fed(length)))}], arrays
 
     def values(self, nll_NS: np.ndarray, correct_NS: np.ndarray) -> dict:
-        """The columns of a row that speak of targets."""
+        """Columns of a row that are computed from its targets."""
         target_NS = self.windows.targets_NS
         nll, sem, n_units = clustered_mean(nll_NS.ravel(), np.repeat(self.windows.document_N, target_NS.shape[1]))
         n_bytes = int(np.asarray(self.windows.file.n_bytes)[target_NS].sum())
@@ -124,13 +124,13 @@ class Protocol:
         }
 
     def index(self, at_n: np.ndarray, length: int) -> np.ndarray:
-        """Token indices [n, length + 1] of the texts that end with some targets, by their numbers among all M."""
+        """Token indices [n, length + 1] of texts that each end with a target; at_n are the targets' indices among all M."""
         return self.evaluation.opened(self.windows.targets_NS.ravel()[at_n][:, None] + np.arange(-length, 1))
 
     def each(self, context_NS: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """nll and correctness [N, S], each target read from a text of its own with so many tokens before it."""
+        """nll and correctness [N, S], each target read from a text of its own with context_NS tokens before it."""
         key = context_NS.tobytes()
-        if key not in self.seen:  # beyond a crop every length feeds the same tokens: read once
+        if key not in self.seen:  # above the crop every length feeds the same tokens, so they are read once
             nll_M, correct_M = not_scored(context_NS.size)
             for context in np.unique(context_NS):
                 at = np.flatnonzero(context_NS == context)
@@ -143,8 +143,8 @@ class Protocol:
 class Stretches(Protocol):
     """Every token of long stretches is scored: `max_length` targets each, inside one document, the same ones at every length.
 
-    There are as many as hold `evaluate.windows` windows of the training length (at least one), spread evenly like the windows of
-    fixed_targets. A subclass says in `spans` which windows are read. What hangs over the end of a stretch is fed and not scored, so that
+    There are evaluate.windows * train_len / max_length of them (at least one), spread evenly like the windows of fixed_targets. A
+    subclass defines in `spans` which windows are read. A window's tokens beyond the end of its stretch are fed but not scored, so that
     every window is read with the geometry of L tokens.
     """
 
@@ -154,7 +154,7 @@ class Stretches(Protocol):
 
     @classmethod
     def count(cls, config: EvaluateConfig, train_len: int) -> int:
-        """How many stretches are asked for."""
+        """Number of stretches to score."""
         return max(1, config.windows * train_len // config.max_length)
 
     @classmethod
@@ -165,9 +165,9 @@ class Stretches(Protocol):
         return whole if fed == length else Reading(losses, fed, 1, losses)
 
     def spans(self, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """start, low, high [W]: tokens start .. start + L - 1 are fed and rows low .. high - 1 scored, row r the token start + r + 1.
+        """Windows as arrays start, low, high [W]: tokens start .. start + L - 1 are fed and rows low .. high - 1 scored.
 
-        Together they score each target once, in order.
+        Row r predicts the token start + r + 1. Together the windows score each target once, in order.
         """
         raise NotImplementedError
 
@@ -194,17 +194,17 @@ class Stretches(Protocol):
         return nll_M.reshape(shape), correct_M.reshape(shape)
 
     def window(self, start_n: np.ndarray, length: int) -> np.ndarray:
-        """Token indices [n, length + 1] of the windows that start there; behind the last token of the file it stands again, unscored."""
+        """Token indices [n, length + 1] of the windows that start at start_n. Past the end of the file its last token is repeated."""
         return self.evaluation.opened(np.minimum(start_n[:, None] + np.arange(length + 1), len(self.windows.file.tokens) - 1))
 
 
 def not_scored(n_targets: int) -> tuple[np.ndarray, np.ndarray]:
-    """nll and correctness [M] before any target is scored: nan, which no row is made of, and False."""
+    """Initial nll and correctness [M]: False, and nan, so that a target that is never scored makes its row nan."""
     return np.full(n_targets, np.nan, np.float32), np.zeros(n_targets, bool)
 
 
 def check_stride(config: EvaluateConfig) -> None:
-    """Raises ConfigError where windows that advance by evaluate.stride would leave tokens out."""
+    """Check the stride. Raises ConfigError if windows that advance by evaluate.stride would leave tokens out."""
     if config.stride > min(config.lengths):
         raise ConfigError(
             f"evaluate.stride={config.stride} is more than the shortest of evaluate.lengths={config.lengths}, so tokens between windows "
@@ -213,7 +213,7 @@ def check_stride(config: EvaluateConfig) -> None:
 
 
 def check_whole(cls: type[Protocol], extension: Extension, config: EvaluateConfig, train_len: int, instead: str) -> None:
-    """Raises ConfigError where the extension gives each target a text of its own, which the protocol never does."""
+    """Check the extension of a protocol that reads whole texts. Raises ConfigError if it gives each target a text of its own."""
     from posbench.position.legality import fed_length, name_of
 
     if any(fed_length(extension, train_len, length) < length for length in config.lengths):
@@ -224,7 +224,7 @@ def check_whole(cls: type[Protocol], extension: Extension, config: EvaluateConfi
 
 
 def protocol(name: str) -> type[Protocol]:
-    """The evaluator of a protocol: class FixedTargets of posbench.evaluators.fixed_targets. Raises ConfigError for an unknown one."""
+    """Class of a protocol: fixed_targets is posbench.evaluators.fixed_targets.FixedTargets. Raises ConfigError for an unknown name."""
     found = known(name)
     if found is None:
         raise ConfigError(f"evaluate.protocol={name} is unknown: choose from {', '.join(_names())}.")
@@ -233,7 +233,7 @@ def protocol(name: str) -> type[Protocol]:
 
 @functools.cache
 def known(name: str) -> type[Protocol] | None:
-    """The same, None for an unknown one: a row may come from elsewhere."""
+    """Class of a protocol, None for an unknown name: a row may come from other software."""
     if name not in _names():
         return None
     module = importlib.import_module(f"{EVALUATORS}.{name}")

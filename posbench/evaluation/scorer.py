@@ -1,4 +1,4 @@
-"""Scoring: one extension and one scale, applied to the windows that a protocol chooses.
+"""Scoring of the windows that a protocol chooses, with one extension and one scale.
 
 Letters: N windows, L tokens fed, R scored rows, V vocabulary.
 """
@@ -31,7 +31,10 @@ HEAD_ROWS = 4096  # rows that pass the output head at once
 
 @dataclass
 class Evaluation:
-    """What a protocol has at hand. `progress(n)` is told of every n tokens read by the model, with `part` of a batch that is still read."""
+    """Model, text and settings of one evaluation.
+
+    `progress(n)` is called after every n tokens that the model has read, with part=True while their batch is unfinished.
+    """
 
     model: GPT
     corpus: Corpus
@@ -53,30 +56,30 @@ class Evaluation:
         return getattr(self.corpus, self.config.split)
 
     def fed(self, length: int) -> int:
-        """Tokens fed at once when `length` are there; fewer than that where the extension gives each target its own text."""
+        """Number of tokens fed at once in a text of `length`; fewer than that if the extension gives each target its own text."""
         return fed_length(self.extension, self.train_len, length)
 
     def plan(self, length: int) -> Plan:
-        """The geometry of `length` tokens; a dynamic method takes its one factor from it."""
+        """Plan of `length` tokens. A dynamic method takes its factor from this length."""
         scales = {"scale": self.scale, "trained_scale": self.model.scale}
         return make_plan(self.model.encoding, self.extension, **scales, length=length, device=self.device)
 
     def opened(self, index_NL: np.ndarray) -> np.ndarray:
-        """Windows of token indices with the BOS, where the corpus has one, in place of the first token: as a window begins in training."""
+        """Replace, in place, the first token of each window by the BOS if the corpus has one, since windows begin so in training."""
         if self.corpus.bos is not None:
             index_NL[:, 0] = BOS
         return index_NL
 
     @torch.inference_mode()
     def score(self, plan: Plan, at_N: np.ndarray, n_rows: int, index: Callable[[np.ndarray, int], np.ndarray]) -> tuple:
-        """nll and correctness [N, n_rows] of the last n_rows tokens of windows, each predicted from all that is before it in its window.
+        """nll and correctness [N, n_rows] of the last n_rows tokens of windows, each predicted from everything before it in its window.
 
-        `index(at_n, L)` gives the token indices [n, L + 1] of some of the windows: the L = plan.length tokens fed, and the last target.
-        Raises RunError for a loss that is nan; an infinite one is a loss.
+        `index(at_n, L)` returns the token indices [n, L + 1] of some of the windows: the L = plan.length tokens fed, and the last target.
+        Raises RunError for a loss that is nan. An infinite loss is kept.
         """
         batch = max(1, self.config.batch_tokens // plan.length)
         nlls, corrects = [], []
-        size = told = 0  # tokens of the batch, and those that are told
+        size = told = 0  # tokens of the batch, and those already reported
 
         def tell(share: float) -> None:
             nonlocal told
@@ -118,14 +121,14 @@ class Evaluation:
         return torch.cat(nlls).view_as(target_NR), torch.cat(corrects).view_as(target_NR)
 
     def measured(self, call: Callable[[], dict]) -> dict:
-        """What `call` returns, with `seconds` and `peak_mib`."""
+        """Result of `call`, with `seconds` and `peak_mib` added."""
         with Peak(self.device) as peak:
             began = time.perf_counter()
             values = call()
             return {**values, "seconds": time.perf_counter() - began, "peak_mib": peak.mib()}
 
     def max_distance(self, plan: Plan) -> float | None:
-        """The largest coordinate distance between a query and a key it sees."""
+        """Largest coordinate distance between a query and a key it sees; None for an encoding without traits."""
         if not plan.layers[0].encoding.traits:
             return None
         farthest = [

@@ -1,4 +1,4 @@
-"""Which tokens are scored: places that never cross a document and depend on max_length alone, so that all lengths share them.
+"""Choice of the tokens that are scored. Windows never cross a document, and their places depend on max_length, not on the length read.
 
 Letters: N windows, S targets per window, L tokens fed.
 """
@@ -22,7 +22,7 @@ BOS = -1  # stands for the BOS token among token indices
 
 @dataclass(frozen=True)
 class Windows:
-    """last_N: index in `file.tokens` of each window's last target; document_N: the document it lies in."""
+    """Windows of a text: last_N is the index in `file.tokens` of each window's last target, document_N its document."""
 
     file: TokenFile
     last_N: np.ndarray
@@ -40,11 +40,11 @@ class Windows:
 
 
 def choose(file: TokenFile, max_length: int, windows: int, n_targets: int, seed: int, documents: str | None = None) -> Windows:
-    """`windows` windows spread evenly over every place that has `max_length` tokens of its own document before its last target.
+    """Spread `windows` windows evenly over all places with `max_length` tokens of the same document before the last target.
 
-    A systematic sample: each such place is equally likely, so a document weighs as much as the places it offers; fewer
-    windows where their targets would overlap. `documents` is a glob of document names: the others offer no place.
-    Raises ConfigError when no document is long enough, or none has such a name.
+    It is a systematic sample: each place is equally likely, so a document weighs as much as the number of its places. There are fewer
+    windows if their targets would overlap. `documents` is a glob; only documents whose name matches have places.
+    Raises ConfigError if no document is long enough or no name matches.
     """
     length_D = file.document_lengths()
     if documents is not None:

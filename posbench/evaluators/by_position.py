@@ -4,7 +4,7 @@ Each window of L tokens is read once and every token scored; a row holds the pos
 up to its own: every position up to 8, then four bins per doubling. A dynamic method uses the factor of L throughout, so the
 curve of L is not made of the losses of shorter runs. The first position follows the BOS, where there is one, else the token before it.
 
-References: none; the floor is one number for every position.
+References: none, since the floor is the same number for every position.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class ByPosition(Protocol):
-    """Rows, one for each bin of positions of each length."""
+    """One row for each length and bin of positions."""
 
     same_targets = False
 
@@ -64,6 +64,6 @@ class ByPosition(Protocol):
 
 
 def bins(length: int) -> list[int]:
-    """Upper edges: 1..8, then four per doubling, then `length`."""
+    """Upper edges of the bins: 1..8, then four per doubling, then `length`."""
     edges = list(range(1, 9)) + [round(8 * 2 ** (k / 4)) for k in range(1, 4 * 40)]
     return [edge for edge in edges if edge < length] + [length]

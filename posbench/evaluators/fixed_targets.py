@@ -1,9 +1,9 @@
 """fixed_targets: the same tokens are scored at every length; only how much text precedes them changes.
 
 For length L the L tokens before the last target are fed and the last S positions scored (S <= train_len / 8), so the target that
-is s-th from the end has L - s tokens of context. Differences between lengths and methods are paired, and an ideal method never
-rises. An extension that crops (recompute_window) gets each target's own text: exactly its w tokens. With a BOS it stands in place of
-the first of the L tokens (or of the w), as in training.
+is s-th from the end has L - s tokens of context. Differences between lengths and methods are paired, and the curve of an ideal method
+never rises. With an extension that crops (recompute_window) each target has its own text: exactly its last w tokens. A BOS, if there is
+one, replaces the first of the L tokens (or of the w), as in training.
 
 References: the floor, recompute_window with train_len tokens, and with half of them, for G.
 """
@@ -16,7 +16,7 @@ from posbench.evaluation.protocol import Protocol
 
 
 class FixedTargets(Protocol):
-    """Rows, one for each length, and the arrays behind them."""
+    """One row for each length, and the arrays behind it."""
 
     floor = "fixed_targets"
 

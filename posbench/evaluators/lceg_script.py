@@ -5,7 +5,7 @@ scored up to L / S times, most often with less context than was there. Windows r
 and the result is the mean over batches of 32 windows of the batch's mean, a smaller last batch weighing as much. Do not use it for
 conclusions: it is close to `disjoint`, with text from other documents in the context.
 
-As there: a BOS, where there is one, stands at the start of each document and nowhere else, and is predicted like any token.
+As there, a BOS, if there is one, is at the start of each document and nowhere else, and is predicted like any token.
 The text is the stretches of yarn_script one after the other (the script takes the first ten documents). Deviation: accuracy is the share of
 scored tokens, where the script divides the hits of a batch by L alone.
 
@@ -37,7 +37,7 @@ BATCH = 32
 
 
 class LcegScript(YarnScript):
-    """Rows, one for each length."""
+    """One row for each length."""
 
     same_targets = False
 
@@ -64,7 +64,7 @@ class LcegScript(YarnScript):
         return Reading(texts, length, length, texts * (length - 1))
 
     def starts(self, length: int) -> np.ndarray:
-        """Where in the text the windows start [W]."""
+        """Index in the text where each window starts: [W]."""
         return np.arange(0, len(self.windows.last_N) * (self.windows.n_targets + 1) - length, self.evaluation.config.stride)[:-1]
 
     def cost(self, length: int) -> int:

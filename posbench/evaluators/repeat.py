@@ -1,17 +1,17 @@
 """repeat: a text of train_len tokens, repeated; a model that copies finds every target train_len tokens earlier.
 
-Targets and windows are those of fixed_targets: the text is the train_len tokens up to a window's last target, for length L its copies
-fill the L tokens that are fed (the first one cut), and the last copy's last S tokens are scored. The distance to copy from is train_len at
-every length, what grows is the number of copies. At L = train_len there is one copy and nothing to copy from: the baseline, which is
-fixed_targets at that length.
+Targets and windows are those of fixed_targets. The text is the train_len tokens up to a window's last target. For length L its copies
+fill the L tokens that are fed (the first copy is cut), and the last copy's last S tokens are scored. The distance to copy from is
+train_len at every length; only the number of copies grows. At L = train_len there is one copy and nothing to copy from. This is the
+baseline, equal to fixed_targets at that length.
 (Su 2023, kexue.fm 9708, evaluates accuracy on repeated text; there the window of 4096 holds eight copies of 512 tokens.)
 
-The control, task `control`, is read at L = train_len: the text's last train_len // 2 tokens twice, the same targets scored, all inside
-what the model was trained for. Where the control is no better than the baseline the model does not copy, and the longer lengths say
-nothing. Look at accuracy, which is in each row.
+The control, task `control`, is read at L = train_len: the text's last train_len // 2 tokens twice, with the same targets scored, all
+within the training length. If the control is no better than the baseline, the model does not copy, and the longer lengths mean nothing.
+Look at accuracy, which is in each row.
 
-With a BOS it stands in place of the first of the fed tokens. recompute_window gives each target its last w tokens: up to w = train_len
-natural text, one copy. Arrays `control_nll` and `control_correct` [N * S] are the control's.
+A BOS, if there is one, replaces the first of the fed tokens. recompute_window gives each target its last w tokens: up to w = train_len
+these are natural text, one copy. Arrays `control_nll` and `control_correct` [N * S] are the control's.
 
 References: fixed_targets of the same method, which is natural text before the same targets, and its floor.
 """
@@ -63,7 +63,7 @@ class Repeat(FixedTargets):
     @classmethod
     def reading(cls, config: EvaluateConfig, train_len: int, length: int, fed: int) -> Reading:
         one = super().reading(config, train_len, length, fed)
-        # The control is read beside the training length.
+        # At the training length the control is read too.
         return replace(one, texts=2 * one.texts, losses=2 * one.losses) if length == train_len else one
 
     def index(self, at_n: np.ndarray, length: int) -> np.ndarray:
@@ -81,7 +81,7 @@ class Repeat(FixedTargets):
 
     @cached_property
     def control(self) -> tuple[list[dict], dict[str, np.ndarray]]:
-        """Row and arrays of half the text twice inside the training length."""
+        """Row and arrays of the control: half of the text, twice, within the training length."""
         train_len = self.evaluation.train_len
         rows, arrays = FixedTargets.run(Repeat(self.evaluation, train_len // 2), train_len)
         return [{**row, "task": "control"} for row in rows], arrays

@@ -1,12 +1,12 @@
-"""sliding: windows of L tokens advance by evaluate.stride = S, each scores its last S tokens, each token weighing alike.
+"""sliding: windows of L tokens advance by evaluate.stride = S; each scores its last S tokens, and all tokens weigh alike.
 
-Every token is scored once, with L - S + 1 to L tokens before it (a BOS in place of the first, where there is one); near the start of a
-document with as many as there are, down to one, for no window crosses a document. S = 1 gives every token exactly L tokens, at
-L = train_len the floor; S = L gives disjoint. A length costs L / S times the tokens that are scored; the default, S = train_len / 4, gives
-every token three quarters of train_len at least.
+Every token is scored once, with L - S + 1 to L tokens before it (the first replaced by the BOS, if there is one). Near the start of a
+document there are fewer, down to one, because no window crosses a document. S = 1 gives every token exactly L tokens, which at
+L = train_len is the floor; S = L gives disjoint. A length costs L / S times the tokens that are scored. The default, S = train_len / 4,
+gives every token at least three quarters of train_len.
 
-The same stretches of text as disjoint (evaluation/protocol.py), at every length; a window reaches back before its stretch as far as the
-document goes. recompute_window gives each token its last w tokens: the floor, at every L >= w + S - 1.
+The stretches of text are those of disjoint (evaluation/protocol.py) at every length. A window may begin before its stretch, but not
+before its document. recompute_window gives each token its last w tokens: the floor, at every L >= w + S - 1.
 
 References: the floor and the half window, of the same tokens.
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Sliding(Stretches):
-    """Rows, one for each length."""
+    """One row for each length."""
 
     strided = True
     floor = "sliding"

@@ -5,9 +5,9 @@ mean over windows of each window's mean: the first window, L - 1 tokens most of 
 S tokens. Do not use it for conclusions: tokens weigh unequally, by an amount that changes with L. `sliding` weighs them alike.
 S is below every L, for a window predicts all its tokens but the first.
 
-As there: a window is L tokens with the BOS, where there is one, in place of the first; the last of them predicts nothing, so a target has
-L - 1 tokens before it at most; the last window ends with the text. Documents are stretches of max_length tokens (evaluation/protocol.py),
-those of disjoint and sliding: set evaluate.max_length well beyond the longest length, for at L = max_length one window is all.
+As there, a window is L tokens, the first replaced by the BOS if there is one. The last of them predicts nothing, so a target has at most
+L - 1 tokens before it. The last window ends with the text. Documents are stretches of max_length tokens (evaluation/protocol.py), as in
+disjoint and sliding. Set evaluate.max_length well above the longest length, because at L = max_length there is only one window.
 Deviation: the last window, which is shorter, is read with the geometry of L; a dynamic method would see its own length there.
 
 nll is that mean of means and ppl = exp(nll) the script's perplexity; bpb divides that nll by the bytes of a token; accuracy weighs tokens
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class YarnScript(Stretches):
-    """Rows, one for each length."""
+    """One row for each length."""
 
     paired = False
     strided = True
@@ -74,19 +74,19 @@ class YarnScript(Stretches):
         return np.repeat(self.windows.n_targets / len(new_K) / new_K, new_K)
 
     def _windows(self, length: int) -> tuple[np.ndarray, np.ndarray]:
-        """First token and end of the windows of one document, the last of which ends with it."""
+        """First token and end of each window of one document. The last window ends with the document."""
         size = self.windows.n_targets + 1
         stride = self.evaluation.config.stride or length
         start_K = stride * np.arange(1 + -(-(size - length) // stride))
         return start_K, np.minimum(start_K + length, size)
 
     def shared(self) -> dict[str, np.ndarray]:
-        """Arrays [N]: the documents, and where in them the first target stands."""
+        """Arrays [N]: the documents, and the position of the first target in each."""
         return {"document": self.windows.document_N, "offset": self.windows.offset_NS()[:, 0]}
 
 
 def check_pairs(config: EvaluateConfig) -> None:
-    """Raise ConfigError for windows of one token, in which the scripts find nothing to predict."""
+    """Check the lengths. Raises ConfigError for windows of one token, in which the scripts find nothing to predict."""
     if min(config.lengths) < 2:
         raise ConfigError(
             f"evaluate.lengths={config.lengths} holds {min(config.lengths)}, and the scripts' windows of one token predict nothing: "

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class YarnScriptTruncate(YarnScript):
-    """Rows, one for each length."""
+    """One row for each length."""
 
     same_targets = False
     strided = False

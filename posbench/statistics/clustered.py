@@ -1,4 +1,4 @@
-"""Standard errors over documents, intervals over seeds, and what a model gains from its window. numpy alone.
+"""Standard errors over documents, intervals over seeds, and the gain G of a model from its window. numpy alone.
 
 n targets, g clusters (documents, else windows), all one-dimensional arrays.
 """
@@ -14,7 +14,7 @@ import numpy as np
 
 
 def clustered_mean(values: np.ndarray, clusters: np.ndarray) -> tuple[float, float, int]:
-    """(mean, standard error, number of clusters) of n values that are alike within clusters.
+    """Mean, standard error and number of clusters of n values that are correlated within clusters.
 
     The mean weighs every target alike, so it is the ratio estimator sum(cluster totals) / sum(cluster sizes). With e_c the sum of
     (value - mean) over cluster c, its variance is g / (g - 1) * sum_c e_c^2 / n^2: the ratio estimator of Cochran, Sampling Techniques
@@ -34,7 +34,7 @@ def clustered_mean(values: np.ndarray, clusters: np.ndarray) -> tuple[float, flo
 
 
 def paired_difference(a: np.ndarray, b: np.ndarray, clusters: np.ndarray) -> tuple[float, float, int]:
-    """`clustered_mean` of a - b, which were measured on the same targets in the same order."""
+    """`clustered_mean` of a - b on the same targets in the same order. Raises ValueError for other shapes."""
     if np.shape(a) != np.shape(b):
         raise ValueError(f"a {np.shape(a)} and b {np.shape(b)} must be the same targets")
     with np.errstate(invalid="ignore"):
@@ -58,7 +58,7 @@ def student_cdf(t: float, df: int) -> float:
 
 @functools.cache
 def student_quantile(probability: float, df: int) -> float:
-    """The t with P(T <= t) = probability, for probability in (0.5, 1) and df >= 1; the normal's beyond a thousand degrees of freedom."""
+    """Quantile t with P(T <= t) = probability, for probability in (0.5, 1) and df >= 1; the normal's above 1000 degrees of freedom."""
     if df > 1000:
         return NormalDist().inv_cdf(probability)
     low, high = 0.0, 1.0
@@ -71,7 +71,7 @@ def student_quantile(probability: float, df: int) -> float:
 
 
 def student_interval(values: list[float] | np.ndarray, level: float = 0.95) -> tuple[float, float | None, int]:
-    """(mean, half width of the two-sided t interval, n) over independent values such as seeds; the half width is None for one value."""
+    """Mean, half width of the two-sided t interval, and n of independent values such as seeds; the half width is None for one value."""
     values = np.asarray(values, dtype=np.float64)
     n = len(values)
     mean = float(values.mean())
@@ -82,7 +82,7 @@ def student_interval(values: list[float] | np.ndarray, level: float = 0.95) -> t
 
 @dataclass(frozen=True)
 class Gain:
-    """What a model gains from the second half of its window, in nats/token."""
+    """Gain G of a model from the second half of its window, in nats/token."""
 
     value: float
     sem: float
@@ -91,7 +91,7 @@ class Gain:
 
     @property
     def ok(self) -> bool:
-        """True when the model demonstrably uses its window, so that a comparison of extensions says something."""
+        """True if the model demonstrably uses its window, without which a comparison of extensions means nothing."""
         return self.lower > 0
 
 

@@ -1,4 +1,4 @@
-"""One interval that decides: seeds crossed with documents, as every seed is measured on the same documents. numpy alone.
+"""The interval that decides: seeds crossed with documents, because every seed is measured on the same documents. numpy alone.
 
 Letters: S seeds, C documents (else windows).
 """
@@ -16,7 +16,7 @@ from posbench.statistics.clustered import student_cdf, student_quantile
 
 @dataclass(frozen=True)
 class Sums:
-    """What a mean over targets is made of: sorted `documents` [C], targets in each `counts` [C], sums of each seed `totals` [S, C]."""
+    """Parts of a mean over targets: sorted `documents` [C], `counts` of targets in each [C], `totals` of each seed [S, C]."""
 
     documents: np.ndarray
     counts: np.ndarray
@@ -24,12 +24,12 @@ class Sums:
 
     @property
     def means(self) -> np.ndarray:
-        """Of each seed, every target weighing alike [S]."""
+        """Mean of each seed [S], with all targets weighing alike."""
         return self.totals.sum(1) / self.counts.sum()
 
 
 def sums(values_ST: Sequence[np.ndarray] | np.ndarray, clusters_T: np.ndarray) -> Sums:
-    """Values of the same targets under each seed, summed by cluster. Raises ValueError unless the shapes are [S, T] and [T], T > 0."""
+    """Sum the values of the same targets under each seed by cluster. Raises ValueError unless shapes are [S, T] and [T], T > 0."""
     values_ST = np.asarray(values_ST, dtype=np.float64)
     if values_ST.ndim != 2 or values_ST.shape[1:] != np.shape(clusters_T) or not values_ST.size:
         raise ValueError(f"values {values_ST.shape} must be [seeds, targets] of the targets in clusters {np.shape(clusters_T)}")
@@ -39,7 +39,7 @@ def sums(values_ST: Sequence[np.ndarray] | np.ndarray, clusters_T: np.ndarray) -
 
 
 def across(seeds: Sequence[Sums]) -> Sums | None:
-    """The `sums` of several seeds as one; None where they are not of equally many targets in the same documents."""
+    """Join the `sums` of several seeds; None unless they have equally many targets in the same documents."""
     first = seeds[0]
     alike = all(np.array_equal(one.documents, first.documents) and np.array_equal(one.counts, first.counts) for one in seeds)
     return Sums(first.documents, first.counts, np.concatenate([one.totals for one in seeds])) if alike else None
@@ -47,7 +47,7 @@ def across(seeds: Sequence[Sums]) -> Sums | None:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value, its standard error and degrees of freedom; nan where there is one document, or where a loss is not finite."""
+    """Value with its standard error and degrees of freedom; the error is nan for one document, or if a loss is not finite."""
 
     value: float
     sem: float
@@ -58,7 +58,7 @@ class Estimate:
 
     @property
     def over(self) -> str:
-        """What the interval is over."""
+        """Units of the interval, in words."""
         return "documents (one seed)" if len(self.by_seed) == 1 else "seeds x documents"
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
@@ -69,26 +69,26 @@ class Estimate:
         return self.value - half, self.value + half
 
     def p_above(self, bound: float) -> float:
-        """The smallest alpha at which the two-sided (1 - alpha) interval lies above `bound`; 1 where none does."""
+        """Smallest alpha at which the two-sided (1 - alpha) interval lies above `bound`; 1 if none does."""
         if not math.isfinite(self.sem) or self.value <= bound:
             return 1.0
         return 2 * student_cdf((bound - self.value) / self.sem, self.df) if self.sem else 0.0
 
     def p_below(self, bound: float) -> float:
-        """The same for an interval below `bound`."""
+        """Smallest alpha at which the two-sided (1 - alpha) interval lies below `bound`; 1 if none does."""
         return replace(self, value=-self.value).p_above(-bound)
 
 
 def estimate(terms: Sequence[tuple[float, Sums]]) -> Estimate:
-    """The sum of weight x mean over (weight, Sums) of the same seeds, in the same order.
+    """Estimate of the sum of weight x mean over (weight, Sums), all of the same seeds in the same order.
 
     Two-way clustered variance of Cameron, Gelbach and Miller (2011): V_seeds + V_documents - V_seeds&documents, each with its g / (g - 1).
-    By chance that falls below one of its parts, or below zero; the largest of all is taken (the max-se of MacKinnon, Nielsen and Webb 2024,
-    arXiv 2406.08880, who take the one-way variances), as in expectation none exceeds the whole. Student's t with the fewer of seeds and
-    documents, less one, as degrees of freedom. For one seed: documents alone, documents - 1. Terms may have different targets in the
+    By chance it can fall below one of its parts, or below zero. So the largest of it and its parts is taken (the max-se of MacKinnon,
+    Nielsen and Webb 2024, arXiv 2406.08880, who take the one-way variances), since in expectation no part exceeds it. Student's t has
+    min(seeds, documents) - 1 degrees of freedom. One seed: documents alone, documents - 1. Terms may have different targets in the
     same documents: each enters with its own residuals (sum - mean x count) / targets, which for equal targets is the paired difference.
 
-    Raises ValueError when the seeds of the terms are not equally many.
+    Raises ValueError if the terms do not have equally many seeds.
     """
     n_seeds = {len(one.totals) for _, one in terms}
     if len(n_seeds) != 1:

@@ -1,4 +1,4 @@
-"""Usable length: how far a curve stays within a margin of its floor. Curves are not monotone, so every length is looked at."""
+"""Usable length: the length up to which a curve stays within a margin of its floor. Curves are not monotone, so every length counts."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Usable:
     margin: float
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
-        """(first length whose upper bound exceeds the margin, first whose lower bound does), inf where no length of the grid does.
+        """First length whose upper bound exceeds the margin, and first whose lower bound does; inf if no length of the grid does.
 
-        The first is the usable length: up to there the curve demonstrably stays within the margin. Together they are the lengths that
-        could be the true first exceedance: those of which neither "exceeded earlier" nor "not exceeded yet" is rejected. A difference
-        that is not finite exceeds every margin; one without an interval (one document) may.
+        The first is the usable length: up to there the curve demonstrably stays within the margin. The lengths between them could be the
+        true first exceedance, since neither "exceeded earlier" nor "not exceeded yet" is rejected there. A difference that is not finite
+        exceeds every margin. One without an interval (one document) may exceed it.
         """
         low = high = math.inf
         for length in sorted(self.rises, reverse=True):
@@ -33,15 +33,15 @@ class Usable:
 
     @property
     def value(self) -> float:
-        """First length whose difference exceeds the margin, inf where none does: a point, without its uncertainty."""
+        """First length whose difference exceeds the margin, inf if none does. A point estimate without its uncertainty."""
         return min((length for length, rise in self.rises.items() if not rise.value <= self.margin), default=math.inf)
 
     def p_above(self, length: float) -> float:
-        """The smallest alpha at which the (1 - alpha) interval lies above `length`."""
+        """Smallest alpha at which the (1 - alpha) interval lies above `length`."""
         return self._p(lambda level: self.interval(level)[0] > length)
 
     def p_below(self, length: float) -> float:
-        """The same for an interval below `length`."""
+        """Smallest alpha at which the (1 - alpha) interval lies below `length`."""
         return self._p(lambda level: self.interval(level)[1] < length)
 
     def _p(self, decided) -> float:

@@ -1,4 +1,4 @@
-"""Verdicts: an interval against a margin that is given, and Holm's correction over what was asked at once.
+"""Verdicts: an interval against a given margin, and Holm's correction over all questions of one family.
 
 One 95 % interval decides everything. "Flat" and "no loss" are equivalences: the whole interval inside +-margin, which is stricter than two
 one-sided tests at 5 % (their interval is the 90 % one) and leaves one interval to be read.
@@ -38,7 +38,7 @@ class Rule:
 
     @classmethod
     def parse(cls, text: str) -> Rule:
-        """Raises ConfigError for anything else."""
+        """Read a rule as written above. Raises ConfigError for any other text."""
         kind, *numbers = str(text).split() or [""]
         of_gain = numbers[-1:] == ["G"]
         try:
@@ -56,12 +56,12 @@ class Rule:
         return " ".join([self.kind, *(f"{bound:g}" for bound in bounds), *(["G"] if self.of_gain else [])])
 
     def holds(self, x: float) -> bool:
-        """Whether a number lies where the interval must."""
+        """True if the number `x` lies where the interval must."""
         low, high = self.bounds[0], self.bounds[-1]
         return {"above": x > low, "below": x < high, "outside": x < low or x > high}.get(self.kind, low < x < high)
 
     def p(self, judged: Callable[[float], tuple[Judged, float]]) -> float:
-        """The smallest alpha at which the (1 - alpha) interval lies so; `judged` turns a bound into what is compared with which number."""
+        """Smallest alpha at which the (1 - alpha) interval obeys the rule; `judged(bound)` returns what is compared with which number."""
 
         def above(bound: float) -> float:
             thing, number = judged(bound)
@@ -78,7 +78,7 @@ class Rule:
 
 
 def exclusive(confirm: Rule, refute: Rule) -> bool:
-    """Whether no number satisfies both rules."""
+    """True if no number satisfies both rules."""
     edges = sorted({*confirm.bounds, *refute.bounds})
     inside = [(a + b) / 2 for a, b in itertools.pairwise(edges)]
     return not any(confirm.holds(x) and refute.holds(x) for x in (edges[0] - 1, *edges, *inside, edges[-1] + 1))
@@ -86,20 +86,20 @@ def exclusive(confirm: Rule, refute: Rule) -> bool:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What an interval says of a claim: confirmed, refuted or undecided, and the alpha at which it begins to say so."""
+    """Verdict on a claim: confirmed, refuted or undecided, and `p`, the smallest alpha at which it is decided."""
 
     word: str
     p: float
 
 
 def decide(confirm: Rule, refute: Rule, judged: Callable[[float], tuple[Judged, float]]) -> Verdict:
-    """The verdict of the 95 % interval. p is the smaller of both rules': each costs half of alpha on its side, so it is two-sided."""
+    """Verdict of the 95 % interval. p is the smaller of both rules' p: each rule costs half of alpha on its side, so p is two-sided."""
     p, word = min((confirm.p(judged), "confirmed"), (refute.p(judged), "refuted"))
     return Verdict(word if p < ALPHA else "undecided", p)
 
 
 def holm(ps: Sequence[float]) -> list[float]:
-    """Holm's (1979) adjusted p-values, in the order given: below alpha for what stands when the family's error is held at alpha."""
+    """Holm's (1979) adjusted p-values, in the given order. Those below alpha are decided with the family's error held at alpha."""
     order = sorted(range(len(ps)), key=ps.__getitem__)
     adjusted, worst = [0.0] * len(ps), 0.0
     for rank, index in enumerate(order):
