@@ -1,1 +1,1 @@
-"""A grid to jobs to processes, and what became of each."""
+"""Sweeps: a grid becomes jobs, each job a child process, each with an outcome."""

@@ -1,4 +1,4 @@
-"""Running jobs: each training with its evaluations in a child process, survivors counted, busy runs taken up again at the end."""
+"""Child processes of a sweep: each runs one training with its evaluations. Busy runs are tried again at the end."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from posbench.sweep.ledger import record
 from posbench.sweep.live_progress import Live, channel, relay
 from posbench.sweep.settled import begin
 
-DRAIN_SECONDS = 5.0  # that a dead child's last words are waited for, since a grandchild may hold its stderr for ever
+DRAIN_SECONDS = 5.0  # to read the rest of a dead child's stderr, which a grandchild may hold open forever
 
 
 class Children:
-    """The running child processes; a signal to this process is passed on to them, and no new one is started after it."""
+    """Running child processes. A signal to this process is passed on to them, and no new child starts after it."""
 
     def __init__(self, live: Live) -> None:
         self.live = live
@@ -42,7 +42,7 @@ class Children:
         self.previous = {}
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                if signal.getsignal(number) != signal.SIG_IGN:  # nohup means it
+                if signal.getsignal(number) != signal.SIG_IGN:  # under nohup it stays ignored
                     self.previous[number] = signal.signal(number, self._pass_on)
         return self
 
@@ -59,11 +59,11 @@ class Children:
         child.send_signal(signal.SIGTERM if self.received == signal.SIGHUP else self.received)
 
     def call(self, job: Job, wait: bool, threads: int, prefix: str, command: str) -> Result:
-        """Run one job in a child; with a prefix, each of its lines bears it (several children share one terminal)."""
+        """Run one job in a child. Its lines get `prefix`, if given, since several children share one terminal."""
         began, tail = time.monotonic(), deque(maxlen=failure.TAIL)
         try:
             code, outcomes = self._run(job, wait, threads, prefix, tail)
-        except (OSError, RunError) as error:  # no process, no room for its answer: this job's trouble and no other's
+        except (OSError, RunError) as error:  # no process or no disk for its outcome: only this job fails
             code, outcomes = 1, [Outcome("", "failed", f"could not be run: {error}")]
         if code == BUSY and not wait:
             return Result(job, BUSY)
@@ -76,7 +76,7 @@ class Children:
         return result
 
     def _run(self, job: Job, wait: bool, threads: int, prefix: str, tail: deque[str]) -> tuple[int, list[Outcome] | None]:
-        """The child's exit code, and what it says became of its cells: None when it ended before it could say."""
+        """(exit code of the child, outcomes of its cells). Outcomes are None if it ended before it wrote them."""
 
         def feed(lines: list[str], drawing: str) -> None:
             tail.extend(lines)
@@ -88,7 +88,7 @@ class Children:
             spec = Path(folder) / "job.json"
             with disk_errors(spec):
                 spec.write_text(json.dumps({"cfgs": job.cfgs, "wait": wait}))
-            environment = {"OMP_NUM_THREADS": str(max(1, threads // processes)), **os.environ}  # whoever set it knows better
+            environment = {"OMP_NUM_THREADS": str(max(1, threads // processes)), **os.environ}  # a value set by the user stays
             name_parent(environment)
             read, write = channel(self.live.terminal)
             reader = threading.Thread(target=relay, args=(read, feed), daemon=True)
@@ -99,7 +99,7 @@ class Children:
                     env=environment,
                     stderr=write,
                     stdin=subprocess.DEVNULL,
-                    process_group=0,  # Ctrl-C reaches the parent alone, which passes it on once
+                    process_group=0,  # Ctrl-C reaches only the parent, which passes it on once
                 )
             finally:
                 os.close(write)
@@ -114,14 +114,14 @@ class Children:
 
 
 def processes_of(job: Job) -> int:
-    """The processes that a job is run in: what is trained already is evaluated in one."""
+    """Number of processes of a job. A finished training is evaluated in one."""
     return 1 if job.run.finished or job.cfg["model"]["checkpoint"] else job.cfg["processes"]
 
 
 def check(jobs: list[Job], launcher: dict | None = None) -> None:
-    """Raise ConfigError, before any process is started, for a training in more processes than this machine or its batches have room for.
+    """Raise ConfigError before any process starts if a training has more processes than this machine or its batches can serve.
 
-    With the `launcher` of a cluster it is its task that needs the room.
+    For the `launcher` of a cluster, the resources of its task are checked instead of this machine.
     """
     for job in jobs:
         if (processes := processes_of(job)) > 1:
@@ -134,17 +134,17 @@ def check(jobs: list[Job], launcher: dict | None = None) -> None:
 
 
 def threads_pool(work: Callable[[], list[Result]], number: int) -> list[list[Result]]:
-    """What `work` returns, called in so many threads at the same time."""
+    """Results of `work`, called in this many threads at the same time."""
     with ThreadPoolExecutor(number) as pool:
         return [worker.result() for worker in [pool.submit(work) for _ in range(number)]]
 
 
 def run_jobs(jobs: list[Job], parallel: int, command: str, pool: Callable = threads_pool) -> list[Result]:
-    """Run what is not done yet, at most `parallel` at a time; a run that another process holds goes to the end of the queue.
+    """Run unfinished jobs, at most `parallel` at a time. A run that another process holds goes to the end of the queue.
 
-    `pool` is told what to do how many times at once; each waits for its own child processes. A job that fails costs no other. Each one's
-    end is in the ledger, under `command`, as soon as it comes. After SIGINT, SIGTERM or SIGHUP the running ones save and end, no new one
-    starts, and KeyboardInterrupt(number) is raised. Raises ConfigError as `check` does.
+    `pool(work, n)` calls `work` n times at once; each call waits for its own child processes. A failed job does not stop the others.
+    Each outcome is written to the ledger, under `command`, as soon as the job ends. After SIGINT, SIGTERM or SIGHUP the running jobs
+    save and end, no new one starts, and KeyboardInterrupt(number) is raised. Raises ConfigError as `check` does.
     """
     done, left = begin(jobs, command, trained=True)
     check(left)
@@ -155,7 +155,7 @@ def run_jobs(jobs: list[Job], parallel: int, command: str, pool: Callable = thre
     lock = threading.Lock()
 
     def work() -> list[Result]:
-        # A cluster signals every process of a task; what it says before a time limit is for this one, which tells the child.
+        # Before the time limit a cluster sends SIGUSR2 to every process of a task. Children inherit the block; the parent tells them.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
         results = []
         while True:
@@ -164,7 +164,7 @@ def run_jobs(jobs: list[Job], parallel: int, command: str, pool: Callable = thre
                     return results
                 job, busy_before = queue.popleft()
             live.start(job.run.id)
-            # Only a job met twice is waited for: by then everything else has had its turn.
+            # Wait only for a job met twice: by then all others have had their turn.
             wait = busy_before or len(jobs) == 1
             result = children.call(job, wait, threads, f"[{job.run.id}] " if parallel > 1 else "", command)
             if result.code == BUSY and not result.outcomes:

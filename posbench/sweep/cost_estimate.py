@@ -1,6 +1,6 @@
-"""What jobs would cost: time, by the speed of the trainings and evaluations that are there, and disk; each with what it rests on.
+"""Cost estimate of jobs: time and disk, each with the measurements that it rests on.
 
-Times are told by arithmetic (posbench/sweep/work.py): seconds per FLOP are measured on models of the same size where there are any.
+Time is the computed work (posbench/sweep/work.py) times the seconds per FLOP of stored runs, of the same model size if there are any.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ from posbench.runs.inventory import read_config, run_directories
 from posbench.sweep.jobs import RECOMPUTE, Cell, Job
 from posbench.sweep.work import Size, readings, size
 
-DAMAGED = (ConfigError, RunError, OSError, KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError)  # what its reading raises
-BYTES = 4  # of a parameter, where nothing says otherwise
-BYTES_PER_LOSS = 8.0  # of an evaluation's arrays, where none has been measured
+DAMAGED = (ConfigError, RunError, OSError, KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError)  # raised by damaged files
+BYTES = 4  # bytes per parameter, if none was measured
+BYTES_PER_LOSS = 8.0  # bytes per loss in an evaluation's files, if none was measured
 
 
 @dataclass
 class Rates:
-    """Measured numbers by what they were measured on; the first of several keys that is known counts, else all of them do."""
+    """Measured numbers by key. A lookup uses the first of several keys that is known, else all numbers."""
 
     found: dict[Hashable, list[float]] = field(default_factory=lambda: defaultdict(list))
 
     def add(self, value: float, *keys: Hashable) -> None:
-        """Keep a number under each of its keys."""
+        """Store a number under each of its keys."""
         for key in (*keys, None):
             self.found[key].append(value)
 
     def of(self, *keys: Hashable) -> float | None:
-        """The median of the first known key's numbers, else of all; None before any."""
+        """Median of the numbers of the first known key, else of all numbers; None if there are none."""
         known = next((key for key in keys if key in self.found), None)
         return statistics.median(self.found[known]) if known in self.found else None
 
 
 @dataclass
 class Measured:
-    """The runs of a results folder: seconds per FLOP of trainings and evaluations, bytes per parameter and per loss."""
+    """Rates measured on the runs of a results folder: seconds per FLOP, bytes per parameter and per loss."""
 
     training: Rates = field(default_factory=Rates)
     evaluation: Rates = field(default_factory=Rates)
@@ -54,7 +54,7 @@ class Measured:
     per_loss: Rates = field(default_factory=Rates)
 
     def add(self, run: Run) -> None:
-        """Take a run and its evaluations into account; what is damaged tells nothing."""
+        """Add the rates of a run and its evaluations. Damaged files are skipped."""
         with contextlib.suppress(*DAMAGED):
             cfg = read_config(run)[0]
             model, train_len = size(cfg), typed("train", cfg["train"]).train_len
@@ -70,7 +70,7 @@ class Measured:
         config, took = content["config"], {(row["length"], row.get("task")): float(row["seconds"]) for row in content["rows"]}
         name, extension, lengths = config["protocol"], config["extension"], sorted({length for length, _ in took})
         if not extension["_target_"].startswith("posbench."):
-            return  # what it reads is not known here without running it
+            return  # its readings are unknown without running it
         crop = (extension.get("window") or train_len) if extension["_target_"] == RECOMPUTE else None
         read = readings(name, config["evaluate"], crop, train_len, lengths)
         rate = sum(took.values()) / sum(map(model.forward, read))
@@ -81,7 +81,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Work:
-    """Lengths of one evaluation that are to be made: what the model reads for them, and how many losses are kept."""
+    """Missing lengths of one evaluation: the readings of the model, and the number of losses kept."""
 
     cell: Cell
     model: Size
@@ -90,12 +90,12 @@ class Work:
 
     @property
     def tokens(self) -> int:
-        """Those that the model reads."""
+        """Number of tokens that the model reads."""
         return sum(one.texts * one.tokens for one in self.reading)
 
 
 def cost(jobs: list[Job], fresh: list[Job], work: list[tuple[Job, Cell, list[int]]]) -> list[str]:
-    """One or two lines for the trainings (and checkpoints) of `fresh` and the missing lengths in `work`."""
+    """Lines with the cost of the trainings (and checkpoints) of `fresh` and of the missing lengths in `work`."""
     taken = [job for job in fresh if job.cfg["model"].get("checkpoint")]
     fresh = [job for job in fresh if job not in taken]
     tokens = [job.cfg["train"]["steps"] * job.cfg["train"]["tokens_per_step"] for job in fresh]
@@ -165,7 +165,7 @@ def _evaluation(known: Measured, done: list[Work]) -> str:
 
 
 def _basis(rates: Rates, sizes: list[Size], what: str) -> str:
-    """On how many measurements of which models a figure rests."""
+    """Words for the basis of an estimate: how many measurements, on which models."""
     same = {model: len(rates.found[model]) for model in sizes if model in rates.found}
     words = [f"by {_count(sum(same.values()), what)} of this model size"] if same else []
     if len(same) < len(set(sizes)):
@@ -174,7 +174,7 @@ def _basis(rates: Rates, sizes: list[Size], what: str) -> str:
 
 
 def _weights(known: Measured, job: Job) -> float:
-    """Bytes of a run's weights: a checkpoint's are copied as they are."""
+    """Size of a run's weights in bytes. Weights of a checkpoint are copied unchanged."""
     if job.cfg["model"].get("checkpoint"):
         from posbench.huggingface.weights import weight_files
 

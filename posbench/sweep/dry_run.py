@@ -1,4 +1,4 @@
-"""dry=true: what a command would do, judged as the jobs themselves would judge it, before anything starts."""
+"""Output of dry=true: the fate of every job and evaluation, judged by the same rules as the jobs, before anything starts."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from posbench.sweep.cost_estimate import cost
 from posbench.sweep.job_process import judge
 from posbench.sweep.jobs import Cell, Job
 
-MANY = 40  # evaluations from here on are counted, not listed
+MANY = 40  # from this number on, evaluations are counted, not listed
 
 
 @dataclass
 class Fate:
-    """What would become of one job: why it is refused as a whole, its legal cells with the lengths they miss, and why others are not."""
+    """Fate of one job: the reason if it is refused as a whole, its legal cells with their missing lengths, and notes about the others."""
 
     job: Job
     refused: str = ""
@@ -25,18 +25,18 @@ class Fate:
 
     @property
     def trains(self) -> bool:
-        """Whether a training would be made: not for references alone."""
+        """True if the job would train. It does not train for references alone."""
         return not self.job.run.finished and any(not cell.reference for cell in self.missing)
 
     @property
     def state(self) -> str:
-        """What would be done about the training, or about the checkpoint in its place."""
+        """Words for the planned work on the training, or on the checkpoint in its place."""
         before, after = ("checkpoint to take", "checkpoint taken") if self.job.cfg["model"].get("checkpoint") else ("to train", "trained")
         return after if self.job.run.finished else before if self.trains else f"not {before}, since nothing is left to evaluate"
 
 
 def describe(jobs: list[Job]) -> list[str]:
-    """Lines for each training and its evaluations (of many: how many), then what they cost by the measure of what is there."""
+    """Lines for each training and its evaluations (only counts if there are many), then their estimated cost."""
     fates = [_fate(job) for job in jobs]
     lines = _counted(fates) if sum(len(job.cells) for job in jobs) >= MANY else [line for fate in fates for line in _listed(fate)]
     lines += [f"{fate.job.run.path}  refused: {fate.refused}" for fate in fates if fate.refused]
@@ -67,7 +67,7 @@ def _fate(job: Job) -> Fate:
                 fate.reasons[cell] = "untested pair"
         except ConfigError as error:
             fate.reasons[cell] = f"refused: {error}"
-        except RunError as error:  # a damaged file: the job itself would fail on it
+        except RunError as error:  # damaged file: the job would fail on it as well
             fate.reasons[cell] = f"would fail: {error}"
     return fate
 
@@ -86,7 +86,7 @@ def _listed(fate: Fate) -> list[str]:
 
 
 def _counted(fates: list[Fate]) -> list[str]:
-    """A line for each training, then each sentence once with the number of evaluations that it concerns."""
+    """One line per training, then each sentence once with its number of evaluations."""
     lines, sentences = [], defaultdict(int)
     for fate in fates:
         if fate.refused:

@@ -1,4 +1,4 @@
-"""One cell of a job: its protocol run at each missing length, and what that adds to its files."""
+"""Evaluation of one cell: run its protocol at each missing length and write the rows and arrays."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from posbench.sweep.jobs import Cell, Job
 
 
 def evaluation(model: GPT, corpus: Corpus, cell: Cell, device: str) -> Evaluation:
-    """What the protocol of a cell has at hand."""
+    """Inputs of the protocol of a cell: model, text, methods and settings."""
     scale = make(cell.scale_attention, model.encoding.shape)
     return Evaluation(model, corpus, make(cell.extension), scale, typed("evaluate", cell.evaluate), device)
 
 
 def evaluate(job: Job, evaluator: Protocol, cell: Cell, verdict: Verdict, progress: Progress) -> list[dict]:
-    """Evaluate a cell's missing lengths; after each one its file is written anew, with those it had. Returns the new rows."""
+    """Evaluate the missing lengths of a cell and return the new rows. After each length the file is written with all rows so far."""
     given = evaluator.evaluation
     arrays_path, new = cell.path.with_suffix(".npz"), []
     kept = read_json(cell.path) if cell.path.exists() else {}
@@ -38,11 +38,11 @@ def evaluate(job: Job, evaluator: Protocol, cell: Cell, verdict: Verdict, progre
         until = progress.done + evaluator.cost(length)
         given.progress = functools.partial(progress.update, method=method, length=length)
         values, arrays[length] = evaluator.run(length)
-        progress.update(until - progress.done)  # what an evaluator knew already and did not read again
+        progress.update(until - progress.done)  # work that the evaluator saved by reusing earlier results
         found = make_rows(values, job, cell, verdict, given, length)
         new += found
         table = sorted(table + found, key=lambda row: (row["length"], row["position"] or 0))
-        # The arrays first: a json without its arrays would count as done.
+        # Arrays come first, since a json without arrays would count as done.
         save_arrays(arrays_path, evaluator.shared(), arrays)
         machines[str(length)] = provenance.machine(given.device)
         write_json(cell.path, rows.eval_content(table, settings, machines))

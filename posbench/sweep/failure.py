@@ -1,4 +1,4 @@
-"""How a job failed: one sentence, and a file in the run's directory with the end of what the job said."""
+"""Failure of a job: one sentence, and failure.txt in the run's directory with the end of its output."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from posbench.common.files import write_atomic
 if TYPE_CHECKING:
     from posbench.sweep.jobs import Result
 
-TAIL = 200  # lines that are kept of what a job said
+TAIL = 200  # lines of a job's output that are kept
 NO_MEMORY = re.compile("out of memory|OutOfMemory|MemoryError|allocate memory|bad_alloc", re.I)
 
 
 def reason(code: int, tail: Collection[str]) -> str:
-    """Why a child ended without saying what became of its cells: the signal (code 128 + n), what it raised, or its exit code."""
+    """Reason why a child ended without outcomes: the signal (code 128 + n), the exception it raised, or its exit code."""
     if code > 128:
         name = signal.Signals(code - 128).name if code - 128 in signal.valid_signals() else f"signal {code - 128}"
         hint = " (the system may have run out of memory)" if name == "SIGKILL" else ""
@@ -34,9 +34,9 @@ def reason(code: int, tail: Collection[str]) -> str:
 
 
 def keep(result: Result, tail: Collection[str], command: str) -> None:
-    """Write failure.txt for a job that failed and name it in the result; after a success take away that of an earlier attempt.
+    """Write failure.txt for a failed job and name it in the result. After a success, delete that of an earlier attempt.
 
-    The file is no part of the results and is written without the run's lock; where it cannot be written, a line says so.
+    The file does not belong to the results and is written without the run's lock. If that fails, one line on stderr says so.
     """
     path = result.job.run.failure
     try:
@@ -51,7 +51,7 @@ def keep(result: Result, tail: Collection[str], command: str) -> None:
 
 
 def table(results: list[Result], width: int | None) -> list[str]:
-    """Lines of all failures: run, what failed, why and the file beneath; `width` is the terminal's, None where there is none."""
+    """Table of all failures: run, cell and reason, with the file below. `width` is that of the terminal, or None."""
     failed = [(result, outcome) for result in results for outcome in result.failures]
     whats = [outcome.label or ("evaluation" if result.job.run.finished else "training") for result, outcome in failed]
     runs = [result.job.run.id for result, _ in failed]

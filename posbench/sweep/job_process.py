@@ -1,4 +1,4 @@
-"""One training and its evaluations, in a process of their own: a kill or a lack of memory ends this job and no other.
+"""Process of one job: a training and its evaluations. A kill or a lack of memory ends only this job.
 
 `python -m posbench.sweep.job_process SPEC` reads {"cfgs": [...], "wait": bool} from SPEC and writes {"outcomes": [...]} to SPEC.outcome;
 child_processes.py calls it, by way of torchrun_process.py where several processes share the training; then the first one does all else.
@@ -44,7 +44,7 @@ from posbench.training.loop import fit
 
 
 def run_job(job: Job, wait: bool = False, world: World | None = None) -> list[Outcome]:
-    """Train if missing, evaluate what is missing; returns what became of each cell the user asked for.
+    """Train and evaluate what is missing. Returns the outcome of each cell that the user asked for.
 
     Raises Busy when another process works on the run (unless `wait`), ConfigError and RunError for the whole job.
     """
@@ -77,7 +77,7 @@ def run_job(job: Job, wait: bool = False, world: World | None = None) -> list[Ou
 
 
 def judge(encoding: Encoding, cell: Cell) -> Verdict:
-    """Whether a cell may run on this encoding. Raises ConfigError when not."""
+    """Verdict (no-op, untested) on a cell with this encoding. Raises ConfigError if it is illegal."""
     extension = make(cell.extension, kind=Extension)
     scale = make(cell.scale_attention, encoding.shape, kind=ScaleAttention)
     protocol(cell.protocol).check(extension, typed("evaluate", cell.evaluate), encoding.shape.train_len)
@@ -85,14 +85,14 @@ def judge(encoding: Encoding, cell: Cell) -> Verdict:
 
 
 def help_train(job: Job, world: World) -> None:
-    """What a process that is not the main one does: its share of the training, once the main one has found that there is one."""
+    """Work of a process other than the main one: wait until the main one starts to train, then do its share."""
     world.largest(0)
     device = pick_device(job.cfg["device"], world.rank, world.size)
     _train(job, _corpus(job), device, None, world)
 
 
 def _corpus(job: Job) -> Corpus:
-    """The text of a job: where nothing is trained, the splits that are scored. Raises RunError when it is not the one of the run's name."""
+    """Corpus of a job; for a finished training, only the scored splits. Raises RunError when the text does not match the run's id."""
     trains = not job.run.finished and not job.cfg["model"]["checkpoint"]
     splits = SPLITS if trains else {cell.evaluate["split"] for cell in job.cells}
     corpus = prepare(job.cfg["data"], job.cfg["cache_dir"], splits)
@@ -108,7 +108,7 @@ def _train_and_evaluate(job: Job, legal: dict[Cell, Verdict], world: World) -> l
     device = pick_device(job.cfg["device"], world.rank, world.size)
     corpus = _corpus(job)
     for cell in legal:
-        # Before the training: a length that no document has must not cost one.
+        # Checked before the training, so that a length longer than every document is refused early.
         config = typed("evaluate", cell.evaluate)
         protocol(cell.protocol).place(getattr(corpus, config.split), config, typed("train", job.cfg["train"]).train_len)
     recorder = Recorder(job.run, typed("log", job.cfg["log"]), _shown(job, missing), "evaluate" if job.run.finished else "train")
@@ -117,7 +117,7 @@ def _train_and_evaluate(job: Job, legal: dict[Cell, Verdict], world: World) -> l
         if job.run.finished:
             model = load_model(job.run, job.cfg, corpus.vocab_size, device)
         else:
-            world.largest(0)  # the others wait for this
+            world.largest(0)  # the other processes wait for this call
             model = _train(job, corpus, device, recorder, world)
         evaluators = [protocol(cell.protocol)(evaluation(model.eval(), corpus, cell, device)) for cell in missing]
         total = sum(one.cost(length) for one, cell in zip(evaluators, missing, strict=True) for length in cell.missing())
@@ -133,7 +133,7 @@ def _train_and_evaluate(job: Job, legal: dict[Cell, Verdict], world: World) -> l
 
 
 def _shown(job: Job, cells: list[Cell]) -> dict:
-    """The configuration as wandb shows it: of several evaluations all methods, and what else tells where the numbers come from."""
+    """Configuration for wandb: all methods of the evaluations, the data fingerprint and the commit."""
     chosen = {}
     for part in ("extension", "scale_attention"):
         nodes = [getattr(cell, part) for cell in cells if not cell.reference] or [job.cfg[part]]
@@ -143,7 +143,7 @@ def _shown(job: Job, cells: list[Cell]) -> dict:
 
 
 def _show_report(job: Job, recorder: Recorder) -> None:
-    """Hand the figures and losses of all evaluations of the training to the recorder; what fails here costs no finished evaluation."""
+    """Pass the figures and losses of all evaluations of the training to the recorder. Errors are printed, since the results are safe."""
     with tempfile.TemporaryDirectory() as folder:
         try:
             found = report.collect(job.run.eval_files(), job.run.id, "", skip_damaged=True)
@@ -184,14 +184,14 @@ def _train(job: Job, corpus: Corpus, device: str, recorder: Recorder | None, wor
 
 
 def main(spec: str) -> int:
-    """Run the job of a spec file; the exit code of the process."""
+    """Run the job of a spec file and return the exit code."""
     wanted = read_json(spec)
     code, outcomes = 0, []
     world = join()
     try:
         (job,) = plan_jobs(wanted["cfgs"])
         if not world.main:
-            with Signals(), contextlib.suppress(Stopped, Diverged):  # both are the main one's to obey and to tell
+            with Signals(), contextlib.suppress(Stopped, Diverged):  # the main process obeys and reports both
                 help_train(job, world)
             return 0
         outcomes = run_job(job, wanted["wait"], world)
@@ -206,7 +206,7 @@ def main(spec: str) -> int:
     except KeyboardInterrupt:
         code = 130
     except Exception:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it comes when another process of the training met the same, and this one tells it
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # sent when another process failed too; this one reports
         raise
     write_json(f"{spec}.outcome", {"outcomes": [asdict(outcome) for outcome in outcomes]})
     return code

@@ -1,4 +1,4 @@
-"""From a configuration to what it takes: one training, and the evaluations that hang off it. Nothing heavy is imported here."""
+"""Jobs planned from configurations: one training each, with the evaluations of it. Nothing heavy is imported here."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from posbench.runs.rows import read_eval
 
 RECOMPUTE = "posbench.extensions.recompute_window.RecomputeWindow"
 NO_SCALE = {"_target_": "posbench.scale_attention.none.NoScale"}
-BUSY = 75  # a job's exit code when another process holds its run (EX_TEMPFAIL)
+BUSY = 75  # exit code of a job whose run another process holds (EX_TEMPFAIL)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one evaluation: done, exists, noop, refused or failed, and why."""
+    """Outcome of one evaluation: done, exists, noop, refused or failed, with the reason."""
 
     label: str
     status: str
@@ -29,7 +29,7 @@ class Outcome:
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """One evaluation: a protocol, an extension and a scale, and the file its rows go to."""
+    """One evaluation: a protocol, an extension and a scale, and the file of its rows."""
 
     protocol: str
     extension: dict
@@ -38,14 +38,14 @@ class Cell:
     allow_untested: bool
     eval_id: str
     path: Path
-    reference: bool = False  # asked for by the protocol, not by the user
+    reference: bool = False  # True if the protocol needs it and the user did not ask for it
 
     @property
     def label(self) -> str:
         return f"{self.protocol} {identity.method_label(self.extension)} + {identity.method_label(self.scale_attention, 'scale_attention')}"
 
     def missing(self) -> list[int]:
-        """Lengths that the file does not hold yet."""
+        """Lengths that the file does not contain yet."""
         if not self.path.exists():
             return self.evaluate["lengths"]
         done = {row["length"] for row in read_eval(self.path)}
@@ -54,12 +54,12 @@ class Cell:
 
 @dataclass
 class Job:
-    """One training with everything that is to be evaluated on it."""
+    """One training with all its evaluations."""
 
     cfg: dict
     run: runs.Run
     fingerprint: str
-    cfgs: list[dict] = field(default_factory=list)  # the configurations it was made from, as given
+    cfgs: list[dict] = field(default_factory=list)  # the given configurations that it was made from
     cells: list[Cell] = field(default_factory=list)
 
     @property
@@ -73,7 +73,7 @@ class Job:
 
 @dataclass
 class Result:
-    """What became of one job: its exit code, the outcomes of its cells, its wall time and the file that says how it failed."""
+    """Result of one job: its exit code, the outcomes of its cells, its wall time in seconds, and its failure file or None."""
 
     job: Job
     code: int
@@ -87,7 +87,7 @@ class Result:
 
 
 def plan_jobs(cfgs: list[dict]) -> list[Job]:
-    """Distinct trainings of all configurations, in their order, each with its distinct evaluations."""
+    """Jobs of all configurations, in their order: distinct trainings, each with its distinct evaluations."""
     jobs: dict[Path, Job] = {}
     fingerprints: dict[str, str] = {}
     for cfg in cfgs:
@@ -100,7 +100,7 @@ def plan_jobs(cfgs: list[dict]) -> list[Job]:
 
 
 def _merge(job: Job, cells: list[Cell]) -> None:
-    """Add cells to a job: one per file, with all lengths asked of it, and the user's where it is also a reference."""
+    """Add cells to a job. Cells of one file are merged: lengths are united, and the user's cell replaces a reference."""
     known = {cell.path: cell for cell in job.cells}
     for cell in cells:
         if cell.path in known:
@@ -152,11 +152,11 @@ def _cells(job: Job, cfg: dict) -> list[Cell]:
 
 
 def _references(job: Job, cfg: dict, name: str) -> list[Cell]:
-    """The floor every curve is read against, and the half window behind G, the proof that the model uses its context.
+    """Reference cells: the floor of every curve, and the half window behind G, which proves that the model uses its context.
 
-    From twice the training length on (the training length and a stride, where that is more) both feed the same tokens whatever the
-    length, so one length says all. Where max_length is less, it serves if it holds the training length before every target; else there is
-    no floor, and the report says so.
+    From twice the training length on (or the training length plus a stride, if more) both feed the same tokens at every length, so
+    one length suffices. A smaller max_length serves if it gives every target the training length of context. Otherwise there is no
+    floor, and the report says so.
     """
     from posbench.runs.evaluation import shortest_exact
 
@@ -178,7 +178,7 @@ def make_cell(job: Job, cfg: dict, name: str, extension: dict, scale: dict, refe
 
 
 def _evaluate(cfg: dict, name: str) -> dict:
-    """What is asked of one protocol: a stride where it has one, and its lengths."""
+    """Settings of one protocol: without a stride if it uses none, and with its own lengths."""
     from posbench.evaluation.protocol import protocol
 
     train_len, one, asked = typed("train", cfg["train"]).train_len, protocol(name), cfg["evaluate"]

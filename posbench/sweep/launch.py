@@ -1,7 +1,7 @@
-"""Where trainings run: child processes here, or tasks of a cluster. Chosen by hydra/launcher=NAME, set by hydra.launcher.KEY=VALUE.
+"""Launchers: child processes on this machine, or tasks of a cluster. Chosen by hydra/launcher=NAME, set by hydra.launcher.KEY=VALUE.
 
-Hydra's own joblib and submitit launchers hand over one cell of a grid at a time, and give up waiting at the first that raises. Here
-whatever is handed over is one training with all its evaluations, in a child process of its own.
+Hydra's joblib and submitit launchers run one cell at a time and stop waiting at the first error. Here the unit is one training with
+all its evaluations, in a child process of its own.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from posbench.sweep.jobs import Job, Result
 
 
 def launch(jobs: list[Job], launcher: dict, command: str) -> list[Result]:
-    """Run what is not done yet where `launcher` (a yaml of configs/hydra/launcher; n_jobs at a time) says, and wait for it.
+    """Run the unfinished jobs with a launcher (a yaml of configs/hydra/launcher), n_jobs at a time, and wait for them.
 
-    Raises ConfigError for a launcher that is not installed or settings that cannot be, KeyboardInterrupt when a signal ended it.
+    Raises ConfigError for a launcher that is not installed or illegal settings, KeyboardInterrupt when a signal ended it.
     """
     via = launcher.get("via")
     if via in ("slurm", "local"):
@@ -37,7 +37,7 @@ def _joblib(jobs: list[Job], n_jobs: int, command: str) -> list[Result]:
         raise ConfigError(f"hydra.launcher.n_jobs={n_jobs} is no number of processes: give 1 or more, or -1 for all cores.") from error
 
     def pool(work, number):
-        # Each worker only waits for its child: a process of joblib's between the two would keep signals and progress from passing.
+        # Threads, since each worker only waits for its child: joblib's processes would block signals and progress lines.
         return Parallel(n_jobs=number, backend="threading")(delayed(work)() for _ in range(number))
 
     return run_jobs(jobs, parallel, command, pool)

@@ -1,8 +1,8 @@
-"""The ledger of a results folder: one line for whatever became of each job of each command, appended and never changed.
+"""Ledger of a results folder: one line per outcome of every job of every command. Lines are appended and never changed.
 
 Each line is a JSON object: time (UTC), command, run_id, cell (protocol, extension and scale; empty for the job as a whole), status,
-reason (one sentence, empty where nothing is to be said), seconds (wall time of the job's process, which all its cells share) and
-file (the end of what a failed job said, or null). status is ok, failed, skipped (there already), noop, refused or interrupted.
+reason (one sentence, or empty), seconds (wall time of the job's process, shared by all its cells) and file (end of the output of a
+failed job, or null). status is ok, failed, skipped (already there), noop, refused or interrupted.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from posbench.sweep.jobs import Result
 
 NAME = "ledger.jsonl"
-STATUS = {"done": "ok", "exists": "skipped"}  # of an outcome; the other words are the same
+STATUS = {"done": "ok", "exists": "skipped"}  # statuses of outcomes that have another name here
 
 
 def record(results: list[Result], command: str) -> None:
-    """Write what became of these jobs into the ledgers of their results folders; one that cannot be written ends nothing."""
+    """Append the results of jobs to the ledgers of their results folders. A write error prints one line and stops nothing."""
     lines: dict[str, list[dict]] = {}
     for result in results:
         lines.setdefault(result.job.cfg["results_dir"], []).extend(entries(result, command))
@@ -39,7 +39,7 @@ def record(results: list[Result], command: str) -> None:
 
 
 def entries(result: Result, command: str) -> list[dict]:
-    """The lines of one job: one for each of its cells, or one for all of it."""
+    """Ledger entries of one job: one per cell, or one for the whole job."""
     return [
         {
             "time": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -56,7 +56,7 @@ def entries(result: Result, command: str) -> list[dict]:
 
 
 def append(folder: Path | str, lines: Iterable[dict]) -> None:
-    """Add lines to the ledger of a results folder, each in one write: lines of several processes never mix.
+    """Append entries to the ledger of a results folder, each in one write, so that lines of several processes never mix.
 
     Raises OSError when the folder cannot be written or the disk is full, RunError when the ledger is a link or a device.
     """
@@ -64,15 +64,15 @@ def append(folder: Path | str, lines: Iterable[dict]) -> None:
     with opened_log(Path(folder) / NAME) as ledger:
         for values in lines:
             size = os.fstat(ledger).st_size
-            torn = size and os.pread(ledger, 1, size - 1) != b"\n"  # a machine died in the middle of a line: it costs no second one
+            torn = size and os.pread(ledger, 1, size - 1) != b"\n"  # the last line was cut short: do not join the next one to it
             write_line(ledger, b"\n" * bool(torn) + json.dumps(values).encode())
         os.fsync(ledger)
 
 
 def read(folder: Path | str) -> list[dict]:
-    """All entries of a results folder's ledger, oldest first; empty without one. Lines that are not whole are left out.
+    """Entries of a results folder's ledger, oldest first; [] without one. Incomplete lines are skipped.
 
-    Raises RunError when the ledger is no regular file.
+    Raises RunError when the ledger is not a regular file.
     """
     path = Path(folder) / NAME
     if not path.exists():

@@ -1,4 +1,4 @@
-"""What a sweep shows while it runs: one line for all of it at the bottom of a terminal, plain lines elsewhere."""
+"""Live progress of a sweep: one line at the bottom of a terminal, plain lines otherwise."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class Live(Progress):
-    """Count jobs: done, running, failed, time left; on a terminal, what a job draws of itself stands at the line's end.
+    """Progress line of a sweep: jobs done, running and failed, and the time left, followed by the progress line of one job.
 
-    A single job has no line but its own. Several threads may call it.
+    A single job shows only its own line. Several threads may call this.
     """
 
     def __init__(self, total: int, done: int, parallel: int) -> None:
@@ -29,22 +29,22 @@ class Live(Progress):
         self.parallel, self.drawing, self.lock = parallel, "", threading.Lock()
         self.failed = 0
         self.seconds: list[float] = []
-        self.started: dict[str, float] = {}  # of the jobs that run, when they began,
-        self.ends: dict[str, float] = {}  # and when they end by their own last word
+        self.started: dict[str, float] = {}  # {running job: when it began}
+        self.ends: dict[str, float] = {}  # {running job: when it ends by its own estimate}
 
     @property
     def running(self) -> int:
-        """Jobs that run."""
+        """Number of running jobs."""
         return len(self.started)
 
     def start(self, job: str = "") -> None:
-        """A job begins, known by a name of its own."""
+        """Register the start of a job under a unique name."""
         with self.lock:
             self.started[job] = time.monotonic()
             self._tell(0)
 
     def finish(self, seconds: float, failure: str = "", job: str = "") -> None:
-        """A job ended after so many seconds; `failure` says how it failed."""
+        """Register the end of a job after `seconds`. `failure` is the reason if it failed."""
         with self.lock:
             self._forget(job)
             self.failed += bool(failure)
@@ -54,28 +54,28 @@ class Live(Progress):
             self._tell(1)
 
     def put_back(self, job: str = "") -> None:
-        """A job found its run busy and waits for another turn."""
+        """Register that a job found its run busy and waits for another turn."""
         with self.lock:
             self._forget(job)
             self._tell(0)
 
     def feed(self, lines: list[str], drawing: str, job: str = "") -> None:
-        """Print a job's lines; `drawing` is what it overwrites itself (a progress line, empty when there is none)."""
+        """Print lines of a job. `drawing` is its current progress line, or ""."""
         with self.lock:
             for said in (*lines, drawing):
                 if (left := seconds_left(said)) is not None:
                     self.ends[job] = time.monotonic() + left
             for line in lines:
                 self._print(line)
-            self.drawing = drawing if self.terminal else ""  # elsewhere it is the first half of a line
+            self.drawing = drawing if self.terminal else ""  # without a terminal it is the first half of a line
             if self.terminal and (lines or self._due(time.monotonic())):
                 self._show(time.monotonic())
 
     def remaining(self) -> float | None:
-        """Seconds to go; None before any job ended or said how long it takes.
+        """Estimated seconds to go; None before any job ended or gave an estimate.
 
-        A job takes as long as the mean of those that ended, or as it says itself where that is more: it may be one of several kinds, and
-        says nothing yet of what comes after its training.
+        A job takes the mean time of the ended ones, or its own estimate if that is longer: jobs differ, and the estimate of a
+        training does not include its evaluations.
         """
         now = time.monotonic()
         told = [self.ends[job] - began for job, began in self.started.items() if job in self.ends]
@@ -101,11 +101,11 @@ class Live(Progress):
         self.ends.pop(job, None)
 
     def _tell(self, n: int) -> None:
-        # A plain line comes when a job ends, and the next one has not begun: how many run is told where the line stays.
+        # A plain line is printed between two jobs, so the number of running jobs is only shown on a terminal.
         self.update(n, **({"running": self.running} if self.terminal else {}), failed=self.failed)
 
     def _print(self, line: str, end: str = "\n") -> None:
-        # A terminal that was closed must not end the jobs, which save what they have.
+        # A closed terminal must not end the jobs.
         with contextlib.suppress(OSError):
             print(f"\r\x1b[K{line}" if self.terminal else line, end=end, file=sys.stderr, flush=True)
 
@@ -118,14 +118,14 @@ class Live(Progress):
 
 
 def channel(terminal: bool) -> tuple[int, int]:
-    """Descriptors to read and to write a child's stderr by; where there is a terminal, the child has one too and draws its progress."""
+    """(read, write) descriptors for a child's stderr: a pseudo-terminal if this process has a terminal, so that it draws progress."""
     return pty.openpty() if terminal else os.pipe()
 
 
 def relay(read: int, feed: Callable[[list[str], str], None]) -> None:
-    """Hand on what arrives at `read` until its writers are gone, then close it: whole lines, and what the unfinished last one shows."""
+    """Pass on everything that arrives at `read` until its writers are gone, then close it: whole lines, and the unfinished last one."""
     decoder, rest = getincrementaldecoder("utf-8")("replace"), ""
-    with contextlib.suppress(OSError):  # EIO, a terminal's end of file
+    with contextlib.suppress(OSError):  # EIO is the end of file of a terminal
         while chunk := os.read(read, 1 << 16):
             *lines, rest = (rest + decoder.decode(chunk)).split("\n")
             rest = rest[max(0, rest.rstrip("\r").rfind("\r")) :]
@@ -135,5 +135,5 @@ def relay(read: int, feed: Callable[[list[str], str], None]) -> None:
 
 
 def _visible(line: str) -> str:
-    """What a terminal shows of a line that returns to its start: the last drawing, without colours."""
+    """Visible text of a line with carriage returns: the last drawing, without colours."""
     return ESCAPES.sub("", line.rstrip("\r").rpartition("\r")[2])

@@ -1,4 +1,4 @@
-"""Jobs that need no process of their own: nothing of them is missing, or all that is missing is refused or changes nothing."""
+"""Jobs that need no process: nothing is missing, or everything missing is refused or a no-op."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from posbench.sweep.ledger import record
 
 
 def begin(jobs: list[Job], command: str, trained: bool) -> tuple[list[Result], list[Job]]:
-    """(what became of the jobs that need no process, all others); the ledger has the former, under `command`.
+    """(results of the jobs that need no process, remaining jobs). The results are written to the ledger under `command`.
 
-    `trained`: of jobs that are not done, judge here those with a finished training alone. A process says of the others just as well what is
-    refused; a task of a cluster is too dear for it.
+    With `trained`, unfinished jobs are judged here only if their training is finished. The process of any other job reports refusals
+    itself; for a cluster, a whole task would be too expensive for that.
     """
     done = there([job for job in jobs if is_done(job)], command)
     finished = {result.job.run.path for result in done}
@@ -27,24 +27,25 @@ def begin(jobs: list[Job], command: str, trained: bool) -> tuple[list[Result], l
 
 
 def is_done(job: Job) -> bool:
-    """Whether nothing of a job is missing. One whose files are damaged is not done: its own process says so, and ends alone."""
+    """True if nothing of a job is missing. A job with damaged files is not done: its own process reports the damage."""
     with contextlib.suppress(RunError):
         return job.done
     return False
 
 
 def there(jobs: list[Job], command: str) -> list[Result]:
-    """What becomes of jobs that miss nothing: they are skipped, and the ledger says so."""
+    """Results of complete jobs: they are skipped, and the ledger records this."""
     results = [Result(job, 0, [Outcome(cell.label, "exists") for cell in job.user_cells]) for job in jobs]
     for result in results:
-        failure.keep(result, (), command)  # of an attempt that another process has made good since
+        failure.keep(result, (), command)  # deletes failure.txt of an attempt that another process has repaired since
     record(results, command)
     return results
 
 
 def settle(job: Job) -> Result | None:
-    """What becomes of a job of which all that is missing is refused or changes nothing: to say so takes no task. None for any other,
-    and for a training that is to be made again under evaluations that are there.
+    """Result of a job whose missing evaluations are all refused or no-ops, which needs no process; None for any other job.
+
+    A missing training below existing evaluations is made again, so such a job also gives None.
     """
     from posbench.sweep.job_process import run_job
 
@@ -55,11 +56,11 @@ def settle(job: Job) -> Result | None:
     except ConfigError as error:
         return Result(job, 2, [Outcome("", "refused", str(error))])
     except (Exception, SystemExit):
-        return None  # its own process ends with the reason
+        return None  # the process of the job will report the reason
 
 
 def possible(job: Job) -> list[Cell]:
-    """Cells that are neither refused nor without effect; none at all where that leaves references alone.
+    """Cells that are neither refused nor no-ops; [] if only references remain.
 
     Raises ConfigError when the training itself is refused.
     """
@@ -79,7 +80,7 @@ def possible(job: Job) -> list[Cell]:
 
 
 def left_out(jobs: list[Job]) -> set[Path]:
-    """Evaluations that are not there and never will be: refused, or without effect."""
+    """Paths of missing evaluations that will never exist, since they are refused or no-ops."""
     never: set[Path] = set()
     for job in jobs:
         missing = {cell.path for cell in job.cells if not cell.path.exists()}

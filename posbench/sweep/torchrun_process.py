@@ -1,8 +1,8 @@
-"""Several processes of one job, by torchrun's own launcher: `python -m posbench.sweep.torchrun_process N SPEC`.
+"""Launcher of several processes for one job, through torchrun's API: `python -m posbench.sweep.torchrun_process N SPEC`.
 
 child_processes.py starts it in place of job_process.
 
-The torchrun command would print tables and tracebacks where a user expects one sentence, and turn every exit code into 1.
+The torchrun command itself would print tables and tracebacks instead of one sentence, and turn every exit code into 1.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from pathlib import Path
 
 from posbench.common.signals import die_with_parent, name_parent
 
-DAY = "86400"  # seconds that a step and its checkpoint may take after a signal; 30 in torch 2.11, which has no say in it
+DAY = "86400"  # seconds for a step and its checkpoint after a signal; torch 2.11 fixes them at 30
 
 
 def main(processes: int, spec: str) -> int:
-    """Run posbench.sweep.job_process on SPEC in so many processes; the exit code is that of the one that failed, 128 + n after signal n."""
+    """Run posbench.sweep.job_process on SPEC in N processes. Returns the exit code of the failed one, 128 + n after signal n."""
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -46,7 +46,7 @@ def main(processes: int, spec: str) -> int:
     except KeyboardInterrupt:
         return 130
     except ChildFailedError as error:
-        # The others were ended by SIGTERM. Of several that failed by themselves the main process says most.
+        # Processes that ended by SIGTERM were stopped. Among those that failed by themselves, the main process knows most.
         codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
         rank = min([rank for rank, code in codes.items() if code != -signal.SIGTERM] or codes)
         if not Path(f"{spec}.outcome").exists():

@@ -1,4 +1,4 @@
-"""The work of trainings and evaluations, told from configurations alone: parameters, floating-point operations (FLOP), losses kept."""
+"""Work of trainings and evaluations, computed from configurations: parameters, floating-point operations (FLOP), stored losses."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from posbench.evaluation.protocol import Reading, protocol
 
 @dataclass(frozen=True)
 class Size:
-    """A model as far as its arithmetic goes: parameters of one layer and of the output head, and the channels of all its heads.
+    """Size of a model for arithmetic: parameters of one layer and of the output head, and the channels of all heads.
 
-    Parameters of position are left out: they are few.
+    The few parameters of position are left out.
     """
 
     layer: int
@@ -27,25 +27,25 @@ class Size:
 
     @property
     def parameters(self) -> int:
-        """Those of the whole model."""
+        """Parameters of the whole model."""
         return self.n_layer * self.layer + (1 if self.tied else 2) * self.head
 
     def forward(self, reading: Reading) -> float:
-        """FLOP of a reading: two for each parameter and token, and four for each channel and causal pair (scores and values).
+        """FLOP of a reading: 2 per parameter and token, and 4 per channel and causal pair (scores and values).
 
-        The last layer works for the rows alone.
+        The last layer is computed only for the scored rows.
         """
         tokens, layers = reading.tokens, self.n_layer - 1 + reading.rows / reading.tokens
         in_layers = 2 * self.layer * tokens + 4 * self.width * tokens**2 / 2
         return reading.texts * (layers * in_layers + 2 * self.head * reading.rows)
 
     def training(self, length: int) -> float:
-        """FLOP per token of a training at that length: the gradients take twice the forward pass."""
+        """FLOP per token of a training at a length. Gradients cost twice the forward pass."""
         return 3 * self.forward(Reading(1, length, length, 0)) / length
 
 
 def size(cfg: dict) -> Size:
-    """The model of a training's configuration. Raises ConfigError for one that is none."""
+    """Size of the model of a training's configuration. Raises ConfigError for an illegal one."""
     model = typed("model", cfg["model"])
     head_dim = model.head_dim or model.d_model // model.n_head
     width, kv_width = head_dim * model.n_head, head_dim * (model.n_kv_head or model.n_head)
@@ -55,7 +55,7 @@ def size(cfg: dict) -> Size:
 
 
 def vocabulary(cfg: dict) -> int:
-    """How many ids a training's text has; 0 where the tokenizer is not here."""
+    """Vocabulary size of a training's text; 0 if the tokenizer is not available here."""
     if checkpoint := cfg["model"].get("checkpoint"):
         return checkpoint["vocab_size"]
     tokenizer = cfg["data"]["tokenizer"]
@@ -67,14 +67,14 @@ def vocabulary(cfg: dict) -> int:
 def _entries(tokenizer: str) -> int:
     from posbench.data.tokenizers import pretrained_file
 
-    with contextlib.suppress(Exception):  # whatever a hub or a file of others raises: a run of others may name either
+    with contextlib.suppress(Exception):  # any error of a hub or a file: a foreign run may name either
         content = read_json(pretrained_file(tokenizer)) if Path(tokenizer).exists() else {}
         return len(content["model"]["vocab"]) + len(content.get("added_tokens") or [])
     return 0
 
 
 def readings(name: str, evaluate: dict, crop: int | None, train_len: int, lengths: list[int]) -> list[Reading]:
-    """What a protocol reads for some lengths, each target from `crop` tokens of its own where that is set: then lengths share theirs."""
+    """Readings of a protocol for some lengths. With `crop`, each target is read from `crop` tokens of its own, shared by all lengths."""
     one, config = protocol(name), typed("evaluate", evaluate)
     found = [one.reading(config, train_len, length, min(crop or length, length)) for length in lengths]
     return [reading for i, reading in enumerate(found) if crop is None or reading not in found[:i]]

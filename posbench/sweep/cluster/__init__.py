@@ -1,1 +1,1 @@
-"""The same through SLURM."""
+"""Sweeps through a cluster (SLURM): one task per training."""

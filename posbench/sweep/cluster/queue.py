@@ -1,7 +1,7 @@
-"""Submitting trainings to a cluster by submitit, and asking what became of them.
+"""Queue of trainings on a cluster: submit them through submitit and collect their outcomes.
 
-A spec file says what a task is to do, SPEC.task its id and log, SPEC.outcome what became of it; all lie beside submitit's own files, on
-the file system that the nodes share. Nothing is unpickled here.
+A spec file describes the work of a task, SPEC.task holds its id and log, SPEC.outcome its outcome. All lie beside submitit's own files,
+on the file system that the nodes share. Nothing is unpickled here.
 """
 
 from __future__ import annotations
@@ -27,36 +27,36 @@ from posbench.sweep.jobs import Job, Outcome, Result
 from posbench.sweep.ledger import record
 from posbench.sweep.settled import is_done, there
 
-OWN = {"_target_", "via", "n_jobs", "submitit_folder", "max_num_timeout"}  # of a launcher's yaml; the rest are submitit's parameters
-SHARED = {"name", "timeout_min", "mem_gb", "cpus_per_task", "gpus_per_node", "stderr_to_stdout"}  # of all clusters of submitit's
+OWN = {"_target_", "via", "n_jobs", "submitit_folder", "max_num_timeout"}  # posbench's own keys; the rest go to submitit
+SHARED = {"name", "timeout_min", "mem_gb", "cpus_per_task", "gpus_per_node", "stderr_to_stdout"}  # submitit's, for every cluster
 ENDED = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT"}
-ASK_SECONDS = 5.0  # between questions to the cluster
-LOST_SECONDS = 10.0  # that an outcome may take to arrive over a network's file system
+ASK_SECONDS = 5.0  # between two queries to the cluster
+LOST_SECONDS = 10.0  # until an outcome is visible on a network file system
 
 
 @dataclass
 class Submitted:
-    """A task of the cluster and what is known of it."""
+    """Submitted task of the cluster: its job, files, id and last known state."""
 
     job: Job
     spec: Path
     id: str
     log: Path
-    handle: object = None  # submitit's, of a task of this command
+    handle: object = None  # submitit's job object, for tasks of this command
     running: bool = False
-    lost: float | None = None  # since when the cluster does not know of it
+    lost: float | None = None  # time since when the cluster no longer knows the task
 
 
 class Queue:
-    """What goes to the cluster of one launcher. `states` is what the cluster said last of each task, by id."""
+    """Queue of one launcher's cluster. `states` is {task id: last state that the cluster reported}."""
 
-    array = 1000  # tasks of one array; SLURM's MaxArraySize is 1001 unless configured
+    array = 1000  # tasks per array; the default of SLURM's MaxArraySize is 1001
 
     def __init__(self, launcher: dict, command: str) -> None:
         self.slurm, self.command = launcher["via"] == "slurm", command
         self.states: dict[str, str] = {}
         self.asked = 0.0
-        # SLURM makes wait what has no room; submitit's stand-in starts all it is given.
+        # SLURM queues tasks without room; submitit's local stand-in starts everything at once.
         self.room = sys.maxsize if self.slurm else check_jobs(max(1, launcher["n_jobs"]))
         self.executor = _executor(launcher)
         self.folder = Path(os.path.abspath(launcher["submitit_folder"].partition("%")[0]))
@@ -65,7 +65,7 @@ class Queue:
             self.environment["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", str(max(1, cores() // self.room)))
 
     def submit(self, jobs: list[Job]) -> list[Submitted]:
-        """Submit jobs, several of them as one array. Raises RunError when the cluster does not take them."""
+        """Submit jobs, several as one array. Raises RunError when the cluster refuses them."""
         specs = [self.folder / f"{job.run.id}-{uuid.uuid4().hex[:8]}.json" for job in jobs]
         for spec, job in zip(specs, jobs, strict=True):
             write_json(spec, {"cfgs": job.cfgs, "command": self.command, "environment": self.environment})
@@ -86,7 +86,7 @@ class Queue:
         return tasks
 
     def attach(self, left: deque[Job]) -> list[Submitted]:
-        """Take from `left` the jobs that an earlier command submitted just so, and that the cluster still has."""
+        """Tasks of an earlier command with the same configuration that the cluster still has. Their jobs are removed from `left`."""
         known = []
         for job in left if self.slurm else ():
             for path in self.folder.glob(f"{job.run.id}-????????.json.task"):
@@ -95,14 +95,14 @@ class Queue:
                 if spec.exists() and read_json(spec)["cfgs"] == job.cfgs:
                     known.append(Submitted(job, spec, task["id"], Path(task["log"])))
         if known:
-            self._ask(known)  # after the ids were read: one submitted since then is not taken for gone
+            self._ask(known)  # asked after the ids were read, so that a task submitted meanwhile does not seem gone
         found = {task.job.run.path: task for task in known if self.states.get(task.id, "CANCELLED") not in ENDED}
         for task in found.values():
             left.remove(task.job)
         return list(found.values())
 
     def ended(self, tasks: Iterable[Submitted]) -> list[tuple[Submitted, Result]]:
-        """The tasks that ended since the last call, and how."""
+        """(task, result) of the tasks that ended since the last call."""
         tasks, now = list(tasks), time.monotonic()
         if now - self.asked > ASK_SECONDS:
             self._ask(tasks)
@@ -115,7 +115,7 @@ class Queue:
         return found + [(task, self._gone(task)) for task in lost]
 
     def going_on(self, tasks: list[Submitted]) -> str:
-        """What becomes of tasks that are no longer waited for, in words."""
+        """Words for tasks that continue although this command stops waiting for them."""
         how = f"scancel {_ids(tasks)} ends them, saved" if self.slurm else f"processes {_ids(tasks)}"
         return f"{len(tasks)} trainings go on by themselves ({how})"
 
@@ -126,7 +126,7 @@ class Queue:
         return Result(task.job, said["code"], [Outcome(**values) for values in said["outcomes"]], said["seconds"], file)
 
     def _gone(self, task: Submitted) -> Result:
-        """A task that ended without a word: cancelled, killed with its node, or another command was told and took the word away."""
+        """Result of a task without an outcome file: cancelled, killed with its node, or collected by another command."""
         self._forget(task)
         if is_done(task.job):
             return there([task.job], self.command)[0]
@@ -143,7 +143,7 @@ class Queue:
             path.unlink(missing_ok=True)
 
     def _ask(self, tasks: list[Submitted]) -> None:
-        """Ask for the state of all tasks; a cluster that does not answer has not changed its mind."""
+        """Query the states of all tasks. If the cluster does not answer, the last known states stay."""
         self.asked = time.monotonic()
         if not self.slurm:
             self.states = {task.id: "COMPLETED" if task.handle.done() else "RUNNING" for task in tasks}
@@ -166,7 +166,7 @@ def _ids(tasks: list[Submitted]) -> str:
 
 
 def _executor(launcher: dict):
-    """submitit's executor with the settings of a launcher. Raises ConfigError for what is not installed or not to be set."""
+    """submitit's executor with a launcher's settings. Raises ConfigError if submitit is not installed or a setting is illegal."""
     via = launcher["via"]
     try:
         import submitit
@@ -180,7 +180,7 @@ def _executor(launcher: dict):
         )
     settings = {key: value for key, value in launcher.items() if key not in OWN and value is not None}
     if via == "slurm" and "cpus_per_task" in settings:
-        # Since SLURM 22.05 srun does not take it over from sbatch.
+        # Since SLURM 22.05, srun does not inherit it from sbatch.
         settings["srun_args"] = [*settings.get("srun_args", []), f"--cpus-per-task={settings['cpus_per_task']}"]
     try:
         times = {f"{via}_max_num_timeout": launcher["max_num_timeout"]}

@@ -1,4 +1,4 @@
-"""One training with its evaluations as a task of a cluster. This module is what submitit runs there, in a process of its own."""
+"""Task of a cluster: one training with its evaluations. submitit runs this module on the node, in a process of its own."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from posbench.common.files import read_json, write_json
 from posbench.sweep.child_processes import run_jobs
 from posbench.sweep.jobs import Outcome, plan_jobs
 
-AGAIN = signal.SIGUSR2  # what submitit has SLURM send before the time limit
+AGAIN = signal.SIGUSR2  # signal that submitit makes SLURM send before the time limit
 
 
 class Task:
-    """Calling it with a spec file (cluster.py writes it) runs that job and writes what became of it to SPEC.outcome.
+    """Callable that runs the job of a spec file (written by queue.py) and writes its outcome to SPEC.outcome.
 
-    SIGTERM, from scancel or a preemption, saves and ends without an outcome: the cluster knows whether the task will start again.
-    SIGUSR2, a while before the time limit, saves and puts the task back into the queue, at most max_num_timeout times.
+    SIGTERM, from scancel or a preemption, saves and ends without an outcome: the cluster decides if the task starts again.
+    SIGUSR2, shortly before the time limit, saves and puts the task back into the queue, at most max_num_timeout times.
     """
 
     def checkpoint(self, spec: str):
-        """What submitit runs when the task starts again: the same, since a run goes on from its own checkpoint."""
+        """Submission for a restarted task: the same call, since a run continues from its own checkpoint. Called by submitit."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self, spec)
@@ -36,7 +36,7 @@ class Task:
 
         def stop(number: int, _: object) -> None:
             told.append(number)
-            os.kill(os.getpid(), signal.SIGTERM)  # the job saves and ends; only then may the task be put back
+            os.kill(os.getpid(), signal.SIGTERM)  # the job saves and ends first; then the task is put back
 
         signal.signal(AGAIN, stop)
         code, seconds, file = 1, 0.0, None
@@ -55,10 +55,10 @@ class Task:
             if not told:
                 sys.exit(128 + (interrupt.args[0] if interrupt.args else signal.SIGINT))
             try:
-                put_back(AGAIN, None)  # ends this process, unless the task had its number of turns
+                put_back(AGAIN, None)  # ends this process, unless the task has used all its restarts
             except RuntimeError as error:
                 outcomes = [Outcome("", "failed", f"{error} All is saved: the same command goes on from there.")]
         found = {"code": code, "seconds": seconds, "file": file and str(file.resolve()), "outcomes": [asdict(one) for one in outcomes]}
         write_json(f"{spec}.outcome", found)
         if any(outcome.status == "failed" for outcome in outcomes):
-            sys.exit(1)  # a failed training is a failed task to squeue, sacct and --dependency too
+            sys.exit(1)  # squeue, sacct and --dependency then see a failed task

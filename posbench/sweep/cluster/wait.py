@@ -1,4 +1,4 @@
-"""Trainings as tasks of a cluster (SLURM, or submitit's stand-in for it): wait for them, show how they fare, tell what became of each."""
+"""Wait for trainings on a cluster (SLURM, or submitit's local stand-in), with progress and the result of each."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from posbench.sweep.jobs import Job, Result
 from posbench.sweep.live_progress import Live
 from posbench.sweep.settled import begin
 
-LOOK_SECONDS = 1.0  # between looks for outcomes
+LOOK_SECONDS = 1.0  # between two checks for outcomes
 
 
 def run_on(jobs: list[Job], launcher: dict, command: str) -> list[Result]:
-    """Run what is not done yet as tasks of a cluster, one per training, and wait for all of them.
+    """Run the unfinished jobs as tasks of a cluster, one per training, and wait for all of them.
 
-    A task that an earlier command left in the queue is waited for and not submitted again. Raises ConfigError for settings that cannot be,
-    RunError when the cluster takes no jobs, KeyboardInterrupt for Ctrl-C, which leaves the tasks to the cluster.
+    A task of an earlier command that is still queued is not submitted again. Raises ConfigError for illegal settings, RunError when
+    the cluster refuses the jobs, KeyboardInterrupt for Ctrl-C, after which the tasks continue on the cluster.
     """
     queue = Queue(launcher, command)
     done, remaining = begin(jobs, command, trained=False)
@@ -55,6 +55,6 @@ def _show(live: Live, task: Submitted, running: bool) -> None:
     if running and not task.running:
         live.start(task.job.run.id)
     elif task.running and not running:
-        live.put_back(task.job.run.id)  # preempted, or at its time limit: it waits for another turn
+        live.put_back(task.job.run.id)  # preempted, or at its time limit: queued again
     task.running = running
     live.parallel = max(live.parallel, live.running)
