@@ -57,7 +57,7 @@ class Call:
         experiment = experiment_of(*composed[0])
         expanded = [([check(cfg) for cfg in expand(job, overrides, self.config_name)], overrides) for job, overrides in composed]
         cfgs = [cfg for cells, _ in expanded for cfg in cells]
-        if any(cfg["run"] for cfg in cfgs):
+        if any(cfg["run"] or cfg["model"].get("path") for cfg in cfgs):
             from posbench.cli import given_run
 
             given_run.check(expanded, experiment)

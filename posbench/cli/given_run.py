@@ -1,4 +1,4 @@
-"""Refusal of words beside run=DIR that describe a different training, since they cannot change the one in DIR."""
+"""Refusal of words that describe a training beside run=DIR or model.path=DIR, whose weights they cannot change."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from posbench.runs.directory import Run
 from posbench.runs.origins import ABSENT, clean, flatten, text
 
 TRAINING = ("encoding", "model", "data", "train", "seed")  # parts of a configuration that describe a training
+OF_CHECKPOINT = {"model", "model.path", "train.length", "train.scale_attention"}  # the last is refused with its own sentence
 KINDS = {"encoding": "_target_", "data": "name"}  # {group: key that identifies its choice}
 
 
 def check(expanded: list[tuple[list[dict], list[str]]], experiment: dict) -> None:
-    """Raise ConfigError if a given key differs from the training in run=DIR. A key is given on the command line or by the experiment.
+    """Raise ConfigError if a given key differs from the training in run=DIR, or would retrain the checkpoint of model.path.
+
+    A key is given on the command line or by the experiment.
 
     `expanded` holds (configurations, overrides typed) per job. A directory whose configuration cannot be read is skipped here:
     the command reports it when it needs it.
@@ -30,6 +33,8 @@ def check(expanded: list[tuple[list[dict], list[str]]], experiment: dict) -> Non
         for cfg in cfgs:
             if isinstance(cfg.get("run"), str):
                 _check(cfg, given)
+            elif cfg["model"].get("path"):
+                _check_checkpoint(cfg, given)
 
 
 def _check(cfg: dict, given: set[str]) -> None:
@@ -50,6 +55,18 @@ def _check(cfg: dict, given: set[str]) -> None:
         raise ConfigError(
             f"run={Path(cfg['run'])} was trained with {there}, which {words} cannot change: "
             "leave out what describes a training, or leave out run= to make that training."
+        )
+
+
+def _check_checkpoint(cfg: dict, given: set[str]) -> None:
+    without_effect = {key for key in given - OF_CHECKPOINT if key.split(".")[0] in ("model", "train")}
+    without_effect |= {"seed"} & given if cfg["seed"] else set()
+    if without_effect:
+        values = flatten({part: cfg[part] for part in ("model", "train", "seed")})
+        words = " ".join(_word(key, values[key]) if key in values else clean(key) for key in sorted(without_effect))
+        raise ConfigError(
+            f"model.path={clean(cfg['model']['path'])} is trained already, so {words} would have no effect: leave it out "
+            "(of what describes a training, train.length alone is taken)."
         )
 
 

@@ -38,3 +38,23 @@ def test_what_equals_the_trainings_own_passes(world, capfd):
     assert "nothing to do" in call(capfd, world.root, "run", *same, *words).stdout
     (world.run(0) / "config.yaml").unlink()
     assert "holds no training" in call(capfd, world.root, "run", *same[:-1], "train.steps=500").stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["train.steps=500"], "train.steps=500"),
+        (["train.lr=0.1", "train.length=32", "seed=3"], "seed=3 train.lr=0.1"),
+        (["-m", "seed=0,1"], "seed=1"),
+    ],
+)
+def test_words_without_effect_on_a_checkpoint_are_refused(tmp_path, capfd, words, named):
+    done = call(capfd, tmp_path, "run", "model=hf", "model.path=llama", *words, *PLACES[1:])
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith(f"refused: model.path=llama is trained already, so {named} would have no effect: leave it out")
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_training_length_of_a_checkpoint_may_be_given(tmp_path, capfd):
+    done = call(capfd, tmp_path, "run", "model=hf", "model.path=llama", "train.length=2048", "seed=0", *PLACES[1:])
+    assert "model.path=llama" in done.stderr and "no effect" not in done.stderr
