@@ -6,13 +6,15 @@ import re
 from dataclasses import asdict
 
 import pytest
+import torch
 from conftest import CONFIGS, choices, node, small_shape
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from posbench.config import compose as composition
-from posbench.config.schema import EvaluateConfig, LogConfig, ModelConfig, TrainConfig, resolve
+from posbench.config.schema import EvaluateConfig, LogConfig, ModelConfig, TrainConfig, resolve, typed
 from posbench.model.build import check_methods
+from posbench.model.gpt import GPT, make_shape
 from posbench.position.instantiate import make
 from posbench.sweep.jobs import plan_jobs
 
@@ -45,6 +47,18 @@ def test_a_groups_default_yaml_names_every_option_and_no_other(schema):
     named = set(node(group, {"model": "small"}.get(group, "default")))
     chosen = {"defaults"} if group == "train" else set()  # train.scale_attention comes from a group of its own
     assert named - chosen | ({"scale_attention"} if chosen else set()) == set(asdict(schema()))
+
+
+def test_the_cpus_training_is_the_default():
+    assert compose("run", ["train=cpu"]) == compose("run", ["train=default"])
+
+
+@pytest.mark.parametrize(("name", "vocab_size", "millions"), [("small", 1024, 1.0), ("30m", 1024, 28.3), ("125m", 50257, 123.6)])
+def test_a_size_has_the_parameters_that_its_yaml_names(name, vocab_size, millions):
+    config = typed("model", OmegaConf.to_container(compose("run", [f"model={name}"]).model))
+    with torch.device("meta"):  # no weight is made
+        model = GPT(config, make(node("encoding", "rope"), make_shape(config, 64)), vocab_size)
+    assert sum(parameter.numel() for parameter in model.parameters()) / 1e6 == pytest.approx(millions, abs=0.05)
 
 
 def test_a_star_is_every_choice_of_its_group():
