@@ -107,7 +107,7 @@ BRIEF = ("claim", "what is claimed", "effect [95 %]", "G above", "verdict")
 
 
 def brief(findings: Sequence[Finding]) -> str:
-    """The verdicts alone, in fewer columns, as the README shows them."""
+    """The verdicts alone, in fewer columns, as results/claims/README.md shows them."""
     at = [HEAD.index(name) for name in BRIEF]
     rows = [[row[index] for index in at] for row in map(_row, _heads(findings))]
     return _markdown([list(BRIEF), [":---"] * len(BRIEF), *rows]) + "\n"

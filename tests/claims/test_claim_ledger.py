@@ -142,8 +142,9 @@ def test_the_committed_table_is_made_of_the_committed_csv_by_todays_claims():
     findings = from_csv(REPORTED / "claims.csv")
     assert (REPORTED / "claims.md").read_text() == markdown(findings)
     assert (REPORTED / "brief.md").read_text() == brief(findings)
-    shown = (CONFIGS.parent / "README.md").read_text().partition("<!-- claims:")[2].partition("<!-- end of claims -->")[0]
-    assert not shown or shown.partition("\n")[2].strip() == brief(findings).strip(), "put results/reported/claims/brief.md there"
+    page = (CONFIGS.parent / "results" / "claims" / "README.md").read_text()
+    shown = page.partition("<!-- claims:")[2].partition("<!-- end of claims -->")[0]
+    assert shown.partition("\n")[2].strip() == brief(findings).strip(), "put results/reported/claims/brief.md there"
     rules = {(one.claim, one.endpoint): (one.compared, one.confirm, one.refute) for one in findings if one.primary}
     today = {(one.id, each.name): (str(each), str(each.confirm), str(each.refute)) for one in LEDGER for each in one.primary}
     assert rules == today, "a claim's rule was changed after it was judged: judge again, and say why"

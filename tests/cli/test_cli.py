@@ -265,12 +265,18 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing_half_written(cli):
     cli("seed=1")
 
 
+def write_the_readmes_method(folder: Path) -> None:
+    """The two files that the README shows under "Adding a method", for --config-dir."""
+    section = (ROOT / "README.md").read_text().partition("\n## Adding a method\n")[2]
+    code, yaml = re.search(r"```python\n(.*?)```.*?```yaml\n(.*?)```", section, re.S).groups()
+    (folder / "encoding").mkdir(parents=True)
+    (folder / "learned_alibi.py").write_text(code)
+    (folder / "encoding" / "learned_alibi.yaml").write_text(yaml)
+
+
 def test_the_readmes_own_method_runs_from_its_two_files(cli, tmp_path):
-    code, yaml = re.search(r"```python\n(.*?)```.*?```yaml\n(.*?)```", (ROOT / "README.md").read_text(), re.S).groups()
     mine = tmp_path / "mine"
-    (mine / "encoding").mkdir(parents=True)
-    (mine / "learned_alibi.py").write_text(code)
-    (mine / "encoding" / "learned_alibi.yaml").write_text(yaml)
+    write_the_readmes_method(mine)
     own = ("--config-dir", str(mine))
     cli(*own, "encoding=learned_alibi", "extension=window", "encoding.slope=0.2")
     (row,) = [row for row in cli.rows("window+none-*.json") if row["length"] == 32]

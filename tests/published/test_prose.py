@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from conftest import CONFIGS
-from prose_checks import Check, headline, ledger, readme
+from prose_checks import Check, headline, ledger, repeated
 from prose_checks_methods import books, catalogue, ladder, matched, rates
 from reported_values import PRIMARIES, REPORTED, of_seeds, yarn_pairs
 
@@ -77,9 +77,9 @@ def test_numbers_in_sentences_are_those_of_the_files(part):
     assert not [said for said in (wrong(*check, prose()) for check in part()) if said]
 
 
-def test_results_that_the_readme_repeats_are_those_of_the_files():
-    text = prose(REPORTED.parents[1] / "README.md")
-    assert not [said for said in (wrong(*check, text) for check in readme()) if said]
+def test_results_that_other_pages_repeat_are_those_of_the_files():
+    text = " ".join(prose(REPORTED.parents[1] / page) for page in ("README.md", "results/claims/README.md", "scripts/README.md"))
+    assert not [said for said in (wrong(*check, text) for check in repeated()) if said]
 
 
 def test_every_number_of_the_text_is_checked_or_of_the_set_up():

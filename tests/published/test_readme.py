@@ -1,54 +1,121 @@
-"""The README shows what is true: its table, its commands, its example."""
+"""The READMEs show what is true: their tables, their commands, their links, their examples."""
 
 from __future__ import annotations
 
 import re
+import runpy
 import shlex
+from pathlib import Path
 
 import pytest
-from conftest import CONFIGS
+from conftest import CONFIGS, choices
 from hydra import compose, initialize_config_dir
 
 ROOT = CONFIGS.parent
-TEXT = (ROOT / "README.md").read_text()
+PAGES = sorted({*ROOT.glob("*.md"), *ROOT.glob("[a-z]*/README.md"), *ROOT.glob("results/*/README.md")})
+TEXT = {path.relative_to(ROOT).as_posix(): path.read_text() for path in PAGES}
+METHODS = ("encoding", "extension", "scale_attention")
+BY_HYDRA = ("run", "report", "anatomy", "claims", "export_hf", "prepare_data", "reproduce")
+BY_KEY = {"runs list": "LIST", "runs gc": "GC", "compat": "DEFAULTS", "benchmark": "DEFAULTS"}
+
+
+def named(page: str, heading: str, column: int = 0) -> set[str]:
+    """What stands in backticks or brackets in one column of a page's tables, from a heading to the next one."""
+    section = f"\n{TEXT[page]}".partition(f"\n{heading}\n")[2].partition("\n## ")[0]
+    cells = [line.split("|")[column + 1] for line in section.splitlines() if line.startswith("|")]
+    return {word for cell in cells for word in re.findall(r"[`\[]([\w./]+)[`\]]", cell)}
 
 
 def test_the_table_of_what_goes_with_what_is_todays():
     from posbench.anatomy.legality_table import judge_all, markdown
 
-    shown = TEXT.split("<!-- end of compat -->")[0].split("<!-- compat:")[1].partition("\n")[2]
+    shown = TEXT["configs/README.md"].split("<!-- end of compat -->")[0].split("<!-- compat:")[1].partition("\n")[2]
     assert shown.strip() == markdown(list(judge_all([CONFIGS], 64, [64, 1024]))).strip(), "put the output of make compat there"
 
 
-@pytest.mark.parametrize("path", sorted(set(re.findall(r"\]\(([^)#]+)\)", TEXT))))
-def test_links_lead_somewhere(path):
-    assert (ROOT / path).exists()
+def test_every_choice_script_room_and_folder_stands_in_its_table():
+    methods = {name for group in METHODS for name in choices(group)}
+    section = TEXT["configs/README.md"].partition("\n## Methods\n")[2].partition("\n### ")[0]
+    assert methods <= set(re.findall(r"`(\w+)`", section))
+    assert named("configs/README.md", "## Experiments") == set(choices("experiment")) - {"none"}
+    assert named("configs/README.md", "## Data") >= set(choices("data"))
+    assert named("configs/README.md", "## Launchers") >= set(choices("hydra/launcher"))
+    scripts = {path.name for path in (ROOT / "scripts").iterdir() if path.suffix in (".py", ".ipynb")}
+    assert scripts == named("scripts/README.md", "# scripts")
+    folders = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir() and any(path.glob("*.py"))}
+    assert folders == named("tests/README.md", "## Folders")
+    rooms = {path.parent.relative_to(ROOT / "posbench").as_posix() for path in (ROOT / "posbench").rglob("*.py")} - {"."}
+    assert named("posbench/README.md", "# A map of the code") | named("posbench/README.md", "# A map of the code", 1) >= {
+        room for room in rooms if not room.startswith("plugins/")
+    }
 
 
-COMMANDS = sorted(set(re.findall(r"^python scripts/(?:run|report)\.py (.*?)(?:\s{2,}#.*)?$", TEXT, re.M)))
+def test_the_readme_is_one_page_and_counts_what_there_is():
+    lines = TEXT["README.md"].splitlines()
+    assert len(lines) <= 160 and max(map(len, lines)) <= 120
+    said = re.search(r"(\d+) encodings, (\d+) extensions and (\d+) attention scales", TEXT["README.md"]).groups()
+    assert [int(number) for number in said] == [len(choices(group)) for group in METHODS]
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+def anchors(page: Path) -> set[str]:
+    """Anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", page.read_text(), flags=re.S), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", TEXT)
+def test_links_lead_somewhere(page):
+    for link in re.findall(r"\]\(([^)\s]+)\)", TEXT[page]):
+        path, _, anchor = link.partition("#")
+        if not path.startswith(("http:", "https:")):
+            target = (ROOT / page).parent / path if path else ROOT / page
+            assert target.exists(), link
+            assert not anchor or anchor in anchors(target), link
+
+
+SHOWN = {*re.findall(r"^python scripts/(.*)$", "\n".join(TEXT.values()), re.M)}
+INLINE = {" ".join(words.split()) for text in TEXT.values() for words in re.findall(r"`python\s+scripts/([^`]*)`", text)}
+
+
+@pytest.mark.parametrize("command", sorted(SHOWN | INLINE))
 def test_every_command_composes(command):
-    overrides = [word for word in shlex.split(command) if "=" in word]
-    if "--config-dir" in command:
+    script, *words = shlex.split(command.replace("=NAME", "=demo").split(" && ")[0])
+    name = script.removesuffix(".py")
+    overrides = [word for word in words if "=" in word]
+    if "--config-dir" in words:
         pytest.skip("the example of a user's own method, run by test_cli")
-    if command.startswith("-m"):
-        overrides = [override.split(",")[0] for override in overrides]
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        compose("run", overrides)
+    if name in BY_HYDRA:
+        if "-m" in words:
+            overrides = [override.split(",")[0] for override in overrides]
+        with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+            compose(name, [override for override in overrides if not override.startswith("hydra")])
+    else:
+        kind = f"{name} {words[0]}" if name == "runs" else name
+        known = runpy.run_path(str(ROOT / "scripts" / script))[BY_KEY[kind]] if kind in BY_KEY else {"out": ""}
+        assert {word.partition("=")[0] for word in words} <= {*known, "list", "gc"}
 
 
-SHOWN = [
-    *ROOT.glob("results/**/README.md"),
-    ROOT / "README.md",
+def test_the_lines_for_a_notebook_run():
+    """Those without a run; tests/cli/test_notebook.py has the rest."""
+    section = TEXT["README.md"].partition("\n## In a notebook\n")[2]
+    lines = re.search(r"```python\n(.*?)run = posbench.load", section, re.S)[1].replace('"results/', f'"{ROOT}/results/').strip()
+    *statements, last = lines.splitlines()
+    scope: dict = {}
+    exec("\n".join(statements), scope)
+    table = eval(last, scope)
+    assert table.loc["rope", "ntk", "none"].round(3).to_dict() == {64: 3.0, 128: 2.989, 256: 3.558, 512: 4.004, 1024: 4.308}
+    assert len(table) == 12
+
+
+PASTED = [
+    *PAGES,
     *CONFIGS.glob("*.yaml"),
     *CONFIGS.glob("*/*.yaml"),
     *(ROOT / "scripts").glob("*.py"),
 ]
 
 
-@pytest.mark.parametrize("path", SHOWN, ids=lambda path: path.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("path", PASTED, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_commands_can_be_pasted_into_zsh(path):
     """Which takes brackets for a pattern, and on a command line no # for the beginning of a comment."""
     text = path.read_text()
@@ -58,7 +125,7 @@ def test_commands_can_be_pasted_into_zsh(path):
 
 
 def test_the_numbers_of_the_default_text_are_those_of_the_wheels(tmp_path):
-    """1,356 and 642 files: what the README says of pysource, counted from the wheels' records."""
+    """1,356 and 642 files: what configs/README.md says of pysource, counted from the wheels' records."""
     from posbench.data.sources import make_source
 
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
@@ -66,7 +133,10 @@ def test_the_numbers_of_the_default_text_are_those_of_the_wheels(tmp_path):
 
         data = OmegaConf.to_container(compose("run").data)
     counted = {split: [text for _, text in make_source(data, tmp_path).documents(split)] for split in ("train", "test")}
-    said = re.search(r"sympy \(([\d,]+) files, ([\d.]+) MB\).*networkx and mpmath \(([\d,]+) files, ([\d.]+) MB\)", TEXT, re.S).groups()
+    page = TEXT["configs/README.md"]
+    said = re.search(
+        r"sympy\s+\(([\d,]+)\s+files,\s+([\d.]+)\s+MB\).*networkx\s+and\s+mpmath\s+\(([\d,]+)\s+files,\s+([\d.]+)\s+MB\)", page, re.S
+    ).groups()
     for split, files, size in (("train", *said[:2]), ("test", *said[2:])):
         assert len(counted[split]) == int(files.replace(",", ""))
         assert sum(len(text.encode()) for text in counted[split]) / 1e6 == pytest.approx(float(size), abs=0.06)

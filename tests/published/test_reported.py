@@ -21,7 +21,7 @@ from posbench.runs.trainings import Training
 ROOT = CONFIGS.parent
 REPORTED = ROOT / "results" / "reported"
 FOLDERS = sorted(path.parent for path in REPORTED.glob("*/rows.csv"))
-PAPERS = [path for path in (ROOT / "README.md", REPORTED / "README.md") if path.exists()]
+PAPERS = [ROOT / "results" / "README.md", REPORTED / "README.md"]
 
 
 def named(folder):

@@ -79,8 +79,8 @@ def _counts() -> tuple[list[int], int, int, int, int, int]:
     )
 
 
-def readme() -> list[Check]:
-    """Of the README: what it repeats."""
+def repeated() -> list[Check]:
+    """Results that README.md, results/claims/README.md and scripts/README.md repeat."""
     (confirmed, refuted, undecided, gated), different, _, tested, alone, _ = _counts()
     return [
         ("of # endpoints, which are # comparisons, # are confirmed, # refuted,", [len(PRIMARIES), different, confirmed, refuted]),

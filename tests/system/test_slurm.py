@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import slurm_cluster
 from slurm_cluster import Cluster, Unavailable
-from test_cli import ROOT, Cli
+from test_cli import Cli, write_the_readmes_method
 
 from posbench.sweep import ledger
 
@@ -179,11 +179,7 @@ def test_a_cancelled_task_is_a_failure_and_the_same_command_goes_on(cli, cluster
 
 @pytest.mark.slow
 def test_a_users_own_classes_reach_the_cluster(cli, cluster):
-    readme = (ROOT / "README.md").read_text()
-    code, yaml = re.search(r"```python\n(.*?)```.*?```yaml\n(.*?)```", readme, re.S).groups()
-    (cli.folder / "mine" / "encoding").mkdir(parents=True)
-    (cli.folder / "mine" / "learned_alibi.py").write_text(code)
-    (cli.folder / "mine" / "encoding" / "learned_alibi.yaml").write_text(yaml)
+    write_the_readmes_method(cli.folder / "mine")
     cli("--config-dir", "mine", "encoding=learned_alibi", *SLURM)
     (run,) = cli.runs()
     cli("--config-dir", "mine", f"run={run}", "extension=window", *SLURM)
