@@ -1,4 +1,4 @@
-"""Text in, token windows out. Importing this package imports no heavy library."""
+"""Data: from text to windows of tokens. Importing this package imports no heavy library."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 def fingerprint(cfg_data: dict, cache_dir: Path | str | None = None) -> str:
-    """Identity (hex SHA-256) of a data configuration: content, tokenizer and options, never paths.
+    """Hex SHA-256 of the content, tokenizer and options of a data configuration, never of paths.
 
-    `cfg_data` is the resolved `data` group. Digests of the user's own files are remembered in `cache_dir` if given.
-    Raises ConfigError when the data cannot be had here.
+    `cfg_data` is the resolved `data` group. Digests of the user's own files are cached in `cache_dir` if given.
+    Raises ConfigError when the data is not available.
     """
     from posbench.data.identity import fingerprint
 
@@ -22,9 +22,10 @@ def fingerprint(cfg_data: dict, cache_dir: Path | str | None = None) -> str:
 
 
 def prepare(cfg_data: dict, cache_dir: Path | str, splits: Iterable[str] = ("train", "validation", "test")) -> Corpus:
-    """Tokenize once into `cache_dir`, verify, memory-map; where some splits are enough, these alone, in a folder of their own.
+    """Tokenize a text into `cache_dir` if it is not there yet, verify the files and memory-map them.
 
-    Raises ConfigError when the data cannot be had, RunError when what lies in `cache_dir` is damaged or the disk is full.
+    Fewer `splits` than three are tokenized into a folder of their own. Raises ConfigError when the data is not available, RunError
+    when files in `cache_dir` are damaged or the disk is full.
     """
     from posbench.data.corpus import prepare
 

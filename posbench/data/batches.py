@@ -1,4 +1,4 @@
-"""Training batches as a pure function of (seed, step): resuming needs no state, and neither do several processes.
+"""Training batches as a pure function of (seed, step), so that neither resuming nor several processes need any state.
 
 Shape letters: B windows, T tokens, D documents, W window width, E epochs.
 """
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class Batches:
-    """Non-overlapping windows inside documents; each epoch a fresh offset per document and a fresh order, every window once.
+    """Batches of non-overlapping windows inside documents. Each epoch has a new offset per document, a new order, and every window once.
 
     With several `lengths` each step has one of them, drawn by (seed, step). Documents shorter than a window are skipped.
-    Raises ConfigError when none is long enough, or when a step cannot hold one window.
+    Raises ConfigError when no document is long enough, or when a step cannot hold one window.
     """
 
     def __init__(self, tokens: TokenFile, lengths: list[int], tokens_per_step: int, seed: int, bos: int | None):
@@ -37,9 +37,9 @@ class Batches:
         return self.lengths[self._choices(step + 1)[step]]
 
     def at(self, step: int, share: Callable[[int], slice] | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-        """`inputs_BT`, `targets_BT`, both int64: the target is the token behind its input; with a BOS, inputs start with it.
+        """(inputs_BT, targets_BT) of a step, both int64. A target is the token after its input; with a BOS token, inputs start with it.
 
-        Of several processes each reads the windows of its own `share` of so many.
+        `share(B)` is the slice of the B windows that this process reads, if there are several.
         """
         import torch
 
@@ -58,7 +58,7 @@ class Batches:
         return torch.cat([start_B1, windows_BW[:, :-1]], dim=1), windows_BW
 
     def _choices(self, steps: int) -> np.ndarray:
-        """Index into `lengths` of each of the first `steps` steps; drawn in blocks, so that none depends on how many were asked for."""
+        """Index into `lengths` of each of the first `steps` steps. Drawn in blocks, so that no draw depends on `steps`."""
         while len(self._choice) < steps:
             block = len(self._choice) // BLOCK
             draws = np.random.default_rng([self.seed, block]).integers(len(self.lengths), size=BLOCK)
@@ -70,7 +70,7 @@ BLOCK = 4096
 
 
 class Windows:
-    """The endless sequence of windows of one width, epoch after epoch."""
+    """Endless sequence of windows of one width, epoch after epoch."""
 
     def __init__(self, tokens: TokenFile, width: int, key: list[int]):
         lengths_D = tokens.document_lengths()
@@ -83,11 +83,11 @@ class Windows:
         self.width, self.key = width, key
         self.starts_D = np.asarray(tokens.starts[:-1])[long_enough]
         self.lengths_D = lengths_D[long_enough]
-        self._ends = [0]  # windows before each epoch, as far as known
+        self._ends = [0]  # windows before each epoch, extended when needed
         self._order: tuple[int, np.ndarray] = (-1, np.zeros(0, dtype=np.int64))
 
     def first_tokens(self, first: int, count: int) -> np.ndarray:
-        """Index of the first token of windows `first`, ..., `first + count - 1` of the sequence, int64 [count]."""
+        """Index of the first token of each window `first`, ..., `first + count - 1` of the sequence, int64 [count]."""
         while self._ends[-1] < first + count:
             offsets_D = self._offsets(len(self._ends) - 1)
             self._ends.append(self._ends[-1] + int(((self.lengths_D - offsets_D) // self.width).sum()))
@@ -101,12 +101,12 @@ class Windows:
         return np.concatenate(parts)
 
     def _offsets(self, epoch: int) -> np.ndarray:
-        """Tokens skipped at the start of each document [D]: below one window, and never so many that no window is left."""
+        """Number of tokens skipped at the start of each document [D]: less than a window, and at least one window remains."""
         free_D = np.minimum(self.width, self.lengths_D - self.width + 1)
         return np.random.default_rng([*self.key, epoch, 0]).integers(free_D)
 
     def _epoch(self, epoch: int) -> np.ndarray:
-        """First tokens of all windows of one epoch, in its order; the last epoch asked for is kept."""
+        """First tokens of all windows of one epoch, in its order. The last requested epoch is cached."""
         if self._order[0] != epoch:
             offsets_D = self._offsets(epoch)
             counts_D = (self.lengths_D - offsets_D) // self.width

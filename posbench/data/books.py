@@ -1,4 +1,4 @@
-"""A folder of books: train/, validation/ and test/, one .txt file per book; train-extra/ if asked for."""
+"""Source: a folder of books with train/, validation/ and test/, one .txt file per book; optionally train-extra/."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from posbench.data.sources import SPLITS, Source, check_names, existing_path, fi
 
 
 class Books(Source):
-    """`path` is the folder. A MANIFEST.jsonl in it gives each book's `file`, `order` and `sha256`, and identifies the collection.
-    Where it gives a `stratum` too, that is part of the document's name (test/other/ulysses.txt), for evaluate.documents.
+    """Books in the folder `path`. An optional MANIFEST.jsonl gives `file`, `order` and `sha256` of each book and identifies the collection.
 
-    `skip_test_bytes` leaves out the beginning of every test book (title page, contents) up to the next line. A whole copy of a test book
+    A `stratum` in the manifest becomes part of the document's name (test/other/ulysses.txt), for evaluate.documents.
+    `skip_test_bytes` skips the beginning of every test book (title page, contents) up to the next line. A whole copy of a test book
     in train or validation is left out there.
     """
 
@@ -44,7 +44,7 @@ class Books(Source):
         else:
             digests, content = {name: digest for name, (digest, _) in listed.items()}, sha256_file(self.manifest)
         if self.skip_test_bytes and self._copied(digests):
-            options.append("no copies of test books")  # token files of before these were left out hold them
+            options.append("no copies of test books")  # new fingerprint: older token files still hold these copies
         return sha256_json([content, options])
 
     def documents(self, split: str) -> Iterator[tuple[str, str]]:
@@ -59,12 +59,12 @@ class Books(Source):
         return split == "test" and self.skip_test_bytes > 0
 
     def _copied(self, digests: dict[str, str]) -> bool:
-        """Whether a test book is in train or validation too."""
+        """True if a test book is in train or validation too."""
         test = {digest for name, digest in digests.items() if name.startswith("test/")}
         return any(digest in test for name, digest in digests.items() if name.split("/")[0] in (*self.folders["train"], "validation"))
 
     def _books(self, split: str) -> Iterator[tuple[str, str]]:
-        """(name, whole text) of each book."""
+        """Yield (name, whole text) of each book of a split."""
         listed = self._listed()
         for folder in self.folders[split]:
             if listed is None:
@@ -79,7 +79,7 @@ class Books(Source):
         return {"manifest_sha256": sha256_file(self.manifest)} if self.manifest.exists() else {}
 
     def _listed(self) -> dict[str, tuple[str, str]] | None:
-        """`folder/name` -> (SHA-256, stratum or empty) in the manifest's order, or None without a manifest."""
+        """{"folder/name": (SHA-256, stratum or "")} in the manifest's order, or None without a manifest."""
         if not self.manifest.exists():
             return None
         try:

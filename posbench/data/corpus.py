@@ -1,4 +1,4 @@
-"""From a data configuration to memory-mapped tokens, built once however many processes ask."""
+"""Corpus of a data configuration: memory-mapped tokens, built once even if several processes need them."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from posbench.data.sources import SPLITS, Source, make_source
 from posbench.data.tokenfile import TokenFile, file_record, open_split, verify_files, write_split
 from posbench.data.tokenizers import BPE_TRAIN_BYTES, Tokenizer, load_tokenizer, pretrained_file, tokenizer_name, train_bpe
 
-BATCH_BYTES = 8 * 2**20  # text handed to the tokenizer at once: enough for its threads, little memory
+BATCH_BYTES = 8 * 2**20  # text per call of the tokenizer: enough for its threads, little memory
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """What training and evaluation see of a data set; None for a split that nobody asked for."""
+    """Prepared data set for training and evaluation. A split that was not requested is None."""
 
     train: TokenFile | None
     validation: TokenFile | None
@@ -36,13 +36,13 @@ class Corpus:
     fingerprint: str
     name: str
     tokenizer: str
-    vocab_size: int  # the BOS token included
+    vocab_size: int  # including the BOS token
     bos: int | None  # the last id, when data.bos is true
-    folder: Path  # the token files, tokenizer and manifest.json
+    folder: Path  # holds the token files, the tokenizer and manifest.json
 
 
 def prepare(cfg_data: dict, cache_dir: Path | str, splits: Iterable[str] = SPLITS) -> Corpus:
-    """See `posbench.data.prepare`."""
+    """Implementation of `posbench.data.prepare`."""
     cache_dir = Path(cache_dir)
     key = content_key(cfg_data, cache_dir)
     splits = [split for split in SPLITS if split in splits]
@@ -100,12 +100,12 @@ def _open(cfg_data: dict, folder: Path, identity: str, wanted: list[str]) -> Cor
 
 
 def _build(cfg_data: dict, folder: Path, key: str, wanted: list[str]) -> None:
-    """Write everything into a temporary folder, the manifest last, then give it its name.
+    """Write all files into a temporary folder, the manifest last, then rename the folder.
 
-    Raises RunError when the text is no longer the one that `key` was made of: its tokens would be found under another's name for ever.
+    Raises RunError when the text changed since `key` was computed: its tokens would be stored under the key of another text.
     """
     for left in folder.parent.glob(f".{folder.name}-*"):
-        shutil.rmtree(left, ignore_errors=True)  # of a process that was killed: the lock is ours
+        shutil.rmtree(left, ignore_errors=True)  # left by a killed process, since this one holds the lock
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
         source = make_source(cfg_data, folder.parent)
@@ -141,18 +141,18 @@ def _digest(text: str) -> bytes:
 
 
 def _digests(source: Source) -> dict[str, set[bytes]]:
-    """Digests of the held-out documents, cut and uncut; a document keeps to the first of test, validation, train it appears in."""
+    """{split: digests of its documents, cut and uncut} of the held-out splits. Other splits must not contain these documents."""
     return {
         split: {_digest(text) for _, text in source.documents(split)} | {_digest(text) for text in source.uncut(split)}
         for split in ("test", "validation")
     }
 
 
-PROTECTED = {"test": (), "validation": ("test",), "train": ("test", "validation")}  # splits whose documents a split may not hold
+PROTECTED = {"test": (), "validation": ("test",), "train": ("test", "validation")}  # {split: splits whose documents it must not contain}
 
 
 def _why_empty(source: Source, split: str, held_out: dict[str, set[bytes]]) -> str:
-    """What became of the documents of a split that has none left, and the way out."""
+    """Suffix of the error about an empty split: the reason why no document is left, and the way out."""
     all_texts = [text for _, text in source.documents(split)]
     copies = sum(_digest(text) in set().union(*(held_out[name] for name in PROTECTED[split])) for text in all_texts if text)
     empty = sum(not text for text in all_texts)
@@ -166,7 +166,7 @@ def _why_empty(source: Source, split: str, held_out: dict[str, set[bytes]]) -> s
 
 
 def _unique(source: Source, split: str, held_out: dict[str, set[bytes]]) -> Iterator[tuple[str, str]]:
-    """Documents without the empty ones, exact duplicates, and those that a more protected split holds."""
+    """Yield the documents of a split, without empty ones, exact duplicates and those of a more protected split."""
     seen: set[bytes] = set().union(*(held_out[name] for name in PROTECTED[split]))
     for name, text in source.documents(split):
         digest = _digest(text)
@@ -195,7 +195,7 @@ def _first_bytes(documents: Iterable[tuple[str, str]]) -> Iterator[str]:
 
 
 def _encoded(tokenizer: Tokenizer, documents: Iterable[tuple[str, str]], report: Callable) -> Iterator[tuple]:
-    """(name, ids, bytes) of each document, in order, tokenized in batches."""
+    """Yield (name, ids, bytes per token) of each document, in order. Documents are tokenized in batches."""
     names, texts, size, done = [], [], 0, 0
     for name, text in documents:
         names.append(name)
@@ -217,7 +217,7 @@ def _encode_batch(tokenizer: Tokenizer, names: list[str], texts: list[str]) -> I
 
 
 def _progress(label: str, every: float = 2.0) -> Callable[[int], None]:
-    """A function that says how many bytes are done, at most once in `every` seconds and not at all for short work."""
+    """Callback that prints the bytes done so far, at most once in `every` seconds, so never for short work."""
     last = time.monotonic()
 
     def report(done: int) -> None:

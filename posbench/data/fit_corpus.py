@@ -1,4 +1,4 @@
-"""A corpus for the vocabulary of a checkpoint."""
+"""Adaptation of a corpus to the vocabulary of a checkpoint."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import replace
 from posbench.common.errors import ConfigError
 from posbench.data.corpus import Corpus
 
-SPARE = 64  # rows of the embedding, or a tenth of it, that a tokenizer may leave unused: tables are padded for speed
+SPARE = 64  # unused rows that an embedding may have (or a tenth of its rows, if more), since tables are padded for speed
 
 
 def fit_corpus(corpus: Corpus, cfg: dict) -> Corpus:
-    """The text as a job's checkpoint reads it: ids up to its own vocabulary, its own BOS token. Other jobs' corpora are left alone.
+    """Corpus with the vocabulary size and BOS token of a job's checkpoint. Without a checkpoint it is returned unchanged.
 
-    Raises ConfigError where the tokenizer is not the checkpoint's, by the number of ids, or it has no BOS token and data.bos wants one.
+    Raises ConfigError when the number of ids shows another tokenizer, or when data.bos needs a BOS token and the checkpoint has none.
     """
     checkpoint, path = cfg["model"].get("checkpoint"), cfg["model"].get("path")
     if not checkpoint:

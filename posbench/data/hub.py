@@ -1,4 +1,4 @@
-"""Data sets of the Hugging Face hub at a pinned commit; after one preparation the token files need no network."""
+"""Source: data sets of the Hugging Face hub at a pinned commit. Once prepared, the token files need no network."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from posbench.data.sources import SPLITS, Source
 
 
 class Hub(Source):
-    """`splits` says which rows make each split: {train: {split: HUB_SPLIT, skip: N, take: M or null}, ...}.
+    """Rows of a hub data set. `splits` gives the rows of each split: {train: {split: HUB_SPLIT, skip: N, take: M or null}, ...}.
 
-    `revision` is a full commit hash: a branch moves, and numbers would move with it. With `stream` only the rows that are taken are
-    downloaded, and nothing is kept but the tokens. `articles` joins rows that are lines of WikiText to whole articles.
+    `revision` is a full commit hash, since a branch moves and would change the numbers. With `stream` only the taken rows are
+    downloaded, and only the tokens are kept. `articles` joins the lines of WikiText to whole articles.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Hub(Source):
             rows = load_dataset(self.repo, self.config, revision=self.revision, split=hub_split, streaming=self.stream)
             for row in rows.select_columns(self.column):
                 yield row[self.column] or ""
-        except Exception as error:  # network errors come from several libraries and share no base class
+        except Exception as error:  # network errors of several libraries, without a common base class
             if isinstance(error, OSError) and error.errno in FULL:
                 raise
             network = isinstance(error, OSError) or type(error).__module__.split(".")[0] in NETWORK
@@ -74,9 +74,9 @@ HEADING = re.compile(r" = [^=].* = \n?")
 
 
 def join_articles(lines: Iterable[str]) -> Iterator[str]:
-    """Whole articles from WikiText's rows, each a line: an article begins at ` = Title = ` between two blank lines.
+    """Join the rows of WikiText, one line each, to articles. An article begins at ` = Title = ` between two blank lines.
 
-    Text is joined unchanged, so that the bytes of the articles are those of the rows.
+    The text is not changed, so the articles have exactly the bytes of the rows.
     """
     article: list[str] = []
     blank, previous = True, None

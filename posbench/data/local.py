@@ -1,4 +1,4 @@
-"""The user's own files: one document per text file, one per row of a json, jsonl or parquet file."""
+"""Source: the user's own files. A text file is one document; so is each row of a json, jsonl or parquet file."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from posbench.data.sources import SPLITS, Source, check_names, existing_path, fi
 from posbench.data.tables import count_rows, texts
 
 FORMATS = {".txt": "text", ".md": "text", ".py": "text", ".json": "json", ".jsonl": "json", ".jsonl.gz": "json", ".parquet": "parquet"}
-LARGEST_TEXT = 4 * 2**30  # bytes of one text file, which is read whole
-FEW = 8  # test documents, below which the user is told
+LARGEST_TEXT = 4 * 2**30  # bytes of a text file, which is read whole
+FEW = 8  # with fewer test documents a note is printed
 
 
 class LocalFiles(Source):
-    """`path` is a file or a folder, read recursively.
+    """Documents of a file or a folder `path`, read recursively.
 
-    If its first level is named by split (folders train/ validation/ test/, or files like train.jsonl, train-00000.parquet), these are the
-    splits. Else whole documents are dealt out in the order of their names' hashes: `test_share` and `validation_share` of them, at
-    least one each; a single text file is cut into documents first. `column` holds the text of json and parquet rows.
+    If its first level is named by split (folders train/ validation/ test/, or files such as train.jsonl, train-00000.parquet), these
+    are the splits. Otherwise whole documents are distributed by the hash of their names: `test_share` and `validation_share` of them,
+    at least one each. A single text file is first cut into documents. `column` holds the text of json and parquet rows.
     """
 
     def __init__(self, path: str | None, column: str, validation_share: float, test_share: float):
@@ -65,12 +65,12 @@ class LocalFiles(Source):
         if len(self.files) == 1:
             ((name, file),) = self.files.items()
             if _format(file) == "text":
-                return [Pieces(name, file)]  # one large text and no more, as nanoGPT has it
+                return [Pieces(name, file)]  # a single large text, as in nanoGPT
         return [self._rows(name) for name in self.files]
 
     @cached_property
     def _chosen(self) -> dict[str, set[str]]:
-        """The names of the documents of each split."""
+        """{split: names of its documents}."""
         names = [document for rows in self._all for document in rows.names]
         if len(names) < 3:
             raise ConfigError(f"data.path={self.root} holds {len(names)} documents and three splits need at least 3: add documents.")
@@ -81,7 +81,7 @@ class LocalFiles(Source):
         return {part: set(names) for part, names in chosen.items()}
 
     def _tell(self, count: int, chosen: dict[str, list[str]]) -> None:
-        """Say how documents were dealt where a user would not expect it: a single text was cut, or few are left to evaluate on."""
+        """Print the distribution of documents if it may surprise: a single text was cut, or few test documents are left."""
         cut_up, few = isinstance(self._all[0], Pieces), len(chosen["test"]) < FEW
         if not cut_up and not few:
             return
@@ -95,14 +95,14 @@ class LocalFiles(Source):
 
 
 class Rows:
-    """The documents of one file: `names` at once, texts when asked for."""
+    """Documents of one file. `names` are known at once, texts are read on demand."""
 
     def __init__(self, name: str, file: Path, column: str):
         self.file, self.column, self.format = file, column, _format(file)
         self.names = [name] if self.format == "text" else [f"{name}:{row}" for row in range(count_rows(file, self.format, column))]
 
     def items(self, wanted: set[str] | None = None) -> Iterator[tuple[str, str]]:
-        """(name, text) of the documents in `wanted`, or of all."""
+        """Yield (name, text) of the documents in `wanted`, or of all."""
         if wanted is not None and wanted.isdisjoint(self.names):
             return
         found = [read_text(self.file)] if self.format == "text" else texts(self.file, self.format, self.column)
@@ -112,20 +112,22 @@ class Rows:
 
 
 class Pieces:
-    """The parts of one text file, each a document."""
+    """Parts of one text file as documents."""
 
     def __init__(self, name: str, file: Path):
         self.texts = cut(read_text(file))
         self.names = [f"{name}:{n}" for n in range(len(self.texts))]
 
     def items(self, wanted: set[str] | None = None) -> Iterator[tuple[str, str]]:
-        """(name, text) of the parts in `wanted`, or of all."""
+        """Yield (name, text) of the parts in `wanted`, or of all."""
         yield from ((name, text) for name, text in zip(self.names, self.texts, strict=True) if wanted is None or name in wanted)
 
 
 def cut(text: str) -> list[str]:
-    """A text in parts of equal size, ending at a blank line or at least a line where one is near: 20 parts of a small text; of a large one
-    100 or more, of 4 thousand to a million characters. Intervals want many documents, long contexts want long ones.
+    """Cut a text into parts of about equal size. Each ends at a blank line, or at least at a line end, if one is near.
+
+    A small text has 20 parts; a large one 100 or more, of 4 thousand to a million characters. This is a compromise: confidence
+    intervals need many documents, long contexts need long ones.
     """
     size = max(256, min(max(len(text) // 100, 2**12), 2**20, len(text) // 20))
     parts, start = [], 0
@@ -138,7 +140,7 @@ def cut(text: str) -> list[str]:
 
 
 def read_text(file: Path) -> str:
-    """A file's text with its line ends as they are. Raises ConfigError when it cannot be read as UTF-8, RunError when it is too large."""
+    """Text of a file with unchanged line ends. Raises ConfigError when it is not readable UTF-8, RunError when it is too large."""
     try:
         return read_bytes(file, LARGEST_TEXT).decode()
     except UnicodeDecodeError as error:

@@ -1,4 +1,4 @@
-"""The hub where there is no network: its libraries told so, and what a user is told."""
+"""Use of the hub without a network: switch its libraries to offline mode, and explain what is missing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PREPARE = "python scripts/prepare_data.py data=..."
 
 
 def quiet_hub() -> None:
-    """Let the hub's libraries look into their caches alone where the hub has no address: they would try for half a minute, in ten lines."""
+    """Switch the hub's libraries to their caches if the hub has no address. Otherwise they would retry for half a minute."""
     from datasets import config
     from huggingface_hub import constants
 
@@ -24,7 +24,7 @@ def quiet_hub() -> None:
 
 @functools.cache
 def _told_offline() -> bool:
-    """What the libraries had read from the environment."""
+    """True if the environment told the libraries to stay offline. Read once, before it is overwritten."""
     from datasets import config
     from huggingface_hub import constants
 
@@ -32,7 +32,7 @@ def _told_offline() -> bool:
 
 
 def _address() -> bool:
-    """Whether the hub's name leads anywhere from here. A proxy would know better than this machine."""
+    """True if the hub's name resolves. Behind a proxy it is assumed, since only the proxy can tell."""
     from huggingface_hub.constants import ENDPOINT
 
     if getproxies().keys() & {"https", "all"}:
@@ -45,7 +45,7 @@ def _address() -> bool:
 
 
 def hub_miss(error: BaseException) -> str:
-    """Why something of the hub is not to be had, which caches were searched, and the two commands that would mend it."""
+    """Error text for a missing hub file: the reason, the searched caches, and two commands that help."""
     from datasets.config import HF_DATASETS_CACHE
     from huggingface_hub.constants import HF_HUB_CACHE
 

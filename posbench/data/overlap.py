@@ -1,7 +1,7 @@
-"""How much of a held-out split training has seen: sequences of tokens that occur in both.
+"""Overlap of a held-out split with training: the share of its token sequences that occur in both.
 
-Tokens, not words, since tokens are what is scored; BPE cuts a text at fixed patterns, so that equal text gives equal tokens but for the
-first few. Letters: N tokens, n tokens of a sequence, M sequences.
+Tokens are compared, not words, since tokens are scored. BPE cuts a text at fixed patterns, so equal text gives equal tokens except for
+the first few. Letters: N tokens, n tokens of a sequence, M sequences.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd: a polynomial hash modulo 2^64
 
 
 def sequences(train: TokenFile, n: int) -> np.ndarray:
-    """Every sequence of n tokens of a split, as hashes, each once."""
+    """Distinct hashes of all sequences of n tokens of a split."""
     return np.unique(_hashes(train, n)[0])
 
 
 def overlap(held_out: TokenFile, known: np.ndarray, n: int) -> tuple[float, np.ndarray]:
-    """(share of the sequences of n tokens inside one document that are among `known`, the same of each document).
+    """(share of the sequences of n tokens inside a document that are in `known`, the same share per document [D]).
 
-    A share is nan where no sequence is that long. `known` is of `sequences`: two different ones are taken for equal
-    once in about 10^19 / len(known) cases.
+    A share without any sequence that long is nan. `known` comes from `sequences`. A sequence is wrongly found
+    in it once in about 10^19 / len(known) cases, since hashes are compared.
     """
     hash_M, document_M = _hashes(held_out, n)
     seen_M = np.isin(hash_M, known)
@@ -33,7 +33,7 @@ def overlap(held_out: TokenFile, known: np.ndarray, n: int) -> tuple[float, np.n
 
 
 def _hashes(file: TokenFile, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Hash [M] of every sequence of n tokens that lies in one document, and that document [M]."""
+    """(hash [M], document [M]) of every sequence of n tokens inside one document."""
     token_N = np.asarray(file.tokens).astype(np.uint64) + np.uint64(1)
     count = max(0, len(token_N) - n + 1)
     hash_M = np.zeros(count, np.uint64)

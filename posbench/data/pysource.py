@@ -1,7 +1,7 @@
-"""Python source of pinned wheels that are installed anyway: real text in every environment, with no download.
+"""Source: Python code of pinned wheels that posbench needs anyway, so real text is there in every environment, without a download.
 
-A wheel's RECORD lists the SHA-256 of each of its files. The rows of .py files are the same wherever the wheel is installed (pip adds
-only its own rows and those of .pyc files), so a digest over them identifies the corpus in milliseconds; contents are verified when read.
+A wheel's RECORD lists the SHA-256 of each file. The rows of .py files are the same in every installation (pip adds only its own rows
+and those of .pyc files), so a digest over them identifies the corpus in milliseconds. Contents are verified when they are read.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from posbench.data.sources import Source
 
 
 class PySource(Source):
-    """`wheels` maps a package to its `version`, the digest of its `rows`, and its `split`.
+    """Python files of wheels. `wheels` is {package: {version, digest of its rows, split}}.
 
-    `validation` lists path patterns taken out of train; `exclude` lists patterns of machine-written files left out everywhere;
-    files shorter than `min_bytes` bytes are left out too.
+    `validation` lists path patterns moved from train to validation. `exclude` lists patterns of machine-written files, which are
+    left out everywhere. Files shorter than `min_bytes` bytes are left out too.
     """
 
     def __init__(self, wheels: dict[str, dict], validation: list[str], exclude: list[str], min_bytes: int):
@@ -56,15 +56,15 @@ class PySource(Source):
 
 
 def rows_digest(rows: list[tuple[str, str]]) -> str:
-    """Hex SHA-256 over the sorted `path,hash` lines."""
+    """Hex SHA-256 of the sorted `path,hash` lines."""
     return hashlib.sha256("".join(f"{path},{digest}\n" for path, digest in sorted(rows)).encode()).hexdigest()
 
 
 @functools.cache
 def verified_rows(package: str, version: str, expected: str) -> list[tuple[str, str]]:
-    """Sorted (path, hash) of the package's .py files from the installed wheel's RECORD.
+    """Sorted (path, hash) rows of the package's .py files, from the RECORD of the installed wheel.
 
-    Raises ConfigError when the wheel is missing, of another version, or lists other files than the pinned ones.
+    Raises ConfigError when the wheel is missing, has another version, or lists other files than the pinned ones.
     """
     install = f"pip install {package}=={version}"
     try:
@@ -84,7 +84,7 @@ def verified_rows(package: str, version: str, expected: str) -> list[tuple[str, 
 
 
 def read_verified(package: str, version: str, path: str, digest: str) -> bytes:
-    """Content of one installed file. Raises ConfigError when it is missing or does not hash to its RECORD row."""
+    """Content of one installed file. Raises ConfigError when it is missing or its hash differs from its RECORD row."""
     repair = f"pip install --force-reinstall --no-deps {package}=={version}"
     try:
         with open(str(importlib.metadata.distribution(package).locate_file(path)), "rb") as file:

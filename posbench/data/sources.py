@@ -1,4 +1,4 @@
-"""What a source of documents is, and how a configuration becomes one."""
+"""Source, the base class of all text sources, and its construction from a configuration."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ SPLITS = ("train", "validation", "test")
 
 
 class Source:
-    """Documents in three splits, always split by whole document. A user's own source needs only these methods."""
+    """Documents in three splits; no document is divided between splits. A user's own source needs only these methods."""
 
-    memo: Path | None = None  # where digests of local files are remembered
-    again: bool = False  # read local files again to digest them, whatever is remembered
+    memo: Path | None = None  # cache of the digests of local files
+    again: bool = False  # read local files again for their digests, and ignore the cache
 
     def fingerprint(self) -> str:
-        """Hex SHA-256 that changes when any document or split would. Quick: neither torch nor datasets."""
+        """Hex SHA-256 that changes with any document or split. It must be fast: neither torch nor datasets is imported."""
         raise NotImplementedError
 
     def documents(self, split: str) -> Iterator[tuple[str, str]]:
-        """Yield (name, text) in a fixed order. Raises ConfigError when the data is missing or not what was pinned."""
+        """Yield (name, text) in a fixed order. Raises ConfigError when the data is missing or differs from the pinned data."""
         raise NotImplementedError
 
     def uncut(self, split: str) -> Iterator[str]:
-        """Yield the whole texts of a split whose `documents` are cut, so that a copy in another split is known by them; else nothing."""
+        """Yield the whole texts of a split whose `documents` are cut, to find whole copies in other splits. Yields nothing otherwise."""
         yield from ()
 
     def describe(self) -> dict:
-        """What a reader of the token files' manifest should know about the origin."""
+        """Description of the origin for the manifest of the token files."""
         return {}
 
 
 def make_source(cfg_data: dict, cache_dir: Path | str | None = None) -> Source:
-    """Build the class that `source._target_` names; arguments are the other keys of `source`, and `path` where the data set has one.
+    """Source built from the class `source._target_`, with the other keys of `source` and `data.path`, if any, as arguments.
 
-    `path` stands beside `source` and not in it because it is no part of what the data are. Raises ConfigError for an unknown class
-    or argument.
+    `path` stands beside `source`, not in it, since it does not identify the data. Raises ConfigError for an unknown class or
+    argument.
     """
     config = cfg_data["source"]
     given = {key: value for key, value in config.items() if key != "_target_"}
@@ -60,28 +60,28 @@ def make_source(cfg_data: dict, cache_dir: Path | str | None = None) -> Source:
 
 
 def existing_path(path: str | None, choice: str) -> Path:
-    """The user's `data.path`. Raises ConfigError when it is not given or does not exist."""
+    """Path from the user's `data.path`. Raises ConfigError when it is not given or does not exist."""
     if not path:
         raise ConfigError(f"data={choice} needs your own files: add data.path=PATH to the command.")
-    if not os.path.exists(path):  # Path's own raises where a name is too long
+    if not os.path.exists(path):  # Path.exists raises for a name that is too long
         raise ConfigError(f"data.path={path} does not exist (relative paths start at {Path.cwd()}): correct data.path.")
     return Path(path)
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Refuse file names that are not UTF-8: they are names of documents, in files and on the terminal."""
+    """Raise ConfigError for a file name that is not UTF-8: it becomes the name of a document, in files and on the terminal."""
     for name in names:
         if not name.isascii() and name != name.encode(errors="replace").decode():
             raise ConfigError(f"data.path holds a file whose name is not UTF-8 ({ascii(name)}): rename it.")
 
 
-_seen: dict[str, list] = {}  # path -> [size, mtime_ns, sha256]
+_seen: dict[str, list] = {}  # {path: [size, mtime_ns, sha256]}
 
 
 def file_digests(paths: list[Path], memo: Path | None, again: bool = False) -> list[str]:
-    """SHA-256 of each file; a file with an unchanged size and modification time is read once, ever if `memo` is kept.
+    """SHA-256 of each file. A file is read again only if its size or modification time changed; `memo` is the cache on disk.
 
-    With `again` each is read, and what is remembered of it corrected. Raises ConfigError for a file that cannot be read.
+    With `again` every file is read and the cache corrected. Raises ConfigError for a file that cannot be read.
     """
     _seen.update({**_remembered(memo), **_seen})
     missed = False
@@ -95,13 +95,13 @@ def file_digests(paths: list[Path], memo: Path | None, again: bool = False) -> l
         except OSError as error:
             raise ConfigError(f"{path} cannot be read ({error.strerror}): make it readable, or take it away.") from error
     if missed and memo:
-        with contextlib.suppress(RunError):  # a folder that cannot be written costs no more than the time to read the files again
+        with contextlib.suppress(RunError):  # without a cache the files are only read again
             write_json(memo, _seen)
     return [_seen[str(path.resolve())][2] for path in paths]
 
 
 def _remembered(memo: Path | None) -> dict[str, list]:
-    """What `memo` holds; nothing when it is damaged, since the files themselves say the same."""
+    """Content of the cache `memo`; {} when it is damaged, since it can be computed again."""
     try:
         found = read_json(memo) if memo and memo.exists() else {}
     except RunError:

@@ -1,6 +1,6 @@
-"""Text in the rows of json, jsonl, jsonl.gz and parquet files, read from one end to the other: no copy of a file is made or kept.
+"""Reader for text in rows of json, jsonl, jsonl.gz and parquet files. Files are streamed: no copy is made or kept.
 
-Files are opened here, by their own names: libraries take brackets, :: and # in a name for patterns and addresses.
+Files are opened here and not by libraries, which read brackets, :: and # in a name as patterns and addresses.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import BinaryIO
 
 from posbench.common.errors import ConfigError
 
-ROW = 256 * 2**20  # bytes of one row of json lines
-WHOLE = 2**30  # bytes of a json file that is one list or one object, which is read at once
-UNPACKED = 100  # times its own size that a packed file may hold, and ...
-SMALL = 64 * 2**20  # ... bytes that it may hold however small: text packs to a tenth or a third, a bomb to a thousandth
+ROW = 256 * 2**20  # largest row of json lines, in bytes
+WHOLE = 2**30  # largest json file that is one list or object, in bytes; it is read at once
+UNPACKED = 100  # largest ratio of unpacked to packed size: text packs to a third or a tenth, a bomb to a thousandth
+SMALL = 64 * 2**20  # unpacked bytes that are always allowed
 ROWS = 10**8
 
 
 def count_rows(file: Path, form: str, column: str) -> int:
-    """The number of rows. Raises ConfigError for a file that is no table of this form, or has no such column."""
+    """Number of rows. Raises ConfigError for a file that is not a table of this format, or lacks the column."""
     if form == "parquet":
         with _readable(file, form), open(file, "rb") as content:
             table = _parquet(content)
@@ -44,7 +44,7 @@ def count_rows(file: Path, form: str, column: str) -> int:
 
 
 def texts(file: Path, form: str, column: str) -> Iterator[str]:
-    """The text of each row, "" for null or missing. Raises ConfigError for a cell that is no text."""
+    """Yield the text of each row, "" for null or missing. Raises ConfigError for a cell that is not text."""
     cells = _cells(file, column) if form == "parquet" else (row.get(column) for row in _objects(file))
     for number, text in enumerate(cells):
         if text is not None and not isinstance(text, str):
@@ -61,12 +61,12 @@ def texts(file: Path, form: str, column: str) -> Iterator[str]:
 
 @contextmanager
 def _readable(file: Path, form: str, row: list[int] | None = None) -> Iterator[None]:
-    """Turn what the readers of a damaged file raise into a ConfigError; `row` holds the number of the row that is read."""
+    """Turn the errors of readers of damaged files into a ConfigError. `row` holds the number of the current row."""
     try:
         yield
     except ConfigError:
         raise
-    except Exception as error:  # what the libraries raise has no base class of its own
+    except Exception as error:  # the errors of the libraries have no common base class
         where = f"row {row[0]}: " if row else ""
         said = " ".join((str(error) or type(error).__name__).split())[:200]
         raise ConfigError(f"{file} cannot be read as {form} ({where}{said}): correct or move it.") from error
@@ -92,7 +92,7 @@ def _cells(file: Path, column: str) -> Iterator[object]:
 
 
 def _objects(file: Path) -> Iterator[dict]:
-    """The objects of a json file: a list of them or of strings (their column is text), or one after the other, mostly one a line."""
+    """Yield the objects of a json file: a list of objects or strings (as column "text"), or consecutive objects, mostly one per line."""
     row = [0]
     with _readable(file, "json", row), open(file, "rb") as packed:
         unpacked = gzip.open(packed) if file.name.lower().endswith(".gz") else packed
@@ -105,7 +105,7 @@ def _objects(file: Path) -> Iterator[dict]:
 
 
 def _lines(file: Path, packed: BinaryIO, unpacked: BinaryIO) -> Iterator[str]:
-    """Lines that are not blank, with their ends."""
+    """Yield the lines that are not blank, with their line ends."""
     size, total, first = os.fstat(packed.fileno()).st_size, 0, True
     while line := unpacked.readline(ROW + 1):
         total += len(line)
@@ -129,7 +129,7 @@ def _values(lines: Iterator[str]) -> Iterator[object]:
         except json.JSONDecodeError:
             if number:
                 raise
-            yield from _decoded(_joined(line, lines))  # an object of several lines
+            yield from _decoded(_joined(line, lines))  # an object over several lines
             return
         yield from found
 

@@ -1,4 +1,4 @@
-"""Token files: what a prepared split is on disk. Raw little-endian arrays, so that they are memory-mapped and never loaded whole.
+"""Token files: a prepared split on disk as raw little-endian arrays, which are memory-mapped and never loaded whole.
 
 Shape letters: N tokens, D documents.
 """
@@ -18,7 +18,7 @@ from posbench.common.files import sha256_file
 
 @dataclass(frozen=True)
 class TokenFile:
-    """One split: `tokens` [N], `n_bytes` [N] (bytes of text behind each token), `starts` int64 [D+1], `names` (D of them)."""
+    """Split on disk: `tokens` [N], `n_bytes` [N] (bytes of text per token), `starts` int64 [D+1], `names` [D]."""
 
     tokens: np.ndarray
     n_bytes: np.ndarray
@@ -26,7 +26,7 @@ class TokenFile:
     names: list[str]
 
     def document_lengths(self) -> np.ndarray:
-        """Tokens per document, int64 [D]."""
+        """Number of tokens per document, int64 [D]."""
         return np.diff(self.starts)
 
 
@@ -36,7 +36,7 @@ ARRAYS = ("tokens", "n_bytes", "starts")
 def write_split(
     folder: Path, split: str, documents: Iterable[tuple[str, np.ndarray, np.ndarray]], token_dtype: type, bytes_dtype: type
 ) -> dict:
-    """Write one split's files from (name, ids [n], bytes [n]) and return its part of the manifest."""
+    """Write the files of one split from (name, ids [n], bytes [n]) per document, and return its part of the manifest."""
     names, starts, total_bytes = [], [0], 0
     with open(folder / f"{split}.tokens.bin", "wb") as tokens, open(folder / f"{split}.n_bytes.bin", "wb") as n_bytes:
         for name, ids, bytes_of in documents:
@@ -57,7 +57,7 @@ def file_record(path: Path) -> dict:
 
 
 def verify_files(folder: Path, records: dict[str, dict]) -> None:
-    """Compare every file with its record. Raises RunError that names the first damaged file, ValueError for a name that leads elsewhere."""
+    """Compare every file with its record. Raises RunError for the first damaged file, ValueError for a name outside the folder."""
     for name, record in records.items():
         path = folder / name
         if path.name != name:
@@ -74,7 +74,7 @@ def verify_files(folder: Path, records: dict[str, dict]) -> None:
 
 
 def open_split(folder: Path, split: str, record: dict) -> TokenFile:
-    """Memory-map one split whose files were verified."""
+    """Memory-map one split. Its files must have been verified."""
     arrays = {}
     for name in ARRAYS:
         path = folder / f"{split}.{name}.bin"

@@ -1,7 +1,7 @@
-"""Text to tokens, with the exact number of bytes of text behind every token, so that bits per byte compare across tokenizers.
+"""Tokenizers: ids and the exact number of text bytes per token, so that bits per byte compare across tokenizers.
 
-`bytes`: the 256 byte values. `bpe`: byte-level BPE trained on the training split. Anything else: a pretrained tokenizer, by the path of
-a tokenizer.json (or its folder), or by its hub name, with `@commit` behind it to pin one.
+`bytes`: the 256 byte values. `bpe`: byte-level BPE trained on the training split. Anything else is a pretrained tokenizer: the path of
+a tokenizer.json (or its folder), or a hub name, with `@commit` appended to pin a version.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from posbench.common.files import read_bytes, sha256_file
 if TYPE_CHECKING:
     import tokenizers
 
-BPE_TRAIN_BYTES = 64 * 2**20  # the first documents of the training split up to this size teach the BPE
+BPE_TRAIN_BYTES = 64 * 2**20  # the BPE is trained on the first documents of the training split, up to this size
 
-MOST_IDS = 2**20  # the largest vocabularies in use have a quarter of it; an embedding has a row for each id
+MOST_IDS = 2**20  # four times the largest vocabularies in use; an embedding has a row per id
 HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
-TRAINED = re.compile(r"bpe-\d+")  # the names of tokenizers trained here
+TRAINED = re.compile(r"bpe-\d+")  # names of tokenizers trained by posbench
 
-Pieces = tuple[np.ndarray, np.ndarray]  # ids and bytes per token, both [n]
+Pieces = tuple[np.ndarray, np.ndarray]  # (ids, bytes per token), both [n]
 
 
 def tokenizer_name(tokenizer: str, vocab_size: int) -> str:
-    """The name in result rows: `bytes`, `bpe-1024`, the hub name, or a file's name with its digest."""
+    """Name in result rows: `bytes`, `bpe-1024`, the hub name, or a file name with its digest."""
     if tokenizer == "bpe":
         return f"bpe-{vocab_size}"
     if not os.path.exists(tokenizer):
@@ -41,7 +41,7 @@ def tokenizer_name(tokenizer: str, vocab_size: int) -> str:
 
 
 def tokenizer_identity(tokenizer: str, vocab_size: int) -> list:
-    """What decides the tokens, besides the text. Raises ConfigError for an impossible size or a tokenizer that cannot be found."""
+    """Settings that determine the tokens of a text. Raises ConfigError for an impossible size or a missing tokenizer."""
     if tokenizer == "bytes":
         return ["bytes"]
     if tokenizer == "bpe":
@@ -52,9 +52,9 @@ def tokenizer_identity(tokenizer: str, vocab_size: int) -> list:
 
 
 def pretrained_file(tokenizer: str) -> Path:
-    """Path of the tokenizer.json that `tokenizer` names; downloaded once when it is a hub name.
+    """Path of the tokenizer.json of `tokenizer`. A hub name is downloaded once.
 
-    Raises ConfigError when it is neither here nor to be had.
+    Raises ConfigError when it is neither here nor on the hub.
     """
     local = Path(tokenizer) / "tokenizer.json" if os.path.isdir(tokenizer) else Path(tokenizer)
     if os.path.isfile(local):
@@ -72,7 +72,7 @@ def pretrained_file(tokenizer: str) -> Path:
             return Path(cached)
         quiet_hub()
         return Path(hf_hub_download(repository, "tokenizer.json", revision=revision or None))
-    except Exception as error:  # the hub's own errors share no base class
+    except Exception as error:  # the hub's errors have no common base class
         raise ConfigError(
             f"data.tokenizer={tokenizer} is neither bytes, bpe, a file or folder with a tokenizer.json, nor a hub name that answers: "
             + hub_miss(error)
@@ -81,7 +81,7 @@ def pretrained_file(tokenizer: str) -> Path:
 
 @contextmanager
 def foreign(name: str) -> Iterator[None]:
-    """Turn what the tokenizers library makes of a file or a text that it cannot use into a ConfigError: bare Exceptions, and panics."""
+    """Turn errors of the tokenizers library about an unusable file or text into a ConfigError: plain Exceptions and panics."""
     try:
         yield
     except Exception as error:
@@ -89,7 +89,7 @@ def foreign(name: str) -> Iterator[None]:
             raise
         raise _unusable(name, error) from error
     except BaseException as error:
-        if type(error).__name__ != "PanicException":  # of no module that could be imported
+        if type(error).__name__ != "PanicException":  # its class cannot be imported
             raise
         raise _unusable(name, error) from error
 
@@ -99,7 +99,7 @@ def _unusable(name: str, error: BaseException) -> ConfigError:
 
 
 def count_ids(model: tokenizers.Tokenizer, name: str) -> int:
-    """The largest id and one: ids may leave holes. Raises ConfigError where there is no id, or one beyond any vocabulary in use."""
+    """Largest id plus one, since ids may have gaps. Raises ConfigError for no id, or one of MOST_IDS or more."""
     largest = max(model.get_vocab(with_added_tokens=True).values(), default=-1)
     if not 0 <= largest < MOST_IDS:
         what = "holds no token" if largest < 0 else f"has the id {largest:,}, and {MOST_IDS - 1:,} is the largest that is read"
@@ -108,7 +108,7 @@ def count_ids(model: tokenizers.Tokenizer, name: str) -> int:
 
 
 class ByteTokenizer:
-    """Every byte of the UTF-8 text is a token."""
+    """Tokenizer with one token per byte of the UTF-8 text."""
 
     vocab_size = 256
     bytes_dtype = np.uint8
@@ -124,7 +124,7 @@ class ByteTokenizer:
 
 
 class BPETokenizer:
-    """Byte-level BPE: a token's string has one letter per byte, so its length is its bytes."""
+    """Byte-level BPE. The string of a token has one letter per byte, so its length is the number of bytes."""
 
     def __init__(self, model: tokenizers.Tokenizer):
         self.model = model
@@ -146,12 +146,12 @@ class BPETokenizer:
 
 
 class PretrainedTokenizer:
-    """Any tokenizer.json; bytes are counted through offsets into the original text.
+    """Tokenizer from any tokenizer.json. Bytes are counted through offsets into the original text.
 
-    A token owns the original text from the end of the token before it to its own end, so text that a tokenizer drops (white space, say)
-    counts with the token behind it, and a character made of several tokens with the first of them: bytes always sum to the document's.
-    Where a normalizer changes the text (lower case, NFKC) the model predicts the changed text, but bytes are those of the original:
-    bits per byte are then not comparable with a lossless tokenizer's.
+    A token owns the original text from the end of the previous token to its own end. So text that a tokenizer drops (such as white
+    space) counts for the next token, a character of several tokens counts for the first of them, and the bytes always sum to those
+    of the document. If a normalizer changes the text (lower case, NFKC), the model predicts the changed text but bytes are those of
+    the original: bits per byte are then not comparable with a lossless tokenizer.
     """
 
     bytes_dtype = np.uint16
@@ -171,12 +171,12 @@ class PretrainedTokenizer:
             ]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of the ids, as far as the tokenizer keeps it."""
+        """Text of the ids. Text that the tokenizer dropped or changed is not restored."""
         return self.model.decode(list(ids))
 
 
 def owned_bytes(text: str, offsets: list[tuple[int, int]]) -> np.ndarray:
-    """Bytes of the original text that each token owns, [n]; `offsets` are in characters."""
+    """Number of bytes of the original text that each token owns, [n]. `offsets` are in characters."""
     if not offsets:
         return np.zeros(0, dtype=np.uint16)
     widths = np.array([0, *map(len, map(str.encode, text))]) if not text.isascii() else np.r_[0, np.ones(len(text), dtype=np.int64)]
@@ -192,7 +192,7 @@ Tokenizer = ByteTokenizer | BPETokenizer | PretrainedTokenizer
 
 
 def load_tokenizer(name: str, folder: Path) -> Tokenizer:
-    """The tokenizer of a prepared corpus, from the tokenizer.json in its folder. Raises ConfigError when that file is none."""
+    """Tokenizer of a prepared corpus, read from the tokenizer.json in its folder. Raises ConfigError when that file is unusable."""
     import tokenizers
 
     if name == "bytes":
@@ -203,7 +203,7 @@ def load_tokenizer(name: str, folder: Path) -> Tokenizer:
 
 
 def train_bpe(texts: Iterable[str], vocab_size: int) -> BPETokenizer:
-    """Train a byte-level BPE; the same texts give the same tokenizer. Raises ConfigError when they are too few for `vocab_size`."""
+    """Train a byte-level BPE. The same texts give the same tokenizer. Raises ConfigError when they are too few for `vocab_size`."""
     import tokenizers
     from tokenizers import decoders, models, pre_tokenizers, trainers
 
