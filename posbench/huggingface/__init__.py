@@ -1,1 +1,1 @@
-"""Checkpoints of transformers' formats, in and out."""
+"""Import and export of checkpoints in the formats of transformers."""

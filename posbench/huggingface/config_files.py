@@ -1,4 +1,4 @@
-"""The json files beside a checkpoint's weights, read with the types that they should have. Torch-free."""
+"""Reader of the json files beside a checkpoint's weights, with type checks. Torch-free."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from posbench.common.errors import ConfigError
 from posbench.common.files import read_bytes
 
-# What transformers assumes where a config.json is silent.
+# Defaults of transformers for keys that config.json lacks.
 SILENT = {"hidden_act": "silu", "rms_norm_eps": 1e-6, "tie_word_embeddings": False}
 SILENT_OF = {
     "llama": {"max_position_embeddings": 2048, "bos_token_id": 1},
@@ -18,11 +18,11 @@ SILENT_OF = {
     "qwen2": {"max_position_embeddings": 32768, "sliding_window": 4096, "max_window_layers": 28},
     "qwen3": {"max_position_embeddings": 32768, "sliding_window": 4096, "max_window_layers": 28, "head_dim": 128},
 }
-LARGEST = 64 * 2**20  # bytes; an index of many files has one or two million
-MOST = 1e15  # of a number that is not whole
+LARGEST = 64 * 2**20  # bytes; the index of many weight files has one or two million
+MOST = 1e15  # bound on numbers that are not whole
 NEEDED = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 OTHER = {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False, "quantization_config": None}
-# What keys hold, where they are there and not null: lowest and largest whole number, or a type.
+# {key: (lowest, largest) whole number, or a type}, for values that are given and not null.
 TYPES: dict[str, tuple[int, int] | type] = {
     "vocab_size": (1, 2**24),
     **dict.fromkeys(("hidden_size", "intermediate_size", "head_dim"), (1, 2**20)),
@@ -44,7 +44,7 @@ LISTED = {"layer_types": str, "long_factor": float, "short_factor": float}
 
 
 def read_mapping(file: Path) -> dict:
-    """A checkpoint's json file. Raises ConfigError when it holds no mapping, RunError when it is no regular file or too large."""
+    """Content of a checkpoint's json file. Raises ConfigError when it is not a mapping, RunError when it is irregular or too large."""
     try:
         found = json.loads(read_bytes(file, LARGEST).decode())
     except OSError as error:
@@ -57,9 +57,9 @@ def read_mapping(file: Path) -> dict:
 
 
 def read_config(path: str) -> dict:
-    """config.json of a checkpoint's folder, with what transformers assumes where it is silent; every key that is used has its type.
+    """Content of a checkpoint's config.json, with transformers' defaults for missing keys. Every key that is used has its type.
 
-    Raises ConfigError for a folder that holds none, and for a model that this is not.
+    Raises ConfigError for a folder without config.json, and for a model that posbench cannot build.
     """
     file = Path(path) / "config.json"
     if not os.path.isfile(file):

@@ -1,8 +1,9 @@
-"""A training as a checkpoint in Hugging Face format, with the extension it is to be used with: scripts/export_hf.py.
+"""Command of scripts/export_hf.py: write a training and the extension to use with it as a checkpoint in Hugging Face format.
 
-LlamaForCausalLM, or Qwen3ForCausalLM where q and k are normalised, Qwen2ForCausalLM where they have biases. config.json says RoPE as
-transformers 4 and 5 both read it (rope_theta, rope_scaling). Their longrope holds a divisor for each pair, which is any set of frequencies,
-so it also carries what has no type of its own. They multiply cos and sin, hence the square root of our temperature.
+The model is LlamaForCausalLM, Qwen3ForCausalLM if q and k are normalised, or Qwen2ForCausalLM if they have biases. config.json describes
+RoPE in the keys that transformers 4 and 5 both read (rope_theta, rope_scaling). Their longrope has one divisor per pair, so it can hold
+any set of frequencies, and it is used for those without a type of their own. They multiply cos and sin with a factor, which is the
+square root of our temperature.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def export(request: Request) -> int:
-    """scripts/export_hf.py: write the training run=DIR as a checkpoint into the folder out=DIR."""
+    """Write the training run=DIR as a checkpoint into the folder out=DIR."""
     cfg = request.cfgs[0]
     if len(request.cfgs) > 1 or not cfg["run"] or not cfg["out"]:
         raise ConfigError("An export is of one training: give run=results/runs/ID and out=FOLDER, and at most one extension.")
@@ -58,9 +59,9 @@ def export(request: Request) -> int:
 
 
 def describe(trained: dict, extension: dict) -> dict:
-    """config.json for a training's configuration and an extension's node; sizes that the weights know are left to them.
+    """Content of config.json for a training's configuration and an extension. Sizes known from the weights are added later.
 
-    Raises ConfigError for what the format cannot say.
+    Raises ConfigError for settings that the format cannot express.
     """
     from posbench.config.schema import typed
     from posbench.model.build import make_encoding
@@ -114,17 +115,17 @@ def describe(trained: dict, extension: dict) -> dict:
 
 
 def _window(windows: list[int | None], kind: str) -> dict:
-    """The keys about the sliding window that some layers have."""
+    """Keys for the sliding window of some or all layers."""
     size = next((size for size in windows if size is not None), None)
     if size is None or kind == "mistral":
         return {} if size is None else {"sliding_window": size}
     types = ["full_attention" if size is None else "sliding_attention" for size in windows]
-    first = types.index("sliding_attention")  # all that transformers 4 read at first
+    first = types.index("sliding_attention")  # the only key that early versions of transformers 4 read
     return {"use_sliding_window": True, "sliding_window": size, "max_window_layers": first, "layer_types": types}
 
 
 def _rope(encoding: Rope, extension: Extension, name: str) -> tuple[float, dict | None, int]:
-    """rope_theta, rope_scaling and max_position_embeddings."""
+    """(rope_theta, rope_scaling, max_position_embeddings) of an encoding with an extension."""
     import torch
 
     from posbench.encodings.rope import Rope
@@ -135,7 +136,7 @@ def _rope(encoding: Rope, extension: Extension, name: str) -> tuple[float, dict 
 
     scaled = encoding.scaling is not None
     if scaled and name == "none":
-        # What was trained in is an extension of the model it was made from.
+        # The trained scaling is an extension of the earlier model.
         source = Rope(replace(encoding.shape, train_len=encoding.scaling_len), encoding.base, encoding.layout)
         theta, scaling, _ = _rope(source, encoding.scaling, name_of(encoding.scaling))
         return theta, scaling, encoding.shape.train_len
@@ -164,7 +165,7 @@ def _rope(encoding: Rope, extension: Extension, name: str) -> tuple[float, dict 
         return theta, {"rope_type": "linear", **part, "factor": slower}, longest
     if not whole:
         raise ConfigError(f"extension={name} with encoding=p_rope has no place in the format: choose none, pi, ntk or abf.")
-    # From here on cos and sin have a factor or pairs have divisors of their own.
+    # All remaining cases need a factor on cos and sin, or a divisor per pair.
     shared = {"factor": longest / L, "original_max_position_embeddings": L}
     sharper = {"attention_factor": math.sqrt(temperature)}
     if not scaled and isinstance(extension, NtkByParts) and extension.ramp == "index" and 2 * math.pi * extension.alpha <= L:
@@ -179,7 +180,7 @@ def _rope(encoding: Rope, extension: Extension, name: str) -> tuple[float, dict 
 
 
 def _seen(encoding: Rope, extension: Extension, name: str, length: int) -> tuple[Tensor, float, float]:
-    """Radians per token of each pair, the base they come from, and the temperature at one length."""
+    """(radians per token of each pair, their base, temperature) at one length."""
     from posbench.position.fixed_frequencies import frequencies
     from posbench.position.geometry import Span
 
@@ -194,13 +195,13 @@ def _seen(encoding: Rope, extension: Extension, name: str, length: int) -> tuple
 
 
 def _share(turned: int, width: int) -> float:
-    """The share of a head of which `proportional` takes `turned` channels: it rounds down."""
+    """Share of a head from which `proportional`, which rounds down, takes exactly `turned` channels."""
     share = turned / width
     return share if int(share * width // 2) == turned // 2 else math.nextafter(share, 1)
 
 
 def _tokenizer(data: dict, cache_dir: str, folder: Path) -> str:
-    """Copy the tokenizer where there is a file of it; returns a sentence that says so."""
+    """Copy the tokenizer if it has a file. Returns a sentence about it for the user."""
     from posbench.data import prepare
 
     if data["tokenizer"] == "bytes":

@@ -1,6 +1,6 @@
-"""Checkpoints in Hugging Face format (Llama, Mistral, Qwen2, Qwen3) in place of a training: what a job is told of them.
+"""Configuration of a job on a checkpoint in Hugging Face format (Llama, Mistral, Qwen2, Qwen3), which replaces the training.
 
-`adopt` is torch-free: it reads config.json and the files' digests, so that a run's name is known before anything is loaded.
+`adopt` is torch-free: it reads config.json and the digests of the files, so that a run's id is known before weights are loaded.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from posbench.huggingface.config_files import read_config
 from posbench.huggingface.rope_config import rope_arguments
 from posbench.huggingface.weights import checkpoint_digest
 
-WHOLE = {"layout": "half", "fraction": 1.0, "resonance": False, "scaling": None, "scaling_len": None, "window": None}  # as theirs
+WHOLE = {"layout": "half", "fraction": 1.0, "resonance": False, "scaling": None, "scaling_len": None, "window": None}  # RoPE as theirs
 
 
 def adopt(cfg: dict) -> dict:
-    """The configuration of a job with model, encoding and training length taken from the checkpoint that model.path names, if any.
+    """Job configuration with model, encoding and training length of the checkpoint in model.path, if one is given.
 
-    Raises ConfigError for a folder that holds none, or one whose model this is not.
+    Raises ConfigError for a folder without a checkpoint, or with a model that posbench cannot build.
     """
     path = cfg["model"].get("path")
     if path is None:
@@ -47,7 +47,7 @@ def adopt(cfg: dict) -> dict:
         "bos": config.get("bos_token_id"),
     }
     model = replace(_shape(config), path=path, checkpoint=checkpoint)
-    # Whatever else a training is told, nothing here is trained or drawn: one checkpoint is one run.
+    # Other training settings have no effect, since nothing is trained or drawn: one checkpoint is one run.
     train = asdict(TrainConfig(length=length, steps=0))
     return {**cfg, "encoding": {**encoding, **rope}, "model": asdict(model), "train": train, "seed": 0}
 

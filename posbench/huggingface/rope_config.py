@@ -1,4 +1,4 @@
-"""Position in a config.json of Hugging Face format (Llama, Mistral, Qwen2, Qwen3), as arguments of encoding=rope. Torch-free."""
+"""Conversion of RoPE in a Hugging Face config.json (Llama, Mistral, Qwen2, Qwen3) to arguments of encoding=rope. Torch-free."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 from posbench.common.errors import ConfigError
 
-# Their scalings that are frequencies and a factor on cos and sin -> what they have to say.
+# {supported rope_type: its required keys}. Each is a set of frequencies and a factor on cos and sin.
 SCALINGS = {
     "linear": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
@@ -16,9 +16,9 @@ SCALINGS = {
 
 
 def rope_arguments(config: dict, path: str) -> dict:
-    """base, scaling, scaling_len and window; transformers 5 says the first three in rope_parameters, earlier ones beside rope_scaling.
+    """Arguments base, scaling, scaling_len and window. transformers 5 keeps RoPE in rope_parameters, earlier versions use rope_scaling.
 
-    Raises ConfigError for what encoding=rope does not do exactly as they do.
+    Raises ConfigError for settings that encoding=rope does not reproduce exactly.
     """
     rope = config.get("rope_parameters") or {}
     said = config.get("rope_scaling") or rope
@@ -32,7 +32,7 @@ def rope_arguments(config: dict, path: str) -> dict:
 
 
 def _scaling(kind: str, said: dict, config: dict, path: str) -> tuple[dict, float]:
-    """What was trained in, and the length before."""
+    """(extension that was trained in, training length before it)."""
     if kind == "dynamic":
         raise ConfigError(
             f"model.path={path} has rope_type=dynamic, which is other frequencies at each length and none that were trained: take "
@@ -71,7 +71,7 @@ def _llama3(said: dict, before: float, factor: float) -> dict:
 
 
 def _yarn(said: dict, before: float, factor: float) -> dict | str:
-    """Arguments, or what stands against them."""
+    """Arguments of extension=yarn, or words for the setting that prevents them."""
     alpha = said.get("beta_slow") or 1.0
     if 2 * math.pi * alpha > before:
         return f"beta_slow={alpha}, more turns than any pair makes in {before:g} tokens"
@@ -90,7 +90,7 @@ def _longrope(said: dict, before: float, factor: float) -> dict | str:
 
 
 def _temperature(said: dict, usual: float) -> dict | str:
-    """Theirs is the formula's, or none."""
+    """Argument `temperature`: True for the usual factor, False for 1; words for any other factor."""
     factor = usual if said.get("attention_factor") is None else said["attention_factor"]
     if min(abs(factor - usual), abs(factor - 1)) > 1e-6:
         return f"attention_factor={factor} instead of {usual:g}"
@@ -98,12 +98,12 @@ def _temperature(said: dict, usual: float) -> dict | str:
 
 
 def _whole(tokens: float) -> float:
-    """A length divided by a factor need not be whole."""
+    """Length as int if it is whole up to rounding; a length divided by a factor may not be."""
     return round(tokens) if abs(tokens - round(tokens)) < 1e-9 * tokens else tokens
 
 
 def _window(config: dict) -> int | list[int | None] | None:
-    """The sliding window of all layers, or of each where they differ."""
+    """Sliding window of all layers, or a list if layers differ."""
     size, n_layer = config.get("sliding_window"), config["num_hidden_layers"]
     if config["model_type"] in ("llama", "mistral"):
         return size if config["model_type"] == "mistral" else None

@@ -1,6 +1,7 @@
-"""The tensors of a checkpoint in Hugging Face format, under our names and under theirs. Heavy imports wait inside.
+"""Weights of a checkpoint in Hugging Face format, read and written. Heavy libraries are imported inside the functions.
 
-The two differ by the prefix `model.`, the norms of q and k, and, for encoding.layout=interleaved, the order of a head's channels.
+Their tensors differ from ours by the prefix `model.`, the names of the norms of q and k, and, for encoding.layout=interleaved, the order
+of a head's channels.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ NORMS = {"norm.q_gain": "q_norm.weight", "norm.k_gain": "k_norm.weight"}
 
 
 def weight_files(path: str) -> list[Path]:
-    """The safetensors files of a checkpoint, sorted. Raises ConfigError when there is none, or one of an index is missing."""
+    """Safetensors files of a checkpoint, sorted. Raises ConfigError when there is none, or when one of the index is missing."""
     folder = Path(path)
     index = folder / "model.safetensors.index.json"
     names = {"model.safetensors"}
@@ -37,7 +38,7 @@ def weight_files(path: str) -> list[Path]:
 
 
 def checkpoint_digest(path: str, cache_dir: str | Path | None, again: bool = False) -> str:
-    """Hex SHA-256 of a checkpoint's weights; with `again` of the files as they are now, whatever is remembered of them."""
+    """Hex SHA-256 of a checkpoint's weights. With `again` the files are read now, and cached digests are ignored."""
     from posbench.data.sources import file_digests
 
     digests = file_digests(weight_files(path), Path(cache_dir) / "digests.json" if cache_dir else None, again)
@@ -45,7 +46,7 @@ def checkpoint_digest(path: str, cache_dir: str | Path | None, again: bool = Fal
 
 
 def our_name(name: str) -> str:
-    """What a tensor of theirs is called here."""
+    """Our name of one of their tensors."""
     name = name.removeprefix("model.")
     for ours, theirs in NORMS.items():
         name = name.replace(theirs, ours)
@@ -53,17 +54,17 @@ def our_name(name: str) -> str:
 
 
 def their_name(name: str) -> str:
-    """What a tensor of ours is called there."""
+    """Their name of one of our tensors."""
     for ours, theirs in NORMS.items():
         name = name.replace(ours, theirs)
     return name if name.startswith("lm_head.") else f"model.{name}"
 
 
 def take(run: Run, cfg: dict, vocab_size: int, device: str, fingerprint: str) -> None:
-    """Write the run of a checkpoint as a training would have left it; weights keep their precision. The run is locked.
+    """Write a checkpoint as a finished run. Weights keep their precision. The caller holds the lock of the run.
 
-    Raises ConfigError when the files do not hold the tensors that config.json describes, RunError when they are no longer those that the
-    run is named by.
+    Raises ConfigError when the files do not contain the tensors that config.json describes, RunError when they changed since the run's
+    id was computed.
     """
     import torch
 
@@ -80,7 +81,7 @@ def take(run: Run, cfg: dict, vocab_size: int, device: str, fingerprint: str) ->
         del expected["lm_head.weight"]
     train_len = model.encoding.shape.train_len
     print(f"taking {run.id} from {path}: {n_parameters:,} parameters, trained for {train_len} tokens", file=sys.stderr, flush=True)
-    # Tensors are mapped from the files and written from there: no copy of all weights is made.
+    # Tensors are memory-mapped and written directly, so that no copy of all weights is in memory.
     tensors = _tensors(path, expected)
     run.write_config(cfg)
     run.write_provenance(provenance.collect(cfg["seed"], device, fingerprint, n_parameters))
@@ -108,7 +109,7 @@ def _tensors(path: str, expected: dict[str, list[int]]) -> dict:
                 for name in content.keys():  # noqa: SIM118 (no dict)
                     if our_name(name) in expected:
                         tensors[our_name(name)] = content.get_tensor(name)
-                    elif name != "lm_head.weight" and "rotary_emb" not in name:  # a tied head's copy, and angles that old files keep
+                    elif name != "lm_head.weight" and "rotary_emb" not in name:  # a tied copy, or old stored angles
                         raise ConfigError(f"{file} holds {name}, which this model does not have: choose a checkpoint without it.")
         except SafetensorError as error:
             raise ConfigError(f"{file} cannot be read ({error}): download it again.") from error
@@ -121,7 +122,7 @@ def _tensors(path: str, expected: dict[str, list[int]]) -> dict:
 
 
 def write_theirs(weights: Path, to: Path, config: dict, interleaved: bool) -> dict:
-    """Write a run's weights under their names, interleaved pairs of q and k (2c, 2c + 1) as (c, c + D/2).
+    """Write a run's weights under their names, with interleaved pairs (2c, 2c + 1) of q and k moved to (c, c + D/2).
 
     Returns the sizes for config.json.
     """
