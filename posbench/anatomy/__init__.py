@@ -1,1 +1,1 @@
-"""Methods seen without training."""
+"""Anatomy of methods: what they do to positions, computed without training."""

@@ -13,7 +13,7 @@ HIDDEN = "#efefef"
 
 
 def several(numbers: dict) -> list[tuple[dict, str, str]]:
-    """(layer kind, colour, name) of each; the name says which layers where there are several kinds."""
+    """List of (layer kind, colour, name) of all kinds of layers; the name is empty for a single kind."""
     layers = numbers["layers"]
     named = []
     for index, layer in enumerate(layers):
@@ -25,7 +25,7 @@ def several(numbers: dict) -> list[tuple[dict, str, str]]:
 
 
 def frame(axes, heading: str, x: str, y: str = "") -> None:
-    """Titles and labels as in the curves."""
+    """Set title, labels and spines in the style of the curves."""
     axes.set_title(heading, fontsize=10, loc="left", color="#222222", pad=7)
     axes.set_xlabel(x, fontsize=FONT)
     axes.set_ylabel(y, fontsize=FONT)
@@ -36,7 +36,7 @@ def frame(axes, heading: str, x: str, y: str = "") -> None:
 
 
 def log2_axis(axis, low: float, high: float) -> None:
-    """Powers of two, not too many, as plain numbers."""
+    """Set the ticks of an axis: powers of two, at most eight of them, as plain numbers."""
     from matplotlib.ticker import FixedLocator, NullLocator
 
     bottom, top = int(torch.tensor(low).log2().floor()), int(torch.tensor(high).log2().ceil())
@@ -47,7 +47,7 @@ def log2_axis(axis, low: float, high: float) -> None:
 
 
 def over_distance(axes, numbers: dict, grey: bool = True) -> None:
-    """x = tokens between query and key, 1 to length, with the end of training marked and hidden keys grey."""
+    """Set up x = tokens between query and key, 1 to length; mark the end of training and shade hidden keys (`grey`)."""
     train_len, length = numbers["train_len"], numbers["length"]
     axes.set_xscale("log", base=2)
     axes.set_xlim(1, max(2, length))
@@ -84,7 +84,7 @@ def picture(axes, x, rows: Tensor, top: float = 1.0) -> None:
 
 
 def heads(axes, rows: list[list], label: str = "head {}") -> None:
-    """A line for each head, the first and the last named; one where all are alike."""
+    """Draw a line for each head, one if all are equal. Of more than four heads only the first and the last are named."""
     from matplotlib import colormaps
 
     if len(rows) > 1 and all(row == rows[0] for row in rows):

@@ -1,4 +1,4 @@
-"""What tells whether a method is in the regime it was published in, whatever the training length: numbers without a unit.
+"""Numbers without a unit. At any training length they show if a method is in the regime it was published in.
 
 Letters: F frequencies, H heads, T tokens.
 """
@@ -20,12 +20,12 @@ from posbench.position.plan import make_plan
 
 
 def dimensionless(encoding: Encoding, extension: Extension, kind: Kind, length: int) -> dict[str, float]:
-    """Those of anatomy_text.DIMENSIONLESS that apply to one kind of layer in a text of `length` tokens."""
+    """Numbers of words.DIMENSIONLESS that apply to one kind of layer in a text of `length` tokens, by key."""
     train_len, fed = encoding.shape.train_len, len(kind.plan.n_T)
     seen_T = distance(kind, fed - 1, torch.arange(fed - 1, -1, -1))
     off_T = (seen_T - torch.arange(fed)).nan_to_num(nan=1.0).abs() > 1e-6
     numbers = {"keys_over_train_len": int((~seen_T.isnan()).sum()) / train_len}
-    if Trait.COORDINATE in kind.encoding.traits:  # where no distance is read, none is exact or far
+    if Trait.COORDINATE in kind.encoding.traits:  # without coordinates no distance is read, so none is exact or far
         numbers["exact_over_train_len"] = (int(off_T.nonzero()[0]) if off_T.any() else fed) / train_len
         numbers["reach_over_trained"] = float(seen_T.nan_to_num().max()) / max(1, trained_reach(encoding))
     if kind.layer.window is not None:
@@ -51,7 +51,7 @@ def _share_full_turns(spectrum: Spectrum, train_len: int) -> float:
 
 
 def _unextended_bias(encoding: Encoding, kind: Kind, train_len: int) -> Tensor | None:
-    """The bias of the last query at distances 0 and train_len, before any extension: [H, 2]; or at the farthest key it sees."""
+    """Bias of the last query at distance 0 and at train_len (or the farthest key it sees), without an extension: [H, 2], or None."""
     length = train_len + 1 if Trait.UNBOUNDED in encoding.traits or encoding.limit is None else min(train_len + 1, encoding.limit)
     plan = make_plan(encoding, length=length)
     same = next(one for one in kinds(encoding, NoExtension(), plan) if one.numbers == kind.numbers)

@@ -1,4 +1,4 @@
-"""What a triple of methods does, in numbers and without training: frequencies, the distances that are seen, biases, factors on the logits.
+"""Numbers of a triple of methods, computed without training: frequencies, distances, biases, factors on the logits.
 
 Letters: F frequencies, H heads, K keys, T tokens.
 """
@@ -19,12 +19,12 @@ from posbench.position.interfaces import Encoding, Extension, ScaleAttention, ov
 from posbench.position.legality import fed_length, name_of
 from posbench.position.plan import Plan, make_plan
 
-POINTS = 256  # at how many distances the curves over distance are known, where not at every one
+POINTS = 256  # distances, before equal ones are merged, of curves that are not computed at every distance
 
 
 @dataclass(frozen=True)
 class Anatomy:
-    """The numbers as they go to json, and the plan and layers they were taken from."""
+    """Numbers of a triple, as written to json, and the plan, layers and methods they come from."""
 
     numbers: dict
     plan: Plan
@@ -36,10 +36,10 @@ class Anatomy:
 def dissect(
     encoding: Encoding, extension: Extension, scale: ScaleAttention, length: int, trained_scale: ScaleAttention | None = None
 ) -> Anatomy:
-    """Everything about one triple at `length` tokens. It must be legal (posbench.position.legality.check).
+    """Compute everything about one triple at `length` tokens. The triple must be legal (posbench.position.legality.check).
 
-    `layers` has one entry for each kind of layer, the top level repeats the first that the extension acts on. Lists over distance and
-    position hold None where nothing is seen; an extension that crops sees no more than `fed` tokens at once.
+    `layers` has one entry for each kind of layer, and the top level repeats the first of them that the extension acts on. Lists over
+    distance and position hold None where nothing is seen. With an extension that crops, a query sees at most `fed` tokens.
     """
     train_len, fed = encoding.shape.train_len, fed_length(extension, encoding.shape.train_len, length)
     plan = make_plan(encoding, extension, scale, length=fed, trained_scale=trained_scale)
@@ -72,14 +72,14 @@ def dissect(
 def decay_bound(freq_F: Tensor, distance_K: Tensor) -> Tensor:
     """RoPE's envelope of the score over distance, B = (2 / r) sum over m of |sum over c < m of exp(i distance theta_c)|: [K].
 
-    |sum_c h_c exp(i d theta_c)| is at most r / 2 max |h_{c+1} - h_c| times it (Su et al. 2021, section 3.4.3, by Abel's summation).
+    |sum_c h_c exp(i d theta_c)| is at most B r / 2 max |h_{c+1} - h_c| (Su et al. 2021, section 3.4.3, by Abel's summation).
     """
     angle_KF = torch.outer(distance_K.double(), freq_F)
     return torch.polar(torch.ones_like(angle_KF), angle_KF).cumsum(dim=-1).abs().mean(dim=-1)
 
 
 def samples(length: int) -> Tensor:
-    """Distances below `length`: every short one, ever fewer of the long ones, and the last."""
+    """Sorted distances below `length`: every one below 64, ever fewer of the longer ones, and the last."""
     steps = torch.logspace(0, math.log2(max(2, length)), POINTS, base=2, dtype=torch.float64) - 1
     return torch.cat((torch.arange(min(64, length)), steps.round().long().clamp(max=length - 1))).unique()
 
@@ -138,7 +138,7 @@ def _layer(kind: Kind, length: int, table: dict[str, bool | None]) -> dict:
 
 
 def _added(encoding: Encoding, extension: Extension, plan: Plan) -> dict:
-    """What is added to embeddings: at which coordinates, and how alike the last position and those before it are (cosine)."""
+    """Numbers of what is added to embeddings: its coordinates, and the cosine between the last position and those before it."""
     added_TC = added(plan)
     if added_TC is None:
         return {"coordinates": None, "table_rows": None, "similarity": None}
@@ -147,7 +147,7 @@ def _added(encoding: Encoding, extension: Extension, plan: Plan) -> dict:
     alike_K = torch.nn.functional.cosine_similarity(added_TC[-1:], added_TC[plan.length - 1 - delta_K], dim=-1)
     read_T = None
     if rows_NC is not None:
-        # A table that holds its own row numbers says from which rows the extension mixes each of its own.
+        # Extending a table that holds its own row numbers shows which rows each position reads.
         counted_NC = torch.arange(len(rows_NC), dtype=rows_NC.dtype)[:, None].expand(rows_NC.shape)
         read_T = encoding.embed(pos_T, None, extension.rows(counted_NC, plan.layers[0].span))[:, 0]
     return {

@@ -1,4 +1,4 @@
-"""The picture of one anatomy: a page of panels, each drawn only where it says something."""
+"""Picture of one anatomy: a page of panels, each drawn only if it shows something."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def draw(anatomy: Anatomy, stem: Path | str) -> list[Path]:
 
 
 def page(anatomy: Anatomy):
-    """The figure: its panels, then the property table and what else a reader must know."""
+    """Figure of the panels, with the property table and the notes below them."""
     from matplotlib.figure import Figure
 
     numbers, shown = anatomy.numbers, panels(anatomy)
@@ -45,7 +45,7 @@ def page(anatomy: Anatomy):
 
 
 def panels(anatomy: Anatomy) -> list[Callable]:
-    """Functions of an axes."""
+    """Panels that apply to an anatomy, each a function of an axes."""
     numbers, layers = anatomy.numbers, anatomy.numbers["layers"]
     shown: list[Callable] = []
     if any(layer["spectrum"] for layer in layers):

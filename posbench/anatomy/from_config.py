@@ -1,4 +1,4 @@
-"""From a job's configuration to the methods that an anatomy looks at, and what the yamls call them."""
+"""Methods of an anatomy from a job's configuration, and their names in configs/."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from posbench.runs.origins import flatten, text
 
 
 def whole(cfg: dict) -> dict:
-    """The resolved configuration; of run=DIR with the encoding, model, text, training and seed of that run.
+    """Resolve a configuration. With run=DIR the encoding, model, text, training and seed are those of that run.
 
     Raises ConfigError for a run that is not finished, and as `resolve` does.
     """
@@ -32,7 +32,10 @@ def whole(cfg: dict) -> dict:
 
 
 def parts(cfg: dict) -> tuple[Encoding, ScaleAttention | None]:
-    """The encoding and the scale trained in (None: none) of what `whole` returned: fresh ones, or those of run=DIR."""
+    """Encoding and trained scale (or None) of a configuration from `whole`: fresh, or those of run=DIR.
+
+    Raises RunError if that run has no weights.
+    """
     if cfg["run"] is None:
         encoding = make_encoding(cfg)
         return encoding, make_trained_scale(cfg, encoding)
@@ -46,14 +49,14 @@ def parts(cfg: dict) -> tuple[Encoding, ScaleAttention | None]:
 
 
 def yaml_of(group: str, chosen: dict) -> tuple[str, dict]:
-    """The yaml a method was chosen by, as `called` has it, and what it holds; a class of the user's own is as if its yaml held nothing."""
+    """Name of a method's yaml, as in `called`, and the yaml's content; {} if the yaml has another class or does not exist."""
     name = called(group, method_name(chosen), method_args(chosen))
     node = nodes(group).get(name, {})
     return name, node if node.get("_target_") == chosen["_target_"] else {}
 
 
 def in_words(group: str, chosen: dict) -> str:
-    """The yaml a method was chosen by, and the arguments that are not as there: rope base=27."""
+    """Name of a method's yaml, and the arguments that differ from it: rope base=27."""
     name, default = yaml_of(group, chosen)
     known, given = flatten(default), flatten(chosen)
     differ = [key for key in given if key != "_target_" and (key not in known or known[key] != given[key])]

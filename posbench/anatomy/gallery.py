@@ -8,7 +8,7 @@ from pathlib import Path
 from posbench.anatomy.gallery_tiles import FLOOR, LENGTH, SHAPE, TURNS, Tile, encoding_tiles, extension_tiles
 from posbench.report.figures.style import GREY, save
 
-COLUMNS, TILE, GAP, LINE = 6, 1.42, 0.28, 2.12  # tiles in a line, and inches
+COLUMNS, TILE, GAP, LINE = 6, 1.42, 0.28, 2.12  # tiles in a line; inches
 ENCODINGS = (
     f"x: tokens between query and key, or the position where something is added to embeddings, to {LENGTH}; dashed: the training length "
     f"{SHAPE.train_len}. Colours: what each pair of channels (each channel) says of it, from blue -1 to orange +1. Curves: what is added "
@@ -29,7 +29,7 @@ def draw(stem: Path | str) -> list[Path]:
 
 
 def sheet(encodings: list[Tile], extensions: list[Tile]):
-    """Both sections, small multiples on one grid."""
+    """Figure of both sections: small multiples on one grid."""
     from matplotlib.figure import Figure
 
     lines = [-(-len(tiles) // COLUMNS) for tiles in (encodings, extensions)]

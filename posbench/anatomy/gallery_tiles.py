@@ -1,4 +1,4 @@
-"""The tiles of the gallery: what each encoding of configs/ looks like, and how far away each extension makes a key seem.
+"""Tiles of the gallery: a picture of each encoding of configs/, and the distance at which each extension shows a key.
 
 Letters: D pictured channels, H heads, K keys, T tokens.
 """
@@ -25,14 +25,14 @@ from posbench.report.figures.style import GREY, OKABE_ITO
 
 SHAPE = Shape(d_model=256, n_layer=4, n_head=4, n_kv_head=4, train_len=64)
 LENGTH = 4 * SHAPE.train_len
-TURNS = 2  # in training, of the pair between the fastest and the slowest that is drawn: the one that extensions treat most differently
+TURNS = 2  # turns in training of the pair drawn between the fastest and the slowest, where extensions differ most
 PENS = ((OKABE_ITO[5], 5.0), (OKABE_ITO[1], 2.8), ("black", 1.0))
-FLOOR = -8.0  # nats: e^-8 of a weight is nothing
+FLOOR = -8.0  # nats: the lowest bias drawn, since a weight times e^-8 is nearly nothing
 
 
 @dataclass(frozen=True)
 class Tile:
-    """A method's picture: its name, a few words, and what draws it."""
+    """Picture of a method: its name, a few words, and the function that draws it."""
 
     name: str
     words: str
@@ -40,7 +40,7 @@ class Tile:
 
 
 def _made(encoding: dict, extension: dict) -> Anatomy | None:
-    """The anatomy of a pair without a scale, where it is defined at LENGTH and changes something."""
+    """Anatomy of a pair without a scale; None if it is not defined at LENGTH or changes nothing."""
     with seeded(0):
         built = make(encoding, SHAPE)
     scale, acting = make(nodes("scale_attention")["none"], SHAPE), make(extension)
@@ -52,7 +52,7 @@ def _made(encoding: dict, extension: dict) -> Anatomy | None:
 
 
 def encoding_tiles() -> list[Tile]:
-    """Encodings as they are, or with what lets them reach LENGTH."""
+    """Tiles of all encodings, with recompute_window for those that do not reach LENGTH by themselves."""
     extensions, tiles = nodes("extension"), []
     for name, node in _plain_first(nodes("encoding")):
         shown = _made(node, extensions["none"]) or _made(node, extensions["recompute_window"])
@@ -62,7 +62,7 @@ def encoding_tiles() -> list[Tile]:
 
 
 def extension_tiles() -> list[Tile]:
-    """Extensions on RoPE, or on the first encoding that lets them act."""
+    """Tiles of all extensions, on RoPE or else on the first encoding that they can change."""
     encodings, tiles = nodes("encoding"), []
     for name, node in _plain_first(nodes("extension")):
         for own in ("rope", *encodings):
@@ -139,13 +139,13 @@ def _curves(axes, rows: list[list]) -> None:
 
 
 def _log_weights(axes, rows: list[list]) -> None:
-    """Weights as what a bias would have to be for the same."""
+    """Draw weights as the bias that would give the same weights: their logarithm, relative to the largest."""
     largest = max(value for row in rows for value in row if value)
     _curves(axes, [[None if not value else math.log(value / largest) for value in row] for row in rows])
 
 
 def _layers(axes, numbers: dict) -> None:
-    """A bar for each transformer layer, as long as its view."""
+    """Draw a bar for each transformer layer, as long as the number of keys that the last query sees."""
     colours = dict(zip(sorted({layer["name"] for layer in numbers["layers"]}, reverse=True), OKABE_ITO, strict=False))
     for layer in numbers["layers"]:
         seen = sum(value is not None for value in layer["distance"])
@@ -172,7 +172,7 @@ def _ground(axes) -> None:
 
 
 def _seen(axes, numbers: dict) -> None:
-    """How far a key seems for three pairs: the turn it is seen at, in tokens of training."""
+    """Draw the distance at which three pairs see each key: its angle divided by the pair's frequency in training."""
     _ground(axes)
     before = torch.tensor(numbers["spectrum_before"])
     speed_F = torch.tensor(numbers["spectrum"]) / before

@@ -1,4 +1,4 @@
-"""The dimensionless numbers of a whole grid: a row for each encoding with each extension that acts on it, at the grid's longest length."""
+"""Table of a grid's dimensionless numbers: a row for each encoding with each extension that acts on it, at the longest length."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ HEADINGS = {
     "keys_over_train_len": "keys",
     "window_over_train_len": "window",
     "reach_over_trained": "reach",
-}  # of the columns; DIMENSIONLESS says what they mean
+}  # headings of the columns; DIMENSIONLESS explains them
 
 
 @dataclass(frozen=True)
 class Row:
-    """One encoding with one extension at `length` tokens. Methods in words; their arguments, all of them, as json; None: does not apply."""
+    """One encoding with one extension at `length` tokens. Methods are in words, all their arguments json; None: does not apply."""
 
     encoding: str
     layers: str
@@ -68,7 +68,7 @@ class Row:
 
 @dataclass
 class Pair:
-    """An encoding and an extension that a grid asks for, and the longest of the lengths it asks of them."""
+    """Encoding and extension of a grid, and the longest length that the grid evaluates them at."""
 
     cfg: dict
     shape: Shape
@@ -76,10 +76,10 @@ class Pair:
 
 
 def rows(cfgs: list[dict]) -> tuple[list[Row], list[str]]:
-    """A row for each pair that is legal and changes something, and why the others have none, each reason once.
+    """Rows of the pairs that are legal and change something, and the reasons why others have none, each once.
 
-    Seeds, protocols, scales and learning rates make no row of their own; different heads and training lengths do, and where layers differ
-    each kind of them that the extension acts on. recompute_window, the floor of every curve, has none.
+    Seeds, protocols, scales and learning rates add no rows. Different heads and training lengths do, and so does each kind of layer that
+    the extension acts on. recompute_window, the floor of every curve, has no row.
     """
     found, reasons = [], {}
     encodings: dict[str, Encoding] = {}
@@ -142,7 +142,7 @@ def _rows(pair: Pair, encodings: dict[str, Encoding], reasons: dict) -> list[Row
 
 
 def table(found: list[Row]) -> Table:
-    """The rows in words, without columns that apply to none of them."""
+    """Table of the rows in words, without columns that apply to no row."""
     shown = _shown(found)
     shapes = {(row.n_head, row.head_dim) for row in found}
     heads = f", {found[0].n_head} heads of {found[0].head_dim} channels" if len(shapes) == 1 else ""
@@ -159,13 +159,13 @@ def table(found: list[Row]) -> Table:
 
 
 def _name(row: Row, heads: bool) -> str:
-    """The encoding, with its heads where these differ within a grid, and its layers where they differ from each other."""
+    """Name of a row's encoding, with its heads if `heads`, and its layers unless the row is for all of them."""
     said = [f"{row.n_head} heads of {row.head_dim}"] * heads + [row.layers] * (row.layers != "all")
     return row.encoding + (f" ({', '.join(said)})" if said else "")
 
 
 def legend(found: list[Row]) -> list[str]:
-    """What the columns mean."""
+    """Lines that explain the columns."""
     lines = [f"{HEADINGS[key]}: {DIMENSIONLESS[key]}" for key in _shown(found)]
     return [
         "tokens: in training, and at evaluation",
@@ -179,7 +179,7 @@ def _shown(found: list[Row]) -> list[str]:
 
 
 def in_terminal(found: list[Row]) -> str:
-    """Table and legend as plain text, however wide."""
+    """Table and legend as plain text, up to 240 characters wide."""
     console = Console(width=240, no_color=True, highlight=False)
     with console.capture() as captured:
         console.print(table(found).rich())
@@ -189,7 +189,7 @@ def in_terminal(found: list[Row]) -> str:
 
 
 def write(found: list[Row], folder: Path) -> list[Path]:
-    """Write dimensionless.md and, with every digit and every column, dimensionless.csv into `folder`; their paths."""
+    """Write dimensionless.md and, with every digit and column, dimensionless.csv into `folder`. Returns their paths."""
     words = "\n".join([table(found).markdown(), "", *(f"- {line}" for line in legend(found))])
     made = {folder / "dimensionless.md": words + "\n", folder / "dimensionless.csv": to_csv(found, Row)}
     for path, content in made.items():

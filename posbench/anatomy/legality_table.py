@@ -1,4 +1,4 @@
-"""The table of what goes with what, made by asking `compat` about every pair of methods that configs/ offers."""
+"""Table of legal pairs: posbench.position.legality judges every pair of methods in configs/."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LEGEND = "yes: legal. opt: defined, but nobody has published a test of it (allow
 
 @dataclass(frozen=True)
 class Pair:
-    """One judgement: `kind` is extension, scale_attention or train.scale_attention; `fate` a key of WORDS, with its reason."""
+    """Judgement of a pair: `kind` is extension, scale_attention or train.scale_attention, `fate` a key of WORDS, `reason` explains it."""
 
     encoding: str
     kind: str
@@ -32,7 +32,7 @@ class Pair:
 
 
 def judge_all(configs: list[Path], train_len: int, lengths: list[int]) -> Iterator[Pair]:
-    """Every pair, each method as its yaml has it, evaluated at `lengths` after training on `train_len` tokens."""
+    """Judge every pair of methods as their yamls define them, evaluated at `lengths` after training on `train_len` tokens."""
     shape = make_shape(ModelConfig(), train_len)
     plain = NoExtension(), NoScale(shape)
     extensions = {other: make(node) for other, node in choices(configs, "extension").items()}
@@ -41,7 +41,7 @@ def judge_all(configs: list[Path], train_len: int, lengths: list[int]) -> Iterat
         encoding = make(node, shape)
         for other, extension in extensions.items():
             yield Pair(name, "extension", other, *_fate(check, encoding, extension, plain[1], lengths))
-        # A table of train_len rows reaches no further by itself; what a scale does to it is another question.
+        # An encoding with a limit or a learned table may end at train_len without an extension, so scales are judged there.
         reached = lengths if encoding.limit is None and encoding.rows() is None else [train_len]
         for other, scale in scales.items():
             yield Pair(name, "scale_attention", other, *_fate(check, encoding, plain[0], scale, reached))
@@ -60,7 +60,7 @@ def _fate(judge: Callable, *args: Any) -> tuple[str, str]:
 
 
 def markdown(pairs: list[Pair]) -> str:
-    """The pairs as markdown: a row for each method, a column for each encoding."""
+    """Markdown table of the pairs: a row for each method, a column for each encoding."""
     encodings = list(dict.fromkeys(pair.encoding for pair in pairs))
     fates = {(pair.kind, pair.other, pair.encoding): WORDS[pair.fate] for pair in pairs}
     lines = [f"| | {' | '.join(encodings)} |", f"| :--- |{' :-: |' * len(encodings)}"]

@@ -1,4 +1,4 @@
-"""The panels of an anatomy's picture: each is a function of an axes and the numbers."""
+"""Panels of an anatomy's picture, each a function of an axes and the numbers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from posbench.anatomy.dissect import Anatomy, samples
 from posbench.anatomy.query_view import Kind
 from posbench.report.figures.style import GREY, OKABE_ITO
 
-UNSEEN = -20.0  # a bias beyond which a key has no weight left: exp(-20)
+UNSEEN = -20.0  # nats: with a bias below this a key has practically no weight
 
 
 def spectrum(axes, numbers: dict) -> None:

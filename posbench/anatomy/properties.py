@@ -1,10 +1,10 @@
-"""The conditions of a good encoding, measured and not asserted: scores of random content at chosen pairs, with and without an extension.
+"""Properties of a good encoding, measured by the scores of random content at chosen pairs, with and without an extension.
 
-`unique`: no two keys that a query sees have one code (the same scores whatever the content). `relative`: the score of a pair depends on how
-far apart its tokens lie alone, given the content. `any_length`: it is the same in a text of the training length and in the longer one.
-`as_trained`: it is what training without an extension made it. `beyond_training`: the encoding has positions beyond training, without an
-extension. `bounded`: no distance (no position, where these are added to embeddings) is a token or more beyond the trained ones.
-None: not a question here.
+`unique`: no two keys that a query sees have the same code (the same scores for all content). `relative`: given the content, the score of a
+pair depends only on the distance of its tokens. `any_length`: the score is the same in a text of the training length and in the longer one.
+`as_trained`: the score is the same as in training without an extension. `beyond_training`: without an extension, the encoding has positions
+beyond training. `bounded`: no distance (no position, if these are added to embeddings) is a token or more beyond the trained ones.
+None: the property does not apply.
 Measured without scale-attention, which acts on whole queries, with the same content at every position and projections drawn at random.
 
 Letters: N draws of content, C width, H heads, G key heads, K keys, D head width, T tokens.
@@ -27,12 +27,12 @@ from posbench.position.plan import make_plan
 from posbench.scale_attention.none import NoScale
 
 DRAWS = 4
-NEAR = 1024  # keys looked at one by one at either end of a long text
+NEAR = 1024  # keys at either end of a long text that are all checked
 
 
 @dataclass(frozen=True)
 class View:
-    """One kind of layer in a text of `length` tokens, with what is added to the embeddings there."""
+    """One kind of layer in a text of `length` tokens, and the vectors added to the embeddings there."""
 
     kind: Kind
     length: int
@@ -40,14 +40,14 @@ class View:
 
 
 def look(encoding: Encoding, extension: Extension, length: int) -> list[View]:
-    """Each kind of layer, as it reads the last tokens of `length`."""
+    """Views of all kinds of layers in a text of `length` tokens; after a crop only its last tokens are left."""
     fed = fed_length(extension, encoding.shape.train_len, length)
     plan = make_plan(encoding, extension, length=fed)
     return [View(kind, fed, added(plan)) for kind in kinds(encoding, extension, plan)]
 
 
 def properties(encoding: Encoding, extension: Extension, length: int) -> list[dict[str, bool | None]]:
-    """The table for each kind of layer."""
+    """Properties of each kind of layer, by name."""
     train_len, reach = encoding.shape.train_len, trained_reach(encoding)
     beyond = _defined_beyond(encoding)
     views, short = look(encoding, extension, length), look(encoding, extension, train_len)
@@ -70,12 +70,12 @@ def properties(encoding: Encoding, extension: Extension, length: int) -> list[di
 
 
 def trained_reach(encoding: Encoding) -> int:
-    """The largest coordinate, and distance, that training holds."""
+    """Largest coordinate in training, which is also the largest distance."""
     return (encoding.limit if encoding.random and encoding.limit else encoding.shape.train_len) - 1
 
 
 def scores(view: View, query: int, keys_K: Tensor) -> Tensor:
-    """Content score plus bias of each key, for every draw of content and projections: [N, H, K], nan where it is not seen."""
+    """Content score plus bias of each key, for every draw of content: [N, H, K], nan for keys that the query does not see."""
     shape, random = view.kind.encoding.shape, torch.Generator().manual_seed(0)
     width = shape.d_model
     q_NC, k_NC = (torch.randn(DRAWS, width, generator=random) * width**-0.5 for _ in range(2))
@@ -93,7 +93,7 @@ def scores(view: View, query: int, keys_K: Tensor) -> Tensor:
 
 
 def _chosen(length: int) -> Tensor:
-    """Every number below `length`, or those at both ends and some between."""
+    """All numbers below `length`, or of a long text those at both ends and some between."""
     if length <= 4 * NEAR:
         return torch.arange(length)
     between = torch.linspace(0, length - 1, 2 * NEAR).long()
@@ -103,7 +103,7 @@ def _chosen(length: int) -> Tensor:
 def _unique(view: View) -> bool:
     code_KX = scores(view, view.length - 1, _chosen(view.length)).flatten(0, 1).T
     code_KX = code_KX[~code_KX.isnan().any(dim=1)]
-    # Equal codes stay neighbours in the order of any one projection.
+    # Sorting by one projection makes equal codes neighbours.
     mixed_K = code_KX @ torch.randn(code_KX.shape[1], generator=torch.Generator().manual_seed(1)).double()
     apart_K = code_KX[mixed_K.argsort()].diff(dim=0).abs().amax(dim=1)
     return bool((apart_K > 1e-9).all())
@@ -127,7 +127,7 @@ def _relative(view: View) -> bool:
 
 
 def _same(a: View, b: View, train_len: int) -> bool:
-    """Whether the last query of either sees the distances of training alike."""
+    """True if the last queries of both views score the distances of training alike."""
     delta_K = torch.arange(min(a.length, b.length, train_len))
     return _close(*(_by_distance(view, view.length - 1, delta_K) for view in (a, b)))
 

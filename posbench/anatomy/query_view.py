@@ -20,7 +20,7 @@ from posbench.position.plan import BandPlan, LayerPlan, Plan
 
 @dataclass(frozen=True)
 class Kind:
-    """Layers that treat position alike (`numbers`), with their frequencies before and after the extension."""
+    """Layers that treat position alike (`numbers`: their indices), and their frequencies before and after the extension."""
 
     layer: Layer
     plan: LayerPlan
@@ -34,7 +34,7 @@ class Kind:
 
 
 def kinds(encoding: Encoding, extension: Extension, plan: Plan) -> list[Kind]:
-    """The distinct layers of a plan; the first extended one comes first."""
+    """Distinct layers of a plan; those that an extension may act on come first."""
     found: dict[tuple, Kind] = {}
     for number, (layer, planned) in enumerate(zip(encoding.layers(), plan.layers, strict=True)):
         if layer.kind in found:
@@ -49,12 +49,12 @@ def kinds(encoding: Encoding, extension: Extension, plan: Plan) -> list[Kind]:
 
 @torch.no_grad()
 def added(plan: Plan) -> Tensor | None:
-    """What is added to the embedding of each token: [T, C], or None."""
+    """Vectors added to the embeddings of the tokens: [T, C], or None."""
     return plan.embed()
 
 
 def each_band(kind: Kind, query: int, keys_K: Tensor, value: Callable[[BandPlan, Tensor], Tensor]) -> Tensor:
-    """`value` (band, its keys) of each key, float64, from the band that shows it to `query`; nan where none does."""
+    """`value(band, its keys)` for each key, float64, from the band in which `query` sees it; nan for keys that it does not see."""
     result = None
     for band in kind.plan.bands:
         seen_K = (keys_K >= band.first_T[query]) & (keys_K <= band.last_T[query])
@@ -66,13 +66,13 @@ def each_band(kind: Kind, query: int, keys_K: Tensor, value: Callable[[BandPlan,
 
 
 def distance(kind: Kind, query: int, keys_K: Tensor) -> Tensor:
-    """The coordinate distance at which `query` sees each key: [K], nan where it does not."""
+    """Coordinate distance at which `query` sees each key: [K], nan for keys that it does not see."""
     return each_band(kind, query, keys_K, lambda band, keys_K: band.q_pos_T[query] - band.k_pos_T[keys_K])
 
 
 @torch.no_grad()
 def bias(kind: Kind, query: int, keys_K: Tensor) -> Tensor | None:
-    """What is added to the scaled score of each key: [H, K], or None where nothing is. Gates are those of a token of zeros."""
+    """Bias added to the scaled score of each key: [H, K], or None without a bias. Gates are those of a token of zeros."""
     encoding = kind.encoding
     if not any(overrides(encoding, hook) for hook in ("columns", "profile", "bias", "gates")):
         return None
@@ -97,7 +97,7 @@ def bias(kind: Kind, query: int, keys_K: Tensor) -> Tensor | None:
 
 @torch.no_grad()
 def content(kind: Kind, query: int, keys_K: Tensor, q_NHKD: Tensor, k_NGKD: Tensor) -> Tensor:
-    """The scaled content score of each key: [N, H, K]; q is given once for each key, since what it holds may depend on nothing else."""
+    """Scaled content score of each key: [N, H, K]. q_NHKD has a copy of the query for each key, rotated as the key's band requires."""
     encoding, width = kind.encoding, q_NHKD.shape[-1]
     place = torch.full((int(keys_K.max()) + 1,), -1)
     place[keys_K] = torch.arange(len(keys_K))
@@ -121,7 +121,7 @@ def content(kind: Kind, query: int, keys_K: Tensor, q_NHKD: Tensor, k_NGKD: Tens
 
 @torch.no_grad()
 def even_weights(kind: Kind, query: int, keys_K: Tensor) -> Tensor | None:
-    """Attention weights where an encoding makes them of whole rows, if q and all content scores are 0: [H, K], keys in order."""
+    """Attention weights of an encoding that weighs whole rows, if q and all content scores are 0: [H, K], keys in order; else None."""
     encoding, shape = kind.encoding, kind.encoding.shape
     if not overrides(encoding, "weights"):
         return None
@@ -135,10 +135,10 @@ def even_weights(kind: Kind, query: int, keys_K: Tensor) -> Tensor | None:
 
 
 def channels(kind: Kind, query: int, keys_K: Tensor) -> Tensor | None:
-    """What each channel of the first head says of each key: [P, K] in [-1, 1], or None where nothing is turned.
+    """Score of each key in each channel of the first head: [P, K] in [-1, 1], or None without rotation.
 
-    A row is the score when q and k are 1 in one channel and 0 elsewhere, less that of zeros, over its largest value; channels that say
-    what another one says are left out.
+    A row is the score if q and k are 1 in one channel and 0 elsewhere, minus the score of zeros, divided by its largest size. Channels
+    equal to an earlier one are left out.
     """
     shape = kind.encoding.shape
     if kind.plan.bands[0].q_table is None:

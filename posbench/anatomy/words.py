@@ -1,4 +1,4 @@
-"""An anatomy in words: lines for the terminal, and those that stand below its picture."""
+"""An anatomy in words: lines for the terminal, and notes below its picture."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ ANSWERS = {True: "yes", False: "no", None: "-"}
 
 
 def title(numbers: dict) -> str:
-    """encoding + extension + scale, without those that do nothing."""
+    """Title of the form encoding + extension + scale, without those that are `none`."""
     others = [numbers[key] for key in ("extension", "scale_attention") if numbers[key] != "none"]
     trained = [f"trained {numbers['trained_scale']}"] if numbers["trained_scale"] != "none" else []
     return " + ".join([numbers["encoding"], *trained, *others])
 
 
 def asked(numbers: dict) -> str:
-    """Lengths, in words."""
+    """Lengths of training and evaluation, in words."""
     fed = "" if numbers["fed"] == numbers["length"] else f", fed {numbers['fed']} at a time"
     target = "" if numbers["target_len"] in (numbers["length"], numbers["fed"]) else f", configured for {numbers['target_len']}"
     return f"trained at {numbers['train_len']} tokens, asked for {numbers['length']}{target}{fed}"
 
 
 def notes(numbers: dict) -> list[str]:
-    """What a reader of the curves must know."""
+    """Notes that a reader of the curves must know."""
     lines = []
     if numbers.get("noop"):
         lines.append(f"No-op: {numbers['noop']}.")
@@ -56,7 +56,7 @@ def notes(numbers: dict) -> list[str]:
 
 
 def table(names: dict[str, str], values: dict) -> str:
-    """name: value; name: value; ..."""
+    """Text of the form name: value; name: value; ..."""
     return "; ".join(f"{name}: {_word(values[key])}" for key, name in names.items() if key in values)
 
 
@@ -65,7 +65,7 @@ def _word(value: float | bool | None) -> str:
 
 
 def summary(numbers: dict) -> list[str]:
-    """A few lines."""
+    """Lines of the terminal: title, each kind of layer, properties, dimensionless numbers, notes."""
     lines = [f"{title(numbers)}: {asked(numbers)}"]
     for layer in numbers["layers"]:
         seen = [value for value in layer["distance"] if value is not None]

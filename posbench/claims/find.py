@@ -1,4 +1,4 @@
-"""Evaluations on disk, found by what a claim's cells say, and read as sums over documents. Nothing a results folder holds is executed."""
+"""Search for the evaluations on disk that match a claim's cells, read as sums over documents. Nothing in a results folder is executed."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from posbench.runs.rows import eval_rows
 from posbench.runs.target_losses import read_npz
 from posbench.statistics.crossed import Sums, estimate, sums
 
-# Of a training's configuration, where a cell does not name them; train.length is one number, the row's train_len.
+# Required of a training's configuration unless a cell names another value. So is train.length, one number: the row's train_len.
 PLAIN = {"model.qk_norm": "none"}
 SHARED = ("run_id", "protocol", "setting")
 
 
 class Missing(Exception):
-    """A claim's cell was not measured; the message says which."""
+    """A claim's cell was not measured. The message names the evaluation that is missing."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One eval file and the configuration of its training; arrays are read when they are asked for."""
+    """One eval file and the configuration of its training. Arrays are read when first needed."""
 
     path: Path
     rows: list[dict]
@@ -39,26 +39,29 @@ class Entry:
 
     @property
     def first(self) -> dict:
-        """What all its rows share, and `setting`."""
+        """First row, for the columns that all rows share, and for `setting`."""
         return self.rows[0]
 
     def row(self, length: int, task: str | None) -> dict | None:
-        """The row of a length."""
+        """Row of a length and task that is not for one position; None if there is none."""
         return next((row for row in self.rows if row["length"] == length and row["task"] == task and row["position"] is None), None)
 
     @cached_property
     def arrays(self) -> dict[str, np.ndarray]:
-        """The npz beside the json. Raises Missing where there is none, RunError where it is damaged."""
+        """Arrays of the npz beside the json. Raises Missing if there is none, RunError if it is damaged."""
         path = self.path.with_suffix(".npz")
         try:
             return read_npz(path)
         except FileNotFoundError:
             raise Missing(f"{path.name} of {self.first['run_id']} is not there, and losses of single targets decide") from None
-        except Exception as error:  # zipfile, zlib and numpy answer damage with a dozen kinds
+        except Exception as error:  # zipfile, zlib and numpy raise a dozen kinds of errors for damage
             raise RunError(f"{path} is damaged ({error}): delete it and {self.path.name}, and evaluate again.") from error
 
     def values(self, name: str, length: int) -> tuple[np.ndarray, np.ndarray]:
-        """(nll or correct of every target [T], its document [T]) at `length`. Raises Missing where it was not evaluated there."""
+        """Arrays of one length: nll or correct of every target [T], and its document [T].
+
+        Raises Missing if this length was not evaluated, RunError if the npz is damaged.
+        """
         arrays = self.arrays
         at = np.flatnonzero(arrays.get("length") == length)
         if not len(at):
@@ -73,7 +76,7 @@ class Entry:
 
     @cached_property
     def targets(self) -> bytes:
-        """What tells whether two evaluations scored the same targets."""
+        """Bytes that are equal for two evaluations if they scored the same targets."""
         return b"".join(np.ascontiguousarray(self.arrays[name]).astype(np.int64).tobytes() for name in ("document", "offset"))
 
 
@@ -83,10 +86,10 @@ class Pool:
 
     entries: list[Entry]
     defaults: Mapping[tuple[str, str], dict]
-    known: dict = field(default_factory=dict)  # (run_id, what was asked of its evaluation) -> lower bound of G
+    known: dict = field(default_factory=dict)  # (run_id, setting without stride) -> lower bound of G
 
     def find(self, cell: Cell) -> dict[int, Entry]:
-        """Seed -> its evaluation. Raises Missing where there is none, RunError where two fit."""
+        """Evaluations of a cell by seed. Raises Missing if there is none, RunError if two of one seed fit."""
         found: dict[int, Entry] = {}
         for entry in self.entries:
             if not self._measured(cell, entry) or not self._trained(cell, entry):
@@ -102,12 +105,12 @@ class Pool:
         return dict(sorted(found.items()))
 
     def unread(self, cell: Cell) -> list[str]:
-        """What is to be said of trainings that might be of the cell, were their config.yaml read."""
+        """Notes on trainings that may fit the cell, but whose config.yaml cannot be read."""
         runs = dict.fromkeys(entry.first["run_id"] for entry in self.entries if not entry.config and self._measured(cell, entry))
         return [f"config.yaml of {', '.join(runs)} cannot be read, so nothing says whether it fits"] if runs else []
 
     def _measured(self, cell: Cell, entry: Entry) -> bool:
-        """Whether the rows are of the cell's methods and protocol."""
+        """True if an evaluation has the cell's methods and protocol."""
         row = entry.first
         if any(row[name] != getattr(cell, name) for name in ("encoding", "extension", "scale_attention", "protocol")):
             return False
@@ -121,19 +124,22 @@ class Pool:
         return True
 
     def _trained(self, cell: Cell, entry: Entry) -> bool:
-        """Whether the training's configuration is the cell's. One that cannot be read is none; a key that came later has its default."""
+        """True if the training's configuration fits the cell. An unreadable one does not; keys of later versions have their defaults."""
         wanted = {**PLAIN, "train.length": entry.first["train_len"], **(cell.config or {})}
         return bool(entry.config) and all(entry.config.get(key, LATER.get(key, ABSENT)) == value for key, value in wanted.items())
 
     def reference(self, entry: Entry, kind: str) -> Entry:
-        """The floor, or the half window, of an evaluation: same training, protocol, setting. Raises Missing where there is none."""
+        """Reference (`floor` or `half`) of an evaluation, of the same training, protocol and setting. Raises Missing if there is none."""
         found = [other for other in self.entries if _shared(other) == _shared(entry) and reference(other.first) == kind]
         if not found:
             raise Missing(f"{entry.first['run_id']} lacks recompute_window ({kind}) under {entry.first['protocol']}")
         return next((one for one in found if one.first["scale_attention"] == (one.first["trained_scale"] or "none")), found[0])
 
     def gain_lower(self, run: Entry) -> float:
-        """The lower 95 % bound of G of the training, in bits/byte: documents alone, as it is of one seed."""
+        """Lower 95 % bound of G of one training, in bits/byte. With one seed its interval is over documents alone.
+
+        Raises Missing if the training has no evaluation under fixed_targets with as many windows.
+        """
         run_id, _ = key = run.first["run_id"], _unstrided(run)
         if key not in self.known:
             own = [one for one in self.entries if (one.first["run_id"], _unstrided(one)) == key]
@@ -144,7 +150,7 @@ class Pool:
         return self.known[key]
 
     def gain_terms(self, entries: Sequence[Entry]) -> list[tuple[float, Sums]]:
-        """Weighted means that make up G of the trainings, in bits/byte."""
+        """Weighted means whose sum is G of the trainings, in bits/byte."""
         half, floor = (exact([self.reference(entry, kind) for entry in entries]) for kind in ("half", "floor"))
         return [(half[1], half[0]), (-floor[1], floor[0])]
 
@@ -154,7 +160,7 @@ def _shared(entry: Entry) -> tuple:
 
 
 def _unstrided(entry: Entry) -> str:
-    """What an evaluation was asked for, but for the stride, which protocols of the same windows need not share."""
+    """Setting of an evaluation without its stride, which may differ between protocols of the same windows."""
     asked = json.loads(entry.first["setting"])
     return json.dumps({key: value for key, value in asked.items() if key != "stride"}, sort_keys=True)
 
@@ -164,9 +170,9 @@ def _name(entry: Entry) -> str:
 
 
 def measured(entries: Sequence[Entry], length: int, name: str = "nll", task: str | None = None) -> tuple[Sums, float]:
-    """(sums over documents of nll or correct of each entry, what turns their mean into bits/byte or a share).
+    """Sums over documents of nll or correct of each entry, and the factor from their mean to bits/byte (1 for correct).
 
-    Raises Missing where a length is not there, RunError where seeds scored different targets.
+    Raises Missing if a length was not evaluated, RunError if seeds scored different targets or targets do not weigh alike.
     """
     values, factors = [], set()
     for entry in entries:
@@ -186,7 +192,10 @@ def measured(entries: Sequence[Entry], length: int, name: str = "nll", task: str
 
 
 def exact(entries: Sequence[Entry]) -> tuple[Sums, float]:
-    """`measured` of references, at their shortest length at which every target has its full window."""
+    """Sums and factor of references, as from `measured`, at their shortest length where every target has its full window.
+
+    Raises Missing if a reference has no length of at least twice the training length.
+    """
     lengths = [min((row["length"] for row in one.rows if row["length"] >= 2 * row["train_len"]), default=0) for one in entries]
     if 0 in lengths:
         raise Missing(f"{_name(entries[lengths.index(0)])} lacks twice the training length")
@@ -196,7 +205,7 @@ def exact(entries: Sequence[Entry]) -> tuple[Sums, float]:
 
 
 def index(paths: Iterable[Path]) -> list[Entry]:
-    """The eval files among `paths` that exist, each once."""
+    """Entries of the eval files among `paths` that exist, each once. Raises RunError if one is damaged."""
     configs: dict[Path, Mapping] = {}
     entries = []
     for path in dict.fromkeys(paths):

@@ -1,4 +1,4 @@
-"""What evaluations say of claims: an effect with its interval, a verdict against the margin, Holm over all primaries, behind the gate."""
+"""Judgement of claims: an effect with its interval, a verdict against the margin, Holm over all primaries that pass the gate."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Terms = list[tuple[float, Sums]]
 
 @dataclass(frozen=True)
 class Finding:
-    """A row of claims.csv: what one endpoint of a claim came to. None where it was not measured."""
+    """Row of claims.csv: the result of one endpoint of a claim. Fields are None if it was not measured."""
 
     claim: str
     endpoint: str
@@ -36,7 +36,7 @@ class Finding:
     lower: float | None = None
     upper: float | None = None
     over: str | None = None
-    by_seed: str | None = None  # of each seed, in the order of `seeds`
+    by_seed: str | None = None  # effect of each seed, in the order of `seeds`
     seeds: str | None = None
     documents: int | None = None
     targets: int | None = None
@@ -45,13 +45,13 @@ class Finding:
     p: float | None = None
     p_holm: float | None = None
     by_interval: str | None = None  # the verdict of this interval alone
-    verdict: str = ""  # after Holm, and behind the gate; empty for what is descriptive
+    verdict: str = ""  # after the gate and Holm; empty for a descriptive endpoint
     note: str = ""
     evaluations: str = ""  # eval ids, as in rows.csv
 
 
 def judge(claims: Sequence[Claim], pools) -> list[Finding]:
-    """A finding for every endpoint of every claim. `pools(claim)` gives (Pool, command that would make what is missing)."""
+    """Findings for all endpoints of all claims. `pools(claim)` returns (Pool, command that makes missing evaluations)."""
     findings = [one for claim in claims for one in _claim(claim, pools)]
     tested = [index for index, one in enumerate(findings) if one.primary and one.p is not None and one.verdict != "gated"]
     for index, adjusted in zip(tested, holm([findings[index].p for index in tested]), strict=True):
@@ -133,7 +133,7 @@ def _measure(endpoint: Endpoint, pool: Pool, blank: Finding) -> Finding:
 
 
 def _terms(measure: str, weight: float, cell, entries: list[Entry], pool: Pool) -> Terms:
-    """Weighted means that make up the measure of one cell."""
+    """Weighted means whose sum is the measure of one cell."""
     length = round(cell.at * entries[0].first["train_len"])
     if measure == "accuracy":
         one, _ = measured(entries, length, "correct", cell.task)
@@ -148,7 +148,10 @@ def _terms(measure: str, weight: float, cell, entries: list[Entry], pool: Pool) 
 
 
 def _usable(chosen: list, pool: Pool, endpoint: Endpoint, train_len: int) -> tuple[Usable, float, Estimate]:
-    """(usable length in tokens, its point, the estimate at the longest length)."""
+    """Usable length in tokens, its point estimate, and the Estimate of the rise at the longest length.
+
+    Raises Missing for fewer than three lengths.
+    """
     ((_, cell, entries),) = chosen
     lengths = set.intersection(*({row["length"] for row in entry.rows} for entry in entries))
     lengths = sorted(length for length in lengths if length >= train_len)
@@ -160,7 +163,7 @@ def _usable(chosen: list, pool: Pool, endpoint: Endpoint, train_len: int) -> tup
 
 
 def same_targets(entries: Sequence[Entry]) -> None:
-    """Raises RunError unless all evaluations of one protocol under fixed targets scored the same ones."""
+    """Check the evaluations under fixed_targets. Raises RunError unless all of them scored the same targets."""
     fixed = [entry for entry in entries if entry.first["protocol"] == "fixed_targets"]
     for entry in fixed[1:]:
         if entry.targets != fixed[0].targets:

@@ -1,6 +1,6 @@
-"""The ledger of claims: one yaml each in results/claims, that says what would confirm and what would refute it.
+"""Language of claims: each has a yaml in results/claims, with the rules that would confirm or refute it.
 
-results/reported/claims holds what came out. The language is small and holds no code; tests/claims/test_claims.py reads every file.
+results/reported/claims holds the verdicts. The language is small and contains no code. tests/claims/test_claims.py reads every file.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ MEASURES = {
 
 @dataclass(frozen=True)
 class Cell:
-    """Evaluations of one method, one for each seed. Arguments that are not named are those of configs/, other columns those of here."""
+    """Evaluations of one method, one for each seed. Arguments not given are those of configs/, other fields have the defaults below."""
 
     encoding: str
-    at: float | None  # multiple of the training length; None where every length is meant
+    at: float | None  # multiple of the training length; None for all lengths
     times: float = 1.0  # weight in the comparison
     extension: str = "none"
     scale_attention: str = "none"  # at evaluation
@@ -52,7 +52,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One number with an interval: (of - minus) - (against), and where it must lie. A descriptive one has no rules."""
+    """One number with an interval: (of - minus) - (against), and the rules for it. A descriptive endpoint has no rules."""
 
     name: str
     measure: str
@@ -71,7 +71,7 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim of the literature. Either `primary` endpoints decide it, or the test named in `test`, which passes by showing `shows`."""
+    """A claim of the literature, decided by its `primary` endpoints or by a test: if `test` passes, the verdict is `shows`."""
 
     id: str
     statement: str
@@ -85,7 +85,7 @@ class Claim:
 
 
 def load(path: Path) -> Claim:
-    """A claim's yaml. Raises ConfigError for what is not in the language, or for rules that could both hold."""
+    """Read a claim's yaml. Raises ConfigError for anything that is not in the language, and for rules that could both hold."""
     import yaml
 
     try:
@@ -100,7 +100,7 @@ def load(path: Path) -> Claim:
 
 
 def load_all(folder: Path) -> list[Claim]:
-    """Every claim of a folder, in the order of their ids. Raises ConfigError as `load`, and for an id given twice."""
+    """Read every claim of a folder, in the order of file names. Raises ConfigError as `load` does, and for an id given twice."""
     claims = [load(path) for path in sorted(folder.glob("*.yaml"))]
     if len({claim.id for claim in claims}) < len(claims):
         raise ConfigError(f"{folder} has two claims of one id: {', '.join(claim.id for claim in claims)}.")

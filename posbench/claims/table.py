@@ -1,4 +1,4 @@
-"""The ledger as CSV, and as Markdown that is made from the CSV alone."""
+"""Ledger of claims as CSV, and as Markdown made from the CSV alone."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ ORDER = ("confirmed", "refuted", "undecided", "gated", "not measured")
 
 
 def to_csv(findings: Sequence[Finding]) -> str:
-    """A line for each endpoint, with every digit."""
+    """CSV with a line for each endpoint and every digit."""
     return records.to_csv(findings, Finding)
 
 
 def from_csv(path: Path | str) -> list[Finding]:
-    """What `to_csv` wrote. Raises RunError for anything else."""
+    """Read findings that `to_csv` wrote. Raises RunError for another file."""
     return records.from_csv(path, Finding, "a ledger of claims", "scripts/claims.py")
 
 
@@ -28,7 +28,7 @@ HEAD = ("claim", "what is claimed", "effect [95 %]", "confirms", "refutes", "G a
 
 
 def terminal(findings: Sequence[Finding], width: int | None = None) -> str:
-    """The verdicts for a terminal `width` characters wide (None: any)."""
+    """Table of verdicts for a terminal `width` characters wide (None: 240), and what is not measured."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -50,12 +50,12 @@ def terminal(findings: Sequence[Finding], width: int | None = None) -> str:
 
 
 def _heads(findings: Sequence[Finding]) -> list[Finding]:
-    """What the table shows a row of: primaries, and claims decided by a test."""
+    """Findings that have a row in the table: primaries, and claims decided by a test."""
     return [one for one in findings if one.primary or one.note == "by test"]
 
 
 def markdown(findings: Sequence[Finding]) -> str:
-    """The whole ledger: the verdicts, then what was compared for each."""
+    """Markdown of the whole ledger: the verdicts, then the comparisons of each claim."""
     shown = _heads(findings)
     primaries = [one for one in shown if one.primary]
     counted = Counter(one.verdict for one in primaries)
@@ -81,13 +81,13 @@ def markdown(findings: Sequence[Finding]) -> str:
 
 
 def _alone(primaries: Sequence[Finding]) -> list[str]:
-    """A sentence on what the correction took back, where it did."""
+    """Sentence on the verdicts that Holm's correction took back; none without any."""
     taken = sum(one.by_interval not in (None, one.verdict) for one in primaries)
     return [f"{taken} of the undecided are decided by their own interval alone, and not after the correction."] if taken else []
 
 
 def _doubles(primaries: Sequence[Finding]) -> list[str]:
-    """A sentence on primaries that compare the same, where some do: they are one piece of evidence."""
+    """Sentence on primaries with the same comparison, which are one piece of evidence; none without any."""
     asked: dict[str, list[Finding]] = {}
     for one in primaries:
         asked.setdefault(one.compared, []).append(one)
@@ -107,7 +107,7 @@ BRIEF = ("claim", "what is claimed", "effect [95 %]", "G above", "verdict")
 
 
 def brief(findings: Sequence[Finding]) -> str:
-    """The verdicts alone, in fewer columns, as results/claims/README.md shows them."""
+    """Markdown of the verdicts alone, in fewer columns, as results/claims/README.md shows them."""
     at = [HEAD.index(name) for name in BRIEF]
     rows = [[row[index] for index in at] for row in map(_row, _heads(findings))]
     return _markdown([list(BRIEF), [":---"] * len(BRIEF), *rows]) + "\n"
@@ -146,7 +146,7 @@ def _number(value: float, form: str) -> str:
 
 
 def _margin(one: Finding, rule: str) -> str:
-    """The rule, with its bounds in nats/token where they are in bits/byte and the text is known."""
+    """Rule with its bounds also in nats/token, if they are in bits/byte and the text is known."""
     words = rule.split()
     if one.unit != "bits/byte" or one.nats is None or words[-1:] == ["G"]:
         return rule
