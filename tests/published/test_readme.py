@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import runpy
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,10 +23,10 @@ BY_KEY = {"runs list": "LIST", "runs gc": "GC", "compat": "DEFAULTS", "benchmark
 
 
 def named(page: str, heading: str, column: int = 0) -> set[str]:
-    """What stands in backticks or brackets in one column of a page's tables, from a heading to the next one."""
+    """Names in backticks (behind `group=`, where that is there) or brackets in one column of a page's tables below a heading."""
     section = f"\n{TEXT[page]}".partition(f"\n{heading}\n")[2].partition("\n## ")[0]
     cells = [line.split("|")[column + 1] for line in section.splitlines() if line.startswith("|")]
-    return {word for cell in cells for word in re.findall(r"[`\[]([\w./]+)[`\]]", cell)}
+    return {word for cell in cells for word in re.findall(r"[`\[](?:[a-z]+=)?([\w./]+)[`\]]", cell)}
 
 
 def test_the_table_of_what_goes_with_what_is_todays():
@@ -38,6 +41,7 @@ def test_every_choice_script_room_and_folder_stands_in_its_table():
     section = TEXT["configs/README.md"].partition("\n## Methods\n")[2].partition("\n### ")[0]
     assert methods <= set(re.findall(r"`(\w+)`", section))
     assert named("configs/README.md", "## Experiments") == set(choices("experiment")) - {"none"}
+    assert named("configs/README.md", "## Model") == {*choices("model"), *choices("train")}
     assert named("configs/README.md", "## Data") >= set(choices("data"))
     assert named("configs/README.md", "## Launchers") >= set(choices("hydra/launcher"))
     scripts = {path.name for path in (ROOT / "scripts").iterdir() if path.suffix in (".py", ".ipynb")}
@@ -74,7 +78,12 @@ def test_links_lead_somewhere(page):
 
 
 SHOWN = {*re.findall(r"^python scripts/(.*)$", "\n".join(TEXT.values()), re.M)}
-INLINE = {" ".join(words.split()) for text in TEXT.values() for words in re.findall(r"`python\s+scripts/([^`]*)`", text)}
+INLINE = {
+    " ".join(words.split())
+    for text in TEXT.values()
+    for words in re.findall(r"`python\s+scripts/([^`.]+\.py\s[^`]*)`", text)
+    if "..." not in words
+}
 
 
 @pytest.mark.parametrize("command", sorted(SHOWN | INLINE))
@@ -93,6 +102,13 @@ def test_every_command_composes(command):
         kind = f"{name} {words[0]}" if name == "runs" else name
         known = runpy.run_path(str(ROOT / "scripts" / script))[BY_KEY[kind]] if kind in BY_KEY else {"out": ""}
         assert {word.partition("=")[0] for word in words} <= {*known, "list", "gc"}
+
+
+def test_tab_completes_choices():
+    assert 'eval "$(python scripts/run.py -sc install=bash)"' in TEXT["scripts/README.md"]
+    typed = {**os.environ, "COMP_LINE": "python scripts/run.py encoding=ro", "COMP_POINT": "33"}
+    query = [sys.executable, str(ROOT / "scripts" / "run.py"), "-sc", "query=bash"]
+    assert subprocess.run(query, env=typed, capture_output=True, text=True, check=True).stdout.split() == ["encoding=rope"]
 
 
 def test_the_lines_for_a_notebook_run():
