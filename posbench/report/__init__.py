@@ -1,1 +1,1 @@
-"""Rows to tables and a page."""
+"""Reports: tables, figures and a page from the rows of evaluations."""

@@ -1,6 +1,6 @@
-"""Loss against context inside the window: what each token of context brings, before anything is extended.
+"""Loss against context inside the training window, without any extension.
 
-Every target is predicted from exactly c tokens (recompute_window), c up to the training length, on the targets of everything else.
+Every target is predicted from exactly c tokens (recompute_window), c up to the training length, on the targets of all other rows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ EARLY = ", or what there is where a document begins"
 
 @dataclass(frozen=True)
 class Step(Placed):
-    """One encoding with exactly `context` tokens before every target, mean over seeds: losses in nats/token, 95 % half widths."""
+    """Means over seeds for one encoding with exactly `context` tokens before every target: losses in nats/token, 95 % half widths."""
 
     encoding: str
     context: int
@@ -36,21 +36,21 @@ class Step(Placed):
     bpb: float | None
     difference: float | None  # nll - the loss with train_len tokens
     half_width: float | None
-    doubling: float | None  # the loss with context // 2 tokens - nll: what the doubling brings; G where context is train_len
+    doubling: float | None  # the loss with context // 2 tokens - nll: the gain by doubling; G if context is train_len
     doubling_half_width: float | None
-    over: str | None  # what the intervals are over, as in `Point`
-    source: str | None = None  # the CSV that the losses were read from, where the report is of more than that file
+    over: str | None  # units of the intervals, as in `Point`
+    source: str | None = None  # the CSV that the losses were read from; None if the report is of that file alone, or of runs
 
     @property
     def name(self) -> str:
-        """What a line of the figure or a row of the table is for."""
+        """Name of a line of the figure and of a row of the table."""
         return self.encoding + file(self.source)
 
 
 def steps(evaluations: list[Evaluation], variants: Mapping[str, str] | None = None) -> list[Step]:
-    """Every encoding and context of the trainings that were measured at three or more; `variants` as in `labels`.
+    """Steps of all encodings and contexts, from trainings with three or more contexts (`ladders`); `variants` as in `labels`.
 
-    Raises RunError when two evaluations of one training are not of the same targets.
+    Raises RunError if two evaluations of one training scored different targets.
     """
     label = labels((row for evaluation in evaluations for row in evaluation.rows), variants)
     seeds: dict[tuple, list[dict[int, Evaluation]]] = defaultdict(list)
@@ -84,7 +84,7 @@ def _step(key: tuple, context: int, own: list[dict[int, Evaluation]]) -> Step:
 
 
 def _change(ladder: dict[int, Evaluation], context: int, other: int):
-    """The loss with `context` tokens minus that with `other`, as `compare` has it; None where one was not measured."""
+    """Loss with `context` tokens minus that with `other`, as from `compare`; None if one was not measured."""
     if context not in ladder or other not in ladder:
         return None
     one, two = ladder[context], ladder[other]
@@ -92,7 +92,7 @@ def _change(ladder: dict[int, Evaluation], context: int, other: int):
 
 
 def by_name(section: Iterable[Step]) -> dict[str, dict[int, Step]]:
-    """Name -> context -> step, both in the order given."""
+    """Steps by name and context, both in the given order."""
     found: dict[str, dict[int, Step]] = defaultdict(dict)
     for step in section:
         found[step.name][step.context] = step
@@ -100,7 +100,7 @@ def by_name(section: Iterable[Step]) -> dict[str, dict[int, Step]]:
 
 
 def table(section: list[Step], intervals: bool = True) -> Table:
-    """Loss by encoding and context, and G with half its interval if wanted."""
+    """Table of the loss by encoding and context, and G, with half its interval if `intervals`."""
     contexts, train_len = sorted({step.context for step in section}), section[0].train_len
     rows = [
         [name, *(number(own[c].nll) if c in own else "-" for c in contexts), gain(own.get(train_len), intervals)]
@@ -111,7 +111,7 @@ def table(section: list[Step], intervals: bool = True) -> Table:
 
 
 def gain(last: Step | None, intervals: bool = True) -> str:
-    """What the second half of the window brings, of the step with train_len tokens; marked where zero lies inside its interval."""
+    """Text of G, the doubling of the step with train_len tokens; marked if its interval contains zero."""
     if last is None or last.doubling is None:
         return "-"
     width = last.doubling_half_width
@@ -120,20 +120,20 @@ def gain(last: Step | None, intervals: bool = True) -> str:
 
 
 def scored(section: list[Step]) -> str:
-    """Which targets the losses of a section are means over."""
+    """Text on the targets that a section's losses are means over."""
     first = section[0]
     units = f"{first.n_units} {first.sem_unit}s{among(first.setting)}"
     return f"the same {first.n_targets} targets in {units} for every c{EARLY if first.protocol == 'sliding' else ''}"
 
 
 def of_intervals(section: list[Step]) -> str:
-    """What the intervals of a section are over, or nothing where there are none."""
+    """Text on the units of a section's intervals; "" without intervals."""
     over = sorted({step.over for step in section if step.doubling_half_width is not None and step.over})
     return f"95 % interval of the paired difference, Student's t {' or '.join(map(over_words, over))}" if over else ""
 
 
 def below(section: list[Step]) -> list[str]:
-    """What was measured, and what G is."""
+    """Lines below the table: what was measured, and the meaning of G."""
     first = section[0]
     gained = f"G: what the second half of the window brings, the loss with {first.train_len // 2} tokens minus that with {first.train_len}"
     over = of_intervals(section)
@@ -148,10 +148,10 @@ def below(section: list[Step]) -> list[str]:
 
 
 def write_steps(found: Iterable[Step], path: Path | str) -> None:
-    """Write what the figure is drawn from as CSV."""
+    """Write the CSV that the figure is drawn from."""
     write_atomic(path, to_csv(found, Step))
 
 
 def read_steps(path: Path | str) -> list[Step]:
-    """Steps of a CSV. Raises RunError when it is not one."""
+    """Read the steps of a CSV. Raises RunError for another file."""
     return from_csv(path, Step, "a CSV of loss against context", "scripts/report.py")

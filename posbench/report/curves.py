@@ -1,7 +1,7 @@
-"""From rows and per-target losses to the points of a table or a figure: one per method and length, averaged over seeds.
+"""Points of tables and figures from rows and per-target losses: one per method and length, averaged over seeds.
 
 The reference of every point is its own run's floor: the loss with exactly train_len tokens of context for every target. Both
-were measured on the same targets, so the difference is paired.
+are measured on the same targets, so the difference is paired.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ MEANS = ("nll", "bpb", "accuracy")  # columns of a point that are means over see
 
 
 def points(evaluations: list[Evaluation], variants: Mapping[str, str] | None = None) -> list[Point]:
-    """Every method and length, in the order of the evaluations given; the floor, its like and `ladders` are left out.
+    """Points of all methods and lengths, in the order of the evaluations, without the floor, the half window and `ladders`.
 
-    Of a protocol by position the longest window gives the points, one for each of its positions. `variants`: as in `labels`.
-    At lengths that a floor was not evaluated at, its shortest exact one stands: from twice the training length on all agree.
+    For a protocol by position they come from the longest window, one for each position. `variants` is as in `labels`. If the floor was
+    not evaluated at a length, its shortest exact length is used: from twice the training length on, all lengths give the same floor.
 
-    Raises RunError when two evaluations claim the same method, training and length.
+    Raises RunError if two evaluations have the same method, training and length.
     """
     found, known, inside = references(evaluations), gains(evaluations), ladders(evaluations)
     label = labels((row for evaluation in evaluations for row in evaluation.rows), variants)
@@ -80,9 +80,9 @@ def _point(key: tuple, seeds: list[tuple]) -> Point:
 
 
 def interval(seeds: Sequence[Compared | None], unit: str) -> tuple[float | None, float | None, str | None]:
-    """(mean difference, half width of its 95 % interval, what it is over); None for what is not known.
+    """Mean difference, half width of its 95 % interval, and the interval's units; None for what is unknown.
 
-    Seeds crossed with documents; documents where there is one seed, seeds alone where means are all that is known.
+    The units are seeds crossed with documents, documents for one seed, or seeds if only means are known.
     """
     if not all(seeds):
         return None, None, None

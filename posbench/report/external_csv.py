@@ -1,6 +1,6 @@
-"""CSVs of losses beside the runs of a report: rows.csv of another posbench, or numbers that somebody else measured.
+"""CSVs of losses added to a report of runs: rows.csv of another posbench, or numbers that somebody else measured.
 
-What columns a CSV of others has, results/README.md says. Such losses are drawn and listed under the file's name, and enter no pairing.
+results/README.md lists the columns of a CSV of others. Such losses are drawn and listed under the file's name, and are never paired.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WANTED = "give a CSV with at least the columns method, length and nll, as result
 
 
 def read(path: Path, source: str) -> tuple[list[Evaluation], list[Point]]:
-    """The evaluations of a rows.csv, or the points of a CSV of others with None for what it does not state; one of the two is empty.
+    """Read the evaluations of a rows.csv, or the points of a CSV of others (None for what it does not state); the other list is empty.
 
     Raises ConfigError, naming file and line, for a file that is neither.
     """
@@ -62,15 +62,15 @@ def _evaluations(rows: list[dict], path: Path, source: str) -> list[Evaluation]:
         first = own[0]
         targets = "" if first["position"] else f"{first['n_targets']} targets in "
         counted, said = f"{targets}{first['n_units']} {first['sem_unit']}s, {first['dtype']}", first.get(SETTING) or NO_MORE
-        setting = said if said.startswith(counted) else f"{counted}; {said}"  # the CSV of a report of a CSV says all of it already
+        setting = said if said.startswith(counted) else f"{counted}; {said}"  # the rows.csv of a report on a CSV contains it already
         result.append(Evaluation([{**row, "setting": setting} for row in own], None, path, source))
     return result
 
 
 def adopt(evaluation: Evaluation, own: Iterable[Evaluation]) -> Evaluation:
-    """`evaluation` of a CSV with the setting of one of `own` on the same text, tokens and number format: they belong in one table.
+    """Give a CSV's evaluation the setting of one of `own` on the same text, tokens and number format, so that they share a table.
 
-    Where the CSV says a setting, it is the same one.
+    If the CSV states a setting, only an equal one is taken. Without a match the evaluation is returned unchanged.
     """
     row = evaluation.rows[0]
     _, _, stated = row["setting"].partition("; ")
@@ -85,22 +85,22 @@ def adopt(evaluation: Evaluation, own: Iterable[Evaluation]) -> Evaluation:
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a CSV of others: column -> text, "" where there is none. Its methods raise ConfigError, which says where."""
+    """One line of a CSV of others: `cells` has the text of each column, "" for none. Methods raise ConfigError with file and line."""
 
     path: Path
     number: int
     cells: dict[str, str]
 
     def wrong(self, said: str) -> ConfigError:
-        """What is wrong with this line, to be raised."""
+        """Make the error for this line, to be raised."""
         return ConfigError(f"{self.path}, line {self.number}: {clean(said)}.")
 
     def text(self, *names: str) -> str | None:
-        """The first of these columns that holds something."""
+        """Text of the first of these columns that is not empty; None if all are."""
         return next((str(clean(self.cells[name])) for name in names if self.cells.get(name)), None)
 
     def value(self, name: str) -> float | None:
-        """A number, or None where there is none or it is not finite."""
+        """Number in a column; None if it is empty or not finite."""
         try:
             value = float(self.cells.get(name) or "nan")
         except ValueError:
@@ -108,14 +108,14 @@ class Line:
         return value if math.isfinite(value) else None
 
     def tokens(self, name: str) -> int | None:
-        """A number of tokens, or None where the cell is empty."""
+        """Number of tokens in a column; None if it is empty."""
         value = self.value(name)
         if self.cells.get(name) and (value is None or value < 1 or value % 1):
             raise self.wrong(f"{name}={self.cells[name]} is no number of tokens: give a whole number above 0")
         return None if value is None else int(value)
 
     def loss(self, name: str) -> float | None:
-        """A column in nats per token, whichever unit the file has."""
+        """Loss of a column in nats per token; in a file without the column nll it is a perplexity."""
         value = self.value(name)
         if "nll" in self.cells or value is None:
             return value
@@ -145,7 +145,7 @@ def _points(lines: list[Line], source: str) -> list[Point]:
 
 
 def _point(key: dict, seeds: list[dict], source: str) -> Point:
-    """The mean over seeds, with the interval that the file states of one, or Student's t over several."""
+    """Mean over seeds, with the interval that the file states for one seed, or Student's t over several."""
     nll, half, _ = interval([(math.nan if one["nll"] is None else one["nll"], None, 0.0) for one in seeds], "")
     floors = [one["floor"] for one in seeds]
     floor = None if None in floors else sum(floors) / len(floors)
@@ -157,9 +157,9 @@ def _point(key: dict, seeds: list[dict], source: str) -> Point:
 
 
 def place(points: Iterable[Point], own: list[list[Point]]) -> list[list[Point]]:
-    """The sections `own` with each point added wherever nothing it states speaks against it, and sections of their own for the rest.
+    """Add each point to every section of `own` that its stated columns do not contradict; the rest get sections of their own.
 
-    Raises ConfigError for points that nothing gives a training length.
+    Raises ConfigError for a point without a training length that fits no section.
     """
     result = [list(curve) for curve in own]
     for point in sorted(points, key=lambda point: point.train_len is None):

@@ -1,6 +1,6 @@
-"""Pieces of a page that needs nothing but itself: tables that sort, inlined drawings, text that stays text.
+"""Parts of a page that loads nothing: tables that sort, inlined drawings, escaped text.
 
-No network, no fonts, no script but the few lines below, and a policy in the page that would let nothing else run.
+There is no network, no font, and no script but the few lines below. A content security policy in the page forbids everything else.
 """
 
 from __future__ import annotations
@@ -62,16 +62,16 @@ TINTS = {GAINS: "0,158,115", FAILS: "213,94,0", LEVEL: "120,120,120"}
 
 
 class Markup(str):
-    """Text that is HTML already; everything else is escaped on its way into the page."""
+    """Text that is HTML already. Everything else is escaped when it enters the page."""
 
 
 def escape(value: object) -> Markup:
-    """`value` as text of the page, or as it is where it is Markup."""
+    """`value` escaped for the page; Markup stays as it is."""
     return value if isinstance(value, Markup) else Markup(html.escape(str(clean(str(value))), quote=True))
 
 
 def document(title: str, body: str) -> str:
-    """A whole page around `body`."""
+    """Whole page around `body`."""
     script = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{script}'; base-uri 'none'; form-action 'none'"
     return f"""<!DOCTYPE html>
@@ -92,18 +92,18 @@ def document(title: str, body: str) -> str:
 
 
 def link(anchor: str, text: object) -> Markup:
-    """Text that leads to another place of the page."""
+    """Link to another place of the page."""
     return Markup(f'<a href="#{anchor}">{escape(text)}</a>')
 
 
 def items(lines: Iterable[str]) -> str:
-    """Lines as a list, or nothing."""
+    """HTML list of lines; "" without lines."""
     found = "".join(f"<li>{escape(line)}</li>" for line in lines)
     return f'<ul class="said">{found}</ul>' if found else ""
 
 
 def table(columns: Sequence[object], rows: Sequence[Sequence[object]], numeric: Iterable[int] = (), tinted: bool = False) -> Markup:
-    """A table whose columns sort; `numeric` ones by number, to the right. `tinted`: differences to the floor get a colour by their size."""
+    """Table whose columns sort. `numeric` columns sort by number, aligned right. `tinted` colours differences to the floor by size."""
     numbers = set(numeric)
     attribute = [' class="n"' if index in numbers else "" for index in range(len(columns))]
     head = "".join(f"<th{attribute[index]} scope=col>{_head(column)}</th>" for index, column in enumerate(columns))
@@ -121,7 +121,7 @@ def _head(column: object) -> Markup:
 
 
 def _tint(cell: object) -> str:
-    """Green below the floor, orange above, grey where zero lies inside the interval; the deeper the further, full at one nat/token."""
+    """Style of a cell: green below the floor, orange above, grey if the interval contains zero. Deeper if larger, up to 1 nat/token."""
     found = NUMBER.match(cell) if isinstance(cell, str) and cell[-2:] in TINTS else None
     if not found:
         return ""
@@ -130,7 +130,7 @@ def _tint(cell: object) -> str:
 
 
 def svg(text: str, prefix: str, label: str) -> str:
-    """A drawn svg for the inside of a page: no comments, metadata or fixed size, names of its own, as wide as it can be read."""
+    """Figure's svg for use inside a page: no comments, metadata or fixed size, ids with `prefix`, at a width that can be read."""
     root = ElementTree.fromstring(re.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufffe\uffff]", "", text))
     for parent in root.iter():
         for child in [child for child in parent if child.tag.endswith("}metadata")]:

@@ -1,4 +1,4 @@
-"""What a method and a training are called: no more words than tell them apart."""
+"""Labels of methods and trainings, with no more words than are needed to tell them apart."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ METHODS = {"encoding": "encoding_args", "extension": "extension_args"}
 
 
 def labels(rows: Iterable[dict], variants: Mapping[str, str] | None = None):
-    """A function row -> (encoding, extension, scale_attention) in words: a method's arguments appear only where they tell two apart.
+    """Make a function from a row to its labels (encoding, extension, scale_attention), for use among `rows`.
 
-    One at the value that configs/ gives it is left out: beside `ntk multiplier=2.0` the default is plain `ntk`. Methods are
-    named by `called`.
-
-    `variants` (run_id -> words) is what else tells trainings of one encoding apart.
+    Methods are named by `called`. An argument appears only if two of `rows` differ in it, and not at its value in configs/: beside
+    `ntk multiplier=2.0` the default is plain `ntk`. `variants` (run_id -> words) tells apart trainings of one encoding.
     """
     from posbench.config.compose import nodes
 

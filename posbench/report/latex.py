@@ -1,4 +1,4 @@
-"""Tables for a paper: plain LaTeX; a table longer than a page needs the package longtable, which every LaTeX has."""
+"""Tables for a paper in plain LaTeX. A table longer than a page needs the package longtable, which every LaTeX has."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ ESCAPES = {
 
 
 def escape(text: str) -> str:
-    """`text` as LaTeX prints it: every character that means something to LaTeX is itself, +- is one sign."""
+    """Escape `text` for LaTeX: special characters print as themselves, and +- as one sign."""
     spaced = "".join(character if character.isprintable() else " " for character in text)
     return "".join(ESCAPES.get(character, character) for character in spaced).replace(" +- ", r" $\pm$ ")
 
 
 def number(cell: str) -> str:
-    """A cell of numbers: as `escape`, with a minus sign that is none of a hyphen's width."""
+    """Escape a cell of numbers as `escape` does, with a real minus sign instead of a hyphen."""
     escaped = escape(cell)
     return f"$-${escaped[1:]}" if escaped[:1] == "-" and len(escaped) > 1 else escaped
 
 
 def latex(table: Table) -> str:
-    """One table, with its title as the caption; one of many rows goes on over pages, its head on each."""
+    """LaTeX of a table, with its title as the caption. A long one continues over pages and repeats its head on each."""
     rows = [_row([*map(escape, row[: table.names]), *map(number, row[table.names :])]) for row in table.rows]
     head = _row(map(escape, table.columns)) + "\n\\hline"
     caption = f"\\caption{{{escape(table.title)}}}"
@@ -41,7 +41,7 @@ def latex(table: Table) -> str:
 
 
 def long(table: Table) -> bool:
-    """Whether a table is longer than a page, and so asks for the package longtable."""
+    """True if a table is longer than a page, and so needs the package longtable."""
     return len(table.rows) > PAGE
 
 
@@ -50,5 +50,5 @@ def _row(cells: Iterable[str]) -> str:
 
 
 def comments(lines: Iterable[str]) -> str:
-    """Lines that LaTeX does not print; one that holds a line break stays one line."""
+    """LaTeX comments, one for each line; a line break inside a line becomes a space."""
     return "\n".join("% " + "".join(character if character.isprintable() else " " for character in line) for line in lines)

@@ -1,4 +1,4 @@
-"""How much one report can show: beyond it drawing would take hours, and nobody could read it."""
+"""Limits of one report: beyond them drawing would take hours, and nobody could read it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST = {"encodings": 300, "methods": 1_000, "lengths or positions": 1_000, "tabl
 
 
 def check(sections: Sequence[Sequence[Point]]) -> None:
-    """Raise ConfigError for more encodings, methods, lengths or sections than a report shows."""
+    """Check the size of a report. Raises ConfigError for more encodings, methods, lengths or sections than it can show."""
     points = [point for section in sections for point in section]
     counted = (
         len({point.encoding for point in points}),

@@ -1,4 +1,4 @@
-"""The report as one page: figures, tables that sort, where each number comes from, and what tells the trainings apart."""
+"""Report as one HTML page: figures, tables that sort, the source of each number, and the differences between trainings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FIGURES = {
 
 
 def page(report: Report, figures: Sequence[Mapping[str, Sequence[Path]]], inside: Sequence[Sequence[Path]] = ()) -> str:
-    """The whole page; `figures` are what figures.draw returned for the report's sections, `inside` what figures.context_loss did.
+    """HTML of the whole page. `figures` comes from figures.draw for the report's sections, `inside` from figures.context_loss.
 
     Equal input gives equal text.
     """
@@ -46,7 +46,7 @@ def page(report: Report, figures: Sequence[Mapping[str, Sequence[Path]]], inside
 
 
 def _entry(anchor: str, text: str, figures: Iterable[str]) -> str:
-    """A section in the table of contents, with its figures and tables."""
+    """Entry of a section in the table of contents, with its figures and tables."""
     inner = [*((f"{anchor}-{kind}", FIGURES[kind]) for kind in figures), (f"{anchor}-tables", "Tables")]
     return f"<li>{link(anchor, text)}<ul>{''.join(f'<li>{link(*place)}</li>' for place in inner)}</ul></li>"
 
@@ -58,7 +58,7 @@ def _summary(report: Report) -> str:
 
 
 def headings(found: Sequence[Sequence[Placed]]) -> list[str]:
-    """What each section is called: protocol, training length and corpus, and where these are alike what else tells them apart."""
+    """Headings of the sections: protocol, training length and corpus, and what else differs between sections alike in these."""
     short = [f"{section[0].protocol}, trained at {section[0].train_len}, {section[0].data}" for section in found]
     parts = [[section[0].tokenizer, *(section[0].setting or "no setting").split(", ")] for section in found]
     result = []
@@ -101,7 +101,7 @@ def _said(lines: Iterable[str]) -> str:
 
 
 def _section(report: Report, curve: list[Point], heading: str, figures: Mapping, index: int, anchors: dict[Path, str], known: dict) -> str:
-    """Figures, tables, what is to be said of them, and the evaluations behind them."""
+    """Figures and tables of a section, the lines below them, and the evaluations behind them."""
     own = [evaluation for evaluation in report.evaluations if section_of(evaluation.rows[0]) == curve[0].section]
     label = labels(report.rows, report.variants)
     behind: dict[tuple, list[Evaluation]] = {}
@@ -148,7 +148,7 @@ def _sources(own: list[Evaluation], label, anchors: dict[Path, str], known: dict
 
 
 def _trainings(report: Report, anchors: dict[Path, str]) -> str:
-    """Provenance of every training."""
+    """Table with the provenance of every training."""
     seeds: dict[Path, dict[str, None]] = {}
     for evaluation in report.evaluations:
         seeds.setdefault(evaluation.origin, {})[str(evaluation.rows[0]["seed"])] = None
@@ -173,7 +173,7 @@ def _trainings(report: Report, anchors: dict[Path, str]) -> str:
 
 
 def _differences(report: Report, anchors: dict[Path, str]) -> str:
-    """The keys of the configurations that are not the same in all trainings; the longer of the two sides goes down the page."""
+    """Table of the configuration keys that differ between trainings. The more numerous of keys and trainings are its rows."""
     heading = '<h2 id="differences">What tells the trainings apart</h2>\n'
     origins: list[Origin] = [origin for origin in report.origins.values() if origin.config]
     unread = len(report.origins) - len(origins)

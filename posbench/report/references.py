@@ -1,4 +1,4 @@
-"""What was evaluated: rows with the losses of single targets, which of them is a reference of which, and their paired differences."""
+"""References among evaluations (floor, half window, no extension), and paired differences of the losses of single targets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from posbench.statistics.crossed import Sums, sums
 
 
 def exact_context(row: dict) -> int | None:
-    """Tokens of context that recompute_window gives every target of a row, None for any other method."""
+    """Tokens of context that recompute_window gives every target of a row; None for any other method."""
     return (row["extension_args"] or {}).get("window") or row["train_len"] if row["extension"] == "recompute_window" else None
 
 
@@ -26,17 +26,17 @@ def reference(row: dict) -> str | None:
 
 
 def plain(row: dict) -> bool:
-    """Whether nothing but the scale that the model was trained with acts in a row: what an extension changes."""
+    """True if a row has no extension, and no scale but the one that the model was trained with."""
     return row["extension"] == "none" and row["scale_attention"] == (row["trained_scale"] or "none")
 
 
 def same(row: dict) -> tuple[str, str, str | None]:
-    """What evaluations must share to be compared: training, protocol and setting."""
+    """Key that evaluations must share to be compared: training, protocol and setting."""
     return row["run_id"], row["protocol"], row["setting"]
 
 
 def references(evaluations: Iterable[Evaluation]) -> dict[tuple, Evaluation]:
-    """(`same` of its rows, floor | half | plain) -> its evaluation, with the scale the model was trained with where there is a choice."""
+    """{(`same`, "floor" | "half" | "plain"): evaluation}. If several fit, one with the scale that the model was trained with is taken."""
     found: dict[tuple, Evaluation] = {}
     for evaluation in evaluations:
         row = evaluation.rows[0]
@@ -47,9 +47,9 @@ def references(evaluations: Iterable[Evaluation]) -> dict[tuple, Evaluation]:
 
 
 def ladders(evaluations: Iterable[Evaluation]) -> dict[tuple, dict[int, Evaluation]]:
-    """`same` of its rows -> tokens of context -> the evaluation with exactly so many, of trainings that have three or more.
+    """{`same`: {context: evaluation}} for trainings with three or more recompute_window sizes up to train_len.
 
-    None has more than train_len tokens. Where there is a choice the scale is that the model was trained with, as in `references`.
+    If several fit, one with the scale that the model was trained with is taken, as in `references`.
     """
     found: dict[tuple, dict[int, Evaluation]] = defaultdict(dict)
     for evaluation in evaluations:
@@ -62,14 +62,14 @@ def ladders(evaluations: Iterable[Evaluation]) -> dict[tuple, dict[int, Evaluati
 
 
 def _whole(protocol: str) -> bool:
-    """Whether recompute_window gives every target its full window, but for the start of a document: such a protocol has its own floor."""
+    """True if the protocol has its own floor: recompute_window then gives every target a full window, except near a document's start."""
     return getattr(known(protocol), "floor", None) == protocol
 
 
 def pair(evaluation: Evaluation, length: int, other: Evaluation, at: int) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """(losses at `length`, losses of `other` at its length `at`, documents) on the same targets, each [n_targets].
+    """Losses at `length`, losses of `other` at its length `at`, and documents, on the same targets, each [n_targets].
 
-    None when either has no such arrays. Raises RunError when the targets are not the same.
+    None if either has no such arrays. Raises RunError if the targets are not the same.
     """
     ours, theirs = evaluation.losses(length), other.losses(at)
     if ours is None or theirs is None:
@@ -80,20 +80,20 @@ def pair(evaluation: Evaluation, length: int, other: Evaluation, at: int) -> tup
 
 
 def other_targets(a: dict, b: dict) -> RunError:
-    """That two rows are of evaluations which cannot be paired, and the way out."""
+    """Make the error for two rows whose evaluations cannot be paired."""
     return RunError(
         f"{a['run_id']} {a['extension']} (evaluation {a['eval_id']}) and {b['run_id']} {b['extension']} ({b['eval_id']}) "
         "scored different targets: evaluate both with one evaluate.max_length, evaluate.windows and evaluate.targets."
     )
 
 
-Compared = tuple[float, Sums | None, float]  # difference, its sums over documents where every target is known, loss of the other
+Compared = tuple[float, Sums | None, float]  # difference, its sums over documents (None if only means are known), loss of the other
 
 
 def compare(evaluation: Evaluation, length: int, other: Evaluation | None, at: int | None) -> Compared | None:
-    """The loss at `length` minus that of `other` at `at`: of every target where both have arrays, else of the means in their rows.
+    """Loss at `length` minus that of `other` at `at`: target by target if both have arrays, else of the means in their rows.
 
-    None where one of them does not exist, or rows are not of as many targets.
+    None if one of them does not exist, or if the rows differ in their numbers of targets, bytes or units.
     """
     if other is None or at is None:
         return None
@@ -110,7 +110,7 @@ def compare(evaluation: Evaluation, length: int, other: Evaluation | None, at: i
 
 
 def gains(evaluations: list[Evaluation]) -> dict[tuple, Gain]:
-    """`same` of its rows -> what that training gains from the second half of its window, where both references have arrays."""
+    """{`same`: Gain from the second half of the window}, for trainings with arrays of both references."""
     found, result = references(evaluations), {}
     for (shared, kind), full in found.items():
         half, length = found.get((shared, "half")), full.exact_length(0)

@@ -1,4 +1,4 @@
-"""From eval files to rows.csv, curve.csv, tables, figures and a page; nothing is trained or evaluated here."""
+"""Reports: from eval files to rows.csv, curve.csv, tables, figures and a page. Nothing is trained or evaluated here."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ DRAWN = re.compile(r"(context|curve|position|heatmap|differences)(-\d+)?\.(png|s
 
 @dataclass(frozen=True)
 class Report:
-    """What was found, and what is missing."""
+    """Contents of a report, and notes on what is missing."""
 
     title: str
     rows: list[dict]
@@ -49,11 +49,11 @@ class Report:
     notes: list[str]
     evaluations: list[Evaluation] = field(default_factory=list)
     origins: dict[Path, Origin] = field(default_factory=dict)  # of every run directory
-    variants: dict[str, str] = field(default_factory=dict)  # run_id -> what tells it from other trainings of its encoding
-    contexts: list[list[Step]] = field(default_factory=list)  # loss against context inside the window, where it was measured
+    variants: dict[str, str] = field(default_factory=dict)  # run_id -> words that tell it from other trainings of its encoding
+    contexts: list[list[Step]] = field(default_factory=list)  # loss against context inside the window, if measured
 
     def markdown(self) -> str:
-        """The whole report as Markdown."""
+        """Whole report as Markdown."""
         parts = [f"# {self.title}"]
         for found, said in self.shown():
             parts += [table.markdown() for table in found]
@@ -61,7 +61,7 @@ class Report:
         return defuse.markdown("\n\n".join(parts + self.notes) + "\n")
 
     def latex(self) -> str:
-        """The tables as LaTeX; what is to be said below them as comments."""
+        """Tables as LaTeX, with the lines below them as comments."""
         shown = self.shown()
         package = ["\\usepackage{longtable}"] * any(long(table) for found, _ in shown for table in found)
         parts = [comments([self.title, *package])]
@@ -70,9 +70,9 @@ class Report:
         return "\n\n".join([*parts, *(comments([note]) for note in self.notes)]) + "\n"
 
     def table_text(self, width: int | None = None, colour: bool = False) -> str:
-        """The same for a terminal `width` characters wide (None: any).
+        """Whole report for a terminal `width` characters wide (None: any width).
 
-        A narrow one goes without the intervals' widths, then has tight columns, and then tables in pieces: no line is longer.
+        To fit, tables first lose the widths of intervals, then get tight columns, and are then divided: no line is longer.
         """
         from rich.console import Console
 
@@ -91,12 +91,12 @@ class Report:
         return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
 
     def shown(self, intervals: bool = True) -> list[tuple[list[Table], list[str]]]:
-        """(tables, what is to be said of them) of every section, loss against context first; with half widths of intervals if wanted."""
+        """Tables of every section and the lines below them, loss against context first; with half widths if `intervals`."""
         inside = [([context.table(section, intervals)], context.below(section)) for section in self.contexts]
         return inside + [(tables(curve, intervals), self.below(curve)) for curve in self.sections]
 
     def below(self, curve: list[Point]) -> list[str]:
-        """What is to be said of the tables of one section: protocol, counts, marks, arguments, the gate."""
+        """Lines below the tables of one section: protocol, counts, marks, arguments, the gate."""
         shown = [row for row in self.rows if section_of(row) == curve[0].section]
         return footer(curve) + _argument_line(shown) + self.gain_lines.get(curve[0].section, [])
 
@@ -109,10 +109,10 @@ def collect(
     skip_damaged: bool = False,
     lengths: Mapping[Path, Sequence[int]] | None = None,
 ) -> Report:
-    """What the eval files that exist among `paths` say, with `csvs` of losses beside; `command` would make what is missing.
+    """Collect the eval files that exist among `paths`, and `csvs` of losses. `command` is the one that makes missing evaluations.
 
-    `lengths`: those that are meant of some files, which another experiment may have added others to.
-    Raises RunError when none exists, or one is damaged: with `skip_damaged` a note says so. ConfigError: no CSV of losses.
+    `lengths` restricts some files to these lengths, since another experiment may have added others. Raises RunError if no file exists
+    or one is damaged (with `skip_damaged` a note instead), ConfigError for a CSV that is none of losses.
     """
     wanted = list(dict.fromkeys(map(Path, paths)))
     present = [path for path in wanted if path.exists()]
@@ -123,7 +123,7 @@ def collect(
     names = told_apart(csvs)
     found = [read_foreign(path, name) for path, name in names.items()]
     beside = [adopt(evaluation, own) for evaluations, _ in found for evaluation in evaluations]
-    alone = not own and len(names) == 1  # the whole report is of one CSV: no line needs its name
+    alone = not own and len(names) == 1  # the report is of one CSV alone, so no line needs its name
     if alone:
         beside = [replace(evaluation, source=None) for evaluation in beside]
     evaluations, twice = once(own + beside)
@@ -158,7 +158,7 @@ def _csv_notes(found: Sequence[tuple[list[Evaluation], list[Point]]], names: Map
 
 
 def write(report: Report, out_dir: Path | str) -> list[Path]:
-    """Write a report's rows, curve, tables, figures and page into `out_dir`; returns the files. Figures of a report before it go."""
+    """Write a report's rows, curve, tables, figures and page into `out_dir`, delete an older report's figures, and return the files."""
     import matplotlib
 
     from posbench.report.figures import context_loss as context_figure
@@ -175,11 +175,11 @@ def write(report: Report, out_dir: Path | str) -> list[Path]:
         context.write_steps([step for section in report.contexts for step in section], path)
     write_atomic(out_dir / "table.md", report.markdown())
     write_atomic(out_dir / "table.tex", report.latex())
-    with matplotlib.rc_context({"text.parse_math": False}):  # a dollar sign in a name is a dollar sign
+    with matplotlib.rc_context({"text.parse_math": False}):  # print dollar signs in names as they are
         pairs = [pair for path in inside for pair in context_figure.draw(path, out_dir, report.title)]
         drawn = draw(out_dir / "curve.csv", out_dir, report.title)
     figures = [path for pair in [*pairs, *(pair for section in drawn for pair in section.values())] for path in pair]
-    if (out_dir / "report.html").exists():  # a folder that holds a report: what it lacks now is of the one before
+    if (out_dir / "report.html").exists():  # the folder holds an older report, whose other figures are out of date
         for path in out_dir.iterdir():
             if DRAWN.fullmatch(path.name) and path not in {*figures, *inside}:
                 path.unlink()
@@ -192,7 +192,7 @@ def _gain_lines(evaluations: list[Evaluation], words: dict[str, str]) -> dict[tu
     held = (evaluation for evaluation in evaluations if not evaluation.rows_alone)
     rows = {(row["run_id"], section_of(row)): (row, one.full_from) for one in held for row in one.rows if row["position"] is None}
     known, label = gains(evaluations), labels((row for evaluation in evaluations for row in evaluation.rows), words)
-    asked_alike: dict[tuple, tuple] = {}  # by another protocol, of the same windows: G of two windows would say little of five hundred
+    asked_alike: dict[tuple, tuple] = {}  # G by another protocol is taken only if its windows are the same
     for shared in known:
         asked_alike.setdefault((shared[0], without_stride(shared[2])), shared)
     lines: dict[tuple, list[str]] = {}
@@ -208,7 +208,7 @@ def _gain_lines(evaluations: list[Evaluation], words: dict[str, str]) -> dict[tu
 
 
 def _argument_line(rows: list[dict]) -> list[str]:
-    """Each method's arguments, without those left to their default rule (null); one method may come with several."""
+    """Line with the arguments of each method, without those that are null. One method may have several sets."""
     found: dict[str, dict] = {}
     for row in rows:
         for group in ("encoding", "extension"):

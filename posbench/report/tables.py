@@ -1,4 +1,4 @@
-"""Tables of curve points, for the terminal and for Markdown from the same cells."""
+"""Tables of curve points, with the same cells for the terminal and for Markdown."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ METHOD = ("encoding", "extension", "scale_attention")
 
 @dataclass(frozen=True)
 class Table:
-    """A heading, column names and rows of text; the first `names` columns name the method, the others hold numbers."""
+    """Heading, column names and rows of text. The first `names` columns name the method, the others hold numbers."""
 
     title: str
     columns: list[str]
@@ -22,12 +22,12 @@ class Table:
     names: int = len(METHOD)
 
     def markdown(self) -> str:
-        """The table as Markdown."""
+        """Table as Markdown."""
         rule = [":---"] * self.names + ["---:"] * (len(self.columns) - self.names)
         return "\n".join([f"**{self.title}**", "", *map(markdown_row, (self.columns, rule, *self.rows))])
 
     def rich(self, tight: bool = False):
-        """The table for a terminal: green where a method gains, red where it fails. `tight`: heads of two lines, long names folded."""
+        """Table for a terminal: gains are green, failures red. `tight` has heads of two lines and folds long names."""
         from rich import box
         from rich.table import Table as RichTable
         from rich.text import Text
@@ -42,7 +42,7 @@ class Table:
         return table
 
     def pieces(self, width: int) -> list[Table]:
-        """The table as tables one below another, each with as many columns of numbers as fit into `width` characters when tight."""
+        """Divide the table into several, each with as many columns of numbers as fit into `width` characters when tight."""
         columns = zip(map(_tight, self.columns), *self.rows, strict=True)
         wide = [max(len(line) for cell in column for line in cell.split("\n")) + 1 for column in columns]
         left = width - min(sum(wide[: self.names]), 2 * width // 3)
@@ -75,7 +75,7 @@ GAINS, FAILS, LEVEL = " <", " >", " ~"
 
 
 def verdict(point: Point) -> str:
-    """How the 95 % interval of the difference to the floor lies: below zero, above zero, or across it; empty where there is none."""
+    """Mark of the 95 % interval of the difference to the floor: below zero, above zero, or across it; "" without an interval."""
     if point.difference is None or point.half_width is None:
         return ""
     if abs(point.difference) <= point.half_width:
@@ -84,7 +84,7 @@ def verdict(point: Point) -> str:
 
 
 def tables(curve: list[Point], intervals: bool = True) -> list[Table]:
-    """Loss, difference to the floor, and at the longest length perplexity, bits per byte and accuracy; half widths if wanted."""
+    """Tables of loss, difference to the floor (half widths if `intervals`), and other units at the longest length."""
     lengths = marked(point.length for point in curve)
     cells = methods(curve)
     heads = [heading(length, curve[0].train_len) for length in lengths]
@@ -115,17 +115,17 @@ def _names(cell: dict[int, Point]) -> list[str]:
 
 
 def file(source: str | None) -> str:
-    """What a name ends with where its numbers were read from a CSV."""
+    """End of a name whose numbers were read from a CSV: its source in brackets; "" without one."""
     return f" ({source})" if source else ""
 
 
 def heading(length: int, train_len: int) -> str:
-    """A length with its multiple of the training length, 2x (128); what is shorter is the plain number."""
+    """Heading of a length: 2x (128), with its multiple of the training length; a shorter length is the plain number."""
     return f"{length / train_len:g}x ({length})" if length >= train_len else str(length)
 
 
 def number(value: float | None, digits: int | None = None) -> str:
-    """Three decimals, or so many significant digits; what is missing because it was not finite says so."""
+    """Text of a number with three decimals, or `digits` significant ones; None is "not finite"."""
     if value is None:
         return "not finite"
     return f"{value:.3f}" if digits is None else f"{value:#.{digits}g}"
@@ -143,7 +143,7 @@ def _ppl(point: Point) -> float | None:
 
 
 def scored(point: Point) -> str:
-    """Which targets a point of this protocol is a mean over."""
+    """Text on the targets that a point is a mean over."""
     if point.foreign:
         return "which targets were scored is not stated"
     units = f"{point.n_units} {point.sem_unit}s{among(point.setting)}"
@@ -154,7 +154,7 @@ def scored(point: Point) -> str:
 
 
 def footer(curve: list[Point]) -> list[str]:
-    """What was measured, and how to read the marks."""
+    """Lines below the tables: what was measured, and the meaning of the marks."""
     first = curve[0]
     lines = [
         f"data {first.data}, tokenizer {first.tokenizer}, trained at {first.train_len} tokens",

@@ -8,7 +8,7 @@ from posbench.runs.wandb_mirror import curve_name
 
 
 def summary(found: Report) -> dict[str, float]:
-    """The loss of each method at each length, and its difference to the floor where there is one, in nats per token."""
+    """Loss of each method at each length, and its difference to the floor if there is one, in nats per token."""
     floors = {(point.section, point.length): point.floor for curve in found.sections for point in curve}
     values: dict[str, float] = {}
     for row in (row for row in found.rows if row["position"] is None and row["nll"] is not None):

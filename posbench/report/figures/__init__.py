@@ -1,1 +1,1 @@
-"""Rows to pictures."""
+"""Figures of a report, drawn from CSVs of points."""

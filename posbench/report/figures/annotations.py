@@ -1,4 +1,4 @@
-"""What stands around the curves of a figure: carets for values beyond the edge, names at line ends, the caption."""
+"""Annotations of a figure: carets for values beyond the edge, names at line ends, the caption."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SMALL, LABEL, GAP, LONGEST, MOST = 7.2, 8.2, 9.6, 60, 4
 
 @functools.cache
 def width(text: str, size: float = LABEL, weight: str = "normal") -> float:
-    """Of a text in points."""
+    """Width of a text in points."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import TextPath
 
@@ -24,11 +24,11 @@ def width(text: str, size: float = LABEL, weight: str = "normal") -> float:
 def spread(wanted: list[float], gap: float, low: float, high: float) -> list[float]:
     """Positions at least `gap` apart within [low, high], each as near to the wanted one as the others allow (least squares).
 
-    Neighbours that would overlap are pooled and centred on their mean. Where `high - low` is too small, the gap shrinks.
+    Neighbours that would overlap are pooled and centred on their mean. If `high - low` is too small, the gap shrinks.
     """
     order = sorted(range(len(wanted)), key=lambda index: wanted[index])
     gap = min(gap, (high - low) / max(1, len(wanted) - 1))
-    blocks: list[list[float]] = []  # [sum of wanted starts, members]: the starts, were each member's offset in the block taken off
+    blocks: list[list[float]] = []  # [sum of (wanted - rank * gap), members]
     for rank, index in enumerate(order):
         blocks.append([wanted[index] - rank * gap, 1])
         while len(blocks) > 1 and blocks[-2][0] / blocks[-2][1] > blocks[-1][0] / blocks[-1][1]:
@@ -46,13 +46,13 @@ def spread(wanted: list[float], gap: float, low: float, high: float) -> list[flo
 
 
 def stack(clipped: dict[int, list]) -> float:
-    """How many points of height `carets` takes above the axes."""
+    """Height in points that `carets` takes above the axes."""
     tallest = max(map(len, clipped.values()), default=0)
     return 5 * (tallest > 0) + (SMALL + 1.3) * (tallest if tallest <= MOST else 2)
 
 
 def carets(axes, clipped: dict[int, list[tuple[float, str]]], signed: bool) -> None:
-    """Mark values beyond the top edge, {length: [(value, colour)]}, the true value printed above; of many their number and the largest."""
+    """Mark values beyond the top edge, {length: [(value, colour)]}, and print them above; of more than MOST the number and the largest."""
     for length, values in clipped.items():
         where = {"xy": (length, 1.0), "xycoords": axes.get_xaxis_transform(), "textcoords": "offset points", "annotation_clip": False}
         values = sorted(values)
@@ -66,12 +66,12 @@ def carets(axes, clipped: dict[int, list[tuple[float, str]]], signed: bool) -> N
 
 
 def number(value: float, signed: bool) -> str:
-    """A loss or a difference in few digits."""
+    """Text of a loss or a difference in few digits."""
     return f"{value:{'+' if signed else ''}.{2 if abs(value) < 10 else 0}f}"
 
 
 def end_labels(axes, ends: list[tuple[float, int, str, str]]) -> None:
-    """Write (value, length, text, colour) of each line right of the axes, in the order of the values and without overlap."""
+    """Write each line's text right of the axes, for (value, length, text, colour), in the order of the values and without overlap."""
     place, figure = axes.get_position(), axes.figure
     tall, wide = place.height * figure.get_figheight() * 72, place.width * figure.get_figwidth() * 72
     top = axes.get_ylim()[1]
@@ -86,7 +86,7 @@ def end_labels(axes, ends: list[tuple[float, int, str, str]]) -> None:
 
 
 def name(point: Point, panel: list[Point]) -> str:
-    """A line's name: only what differs within its panel; * marks an untested pair, a file's name what was read from it."""
+    """Name of a line, with only what differs within its panel. * marks an untested pair; a file's name follows if it is the source."""
     alone = len({other.encoding for other in panel}) == 1 and any(other.extension != "none" for other in panel)
     parts = [] if alone else [point.encoding]
     if point.extension != "none" or not parts:
@@ -97,23 +97,23 @@ def name(point: Point, panel: list[Point]) -> str:
 
 
 def extension_name(method: tuple) -> str:
-    """Of a `Point.method`: extension and scale, where its encoding stands elsewhere."""
+    """Name of a `Point.method` without its encoding: extension and scale."""
     _, extension, scale, source = method
     return " + ".join(["no extension" if extension == "none" else extension, *([scale] * (scale != "none"))]) + file(source)
 
 
 def star(points: Iterable[Point]) -> str:
-    """What marks an untested pair."""
+    """Mark of an untested pair: "*", or "" if every point is tested."""
     return "*" * any(point.untested for point in points)
 
 
 def shortened(text: str) -> str:
-    """A name that leaves room for the figure: both ends of a long one."""
+    """Name of at most LONGEST characters: both ends of a longer one."""
     return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} ... {text[5 - LONGEST // 2 :]}"
 
 
 def caption(curve: list[Point], relative: bool) -> list[str]:
-    """Lines that say what was measured, on what, and what the bars and marks mean."""
+    """Lines of a caption: what was measured, on what text, and the meaning of bars and marks."""
     first, seeds = curve[0], span(point.n_seeds for point in curve)
     count = f"{seeds} seed{'s' * (seeds != '1')}"
     lines = [f"{first.data}, {first.tokenizer} | protocol {first.protocol}: {scored(first)} | {count}"]
@@ -131,13 +131,13 @@ def caption(curve: list[Point], relative: bool) -> list[str]:
 
 
 def of_intervals(over: list[str]) -> str:
-    """What an interval is, by what it is over."""
+    """Text that explains an interval by its units (`over`)."""
     what = " or ".join(map(over_words, over))
     return f"95 % t interval of the paired difference, {what}"
 
 
 def of_files(curve: list[Point], relative: bool) -> list[str]:
-    """What is to be said of losses that were read from CSVs."""
+    """Lines on losses that were read from CSVs."""
     read = sorted({point.source for point in curve if point.source and not point.foreign})
     stated = sorted({point.source for point in curve if point.source and point.foreign})
     lines = [f"Thin lines: rows read from {', '.join(read)}."] if read else []

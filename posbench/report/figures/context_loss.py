@@ -1,4 +1,4 @@
-"""The figure of loss against context inside the window: the loss on the left, what each doubling brings on the right."""
+"""Figure of loss against context inside the window: the loss on the left, the gain of each doubling on the right."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from posbench.report.points import marked, sections, span, two_seeds
 
 PANEL_WIDTH, PANEL_HEIGHT = 250, 250  # points
 LEFT, LEADER, BETWEEN, BELOW = 48, 14, 58, 40
-BESIDE, STEEP = 0.5, 0.3  # octaves that the intervals at one c share, side by side; fewer where a line moved aside would seem higher
+BESIDE, STEEP = 0.5, 0.3  # octaves that the intervals at one c share side by side; fewer for a steep line, which would seem higher
 Value = Callable[[Step], tuple[float | None, float | None]]
 
 
 def draw(steps_csv: Path | str, out_dir: Path | str, title: str) -> list[list[Path]]:
-    """The figure of every section of `steps_csv`, context.png and context.svg, then context-2 and so on; equal input gives equal bytes."""
+    """Draw every section of `steps_csv`: context.png and context.svg, then context-2 and so on. Equal input gives equal bytes."""
     drawn = []
     for number, section in enumerate(sections(read_steps(steps_csv)), start=1):
         drawn.append(save(figure(section, title), Path(out_dir) / ("context" if number == 1 else f"context-{number}")))
@@ -27,7 +27,7 @@ def draw(steps_csv: Path | str, out_dir: Path | str, title: str) -> list[list[Pa
 
 
 def figure(section: list[Step], title: str):
-    """The figure of one section."""
+    """Figure of one section."""
     from matplotlib.figure import Figure
 
     lines = by_name(section)
@@ -61,7 +61,7 @@ def figure(section: list[Step], title: str):
 
 
 def edges(values: list[tuple[float, float | None]]) -> tuple[float, float, bool]:
-    """Bottom and top of the y axis, and whether it cuts an interval: those of two seeds are wider than all the rest."""
+    """Bottom and top of the y axis, and True if they cut an interval: those of two seeds can be wider than everything else."""
     means = [mean for mean, _ in values]
     ends = [mean + sign * (half or 0.0) for mean, half in values for sign in (1, -1)]
     span = (max(means) - min(means)) or 0.1
@@ -92,7 +92,7 @@ def _frame(axes, contexts: list[int], train_len: int, limits: tuple[float, float
 
 
 def _lines(axes, lines: dict[str, dict[int, Step]], value: Value, beside: float) -> None:
-    """Every encoding's line with its intervals and its name at the end; where two share a colour dashes and marks tell them apart."""
+    """Draw each encoding's line with its intervals, and its name at the end. Dashes and marks tell apart lines of one colour."""
     ends, pens = [], looks(((name, "none") for name in lines), ())
     for index, (name, own) in enumerate(lines.items()):
         aside = 2 ** (beside * ((index + 0.5) / len(lines) - 0.5))

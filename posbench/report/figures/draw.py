@@ -1,4 +1,4 @@
-"""Every figure of a report, drawn from a CSV of curve points and nothing else."""
+"""Figures of a report, drawn from a CSV of curve points alone."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from posbench.report.points import read_points, sections
 
 
 def draw(points_csv: Path | str, out_dir: Path | str, title: str) -> list[dict[str, list[Path]]]:
-    """Draw every section (protocol, data, tokenizer, training length) of `points_csv`; returns for each {name: its png and svg}.
+    """Draw every section of `points_csv`. Returns {name: its png and svg} for each section.
 
-    Always `curve`, or `position` of a protocol by position; `heatmap` and `differences` where there are enough methods with a floor.
-    One section gives curve.png and curve.svg, further ones curve-2.png and so on. Equal input gives equal bytes.
+    Names are `curve` (`position` for a protocol by position), and `heatmap` and `differences` if enough methods have a floor.
+    The first section gives curve.png and curve.svg, further ones curve-2.png and so on. Equal input gives equal bytes.
     """
     drawn, counted = [], Counter()
     for curve in sections(read_points(points_csv)):

@@ -1,4 +1,4 @@
-"""Difference to the floor as a map of method and length: what gains and what fails, for grids too large for lines."""
+"""Heat map of the difference to the floor by method and length: gains and failures in grids too large for lines."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from posbench.report.figures.style import BEND, BROKEN, ENOUGH, FAIL, FONT, GAIN
 from posbench.report.points import Point, marked, methods
 from posbench.report.tables import LEVEL, heading, verdict
 
-ROW, CELL, SPACE, TALL = 12.5, 40, 26, 45  # points, but for the number of rows that stand one above another
+ROW, CELL, SPACE, TALL = 12.5, 40, 26, 45  # points; TALL: rows in one block
 UNKNOWN = "#ececec"
-INKS, CONTRAST = ("#484848", "#1a1a1a", "#000000"), 4.5  # the first of what an interval leaves undecided
+INKS, CONTRAST = ("#484848", "#1a1a1a", "#000000"), 4.5  # the first ink is for undecided differences
 
 
 def figure(curve: list[Point], title: str):
-    """The map of one section, or None where fewer than three methods have a difference."""
+    """Heat map of one section, or None if fewer than ENOUGH methods have a difference."""
     from matplotlib.colors import LinearSegmentedColormap, SymLogNorm
     from matplotlib.figure import Figure
 
@@ -65,7 +65,7 @@ def figure(curve: list[Point], title: str):
 
 
 def ordered(cells: dict[tuple, dict[int, Point]]) -> list[tuple]:
-    """Methods by encoding, in the order these come, and within it by their mean difference beyond the training length, the best first."""
+    """Methods by encoding in the given order, and within an encoding by mean difference beyond the training length, the best first."""
     encodings = list(dict.fromkeys(method[0] for method in cells))
 
     def mean(cell: dict[int, Point]) -> float:
@@ -76,7 +76,7 @@ def ordered(cells: dict[tuple, dict[int, Point]]) -> list[tuple]:
 
 
 def blocks(rows: list[tuple]) -> list[list[tuple]]:
-    """Rows for side by side, about equally many in each and none above TALL; an encoding is not divided where that can be."""
+    """Blocks of rows to draw side by side, of about equal height and at most TALL rows. An encoding is divided only if it must be."""
     wanted = -(-len(rows) // -(-len(rows) // TALL))
     tall = TALL if max(Counter(row[0] for row in rows).values()) <= TALL else wanted
     result: list[list[tuple]] = [[]]
@@ -91,7 +91,7 @@ def blocks(rows: list[tuple]) -> list[list[tuple]]:
 
 
 def limit(values: list[float]) -> float:
-    """Where colours end: at the 95th percentile of the sizes, at least BEND, at most BROKEN."""
+    """End of the colour scale: the 95th percentile of the sizes, at least BEND, at most BROKEN."""
     sizes = sorted(map(abs, values))
     return min(BROKEN, max(BEND, sizes[(len(sizes) - 1) * 95 // 100]))
 
@@ -114,7 +114,7 @@ def _row(axes, line: int, points: list[Point | None], norm, colours, edge: float
 
 
 def legible(ground: Sequence[float], inks: Sequence[str]) -> str:
-    """The first ink that stands out from a ground (red, green, blue in 0 to 1, and more), 4.5 to 1 as WCAG 2 asks, else the best."""
+    """First ink with contrast CONTRAST (4.5 to 1, as in WCAG 2) to a ground (red, green, blue in 0 to 1, ...), else the best ink."""
     from matplotlib.colors import to_rgb
 
     def luminance(rgb: Sequence[float]) -> float:
@@ -129,7 +129,7 @@ def legible(ground: Sequence[float], inks: Sequence[str]) -> str:
 
 
 def _scale(axes, norm, colours, edge: float) -> None:
-    """What the colours mean, in vectors: an image would be no part of a page that loads nothing."""
+    """Draw the colour scale as vectors, because an image could not be part of a page that loads nothing."""
     steps = 80
     for step in range(steps):
         axes.axvspan(step / steps, (step + 1) / steps, color=colours((step + 0.5) / steps), linewidth=0.2)

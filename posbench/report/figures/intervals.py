@@ -1,4 +1,4 @@
-"""Differences with their intervals at a few lengths: to the floor, and to the same trainings without an extension."""
+"""Figure of differences with intervals at a few lengths: to the floor, and to the same trainings without an extension."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from posbench.report.figures.style import BEND, ENOUGH, FAIL, FONT, GAIN, GREY, 
 from posbench.report.points import Point, methods
 from posbench.report.tables import heading
 
-ROW, PANEL, BETWEEN, HEAD, MOST = 13, 104, 14, 34, 3  # points; at most so many lengths
+ROW, PANEL, BETWEEN, HEAD, MOST = 13, 104, 14, 34, 3  # points; MOST: lengths
 LEVEL = "#7a7a7a"
 Value = Callable[[Point], tuple[float | None, float | None]]
 
 
 def figure(curve: list[Point], title: str):
-    """The plot of one section, or None where fewer than three methods have a difference beyond the training length."""
+    """Figure of one section, or None if fewer than ENOUGH methods have a difference beyond the training length."""
     from matplotlib.figure import Figure
 
     own = [point for point in curve if not point.foreign and point.length > point.train_len]
@@ -64,12 +64,12 @@ def figure(curve: list[Point], title: str):
 
 
 def chosen(lengths: list[int]) -> list[int]:
-    """The lengths that are shown: all of a few, else the first, the middle and the last."""
+    """Lengths that are shown: all if there are at most MOST, else the first, the middle and the last."""
     return lengths if len(lengths) <= MOST else [lengths[0], lengths[len(lengths) // 2], lengths[-1]]
 
 
 def _rows(cells: dict[tuple, dict[int, Point]], longest: int) -> list[tuple]:
-    """Methods by encoding, the best at the longest length first, each encoding below a row that is its heading (no extension: None)."""
+    """Methods by encoding, the best at the longest length first. Each encoding has a heading row before it, with extension None."""
     at_last = {method: {longest: cell[longest]} if longest in cell else cell for method, cell in cells.items()}
     rows: list[tuple] = []
     for method in ordered(at_last):
@@ -83,7 +83,7 @@ def _encoding(method: tuple) -> str:
 
 
 def _edges(values: list[tuple[float | None, float | None]]) -> tuple[float, float]:
-    """Left and right of the axes: room for every interval, but for what explodes."""
+    """Left and right end of the axes, with room for every interval except exploding ones."""
     ends = [mean + sign * (half or 0.0) for mean, half in values if mean is not None for sign in (1, -1)]
     low, high = limits(ends, relative=True)
     return min(low, -BEND / 2), high

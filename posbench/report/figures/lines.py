@@ -1,4 +1,4 @@
-"""The lines of one panel of loss over length: marks, intervals side by side, names at the ends, and other panels' lines behind them."""
+"""Lines of one panel of loss over length: marks, intervals side by side, names at the ends, and other panels' lines in grey."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from posbench.report.figures.annotations import end_labels, name
 from posbench.report.figures.style import MARKERS
 from posbench.report.points import Point, marked, methods
 
-PANEL_WIDTH = 240  # points, as are those for each interval at one length; at most so many octaves for all of them
-BAR, BESIDE = 3.4, 0.5
+PANEL_WIDTH = 240  # points
+BAR, BESIDE = 3.4, 0.5  # points for each interval at one length; octaves at most for all of them
 OTHERS = "#cfcfcf"
 
 
 def height(point: Point, relative: bool) -> float | None:
-    """What is drawn of a point: the difference to the floor, or the loss."""
+    """Value that is drawn for a point: the difference to the floor if `relative`, else the loss."""
     return point.difference if relative else point.nll
 
 
 def beside(points: list[Point], span: float, relative: bool) -> dict[int, float]:
-    """Length -> octaves that the lines of a panel share there, for intervals side by side; `span`: octaves of the x axis."""
+    """Octaves, by length, over which the lines of a panel spread their intervals side by side; `span`: octaves of the x axis."""
     lines = len(methods(points)) * any(bar(point, relative) for point in points)
     lengths = sorted({point.length for point in points})
     gaps = [math.log2(after / before) for before, after in itertools.pairwise(lengths)]
@@ -29,14 +29,14 @@ def beside(points: list[Point], span: float, relative: bool) -> dict[int, float]
 
 
 def behind(axes, points: list[Point], relative: bool) -> None:
-    """Lines of methods that other panels show."""
+    """Draw in grey the lines of methods that other panels show."""
     for cell in methods(points).values():
         known = [(point.length, height(point, relative)) for _, point in sorted(cell.items()) if height(point, relative) is not None]
         axes.plot(*zip(*known, strict=True) if known else ([], []), color=OTHERS, linewidth=0.8, zorder=1.5)
 
 
 def lines_of(axes, points: list[Point], relative: bool, pens: dict, scales: list[str], top: float, span: float) -> None:
-    """Every method's line with marks, bars and its name at the end; thin where a CSV states it."""
+    """Draw each method's line with marks, bars and its name at the end; a line from a CSV is thin."""
     ends, ticks, cells = [], marked(point.length for point in points), methods(points)
     wide = beside(points, span, relative)
     for index, ((encoding, extension, scale, source), cell) in enumerate(cells.items()):
@@ -60,7 +60,7 @@ def lines_of(axes, points: list[Point], relative: bool, pens: dict, scales: list
 
 
 def bar(point: Point, relative: bool) -> tuple[float, float] | None:
-    """The ends of the interval of what is drawn, where there is one."""
+    """Ends of the interval of the value that is drawn; None without one."""
     if None not in (point.low, point.high) and (not relative or point.floor is not None):
         return point.low - (point.floor if relative else 0), point.high - (point.floor if relative else 0)
     known = relative and None not in (point.difference, point.half_width)

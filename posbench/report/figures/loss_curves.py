@@ -1,8 +1,8 @@
-"""Loss over length as small multiples: encodings as they are, then a panel for each encoding's extensions, on shared axes.
+"""Loss over length as small multiples: encodings without extensions, then a panel for each encoding's extensions, on shared axes.
 
-Colour tells encodings apart (extensions, where a panel shows one encoding), dash the extension, marker the scale-attention.
-Many methods are spread over several panels, each with all others in grey. Sizes are in points (1/72 inch); what stands beside a
-panel is as wide as its longest label.
+Colour shows the encoding (the extension, if a panel has one encoding), dash the extension, marker the scale-attention. Many methods
+are spread over several panels, each with all others in grey. Sizes are in points (1/72 inch). The margin beside a panel is as wide as
+its longest label.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LEFT, LEADER, TICK_LABELS, BELOW = 62, 12, 44, 44
 
 @dataclass(frozen=True)
 class Panel:
-    """A heading, the points that are drawn, and those that stand in grey behind them."""
+    """One panel: its heading, the points that are drawn, and `others`, drawn in grey behind them."""
 
     heading: str
     points: list[Point]
@@ -32,7 +32,7 @@ class Panel:
 
 
 def panels(curve: list[Point]) -> list[Panel]:
-    """One for few curves, else encodings as they are, then each encoding's extensions, the most first; several of each where it is many."""
+    """One panel for few curves; else encodings alone, then each encoding's extensions, the most first. Crowded panels are divided."""
     cells = set(methods(curve))
     plain = [point for point in curve if point.extension == "none"]
     extended: dict[str, set] = {}
@@ -48,10 +48,10 @@ def panels(curve: list[Point]) -> list[Panel]:
 
 
 def _parts(heading: str, points: list[Point]) -> list[Panel]:
-    """A panel, or several where that takes too many lines: each with some of the methods, all others in grey."""
+    """One panel, or several if it had too many lines: each with some of the methods, and all others in grey."""
     alone = len({point.encoding for point in points}) == 1
     name, look = ("extension", extension_look) if alone else ("encoding", encoding_look)
-    reference = {"none"} if alone else set()  # what is not extended is in each
+    reference = {"none"} if alone else set()  # the line without an extension is in each panel
     groups = apart([one for one in dict.fromkeys(getattr(point, name) for point in points) if one not in reference], look)
     if len(groups) == 1:
         return [Panel(heading, points)]
@@ -64,13 +64,13 @@ def _parts(heading: str, points: list[Point]) -> list[Panel]:
 
 
 def pens(curve: list[Point], shown: list[Panel]) -> list[dict[tuple[str, str], tuple[str, object]]]:
-    """For each panel (encoding, extension) -> colour and dash."""
+    """Colour and dash of each (encoding, extension), for each panel."""
     extensions = list(dict.fromkeys(point.extension for point in curve))
     return [looks(dict.fromkeys((point.encoding, point.extension) for point in panel.points), extensions) for panel in shown]
 
 
 def figure(curve: list[Point], title: str):
-    """The figure of one section."""
+    """Figure of one section."""
     from matplotlib.figure import Figure
 
     if curve[0].window:  # the first positions have a high loss in every model and would flatten the rest
@@ -119,12 +119,12 @@ def figure(curve: list[Point], title: str):
 
 
 def is_relative(curve: Iterable[Point]) -> bool:
-    """Whether every loss has a floor to be drawn against."""
+    """True if every finite loss has a floor to be drawn against."""
     return all(point.difference is not None or point.nll is None for point in curve)
 
 
 def clipped(points: list[Point], relative: bool, top: float) -> dict[int, list[tuple[float, tuple[str, str]]]]:
-    """Length -> (value, (encoding, extension)) of what lies beyond the top edge there."""
+    """Values beyond the top edge, by length: (value, (encoding, extension))."""
     found: dict[int, list[tuple[float, tuple[str, str]]]] = {}
     for point in points:
         value = height(point, relative)
@@ -134,9 +134,9 @@ def clipped(points: list[Point], relative: bool, top: float) -> dict[int, list[t
 
 
 def limits(values: list[float], relative: bool) -> tuple[float, float]:
-    """Bottom and top of the y axis. The top is cut where few exploding values would flatten all the rest.
+    """Bottom and top of the y axis. The top is cut if a few exploding values would flatten all the rest.
 
-    A difference to the floor is drawn on a scale that is logarithmic beyond BEND and can show more: it is cut at BROKEN or at
+    A difference to the floor is drawn on a scale that is logarithmic beyond BEND and can show more. It is cut at BROKEN or at
     twice the upper quartile, whichever is higher. A plain loss is cut at twice the spread of the lower half.
     """
     ordered = sorted(values)
@@ -151,9 +151,10 @@ def limits(values: list[float], relative: bool) -> tuple[float, float]:
 
 
 def frame(axes, one: Point, lengths: list[int], relative: bool, edges: tuple[float, float], room: float, first: bool, corner: bool) -> None:
-    """Scales, ticks at `lengths`, the training length and the floor; words at the left of the first of a line, a hint in the corner.
+    """Set up scales, ticks at `lengths`, the training length and the floor.
 
-    `one` is any point of the section; `room`: octaves that the lines share at the first and the last length.
+    `one` is any point of the section. `room`: octaves that the lines share at the first and the last length. `first`: write the y label.
+    `corner`: write the hint in the corner.
     """
     from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
 

@@ -1,6 +1,6 @@
-"""The look of a method: one colour in every panel of every report, and a dash where colour alone would not tell it apart.
+"""Looks of methods: one colour in every panel of every report, and a dash if colour alone is not enough.
 
-Colours are few and methods many, so some share one: panels of many methods are split until none holds two of one colour.
+There are fewer colours than methods, so some methods share one. Panels of many methods are split so that none has two of one colour.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
 from posbench.report.figures.style import DASHES, OKABE_ITO
 
-MOST, VARIANTS = 8, 4  # names that share a panel; of these so many of one method with other arguments, where there are more
-PANELS = 12  # that methods are spread over; then they share colours after all
+MOST, VARIANTS = 8, 4  # names in a panel; in a divided panel at most so many are one method with different arguments
+PANELS = 12  # panels at most; with more methods than that holds, some share a colour in a panel
 BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK = range(len(OKABE_ITO))
 Look = tuple[int, int]  # numbers of a colour and of a dash; solid is 0
 
-# Methods that are often compared have different colours. Any other method has one by its name.
+# Methods that are often compared have different colours. Any other method gets one by a hash of its name.
 ENCODINGS = {
     "rope": BLUE, "pope": BLUE, "alibi": VERMILLION, "dape": VERMILLION, "fox_rope": VERMILLION, "sinusoidal": GREEN, "xpos": GREEN,
     "stick_breaking": GREEN, "p_rope": PURPLE, "t5": PURPLE, "fope": PURPLE, "fox": ORANGE, "kerple": ORANGE, "fire": ORANGE,
@@ -34,12 +34,12 @@ EXTENSIONS = {
 
 
 def method_of(label: str) -> str:
-    """A method's name in a label: rope of `rope base=27.0`, of `rope trained with log_n` and of `rope (passkey)`."""
+    """Name of the method in a label: rope in `rope base=27.0`, `rope trained with log_n` and `rope (passkey)`."""
     return re.split(r" (?=[\w.]+=|trained with |tuned from |\()", label, maxsplit=1)[0]
 
 
 def encoding_look(label: str) -> Look:
-    """Colour of an encoding, solid."""
+    """Colour of an encoding, with a solid line."""
     name = method_of(label)
     return ENCODINGS.get(name, _number(name) % len(OKABE_ITO)), 0
 
@@ -56,9 +56,10 @@ def _number(name: str) -> int:
 
 
 def looks(cells: Iterable[tuple[str, str]], extensions: Iterable[str]) -> dict[tuple[str, str], tuple[str, object]]:
-    """(encoding, extension) -> colour and dash of the lines of one panel, no two alike; `extensions`: those of the whole figure.
+    """Colour and dash of each (encoding, extension) of one panel, no two alike; `extensions`: those of the whole figure.
 
-    What is not extended has its encoding's colour. An extension has its own in a panel of one encoding, else that of the encoding.
+    A line without an extension has its encoding's colour. In a panel of one encoding each extension has its own colour, else that of the
+    encoding.
     """
     cells = list(cells)
     alone = len({encoding for encoding, _ in cells}) == 1 and any(extension != "none" for _, extension in cells)
@@ -71,7 +72,7 @@ def looks(cells: Iterable[tuple[str, str]], extensions: Iterable[str]) -> dict[t
 
 
 def told_apart(wanted: Mapping[Hashable, Look]) -> dict[Hashable, Look]:
-    """Each look as wanted, or with the next dash that its colour has free; a method comes before the same with arguments."""
+    """Each look as wanted, or with the next free dash of its colour. A method chooses before its variants with arguments."""
     found: dict[Hashable, Look] = {}
     taken: set[Look] = set()
     for key in sorted(wanted, key=lambda key: any(method_of(name) != name for name in ([key] if isinstance(key, str) else key))):
@@ -84,9 +85,9 @@ def told_apart(wanted: Mapping[Hashable, Look]) -> dict[Hashable, Look]:
 
 
 def apart(names: Sequence[str], look: Callable[[str], Look]) -> list[list[str]]:
-    """Names in as few groups as it takes for panels of about MOST in which no two methods have one colour, PANELS at most.
+    """Divide names into few groups, for panels of about MOST names in which no two methods have one colour; PANELS groups at most.
 
-    A method's variants stay together, VARIANTS of them at most; the order is kept within each group.
+    A method's variants stay together, in units of at most VARIANTS. The order is kept within each group.
     """
     if len(names) <= MOST:
         return [list(names)]
