@@ -19,12 +19,14 @@ def node(group: str, chosen: str | dict | None, arguments: dict[str, Any], setti
     given = {**chosen, **arguments} if isinstance(chosen, dict) else dict(arguments)
     if "_target_" in given:
         return given
-    name = given.pop("name", "none") if isinstance(chosen, dict) else "none" if chosen is None else chosen
+    name = given.pop("name", None) if isinstance(chosen, dict) else "none" if chosen is None else chosen
+    if not isinstance(name, str):
+        raise ConfigError(f'{group}={chosen} names no method: give a name, or a dict such as {{"name": "pi", "mode": "dynamic"}}.')
     known = nodes(group)
     if name not in known:
         raise ConfigError(f"{group}={name} is unknown{did_you_mean(name, known)}: choose from {', '.join(known)}.")
     legal = [key for key in known[name] if key != "_target_"]
     if unknown := [key for key in given if key not in legal]:
         near = did_you_mean(unknown[0], [*legal, *settings])
-        raise ConfigError(f"{unknown[0]} is no argument of {group}={name}{near}: it takes {', '.join(legal) or 'none'}.")
+        raise ConfigError(f"{unknown[0]} is no argument of {group}={name}{near}: it takes {', '.join(legal) or 'nothing'}.")
     return {**copy.deepcopy(known[name]), **given}

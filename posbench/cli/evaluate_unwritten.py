@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from posbench.cli.chosen_method import node
 from posbench.cli.given_run import TRAINING
 from posbench.common.errors import ConfigError
+from posbench.common.progress import Progress
 from posbench.config.schema import EvaluateConfig, resolve
 from posbench.runs.frame import frame
 from posbench.sweep.jobs import Cell, Job, make_cell
@@ -31,12 +32,15 @@ def evaluate(run: LoadedRun, extension: Any, scale_attention: Any, given: dict, 
     for cell, verdict in zip(cells, verdicts, strict=True):
         if verdict.noop:
             raise ConfigError(f"{cell.label} is a no-op: {verdict.noop}; evaluate without it, or at other lengths.")
+    evaluators = [protocol(cell.protocol)(evaluation(run.model, run.corpus, cell, run.device)) for cell in cells]
+    total = sum(one.cost(length) for one, cell in zip(evaluators, cells, strict=True) for length in cell.evaluate["lengths"])
     found = []
-    for cell, verdict in zip(cells, verdicts, strict=True):
-        evaluator = protocol(cell.protocol)(evaluation(run.model, run.corpus, cell, run.device))
-        for length in cell.evaluate["lengths"]:
-            values, _ = evaluator.run(length)
-            found += make_rows(values, job, cell, verdict, evaluator.evaluation, length)
+    with Progress(total, "evaluate", "tokens") as progress:
+        for one, cell, verdict in zip(evaluators, cells, verdicts, strict=True):
+            one.evaluation.progress = progress.update
+            for length in cell.evaluate["lengths"]:
+                values, _ = one.run(length)
+                found += make_rows(values, job, cell, verdict, one.evaluation, length)
     return frame(found)
 
 

@@ -20,8 +20,8 @@ def generate(run: LoadedRun, text: str, n: int, methods: tuple, temperature: flo
     from posbench.position.legality import check, fed_length
     from posbench.position.plan import make_plan
 
-    if n < 1 or temperature < 0:
-        raise ConfigError(f"n={n} must be at least 1 and temperature={temperature} at least 0.")
+    if not isinstance(n, int) or n < 1 or temperature < 0:
+        raise ConfigError(f"n={n} must be a whole number of at least 1, and temperature={temperature} at least 0.")
     encoding, bos = run.model.encoding, run.corpus.bos
     extension = make(node("extension", methods[0], {}), kind=Extension)
     scale = make(node("scale_attention", methods[1], {}), encoding.shape, kind=ScaleAttention)
@@ -38,8 +38,8 @@ def generate(run: LoadedRun, text: str, n: int, methods: tuple, temperature: flo
         plan = make_plan(encoding, extension, scale, length=len(fed), device=run.device, trained_scale=run.model.scale)
         with torch.inference_mode():
             logits_V = run.model(torch.tensor([fed], device=run.device), plan, last=1)[0, 0].float().cpu()
-        if bos is not None:
-            logits_V[bos] = -torch.inf  # it stands at the start alone
+            if bos is not None:
+                logits_V[bos] = -torch.inf  # it stands at the start alone
         if temperature:
             ids.append(int(torch.multinomial(torch.softmax(logits_V / temperature, 0), 1, generator=generator)))
         else:

@@ -12,9 +12,11 @@ from torch import Tensor, nn
 
 from posbench.common.errors import ConfigError
 from posbench.config.schema import ModelConfig
+from posbench.extensions.none import NoExtension
 from posbench.model.attention import Attention
 from posbench.position.geometry import Shape
 from posbench.position.interfaces import Encoding, ScaleAttention
+from posbench.position.legality import check_extension
 from posbench.position.plan import LayerPlan, Plan, make_plan
 
 
@@ -87,8 +89,13 @@ class GPT(nn.Module):
                 parameter.normal_(std=config.init_std)
 
     def forward(self, tokens_BT: Tensor, plan: Plan | None = None, last: int | None = None) -> Tensor:
-        """Logits [B, T, V], or [B, R, V] for the last R = `last` positions only. Without a plan: no extension."""
+        """Logits [B, T, V], or [B, R, V] for the last R = `last` positions only. Without a plan: no extension.
+
+        Raises ConfigError for a text without a plan that has more positions than the encoding.
+        """
         if plan is None:
+            tokens_BT = torch.atleast_2d(torch.as_tensor(tokens_BT, device=self.embed_tokens.weight.device))  # a list, too
+            check_extension(self.encoding, NoExtension(), [tokens_BT.shape[1]])
             plan = make_plan(self.encoding, length=tokens_BT.shape[1], device=str(tokens_BT.device), trained_scale=self.scale)
         return self.lm_head(self.hidden(tokens_BT, plan, last))
 

@@ -94,6 +94,8 @@ def test_no_argument_of_an_extension_has_the_name_of_a_setting():
 @pytest.mark.parametrize(("chosen", "said"), [
     ({"extension": "yaarn"}, r"extension=yaarn is unknown \(did you mean yarn\?\): choose from abf, "),
     ({"extension": "yarn", "betta": 3}, r"betta is no argument of extension=yarn \(did you mean beta\?\): it takes alpha, "),
+    ({"extension": ["yarn"]}, r"extension=\['yarn'\] names no method: give a name"),
+    ({"extension": {"beta": 3}}, "names no method"),
     ({"window": 3}, r"window is no argument of extension=none \(did you mean windows\?\)"),
     ({"windows": "many"}, "evaluate.windows=many must be a whole number"),
     ({"protocol": "slidin"}, "slidin.*sliding"),
@@ -132,6 +134,7 @@ def test_the_model_reads_text_and_writes_some(trained):
     assert ids.shape == (1, 7) and run.decode(ids) == "word 12" == run.decode(ids[0].tolist())
     logits = run.model(ids)
     assert torch.equal(logits, run.model(ids, make_plan(run.model.encoding, length=7))) and logits.shape == (1, 7, 256)
+    assert torch.equal(logits, run.model(ids[0])) and torch.equal(logits, run.model(ids[0].tolist()))
     drawn = [run.generate("word", 20, seed=seed) for seed in (0, 0, 1)]
     assert drawn[0] == drawn[1] != drawn[2]
     greedy = run.generate("word", 1, temperature=0)
@@ -140,9 +143,25 @@ def test_the_model_reads_text_and_writes_some(trained):
         assert isinstance(run.generate("says word " * 3, 4, **chosen), str)
     cut = run.generate("a" * 9 + "says word 1234", 1, {"name": "recompute_window", "window": 4}, temperature=0)
     assert cut == run.generate("1234", 1, temperature=0)
-    for wrong, said in (({"n": 0}, "n=0"), ({"text": ""}, "no token"), ({"extension": "table_linear"}, "no learned table")):
+    for wrong, said in (
+        ({"n": 0}, "n=0"),
+        ({"n": 2.5}, "n=2.5"),
+        ({"temperature": -1}, "temperature=-1"),
+        ({"text": ""}, "no token"),
+        ({"extension": "table_linear"}, "no learned table"),
+    ):
         with pytest.raises(ConfigError, match=said):
             run.generate(**{"text": "word", "n": 2, **wrong})
+
+
+def test_a_text_begins_with_the_bos_of_the_training(trained, folder, capfd):
+    assert call(capfd, folder, "run", *TINY, "data.path=text", "data.bos=true", "results_dir=bos/runs").returncode == 0
+    (summary,) = (folder / "bos" / "runs").glob("*/train.json")
+    run = posbench.load(summary.parent, device="cpu", cache_dir=folder / "results" / "cache")
+    assert run.encode("a").tolist() == [[256, 97]] and run.decode(run.encode("a")) == "a"
+    assert len(run.encode(run.generate("", 30, temperature=100.0))[0]) > 1
+    cut = run.generate("says word 1234", 1, {"name": "recompute_window", "window": 5}, temperature=0)
+    assert cut == run.generate("1234", 1, temperature=0)
 
 
 def test_the_notebook_runs(trained, folder, monkeypatch, capfd):
