@@ -15,6 +15,7 @@ from posbench.config.request import Request
 
 
 def anatomy(request: Request) -> int:
+    """Dissect one combination of methods, or every combination of a grid. Returns the exit code."""
     for cfg in request.cfgs:
         if cfg["length"] is not None and (isinstance(cfg["length"], bool) or not isinstance(cfg["length"], int) or cfg["length"] < 2):
             raise ConfigError(f"length={cfg['length']} must be a whole number of at least 2 tokens.")

@@ -1,4 +1,4 @@
-"""A finished training as a Python object: what posbench.load returns to a notebook.
+"""LoadedRun: a finished training as a Python object, as posbench.load returns it.
 
 Reading the configuration and the rows needs neither torch nor the text; the text, the tokenizer and the model are loaded on first use.
 """
@@ -56,7 +56,7 @@ class LoadedRun:
 
     @cached_property
     def device(self) -> str:
-        """Where the model is. Raises ConfigError for a device that torch does not have."""
+        """Device of the model. Raises ConfigError for a device that torch does not have."""
         from posbench.model.build import pick_device
 
         return pick_device(self._device)
@@ -104,7 +104,7 @@ class LoadedRun:
         return load_model(self.directory, self.config, self.corpus.vocab_size, self.device).requires_grad_(False)
 
     def encode(self, text: str) -> torch.Tensor:
-        """Token ids [1, T] as the model takes them, behind the BOS token where the training had one."""
+        """Token ids [1, T] of a text for the model, after the BOS token if the training had one."""
         import torch
 
         ((ids, _),) = self.tokenizer.encode([text])

@@ -38,6 +38,7 @@ class Pair:
 
     @property
     def equal(self) -> bool:
+        """True if both rows agree bit for bit."""
         return self.again is not None and agree(self.reported, self.again)
 
     @property
@@ -48,6 +49,7 @@ class Pair:
 
     @property
     def missed(self) -> bool:
+        """True if the losses differ by more than is allowed."""
         return self.distance > self.allowed
 
 

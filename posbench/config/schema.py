@@ -19,6 +19,8 @@ from posbench.config.typed_args import fitting, shown
 
 @dataclass
 class ModelConfig:
+    """Shape of the model, or the checkpoint that replaces it."""
+
     d_model: int = 128
     n_layer: int = 4
     n_head: int = 2
@@ -36,6 +38,8 @@ class ModelConfig:
 
 @dataclass
 class TrainConfig:
+    """Settings of the training. Lengths are in tokens."""
+
     length: int | list[int] = 64
     steps: int = 1000
     tokens_per_step: int = 2048
@@ -71,6 +75,8 @@ class TrainConfig:
 
 @dataclass
 class EvaluateConfig:
+    """Settings of the evaluation. Lengths, targets and stride are in tokens."""
+
     lengths: list[int] | None = None
     max_length: int | None = None
     protocol: list[str] = field(default_factory=lambda: ["fixed_targets"])
@@ -86,6 +92,8 @@ class EvaluateConfig:
 
 @dataclass
 class LogConfig:
+    """Settings of wandb."""
+
     mode: str | None = None
     project: str = "posbench"
     entity: str | None = None

@@ -21,9 +21,9 @@ DTYPES |= {name: "int64" for name in STATED if DTYPES.get(name) == "Int64"}
 
 
 def read(paths: str | Path | Iterable[str | Path]) -> pandas.DataFrame:
-    """All rows of run directories, folders of them, CSVs or globs (one or several), each row once.
+    """DataFrame of all rows of run directories, folders of them, CSVs or globs (one or several), each row once.
 
-    Warns of damaged files and leaves them out. Raises ConfigError for a path without runs, RunError where every file is damaged.
+    Damaged files are skipped with a warning. Raises ConfigError for a path without runs, RunError when every file is damaged.
     """
     runs, csvs = find([paths] if isinstance(paths, str | Path) else paths)
     files = [(read_eval, path) for run in runs for path in Run(run).eval_files()] + [(read_csv, path) for path in csvs]
@@ -43,7 +43,7 @@ def read(paths: str | Path | Iterable[str | Path]) -> pandas.DataFrame:
 
 
 def frame(rows: Iterable[dict]) -> pandas.DataFrame:
-    """Rows with one column for each of posbench.runs.rows.TABLE. A missing number is NaN, or <NA> among whole numbers."""
+    """DataFrame with one column for each of posbench.runs.rows.TABLE. A missing number is NaN, or <NA> among whole numbers."""
     import pandas
 
     return pandas.DataFrame(list(rows), columns=[column.name for column in TABLE], dtype=object).astype(DTYPES)

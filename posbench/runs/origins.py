@@ -1,6 +1,6 @@
-"""Where runs come from, and what tells them apart: their directories, configurations and provenance, read as data.
+"""Origins of runs, read as data: directory, configuration and provenance, and the keys in which trainings differ.
 
-A results folder may be somebody else's. Nothing in it is instantiated, resolved or imported, and its text loses what a terminal would obey.
+A results folder may come from somebody else. Nothing in it is instantiated, resolved or imported, and control characters are replaced.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from posbench.runs.directory import Run
 if TYPE_CHECKING:
     from posbench.runs.evaluation import Evaluation
 
-# What config.yaml says of the first command alone: paths, and what was evaluated with it.
+# Keys of config.yaml that only describe the first command: paths and evaluations.
 NOT_TRAINING = {
     "extension", "scale_attention", "evaluate", "log", "allow_untested", "jobs", "results_dir", "cache_dir", "report_dir",
     "run", "runs", "out", "dry", "experiment", "hydra",
@@ -32,7 +32,7 @@ ABSENT = "(absent)"
 
 
 def clean(value: object) -> object:
-    """`value` with a question mark box for every character of its strings that does not print, in keys as well."""
+    """`value` with U+FFFD for every unprintable character in its strings and keys."""
     if isinstance(value, str):
         return value if value.isprintable() else "".join(c if c.isprintable() else "\ufffd" for c in value)
     if isinstance(value, dict):
@@ -42,29 +42,29 @@ def clean(value: object) -> object:
 
 @dataclass(frozen=True)
 class Origin:
-    """What a run's directory says of its training; empty dicts where it says nothing that can be read."""
+    """Configuration and provenance of a run. Unreadable files give empty dicts."""
 
     path: Path
-    config: dict[str, object]  # dotted key -> value
+    config: dict[str, object]  # {dotted key: value}
     provenance: dict
 
     @property
     def fingerprint(self) -> str:
-        """Of the data: hex, or empty."""
+        """Fingerprint of the data: hex digits, or ""."""
         return str(self.provenance.get("data_fingerprint") or "")
 
     @property
     def versions(self) -> dict[str, object]:
-        """Of Python and of the libraries."""
+        """{name: version} of Python and the libraries."""
         found = self.provenance.get("versions")
         return found if isinstance(found, dict) else {}
 
     @property
     def training(self) -> dict[str, object]:
-        """What makes the weights what they are, but for encoding, trained scale and seed, which every row has."""
+        """Settings that determine the weights, except encoding, trained scale and seed, which every row has."""
         skipped = [*(f"train.{name}" for name in NOT_TRAIN), *(f"model.{name}" for name in NOT_MODEL), "train.scale_attention"]
         kept = {key: value for key, value in self.config.items() if key.startswith(("model.", "train.")) and not _under(key, skipped)}
-        if "model.checkpoint.sha256" in kept:  # a checkpoint is told by its folder's name first, its shape and content after that
+        if "model.checkpoint.sha256" in kept:  # the name of its folder comes first, then its shape and content
             sha256 = str(kept.pop("model.checkpoint.sha256"))
             kept = {"checkpoint": Path(str(self.config.get("model.path"))).name, **kept, "sha256": sha256[:10]}
         return {**kept, "data": self.fingerprint[:10]} if kept else {}
@@ -75,7 +75,7 @@ def _under(key: str, names: Iterable[str]) -> bool:
 
 
 def read(path: Path) -> Origin:
-    """What the run in `path` says of itself. Never fails: a damaged or foreign file says nothing."""
+    """Origin of the run in `path`. Never fails: damaged and foreign files count as empty."""
     run = Run(path)
     try:
         config = flatten(clean(run.read_config()))
@@ -89,7 +89,7 @@ def read(path: Path) -> Origin:
 
 
 def flatten(node: object, prefix: str = "") -> dict[str, object]:
-    """Dotted keys of a nested configuration; 1.0 and 1 are one number."""
+    """{dotted key: value} of a nested configuration. Whole floats become int, so that 1.0 and 1 are equal."""
     if not isinstance(node, dict):
         return {}
     flat: dict[str, object] = {}
@@ -106,9 +106,9 @@ def _number(value: object) -> object:
 
 
 def differing(configs: Sequence[Mapping[str, object]]) -> dict[str, list[str]]:
-    """Key -> its value in each configuration as text, for the keys that are not the same in all.
+    """{key: its value in each configuration, as text} for the keys that differ.
 
-    Where a key that came after the first release is absent and the others hold its default, nothing differs.
+    A missing key of identity.LATER counts as its default.
     """
     keys = dict.fromkeys(key for config in configs for key in config)
     found = {}
@@ -120,21 +120,21 @@ def differing(configs: Sequence[Mapping[str, object]]) -> dict[str, list[str]]:
 
 
 def text(value: object) -> str:
-    """A configuration's value as one would type it."""
+    """Value of a configuration as a user would type it."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def settings(origin: Origin) -> dict[str, object]:
-    """What two trainings are compared by: all of the configuration but what says where files lie and what was evaluated first."""
+    """Settings in which two trainings are compared: the configuration without paths and evaluations, and the data fingerprint."""
     kept = {key: value for key, value in origin.config.items() if not _under(key, NOT_TRAINING)}
     return {**kept, "data fingerprint": origin.fingerprint[:16] or ABSENT}
 
 
 def variants(evaluations: Iterable[Evaluation], origins: Mapping[str, Origin]) -> tuple[dict[str, str], list[str]]:
-    """({run_id: what tells it from the other trainings of its encoding, in words}, every key these trainings differ in).
+    """({run_id: words that tell it from other trainings of its encoding}, all keys in which these trainings differ).
 
-    The words name no more keys than it takes: two trainings of 1000 and 2000 steps are ` steps=1000` and ` steps=2000`. Two of one seed
-    whose configurations do not tell them apart, or cannot be read, go by the hash in their run_id: nothing else is known to differ.
+    The words use as few keys as needed: trainings of 1000 and 2000 steps become " steps=1000" and " steps=2000". If two of one seed
+    have equal or unreadable configurations, the hash in their run_id is used, since nothing else is known to differ.
     """
     groups: dict[tuple, dict[str, int]] = defaultdict(dict)
     shared = ("data", "tokenizer", "train_len", "encoding", "encoding_args", "trained_scale", "finetune")
@@ -159,7 +159,7 @@ def variants(evaluations: Iterable[Evaluation], origins: Mapping[str, Origin]) -
         alike: dict[tuple, list[str]] = defaultdict(list)
         for run_id, seed in group.items():
             alike[words.get(run_id, ""), seed].append(run_id)
-        if any(len(run_ids) > 1 for run_ids in alike.values()):  # then all of the group: which seeds belong together is not known
+        if any(len(run_ids) > 1 for run_ids in alike.values()):  # mark the whole group, since it is unknown which seeds belong together
             keys["run_id"] = None
             hashes = [run_id.rsplit("-", 1)[-1] for run_id in group]
             names = hashes if len(set(hashes)) == len(hashes) else list(group)
@@ -197,19 +197,19 @@ def find(asked: Iterable[object]) -> tuple[list[Path], list[Path]]:
 
 
 def has_config(path: Path) -> bool:
-    """Whether a directory holds a run's configuration; False as well for one that cannot be read."""
+    """True if a directory has a run's configuration; False also for an unreadable one."""
     with contextlib.suppress(OSError):
         return (path / "config.yaml").is_file()
     return False
 
 
 def inside(folder: Path) -> list[Path]:
-    """The run directories in a results folder, sorted."""
+    """Run directories in a results folder, sorted."""
     return sorted(path.parent for path in folder.glob("*/config.yaml"))
 
 
 def told_apart(paths: Sequence[Path]) -> dict[Path, str]:
-    """Each path by as few of its last parts as tell it from the others."""
+    """{path: its shortest ending that differs from the others}."""
     depth = 1
     while len({path.parts[-depth:] for path in paths}) < len(set(paths)):
         depth += 1

@@ -1,6 +1,6 @@
-"""The row: one number set per evaluated length, one schema for every eval json and every CSV.
+"""Result rows: one set of numbers per evaluated length, with one schema for all eval jsons and CSVs.
 
-The table of columns below is the only place that says what a column means; results/README.md shows the same text.
+TABLE is the only definition of the columns; results/README.md shows the same text.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Column:
-    """One column: its name, its type in CSV and json, its unit ("" for none) and what it means."""
+    """Column of a row: its name, its type in CSV and json, its unit ("" for none) and its meaning."""
 
     name: str
     kind: type
@@ -70,28 +70,28 @@ TABLE = (
     Column("commit", str, "", "commit of the code, with + appended where it was changed since"),
 )
 COLUMNS = tuple(column.name for column in TABLE)
-VOLATILE = ("seconds", "peak_mib", "commit")  # two runs of one thing agree on every other column
-KEY = ("run_id", "eval_id", "length", "position", "task", "depth")  # two rows of one thing agree on these
+VOLATILE = ("seconds", "peak_mib", "commit")  # all other columns are equal when the same evaluation runs twice
+KEY = ("run_id", "eval_id", "length", "position", "task", "depth")  # columns that identify a row
 STATED = ("schema", "run_id", "eval_id", "encoding", "extension", "scale_attention", "untested", "seed", "data", "tokenizer", "dtype",
-          "train_len", "length", "protocol", "n_targets", "n_units", "sem_unit")  # no row is without these  # fmt: skip
-COUNTED = ("train_len", "length", "n_targets", "n_units")  # and these are at least 1
+          "train_len", "length", "protocol", "n_targets", "n_units", "sem_unit")  # never empty  # fmt: skip
+COUNTED = ("train_len", "length", "n_targets", "n_units")  # at least 1
 WIDEST = 2**64
-# All rows of one eval file agree on these; by position there are some fifty rows for each length.
+# Columns that are equal in all rows of one eval file. A file has at most MOST rows; protocols by position have about 50 per length.
 SHARED = ("run_id", "eval_id", "encoding", "extension", "scale_attention", "trained_scale", "seed", "data", "tokenizer", "train_len",
           "protocol")  # fmt: skip
 MOST = 20_000
 DERIVED = ("schema", "ppl", "bpb")
-SETTING = "setting"  # how windows and targets were asked for, in words: beside the columns of a row, in a report and in its CSV
-UPGRADES: dict[int, Callable[[dict], dict]] = {}  # schema n -> function that turns its row into one of schema n + 1
+SETTING = "setting"  # extra column of a report and its CSV: settings of windows and targets, in words
+UPGRADES: dict[int, Callable[[dict], dict]] = {}  # {schema n: function that turns its row into schema n + 1}
 
 
 def key(row: dict) -> tuple:
-    """What a row is of."""
+    """Values that identify a row (KEY)."""
     return tuple(row[name] for name in KEY)
 
 
 def agree(one: dict, two: dict) -> bool:
-    """Whether two rows say the same, but for what no two runs agree on; an argument that came later counts as its default."""
+    """True if two rows are equal in all columns but VOLATILE. A missing argument of identity.LATER counts as its default."""
     return _said(one) == _said(two)
 
 
@@ -101,11 +101,11 @@ def _said(row: dict) -> dict:
 
 
 def make_row(**values: Any) -> dict:
-    """A complete row in contract order from every column but `schema`, `ppl` and `bpb`, which are derived.
+    """Complete row in the order of TABLE, from all columns but `schema`, `ppl` and `bpb`, which are derived.
 
-    numpy numbers become Python's; a number that is not finite becomes None, so that json, CSV and memory say the same.
-    Raises TypeError for a missing, unknown or wrongly typed column, and ValueError for a mean over targets some of which were not scored
-    (nan): mistakes in the code, not of the user.
+    numpy numbers become Python numbers. Numbers that are not finite become None, so that json, CSV and memory agree.
+    Raises TypeError for a missing, unknown or wrongly typed column, and ValueError for a mean over targets that were not all scored
+    (nan): both are errors of the code, not of the user.
     """
     missing = [name for name in COLUMNS if name not in values and name not in DERIVED]
     unknown = [name for name in values if name not in COLUMNS or name in DERIVED]
@@ -141,7 +141,7 @@ def read_eval(path: Path | str) -> list[dict]:
 
 
 def eval_rows(content: dict, path: Path | str) -> list[dict]:
-    """`read_eval` of a file that is read already."""
+    """Same as `read_eval`, for the parsed content of a file."""
     schema, rows = (content.get("schema"), content.get("rows")) if isinstance(content, dict) else (None, None)
     if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1 or not isinstance(rows, list):
         raise RunError(f"{path} is no eval file (it lacks 'schema' or 'rows'): delete it and run the same command again.")
@@ -175,15 +175,15 @@ def _upgraded(row: dict, schema: int, path: Path | str) -> dict:
 
 
 def eval_content(rows: list[dict], config: dict, machines: dict | None = None) -> dict:
-    """What an eval json holds; `rows` are of one evaluation and not empty, `machines` says of each length where it was evaluated."""
+    """Content of an eval json. `rows` belong to one evaluation and are not empty; `machines` is {length: machine that evaluated it}."""
     first, where = rows[0], {} if machines is None else {"machines": machines}
     return {"schema": SCHEMA, "eval_id": first["eval_id"], "run_id": first["run_id"], "config": config, **where, "rows": rows}
 
 
 def write_csv(rows: Iterable[dict], path: Path | str) -> None:
-    """Write rows as CSV, with their setting in a last column where they have one.
+    """Write rows as CSV, with a last column `setting` if any row has one.
 
-    None is an empty cell, dicts are compact JSON, floats keep every digit.
+    None becomes an empty cell, dicts become compact JSON, floats keep every digit.
     """
     rows, text = list(rows), io.StringIO()
     names = COLUMNS + (SETTING,) * any(SETTING in row for row in rows)
@@ -202,7 +202,7 @@ def _cell(value: Any) -> str:
 
 
 def read_csv(path: Path | str) -> list[dict]:
-    """Rows of a CSV with the types they were written with, and with their setting where the file has that column.
+    """Rows of a CSV with their original types, and with `setting` if the file has that column.
 
     Raises RunError when the file is damaged or was written by a newer posbench.
     """

@@ -1,4 +1,4 @@
-"""A training with all its evaluations as one run in wandb: id, group and tags, curves, table and summary, and what a later job finds."""
+"""Mirror of a training with all its evaluations as one run in wandb: id, group, tags, curves, table and summary."""
 
 from __future__ import annotations
 
@@ -22,41 +22,41 @@ from posbench.config.schema import LogConfig
 from posbench.runs.directory import Run
 from posbench.runs.rows import COLUMNS, read_eval
 
-CONNECT_SECONDS = 5.0  # that a server may take to answer at all; wandb itself would try for a minute and more
-FLUSH_SECONDS = 1.0  # what a killed job's file may lack; wandb's own 15 s are a good part of a small training
+CONNECT_SECONDS = 5.0  # for a server to answer; wandb itself would try for more than a minute
+FLUSH_SECONDS = 1.0  # that a killed job's file may miss; wandb's default of 15 s is much for a small training
 SHOWN = ("nll", "ppl", "bpb", "accuracy")
 PARTS = ("encoding", "extension", "scale_attention")
 
 
 def home(run: Run) -> Path:
-    """The folder that holds wandb's own folders of all runs of a results folder."""
+    """Folder of wandb's own files for all runs of a results folder."""
     return run.path.parent / ".wandb"
 
 
 def folder(started: Any) -> Path:
-    """Where wandb keeps what it was told of a run."""
+    """Folder in which wandb keeps the data of a started run."""
     return Path(started.dir).parent
 
 
 def start(run: Run, log: LogConfig, config: dict, job_type: str, mode: str, patience: float) -> Any:
-    """Begin a wandb run, online or offline; raises whatever wandb raises, and ConnectionError for a server that does not answer."""
+    """Begin a wandb run, online or offline. Raises wandb's own errors, and ConnectionError for a server that does not answer."""
     directory = home(run)
     directory.mkdir(parents=True, exist_ok=True)
-    # Tables wait here for `wandb sync`: beside the run they belong to, not in a home that another machine does not have.
+    # Tables wait here for `wandb sync`: beside their run, since another machine has no access to this home folder.
     os.environ.setdefault("WANDB_DATA_DIR", str(directory.absolute() / "data"))
-    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # reports to wandb's makers, which hold up the end where no network is
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # error reports to wandb would delay the end without a network
     import wandb
 
     known = any(map(_on_server, _attempts(run)))
-    # What is added from a file to a run that a server knows is renumbered there; and an id that failed online is taken.
+    # A server renumbers steps that a file adds to a known run, and an id that failed online is used up.
     identity = _own_id(run, job_type) if known and mode == "offline" else run.id
     later = known and mode == "online" and job_type == "evaluate"
     job_type = "train" if identity == run.id else job_type
-    # Some of these came after the oldest wandb we allow; the guard around each call is what ends a hang.
+    # The oldest allowed wandb lacks some of these. A hang is ended by the guard around each call.
     wished = {"silent": True, "console": "off", "init_timeout": patience, "finish_timeout": patience, "disable_git": True}
     wished["x_transaction_log_flush_interval"] = FLUSH_SECONDS
     settings = wandb.Settings(**{key: value for key, value in wished.items() if key in wandb.Settings.model_fields})
-    library = wandb.setup(settings)  # its login speaks before init would have silenced it
+    library = wandb.setup(settings)  # silences the login, which comes before init
     if mode == "online":
         _connect(library.settings.base_url)
     started = wandb.init(
@@ -65,7 +65,7 @@ def start(run: Run, log: LogConfig, config: dict, job_type: str, mode: str, pati
         config={key: value for key, value in config.items() if not (later and key in PARTS[1:])},
         dir=str(directory), mode=mode, resume="allow", reinit="create_new", settings=settings,
     )  # fmt: skip
-    if later:  # group and configuration stay the training's
+    if later:  # a later evaluation keeps group and configuration of the training
         _add_tags(started, _tags(config))
     for family, step in (("eval", "length"), ("position", "tokens")):
         started.define_metric(f"{family}/{step}")
@@ -74,18 +74,18 @@ def start(run: Run, log: LogConfig, config: dict, job_type: str, mode: str, pati
 
 
 def log_training(started: Any, step: int, figures: dict) -> None:
-    """Log what training says of a step."""
+    """Log the values of one training step."""
     started.log({f"train/{name}": value for name, value in figures.items()}, step=step)
 
 
 def catch_up(started: Any, run: Run, evaluations: bool = False) -> None:
-    """Log what earlier processes of this training have logged, and take away the offline folders that held it.
+    """Log the steps of earlier processes of this training again, and delete their offline folders.
 
-    With `evaluations`, log what was evaluated before too; a run that a server knows, or one beside it, is left as it is.
+    With `evaluations`, log earlier evaluations too, unless a server already knows the run.
 
-    A file that ends with a kill lacks its last second, stops `wandb sync` before the file that goes on from it, and has what that one
-    repeats from the checkpoint on counted as later steps. So one file says all; train.jsonl has every step once. A server that knows
-    steps already leaves them out itself.
+    The file of a killed process lacks its last second and stops `wandb sync` before the next file. Steps repeated from the checkpoint
+    would count as later ones. So one file gets everything from train.jsonl, which has every step once. A server skips the steps that
+    it knows.
     """
     own = folder(started)
     attempts = [path for path in _attempts(run) if path != own]
@@ -105,7 +105,7 @@ def catch_up(started: Any, run: Run, evaluations: bool = False) -> None:
 
 
 def stored_rows(run: Run) -> list[dict]:
-    """The rows of all evaluations of a run; a damaged file is left out."""
+    """Rows of all evaluations of a run. Damaged files are skipped."""
     found = []
     for path in run.eval_files():
         with contextlib.suppress(RunError):
@@ -114,13 +114,13 @@ def stored_rows(run: Run) -> list[dict]:
 
 
 def all_rows(run: Run, fresh: list[dict]) -> list[dict]:
-    """The rows of all evaluations of a run, those just made in place of what their files hold."""
+    """Rows of all evaluations of a run, in which `fresh` rows replace the stored ones."""
     made = {(row["eval_id"], row["length"]) for row in fresh}
     return [row for row in stored_rows(run) if (row["eval_id"], row["length"]) not in made] + fresh
 
 
 def curve_name(row: dict) -> str:
-    """Protocol and methods of a row, such as fixed_targets/ntk_multiplier2+log_n."""
+    """Name of a curve: protocol and methods, such as fixed_targets/ntk_multiplier2+log_n."""
     numbers = "".join(f"_{key}{value:g}" for key, value in row["extension_args"].items() if isinstance(value, int | float))
     protocol = row["protocol"] + (f"_{row['task']}" if row["task"] else "")
     return f"{protocol}/{row['extension']}{numbers}+{row['scale_attention']}"
@@ -147,7 +147,7 @@ def _connect(server: str) -> None:
     address = urlparse(server)
     host, port = address.hostname or "", address.port or (80 if address.scheme == "http" else 443)
     if address.scheme in urllib.request.getproxies() and not urllib.request.proxy_bypass(host):
-        return  # what can be reached is the proxy's affair
+        return  # only the proxy knows what is reachable
     try:
         socket.create_connection((host, port), CONNECT_SECONDS).close()
     except OSError as error:
@@ -172,12 +172,12 @@ def _names(part: str, chosen: dict | list | None) -> list[str]:
 
 
 def _attempts(run: Run) -> list[Path]:
-    """wandb's folders of this training, of earlier processes and of this one."""
+    """wandb's folders of this training, from earlier processes and this one."""
     pattern = re.compile(rf"(offline-)?run-\d{{8}}_\d{{6}}-{re.escape(run.id)}(-train-[0-9a-f]+)?")
     found = (home(run) / "wandb").glob(f"*run-*-{run.id}*")
     return sorted(path for path in found if pattern.fullmatch(path.name) and path.is_dir() and not path.is_symlink())
 
 
 def _on_server(path: Path) -> bool:
-    """Whether a server may know what this folder holds: it was written online, or `wandb sync` has taken it up."""
+    """True if a server may know the data of this folder: it was written online, or `wandb sync` has begun with it."""
     return not path.name.startswith("offline-") or any(path.glob("*.wandb.sync*"))

@@ -42,6 +42,7 @@ class Cell:
 
     @property
     def label(self) -> str:
+        """Name for the ledger and messages: protocol, extension and scale."""
         return f"{self.protocol} {identity.method_label(self.extension)} + {identity.method_label(self.scale_attention, 'scale_attention')}"
 
     def missing(self) -> list[int]:
@@ -64,10 +65,12 @@ class Job:
 
     @property
     def done(self) -> bool:
+        """True if the training and all its evaluations are complete."""
         return self.run.finished and not any(cell.missing() for cell in self.cells)
 
     @property
     def user_cells(self) -> list[Cell]:
+        """Cells that the user asked for, without references."""
         return [cell for cell in self.cells if not cell.reference]
 
 
@@ -83,6 +86,7 @@ class Result:
 
     @property
     def failures(self) -> list[Outcome]:
+        """Outcomes with the status failed."""
         return [outcome for outcome in self.outcomes if outcome.status == "failed"]
 
 
