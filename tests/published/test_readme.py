@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from conftest import CONFIGS, choices
 from hydra import compose, initialize_config_dir
+from test_layers import LAYERS, TORCH_FREE
 
 ROOT = CONFIGS.parent
 PAGES = sorted({*ROOT.glob("*.md"), *ROOT.glob("[a-z]*/README.md"), *ROOT.glob("results/*/README.md")})
@@ -52,6 +53,13 @@ def test_every_choice_script_room_and_folder_stands_in_its_table():
     assert named("posbench/README.md", "# A map of the code") | named("posbench/README.md", "# A map of the code", 1) >= {
         room for room in rooms if not room.startswith("plugins/")
     }
+
+
+def test_the_map_of_the_code_shows_the_layers_that_are_held():
+    page = TEXT["posbench/README.md"].partition("\n## Layers\n")[2]
+    assert re.search(r"```\n(.*?)```", page, re.S)[1].splitlines() == [", ".join(layer.split()) for layer in LAYERS]
+    light, loads_no_torch, _ = page.partition("load no torch")
+    assert loads_no_torch and re.findall(r"`(\w+)`", light.rpartition("```")[2]) == TORCH_FREE
 
 
 def test_the_readme_is_one_page_and_counts_what_there_is():
