@@ -1,4 +1,8 @@
-"""The command line as a user meets it: real child processes, a tiny text, exit codes and sentences."""
+"""The command line as a user meets it: a tiny text, exit codes and sentences.
+
+`cli` runs a script in this process, where a command's imports cost nothing again; `processes` starts real ones, for signals, locks,
+limits, and all that a process may leave behind.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +25,11 @@ import numpy as np
 import pytest
 import torch
 from conftest import CONFIGS
+from script_calls import call
 
 import posbench
 from posbench.common.errors import RunError
+from posbench.data import sources
 from posbench.extensions.pi import Pi
 from posbench.position.plan import make_plan
 from posbench.runs.directory import Run
@@ -64,8 +70,29 @@ class Cli:
         return json.loads(path.read_text())["rows"]
 
 
+class InProcess(Cli):
+    """The same commands without a process of their own."""
+
+    def __init__(self, folder: Path, text: Path, capfd: pytest.CaptureFixture):
+        super().__init__(folder, text)
+        self.capfd = capfd
+
+    def __call__(self, *overrides: str, code: int = 0, script: str = "run", **options) -> subprocess.CompletedProcess:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sources, "_seen", {})  # what a process remembers of the texts it has read
+            done = call(self.capfd, self.folder, script, *self.command(*overrides, **options)[2:])
+        assert done.returncode == code, f"exit {done.returncode}, wanted {code}\n{done.stdout}\n{done.stderr}"
+        assert "Traceback" not in done.stderr + done.stdout
+        return done
+
+
 @pytest.fixture
-def cli(tmp_path: Path, text_folder: Path) -> Cli:
+def cli(tmp_path: Path, text_folder: Path, capfd: pytest.CaptureFixture) -> InProcess:
+    return InProcess(tmp_path, text_folder, capfd)
+
+
+@pytest.fixture
+def processes(tmp_path: Path, text_folder: Path) -> Cli:
     return Cli(tmp_path, text_folder)
 
 
@@ -113,9 +140,9 @@ def test_the_gain_is_known_whichever_lengths_are_asked_for(cli):
     assert "G rope seed 0: 8 -> 16 tokens of context bring" in said and "unknown" not in said
 
 
-def test_two_runs_of_one_command_agree_on_every_column_but_the_volatile(cli, tmp_path):
-    cli("extension=rerope")
-    cli("extension=rerope", f"results_dir={tmp_path}/again")
+def test_two_runs_of_one_command_agree_on_every_column_but_the_volatile(processes, tmp_path):
+    processes("extension=rerope")
+    processes("extension=rerope", f"results_dir={tmp_path}/again")
     first, second = (json.loads(next(tmp_path.glob(f"{d}/*/evals/*/rerope+none-*.json")).read_text())["rows"] for d in ("runs", "again"))
     for a, b in zip(first, second, strict=True):
         assert {k: v for k, v in a.items() if k not in VOLATILE} == {k: v for k, v in b.items() if k not in VOLATILE}
@@ -190,43 +217,48 @@ def test_by_position_covers_every_token_of_the_window(cli):
         assert found[0]["position"] == 1 and found[-1]["position"] == length
 
 
-def test_two_processes_on_one_run_do_not_disturb_each_other(cli):
+def test_two_processes_on_one_run_do_not_disturb_each_other(processes):
     started = [
-        subprocess.Popen(cli.command("train.steps=60"), cwd=cli.folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(2)
+        subprocess.Popen(processes.command("train.steps=60"), cwd=processes.folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE)
+        for _ in range(2)
     ]
     said = [process.communicate(timeout=120) for process in started]
     assert [process.returncode for process in started] == [0, 0], said
-    (run,) = cli.runs()
+    (run,) = processes.runs()
     steps = [json.loads(line)["step"] for line in (run / "train.jsonl").read_text().splitlines()]
     assert steps == sorted(set(steps)) and steps[-1] == 60
 
 
-def test_an_interrupted_command_goes_on_to_the_same_weights(cli, tmp_path):
-    process = subprocess.Popen(cli.command("train.steps=800", "train.checkpoint_every=20"), cwd=cli.folder, stderr=subprocess.DEVNULL)
+def test_an_interrupted_command_goes_on_to_the_same_weights(processes, tmp_path):
+    process = subprocess.Popen(
+        processes.command("train.steps=800", "train.checkpoint_every=20"), cwd=processes.folder, stderr=subprocess.DEVNULL
+    )
     deadline = time.time() + 60
-    while not list(cli.folder.glob("runs/*/state.pt")) and time.time() < deadline:
+    while not list(processes.folder.glob("runs/*/state.pt")) and time.time() < deadline:
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 128 + signal.SIGTERM
-    assert not cli.runs()
-    cli("train.steps=800", "train.checkpoint_every=20")
-    cli("train.steps=800", f"results_dir={tmp_path}/whole")
-    (run,), (whole,) = cli.runs(), [path.parent for path in tmp_path.glob("whole/*/train.json")]
+    assert not processes.runs()
+    processes("train.steps=800", "train.checkpoint_every=20")
+    processes("train.steps=800", f"results_dir={tmp_path}/whole")
+    (run,), (whole,) = processes.runs(), [path.parent for path in tmp_path.glob("whole/*/train.json")]
     assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
     first, unbroken = (json.loads((folder / "provenance.json").read_text()) for folder in (run, whole))
     (again,) = first.pop("resumed")
     assert set(first) == set(again) == set(unbroken) and first["started"] <= again["started"]
 
 
-def test_a_sweep_killed_outright_leaves_no_child_behind(cli):
-    process = subprocess.Popen(cli.command("train.steps=100000", "train.checkpoint_every=20"), cwd=cli.folder, stderr=subprocess.DEVNULL)
+def test_a_sweep_killed_outright_leaves_no_child_behind(processes):
+    process = subprocess.Popen(
+        processes.command("train.steps=100000", "train.checkpoint_every=20"), cwd=processes.folder, stderr=subprocess.DEVNULL
+    )
     deadline = time.time() + 60
-    while not (states := list(cli.folder.glob("runs/*/state.pt"))) and time.time() < deadline:
+    while not (states := list(processes.folder.glob("runs/*/state.pt"))) and time.time() < deadline:
         time.sleep(0.05)
     process.kill()
     process.wait(60)
     with Run(states[0].parent).lock(wait=True):  # a test's time limit is the deadline
-        assert not cli.runs() and states[0].exists()
+        assert not processes.runs() and states[0].exists()
 
 
 @pytest.mark.parametrize("damage", ["model.safetensors", "tokens"])
@@ -250,19 +282,19 @@ def test_a_damaged_result_is_named(cli):
     assert path.name in cli(code=1).stderr
 
 
-def test_a_full_disk_is_one_sentence_and_leaves_nothing_half_written(cli):
+def test_a_full_disk_is_one_sentence_and_leaves_nothing_half_written(processes):
     import resource
 
     def little_room() -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000))
 
-    cli("train.steps=1")  # tokens are there, the model does not fit any more
-    done = cli("seed=1", code=1, preexec_fn=little_room)
+    processes("train.steps=1")  # tokens are there, the model does not fit any more
+    done = processes("seed=1", code=1, preexec_fn=little_room)
     assert "No space left" in done.stderr
-    failed = [path for path in (cli.folder / "runs").iterdir() if "-s1-" in path.name]
+    failed = [path for path in (processes.folder / "runs").iterdir() if "-s1-" in path.name]
     assert failed and not list(failed[0].glob("*.safetensors")) and not list(failed[0].glob(".model*"))
-    cli("seed=1")
+    processes("seed=1")
 
 
 def write_the_readmes_method(folder: Path) -> None:
@@ -285,9 +317,7 @@ def test_the_readmes_own_method_runs_from_its_two_files(cli, tmp_path):
     cli(*own, "-m", "encoding=learned_alibi,alibi", "extension=none,window")
     drawn = cli(*own, "-m", "encoding=learned_alibi,alibi", "extension=none,window", script="report").stdout
     assert "learned_alibi" in drawn and (cli.folder / "report" / "curve.svg").exists()
-    table = subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / "compat.py"), f"config_dir={mine}"], capture_output=True, text=True, check=True
-    ).stdout
+    table = cli(f"config_dir={mine}", script="compat", common=False).stdout
     assert "| learned_alibi |" in table.splitlines()[0]
 
 
@@ -368,7 +398,7 @@ class Faulty(Encoding):
 '''
 
 
-def test_every_way_to_fail_costs_one_job_and_one_command_finishes_the_rest(cli, tmp_path):
+def test_every_way_to_fail_costs_one_job_and_one_command_finishes_the_rest(processes, tmp_path):
     mine = tmp_path / "it's mine"
     (mine / "encoding").mkdir(parents=True)
     (mine / "experiment").mkdir()
@@ -378,12 +408,12 @@ def test_every_way_to_fail_costs_one_job_and_one_command_finishes_the_rest(cli, 
         "name: mixed\nbase: {train.steps: 2}\ngrid:\n  - {encoding: faulty, encoding.how: [exception, memory, kill, exit]}\n"
         "  - {encoding: [none, alibi], extension: [none, ntk]}\n"
     )
-    command = cli.command("--config-dir", str(mine), "experiment=mixed", "train.steps=2", "jobs=2")
-    done = subprocess.run(command, capture_output=True, text=True, cwd=cli.folder, timeout=120)
+    command = processes.command("--config-dir", str(mine), "experiment=mixed", "train.steps=2", "jobs=2")
+    done = subprocess.run(command, capture_output=True, text=True, cwd=processes.folder, timeout=120)
     assert done.returncode == 1, done.stderr
-    assert len(cli.runs()) == 2 and "4 failed" in done.stdout
+    assert len(processes.runs()) == 2 and "4 failed" in done.stdout
 
-    entries = ledger.read(cli.folder / "runs")
+    entries = ledger.read(processes.folder / "runs")
     assert {entry["command"] for entry in entries} == {shlex.join(command)}
     assert sorted(entry["status"] for entry in entries) == ["failed"] * 4 + ["noop"] + ["ok"] * 2 + ["refused"]
     failed = [entry for entry in entries if entry["status"] == "failed"]
@@ -398,10 +428,10 @@ def test_every_way_to_fail_costs_one_job_and_one_command_finishes_the_rest(cli, 
     assert f"  {shlex.join(command)}\n" in told
 
     (mine / "cured").touch()
-    resumed = subprocess.run(told.splitlines()[-1], shell=True, capture_output=True, text=True, cwd=cli.folder, timeout=120)
+    resumed = subprocess.run(told.splitlines()[-1], shell=True, capture_output=True, text=True, cwd=processes.folder, timeout=120)
     assert resumed.returncode == 0, resumed.stderr
-    assert len(cli.runs()) == 6 and not list(cli.folder.glob("runs/*/failure.txt"))
-    later = ledger.read(cli.folder / "runs")[len(entries) :]
+    assert len(processes.runs()) == 6 and not list(processes.folder.glob("runs/*/failure.txt"))
+    later = ledger.read(processes.folder / "runs")[len(entries) :]
     assert [entry["status"] for entry in later].count("ok") == 4 and "failed" not in {entry["status"] for entry in later}
 
 
@@ -410,28 +440,28 @@ def heeds_hangup() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
-def test_an_interrupted_sweep_says_of_each_job_how_far_it_came(cli):
-    command = cli.command("-m", "seed=0,1,2", "train.steps=2000", "train.checkpoint_every=20")
-    process = subprocess.Popen(command, cwd=cli.folder, stderr=subprocess.PIPE, text=True, preexec_fn=heeds_hangup)
+def test_an_interrupted_sweep_says_of_each_job_how_far_it_came(processes):
+    command = processes.command("-m", "seed=0,1,2", "train.steps=2000", "train.checkpoint_every=20")
+    process = subprocess.Popen(command, cwd=processes.folder, stderr=subprocess.PIPE, text=True, preexec_fn=heeds_hangup)
     deadline = time.time() + 60
-    while not list(cli.folder.glob("runs/*/state.pt")) and time.time() < deadline:
+    while not list(processes.folder.glob("runs/*/state.pt")) and time.time() < deadline:
         time.sleep(0.05)
     process.send_signal(signal.SIGHUP)
     said = process.communicate(timeout=60)[1]
     assert process.returncode == 128 + signal.SIGHUP and "the same command goes on" in said
-    entries = ledger.read(cli.folder / "runs")
+    entries = ledger.read(processes.folder / "runs")
     assert [entry["status"] for entry in entries] == ["interrupted"] * 3
     assert "SIGTERM" in entries[0]["reason"] and all("not started" in entry["reason"] for entry in entries[1:])
-    assert not list(cli.folder.glob("runs/*/failure.txt"))
+    assert not list(processes.folder.glob("runs/*/failure.txt"))
 
 
-def test_two_sweeps_of_one_grid_make_each_training_once(cli):
-    command = cli.command("-m", "seed=0,1", "train.steps=40")
-    started = [subprocess.Popen(command, cwd=cli.folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(2)]
+def test_two_sweeps_of_one_grid_make_each_training_once(processes):
+    command = processes.command("-m", "seed=0,1", "train.steps=40")
+    started = [subprocess.Popen(command, cwd=processes.folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(2)]
     said = [process.communicate(timeout=120) for process in started]
     assert [process.returncode for process in started] == [0, 0], said
-    assert b"".join(err for _, err in said).count(b"training rope") == len(cli.runs()) == 2
-    entries = ledger.read(cli.folder / "runs")
+    assert b"".join(err for _, err in said).count(b"training rope") == len(processes.runs()) == 2
+    entries = ledger.read(processes.folder / "runs")
     assert sorted(entry["status"] for entry in entries) == ["ok"] * 2 + ["skipped"] * 2
     assert len({entry["run_id"] for entry in entries if entry["status"] == "ok"}) == 2
 
@@ -444,10 +474,10 @@ def test_a_damaged_result_in_a_sweep_costs_its_own_job(cli):
     assert path.name in done.stderr and "1 evaluated" in done.stdout and "1 failed" in done.stdout and len(cli.runs()) == 2
 
 
-def test_on_a_terminal_a_sweep_has_one_line_with_the_running_jobs_own_in_it(cli):
+def test_on_a_terminal_a_sweep_has_one_line_with_the_running_jobs_own_in_it(processes):
     parent, child = pty.openpty()
     fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 120, 0, 0))
-    process = subprocess.Popen(cli.command("-m", "seed=0,1", "train.steps=150"), cwd=cli.folder, stdout=child, stderr=child)
+    process = subprocess.Popen(processes.command("-m", "seed=0,1", "train.steps=150"), cwd=processes.folder, stdout=child, stderr=child)
     os.close(child)
     said = b""
     with contextlib.suppress(OSError):
