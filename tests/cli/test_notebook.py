@@ -11,13 +11,14 @@ import numpy as np
 import pandas
 import pytest
 import torch
-from conftest import CONFIGS, choices, node
+from conftest import CONFIGS, choices, node, small_model, small_shape
 from script_calls import call
 from test_cli import TINY
 
 import posbench
 from posbench.common.errors import ConfigError, RunError
 from posbench.config.schema import SCHEMAS
+from posbench.position.instantiate import make
 from posbench.position.plan import make_plan
 from posbench.runs.rows import COLUMNS, VOLATILE
 
@@ -152,6 +153,13 @@ def test_the_model_reads_text_and_writes_some(trained):
     ):
         with pytest.raises(ConfigError, match=said):
             run.generate(**{"text": "word", "n": 2, **wrong})
+
+
+def test_a_model_without_a_plan_reads_no_position_that_it_lacks():
+    model = small_model(make(node("encoding", "learned"), small_shape()))
+    assert model(torch.zeros(1, 16, dtype=torch.long)).shape == (1, 16, 50)
+    with pytest.raises(ConfigError, match="encoding=learned has no position 16"):
+        model(torch.zeros(1, 17, dtype=torch.long))
 
 
 def test_a_text_begins_with_the_bos_of_the_training(trained, folder, capfd):
