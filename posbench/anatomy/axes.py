@@ -65,18 +65,21 @@ def over_distance(axes, numbers: dict, grey: bool = True) -> None:
 
 
 def line(axes, values: list, colour: str, label: str = "", **style) -> None:
+    """Draw a line of values over their index; None leaves a gap."""
     nan = float("nan")
     drawn = [nan if value is None else value for value in values]
     axes.plot(range(len(drawn)), drawn, color=colour, label=label or None, linewidth=1.6, zorder=3, **style)
 
 
 def legend(axes, **where) -> None:
+    """Add a legend if any line has a name."""
     if axes.get_legend_handles_labels()[0]:
         ground = {"facecolor": "white", "edgecolor": "none", "framealpha": 0.85}
         axes.legend(fontsize=7.6, handlelength=1.6, borderaxespad=0.3, labelspacing=0.3, **ground, **where)
 
 
 def picture(axes, x, rows: Tensor, top: float = 1.0) -> None:
+    """Draw a heat map of rows [row, x], from blue for -top to orange for `top`."""
     from matplotlib.colors import LinearSegmentedColormap
 
     diverging = LinearSegmentedColormap.from_list("posbench", [BLUE, "#8fbfdf", "#ffffff", "#f0ae82", ORANGE])

@@ -138,7 +138,7 @@ def _layer(kind: Kind, length: int, table: dict[str, bool | None]) -> dict:
 
 
 def _added(encoding: Encoding, extension: Extension, plan: Plan) -> dict:
-    """Numbers of what is added to embeddings: its coordinates, and the cosine between the last position and those before it."""
+    """Numbers of the vectors added to embeddings: their coordinates, and the cosine between the last one and those before it."""
     added_TC = added(plan)
     if added_TC is None:
         return {"coordinates": None, "table_rows": None, "similarity": None}

@@ -14,6 +14,7 @@ UNSEEN = -20.0  # nats: with a bias below this a key has practically no weight
 
 
 def spectrum(axes, numbers: dict) -> None:
+    """Draw the frequency of each pair, in training and at evaluation."""
     one_turn = 2 * torch.pi / numbers["train_len"]
     still = 0
     for layer, colour, name in several(numbers):
@@ -45,6 +46,7 @@ def spectrum(axes, numbers: dict) -> None:
 
 
 def distances(axes, numbers: dict) -> None:
+    """Draw the distance at which the last query sees each key."""
     seen = [value for layer in numbers["layers"] for value in layer["distance"] if value]
     low, high = min([1.0, *seen]), max([2.0, numbers["length"], *seen])
     over_distance(axes, numbers)
@@ -60,6 +62,7 @@ def distances(axes, numbers: dict) -> None:
 
 
 def positions(axes, numbers: dict) -> None:
+    """Draw the position, or the row of a learned table, at which each token is read."""
     length = numbers["length"]
     axes.axhspan(0, numbers["trained_reach"], color=TRAINED, linewidth=0, zorder=0.5)
     axes.axvline(numbers["train_len"], color=GREY, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
@@ -72,6 +75,7 @@ def positions(axes, numbers: dict) -> None:
 
 
 def rows(axes, anatomy: Anatomy) -> None:
+    """Draw the vectors added to embeddings as a heat map of tokens and channels."""
     added_TC = pairs.added(anatomy.plan)
     at = torch.linspace(0, anatomy.plan.length - 1, min(anatomy.plan.length, 512)).round().long()
     rows = added_TC[at].T
@@ -81,6 +85,7 @@ def rows(axes, anatomy: Anatomy) -> None:
 
 
 def similarity(axes, numbers: dict) -> None:
+    """Draw the cosine between the vectors added to the last token and to those before it."""
     over_distance(axes, numbers)
     axes.plot(numbers["similarity"]["at"], numbers["similarity"]["cosine"], color=BLUE, linewidth=1.4, zorder=3)
     axes.axhline(0, color="black", linewidth=0.7, zorder=1)
@@ -89,6 +94,7 @@ def similarity(axes, numbers: dict) -> None:
 
 
 def channels(axes, anatomy: Anatomy, kind: Kind) -> None:
+    """Draw the score of each key in each pair of channels as a heat map over distance."""
     delta_K = samples(anatomy.plan.length)
     delta_K = delta_K[delta_K > 0]
     rows = pairs.channels(kind, anatomy.plan.length - 1, anatomy.plan.length - 1 - delta_K)
@@ -101,6 +107,7 @@ def channels(axes, anatomy: Anatomy, kind: Kind) -> None:
 
 
 def decay(axes, numbers: dict) -> None:
+    """Draw the decay of the fastest, the middle and the slowest pair over distance."""
     over_distance(axes, numbers)
     rates = next(layer["decay"] for layer in numbers["layers"] if layer["decay"])
     picked = [("fastest pair", rates[0]), ("middle pair", rates[len(rates) // 2]), ("slowest pair", rates[-1])]
@@ -114,6 +121,7 @@ def decay(axes, numbers: dict) -> None:
 
 
 def bias(axes, numbers: dict) -> None:
+    """Draw the bias of each head over distance."""
     from matplotlib.ticker import MaxNLocator
 
     over_distance(axes, numbers)
@@ -130,6 +138,7 @@ def bias(axes, numbers: dict) -> None:
 
 
 def weights(axes, numbers: dict) -> None:
+    """Draw attention weights over distance for content scores of 0, a line for each head."""
     over_distance(axes, numbers)
     layer = next(layer for layer in numbers["layers"] if layer["even_weights"])
     heads(axes, layer["even_weights"])
@@ -141,6 +150,7 @@ def weights(axes, numbers: dict) -> None:
 
 
 def bound(axes, numbers: dict) -> None:
+    """Draw the envelope of RoPE's score over distance, with and without the extension."""
     over_distance(axes, numbers)
     nan = float("nan")
     for layer, colour, name in several(numbers):
@@ -157,6 +167,7 @@ def bound(axes, numbers: dict) -> None:
 
 
 def rule(axes, numbers: dict) -> None:
+    """Draw factor and addend of the scales that act by distance."""
     over_distance(axes, numbers)
     for rule in next(layer["distance_rule"] for layer in numbers["layers"] if layer["distance_rule"]):
         axes.plot(rule["at"], rule["factor"], color=BLUE, linewidth=1.5, label="factor", zorder=3)
@@ -167,6 +178,7 @@ def rule(axes, numbers: dict) -> None:
 
 
 def logits(axes, numbers: dict) -> None:
+    """Draw the factor on the logits over the position of the query."""
     over_distance(axes, numbers, grey=False)
     for layer, colour, name in several(numbers):
         rows = layer["logit_scale"]

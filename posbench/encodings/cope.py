@@ -2,7 +2,7 @@
 
 Golovneva et al. 2024, arXiv 2405.18719. z = q.k / sqrt(head_dim); e is a learned table of P rows, zeros at the start, one for each layer
 and shared by its heads; between rows it is read by linear interpolation. The copies people run add q.e as it is (`divide: false`);
-facebookresearch/RAM divides it by sqrt(head_dim) too, unless told --cope-nodiv (`divide: true`).
+facebookresearch/RAM divides it by sqrt(head_dim) too, unless run with --cope-nodiv (`divide: true`).
 A factor on the logits multiplies z after the gates are formed, and never q.e: the counts stay those of training.
 """
 

@@ -3,7 +3,7 @@
 Hua et al. 2024, arXiv 2412.17739. Only frequencies with a full turn in training take part, theta_m >= 2 pi / train_len; the other pairs
 have frequency zero and do not turn. A and A' are the identity plus Xavier noise of gain 0.3 (0.3 to 0.6 for larger models), separate
 for each head and for sines and cosines, fixed unless `learnable`. Not orthogonal: scores are not a function of distance alone.
-An extension sees all head_dim / 2 frequencies, and which ones rest stays as it was in training.
+An extension gets all head_dim / 2 frequencies; the pairs that rest are those that rested in training.
 
 Between paper and the code people run (olmo/model.py): the code turns at most head_dim / 4 pairs, spread over the kept
 frequencies (`pairs`); it pads the resting pairs with sin = 1, which here is 0; its Xavier reads the head count as a width.

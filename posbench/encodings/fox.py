@@ -26,7 +26,7 @@ ROPE = frozenset(
 
 
 class Fox(Encoding):
-    """Forget gates. Raises ConfigError where tau_min..tau_max is no range of tokens."""
+    """Forget gates. Raises ConfigError unless 0.01 <= tau_min <= tau_max, in tokens."""
 
     def __init__(
         self,

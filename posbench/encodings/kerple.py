@@ -2,8 +2,8 @@
 
 Chi et al. 2022, arXiv 2205.09921; with b = 1 the power form is ALiBi of slope a. At the start, as in chijames/KERPLE: log a ~ U(0, 2),
 b ~ U(0, 1); power a ~ U(0, 1), b ~ U(0, 2), none below 0.01. Deviation: that code clamps the numbers in its forward pass (>= 0.01, b <= 2);
-here they are softplus of what is learned, and the power's b is 2 sigmoid, so no gradient ever ends. They are no nn.Linear weights, so
-weight decay leaves them alone.
+here they are softplus of the parameters, and the power's b is 2 sigmoid, so no gradient becomes zero at a bound. They are not weights
+of an nn.Linear, so weight decay does not act on them.
 """
 
 import torch

@@ -3,7 +3,7 @@
 Devlin et al. 2018, arXiv 1810.04805; Radford et al. 2019 (GPT-2). There is no row beyond train_len - 1, so longer inputs are refused
 (`beyond: refuse`) or all use the last row (`beyond: clamp`, a baseline and not a method of anyone's).
 Between rows the table is read by linear interpolation, so that PI (coordinates t / s < train_len) is defined;
-the last 1 - 1/s of a step beyond the last row holds that row.
+coordinates beyond the last row, by at most 1 - 1/s, read that row.
 """
 
 import torch

@@ -9,8 +9,9 @@ are turned, with frequencies base^(-2c / r), and the others carry no position. `
 arXiv 2403.00071): wavelengths rounded to whole tokens after any change of frequencies; on in training too.
 
 `scaling` is an extension by a fixed factor that was trained in, as in Llama 3.1: its frequencies are the model's own, and extensions act on
-them. `scaling_len` is its train_len, what the model was trained for before. Its temperature t goes into cos and sin, each times sqrt(t)
-as in transformers. `window` is a sliding window, of all layers (Mistral 7B, Jiang et al. 2023, arXiv 2310.06825) or of each (Qwen2).
+them. `scaling_len` is the train_len of that extension: the training length before it. Its temperature t multiplies cos and sin, each by
+sqrt(t) as in transformers. `window` is a sliding window, one for all layers (Mistral 7B, Jiang et al. 2023, arXiv 2310.06825) or a list
+with one for each (Qwen2).
 """
 
 import math

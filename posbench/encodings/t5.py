@@ -3,7 +3,7 @@
 Raffel et al. 2019, arXiv 1910.10683, causal form, with N = n_buckets and D = max_distance: distances below N/2 have a bucket each, then
 bucket(d) = N/2 + floor(ln(d / (N/2)) / ln(D / (N/2)) * (N - N/2)), at most N - 1. A fraction of a token counts as the whole one below.
 Bucket edges are solved in integers; T5's float32 logarithm may put a distance exactly on an edge one bucket too low (17, 27: d = 18).
-Deviations: content scores keep 1 / sqrt(head_dim), which T5 has not; D is length-matched, the paper's is 128.
+Deviations: content scores keep 1 / sqrt(head_dim), which T5 does not have; D is length-matched, the paper's is 128.
 """
 
 import bisect

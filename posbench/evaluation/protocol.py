@@ -55,7 +55,7 @@ class Protocol:
 
     @classmethod
     def lengths(cls, asked: list[int], train_len: int) -> list[int]:
-        """Lengths to evaluate if the configuration has `asked`."""
+        """Lengths to evaluate for the lengths `asked` in the configuration."""
         return asked
 
     @classmethod

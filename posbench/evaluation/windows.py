@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from posbench.data.tokenfile import TokenFile
 
 
-BOS = -1  # stands for the BOS token among token indices
+BOS = -1  # the BOS token, in an array of token indices
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """by_position: the loss against the position in one long window; it shows where a method breaks.
 
-Each window of L tokens is read once and every token scored; a row holds the positions p (tokens of context) above the row before it and
-up to its own: every position up to 8, then four bins per doubling. A dynamic method uses the factor of L throughout, so the
-curve of L is not made of the losses of shorter runs. The first position follows the BOS, where there is one, else the token before it.
+Each window of L tokens is read once and every token scored. A row is a bin of positions p (tokens of context), named by its largest:
+every position up to 8, then four bins per doubling. A dynamic method uses the factor of L at every position, so the curve of L
+differs from the losses of shorter runs. The first position follows the BOS, if there is one, else the token before it.
 
 References: none, since the floor is the same number for every position.
 """

@@ -42,7 +42,7 @@ class Sliding(Stretches):
             opening = int(self.windows.file.starts[document])
             start_K, end_K = first + step_K - length, first + np.minimum(step_K, total)
             early = int((start_K <= opening).sum())
-            if early:  # one window from the document's first token scores what all of these would
+            if early:  # one window from the document's first token scores the targets of all these
                 spans.append([[opening], [first - opening], [end_K[early - 1] - opening]])
             later_K = start_K[early:]
             spans.append([later_K, np.full(len(later_K), length - stride), end_K[early:] - later_K])

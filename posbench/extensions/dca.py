@@ -1,7 +1,7 @@
 """Dual chunk attention: in chunks of S tokens, key j lies at j mod S, query i at i mod S for its own chunk, at most at c = S + w beyond it.
 
 An et al. 2024, arXiv 2402.17463 (HKUNLP/ChunkLlama). Three bands: keys of the query's own chunk (query at i mod S), of the chunk
-before (min(i mod S + S, c)) and of older ones (where the last query of a chunk stands in the second band: c, but 2S - 1 for w = S).
+before (min(i mod S + S, c)) and of older ones (as the last query of a chunk in the second band: c, but 2S - 1 for w = S).
 Distances are exact within a chunk and within w tokens across a boundary, and never above c. Up to S tokens nothing changes.
 Defaults are the authors': c = 3/4 train_len, w = train_len / 16. The reference adds exponentials of three partial softmaxes, which
 can overflow; here one softmax covers all bands.

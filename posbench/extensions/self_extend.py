@@ -18,7 +18,7 @@ from posbench.position.interfaces import ScaledExtension, window_size
 
 
 class SelfExtend(ScaledExtension):
-    """Two bands: near as trained, far by groups. Raises ConfigError for a group below 1, and where no group is enough."""
+    """Two bands: near as trained, far by groups. Raises ConfigError for a group below 1, and if no group is large enough."""
 
     needs = Trait.COORDINATE | Trait.RELATIVE
     tested_with = frozenset({"rope", "p_rope", "pope", "fox"})

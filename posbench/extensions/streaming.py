@@ -1,7 +1,7 @@
 """StreamingLLM: a query sees itself, the R keys before it and the first S keys (sinks), at their places in a rolling cache.
 
 Xiao et al. 2023, arXiv 2309.17453 (mit-han-lab/streaming-llm), S = 4. Key j is visible if i - j <= R or j < S; recent keys at
-distance i - j, sinks at min(i, S + R) - j: they lie right before the recent keys, as in a cache that drops what is between. Up to
+distance i - j, sinks at min(i, S + R) - j: they lie right before the recent keys, as in a cache that drops all keys between. Up to
 S + R + 1 tokens nothing changes.
 Default R = train_len - S - 1, so that no distance is untrained. Memory does not reach further than R; sinks keep the softmax as
 it was trained.

@@ -3,8 +3,8 @@
 An et al. 2024, arXiv 2410.18745 (HKUNLP/STRING): D = a third of the text (0.25 to 0.4), w = 128 of 131072. Near band: query i,
 key j. Shifted band (i - j >= D): query at i - D + w, key j. It is made for texts up to train_len, which it changes; distances
 stay trained up to train_len + D - w tokens, with D at most train_len. Defaults: D = target_len / 3, w = train_len / 32 (more than
-the published share: 1/1024 of a short text is no token), and w never above D, where nothing changes. A query below D has no far
-key; the coordinate it would have may be negative.
+the published share: 1/1024 of a short text is less than a token), and w never above D, where nothing changes. A query below D has no
+far key, so its coordinate in that band may be negative.
 Deviation: the authors' code counts the key at distance D in both bands; here it is a far key alone.
 """
 

@@ -33,6 +33,8 @@ def make_shape(config: ModelConfig, train_len: int) -> Shape:
 
 
 class MLP(nn.Module):
+    """SwiGLU layer, about 8/3 as wide as the model unless d_ff is given."""
+
     def __init__(self, config: ModelConfig):
         super().__init__()
         # 8/3 of the width keeps the parameters of a plain 4x layer (Shazeer 2020, arXiv 2002.05202); 32 suits the kernels.
@@ -46,6 +48,8 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
+    """One transformer layer: attention and MLP, each after a norm and added to its input."""
+
     def __init__(self, config: ModelConfig):
         super().__init__()
         self.input_layernorm = nn.RMSNorm(config.d_model, eps=config.norm_eps)

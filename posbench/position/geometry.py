@@ -1,7 +1,7 @@
 """Types of position: an encoding's Trait, Shape and Spectrum, an extension's Span, and the Band of keys that a query sees.
 
-Letters: T tokens, F frequencies. An *index* counts tokens (int64, from 0); a *coordinate* is where an encoding believes a
-token lies (float64: PI's are fractions, and angles need every bit of them).
+Letters: T tokens, F frequencies. An *index* counts tokens (int64, from 0). A *coordinate* is the position that an encoding
+uses for a token (float64: PI's are fractions, and angles need every bit of them).
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ class Judged(Protocol):
 
 @dataclass(frozen=True)
 class Rule:
-    """Where the interval must lie: `above 0.1`, `below -0.1`, `within 0.02` (of zero), `between 1.1 1.3`, `outside 1.1 1.5`.
+    """Place where the interval must lie: `above 0.1`, `below -0.1`, `within 0.02` (of zero), `between 1.1 1.3`, `outside 1.1 1.5`.
 
     With `G` at the end (`above 0.5 G`) bounds are shares of what the model gains from the second half of its window.
     """
@@ -61,7 +61,7 @@ class Rule:
         return {"above": x > low, "below": x < high, "outside": x < low or x > high}.get(self.kind, low < x < high)
 
     def p(self, judged: Callable[[float], tuple[Judged, float]]) -> float:
-        """Smallest alpha at which the (1 - alpha) interval obeys the rule; `judged(bound)` returns what is compared with which number."""
+        """Smallest alpha at which the (1 - alpha) interval obeys the rule. `judged(bound)` returns (what to compare, with which number)."""
 
         def above(bound: float) -> float:
             thing, number = judged(bound)

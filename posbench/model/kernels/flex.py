@@ -100,7 +100,7 @@ def _profile(layer: LayerPlan, band: BandPlan, device: torch.device) -> list[Cal
 
 
 def _gates(gates_BHT: Tensor) -> Callable:
-    # Two float32 numbers hold a float64 sum. Their differences are exact for keys near the query, where the gates' weight is.
+    # Two float32 numbers hold a float64 sum, so that the small difference of two large sums stays accurate.
     high_BHT = gates_BHT.float()
     low_BHT = (gates_BHT - high_BHT.double()).float()
     return lambda s, b, h, i, j: s + (high_BHT[b, h, i] - high_BHT[b, h, j]) + (low_BHT[b, h, i] - low_BHT[b, h, j])

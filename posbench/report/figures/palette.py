@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from posbench.report.figures.style import DASHES, OKABE_ITO
 
 MOST, VARIANTS = 8, 4  # names in a panel; in a divided panel at most so many are one method with different arguments
-PANELS = 12  # panels at most; with more methods than that holds, some share a colour in a panel
+PANELS = 12  # panels at most; with more methods, some share a colour in one panel
 BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK = range(len(OKABE_ITO))
 Look = tuple[int, int]  # numbers of a colour and of a dash; solid is 0
 
