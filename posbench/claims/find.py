@@ -43,7 +43,7 @@ class Entry:
         return self.rows[0]
 
     def row(self, length: int, task: str | None) -> dict | None:
-        """Row of a length and task that is not for one position; None if there is none."""
+        """Row of a length and task over all positions, or None."""
         return next((row for row in self.rows if row["length"] == length and row["task"] == task and row["position"] is None), None)
 
     @cached_property
@@ -89,7 +89,7 @@ class Pool:
     known: dict = field(default_factory=dict)  # (run_id, setting without stride) -> lower bound of G
 
     def find(self, cell: Cell) -> dict[int, Entry]:
-        """Evaluations of a cell by seed. Raises Missing if there is none, RunError if two of one seed fit."""
+        """Evaluations of a cell by seed. Raises Missing if no evaluation fits, RunError if two of one seed do."""
         found: dict[int, Entry] = {}
         for entry in self.entries:
             if not self._measured(cell, entry) or not self._trained(cell, entry):

@@ -19,7 +19,7 @@ Terms = list[tuple[float, Sums]]
 
 @dataclass(frozen=True)
 class Finding:
-    """Row of claims.csv: the result of one endpoint of a claim. Fields are None if it was not measured."""
+    """Row of claims.csv: the result of one endpoint of a claim. Numbers are None if it was not measured."""
 
     claim: str
     endpoint: str

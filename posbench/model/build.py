@@ -1,4 +1,4 @@
-"""From configuration to objects: methods, encodings, models, and trainings on disk."""
+"""Objects from a configuration: the device, methods, fresh models, and the model of a finished run."""
 
 from __future__ import annotations
 

@@ -93,18 +93,18 @@ class GPT(nn.Module):
                 parameter.normal_(std=config.init_std)
 
     def forward(self, tokens_BT: Tensor, plan: Plan | None = None, last: int | None = None) -> Tensor:
-        """Logits [B, T, V], or [B, R, V] for the last R = `last` positions only. Without a plan: no extension.
+        """Logits [B, T, V], or [B, R, V] for the last R = `last` positions only. Without `plan` there is no extension.
 
-        Raises ConfigError for a text without a plan that has more positions than the encoding.
+        Raises ConfigError for a text without `plan` that is longer than the encoding's positions.
         """
         if plan is None:
-            tokens_BT = torch.atleast_2d(torch.as_tensor(tokens_BT, device=self.embed_tokens.weight.device))  # a list, too
+            tokens_BT = torch.atleast_2d(torch.as_tensor(tokens_BT, device=self.embed_tokens.weight.device))  # also lists
             check_extension(self.encoding, NoExtension(), [tokens_BT.shape[1]])
             plan = make_plan(self.encoding, length=tokens_BT.shape[1], device=str(tokens_BT.device), trained_scale=self.scale)
         return self.lm_head(self.hidden(tokens_BT, plan, last))
 
     def hidden(self, tokens_BT: Tensor, plan: Plan, last: int | None = None) -> Tensor:
-        """Input of the output head: [B, T, C] or [B, R, C]. With `last`, the last layer computes only those R positions."""
+        """Input of the output head: [B, T, C] or [B, R, C]. With `last`, the last layer computes only the outputs of those R positions."""
         x_BTC = self.embed_tokens(tokens_BT)
         added_TC = plan.embed()
         if added_TC is not None:

@@ -112,7 +112,7 @@ def collect(
     """Collect the eval files that exist among `paths`, and `csvs` of losses. `command` is the one that makes missing evaluations.
 
     `lengths` restricts some files to these lengths, since another experiment may have added others. Raises RunError if no file exists
-    or one is damaged (with `skip_damaged` a note instead), ConfigError for a CSV that is none of losses.
+    or one is damaged (with `skip_damaged` a note instead), ConfigError for a CSV without losses.
     """
     wanted = list(dict.fromkeys(map(Path, paths)))
     present = [path for path in wanted if path.exists()]

@@ -1,4 +1,4 @@
-"""Hydra looks for launchers in the namespace package hydra_plugins; posbench.cli.app puts this folder on the path."""
+"""Launcher plugin. Hydra searches the namespace package hydra_plugins, and posbench.cli.app puts this folder on the path."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 
 class Unsaved(OmegaConf):
-    """OmegaConf for Hydra's sweeper, which would write a multirun.yaml that nothing reads, into folders that cannot be written too."""
+    """OmegaConf for Hydra's sweeper, without its multirun.yaml: nothing reads that file, and in a read-only folder it fails."""
 
     @staticmethod
     def save(*_: object, **__: object) -> None:
@@ -20,17 +20,17 @@ class Unsaved(OmegaConf):
 
 
 class GridLauncher(Launcher):
-    """Receives all jobs of `-m` at once, so that each training is made once however many evaluations share it.
+    """Launcher that gets all jobs of `-m` at once, so that each training is made once, however many evaluations share it.
 
-    Its settings say where the trainings run (posbench.sweep.launch); every yaml of configs/hydra/launcher names this class.
+    Its settings determine where the trainings run (posbench.sweep.launch). Every yaml of configs/hydra/launcher names this class.
     """
 
     def __init__(self, **_: object) -> None:
-        pass  # Hydra resolves the settings before the sweep's own overrides are known to it
+        pass  # Hydra resolves these settings before it knows the sweep's own overrides, so `launch` reads them
 
     def setup(self, *, hydra_context, task_function, config) -> None:
         self.loader, self.config = hydra_context.config_loader, config
-        # The sweeper composes each cell to see that it does; composing it once more for its values would double a grid's start.
+        # The sweeper composes each cell to check it. Composing it again for its values would double the time to start a grid.
         compose, known = self.loader.load_sweep_config, {}
 
         def once(master_config: DictConfig, sweep_overrides: list[str]) -> DictConfig:
@@ -40,7 +40,7 @@ class GridLauncher(Launcher):
             return known[key]
 
         self.loader.load_sweep_config = once
-        # A sweeper composes all jobs once before, for launchers that do it on other machines: in a grid of hundreds half of the time.
+        # A sweeper first composes all jobs once, for launchers that compose on other machines. For hundreds of jobs that is half the time.
         Sweeper.validate_batch_is_legal = lambda *_: None
         basic_sweeper.OmegaConf = Unsaved
 
