@@ -70,7 +70,7 @@ def run(main: Callable[[list[str]], None]) -> None:
     """Call `main` with the words of the command line and exit. --help prints the docstring of its file."""
     working_directory()
     if {"-h", "--help"} & set(sys.argv[1:]):
-        print(main.__globals__["__doc__"], end="")
+        print(main.__globals__["__doc__"].rstrip())
         sys.exit(0)
     sys.exit(guarded(lambda: main(sys.argv[1:])))
 
