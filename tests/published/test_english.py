@@ -1,0 +1,92 @@
+"""Docstrings read as plain English: first a noun phrase or an imperative, as one sentence in one line, in ASCII."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+import pytest
+from conftest import CONFIGS
+
+ROOT = CONFIGS.parent
+FILES = sorted(path.relative_to(ROOT) for folder in ("posbench", "scripts") for path in (ROOT / folder).rglob("*.py"))
+ROOMS = sorted({path.parent.as_posix() for path in FILES})
+QUESTIONS = {"What", "How", "Whether", "Where", "Which", "Why", "Who", "When"}
+EXAMPLE = re.compile(r": python scripts/\w+\.py.*")  # a command line may end the summary of a script
+Defined = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def definitions(node: ast.AST, name: str, public: bool = True) -> Iterator[tuple[str, Defined, bool]]:
+    """(name, node, True if it needs a docstring) of all classes and functions.
+
+    A method needs none where its base class documents it. Neither does anything private or inside of a function.
+    """
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, Defined):
+            shown = public and not child.name.startswith("_")
+            yield f"{name}.{child.name}", child, shown and not isinstance(node, ast.ClassDef)
+            yield from definitions(child, f"{name}.{child.name}", shown and isinstance(child, ast.ClassDef))
+        else:
+            yield from definitions(child, name, public)
+
+
+def fault(docstring: str) -> str:
+    """The first rule that a docstring breaks, "" for none."""
+    line = EXAMPLE.sub(".", docstring.splitlines()[0])
+    if re.match(r"[A-Za-z]*", line)[0] in QUESTIONS:
+        return "begins with a question word"
+    if not docstring.isascii():
+        return "is not ASCII"
+    return "" if re.search(r"[.:]($|\s)", line) else "has no sentence that ends in its first line"
+
+
+def faults(source: str, name: str) -> list[str]:
+    """What is wrong with the docstrings and comments of a module."""
+    tree = ast.parse(source)
+    found = [] if source.isascii() else [f"{name} is not ASCII"]
+    for of, node, needed in [(name, tree, bool(tree.body)), *definitions(tree, name)]:
+        docstring = ast.get_docstring(node)
+        wrong = fault(docstring) if docstring else "has no docstring" if needed else ""
+        found += [f"{of} {wrong}"] if wrong else []
+    return found
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_docstrings_begin_with_a_sentence(room):
+    files = [path for path in FILES if path.parent.as_posix() == room]
+    assert not [wrong for path in files for wrong in faults((ROOT / path).read_text(encoding="utf-8"), path.as_posix())]
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ('"""What a module holds."""', "a.py begins with a question word"),
+        ('"""Where, of two places, a file lies."""', "a.py begins with a question word"),
+        ('"""A module"""', "a.py has no sentence that ends in its first line"),
+        ('"""A module\nof two lines."""', "a.py has no sentence that ends in its first line"),
+        ('"""A caf\u00e9."""', "a.py is not ASCII"),
+        ('"""A module."""\n# caf\u00e9', "a.py is not ASCII"),
+        ("x = 1", "a.py has no docstring"),
+        ('"""A module."""\nclass A:\n    pass', "a.py.A has no docstring"),
+        ('"""A module."""\nif True:\n    def run():\n        pass', "a.py.run has no docstring"),
+        ('"""A module."""\nclass _A:\n    def run(self):\n        """How it runs."""', "a.py._A.run begins with a question word"),
+        ('"""A module."""\ndef _run():\n    def inner():\n        """Who calls."""', "a.py._run.inner begins with a question word"),
+    ],
+)
+def test_faults_are_found(source, said):
+    assert said in faults(source, "a.py")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        '"""Run a job: python scripts/run.py encoding=rope"""',
+        '"""Whatever comes."""',
+        '"""A module. It has\nmore than one line."""',
+        '"""A module."""\nclass A:\n    """A class."""\n    def run(self):\n        pass\ndef _private():\n    pass',
+        "",
+    ],
+)
+def test_plain_words_pass(source):
+    assert not faults(source, "a.py")
