@@ -15,7 +15,7 @@ from types import FrameType
 from posbench.config.typed_args import shown
 
 PRINT = "POSBENCH_TRACEBACK"
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 OURS = (HERE, HERE.parent / "scripts")
 
 
