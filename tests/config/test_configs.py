@@ -19,7 +19,8 @@ from posbench.position.instantiate import make
 from posbench.sweep.jobs import plan_jobs
 
 METHODS = [(group, name) for group in ("encoding", "extension", "scale_attention") for name in choices(group)]
-GROUPS = [(path.name, name) for path in sorted(CONFIGS.iterdir()) if path.is_dir() and path.name != "hydra" for name in choices(path.name)]
+FOLDERS = [path.name for path in sorted(CONFIGS.iterdir()) if path.is_dir() and path.name not in ("hydra", "experiment")]
+GROUPS = [(group, name) for group in FOLDERS for name in choices(group)]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -74,6 +75,8 @@ def test_every_experiment_expands_to_jobs_with_references(name, monkeypatch):
     cfg = compose("run", [f"experiment={name}"])
     assert cfg.experiment.name == name
     cfgs = composition.expand(cfg, [f"experiment={name}"])
+    for job in cfgs:
+        resolve(job)
     check_methods(cfgs)
     jobs = plan_jobs(cfgs)
     assert jobs and all(any(cell.reference for cell in job.cells) and job.user_cells for job in jobs)
