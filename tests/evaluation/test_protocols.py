@@ -14,7 +14,7 @@ import pytest
 import torch
 from conftest import CONFIGS, TRAIN_LEN
 from hydra import compose, initialize_config_dir
-from test_cli import Cli
+from test_cli import InProcess
 from test_evaluate import evaluation, naive, text
 from test_rows import VALUES
 
@@ -226,8 +226,9 @@ def test_one_stretch_of_disjoint_is_the_longest_window_of_by_position():
     assert np.array_equal(one, two.ravel())
 
 
-def test_a_job_runs_every_protocol(tmp_path, text_folder):
-    done = Cli(tmp_path, text_folder)(f"evaluate.protocol=[{','.join(NAMES)}]", "evaluate.lengths=[32]", "evaluate.windows=16")
+def test_a_job_runs_every_protocol(tmp_path, text_folder, capfd):
+    cli = InProcess(tmp_path, text_folder, capfd)
+    done = cli(f"evaluate.protocol=[{','.join(NAMES)}]", "evaluate.lengths=[32]", "evaluate.windows=16")
     (run,) = tmp_path.glob("runs/*-16-*")
     files = {name: sorted(path.name.split("-")[0] for path in (run / "evals" / name).glob("*.json")) for name in NAMES}
     assert all(
