@@ -30,6 +30,7 @@ from yaml import YAMLError
 from posbench.cli.key_values import guarded, working_directory
 from posbench.common.errors import ConfigError, RunError
 from posbench.config.compose import CONFIGS, expand, experiment_of, long_name, name_group, sentence
+from posbench.config.composer import Composer, unresolved
 from posbench.config.request import Request
 from posbench.config.schema import check
 
@@ -45,17 +46,16 @@ class Call:
     entered: bool = False
     code: int = 0
 
-    def execute(self, composed: list[tuple[DictConfig, list[str]]], launcher: dict, sweep: bool) -> None:
-        """Run the command once for all jobs, given as (configuration, overrides typed). Every error is printed as one sentence."""
+    def execute(self, composed: list[tuple[dict, list[str]]], composer: Composer, launcher: dict, sweep: bool) -> None:
+        """Run the command once for all jobs, given as (unresolved values, overrides typed). Every error is printed as one sentence."""
         self.entered = True
-        results_dir = OmegaConf.select(composed[0][0], "results_dir", throw_on_resolution_failure=False)
-        self.code = guarded(lambda: self._execute(composed, launcher, sweep), results_dir) or self.code
+        self.code = guarded(lambda: self._execute(composed, composer, launcher, sweep), composed[0][0].get("results_dir")) or self.code
 
-    def _execute(self, composed: list[tuple[DictConfig, list[str]]], launcher: dict, sweep: bool) -> None:
+    def _execute(self, composed: list[tuple[dict, list[str]]], composer: Composer, launcher: dict, sweep: bool) -> None:
         for gone in (override for _, overrides in composed for override in overrides if override.startswith("~")):
             raise ConfigError(f"{gone} takes out what is needed: give it another value instead.")
         experiment = experiment_of(*composed[0])
-        expanded = [([check(cfg) for cfg in expand(job, overrides, self.config_name)], overrides) for job, overrides in composed]
+        expanded = [([check(cfg) for cfg in expand(job, overrides, composer)], overrides) for job, overrides in composed]
         cfgs = [cfg for cells, _ in expanded for cfg in cells]
         if any(cfg["run"] or cfg["model"].get("path") for cfg in cfgs):
             from posbench.cli import given_run
@@ -87,7 +87,8 @@ def run_script(command: Command, config_name: str = "run") -> None:
         composed = HydraConfig.get()
         # Hydra uses a launcher only for -m; here it applies to an experiment's grid and a single job as well.
         launcher = OmegaConf.to_container(composed.launcher, resolve=True)
-        call.execute([(cfg, list(composed.overrides.task))], launcher, sweep=False)
+        composer = Composer(config_name, composed.overrides.hydra)
+        call.execute([(unresolved(cfg), list(composed.overrides.task))], composer, launcher, sweep=False)
         if composed.mode == RunMode.MULTIRUN and call.code:
             # A foreign launcher may run this in a process of its own, which can report only exceptions.
             raise RuntimeError(f"posbench ended with exit code {call.code}: see the lines above")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from posbench.common.errors import ConfigError
 from posbench.config.compose import CONFIGS, compose, expand, nodes
+from posbench.config.composer import Composer
 from posbench.config.request import Request
 
 
@@ -76,7 +77,8 @@ class Pools:
         if not _exists(experiment):
             return []
         overrides = [f"{key}='{self.cfg[key]}'" for key in ("results_dir", "cache_dir")]
-        cfgs = expand(compose([f"experiment={experiment}", *overrides]), overrides)
+        composer = Composer()
+        cfgs = expand(compose([f"experiment={experiment}", *overrides], composer), overrides, composer)
         return [cell.path for job in plan_jobs(cfgs) for cell in job.cells]
 
 

@@ -9,16 +9,14 @@ import json
 import sys
 from pathlib import Path
 
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException, OverrideParseException
-from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.common.files import sha256_json
+from posbench.config.composer import Composer
 from posbench.config.nearest import suggestion
 from posbench.config.schema import JOB
 
@@ -26,10 +24,10 @@ EXPERIMENT = ("name", "title", "base", "grid", "tolerance", "next")
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 
 
-def expand(cfg: DictConfig, overrides: list[str], config_name: str = "run") -> list[dict]:
-    """Plain configurations of the jobs of `cfg`: itself, or the cells of its experiment's grid. The command line overrides the grid.
+def expand(cfg: dict, overrides: list[str], composer: Composer | None = None) -> list[dict]:
+    """Resolved configurations of the jobs of `cfg`: itself, or the cells of its experiment's grid. The command line overrides the grid.
 
-    `config_name` is the yaml of configs/ that `cfg` was composed from. Raises ConfigError for a grid that does not compose.
+    `composer` composes the yaml of configs/ that `cfg` comes from. Raises ConfigError for a grid that does not compose.
     """
     experiment = experiment_of(cfg, overrides)
     if "grid" not in experiment:
@@ -41,28 +39,28 @@ def expand(cfg: DictConfig, overrides: list[str], config_name: str = "run") -> l
         raise ConfigError(f"experiment={name} needs a grid that is a list of blocks (key: value or list), and base a block.")
     typed = {item.split("=", 1)[0].lstrip("+~"): item for item in overrides}
     typed.pop("experiment", None)
-    cfgs, known = {}, {}
+    cfgs, composer = {}, composer or Composer()
     for block in grid:
         axes = [[(key, value) for value in _values(key, values)] for key, values in block.items()]
         for choice in itertools.product(*axes):
             chosen = {key: f"{key}={_text(value)}" for key, value in {**base, **dict(choice)}.items()}
             words = [f"experiment={name}", *map(long_name, {**chosen, **typed}.values())]
-            job = plain(compose(words, known, config_name), name)
+            job = plain(compose(words, composer), name)
             cfgs[json.dumps(job, sort_keys=True)] = job
     return list(cfgs.values())
 
 
-def experiment_of(cfg: DictConfig, overrides: list[str]) -> dict:
+def experiment_of(cfg: dict, overrides: list[str]) -> dict:
     """Content of the experiment's yaml, with its `name`. Raises ConfigError for an unknown key.
 
     A yaml with `# @package _global_` changes the configuration itself. It is one job, named by the word that chose it.
     """
     if "experiment" not in cfg:
-        if unknown := sorted(set(map(str, cfg)) - {*JOB, "hydra"}):
+        if unknown := sorted(set(map(str, cfg)) - set(JOB)):
             raise ConfigError(f"{unknown[0]} is no key{did_you_mean(unknown[0], JOB)}: --cfg job prints all that there is.")
         chosen = [item.partition("=")[2] for item in overrides if item.startswith("experiment=")]
         return {"name": chosen[-1] if chosen else None}
-    experiment = OmegaConf.to_container(cfg.experiment)
+    experiment = copy.deepcopy(cfg["experiment"])
     if not isinstance(experiment, dict):
         raise ConfigError(f"experiment={experiment} is no mapping of keys to values.")
     name, unknown = experiment.setdefault("name", None), sorted(set(experiment) - set(EXPERIMENT), key=str)
@@ -110,43 +108,30 @@ def name_group(cfgs: list[dict]) -> None:
         cfg["log"]["group"] = cfg["log"]["group"] or name
 
 
-def compose(overrides: list[str], known: dict[tuple[str, ...], DictConfig] | None = None, config_name: str = "run") -> DictConfig:
-    """Configuration that --cfg job would print for these overrides, without Hydra's own part. Raises ConfigError if it does not compose.
-
-    `known` caches the composition of each set of group choices: many cells of a grid differ only in values, which are set on a copy.
-    """
-    loader, known = GlobalHydra.instance().config_loader(), {} if known is None else known
+def compose(words: list[str], composer: Composer) -> dict:
+    """Values of `words`, unresolved. Raises ConfigError if they do not compose."""
     try:
-        parsed = OverridesParser.create(config_loader=loader).parse_overrides(overrides)
-        chosen = [loader.repository.group_exists(override.key_or_group) for override in parsed]
-        groups = tuple(override.input_line for override, group in zip(parsed, chosen, strict=True) if group)
-        if groups not in known:
-            cfg = loader.load_configuration(config_name=config_name, overrides=list(groups), run_mode=RunMode.RUN)
-            known[groups] = OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"])
-            OmegaConf.set_struct(known[groups], True)
-        cfg = copy.deepcopy(known[groups])
-        ConfigLoaderImpl._apply_overrides_to_config([one for one, group in zip(parsed, chosen, strict=True) if not group], cfg)
-        return cfg
+        return composer.values(words)
     except Exception as error:
-        raise ConfigError(f"{overrides[0]} does not compose: {sentence(error)}") from error
+        raise ConfigError(f"{words[0]} does not compose: {sentence(error)}") from error
 
 
 def _text(value: object) -> str:
     return "null" if value is None else json.dumps(value).replace('"', "") if not isinstance(value, str) else value
 
 
-def plain(cfg: DictConfig, experiment: str | None = None) -> dict:
-    """Composed configuration as plain values, without Hydra's own part. The name of its `experiment` becomes the wandb group.
+def plain(values: dict, experiment: str | None = None) -> dict:
+    """Composed values resolved, without the experiment's yaml. The name of its `experiment` becomes the wandb group.
 
     Raises ConfigError for a required value that was not given.
     """
-    kept = OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"])
-    try:
-        values = OmegaConf.to_container(kept, resolve=True, throw_on_missing=True)
-    except OmegaConfBaseException as error:
-        key = error.full_key or str(error).splitlines()[0]
-        raise ConfigError(f"{key} has no value: give it on the command line, or choose another option of its group.") from error
-    values.pop("experiment", None)
+    if any(mark in repr(values) for mark in ("${", "???")):
+        try:
+            values = OmegaConf.to_container(OmegaConf.create(values), resolve=True, throw_on_missing=True)
+        except OmegaConfBaseException as error:
+            key = error.full_key or str(error).splitlines()[0]
+            raise ConfigError(f"{key} has no value: give it on the command line, or choose another option of its group.") from error
+    values = copy.deepcopy({key: value for key, value in values.items() if key != "experiment"})
     values["log"]["group"] = values["log"]["group"] or experiment
     return values
 

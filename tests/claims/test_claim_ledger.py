@@ -18,6 +18,7 @@ from posbench.cli.claims import defaults
 from posbench.common.errors import ConfigError
 from posbench.config import compose as composition
 from posbench.config import identity
+from posbench.config.composer import unresolved
 from posbench.config.schema import typed
 from posbench.runs.origins import flatten
 from posbench.sweep.jobs import plan_jobs
@@ -94,7 +95,7 @@ def test_the_ledger_names_what_must_be_there():
 def planned(experiment):
     """What the evaluations of an experiment would be found by, without making any."""
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        jobs = plan_jobs(composition.expand(compose("run", [f"experiment={experiment}"]), []))
+        jobs = plan_jobs(composition.expand(unresolved(compose("run", [f"experiment={experiment}"])), []))
     shown = ("encoding", "extension", "scale_attention")
     for job in jobs:
         trained = identity.method_label(typed("train", job.cfg["train"]).scale_attention, "scale_attention")

@@ -12,6 +12,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from posbench.config import compose as composition
+from posbench.config.composer import unresolved
 from posbench.config.schema import EvaluateConfig, LogConfig, ModelConfig, TrainConfig, resolve, typed
 from posbench.model.build import check_methods
 from posbench.model.gpt import GPT, make_shape
@@ -32,7 +33,7 @@ def composer():
 @pytest.mark.parametrize(("group", "name"), GROUPS, ids=map("=".join, GROUPS))
 def test_every_choice_composes_into_a_job(group, name):
     cfg = compose("run", [f"{group}={name}"], return_hydra_config=False)
-    for job in composition.expand(cfg, [f"{group}={name}"]):
+    for job in composition.expand(unresolved(cfg), [f"{group}={name}"]):
         resolve(job)
 
 
@@ -65,7 +66,7 @@ def test_a_size_has_the_parameters_that_its_yaml_names(name, vocab_size, million
 def test_a_star_is_every_choice_of_its_group():
     cfg = compose("run", ["experiment=demo"])
     cfg.experiment.grid = [{"encoding": "*"}]
-    expanded = composition.expand(cfg, [])
+    expanded = composition.expand(unresolved(cfg), [])
     assert [job["encoding"]["_target_"] for job in expanded] == [node("encoding", name)["_target_"] for name in choices("encoding")]
 
 
@@ -74,7 +75,7 @@ def test_every_experiment_expands_to_jobs_with_references(name, monkeypatch):
     monkeypatch.setattr("posbench.data.fingerprint", lambda data, cache: "0" * 64)  # the user's own text is not here
     cfg = compose("run", [f"experiment={name}"])
     assert cfg.experiment.name == name
-    cfgs = composition.expand(cfg, [f"experiment={name}"])
+    cfgs = composition.expand(unresolved(cfg), [f"experiment={name}"])
     for job in cfgs:
         resolve(job)
     check_methods(cfgs)
@@ -96,7 +97,7 @@ def test_the_grid_of_the_demo_holds_what_the_readme_shows():
             cfg["extension"]["_target_"].split(".")[-2],
             cfg["scale_attention"]["_target_"].split(".")[-2],
         )
-        for cfg in composition.expand(compose("run", ["experiment=demo"]), [])
+        for cfg in composition.expand(unresolved(compose("run", ["experiment=demo"])), [])
     }
     expected = {("rope", e, s) for e in ("none", "pi", "ntk", "rerope", "leaky_rerope") for s in ("none", "log_n")}
     assert cells == expected | {("alibi", "none", "none"), ("sinusoidal", "none", "none")}
@@ -104,6 +105,6 @@ def test_the_grid_of_the_demo_holds_what_the_readme_shows():
 
 def test_later_overrides_win_over_the_grid():
     cfg = compose("run", ["experiment=demo", "train.steps=3", "encoding=none"])
-    jobs = composition.expand(cfg, ["experiment=demo", "train.steps=3", "encoding=none"])
+    jobs = composition.expand(unresolved(cfg), ["experiment=demo", "train.steps=3", "encoding=none"])
     assert {job["train"]["steps"] for job in jobs} == {3}
     assert {OmegaConf.create(job).encoding._target_ for job in jobs} == {"posbench.encodings.none.NoEncoding"}

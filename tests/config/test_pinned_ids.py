@@ -9,6 +9,7 @@ from conftest import CONFIGS
 from hydra import compose, initialize_config_dir
 
 from posbench.config import compose as composition
+from posbench.config.composer import unresolved
 from posbench.sweep.jobs import plan_jobs
 
 REPORTED = CONFIGS.parent / "results" / "reported"
@@ -19,7 +20,7 @@ PINNED = {"rope-64-s0-9bdff909b4", "alibi-64-s0-0acd74e8cd", "sinusoidal-64-s0-7
 def jobs():
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         cfg = compose("run", ["experiment=demo"])
-        return plan_jobs(composition.expand(cfg, ["experiment=demo"]))
+        return plan_jobs(composition.expand(unresolved(cfg), ["experiment=demo"]))
 
 
 def test_run_ids_of_the_demo_stay(jobs):

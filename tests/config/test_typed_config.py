@@ -14,6 +14,7 @@ from test_configs import METHODS
 
 from posbench.common.errors import ConfigError
 from posbench.config import compose as composition
+from posbench.config.composer import unresolved
 from posbench.config.identity import identity
 from posbench.config.schema import check, typed
 from posbench.config.typed_args import arguments, fitting
@@ -88,7 +89,7 @@ def judge(text, *words: str) -> None:
     given = {word.split("=")[0] for word in words}
     usual = [*SMALL, f"data.path={text}", f"results_dir={text}/runs", f"cache_dir={text}/cache"]
     typed_words = [composition.long_name(word) for word in (*words, *(word for word in usual if word.split("=")[0] not in given))]
-    cfgs = [check(cfg) for cfg in composition.expand(compose("run", typed_words), typed_words)]
+    cfgs = [check(cfg) for cfg in composition.expand(unresolved(compose("run", typed_words)), typed_words)]
     jobs = plan_jobs(cfgs)
     check_methods(cfgs)
     for job in jobs:
@@ -105,7 +106,7 @@ def test_a_wrong_type_is_one_sentence_with_key_value_and_what_is_legal(text, cho
 
 @pytest.mark.parametrize(("name", "key", "value", "said"), SOURCES, ids=[f"{name} {key}={value}" for name, key, value, _ in SOURCES])
 def test_a_wrong_argument_of_a_source_is_named(text, name, key, value, said):
-    data = composition.plain(compose("run", [f"data={name}"]))["data"]
+    data = composition.plain(unresolved(compose("run", [f"data={name}"])))["data"]
     *way, last = key.split(".")
     reduce(dict.__getitem__, way, data["source"])[last] = value
     with pytest.raises(ConfigError, match=rf"^data\.source\.{said}"):

@@ -21,6 +21,7 @@ from test_rows import VALUES
 from posbench import evaluators
 from posbench.common.errors import ConfigError, RunError
 from posbench.config import compose as composition
+from posbench.config.composer import unresolved
 from posbench.config.schema import EvaluateConfig
 from posbench.evaluation.protocol import protocol
 from posbench.evaluation.scorer import Evaluation
@@ -243,7 +244,7 @@ def cells(text_folder, *overrides):
     """What a command would evaluate: (protocol, extension's window, stride, lengths, whether it was asked for, id)."""
     given = ["data=local", f"data.path={text_folder}", "data.tokenizer=bytes", "train.length=16", "evaluate.lengths=[32]", *overrides]
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        (job,) = plan_jobs(composition.expand(compose("run", given), given))
+        (job,) = plan_jobs(composition.expand(unresolved(compose("run", given)), given))
     return [
         (one.protocol, one.extension.get("window", "-"), one.evaluate["stride"], one.evaluate["lengths"], not one.reference, one.eval_id)
         for one in job.cells
