@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-CHILD = "import time; from posbench import signals; {late}signals.die_with_parent(); print('watching', flush=True); time.sleep(60)"
+CHILD = "import time; from posbench.common import signals; {late}signals.die_with_parent(); print('watching', flush=True); time.sleep(60)"
 PARENT = """
 import os, signal, subprocess, sys
 from posbench.common.signals import name_parent
