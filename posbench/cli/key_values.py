@@ -69,10 +69,8 @@ def working_directory() -> None:
 def run(main: Callable[[list[str]], None]) -> None:
     """Call `main` with the words of the command line and exit. --help prints the docstring of its file."""
     working_directory()
-    if {"-h", "--help"} & set(sys.argv[1:]):
-        print(main.__globals__["__doc__"].rstrip())
-        sys.exit(0)
-    sys.exit(guarded(lambda: main(sys.argv[1:])))
+    asked = {"-h", "--help"} & set(sys.argv[1:])
+    sys.exit(guarded(lambda: print(main.__globals__["__doc__"].rstrip()) if asked else main(sys.argv[1:])))
 
 
 def guarded(work: Callable[[], object], results_dir: object = None) -> int:

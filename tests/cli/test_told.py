@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import runpy
+import signal
+import subprocess
 import sys
 
 import pytest
@@ -189,3 +191,12 @@ def test_an_error_that_nobody_foresaw_names_its_function_in_any_room(capsys, mon
     except TypeError as error:
         assert unforeseen.tell(error) == 1
     assert "failed: unforeseen TypeError in files.sha256_json (" in capsys.readouterr().err
+
+
+def test_a_help_that_nobody_reads_to_its_end_is_no_traceback():
+    command = [sys.executable, str(CONFIGS.parent / "scripts" / "runs.py"), "--help"]
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(writer)
+    assert done.returncode == 128 + signal.SIGPIPE and done.stderr == ""
