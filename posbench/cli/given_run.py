@@ -40,11 +40,11 @@ def check(expanded: list[tuple[list[dict], list[str]]], experiment: dict) -> Non
 def _check(cfg: dict, given: set[str]) -> None:
     try:
         trained = Run(cfg["run"]).read_config()
-        own = _values(trained) if isinstance(trained, dict) and all(part in trained for part in TRAINING) else {}
+        if not isinstance(trained, dict) or any(part not in trained for part in TRAINING):
+            return  # empty, or cut short
+        own = _values(trained)
     except (RunError, ConfigError):
         return
-    if not own or any(part not in trained for part in TRAINING):
-        return  # empty, or cut short
     asked = {key: value for key, value in _values(cfg).items() if _is_given(key, given)}
     differing = [key for key, value in asked.items() if value != own.get(key, LATER.get(key, ABSENT))]
     kinds = {part: f"{part}.{kind}" for part, kind in KINDS.items()}
