@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+
 import torch
 from torch import Tensor
 
@@ -12,8 +14,8 @@ TRAINED = "#e7f5f0"
 HIDDEN = "#efefef"
 
 
-def several(numbers: dict) -> list[tuple[dict, str, str]]:
-    """List of (layer kind, colour, name) of all kinds of layers; the name is empty for a single kind."""
+def several(numbers: dict, key: str = "distance") -> list[tuple[dict, str, str]]:
+    """List of (layer kind, colour, name) of the kinds of layers that have a value of `key`; the name is empty for a single kind."""
     layers = numbers["layers"]
     named = []
     for index, layer in enumerate(layers):
@@ -21,11 +23,11 @@ def several(numbers: dict) -> list[tuple[dict, str, str]]:
         if layer["window"] is not None:
             which += f", window {layer['window']}"
         named.append((layer, OKABE_ITO[index % len(OKABE_ITO)], which if len(layers) > 1 else ""))
-    return named
+    return [one for one in named if one[0][key]]
 
 
-def frame(axes, heading: str, x: str, y: str = "") -> None:
-    """Set title, labels and spines in the style of the curves."""
+def frame(axes, heading: str, x: str, y: str = "", legend: str = "best") -> None:
+    """Set title, labels and spines in the style of the curves, and add a legend at `legend` if any line has a name."""
     axes.set_title(heading, fontsize=10, loc="left", color="#222222", pad=7)
     axes.set_xlabel(x, fontsize=FONT)
     axes.set_ylabel(y, fontsize=FONT)
@@ -33,6 +35,9 @@ def frame(axes, heading: str, x: str, y: str = "") -> None:
     axes.set_axisbelow(True)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
+    if axes.get_legend_handles_labels()[0]:
+        ground = {"facecolor": "white", "edgecolor": "none", "framealpha": 0.85}
+        axes.legend(loc=legend, fontsize=7.6, handlelength=1.6, borderaxespad=0.3, labelspacing=0.3, **ground)
 
 
 def log2_axis(axis, low: float, high: float) -> None:
@@ -53,29 +58,16 @@ def over_distance(axes, numbers: dict, grey: bool = True) -> None:
     axes.set_xlim(1, max(2, length))
     log2_axis(axes.xaxis, 1, max(2, length))
     axes.axvline(train_len, color=GREY, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
-    if grey:
-        seen = [any(layer["distance"][index] is not None for layer in numbers["layers"]) for index in range(length)]
-        start = None
-        for index, sees in enumerate([*seen, True]):
-            if not sees and start is None:
-                start = index
-            elif sees and start is not None:
-                axes.axvspan(start, index, color=HIDDEN, linewidth=0, zorder=0)
-                start = None
+    hidden = [grey and all(layer["distance"][index] is None for layer in numbers["layers"]) for index in range(length)]
+    for unseen, run in groupby(range(length), key=hidden.__getitem__):
+        span = list(run)
+        if unseen:
+            axes.axvspan(span[0], span[-1] + 1, color=HIDDEN, linewidth=0, zorder=0)
 
 
 def line(axes, values: list, colour: str, label: str = "", **style) -> None:
     """Draw a line of values over their index; None leaves a gap."""
-    nan = float("nan")
-    drawn = [nan if value is None else value for value in values]
-    axes.plot(range(len(drawn)), drawn, color=colour, label=label or None, linewidth=1.6, zorder=3, **style)
-
-
-def legend(axes, **where) -> None:
-    """Add a legend if any line has a name."""
-    if axes.get_legend_handles_labels()[0]:
-        ground = {"facecolor": "white", "edgecolor": "none", "framealpha": 0.85}
-        axes.legend(fontsize=7.6, handlelength=1.6, borderaxespad=0.3, labelspacing=0.3, **ground, **where)
+    axes.plot(range(len(values)), values, color=colour, label=label or None, linewidth=1.6, zorder=3, **style)
 
 
 def picture(axes, x, rows: Tensor, top: float = 1.0) -> None:

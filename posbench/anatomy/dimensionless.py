@@ -16,12 +16,11 @@ from posbench.extensions.none import NoExtension
 from posbench.extensions.ntk_by_parts import NtkByParts
 from posbench.position.geometry import Spectrum, Trait
 from posbench.position.interfaces import Encoding, Extension
-from posbench.position.plan import make_plan
 
 
 def dimensionless(encoding: Encoding, extension: Extension, kind: Kind, length: int) -> dict[str, float]:
     """Numbers of words.DIMENSIONLESS that apply to one kind of layer in a text of `length` tokens, by key."""
-    train_len, fed = encoding.shape.train_len, len(kind.plan.n_T)
+    train_len, fed = encoding.shape.train_len, kind.length
     seen_T = distance(kind, fed - 1, torch.arange(fed - 1, -1, -1))
     off_T = (seen_T - torch.arange(fed)).nan_to_num(nan=1.0).abs() > 1e-6
     numbers = {"keys_over_train_len": int((~seen_T.isnan()).sum()) / train_len}
@@ -53,6 +52,5 @@ def _share_full_turns(spectrum: Spectrum, train_len: int) -> float:
 def _unextended_bias(encoding: Encoding, kind: Kind, train_len: int) -> Tensor | None:
     """Bias of the last query at distance 0 and at train_len (or the farthest key it sees), without an extension: [H, 2], or None."""
     length = train_len + 1 if Trait.UNBOUNDED in encoding.traits or encoding.limit is None else min(train_len + 1, encoding.limit)
-    plan = make_plan(encoding, length=length)
-    same = next(one for one in kinds(encoding, NoExtension(), plan) if one.numbers == kind.numbers)
+    same = next(one for one in kinds(encoding, NoExtension(), length) if one.numbers == kind.numbers)
     return bias(same, length - 1, torch.tensor([length - 1, int(same.plan.bands[0].first_T[-1])]))

@@ -8,28 +8,27 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import cosine_similarity, pad
 
 from posbench.anatomy.dimensionless import dimensionless
 from posbench.anatomy.properties import properties, trained_reach
-from posbench.anatomy.query_view import Kind, added, bias, distance, even_weights, kinds
+from posbench.anatomy.query_view import Kind, bias, distance, even_weights, kinds
 from posbench.position.geometry import Trait
 from posbench.position.interfaces import Encoding, Extension, ScaleAttention, overrides
-from posbench.position.legality import fed_length, name_of
-from posbench.position.plan import Plan, make_plan
+from posbench.position.legality import name_of
 
 POINTS = 256  # distances, before equal ones are merged, of curves that are not computed at every distance
 
 
 @dataclass(frozen=True)
 class Anatomy:
-    """Numbers of a triple, as written to json, and the plan, layers and methods they come from."""
+    """Numbers of a triple, as written to json, and the layers and the extension they come from."""
 
     numbers: dict
-    plan: Plan
     kinds: list[Kind]
-    encoding: Encoding
     extension: Extension
 
 
@@ -41,32 +40,30 @@ def dissect(
     `layers` has one entry for each kind of layer, and the top level repeats the first of them that the extension acts on. Lists over
     distance and position hold None where nothing is seen. With an extension that crops, a query sees at most `fed` tokens.
     """
-    train_len, fed = encoding.shape.train_len, fed_length(extension, encoding.shape.train_len, length)
-    plan = make_plan(encoding, extension, scale, length=fed, trained_scale=trained_scale)
-    found = kinds(encoding, extension, plan)
+    found = kinds(encoding, extension, length, scale, trained_scale)
     table = properties(encoding, extension, length)
     layers = [_layer(kind, length, row) for kind, row in zip(found, table, strict=True)]
-    span = plan.layers[0].span
+    span = found[0].plan.span
     parts = {id(kind.encoding): kind.encoding for kind in found}.values()
     numbers = {
         "encoding": name_of(encoding),
         "extension": name_of(extension),
         "scale_attention": name_of(scale),
         "trained_scale": name_of(trained_scale) if trained_scale is not None else "none",
-        "train_len": train_len,
+        "train_len": span.train_len,
         "length": length,
-        "fed": fed,
+        "fed": found[0].length,
         "target_len": span.target_len,
         "factor": span.factor,
         "trained_reach": trained_reach(encoding),
         "n_parameters": sum(parameter.numel() for parameter in encoding.parameters()),
         "depends_on_content": [hook for hook in ("gates", "weights") if any(overrides(part, hook) for part in parts)],
         **{key: value for key, value in layers[0].items() if key not in ("numbers", "name", "window", "extended", "scaled")},
-        **_added(encoding, extension, plan),
+        **_added(found[0], extension),
         "dimensionless": dimensionless(encoding, extension, found[0], length),
         "layers": layers,
     }
-    return Anatomy(numbers, plan, found, encoding, extension)
+    return Anatomy(numbers, found, extension)
 
 
 def decay_bound(freq_F: Tensor, distance_K: Tensor) -> Tensor:
@@ -88,22 +85,15 @@ def plain(values: Tensor | None) -> list | None:
     """A tensor as lists, with None for nan."""
     if values is None:
         return None
-    if values.ndim > 1:
-        return [plain(row) for row in values]
-    return [None if value != value else value for value in values.double().tolist()]
+    array = values.detach().double().numpy()
+    return np.where(np.isnan(array), None, array).tolist()
 
 
 def _layer(kind: Kind, length: int, table: dict[str, bool | None]) -> dict:
-    layer, plan, encoding = kind.layer, kind.plan, kind.encoding
-    fed = len(plan.n_T)
-    keys_K = torch.arange(fed - 1, -1, -1)
-    hidden = torch.full((length - fed,), torch.nan, dtype=torch.float64)
-    seen_T = torch.cat((distance(kind, fed - 1, keys_K), hidden))
-    bias_HT = bias(kind, fed - 1, keys_K)
-    weights_HT = even_weights(kind, fed - 1, torch.arange(fed))
-    if weights_HT is not None:
-        weights_HT = weights_HT.flip(-1)
-    bias_HT, weights_HT = (one if one is None else torch.cat((one, hidden.expand(len(one), -1)), dim=-1) for one in (bias_HT, weights_HT))
+    layer, plan, encoding, fed = kind.layer, kind.plan, kind.encoding, kind.length
+    last, keys_K = fed - 1, torch.arange(fed - 1, -1, -1)
+    over_distance = (distance(kind, last, keys_K), bias(kind, last, keys_K), even_weights(kind))
+    seen_T, bias_HT, weights_HT = (one if one is None else pad(one, (0, length - fed), value=torch.nan) for one in over_distance)
     factor_T = torch.ones(fed) if plan.factor is None else plan.factor.detach()
     factor_T = torch.cat((factor_T, factor_T[..., -1:].expand(*factor_T.shape[:-1], length - fed)), dim=-1)
     delta_K = samples(length)
@@ -137,19 +127,19 @@ def _layer(kind: Kind, length: int, table: dict[str, bool | None]) -> dict:
     }
 
 
-def _added(encoding: Encoding, extension: Extension, plan: Plan) -> dict:
+def _added(kind: Kind, extension: Extension) -> dict:
     """Numbers of the vectors added to embeddings: their coordinates, and the cosine between the last one and those before it."""
-    added_TC = added(plan)
+    encoding, added_TC = kind.encoding, kind.added_TC
     if added_TC is None:
         return {"coordinates": None, "table_rows": None, "similarity": None}
-    pos_T, rows_NC = plan.layers[0].bands[0].q_pos_T, encoding.rows()
-    delta_K = samples(plan.length)
-    alike_K = torch.nn.functional.cosine_similarity(added_TC[-1:], added_TC[plan.length - 1 - delta_K], dim=-1)
+    pos_T, rows_NC = kind.plan.bands[0].q_pos_T, encoding.rows()
+    delta_K = samples(kind.length)
+    alike_K = cosine_similarity(added_TC[-1:], added_TC[kind.length - 1 - delta_K], dim=-1)
     read_T = None
     if rows_NC is not None:
         # Extending a table that holds its own row numbers shows which rows each position reads.
         counted_NC = torch.arange(len(rows_NC), dtype=rows_NC.dtype)[:, None].expand(rows_NC.shape)
-        read_T = encoding.embed(pos_T, None, extension.rows(counted_NC, plan.layers[0].span))[:, 0]
+        read_T = encoding.embed(pos_T, None, extension.rows(counted_NC, kind.plan.span))[:, 0]
     return {
         "coordinates": plain(pos_T),
         "table_rows": plain(read_T),

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+
+import numpy as np
 
 from posbench.anatomy import panels as draws
 from posbench.anatomy.dissect import Anatomy
@@ -30,7 +33,7 @@ def page(anatomy: Anatomy):
     edges = {"left": 0.62 / width, "right": 1 - 0.15 / width, "top": 1 - 0.95 / height, "bottom": 0.5 / height}
     figure.subplots_adjust(wspace=0.26, hspace=0.42, **edges)
     for axes, panel in zip(grid.flat, shown, strict=False):
-        panel(axes)
+        panel(axes, numbers)
     for axes in list(grid.flat)[len(shown) :]:
         axes.set_axis_off()
     figure.text(0.1 / width, 1 - 0.2 / height, title(numbers), fontsize=13, fontweight="bold", va="center")
@@ -45,34 +48,25 @@ def page(anatomy: Anatomy):
 
 
 def panels(anatomy: Anatomy) -> list[Callable]:
-    """Panels that apply to an anatomy, each a function of an axes."""
-    numbers, layers = anatomy.numbers, anatomy.numbers["layers"]
-    shown: list[Callable] = []
-    if any(layer["spectrum"] for layer in layers):
-        shown.append(lambda axes: draws.spectrum(axes, numbers))
-    if numbers["coordinates"] is not None:
-        shown.append(lambda axes: draws.positions(axes, numbers))
-        shown.append(lambda axes: draws.rows(axes, anatomy))
-        shown.append(lambda axes: draws.similarity(axes, numbers))
-    else:
-        shown.append(lambda axes: draws.distances(axes, numbers))
-    pictured = next((kind for kind in anatomy.kinds if kind.plan.bands[0].q_table is not None), None)
-    if pictured is not None:
-        shown.append(lambda axes: draws.channels(axes, anatomy, pictured))
-    if any(layer["decay"] for layer in layers):
-        shown.append(lambda axes: draws.decay(axes, numbers))
-    if any(layer["bias"] for layer in layers):
-        shown.append(lambda axes: draws.bias(axes, numbers))
-    if any(layer["even_weights"] for layer in layers):
-        shown.append(lambda axes: draws.weights(axes, numbers))
-    if any(layer["decay_bound"] for layer in layers):
-        shown.append(lambda axes: draws.bound(axes, numbers))
-    if any(layer["distance_rule"] for layer in layers):
-        shown.append(lambda axes: draws.rule(axes, numbers))
-    if any(value != 1 for layer in layers for value in _flat(layer["logit_scale"])):
-        shown.append(lambda axes: draws.logits(axes, numbers))
-    return shown
+    """Panels that apply to an anatomy, each a function of an axes and the numbers."""
+    layers, added = anatomy.numbers["layers"], anatomy.numbers["coordinates"] is not None
+    turned = next((kind for kind in anatomy.kinds if kind.plan.bands[0].q_table is not None), None)
 
+    def has(key: str) -> bool:
+        return any(layer[key] for layer in layers)
 
-def _flat(values: list) -> list[float]:
-    return [value for row in values for value in _flat(row)] if values and isinstance(values[0], list) else values
+    shown = {
+        draws.spectrum: has("spectrum"),
+        draws.positions: added,
+        partial(draws.rows, kind=anatomy.kinds[0]): added,
+        draws.similarity: added,
+        draws.distances: not added,
+        partial(draws.channels, kind=turned): turned is not None,
+        draws.decay: has("decay"),
+        draws.bias: has("bias"),
+        draws.weights: has("even_weights"),
+        draws.bound: has("decay_bound"),
+        draws.rule: has("distance_rule"),
+        draws.logits: any(np.any(np.array(layer["logit_scale"]) != 1) for layer in layers),
+    }
+    return [panel for panel, applies in shown.items() if applies]

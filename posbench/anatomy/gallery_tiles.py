@@ -13,7 +13,7 @@ import torch
 
 from posbench.anatomy import axes as draws
 from posbench.anatomy.dissect import Anatomy, dissect
-from posbench.anatomy.query_view import added, channels
+from posbench.anatomy.query_view import channels
 from posbench.common.errors import ConfigError
 from posbench.config.compose import nodes
 from posbench.model.build import seeded
@@ -116,16 +116,15 @@ def _extension_tile(name: str, encoding: str, shown: Anatomy) -> Tile:
 
 
 def _rows(axes, shown: Anatomy) -> None:
-    rows_DT = added(shown.plan).T
-    if shown.plan.length < LENGTH:
-        rows_DT = torch.nn.functional.pad(rows_DT, (0, LENGTH - shown.plan.length), value=torch.nan)
+    kind = shown.kinds[0]
+    rows_DT = torch.nn.functional.pad(kind.added_TC.T, (0, LENGTH - kind.length), value=torch.nan)
     axes.set_facecolor(draws.HIDDEN)
     draws.picture(axes, range(LENGTH), rows_DT, float(rows_DT.nan_to_num().abs().quantile(0.98)))
 
 
 def _channels(axes, shown: Anatomy) -> None:
     delta_K = torch.arange(LENGTH)
-    rows_DK = channels(shown.kinds[0], LENGTH - 1, LENGTH - 1 - delta_K)
+    rows_DK = channels(shown.kinds[0], delta_K)
     draws.picture(axes, delta_K, rows_DK)
     axes.set_ylim(-0.5, len(rows_DK) - 0.5)
 

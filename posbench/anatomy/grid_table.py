@@ -10,7 +10,7 @@ from rich.console import Console
 
 from posbench.anatomy.dimensionless import dimensionless
 from posbench.anatomy.from_config import in_words, parts, whole
-from posbench.anatomy.properties import look
+from posbench.anatomy.query_view import kinds
 from posbench.anatomy.words import DIMENSIONLESS
 from posbench.common.csv_records import to_csv
 from posbench.common.errors import ConfigError
@@ -122,11 +122,11 @@ def _rows(pair: Pair, encodings: dict[str, Encoding], reasons: dict) -> list[Row
     if verdict.noop:
         reasons[f"no-op: {verdict.noop}"] = None
         return []
-    kinds = [view.kind for view in look(encoding, extension, pair.length)]
+    found = kinds(encoding, extension, pair.length)
     return [
         Row(
             encoding=in_words("encoding", cfg["encoding"]) if cfg["run"] is None else Path(cfg["run"]).name,
-            layers=f"{name_of(kind.encoding)} in {len(kind.numbers)} of {shape.n_layer} layers" if len(kinds) > 1 else "all",
+            layers=f"{name_of(kind.encoding)} in {len(kind.numbers)} of {shape.n_layer} layers" if len(found) > 1 else "all",
             extension=in_words("extension", cfg["extension"]),
             encoding_args=json.dumps(method_args(cfg["encoding"])),
             extension_args=json.dumps(method_args(cfg["extension"])),
@@ -136,7 +136,7 @@ def _rows(pair: Pair, encodings: dict[str, Encoding], reasons: dict) -> list[Row
             length=pair.length,
             **dimensionless(encoding, extension, kind, pair.length),
         )
-        for kind in kinds
+        for kind in found
         if kind.layer.extended or isinstance(extension, NoExtension)
     ]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from posbench.anatomy import query_view as pairs
-from posbench.anatomy.axes import BLUE, HIDDEN, ORANGE, TRAINED, frame, heads, legend, line, log2_axis, over_distance, picture, several
-from posbench.anatomy.dissect import Anatomy, samples
+from posbench.anatomy import query_view
+from posbench.anatomy.axes import BLUE, HIDDEN, ORANGE, TRAINED, frame, heads, line, log2_axis, over_distance, picture, several
+from posbench.anatomy.dissect import samples
 from posbench.anatomy.query_view import Kind
 from posbench.report.figures.style import GREY, OKABE_ITO
 
@@ -17,23 +17,21 @@ def spectrum(axes, numbers: dict) -> None:
     """Draw the frequency of each pair, in training and at evaluation."""
     one_turn = 2 * torch.pi / numbers["train_len"]
     still = 0
-    for layer, colour, name in several(numbers):
-        if not layer["spectrum"]:
-            continue
+    for layer, colour, name in several(numbers, "spectrum"):
         changed = layer["spectrum"] != layer["spectrum_before"]
-        for values, own, label in ((layer["spectrum_before"], GREY, "in training"), (layer["spectrum"], colour, name or "at evaluation")):
-            if own == GREY and not changed:
+        curves = [(layer["spectrum_before"], GREY, "in training")] * changed + [(layer["spectrum"], colour, name or "at evaluation")]
+        for values, own, label in curves:
+            value_P = torch.tensor(values, dtype=torch.float64)
+            still = int((value_P <= 0).sum())
+            if still == len(values):
                 continue
-            points = [(pair, value) for pair, value in enumerate(values) if value > 0]
-            still = len(values) - len(points)
-            if not points:
-                continue
-            axes.plot(*zip(*points, strict=True), color=own, linewidth=1.0, zorder=2)
-            full = [point for point in points if point[1] >= one_turn]
-            part = [point for point in points if point[1] < one_turn]
-            size = {"linestyle": "none", "marker": "o", "markersize": 3.4, "markeredgewidth": 0.9, "color": own, "zorder": 3}
-            axes.plot(*(zip(*full, strict=True) if full else ((), ())), **size)
-            axes.plot(*(zip(*part, strict=True) if part else ((), ())), markerfacecolor="white", **size)
+            dots = {"linestyle": "none", "marker": "o", "markersize": 3.4, "markeredgewidth": 0.9, "color": own, "zorder": 3}
+            for drawn_P, style in (
+                (value_P > 0, {"color": own, "linewidth": 1.0, "zorder": 2}),
+                (value_P >= one_turn, dots),
+                ((value_P > 0) & (value_P < one_turn), {**dots, "markerfacecolor": "white"}),
+            ):
+                axes.plot(drawn_P.nonzero(), value_P[drawn_P], **style)
             axes.plot([], [], color=own, marker="o", markersize=3.4, linewidth=1.0, label=label if changed or name else None)
     axes.set_yscale("log", base=10)
     axes.axhline(one_turn, color=GREY, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
@@ -41,8 +39,7 @@ def spectrum(axes, numbers: dict) -> None:
     axes.annotate("dashed: one turn in training\nhollow: less than one", (0.02, 0.03), **corner)
     if still:
         axes.annotate(f"{still} more stand still", (0.98, 0.03), ha="right", **corner)
-    frame(axes, "Frequencies", "pair of channels", "radians per token")
-    legend(axes, loc="upper right")
+    frame(axes, "Frequencies", "pair of channels", "radians per token", legend="upper right")
 
 
 def distances(axes, numbers: dict) -> None:
@@ -57,8 +54,7 @@ def distances(axes, numbers: dict) -> None:
         line(axes, layer["distance"], colour, name)
     axes.set_ylim(low / 1.15, high * 1.1)
     log2_axis(axes.yaxis, low, high)
-    frame(axes, "At which distance a key is seen", "tokens between query and key", "distance for the encoding")
-    legend(axes, loc="lower right")
+    frame(axes, "At which distance a key is seen", "tokens between query and key", "distance for the encoding", legend="lower right")
 
 
 def positions(axes, numbers: dict) -> None:
@@ -74,13 +70,12 @@ def positions(axes, numbers: dict) -> None:
     frame(axes, "At which position a token is read", "token", "row of the table" if numbers["table_rows"] else "position for the encoding")
 
 
-def rows(axes, anatomy: Anatomy) -> None:
+def rows(axes, numbers: dict, kind: Kind) -> None:
     """Draw the vectors added to embeddings as a heat map of tokens and channels."""
-    added_TC = pairs.added(anatomy.plan)
-    at = torch.linspace(0, anatomy.plan.length - 1, min(anatomy.plan.length, 512)).round().long()
-    rows = added_TC[at].T
+    at = torch.linspace(0, kind.length - 1, min(kind.length, 512)).round().long()
+    rows = kind.added_TC[at].T
     picture(axes, at, rows, float(rows.abs().quantile(0.98)))
-    axes.axvline(anatomy.numbers["train_len"], color="black", linewidth=1, linestyle=(0, (4, 3)), zorder=2)
+    axes.axvline(numbers["train_len"], color="black", linewidth=1, linestyle=(0, (4, 3)), zorder=2)
     frame(axes, "What is added to the embedding", "token", "channel")
 
 
@@ -93,12 +88,12 @@ def similarity(axes, numbers: dict) -> None:
     frame(axes, "How alike two positions are", "tokens between them", "cosine")
 
 
-def channels(axes, anatomy: Anatomy, kind: Kind) -> None:
+def channels(axes, numbers: dict, kind: Kind) -> None:
     """Draw the score of each key in each pair of channels as a heat map over distance."""
-    delta_K = samples(anatomy.plan.length)
+    delta_K = samples(kind.length)
     delta_K = delta_K[delta_K > 0]
-    rows = pairs.channels(kind, anatomy.plan.length - 1, anatomy.plan.length - 1 - delta_K)
-    over_distance(axes, anatomy.numbers, grey=False)
+    rows = query_view.channels(kind, delta_K)
+    over_distance(axes, numbers, grey=False)
     axes.set_facecolor(HIDDEN)
     picture(axes, delta_K, rows)
     axes.set_ylim(-0.5, len(rows) - 0.5)
@@ -109,15 +104,13 @@ def channels(axes, anatomy: Anatomy, kind: Kind) -> None:
 def decay(axes, numbers: dict) -> None:
     """Draw the decay of the fastest, the middle and the slowest pair over distance."""
     over_distance(axes, numbers)
-    rates = next(layer["decay"] for layer in numbers["layers"] if layer["decay"])
+    rates = several(numbers, "decay")[0][0]["decay"]
     picked = [("fastest pair", rates[0]), ("middle pair", rates[len(rates) // 2]), ("slowest pair", rates[-1])]
-    at = [value for value in numbers["distance"] if value is not None]
-    index = [index for index, value in enumerate(numbers["distance"]) if value is not None]
+    index, at = zip(*((index, value) for index, value in enumerate(numbers["distance"]) if value is not None), strict=True)
     for (label, rate), colour in zip(picked, OKABE_ITO, strict=False):
         axes.plot(index, torch.exp(-rate * torch.tensor(at)), color=colour, linewidth=1.5, label=label, zorder=3)
     axes.set_ylim(0, 1.03)
-    frame(axes, "What distance leaves of a pair", "tokens between query and key", "factor")
-    legend(axes, loc="lower left")
+    frame(axes, "What distance leaves of a pair", "tokens between query and key", "factor", legend="lower left")
 
 
 def bias(axes, numbers: dict) -> None:
@@ -125,7 +118,7 @@ def bias(axes, numbers: dict) -> None:
     from matplotlib.ticker import MaxNLocator
 
     over_distance(axes, numbers)
-    layer, _, name = next(item for item in several(numbers) if item[0]["bias"])
+    layer, _, name = several(numbers, "bias")[0]
     heads(axes, layer["bias"])
     known = [value for row in layer["bias"] for value in row if value is not None]
     axes.yaxis.set_major_locator(MaxNLocator(5))
@@ -133,48 +126,46 @@ def bias(axes, numbers: dict) -> None:
         axes.set_ylim(UNSEEN, max(0.5, max(known)))
         axes.annotate("below: no weight is left", (0.02, 0.02), xycoords="axes fraction", fontsize=7.4, color=GREY)
     axes.axhline(0, color="black", linewidth=0.7, zorder=1)
-    frame(axes, "What is added to the score" + (f" ({name})" if name else ""), "tokens between query and key", "bias (nats)")
-    legend(axes, loc="center left")
+    frame(
+        axes,
+        "What is added to the score" + (f" ({name})" if name else ""),
+        "tokens between query and key",
+        "bias (nats)",
+        legend="center left",
+    )
 
 
 def weights(axes, numbers: dict) -> None:
     """Draw attention weights over distance for content scores of 0, a line for each head."""
     over_distance(axes, numbers)
-    layer = next(layer for layer in numbers["layers"] if layer["even_weights"])
-    heads(axes, layer["even_weights"])
+    rows = several(numbers, "even_weights")[0][0]["even_weights"]
+    heads(axes, rows)
     axes.set_yscale("log")
-    known = [value for row in layer["even_weights"] for value in row if value]
+    known = [value for row in rows for value in row if value]
     axes.set_ylim(max(1e-9, min(known) / 1.5), max(known) * 1.5)
-    frame(axes, "Weights, if no content matters", "tokens between query and key", "attention weight")
-    legend(axes, loc="lower left")
+    frame(axes, "Weights, if no content matters", "tokens between query and key", "attention weight", legend="lower left")
 
 
 def bound(axes, numbers: dict) -> None:
     """Draw the envelope of RoPE's score over distance, with and without the extension."""
     over_distance(axes, numbers)
-    nan = float("nan")
-    for layer, colour, name in several(numbers):
+    for layer, colour, name in several(numbers, "decay_bound"):
         bound = layer["decay_bound"]
-        if not bound:
-            continue
         if layer["extended"] and bound["before"] != bound["after"]:
             axes.plot(bound["at"], bound["before"], color=GREY, linewidth=1.0, label="without extension", zorder=2)
-        after = [nan if value is None else value for value in bound["after"]]
-        axes.plot(bound["at"], after, color=colour, linewidth=1.4, label=name or None, zorder=3)
+        axes.plot(bound["at"], bound["after"], color=colour, linewidth=1.4, label=name or None, zorder=3)
     axes.set_ylim(0, None)
-    frame(axes, "Decay: bound of the score", "tokens between query and key", "mean |partial sum|")
-    legend(axes, loc="upper right")
+    frame(axes, "Decay: bound of the score", "tokens between query and key", "mean |partial sum|", legend="upper right")
 
 
 def rule(axes, numbers: dict) -> None:
     """Draw factor and addend of the scales that act by distance."""
     over_distance(axes, numbers)
-    for rule in next(layer["distance_rule"] for layer in numbers["layers"] if layer["distance_rule"]):
+    for rule in several(numbers, "distance_rule")[0][0]["distance_rule"]:
         axes.plot(rule["at"], rule["factor"], color=BLUE, linewidth=1.5, label="factor", zorder=3)
         axes.plot(rule["at"], rule["addend"], color=ORANGE, linewidth=1.5, label="addend", zorder=3)
     axes.axhline(0, color="black", linewidth=0.7, zorder=1)
-    frame(axes, "What distance does to the score", "tokens between query and key")
-    legend(axes, loc="center left")
+    frame(axes, "What distance does to the score", "tokens between query and key", legend="center left")
 
 
 def logits(axes, numbers: dict) -> None:
@@ -189,5 +180,4 @@ def logits(axes, numbers: dict) -> None:
     low, high = axes.get_ylim()
     axes.set_ylim(min(low, 0.95), max(high, 1.1))
     axes.axhline(1, color="black", linewidth=0.7, zorder=1)
-    frame(axes, "Factor on the logits", "position of the query", "factor")
-    legend(axes, loc="upper left")
+    frame(axes, "Factor on the logits", "position of the query", "factor", legend="upper left")

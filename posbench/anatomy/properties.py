@@ -12,58 +12,39 @@ Letters: N draws of content, C width, H heads, G key heads, K keys, D head width
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
-from posbench.anatomy.query_view import Kind, added, bias, content, distance, kinds
+from posbench.anatomy.query_view import Kind, bias, content, distance, kinds
 from posbench.common.errors import ConfigError
 from posbench.extensions.none import NoExtension
 from posbench.position.geometry import Trait
 from posbench.position.interfaces import Encoding, Extension, overrides
-from posbench.position.legality import check, fed_length
-from posbench.position.plan import make_plan
+from posbench.position.legality import check
 from posbench.scale_attention.none import NoScale
 
 DRAWS = 4
 NEAR = 1024  # keys at either end of a long text that are all checked
 
 
-@dataclass(frozen=True)
-class View:
-    """One kind of layer in a text of `length` tokens, and the vectors added to the embeddings there."""
-
-    kind: Kind
-    length: int
-    added_TC: Tensor | None
-
-
-def look(encoding: Encoding, extension: Extension, length: int) -> list[View]:
-    """Views of all kinds of layers in a text of `length` tokens; after a crop only its last tokens are left."""
-    fed = fed_length(extension, encoding.shape.train_len, length)
-    plan = make_plan(encoding, extension, length=fed)
-    return [View(kind, fed, added(plan)) for kind in kinds(encoding, extension, plan)]
-
-
 def properties(encoding: Encoding, extension: Extension, length: int) -> list[dict[str, bool | None]]:
     """Properties of each kind of layer, by name."""
     train_len, reach = encoding.shape.train_len, trained_reach(encoding)
     beyond = _defined_beyond(encoding)
-    views, short = look(encoding, extension, length), look(encoding, extension, train_len)
-    plain = {tuple(view.kind.numbers): view for view in look(encoding, NoExtension(), train_len)}
+    short = kinds(encoding, extension, train_len)
+    plain = {tuple(kind.numbers): kind for kind in kinds(encoding, NoExtension(), train_len)}
     found = []
-    for view, at_train_len in zip(views, short, strict=True):
+    for kind, at_train_len in zip(kinds(encoding, extension, length), short, strict=True):
         longer = length > train_len
-        measurable = not overrides(view.kind.encoding, "weights")
+        measurable = not overrides(kind.encoding, "weights")
         found.append(
             {
-                "unique": _unique(view) if measurable else None,
-                "relative": _relative(view) if measurable else None,
-                "any_length": _same(at_train_len, view, train_len) if measurable and longer else None,
-                "as_trained": _same(plain[tuple(view.kind.numbers)], view, train_len) if measurable and not encoding.random else None,
+                "unique": _unique(kind) if measurable else None,
+                "relative": _relative(kind) if measurable else None,
+                "any_length": _same(at_train_len, kind, train_len) if measurable and longer else None,
+                "as_trained": _same(plain[tuple(kind.numbers)], kind, train_len) if measurable and not encoding.random else None,
                 "beyond_training": beyond,
-                "bounded": _bounded(view, reach),
+                "bounded": _bounded(kind, reach),
             }
         )
     return found
@@ -74,21 +55,21 @@ def trained_reach(encoding: Encoding) -> int:
     return (encoding.limit if encoding.random and encoding.limit else encoding.shape.train_len) - 1
 
 
-def scores(view: View, query: int, keys_K: Tensor) -> Tensor:
+def scores(kind: Kind, query: int, keys_K: Tensor) -> Tensor:
     """Content score plus bias of each key, for every draw of content: [N, H, K], nan for keys that the query does not see."""
-    shape, random = view.kind.encoding.shape, torch.Generator().manual_seed(0)
+    shape, random = kind.encoding.shape, torch.Generator().manual_seed(0)
     width = shape.d_model
     q_NC, k_NC = (torch.randn(DRAWS, width, generator=random) * width**-0.5 for _ in range(2))
     query_WC = torch.randn(shape.n_head * shape.head_dim, width, generator=random)
     key_WC = torch.randn(shape.n_kv_head * shape.head_dim, width, generator=random)
     q_N1C, k_N1C = q_NC[:, None], k_NC[:, None]
-    if view.added_TC is not None:
-        q_N1C, k_N1C = q_N1C + view.added_TC[query], k_N1C + view.added_TC[keys_K]
+    if kind.added_TC is not None:
+        q_N1C, k_N1C = q_N1C + kind.added_TC[query], k_N1C + kind.added_TC[keys_K]
     q, k = (
         (x_NKC @ weight_WC.T).unflatten(-1, (-1, shape.head_dim)).transpose(1, 2).expand(-1, -1, len(keys_K), -1)
         for x_NKC, weight_WC in ((q_N1C, query_WC), (k_N1C, key_WC))
     )
-    score_NHK, bias_HK = content(view.kind, query, keys_K, q, k), bias(view.kind, query, keys_K)
+    score_NHK, bias_HK = content(kind, query, keys_K, q, k), bias(kind, query, keys_K)
     return score_NHK if bias_HK is None else score_NHK + bias_HK
 
 
@@ -100,8 +81,8 @@ def _chosen(length: int) -> Tensor:
     return torch.cat((torch.arange(NEAR), between, torch.arange(length - NEAR, length))).unique()
 
 
-def _unique(view: View) -> bool:
-    code_KX = scores(view, view.length - 1, _chosen(view.length)).flatten(0, 1).T
+def _unique(kind: Kind) -> bool:
+    code_KX = scores(kind, kind.length - 1, _chosen(kind.length)).flatten(0, 1).T
     code_KX = code_KX[~code_KX.isnan().any(dim=1)]
     # Sorting by one projection makes equal codes neighbours.
     mixed_K = code_KX @ torch.randn(code_KX.shape[1], generator=torch.Generator().manual_seed(1)).double()
@@ -109,36 +90,30 @@ def _unique(view: View) -> bool:
     return bool((apart_K > 1e-9).all())
 
 
-def _by_distance(view: View, query: int, delta_K: Tensor) -> Tensor:
-    return scores(view, query, query - delta_K)
+def _alike(a: Kind, a_query: int, b: Kind, b_query: int, delta_K: Tensor) -> bool:
+    """True if two queries score keys at the same index distances alike."""
+    a_NHK, b_NHK = scores(a, a_query, a_query - delta_K), scores(b, b_query, b_query - delta_K)
+    return torch.allclose(a_NHK, b_NHK, rtol=1e-5, atol=1e-4, equal_nan=True)
 
 
-def _close(a: Tensor, b: Tensor) -> bool:
-    return torch.allclose(a, b, rtol=1e-5, atol=1e-4, equal_nan=True)
+def _relative(kind: Kind) -> bool:
+    last = kind.length - 1
+    queries = {last - 1, 2 * last // 3, last // 2} - {-1, last}
+    return all(_alike(kind, query, kind, last, _chosen(query + 1)) for query in queries)
 
 
-def _relative(view: View) -> bool:
-    last = view.length - 1
-    for query in {last - 1, 2 * last // 3, last // 2} - {-1, last}:
-        delta_K = _chosen(query + 1)
-        if not _close(_by_distance(view, query, delta_K), _by_distance(view, last, delta_K)):
-            return False
-    return True
+def _same(a: Kind, b: Kind, train_len: int) -> bool:
+    """True if the last queries of both score the distances of training alike."""
+    return _alike(a, a.length - 1, b, b.length - 1, torch.arange(min(a.length, b.length, train_len)))
 
 
-def _same(a: View, b: View, train_len: int) -> bool:
-    """True if the last queries of both views score the distances of training alike."""
-    delta_K = torch.arange(min(a.length, b.length, train_len))
-    return _close(*(_by_distance(view, view.length - 1, delta_K) for view in (a, b)))
-
-
-def _bounded(view: View, reach: int) -> bool | None:
-    encoding = view.kind.encoding
-    if view.added_TC is not None:
-        return encoding.rows() is not None or bool(view.kind.plan.bands[0].q_pos_T.max() < reach + 1)
+def _bounded(kind: Kind, reach: int) -> bool | None:
+    encoding = kind.encoding
+    if kind.added_TC is not None:
+        return encoding.rows() is not None or bool(kind.plan.bands[0].q_pos_T.max() < reach + 1)
     if Trait.COORDINATE not in encoding.traits:
         return None
-    seen_K = distance(view.kind, view.length - 1, torch.arange(view.length))
+    seen_K = distance(kind, kind.length - 1, torch.arange(kind.length))
     return bool(seen_K.nan_to_num().max() < reach + 1)
 
 

@@ -14,27 +14,44 @@ from torch import Tensor
 from posbench.extensions.none import NoExtension
 from posbench.model.kernels.blocks import damp
 from posbench.position.geometry import Spectrum
-from posbench.position.interfaces import Encoding, Extension, Layer, overrides
-from posbench.position.plan import BandPlan, LayerPlan, Plan
+from posbench.position.interfaces import Encoding, Extension, Layer, ScaleAttention, overrides
+from posbench.position.legality import fed_length
+from posbench.position.plan import BandPlan, LayerPlan, make_plan
 
 
 @dataclass(frozen=True)
 class Kind:
-    """Layers that treat position alike (`numbers`: their indices), and their frequencies before and after the extension."""
+    """Layers that treat position alike (`numbers`: their indices) in a text of `length` tokens.
+
+    With their frequencies before and after the extension, and the vectors added to the embeddings of the tokens: [T, C], or None.
+    """
 
     layer: Layer
     plan: LayerPlan
     numbers: list[int]
     before: Spectrum | None
     after: Spectrum | None
+    added_TC: Tensor | None
 
     @property
     def encoding(self) -> Encoding:
         return self.layer.encoding
 
+    @property
+    def length(self) -> int:
+        return len(self.plan.n_T)
 
-def kinds(encoding: Encoding, extension: Extension, plan: Plan) -> list[Kind]:
-    """Distinct layers of a plan; those that an extension may act on come first."""
+
+@torch.no_grad()
+def kinds(encoding: Encoding, extension: Extension, length: int, *scales: ScaleAttention | None) -> list[Kind]:
+    """Distinct layers in a text of `length` tokens, of which only the last are left after a crop.
+
+    Those that the extension may act on come first. `scales` are the scale at evaluation and the trained one.
+    """
+    scale, trained = (*scales, None, None)[:2]
+    fed = fed_length(extension, encoding.shape.train_len, length)
+    plan = make_plan(encoding, extension, scale, length=fed, trained_scale=trained)
+    added_TC = plan.embed()
     found: dict[tuple, Kind] = {}
     for number, (layer, planned) in enumerate(zip(encoding.layers(), plan.layers, strict=True)):
         if layer.kind in found:
@@ -43,14 +60,8 @@ def kinds(encoding: Encoding, extension: Extension, plan: Plan) -> list[Kind]:
         before = layer.encoding.spectrum()
         acting = extension if layer.extended else NoExtension()
         after = acting.spectrum(before, planned.span) if before is not None else None
-        found[layer.kind] = Kind(layer, planned, [number], before, after)
+        found[layer.kind] = Kind(layer, planned, [number], before, after, added_TC)
     return sorted(found.values(), key=lambda kind: not kind.layer.extended)
-
-
-@torch.no_grad()
-def added(plan: Plan) -> Tensor | None:
-    """Vectors added to the embeddings of the tokens: [T, C], or None."""
-    return plan.embed()
 
 
 def each_band(kind: Kind, query: int, keys_K: Tensor, value: Callable[[BandPlan, Tensor], Tensor]) -> Tensor:
@@ -120,34 +131,36 @@ def content(kind: Kind, query: int, keys_K: Tensor, q_NHKD: Tensor, k_NGKD: Tens
 
 
 @torch.no_grad()
-def even_weights(kind: Kind, query: int, keys_K: Tensor) -> Tensor | None:
-    """Attention weights of an encoding that weighs whole rows, if q and all content scores are 0: [H, K], keys in order; else None."""
+def even_weights(kind: Kind) -> Tensor | None:
+    """Attention weights of the last query of an encoding that weighs whole rows, if q and all content scores are 0.
+
+    [H, T] over the index distance, or None for other encodings.
+    """
     encoding, shape = kind.encoding, kind.encoding.shape
     if not overrides(encoding, "weights"):
         return None
-    zeros = torch.zeros(1, shape.n_head, 1, len(keys_K))
+    query, keys_K = kind.length - 1, torch.arange(kind.length)
+    zeros = torch.zeros(1, shape.n_head, 1, kind.length)
     bias_HK = bias(kind, query, keys_K)
     seen_1K = ~distance(kind, query, keys_K).isnan()[None]
     if bias_HK is not None:
         bias_HK = bias_HK.nan_to_num().float()[:, None]
     weights_BH1K = encoding.weights(torch.zeros(1, shape.n_head, 1, shape.head_dim), zeros, bias_HK, seen_1K, 1.0, kind.layer.index)
-    return weights_BH1K[0, :, 0].double().masked_fill(~seen_1K, torch.nan)
+    return weights_BH1K[0, :, 0].double().masked_fill(~seen_1K, torch.nan).flip(-1)
 
 
-def channels(kind: Kind, query: int, keys_K: Tensor) -> Tensor | None:
-    """Score of each key in each channel of the first head: [P, K] in [-1, 1], or None without rotation.
+def channels(kind: Kind, delta_K: Tensor) -> Tensor:
+    """Score of the keys at the index distances delta_K from the last query, in each channel of the first head: [P, K] in [-1, 1].
 
     A row is the score if q and k are 1 in one channel and 0 elsewhere, minus the score of zeros, divided by its largest size. Channels
     equal to an earlier one are left out.
     """
-    shape = kind.encoding.shape
-    if kind.plan.bands[0].q_table is None:
-        return None
-    unit_DKD = torch.eye(shape.head_dim)[:, None].expand(-1, len(keys_K), -1)
+    shape, query = kind.encoding.shape, kind.length - 1
+    unit_DKD = torch.eye(shape.head_dim)[:, None].expand(-1, len(delta_K), -1)
     score = []
     for one_NKD in (unit_DKD, torch.zeros_like(unit_DKD[:1])):
         q_NHKD, k_NGKD = (one_NKD[:, None].expand(-1, count, -1, -1) for count in (shape.n_head, shape.n_kv_head))
-        score.append(content(kind, query, keys_K, q_NHKD, k_NGKD))
+        score.append(content(kind, query, query - delta_K, q_NHKD, k_NGKD))
     picture_DK = (score[0] - score[1])[:, 0]
     largest_D1 = picture_DK.nan_to_num().abs().amax(dim=-1, keepdim=True)
     picture_DK = picture_DK / largest_D1.clamp(min=1e-12)

@@ -192,7 +192,7 @@ def test_an_anatomy_sees_the_first_positions_without_magnitude():
     found = []
     for sharper in (True, False):
         extension = Longrope([4.0] * 4, exact_first=3, temperature=sharper)
-        (kind,) = kinds(encoding, extension, make_plan(encoding, extension, length=length))
+        (kind,) = kinds(encoding, extension, length)
         found.append(content(kind, length - 1, torch.arange(length), q[:, :, [-1]].expand(-1, -1, length, -1), k))
     share_K = (found[0] / found[1])[0, 0]
     m = math.sqrt(math.log(length) / math.log(16))
