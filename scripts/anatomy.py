@@ -48,7 +48,7 @@ def _grid(request: Request) -> None:
 
 def _one(cfg: dict) -> None:
     from posbench.anatomy.dissect import dissect
-    from posbench.anatomy.from_config import parts, whole, yaml_of
+    from posbench.anatomy.from_config import parts, whole
     from posbench.position.instantiate import make
     from posbench.position.legality import check
 
@@ -60,8 +60,6 @@ def _one(cfg: dict) -> None:
     if verdict.noop:
         print(f"no-op: {verdict.noop}", file=sys.stderr)
     found = dissect(encoding, extension, scale, length, trained)
-    named = ("extension", "scale_attention") if cfg["run"] else ("encoding", "extension", "scale_attention")
-    found.numbers.update({group: yaml_of(group, cfg[group])[0] for group in named})
     found.numbers.update({"untested": verdict.untested, "noop": verdict.noop, "run": cfg["run"]})
     _write(found, cfg)
 

@@ -25,11 +25,10 @@ POINTS = 256  # distances, before equal ones are merged, of curves that are not 
 
 @dataclass(frozen=True)
 class Anatomy:
-    """Numbers of a triple, as written to json, and the layers and the extension they come from."""
+    """Numbers of a triple, as written to json, and the layers they come from."""
 
     numbers: dict
     kinds: list[Kind]
-    extension: Extension
 
 
 def dissect(
@@ -63,7 +62,7 @@ def dissect(
         "dimensionless": dimensionless(encoding, extension, found[0], length),
         "layers": layers,
     }
-    return Anatomy(numbers, found, extension)
+    return Anatomy(numbers, found)
 
 
 def decay_bound(freq_F: Tensor, distance_K: Tensor) -> Tensor:

@@ -48,17 +48,11 @@ def parts(cfg: dict) -> tuple[Encoding, ScaleAttention | None]:
     return model.encoding, model.scale
 
 
-def yaml_of(group: str, chosen: dict) -> tuple[str, dict]:
-    """Name of a method's yaml, as in `called`, and the yaml's content; {} if the yaml has another class or does not exist."""
-    name = called(group, method_name(chosen), method_args(chosen))
-    node = nodes(group).get(name, {})
-    return name, node if node.get("_target_") == chosen["_target_"] else {}
-
-
 def in_words(group: str, chosen: dict) -> str:
     """Name of a method's yaml, and the arguments that differ from it: rope base=27."""
-    name, default = yaml_of(group, chosen)
-    known, given = flatten(default), flatten(chosen)
+    name = called(group, method_name(chosen), method_args(chosen))
+    default = nodes(group).get(name, {})
+    known, given = flatten(default) if default.get("_target_") == chosen["_target_"] else {}, flatten(chosen)
     differ = [key for key in given if key != "_target_" and (key not in known or known[key] != given[key])]
     return " ".join([name, *(_argument(key, given[key]) for key in differ)])
 

@@ -32,16 +32,12 @@ def sheet(encodings: list[Tile], extensions: list[Tile]):
     """Figure of both sections: small multiples on one grid."""
     from matplotlib.figure import Figure
 
-    lines = [-(-len(tiles) // COLUMNS) for tiles in (encodings, extensions)]
-    heads, foot = (1.0, 1.15), 0.1
-    width, height = 0.45 + COLUMNS * (TILE + GAP), sum(heads) + sum(lines) * LINE + foot
+    sections = (("Encodings", encodings, ENCODINGS, 1.0), ("Extensions", extensions, EXTENSIONS, 1.15))  # the last: inches of the head
+    lines = [-(-len(tiles) // COLUMNS) for _, tiles, _, _ in sections]
+    width, height = 0.45 + COLUMNS * (TILE + GAP), sum(head for *_, head in sections) + sum(lines) * LINE + 0.1
     figure = Figure(figsize=(width, height), layout=None)
     top = height
-    sections = (
-        ("Encodings", encodings, ENCODINGS),
-        ("Extensions", extensions, EXTENSIONS),
-    )
-    for (heading, tiles, text), head in zip(sections, heads, strict=True):
+    for (heading, tiles, text, head), count in zip(sections, lines, strict=True):
         figure.text(0.1 / width, (top - 0.2) / height, heading, fontsize=14, fontweight="bold", va="center")
         words = "\n".join(textwrap.wrap(text, int(width * 15)))
         figure.text(0.1 / width, (top - 0.4) / height, words, fontsize=8.6, color=GREY, va="top", linespacing=1.35)
@@ -52,7 +48,7 @@ def sheet(encodings: list[Tile], extensions: list[Tile]):
             axes = figure.add_axes((left / width, bottom / height, TILE / width, TILE / height))
             tile.draw(axes)
             _dress(axes, tile, heading == "Extensions", column == 0)
-        top -= -(-len(tiles) // COLUMNS) * LINE
+        top -= count * LINE
     return figure
 
 

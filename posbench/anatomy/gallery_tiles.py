@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from posbench.anatomy import axes as draws
@@ -17,7 +18,7 @@ from posbench.anatomy.query_view import channels
 from posbench.common.errors import ConfigError
 from posbench.config.compose import nodes
 from posbench.model.build import seeded
-from posbench.position.geometry import Shape, Trait
+from posbench.position.geometry import Shape
 from posbench.position.instantiate import make
 from posbench.position.interfaces import overrides
 from posbench.position.legality import check
@@ -68,7 +69,7 @@ def extension_tiles() -> list[Tile]:
         for own in ("rope", *encodings):
             shown = _made(encodings[own], node)
             if shown is not None:
-                tiles.append(_extension_tile(name, own, shown))
+                tiles.append(_extension_tile(name, own, shown.numbers))
                 break
     return tiles
 
@@ -96,8 +97,7 @@ def _encoding_tile(name: str, shown: Anatomy) -> Tile:
     return Tile(name, "the causal mask alone", _alike)
 
 
-def _extension_tile(name: str, encoding: str, shown: Anatomy) -> Tile:
-    numbers = shown.numbers
+def _extension_tile(name: str, encoding: str, numbers: dict) -> Tile:
     does = []
     if numbers["spectrum"] != numbers["spectrum_before"]:
         does.append("frequencies")
@@ -105,7 +105,7 @@ def _extension_tile(name: str, encoding: str, shown: Anatomy) -> Tile:
         does.append("positions")
     if None in numbers["distance"]:
         does.append("crop" if numbers["fed"] < numbers["length"] else "mask")
-    if Trait.TABLE in shown.extension.needs:
+    if numbers["table_rows"]:
         does = ["table"]
     if numbers["temperature"] != 1:
         does.append(f"x{numbers['temperature']:.2g}")
@@ -176,10 +176,9 @@ def _seen(axes, numbers: dict) -> None:
     before = torch.tensor(numbers["spectrum_before"])
     speed_F = torch.tensor(numbers["spectrum"]) / before
     middle = int((before * SHAPE.train_len / (2 * torch.pi) - TURNS).abs().argmin())
-    nan = float("nan")
+    distance_T = np.array(numbers["distance"], dtype=float)
     for pair, (colour, width) in zip((0, middle, -1), PENS, strict=True):
-        seen = [nan if value is None else value * float(speed_F[pair]) for value in numbers["distance"]]
-        axes.plot(range(LENGTH), seen, color=colour, linewidth=width, zorder=3, solid_capstyle="butt")
+        axes.plot(distance_T * float(speed_F[pair]), color=colour, linewidth=width, zorder=3, solid_capstyle="butt")
 
 
 def _table_rows(axes, numbers: dict) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, make_dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -19,31 +21,16 @@ from posbench.config.identity import method_args
 from posbench.config.schema import typed
 from posbench.extensions.none import NoExtension
 from posbench.model.gpt import make_shape
-from posbench.position.geometry import Shape
 from posbench.position.instantiate import make
-from posbench.position.interfaces import Encoding
 from posbench.position.legality import check, name_of
 from posbench.report.tables import Table
 from posbench.scale_attention.none import NoScale
 from posbench.sweep.jobs import RECOMPUTE
 
-HEADINGS = {
-    "share_full_turns": "full turns",
-    "share_full_turns_after": "full turns after",
-    "r_max": "turns",
-    "beta_over_r_max": "beta/turns",
-    "slope_x_length": "bias",
-    "decay_x_length": "decay",
-    "exact_over_train_len": "exact",
-    "keys_over_train_len": "keys",
-    "window_over_train_len": "window",
-    "reach_over_trained": "reach",
-}  # headings of the columns; DIMENSIONLESS explains them
-
 
 @dataclass(frozen=True)
-class Row:
-    """One encoding with one extension at `length` tokens. Methods are in words, all their arguments json; None: does not apply."""
+class Pair:
+    """One encoding with one extension at `length` tokens. Methods are in words, all their arguments json."""
 
     encoding: str
     layers: str
@@ -54,25 +41,10 @@ class Row:
     head_dim: int
     train_len: int
     length: int
-    share_full_turns: float | None = None
-    share_full_turns_after: float | None = None
-    r_max: float | None = None
-    beta_over_r_max: float | None = None
-    slope_x_length: float | None = None
-    decay_x_length: float | None = None
-    exact_over_train_len: float | None = None
-    keys_over_train_len: float | None = None
-    window_over_train_len: float | None = None
-    reach_over_trained: float | None = None
 
 
-@dataclass
-class Pair:
-    """Encoding and extension of a grid, and the longest length that the grid evaluates them at."""
-
-    cfg: dict
-    shape: Shape
-    length: int
+# A pair and its dimensionless numbers; None: does not apply.
+Row = make_dataclass("Row", [(key, "float | None", None) for key in DIMENSIONLESS], bases=(Pair,), frozen=True)
 
 
 def rows(cfgs: list[dict]) -> tuple[list[Row], list[str]]:
@@ -82,47 +54,43 @@ def rows(cfgs: list[dict]) -> tuple[list[Row], list[str]]:
     the extension acts on. recompute_window, the floor of every curve, has no row.
     """
     found, reasons = [], {}
-    encodings: dict[str, Encoding] = {}
-    for pair in _pairs(cfgs, reasons):
-        try:
-            found += _rows(pair, encodings, reasons)
-        except ConfigError as error:
-            reasons[f"refused: {error}"] = None
+    for cfg, length in _at_longest(cfgs, reasons):
+        with _told(reasons):
+            found += _rows(cfg, length, reasons)
     return found, list(reasons)
 
 
-def _pairs(cfgs: list[dict], reasons: dict) -> list[Pair]:
-    found: dict[str, Pair] = {}
+@contextmanager
+def _told(reasons: dict) -> Iterator[None]:
+    try:
+        yield
+    except ConfigError as error:
+        reasons[f"refused: {error}"] = None
+
+
+def _at_longest(cfgs: list[dict], reasons: dict) -> Iterable[tuple[dict, int]]:
+    """(configuration, longest length that the grid evaluates it at) of each encoding with each extension."""
+    found: dict[str, tuple[dict, int]] = {}
     for cfg in cfgs:
         if cfg["extension"]["_target_"] == RECOMPUTE:
             continue
-        try:
+        with _told(reasons):
             cfg = whole(cfg)
             shape = make_shape(typed("model", cfg["model"]), typed("train", cfg["train"]).train_len)
-        except ConfigError as error:
-            reasons[f"refused: {error}"] = None
-            continue
-        length = cfg["length"] or max(cfg["evaluate"]["lengths"])
-        pair = found.setdefault(_key(cfg["run"], cfg["encoding"], cfg["extension"], shape), Pair(cfg, shape, length))
-        pair.length = max(pair.length, length)
-    return list(found.values())
+            key = json.dumps([cfg["run"], cfg["encoding"], cfg["extension"], shape], sort_keys=True, default=repr)
+            first, longest = found.get(key, (cfg, 0))
+            found[key] = first, max(longest, cfg["length"] or max(cfg["evaluate"]["lengths"]))
+    return found.values()
 
 
-def _key(*values: object) -> str:
-    return json.dumps(values, sort_keys=True, default=repr)
-
-
-def _rows(pair: Pair, encodings: dict[str, Encoding], reasons: dict) -> list[Row]:
-    cfg, shape = pair.cfg, pair.shape
-    key = _key(cfg["run"], cfg["encoding"], shape)
-    if key not in encodings:
-        encodings[key] = parts(cfg)[0]
-    encoding, extension = encodings[key], make(cfg["extension"])
-    verdict = check(encoding, extension, NoScale(shape), [pair.length], cfg["allow_untested"])
+def _rows(cfg: dict, length: int, reasons: dict) -> list[Row]:
+    encoding, extension = parts(cfg)[0], make(cfg["extension"])
+    shape = encoding.shape
+    verdict = check(encoding, extension, NoScale(shape), [length], cfg["allow_untested"])
     if verdict.noop:
         reasons[f"no-op: {verdict.noop}"] = None
         return []
-    found = kinds(encoding, extension, pair.length)
+    found = kinds(encoding, extension, length)
     return [
         Row(
             encoding=in_words("encoding", cfg["encoding"]) if cfg["run"] is None else Path(cfg["run"]).name,
@@ -133,8 +101,8 @@ def _rows(pair: Pair, encodings: dict[str, Encoding], reasons: dict) -> list[Row
             n_head=shape.n_head,
             head_dim=shape.head_dim,
             train_len=shape.train_len,
-            length=pair.length,
-            **dimensionless(encoding, extension, kind, pair.length),
+            length=length,
+            **dimensionless(encoding, extension, kind, length),
         )
         for kind in found
         if kind.layer.extended or isinstance(extension, NoExtension)
@@ -146,16 +114,11 @@ def table(found: list[Row]) -> Table:
     shown = _shown(found)
     shapes = {(row.n_head, row.head_dim) for row in found}
     heads = f", {found[0].n_head} heads of {found[0].head_dim} channels" if len(shapes) == 1 else ""
-    lines = [
-        [
-            _name(row, len(shapes) > 1),
-            row.extension,
-            f"{row.train_len} to {row.length}",
-            *("" if (value := getattr(row, key)) is None else f"{value:.3g}" for key in shown),
-        ]
-        for row in found
-    ]
-    return Table(f"Dimensionless numbers{heads}", ["encoding", "extension", "tokens", *(HEADINGS[key] for key in shown)], lines)
+    lines = []
+    for row in found:
+        numbers = ("" if (value := getattr(row, key)) is None else f"{value:.3g}" for key in shown)
+        lines.append([_name(row, len(shapes) > 1), row.extension, f"{row.train_len} to {row.length}", *numbers])
+    return Table(f"Dimensionless numbers{heads}", ["encoding", "extension", "tokens", *(DIMENSIONLESS[key][0] for key in shown)], lines)
 
 
 def _name(row: Row, heads: bool) -> str:
@@ -166,10 +129,9 @@ def _name(row: Row, heads: bool) -> str:
 
 def legend(found: list[Row]) -> list[str]:
     """Lines that explain the columns."""
-    lines = [f"{HEADINGS[key]}: {DIMENSIONLESS[key]}" for key in _shown(found)]
     return [
         "tokens: in training, and at evaluation",
-        *lines,
+        *(": ".join(DIMENSIONLESS[key]) for key in _shown(found)),
         "empty: does not apply; what is learned is as at the start, unless a run is named; gates are those of a token of zeros",
     ]
 

@@ -10,17 +10,17 @@ PROPERTIES = {
     "beyond_training": "defined beyond training",
     "bounded": "no unseen distance",
 }
-DIMENSIONLESS = {
-    "share_full_turns": "pairs with a full turn in training",
-    "share_full_turns_after": "the same of the changed frequencies",
-    "r_max": "turns of the fastest pair",
-    "beta_over_r_max": "beta / turns of the fastest pair",
-    "slope_x_length": "bias of the flattest head at the training length",
-    "decay_x_length": "decay of the slowest pair at the training length (nats)",
-    "exact_over_train_len": "exact up to (training lengths)",
-    "keys_over_train_len": "keys seen (training lengths)",
-    "window_over_train_len": "window of the layer (training lengths)",
-    "reach_over_trained": "farthest distance / farthest in training",
+DIMENSIONLESS = {  # {number: (heading of its column, meaning)}
+    "share_full_turns": ("full turns", "pairs with a full turn in training"),
+    "share_full_turns_after": ("full turns after", "the same of the changed frequencies"),
+    "r_max": ("turns", "turns of the fastest pair"),
+    "beta_over_r_max": ("beta/turns", "beta / turns of the fastest pair"),
+    "slope_x_length": ("bias", "bias of the flattest head at the training length"),
+    "decay_x_length": ("decay", "decay of the slowest pair at the training length (nats)"),
+    "exact_over_train_len": ("exact", "exact up to (training lengths)"),
+    "keys_over_train_len": ("keys", "keys seen (training lengths)"),
+    "window_over_train_len": ("window", "window of the layer (training lengths)"),
+    "reach_over_trained": ("reach", "farthest distance / farthest in training"),
 }
 ANSWERS = {True: "yes", False: "no", None: "-"}
 
@@ -84,5 +84,6 @@ def summary(numbers: dict) -> list[str]:
         who = f"{len(layer['numbers'])} layer{'s' * (len(layer['numbers']) > 1)} of {layer['name']}: " if len(numbers["layers"]) > 1 else ""
         lines.append(f"  {who}{'; '.join(said)}")
     lines.append(f"  {table(PROPERTIES, numbers['properties'])}")
-    lines.append(f"  {table(DIMENSIONLESS, numbers['dimensionless'])}")
+    meanings = {key: meaning for key, (_, meaning) in DIMENSIONLESS.items()}
+    lines.append(f"  {table(meanings, numbers['dimensionless'])}")
     return lines + [f"  {note}" for note in notes(numbers)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, fields
+from dataclasses import asdict
 
 import pytest
 import torch
@@ -11,8 +11,7 @@ from conftest import node
 from script_calls import call
 
 from posbench.anatomy.from_config import in_words
-from posbench.anatomy.grid_table import HEADINGS, Row
-from posbench.anatomy.words import DIMENSIONLESS
+from posbench.anatomy.grid_table import Row
 from posbench.common.csv_records import from_csv
 from posbench.config.schema import ModelConfig, TrainConfig
 from posbench.model.gpt import GPT
@@ -56,6 +55,12 @@ def test_a_grid_is_one_row_for_each_pair_that_acts(tmp_path, grid):
     assert pi.exact_over_train_len == 1 / 32 and pi.reach_over_trained == pytest.approx(127 / 4 / 31)
     assert alibi.slope_x_length == shrunk.slope_x_length == 32 / 256 and alibi.share_full_turns is None
     assert nope.keys_over_train_len == 4 and nope.exact_over_train_len is None and nope.slope_x_length is None
+    header = (tmp_path / "out" / "dimensionless.csv").read_text().splitlines()[0]
+    assert header == (
+        "encoding,layers,extension,encoding_args,extension_args,n_head,head_dim,train_len,length,share_full_turns,share_full_turns_after,"
+        "r_max,beta_over_r_max,slope_x_length,decay_x_length,exact_over_train_len,keys_over_train_len,window_over_train_len,"
+        "reach_over_trained"
+    )
     markdown = (tmp_path / "out" / "dimensionless.md").read_text()
     assert "| alibi | pi | 32 to 128 |  |  |  | 0.125 | 0.0312 | 4 | 1.02 |" in markdown
     assert "beta/turns" not in markdown and "decay" not in markdown  # columns and words of what applies nowhere
@@ -114,7 +119,3 @@ def test_methods_in_words_name_what_is_not_as_in_their_yaml():
     changed = {**hybrid, "period": 2, "local": {"_target_": "posbench.encodings.alibi.Alibi", "slope_scale": 16.0}}
     assert in_words("encoding", changed) == "hybrid local=alibi local.slope_scale=16 period=2"
     assert in_words("encoding", {"_target_": "own.Method", "slope": 0.5}) == "own slope=0.5"
-
-
-def test_every_number_has_a_column_and_a_heading():
-    assert [*DIMENSIONLESS] == [*HEADINGS] == [column.name for column in fields(Row)][-len(DIMENSIONLESS) :]
