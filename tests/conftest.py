@@ -51,7 +51,7 @@ def small_shape(train_len: int = TRAIN_LEN, **overrides) -> Shape:
 
 def small_model(encoding: Encoding, vocab_size: int = 50, **overrides) -> GPT:
     """A model whose weights are all random, so that nothing is hidden behind the zeros of a fresh one."""
-    config = ModelConfig(**{"d_model": 32, "n_layer": 2, "n_head": 4, "n_kv_head": 2, **overrides})
+    config = ModelConfig(**{"d_model": 32, "n_layer": 2, "n_head": 4, "n_kv_head": 2, "d_ff": None, **overrides})
     torch.manual_seed(0)
     model = GPT(config, encoding, vocab_size)
     with torch.no_grad():

@@ -1,66 +1,80 @@
-"""Schema of the configuration: types, defaults and checks. configs/ explains the values.
+"""Schema of the configuration: every value with its type, its range, its default and what it means. configs/ says why the defaults are so.
 
 Every script refuses `train.steps=many` with a sentence that names key and value.
 """
 
 from __future__ import annotations
 
-import copy
 import functools
 import json
 import typing
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal
 
 from posbench.common.errors import ConfigError, did_you_mean
-from posbench.config.ranges import check_ranges
-from posbench.config.typed_args import fitting, shown
+from posbench.config.typed_args import First, Must, fitting, shown
+
+ABOVE_0 = Must("above 0", lambda number: number > 0)
+NOT_BELOW_0 = Must("0 or more", lambda number: number >= 0)
+Size = Annotated[int, ABOVE_0]
+Count = Annotated[int, NOT_BELOW_0]
+Rate = Annotated[float, ABOVE_0, float]
+Weight = Annotated[float, NOT_BELOW_0, float]
+Share = Annotated[float, Must("0 or more and below 1", lambda number: 0 <= number < 1), float]
+WORD = First(lambda value: str(value) if isinstance(value, int | float) else value)  # a number or off is read as text
+Name = Annotated[str, WORD]
+LISTED = First(lambda value: value if isinstance(value, list | None) else [value])  # one value needs no brackets
+LENGTHS = Must(
+    "at least 2 tokens, or a list of such lengths", lambda given: min(given if isinstance(given, list) else [given], default=0) > 1
+)
 
 
-@dataclass
+@dataclass(frozen=True)
 class ModelConfig:
     """Shape of the model, or the checkpoint that replaces it."""
 
-    d_model: int = 128
-    n_layer: int = 4
-    n_head: int = 2
-    n_kv_head: int | None = None
-    d_ff: int | None = None
-    head_dim: int | None = None
-    qkv_bias: bool = False
-    qk_norm: str = "none"
-    tied: bool = False
-    norm_eps: float = 1e-5
-    init_std: float = 0.02
-    path: str | None = None
-    checkpoint: dict[str, Any] | None = None
+    d_model: Size = 128  # channels of the residual stream
+    n_layer: Size = 4
+    n_head: Size = 2  # heads of the queries
+    n_kv_head: Size | None = None  # heads of keys and values; None: n_head
+    d_ff: Size | None = 320  # width of the feed-forward layers; None: about 8/3 of d_model
+    head_dim: int | None = None  # channels of a head; None: d_model / n_head
+    qkv_bias: bool = False  # biases on q, k and v
+    qk_norm: Literal["none", "rms", "l2", "key_l2"] = "none"  # norm of q and k before their product
+    tied: bool = False  # one matrix for embedding and head
+    norm_eps: Weight = 1e-5  # added to the mean square in RMSNorm
+    init_std: Weight = 0.02  # of the initial weights
+    path: str | None = None  # folder of a checkpoint in Hugging Face format, in place of a training
+    checkpoint: dict[str, Any] | None = None  # digest, vocabulary size and BOS id of that checkpoint, filled in
 
 
-@dataclass
+@dataclass(frozen=True)
 class TrainConfig:
     """Settings of the training. Lengths are in tokens."""
 
-    length: int | list[int] = 64
-    steps: int = 1000
-    tokens_per_step: int = 2048
-    scale_attention: dict[str, Any] = field(default_factory=lambda: {"_target_": "posbench.scale_attention.none.NoScale"})
-    micro_batches: int = 1
-    optimizer: str = "muon"
-    lr: float = 1e-2
-    muon_lr: float = 1.5e-2
-    betas: list[float] = field(default_factory=lambda: [0.9, 0.95])
-    momentum: float = 0.95
-    weight_decay: float = 0.05
-    warmup: int = 40
-    schedule: str = "linear"
-    clip: float = 1.0
-    dtype: str = "bf16"
-    compile: bool = False
-    seed_data: int | None = None
-    log_every: int = 50
-    validate_every: int = 0
-    validate_windows: int = 256
-    checkpoint_every: int = 500
+    length: Annotated[int | list[int], LENGTHS] = 64  # of a sequence; of a list, each batch has one
+    steps: Count = 1000
+    tokens_per_step: Size = 2048
+    scale_attention: dict[str, Any] = field(default_factory=lambda: {"_target_": "posbench.scale_attention.none.NoScale"})  # trained in
+    micro_batches: Size = 1  # parts of a batch, one after another
+    optimizer: Literal["muon", "adamw"] = "muon"  # of the matrices; AdamW has all else
+    lr: Rate = 1e-2  # peak of AdamW's rate
+    muon_lr: Rate = 1.5e-2  # peak of Muon's rate
+    betas: Annotated[list[Share], Must("two numbers, such as [0.9,0.95]", lambda betas: len(betas) == 2)] = field(
+        default_factory=lambda: [0.9, 0.95]
+    )  # AdamW's
+    momentum: Share = 0.95  # Muon's
+    weight_decay: Weight = 0.05  # on matrices
+    warmup: Count = 40  # steps
+    schedule: Literal["linear", "cosine"] = "linear"  # of the rates after the warmup
+    clip: Weight = 1.0  # largest norm of the gradient; 0: any
+    dtype: Literal["bf16", "fp32"] = "bf16"  # of the products; weights stay fp32
+    compile: bool = False  # torch.compile
+    seed_data: Count | None = None  # order of the data; None: seed
+    log_every: Size = 50  # steps
+    validate_every: Count = 0  # steps; 0: at the end alone
+    validate_windows: Count = 256
+    checkpoint_every: Count = 500  # steps; 0: never
 
     @property
     def lengths(self) -> list[int]:
@@ -73,35 +87,35 @@ class TrainConfig:
         return self.lengths[-1]
 
 
-@dataclass
+@dataclass(frozen=True)
 class EvaluateConfig:
     """Settings of the evaluation. Lengths, targets and stride are in tokens."""
 
-    lengths: list[int] | None = None
-    max_length: int | None = None
-    protocol: list[str] = field(default_factory=lambda: ["fixed_targets"])
-    windows: int = 512
-    targets: int | None = None
-    stride: int | None = None
-    split: str = "test"
-    documents: str | None = None
-    dtype: str = "fp32"
-    seed: int = 0
-    batch_tokens: int = 8192
+    lengths: Annotated[list[int] | None, LISTED] = None  # None: 1, 2, 4, 8 and 16 times the training length
+    max_length: Size | None = None  # places the windows; None: 16 times the training length
+    protocol: Annotated[list[Name], LISTED, Must("one protocol or several, such as fixed_targets", bool)] = field(
+        default_factory=lambda: ["fixed_targets"]
+    )
+    windows: Size = 512
+    targets: Size | None = None  # scored tokens at the end of a window; None: an eighth of the training length
+    stride: Size | None = None  # of windows that overlap; None: a quarter of the training length
+    split: Literal["test", "validation"] = "test"
+    documents: Name | None = None  # glob of the documents' names; None: all
+    dtype: Literal["fp32", "bf16"] = "fp32"
+    seed: Count = 0  # places the windows
+    batch_tokens: Size = 8192  # tokens read at once; no result depends on it
 
 
-@dataclass
+@dataclass(frozen=True)
 class LogConfig:
     """Settings of wandb."""
 
-    mode: str | None = None
-    project: str = "posbench"
-    entity: str | None = None
-    group: str | None = None
+    mode: Annotated[Literal["online", "offline", "disabled"] | None, WORD] = None  # None: online where one is logged in
+    project: Name = "posbench"
+    entity: Name | None = None
+    group: Name | None = None  # None: the experiment's name
 
 
-LISTS = ("lengths", "protocol")  # keys that accept one value without brackets
-NAMES = ("project", "entity", "group", "documents", "mode", "protocol")  # keys whose numbers are read as text
 SCHEMAS = {"model": ModelConfig, "train": TrainConfig, "evaluate": EvaluateConfig, "log": LogConfig}
 METHODS = {
     "encoding": "posbench.encodings.rope.Rope",
@@ -109,9 +123,10 @@ METHODS = {
     "scale_attention": "posbench.scale_attention.none.NoScale",
 }
 SOURCE = "posbench.data.local.LocalFiles"
+DEVICE = Must("one that computes, such as device=cpu or device=auto", lambda name: name.split(":")[0] != "meta")
 # {key: type} outside the groups above, of run.yaml and of the other scripts' yamls.
 JOB = {
-    "seed": int, "device": str, "jobs": int, "processes": int, "allow_untested": bool, "dry": bool,
+    "seed": Count, "device": Annotated[str, DEVICE], "jobs": Size, "processes": Size, "allow_untested": bool, "dry": bool,
     "results_dir": str, "cache_dir": str, "report_dir": str | None, "run": str | None, "runs": str | list[str] | None, "out": str | None,
     "data": dict, "length": int | None, "json": str | None, "figure": str | None,
     **dict.fromkeys(SCHEMAS, dict), **dict.fromkeys(METHODS, Any),
@@ -124,20 +139,17 @@ def check(cfg: dict) -> dict:
 
     Raises ConfigError for a wrong type, an unknown key, an illegal word, or a number out of range.
     """
-    found = {key: fitting(key, value, JOB[key]) if key in JOB else value for key, value in cfg.items()}
-    for key, least in (("seed", 0), ("jobs", 1), ("processes", 1)):
-        if found.get(key, least) < least:
-            raise ConfigError(f"{key}={found[key]} must be a whole number of {least} or more.")
-    if found.get("device", "").split(":")[0] == "meta":
-        raise ConfigError("device=meta holds no numbers to compute with: choose device=cpu or device=auto.")
-    data = found.get("data", {})
-    found |= {"data": {key: fitting(f"data.{key}", value, DATA.get(key, Any)) for key, value in data.items()}} if data else {}
-    nodes = {group: found[group] for group in METHODS if group in found} | ({"data.source": data["source"]} if "source" in data else {})
-    for name, node in nodes.items():
+    found = {key: fitting(key, value, JOB.get(key, Any)) for key, value in cfg.items()}
+    if "data" in found:
+        found["data"] = {key: fitting(f"data.{key}", value, DATA.get(key, Any)) for key, value in found["data"].items()}
+    nodes = {group: (found[group], usual) for group, usual in METHODS.items() if group in found}
+    if "source" in found.get("data", {}):
+        nodes["data.source"] = found["data"]["source"], SOURCE
+    for name, (node, usual) in nodes.items():
         if not isinstance(node, dict):
-            raise ConfigError(f"{name}={shown(node)} must be a mapping, with _target_: {METHODS.get(name, SOURCE)} or another class.")
+            raise ConfigError(f"{name}={shown(node)} must be a mapping, with _target_: {usual} or another class.")
         if not isinstance(node.get("_target_"), str):
-            raise ConfigError(f"{name}._target_={shown(node.get('_target_'))} must name a class, such as {METHODS.get(name, SOURCE)}.")
+            raise ConfigError(f"{name}._target_={shown(node.get('_target_'))} must name a class, such as {usual}.")
     for group in SCHEMAS:
         if group in found:
             typed(group, found[group])
@@ -146,30 +158,17 @@ def check(cfg: dict) -> dict:
 
 def typed(group: str, values: dict) -> Any:
     """Dataclass of one group, built from `values`. Raises ConfigError as `check` does."""
-    return copy.deepcopy(_typed(group, json.dumps(values)))
+    return _typed(group, json.dumps(values))
 
 
 @functools.lru_cache(maxsize=1024)
 def _typed(group: str, content: str) -> Any:
     """Cached part of `typed`: the cells of a grid mostly share these values."""
     values, schema = json.loads(content), SCHEMAS[group]
-    hints = typing.get_type_hints(schema)
+    hints = typing.get_type_hints(schema, include_extras=True)
     if unknown := sorted(set(fitting(group, values, dict)) - set(hints)):
         raise ConfigError(f"{group}.{unknown[0]} is no key of {group}{did_you_mean(unknown[0], hints)}: --cfg job prints all of them.")
-    values = {key: [value] if key in LISTS and not isinstance(value, list | None) else value for key, value in values.items()}
-    values = {key: _as_name(value) if key in NAMES else value for key, value in values.items()}
-    config = schema(**{key: _as_float(fitting(f"{group}.{key}", value, hints[key]), hints[key]) for key, value in values.items()})
-    check_ranges(group, config)
-    return config
-
-
-def _as_name(value: Any) -> Any:
-    return str(value) if isinstance(value, int | float) else [_as_name(one) for one in value] if isinstance(value, list) else value
-
-
-def _as_float(value: Any, hint: Any) -> Any:
-    """1 as 1.0 for a float field, as config.yaml of a run has always held it."""
-    return float(value) if hint is float else [float(one) for one in value] if hint == list[float] else value
+    return schema(**{key: fitting(f"{group}.{key}", value, hints[key]) for key, value in values.items()})
 
 
 def resolve(cfg: dict) -> dict:
@@ -178,23 +177,19 @@ def resolve(cfg: dict) -> dict:
     Raises ConfigError as `typed` does, and for lengths that contradict evaluate.targets or evaluate.max_length.
     """
     cfg = check(cfg)
-    model, train, evaluate, log = (typed(group, cfg[group]) for group in SCHEMAS)
-    evaluate.max_length = evaluate.max_length or 16 * train.train_len
-    evaluate.lengths = sorted(
-        set(evaluate.lengths or [n * train.train_len for n in (1, 2, 4, 8, 16) if n * train.train_len <= evaluate.max_length])
-    )
-    evaluate.targets = evaluate.targets or max(1, train.train_len // 8)
-    if not evaluate.lengths:
+    groups = {group: typed(group, cfg[group]) for group in SCHEMAS}
+    train_len, asked = groups["train"].train_len, groups["evaluate"]
+    largest = asked.max_length or 16 * train_len
+    lengths = sorted(set(asked.lengths or [n * train_len for n in (1, 2, 4, 8, 16) if n * train_len <= largest]))
+    targets = asked.targets or max(1, train_len // 8)
+    if not lengths:
+        raise ConfigError(f"evaluate.max_length={largest} is shorter than train.length={train_len}: raise it, or give evaluate.lengths.")
+    if lengths[0] < targets:
+        raise ConfigError(f"evaluate.lengths={lengths} must each hold the evaluate.targets={targets} scored tokens: ask for more.")
+    if lengths[-1] > largest:
         raise ConfigError(
-            f"evaluate.max_length={evaluate.max_length} is shorter than train.length={train.train_len}: raise it, or give evaluate.lengths."
+            f"evaluate.lengths={lengths} goes beyond evaluate.max_length={largest}, which places the windows: "
+            f"set evaluate.max_length to {lengths[-1]} or more."
         )
-    if evaluate.lengths[0] < evaluate.targets:
-        raise ConfigError(
-            f"evaluate.lengths={evaluate.lengths} must each hold the evaluate.targets={evaluate.targets} scored tokens: ask for more."
-        )
-    if evaluate.lengths[-1] > evaluate.max_length:
-        raise ConfigError(
-            f"evaluate.lengths={evaluate.lengths} goes beyond evaluate.max_length={evaluate.max_length}, which places the windows: "
-            f"set evaluate.max_length to {evaluate.lengths[-1]} or more."
-        )
-    return {**cfg, "model": asdict(model), "train": asdict(train), "evaluate": asdict(evaluate), "log": asdict(log)}
+    groups["evaluate"] = replace(asked, max_length=largest, lengths=lengths, targets=targets)
+    return {**cfg, **{group: dict(vars(config)) for group, config in groups.items()}}

@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 
 from posbench.config import compose as composition
 from posbench.config.composer import unresolved
-from posbench.config.schema import EvaluateConfig, LogConfig, ModelConfig, TrainConfig, resolve, typed
+from posbench.config.schema import SCHEMAS, resolve, typed
 from posbench.model.build import check_methods
 from posbench.model.gpt import GPT, make_shape
 from posbench.position.instantiate import make
@@ -43,12 +43,9 @@ def test_every_method_instantiates_from_its_yaml(group, name):
     assert type(made).__module__ == node(group, name)["_target_"].rpartition(".")[0]
 
 
-@pytest.mark.parametrize("schema", [ModelConfig, TrainConfig, EvaluateConfig, LogConfig])
-def test_a_groups_default_yaml_names_every_option_and_no_other(schema):
-    group = schema.__name__.removesuffix("Config").lower()
-    named = set(node(group, {"model": "small"}.get(group, "default")))
-    chosen = {"defaults"} if group == "train" else set()  # train.scale_attention comes from a group of its own
-    assert named - chosen | ({"scale_attention"} if chosen else set()) == set(asdict(schema()))
+@pytest.mark.parametrize("group", SCHEMAS)
+def test_the_yaml_of_a_group_shows_the_schemas_defaults_and_nothing_else(group):
+    assert OmegaConf.to_container(compose("run")[group]) == asdict(SCHEMAS[group]())
 
 
 def test_the_cpus_training_is_the_default():
