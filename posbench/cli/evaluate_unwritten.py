@@ -11,7 +11,7 @@ from posbench.common.errors import ConfigError
 from posbench.common.progress import Progress
 from posbench.config.schema import EvaluateConfig, resolve
 from posbench.runs.frame import frame
-from posbench.sweep.jobs import Cell, Job, make_cell
+from posbench.sweep.jobs import Job, make_cell
 
 if TYPE_CHECKING:
     import pandas
@@ -22,30 +22,32 @@ if TYPE_CHECKING:
 def evaluate(run: LoadedRun, extension: Any, scale_attention: Any, given: dict, allow_untested: bool) -> pandas.DataFrame:
     """See LoadedRun.evaluate. `given`: settings of configs/evaluate and arguments of the extension by name."""
     from posbench.evaluation.protocol import protocol
-    from posbench.model.build import make_encoding
     from posbench.sweep.evaluate_cell import evaluation, make_rows
-    from posbench.sweep.job_process import judge
+    from posbench.sweep.fate import judge
 
-    job, cells = _plan(run, extension, scale_attention, given, allow_untested)
-    encoding = make_encoding(job.cfg)
-    verdicts = [judge(encoding, cell) for cell in cells]
-    for cell, verdict in zip(cells, verdicts, strict=True):
-        if verdict.noop:
-            raise ConfigError(f"{cell.label} is a no-op: {verdict.noop}; evaluate without it, or at other lengths.")
+    job = _plan(run, extension, scale_attention, given, allow_untested)
+    fate, cells = judge(job), job.cells
+    if fate.refused:
+        raise ConfigError(fate.refused)
+    for verdict in fate.cells.values():
+        if verdict.status == "refused":
+            raise ConfigError(verdict.reason)
+        if verdict.status == "noop":
+            raise ConfigError(f"{verdict.label} is a no-op: {verdict.reason}; evaluate without it, or at other lengths.")
     evaluators = [protocol(cell.protocol)(evaluation(run.model, run.corpus, cell, run.device)) for cell in cells]
     total = sum(one.cost(length) for one, cell in zip(evaluators, cells, strict=True) for length in cell.evaluate["lengths"])
     found = []
     with Progress(total, "evaluate", "tokens") as progress:
-        for one, cell, verdict in zip(evaluators, cells, verdicts, strict=True):
+        for one, (cell, verdict) in zip(evaluators, fate.cells.items(), strict=True):
             one.evaluation.progress = progress.update
             for length in cell.evaluate["lengths"]:
                 values, _ = one.run(length)
-                found += make_rows(values, job, cell, verdict, one.evaluation, length)
+                found += make_rows(values, job, cell, verdict.status == "untested", one.evaluation, length)
     return frame(found)
 
 
-def _plan(run: LoadedRun, extension: Any, scale_attention: Any, given: dict, allow_untested: bool) -> tuple[Job, list[Cell]]:
-    """The job of the run, and the cells that were asked for without their references."""
+def _plan(run: LoadedRun, extension: Any, scale_attention: Any, given: dict, allow_untested: bool) -> Job:
+    """The job of the run, with the cells that were asked for without their references."""
     known = [field.name for field in fields(EvaluateConfig)]
     arguments = {key: _plain(value) for key, value in given.items() if key not in known}
     settings = {key: _plain(value) for key, value in given.items() if key in known}
@@ -58,7 +60,8 @@ def _plan(run: LoadedRun, extension: Any, scale_attention: Any, given: dict, all
         "log": {},
     })  # fmt: skip
     job = Job(cfg, run.directory, fingerprint="")  # which is read when something is trained
-    return job, [make_cell(job, cfg, name, cfg["extension"], cfg["scale_attention"]) for name in cfg["evaluate"]["protocol"]]
+    job.cells = [make_cell(job, cfg, name, cfg["extension"], cfg["scale_attention"]) for name in cfg["evaluate"]["protocol"]]
+    return job
 
 
 def _plain(value: Any) -> Any:

@@ -22,10 +22,10 @@ from posbench.common.signals import name_parent
 from posbench.config.schema import typed
 from posbench.runs import provenance
 from posbench.sweep import failure
+from posbench.sweep.fate import begin
 from posbench.sweep.jobs import BUSY, Job, Outcome, Result
 from posbench.sweep.ledger import record
 from posbench.sweep.live_progress import Live, channel, relay
-from posbench.sweep.settled import begin
 
 DRAIN_SECONDS = 5.0  # to read the rest of a dead child's stderr, which a grandchild may hold open forever
 

@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from posbench.common.errors import ConfigError, RunError
-from posbench.model.build import make_encoding, make_trained_scale
+from posbench.common.errors import RunError
 from posbench.sweep.cost_estimate import cost
-from posbench.sweep.job_process import judge
-from posbench.sweep.jobs import Cell, Job
+from posbench.sweep.fate import judge
+from posbench.sweep.jobs import Cell, Job, Outcome
 
 MANY = 40  # from this number on, evaluations are counted, not listed
+NOTES = {"untested": "untested pair", "noop": "no-op: ", "refused": "refused: "}  # {verdict: note}, followed by its reason
 
 
 @dataclass
-class Fate:
-    """Fate of one job: the reason if it is refused as a whole, its legal cells with their missing lengths, and notes about the others."""
+class Plan:
+    """Plan of one job: the reason if it is refused as a whole, its legal cells with their missing lengths, and notes about the others."""
 
     job: Job
     refused: str = ""
     missing: dict[Cell, list[int]] = field(default_factory=dict)
-    reasons: dict[Cell, str] = field(default_factory=dict)  # "no-op: ..." or "refused: ...", else a note such as "untested pair"
+    notes: dict[Cell, str] = field(default_factory=dict)  # "no-op: ..." or "refused: ...", else a note such as "untested pair"
 
     @property
     def trains(self) -> bool:
@@ -37,67 +37,55 @@ class Fate:
 
 def describe(jobs: list[Job]) -> list[str]:
     """Lines for each training and its evaluations (only counts if there are many), then their estimated cost."""
-    fates = [_fate(job) for job in jobs]
-    lines = _counted(fates) if sum(len(job.cells) for job in jobs) >= MANY else [line for fate in fates for line in _listed(fate)]
-    lines += [f"{fate.job.run.path}  refused: {fate.refused}" for fate in fates if fate.refused]
-    return lines + cost(jobs, [fate.job for fate in fates if fate.trains], [item for fate in fates for item in _work(fate)])
+    known: dict[str, Outcome] = {}
+    plans = [_plan(job, known) for job in jobs]
+    legal = [plan for plan in plans if not plan.refused]
+    lines = _counted(legal) if sum(len(job.cells) for job in jobs) >= MANY else [line for plan in legal for line in _listed(plan)]
+    lines += [f"{plan.job.run.path}  refused: {plan.refused}" for plan in plans if plan.refused]
+    return lines + cost(jobs, [plan.job for plan in plans if plan.trains], [item for plan in plans for item in _work(plan)])
 
 
-def _work(fate: Fate) -> list[tuple[Job, Cell, list[int]]]:
-    to_do = fate.job.run.finished or fate.trains
-    return [(fate.job, cell, lengths) for cell, lengths in fate.missing.items() if lengths and to_do]
+def _work(plan: Plan) -> list[tuple[Job, Cell, list[int]]]:
+    to_do = plan.job.run.finished or plan.trains
+    return [(plan.job, cell, lengths) for cell, lengths in plan.missing.items() if lengths and to_do]
 
 
-def _fate(job: Job) -> Fate:
-    fate = Fate(job)
-    try:
-        encoding = make_encoding(job.cfg)
-        make_trained_scale(job.cfg, encoding)
-    except ConfigError as error:
-        fate.refused = str(error)
-        return fate
-    for cell in job.cells:
+def _plan(job: Job, known: dict[str, Outcome]) -> Plan:
+    fate = judge(job, known)
+    plan = Plan(job, fate.refused)
+    for cell, verdict in fate.cells.items():
+        if verdict.status in NOTES:
+            plan.notes[cell] = NOTES[verdict.status] + verdict.reason
         try:
-            verdict = judge(encoding, cell)
-            if verdict.noop:
-                fate.reasons[cell] = f"no-op: {verdict.noop}"
-                continue
-            fate.missing[cell] = cell.missing()
-            if verdict.untested:
-                fate.reasons[cell] = "untested pair"
-        except ConfigError as error:
-            fate.reasons[cell] = f"refused: {error}"
+            if not verdict.reason:
+                plan.missing[cell] = cell.missing()
         except RunError as error:  # damaged file: the job would fail on it as well
-            fate.reasons[cell] = f"would fail: {error}"
-    return fate
+            plan.notes[cell] = f"would fail: {error}"
+    return plan
 
 
-def _listed(fate: Fate) -> list[str]:
-    if fate.refused:
-        return []
-    lines = [f"{fate.job.run.path}  {fate.state}"]
-    for cell in fate.job.cells:
-        said = fate.reasons.get(cell, "")
-        if cell in fate.missing:
-            lengths = fate.missing[cell]
+def _listed(plan: Plan) -> list[str]:
+    lines = [f"{plan.job.run.path}  {plan.state}"]
+    for cell in plan.job.cells:
+        said = plan.notes.get(cell, "")
+        if cell in plan.missing:
+            lengths = plan.missing[cell]
             said = ("lengths " + " ".join(map(str, lengths)) if lengths else "there already") + (f" ({said})" if said else "")
         lines.append(f"  {cell.label}: {said}")
     return lines
 
 
-def _counted(fates: list[Fate]) -> list[str]:
+def _counted(plans: list[Plan]) -> list[str]:
     """One line per training, then each sentence once with its number of evaluations."""
     lines, sentences = [], defaultdict(int)
-    for fate in fates:
-        if fate.refused:
-            continue
-        fresh = [lengths for lengths in fate.missing.values() if lengths]
-        there = len(fate.missing) - len(fresh)
+    for plan in plans:
+        fresh = [lengths for lengths in plan.missing.values() if lengths]
+        there = len(plan.missing) - len(fresh)
         number = sum(map(len, fresh))
         words = [f"{len(fresh)} evaluations to make ({number} lengths)"] * bool(fresh) + [f"{there} there already"] * bool(there)
-        left_out = len(fate.job.cells) - len(fate.missing)
+        left_out = len(plan.job.cells) - len(plan.missing)
         words += [f"{left_out} left out"] * bool(left_out)
-        lines.append(f"{fate.job.run.path}  {fate.state}; {', '.join(words)}")
-        for cell, said in fate.reasons.items():
+        lines.append(f"{plan.job.run.path}  {plan.state}; {', '.join(words)}")
+        for cell, said in plan.notes.items():
             sentences[f"{cell.label}: {said}" if said == "untested pair" else said] += 1
     return lines + [f"{number} x {said}" for said, number in sentences.items()]

@@ -13,7 +13,6 @@ from posbench.evaluation.protocol import Protocol
 from posbench.evaluation.scorer import Evaluation
 from posbench.model.gpt import GPT
 from posbench.position.instantiate import make
-from posbench.position.legality import Verdict
 from posbench.runs import provenance, rows
 from posbench.runs.target_losses import load_arrays, save_arrays
 from posbench.sweep.jobs import Cell, Job
@@ -25,7 +24,7 @@ def evaluation(model: GPT, corpus: Corpus, cell: Cell, device: str) -> Evaluatio
     return Evaluation(model, corpus, make(cell.extension), scale, typed("evaluate", cell.evaluate), device)
 
 
-def evaluate(job: Job, evaluator: Protocol, cell: Cell, verdict: Verdict, progress: Progress) -> list[dict]:
+def evaluate(job: Job, evaluator: Protocol, cell: Cell, untested: bool, progress: Progress) -> list[dict]:
     """Evaluate the missing lengths of a cell and return the new rows. After each length the file is written with all rows so far."""
     given = evaluator.evaluation
     arrays_path, new = cell.path.with_suffix(".npz"), []
@@ -39,7 +38,7 @@ def evaluate(job: Job, evaluator: Protocol, cell: Cell, verdict: Verdict, progre
         given.progress = functools.partial(progress.update, method=method, length=length)
         values, arrays[length] = evaluator.run(length)
         progress.update(until - progress.done)  # work that the evaluator saved by reusing earlier results
-        found = make_rows(values, job, cell, verdict, given, length)
+        found = make_rows(values, job, cell, untested, given, length)
         new += found
         table = sorted(table + found, key=lambda row: (row["length"], row["position"] or 0))
         # Arrays come first, since a json without arrays would count as done.
@@ -49,7 +48,7 @@ def evaluate(job: Job, evaluator: Protocol, cell: Cell, verdict: Verdict, progre
     return new
 
 
-def make_rows(values: list[dict], job: Job, cell: Cell, verdict: Verdict, evaluation: Evaluation, length: int) -> list[dict]:
+def make_rows(values: list[dict], job: Job, cell: Cell, untested: bool, evaluation: Evaluation, length: int) -> list[dict]:
     """Complete rows from what a protocol measured at one length (`values` of Protocol.run)."""
     shared = {
         "run_id": job.run.id,
@@ -61,7 +60,7 @@ def make_rows(values: list[dict], job: Job, cell: Cell, verdict: Verdict, evalua
         "scale_attention": identity.method_label(cell.scale_attention, "scale_attention"),
         "trained_scale": identity.method_label(typed("train", job.cfg["train"]).scale_attention, "scale_attention"),
         "finetune": None,
-        "untested": verdict.untested,
+        "untested": untested,
         "seed": job.cfg["seed"],
         "data": evaluation.corpus.name,
         "tokenizer": evaluation.corpus.tokenizer,

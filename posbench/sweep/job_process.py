@@ -11,7 +11,6 @@ import signal
 import sys
 import tempfile
 from dataclasses import asdict
-from pathlib import Path
 
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import read_json, write_json
@@ -24,11 +23,8 @@ from posbench.data.fit_corpus import fit_corpus
 from posbench.data.sources import SPLITS
 from posbench.evaluation.protocol import protocol
 from posbench.huggingface import weights as hf_weights
-from posbench.model.build import load_model, make_encoding, make_model, make_trained_scale, pick_device
+from posbench.model.build import load_model, make_model, pick_device
 from posbench.model.gpt import GPT
-from posbench.position.instantiate import make
-from posbench.position.interfaces import Encoding, Extension, ScaleAttention
-from posbench.position.legality import Verdict, check
 from posbench.position.plan import TrainingPlans
 from posbench.report import report
 from posbench.report.wandb_summary import summary
@@ -36,6 +32,7 @@ from posbench.runs import directory as runs
 from posbench.runs import provenance
 from posbench.runs.recorder import Recorder
 from posbench.sweep.evaluate_cell import evaluate, evaluation
+from posbench.sweep.fate import Fate, judge
 from posbench.sweep.jobs import BUSY, Cell, Job, Outcome, plan_jobs
 from posbench.training.checkpoint import has_state
 from posbench.training.distributed import World, join
@@ -48,40 +45,19 @@ def run_job(job: Job, wait: bool = False, world: World | None = None) -> list[Ou
 
     Raises Busy when another process works on the run (unless `wait`), ConfigError and RunError for the whole job.
     """
-    encoding = make_encoding(job.cfg)
-    make_trained_scale(job.cfg, encoding)
-    outcomes: dict[Path, Outcome] = {}
-    legal: dict[Cell, Verdict] = {}
-    for cell in job.cells:
-        protocol(cell.protocol)
+    fate = judge(job)
+    if fate.refused:
+        raise ConfigError(fate.refused)
+    if not fate.runs:
+        return fate.outcomes()
+    there = job.run.path.exists()
+    with job.run.lock(wait):
         try:
-            verdict = judge(encoding, cell)
-        except ConfigError as error:
-            outcomes[cell.path] = Outcome(cell.label, "refused", str(error))
-            continue
-        if verdict.noop:
-            outcomes[cell.path] = Outcome(cell.label, "noop", verdict.noop)
-        else:
-            legal[cell] = verdict
-    if any(not cell.reference for cell in legal):
-        there = job.run.path.exists()
-        with job.run.lock(wait):
-            try:
-                fresh = _train_and_evaluate(job, legal, world or World())
-            except ConfigError:
-                if not there:
-                    job.run.discard()
-                raise
-        outcomes |= {cell.path: Outcome(cell.label, "done" if cell in fresh else "exists") for cell in legal}
-    return [outcomes[cell.path] for cell in job.user_cells]
-
-
-def judge(encoding: Encoding, cell: Cell) -> Verdict:
-    """Verdict (no-op, untested) on a cell with this encoding. Raises ConfigError if it is illegal."""
-    extension = make(cell.extension, kind=Extension)
-    scale = make(cell.scale_attention, encoding.shape, kind=ScaleAttention)
-    protocol(cell.protocol).check(extension, typed("evaluate", cell.evaluate), encoding.shape.train_len)
-    return check(encoding, extension, scale, cell.evaluate["lengths"], cell.allow_untested)
+            return fate.outcomes(_train_and_evaluate(job, fate, world or World()))
+        except ConfigError:
+            if not there:
+                job.run.discard()
+            raise
 
 
 def help_train(job: Job, world: World) -> None:
@@ -101,13 +77,14 @@ def _corpus(job: Job) -> Corpus:
     return fit_corpus(corpus, job.cfg)
 
 
-def _train_and_evaluate(job: Job, legal: dict[Cell, Verdict], world: World) -> list[Cell]:
-    missing = [cell for cell in legal if cell.missing()]
+def _train_and_evaluate(job: Job, fate: Fate, world: World) -> list[Cell]:
+    """Train and evaluate what is missing. Returns the evaluated cells."""
+    missing = [cell for cell in fate.legal if cell.missing()]
     if job.run.finished and not missing:
         return []
     device = pick_device(job.cfg["device"], world.rank, world.size)
     corpus = _corpus(job)
-    for cell in legal:
+    for cell in fate.legal:
         # Checked before the training, so that a length longer than every document is refused early.
         config = typed("evaluate", cell.evaluate)
         protocol(cell.protocol).place(getattr(corpus, config.split), config, typed("train", job.cfg["train"]).train_len)
@@ -123,7 +100,7 @@ def _train_and_evaluate(job: Job, legal: dict[Cell, Verdict], world: World) -> l
         total = sum(one.cost(length) for one, cell in zip(evaluators, missing, strict=True) for length in cell.missing())
         with Progress(total, "evaluate", "tokens") as progress:
             for one, cell in zip(evaluators, missing, strict=True):
-                recorder.rows(evaluate(job, one, cell, legal[cell], progress))
+                recorder.rows(evaluate(job, one, cell, fate.cells[cell].status == "untested", progress))
         if recorder.shows_images:
             _show_report(job, recorder)
         ok = True

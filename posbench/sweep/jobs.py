@@ -95,11 +95,10 @@ def plan_jobs(cfgs: list[dict]) -> list[Job]:
     jobs: dict[Path, Job] = {}
     fingerprints: dict[str, str] = {}
     for cfg in cfgs:
-        job = _job(cfg, fingerprints)
-        job = jobs.setdefault(job.run.path, job)
+        made = _job(cfg, fingerprints)
+        job = jobs.setdefault(made.run.path, made)
         job.cfgs.append(cfg)
-        evaluated = {key: cfg[key] for key in ("evaluate", "extension", "scale_attention", "allow_untested")}
-        _merge(job, _cells(job, resolve({**job.cfg, **evaluated})))
+        _merge(job, _cells(job, made.cfg))
     return list(jobs.values())
 
 

@@ -23,9 +23,9 @@ from posbench.common.machine import check_jobs, cores
 from posbench.position.instantiate import DECLARED
 from posbench.sweep import failure
 from posbench.sweep.cluster.task import Task
+from posbench.sweep.fate import is_done, settled, there
 from posbench.sweep.jobs import Job, Outcome, Result
 from posbench.sweep.ledger import record
-from posbench.sweep.settled import is_done, there
 
 OWN = {"_target_", "via", "n_jobs", "submitit_folder", "max_num_timeout"}  # posbench's own keys; the rest go to submitit
 SHARED = {"name", "timeout_min", "mem_gb", "cpus_per_task", "gpus_per_node", "stderr_to_stdout"}  # submitit's, for every cluster
@@ -129,7 +129,7 @@ class Queue:
         """Result of a task without an outcome file: cancelled, killed with its node, or collected by another command."""
         self._forget(task)
         if is_done(task.job):
-            return there([task.job], self.command)[0]
+            return settled([there(task.job)], self.command)[0]
         state = self.states.get(task.id, "gone")
         reason = f"task {task.id} ended as {state} before it could say what became of it; the same command goes on from its last checkpoint"
         result = Result(task.job, 1, [Outcome("", "failed", reason)])

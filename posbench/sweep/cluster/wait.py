@@ -8,9 +8,9 @@ from collections import deque
 
 from posbench.sweep.child_processes import check
 from posbench.sweep.cluster.queue import Queue, Submitted
+from posbench.sweep.fate import begin
 from posbench.sweep.jobs import Job, Result
 from posbench.sweep.live_progress import Live
-from posbench.sweep.settled import begin
 
 LOOK_SECONDS = 1.0  # between two checks for outcomes
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import script_calls
 from script_calls import call
 from test_cli import TINY
 from test_finished_grid import planned
 
-from posbench.sweep import job_process as job
-from posbench.sweep.settled import settle
+from posbench.position import legality
+from posbench.position.legality import Verdict, file_of
+from posbench.sweep.fate import Fate, judge, settle
+from posbench.sweep.jobs import Outcome
 
 GRID = ["-m", "encoding=alibi,none", "extension=none,ntk"]  # alibi x ntk is refused, none x ntk changes nothing
 
@@ -35,8 +39,26 @@ def test_refused_and_idle_cells_of_finished_trainings_start_no_process(tmp_path,
 def test_a_training_that_lost_its_summary_is_not_made_again_by_the_command_itself(world, capfd, monkeypatch):
     (found,) = planned(capfd, world.root)
     monkeypatch.chdir(world.root)
-    trained = []
-    monkeypatch.setattr(job, "_train_and_evaluate", lambda *_: trained.append(1) or [])
-    assert settle(found) is not None and trained  # nothing is missing
+    assert {outcome.status for outcome in settle(found, {}).outcomes} == {"exists"}
     found.run.summary.unlink()
-    assert not any(cell.missing() for cell in found.cells) and settle(found) is None and len(trained) == 1
+    assert not any(cell.missing() for cell in found.cells) and settle(found, {}) is None and settle(found, {}, trained=False) is None
+
+
+def test_other_seeds_are_judged_anew_only_where_the_seed_draws_weights(world, capfd, monkeypatch):
+    asked = []
+    monkeypatch.setattr(legality, "check", lambda encoding, *_: asked.append(file_of(encoding)) or Verdict())
+    jobs = planned(capfd, world.root, "-m", "seed=0,1,2", "encoding=rope,learned", "extension=none,window", "allow_untested=true")
+    known: dict[str, Outcome] = {}
+    fates = [judge(job, known) for job in jobs]
+    assert len(jobs) == 6 and all(list(fate.cells) == job.cells for fate, job in zip(fates, jobs, strict=True))
+    assert asked.count("learned") == 3 * asked.count("rope") > 0
+
+
+def test_a_fate_tells_what_was_made_from_what_was_there(world, capfd):
+    (found,) = planned(capfd, world.root)
+    first, *_, last = found.cells
+    assert last.reference
+    fate = Fate(cells={first: Outcome("a", "untested"), replace(first): Outcome("b", "noop", "why"), last: Outcome("c", "legal")})
+    assert fate.runs and [outcome.status for outcome in fate.outcomes()] == ["exists", "noop"]
+    assert [outcome.status for outcome in fate.outcomes([first])] == ["done", "noop"]
+    assert not Fate(cells={first: Outcome("a", "refused", "why"), last: Outcome("c", "legal")}).runs and not Fate("why").runs

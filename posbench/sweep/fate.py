@@ -1,0 +1,145 @@
+"""Fate of a job: which of its evaluations may run, judged once from its configuration, and if all that may run is there.
+
+A job that needs no process is settled here: nothing is missing, or everything missing is refused or a no-op.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from posbench.common.errors import ConfigError, RunError
+from posbench.config.schema import typed
+from posbench.evaluation.protocol import protocol
+from posbench.sweep import failure
+from posbench.sweep.jobs import Cell, Job, Outcome, Result
+from posbench.sweep.ledger import record
+
+if TYPE_CHECKING:
+    from posbench.position.interfaces import Encoding
+
+
+@dataclass(frozen=True)
+class Fate:
+    """Fate of a job: `refused`, the reason if all of it is, else {cell: verdict}: legal, untested (and legal), noop or refused."""
+
+    refused: str = ""
+    cells: dict[Cell, Outcome] = field(default_factory=dict)
+
+    @property
+    def legal(self) -> list[Cell]:
+        """Cells that may run."""
+        return [cell for cell, verdict in self.cells.items() if verdict.status in ("legal", "untested")]
+
+    @property
+    def runs(self) -> bool:
+        """True if a cell that the user asked for may run; references alone are not worth a training."""
+        return not all(cell.reference for cell in self.legal)
+
+    def outcomes(self, made: Collection[Cell] = ()) -> list[Outcome]:
+        """Outcomes of the user's cells when the legal ones are there, those in `made` since just now."""
+        there = {cell: Outcome(cell.label, "done" if cell in made else "exists") for cell in self.legal}
+        return [there.get(cell, verdict) for cell, verdict in self.cells.items() if not cell.reference]
+
+
+def judge(job: Job, known: dict[str, Outcome] | None = None) -> Fate:
+    """Judge a job by its configuration alone. `known` keeps verdicts for other jobs that share methods, such as the other seeds."""
+    from posbench.model.build import make_encoding, make_trained_scale
+
+    known = {} if known is None else known
+    try:
+        encoding = make_encoding(job.cfg)
+        make_trained_scale(job.cfg, encoding)
+    except ConfigError as error:
+        return Fate(str(error))
+    # Only where the seed draws weights could a verdict depend on it.
+    trained = encoding.node, encoding.shape, job.cfg["seed"] if encoding.state_dict() else None
+    cells = {}
+    for cell in job.cells:
+        key = repr((trained, cell.protocol, cell.extension, cell.scale_attention, cell.evaluate, cell.allow_untested))
+        if key not in known:
+            known[key] = _verdict(encoding, cell)
+        cells[cell] = known[key]
+    return Fate(cells=cells)
+
+
+def _verdict(encoding: Encoding, cell: Cell) -> Outcome:
+    from posbench.position.instantiate import make
+    from posbench.position.interfaces import Extension, ScaleAttention
+    from posbench.position.legality import check
+
+    try:
+        extension = make(cell.extension, kind=Extension)
+        scale = make(cell.scale_attention, encoding.shape, kind=ScaleAttention)
+        protocol(cell.protocol).check(extension, typed("evaluate", cell.evaluate), encoding.shape.train_len)
+        found = check(encoding, extension, scale, cell.evaluate["lengths"], cell.allow_untested)
+    except ConfigError as error:
+        return Outcome(cell.label, "refused", str(error))
+    return Outcome(cell.label, "noop" if found.noop else "untested" if found.untested else "legal", found.noop or "")
+
+
+def begin(jobs: list[Job], command: str, trained: bool) -> tuple[list[Result], list[Job]]:
+    """(results of the jobs that need no process, remaining jobs). The results are written to the ledger under `command`.
+
+    With `trained`, an unfinished training is left to its process, since to judge it runs the user's code. For a cluster, a whole
+    task would be too expensive for a refusal.
+    """
+    known: dict[str, Outcome] = {}
+    found = [(job, settle(job, known, trained)) for job in jobs]
+    done = settled([result for _, result in found if result], command)
+    return done, [job for job, result in found if result is None]
+
+
+def settle(job: Job, known: dict[str, Outcome], trained: bool = True) -> Result | None:
+    """Result of a job that needs no process, None for any other job. `known` and `trained` as in `judge` and `begin`.
+
+    A missing training below existing evaluations is made again, so such a job also gives None.
+    """
+    if is_done(job):
+        return there(job)
+    try:
+        if trained and not job.run.finished:
+            return None
+        fate = judge(job, known)
+        if fate.refused:
+            return Result(job, 2, [Outcome("", "refused", fate.refused)])
+        if fate.runs and (not job.run.finished or any(cell.missing() for cell in fate.legal)):
+            return None
+        return Result(job, 0, fate.outcomes())
+    except (Exception, SystemExit):
+        return None  # the process of the job will report the reason
+
+
+def is_done(job: Job) -> bool:
+    """True if nothing of a job is missing. A job with damaged files is not done: its own process reports the damage."""
+    with contextlib.suppress(RunError):
+        return job.done
+    return False
+
+
+def there(job: Job) -> Result:
+    """Result of a complete job."""
+    return Result(job, 0, [Outcome(cell.label, "exists") for cell in job.user_cells])
+
+
+def settled(results: list[Result], command: str) -> list[Result]:
+    """The results, written to the ledger. A success deletes failure.txt of an attempt that another process has repaired since."""
+    for result in results:
+        failure.keep(result, (), command)
+    record(results, command)
+    return results
+
+
+def left_out(jobs: list[Job]) -> set[Path]:
+    """Paths of missing evaluations that will never exist, since they are refused or no-ops."""
+    known: dict[str, Outcome] = {}
+    never: set[Path] = set()
+    for job in jobs:
+        missing = {cell.path for cell in job.cells if not cell.path.exists()}
+        if missing:
+            fate = judge(job, known)
+            never |= missing - {cell.path for cell in fate.legal if fate.runs}
+    return never
