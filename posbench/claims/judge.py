@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from posbench.claims.find import Entry, Missing, Pool, exact, measured
+from posbench.claims.find import Missing, Pool, exact, measured, same_targets
 from posbench.claims.language import MEASURES, Claim, Endpoint
 from posbench.common.errors import RunError
-from posbench.report.references import other_targets
+from posbench.runs.evaluation import Evaluation
 from posbench.statistics.crossed import Estimate, Sums, estimate
 from posbench.statistics.usable_length import Usable
 from posbench.statistics.verdict_rules import ALPHA, decide, holm
@@ -132,7 +132,7 @@ def _measure(endpoint: Endpoint, pool: Pool, blank: Finding) -> Finding:
     return replace(one, p=found.p, by_interval=found.word, verdict=found.word)
 
 
-def _terms(measure: str, weight: float, cell, entries: list[Entry], pool: Pool) -> Terms:
+def _terms(measure: str, weight: float, cell, entries: list[Evaluation], pool: Pool) -> Terms:
     """Weighted means whose sum is the measure of one cell."""
     length = round(cell.at * entries[0].first["train_len"])
     if measure == "accuracy":
@@ -160,14 +160,6 @@ def _usable(chosen: list, pool: Pool, endpoint: Endpoint, train_len: int) -> tup
     rises = {length: estimate(_terms("rise", 1.0, replace(cell, at=length / train_len), entries, pool)) for length in lengths}
     usable = Usable(rises, endpoint.margin)
     return usable, usable.value, rises[lengths[-1]]
-
-
-def same_targets(entries: Sequence[Entry]) -> None:
-    """Check the evaluations under fixed_targets. Raises RunError unless all of them scored the same targets."""
-    fixed = [entry for entry in entries if entry.first["protocol"] == "fixed_targets"]
-    for entry in fixed[1:]:
-        if entry.targets != fixed[0].targets:
-            raise other_targets(entry.first, fixed[0].first)
 
 
 def _also(note: str, more: str) -> str:

@@ -50,12 +50,12 @@ class Pools:
 
     def __call__(self, claim):
         """Look up (Pool, command) of a claim."""
-        from posbench.claims.find import Pool, index
+        from posbench.claims.find import Pool
 
         names = ("runs",) if self.cfg["runs"] is not None else claim.experiments
         if names not in self.pools:
             paths = self._given() if names == ("runs",) else [path for name in names for path in self._planned(name)]
-            self.pools[names] = Pool(index(paths), defaults())
+            self.pools[names] = Pool.read(paths, defaults())
         there = [name for name in claim.experiments if _exists(name)]
         command = " and ".join(f"python scripts/run.py experiment={name}" for name in there)
         return self.pools[names], command or f"there is no configs/experiment/{claim.experiments[0]}.yaml"

@@ -6,18 +6,18 @@ Every target is predicted from exactly c tokens (recompute_window), c up to the 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from posbench.common.csv_records import from_csv, to_csv
 from posbench.common.files import write_atomic
 from posbench.report.curves import interval
-from posbench.report.labels import labels
-from posbench.report.points import SECTION, Placed, among, over_words, span, two_seeds
+from posbench.report.points import SECTION, Placed, over_words, section_of, span, two_seeds
 from posbench.report.references import compare, ladders
 from posbench.report.tables import LEVEL, Table, file, number
 from posbench.runs.evaluation import Evaluation
+from posbench.runs.setting import among
 
 EARLY = ", or what there is where a document begins"
 
@@ -47,17 +47,15 @@ class Step(Placed):
         return self.encoding + file(self.source)
 
 
-def steps(evaluations: list[Evaluation], variants: Mapping[str, str] | None = None) -> list[Step]:
-    """Steps of all encodings and contexts, from trainings with three or more contexts (`ladders`); `variants` as in `labels`.
+def steps(evaluations: list[Evaluation], label: Callable[[dict], tuple]) -> list[Step]:
+    """Steps of all encodings and contexts, from trainings with three or more contexts (`ladders`); `label` as from `labels`.
 
     Raises RunError if two evaluations of one training scored different targets.
     """
-    label = labels((row for evaluation in evaluations for row in evaluation.rows), variants)
     seeds: dict[tuple, list[dict[int, Evaluation]]] = defaultdict(list)
     for ladder in ladders(evaluations).values():
-        first = next(iter(ladder.values()))
-        row = first.rows[0]
-        seeds[(*(row[name] for name in SECTION), label(row)[0], first.source)].append(ladder)
+        one = next(iter(ladder.values()))
+        seeds[(*section_of(one), label(one.first)[0], one.source)].append(ladder)
     found = [(key, own, sorted({context for ladder in own for context in ladder})) for key, own in seeds.items()]
     return [_step(key, context, [one for one in own if context in one]) for key, own, contexts in found for context in contexts]
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from posbench.common.errors import RunError
-from posbench.report.labels import labels
-from posbench.report.points import SECTION, Point
-from posbench.report.references import Compared, compare, exact_context, gains, ladders, plain, reference, references, same
+from posbench.report.points import SECTION, Point, section_of
+from posbench.report.references import Compared, compare, exact_context, gains, ladders, plain, reference, references
 from posbench.runs.evaluation import Evaluation
 from posbench.statistics.clustered import student_interval
 from posbench.statistics.crossed import across, estimate
@@ -23,37 +22,36 @@ from posbench.statistics.crossed import across, estimate
 MEANS = ("nll", "bpb", "accuracy")  # columns of a point that are means over seeds
 
 
-def points(evaluations: list[Evaluation], variants: Mapping[str, str] | None = None) -> list[Point]:
+def points(evaluations: list[Evaluation], label: Callable[[dict], tuple]) -> list[Point]:
     """Points of all methods and lengths, in the order of the evaluations, without the floor, the half window and `ladders`.
 
-    For a protocol by position they come from the longest window, one for each position. `variants` is as in `labels`. If the floor was
+    For a protocol by position they come from the longest window, one for each position. `label` is as from `labels`. If the floor was
     not evaluated at a length, its shortest exact length is used: from twice the training length on, all lengths give the same floor.
 
     Raises RunError if two evaluations have the same method, training and length.
     """
     found, known, inside = references(evaluations), gains(evaluations), ladders(evaluations)
-    label = labels((row for evaluation in evaluations for row in evaluation.rows), variants)
     cells: dict[tuple, dict[int, tuple]] = defaultdict(dict)
     for evaluation in evaluations:
+        first, key = evaluation.first, evaluation.key
+        if reference(first) or key in inside and (exact_context(first) or math.inf) <= first["train_len"]:
+            continue
+        floor, unextended = found.get((key, "floor")), None if plain(first) else found.get((key, "plain"))
         longest = max(row["length"] for row in evaluation.rows)
         for row in evaluation.rows:
-            by_position = row["position"] is not None
-            if reference(row) or (exact_context(row) or math.inf) <= row["train_len"] and same(row) in inside:
+            length, seed, by_position = row["length"], row["seed"], row["position"] is not None
+            if by_position and length != longest:
                 continue
-            if by_position and row["length"] != longest:
-                continue
-            length, floor = row["length"], found.get((same(row), "floor"))
-            key = (*(row[name] for name in SECTION), *label(row), evaluation.source)
-            key += (row["position"], length) if by_position else (length, None)
-            if row["seed"] in cells[key] and cells[key][row["seed"]][0]["eval_id"] != row["eval_id"]:
-                other = cells[key][row["seed"]][0]
+            place = (row["position"], length) if by_position else (length, None)
+            seeds = cells[(*section_of(evaluation), *label(row), evaluation.source, *place)]
+            other = seeds[seed][0] if seed in seeds else row
+            if other["eval_id"] != row["eval_id"]:
                 raise RunError(
                     f"{row['run_id']} (evaluation {row['eval_id']}) and {other['run_id']} ({other['eval_id']}) both give "
-                    f"{' '.join(label(row))}, seed {row['seed']}, length {length}: report them apart."
+                    f"{' '.join(label(row))}, seed {seed}, length {length}: report them apart."
                 )
             against_floor = compare(evaluation, length, floor, floor and floor.exact_length(length))
-            against_plain = None if plain(row) else compare(evaluation, length, found.get((same(row), "plain")), length)
-            cells[key][row["seed"]] = (row, against_floor, against_plain, known.get(same(row)))
+            seeds[seed] = (row, against_floor, compare(evaluation, length, unextended, length), known.get(key))
     return [_point(key, list(seeds.values())) for key, seeds in cells.items()]
 
 

@@ -23,6 +23,8 @@ from posbench.runs.rows import SETTING, read_csv
 
 NO_MORE = "a CSV says no more"
 STATED = ("protocol", "data", "tokenizer", "train_len")
+OF_ONE = ("run_id", "eval_id", *STATED)  # columns that rows of one evaluation share
+ALIKE = (*STATED, "dtype", "position", "n_targets", "n_units", "n_bytes")
 WANTED = "give a CSV with at least the columns method, length and nll, as results/README.md says"
 
 
@@ -56,15 +58,15 @@ def read(path: Path, source: str) -> tuple[list[Evaluation], list[Point]]:
 def _evaluations(rows: list[dict], path: Path, source: str) -> list[Evaluation]:
     apart: dict[tuple, list[dict]] = defaultdict(list)
     for row in rows:
-        apart[row["run_id"], row["eval_id"], row["protocol"]].append(row)
-    result = []
-    for own in apart.values():
-        first = own[0]
-        targets = "" if first["position"] else f"{first['n_targets']} targets in "
-        counted, said = f"{targets}{first['n_units']} {first['sem_unit']}s, {first['dtype']}", first.get(SETTING) or NO_MORE
-        setting = said if said.startswith(counted) else f"{counted}; {said}"  # the rows.csv of a report on a CSV contains it already
-        result.append(Evaluation([{**row, "setting": setting} for row in own], None, path, source))
-    return result
+        apart[tuple(row[name] for name in OF_ONE)].append(row)
+    return [Evaluation(own, path, _setting(own[0]), source=source) for own in apart.values()]
+
+
+def _setting(row: dict) -> str:
+    """Setting of a row, counting its targets and units in front, since a CSV may say no more."""
+    targets = "" if row["position"] else f"{row['n_targets']} targets in "
+    counted, said = f"{targets}{row['n_units']} {row['sem_unit']}s, {row['dtype']}", row.get(SETTING) or NO_MORE
+    return said if said.startswith(counted) else f"{counted}; {said}"  # the rows.csv of a report on a CSV contains it already
 
 
 def adopt(evaluation: Evaluation, own: Iterable[Evaluation]) -> Evaluation:
@@ -72,14 +74,11 @@ def adopt(evaluation: Evaluation, own: Iterable[Evaluation]) -> Evaluation:
 
     If the CSV states a setting, only an equal one is taken. Without a match the evaluation is returned unchanged.
     """
-    row = evaluation.rows[0]
-    _, _, stated = row["setting"].partition("; ")
-    shared = (*(name for name in SECTION if name != "setting"), "dtype", "position", "n_targets", "n_units", "n_bytes")
+    stated = evaluation.words.partition("; ")[2]
     for other in own:
-        if stated not in (NO_MORE, other.rows[0]["setting"]):
-            continue
-        if any(all(row[name] == one[name] for name in shared) for one in other.rows):
-            return replace(evaluation, rows=[{**each, "setting": other.rows[0]["setting"]} for each in evaluation.rows])
+        alike = any(all(evaluation.first[name] == row[name] for name in ALIKE) for row in other.rows)
+        if alike and stated in (NO_MORE, other.words):
+            return replace(evaluation, setting=other.setting)
     return evaluation
 
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 from posbench.report import context_loss as context
 from posbench.report.context_loss import Step
 from posbench.report.html import LACKING, NUMBER, Markup, document, escape, items, link, svg, table
-from posbench.report.labels import labels
 from posbench.report.points import Placed, Point, section_of
-from posbench.report.references import gains, ladders, reference, same
+from posbench.report.references import gains, ladders, reference
 from posbench.report.tables import METHOD, Table, file, number, tables
 from posbench.runs.evaluation import Evaluation
 from posbench.runs.origins import ABSENT, Origin, differing, settings
@@ -73,13 +72,12 @@ def _inside(
     report: Report, section: list[Step], heading: str, figure: Sequence[Path], index: int, anchors: dict[Path, str], known: dict
 ) -> str:
     """Figure and table of loss against context, and the evaluations behind them."""
-    label = labels(report.rows, report.variants)
     behind: dict[tuple, list[Evaluation]] = {}
     own: list[Evaluation] = []
     for ladder in ladders(report.evaluations).values():
         first = ladder[min(ladder)]
-        if section_of(first.rows[0]) == section[0].section:
-            behind.setdefault((label(first.rows[0])[0] + file(first.source),), []).append(first)
+        if section_of(first) == section[0].section:
+            behind.setdefault((report.label(first.first)[0] + file(first.source),), []).append(first)
             own += [ladder[tokens] for tokens in sorted(ladder)]
     shown = context.table(section)
     parts = [f'<h2 id="context-{index}">{escape(heading)}</h2>']
@@ -88,7 +86,7 @@ def _inside(
         f'<span id="context-{index}-tables"></span>',
     ]
     parts += [f"<h3>{escape(shown.title)}</h3>", _results(shown, behind, anchors), _said(context.below(section))]
-    return "\n".join([*parts, _sources(own, label, anchors, known)])
+    return "\n".join([*parts, _sources(own, report.label, anchors, known)])
 
 
 def _drawn(kind: str, anchor: str, figure: Sequence[Path], prefix: str, title: str) -> str:
@@ -102,11 +100,10 @@ def _said(lines: Iterable[str]) -> str:
 
 def _section(report: Report, curve: list[Point], heading: str, figures: Mapping, index: int, anchors: dict[Path, str], known: dict) -> str:
     """Figures and tables of a section, the lines below them, and the evaluations behind them."""
-    own = [evaluation for evaluation in report.evaluations if section_of(evaluation.rows[0]) == curve[0].section]
-    label = labels(report.rows, report.variants)
+    own = [evaluation for evaluation in report.evaluations if section_of(evaluation) == curve[0].section]
     behind: dict[tuple, list[Evaluation]] = {}
     for evaluation in own:
-        encoding, *rest = label(evaluation.rows[0])
+        encoding, *rest = report.label(evaluation.first)
         behind.setdefault((encoding + file(evaluation.source), *rest), []).append(evaluation)
     parts = [f'<h2 id="section-{index}">{escape(heading)}</h2>']
     parts += [_drawn(kind, f"section-{index}-{kind}", pair, f"f{index}-{kind}-", report.title) for kind, pair in figures.items()]
@@ -115,14 +112,14 @@ def _section(report: Report, curve: list[Point], heading: str, figures: Mapping,
         parts += [f"<h3>{escape(shown.title)}</h3>", _results(shown, behind, anchors)]
     colours = ["colours: green below the floor, orange above it, grey where zero lies inside the interval; the deeper the further"]
     parts.append(_said(report.below(curve) + colours * any(point.half_width is not None for point in curve)))
-    return "\n".join([*parts, _sources(own, label, anchors, known)])
+    return "\n".join([*parts, _sources(own, report.label, anchors, known)])
 
 
 def _results(shown: Table, behind: dict[tuple, list[Evaluation]], anchors: dict[Path, str]) -> Markup:
     rows = []
     for row in shown.rows:
         method = tuple(cell.removesuffix(" *") for cell in row[: shown.names])
-        links = [link(anchors[evaluation.origin], evaluation.rows[0]["seed"]) for evaluation in behind.get(method, [])]
+        links = [link(anchors[evaluation.origin], evaluation.first["seed"]) for evaluation in behind.get(method, [])]
         rows.append([*map(_signs, row), Markup(" ".join(links))])
     return table([*shown.columns, "seeds"], rows, numeric=range(shown.names, len(shown.columns)), tinted=True)
 
@@ -134,7 +131,7 @@ def _signs(text: str) -> str:
 def _sources(own: list[Evaluation], label, anchors: dict[Path, str], known: dict) -> Markup:
     rows = []
     for evaluation in own:
-        first, found = evaluation.rows[0], known.get(same(evaluation.rows[0]))
+        first, found = evaluation.first, known.get(evaluation.key)
         gate = "unknown" if found is None else "ok" if found.ok else "failed"
         kind = {"floor": " (the floor)", "half": " (half the window, for G)"}.get(reference(first), "")
         encoding, extension, scale = label(first)
@@ -151,7 +148,7 @@ def _trainings(report: Report, anchors: dict[Path, str]) -> str:
     """Table with the provenance of every training."""
     seeds: dict[Path, dict[str, None]] = {}
     for evaluation in report.evaluations:
-        seeds.setdefault(evaluation.origin, {})[str(evaluation.rows[0]["seed"])] = None
+        seeds.setdefault(evaluation.origin, {})[str(evaluation.first["seed"])] = None
     columns = ["training", "seed", "commit", "machine", "threads", "torch", "data fingerprint", "parameters", "started", "folder"]
     rows = []
     for path, origin in report.origins.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -14,6 +13,7 @@ from posbench.statistics.clustered import student_quantile
 
 if TYPE_CHECKING:
     from posbench.report.context_loss import Step
+    from posbench.runs.evaluation import Evaluation
 
 
 @dataclass(frozen=True)
@@ -24,11 +24,11 @@ class Placed:
     data: str
     tokenizer: str
     train_len: int
-    setting: str | None  # configuration of windows and targets, and the number format
+    setting: str | None  # windows, targets and number format in words
 
     @property
     def section(self) -> tuple:
-        """Values of these columns, as `section_of` returns them for a row."""
+        """Values of these columns, as `section_of` returns them for an evaluation."""
         return tuple(getattr(self, name) for name in SECTION)
 
 
@@ -76,12 +76,6 @@ class Point(Placed):
         return self.n_units is None
 
 
-def among(setting: str | None) -> str:
-    """Documents that a setting chooses by name, in brackets; "" if it chooses none."""
-    named = re.search("in documents (`.+?`), ", setting or "")
-    return f" ({named[1]})" if named else ""
-
-
 def over_words(unit: str) -> str:
     """A point's `over` in words."""
     return f"over {unit.replace(' x ', ' crossed with ')}" if unit.startswith("seeds") else f"over {unit}s (one seed)"
@@ -103,9 +97,9 @@ def sections(found: Iterable[One]) -> list[list[One]]:
     return list(apart.values())
 
 
-def section_of(row: dict) -> tuple:
-    """Values of the columns of `Placed` in a row. Rows with equal values share a table."""
-    return tuple(row[name] for name in SECTION)
+def section_of(evaluation: Evaluation) -> tuple:
+    """Values of the columns of `Placed` for an evaluation. Evaluations with equal values share a table."""
+    return (*(evaluation.first[name] for name in SECTION[:-1]), evaluation.words)
 
 
 def span(counts: Iterable[int]) -> str:

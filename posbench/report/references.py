@@ -30,35 +30,31 @@ def plain(row: dict) -> bool:
     return row["extension"] == "none" and row["scale_attention"] == (row["trained_scale"] or "none")
 
 
-def same(row: dict) -> tuple[str, str, str | None]:
-    """Key that evaluations must share to be compared: training, protocol and setting."""
-    return row["run_id"], row["protocol"], row["setting"]
-
-
 def references(evaluations: Iterable[Evaluation]) -> dict[tuple, Evaluation]:
-    """{(`same`, "floor" | "half" | "plain"): evaluation}. If several fit, one with the scale that the model was trained with is taken."""
+    """{(key, "floor" | "half" | "plain"): evaluation}. If several fit, one with the scale that the model was trained with is taken."""
     found: dict[tuple, Evaluation] = {}
     for evaluation in evaluations:
-        row = evaluation.rows[0]
-        key = (same(row), "plain" if plain(row) else reference(row))
-        if key[1] and (key not in found or row["scale_attention"] == row["trained_scale"]):
-            found[key] = evaluation
+        row = evaluation.first
+        kind = "plain" if plain(row) else reference(row)
+        if kind and ((evaluation.key, kind) not in found or row["scale_attention"] == row["trained_scale"]):
+            found[evaluation.key, kind] = evaluation
     return found
 
 
 def ladders(evaluations: Iterable[Evaluation]) -> dict[tuple, dict[int, Evaluation]]:
-    """{`same`: {context: evaluation}} for trainings with three or more recompute_window sizes up to train_len.
+    """{key: {context: evaluation}} for trainings with three or more recompute_window sizes up to train_len.
 
     If several fit, one with the scale that the model was trained with is taken, as in `references`.
     """
     found: dict[tuple, dict[int, Evaluation]] = defaultdict(dict)
     for evaluation in evaluations:
-        row, context = evaluation.rows[0], exact_context(evaluation.rows[0])
+        row, steps = evaluation.first, found[evaluation.key]
+        context = exact_context(row)
         if context is None or context > row["train_len"] or not _whole(row["protocol"]) or not evaluation.exact_row():
             continue
-        if context not in found[same(row)] or row["scale_attention"] == row["trained_scale"]:
-            found[same(row)][context] = evaluation
-    return {shared: steps for shared, steps in found.items() if len(steps) >= 3}
+        if context not in steps or row["scale_attention"] == row["trained_scale"]:
+            steps[context] = evaluation
+    return {key: steps for key, steps in found.items() if len(steps) >= 3}
 
 
 def _whole(protocol: str) -> bool:
@@ -74,8 +70,8 @@ def pair(evaluation: Evaluation, length: int, other: Evaluation, at: int) -> tup
     ours, theirs = evaluation.losses(length), other.losses(at)
     if ours is None or theirs is None:
         return None
-    if any(not np.array_equal(evaluation.arrays[name], other.arrays[name]) for name in ("document", "offset")):
-        raise other_targets(evaluation.rows[0], other.rows[0])
+    if not evaluation.same_targets(other):
+        raise other_targets(evaluation.first, other.first)
     return ours, theirs, evaluation.arrays["document"]
 
 
@@ -110,11 +106,11 @@ def compare(evaluation: Evaluation, length: int, other: Evaluation | None, at: i
 
 
 def gains(evaluations: list[Evaluation]) -> dict[tuple, Gain]:
-    """{`same`: Gain from the second half of the window}, for trainings with arrays of both references."""
+    """{key: Gain from the second half of the window}, for trainings with arrays of both references."""
     found, result = references(evaluations), {}
-    for (shared, kind), full in found.items():
-        half, length = found.get((shared, "half")), full.exact_length(0)
+    for (key, kind), full in found.items():
+        half, length = found.get((key, "half")), full.exact_length(0)
         both = pair(full, length, half, half.exact_length(length)) if kind == "floor" and half and length else None
         if both:
-            result[shared] = gain(*both)
+            result[key] = gain(*both)
     return result

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from posbench.common import defuse
@@ -19,22 +20,16 @@ from posbench.report.curves import points
 from posbench.report.external_csv import adopt, place
 from posbench.report.external_csv import read as read_foreign
 from posbench.report.figures.draw import draw
-from posbench.report.labels import labels
+from posbench.report.gate import gain_lines
+from posbench.report.labels import METHODS, labels
 from posbench.report.latex import comments, latex, long
 from posbench.report.points import Point, section_of, sections, write_points
-from posbench.report.references import gains, same
-from posbench.report.tables import Table, footer, number, tables
-from posbench.runs.evaluation import Evaluation
+from posbench.report.tables import Table, footer, tables
+from posbench.runs.evaluation import Evaluation, load_all, once
 from posbench.runs.origins import Origin, clean, read, told_apart, variants
-from posbench.runs.rows import write_csv
-from posbench.runs.stored_evaluations import load_all, once, without_stride
+from posbench.runs.rows import SETTING, write_csv
 from posbench.runs.trainings import Training, trainings
-from posbench.statistics.clustered import Gain
 
-WAY_ON = (
-    "gate failed: nothing shows that the model uses the second half of its window, and a comparison of methods then says little: train "
-    "longer (train.steps) or a larger model (model.d_model, model.n_layer), until the lower bound of G lies above 0"
-)
 DRAWN = re.compile(r"(context|curve|position|heatmap|differences)(-\d+)?\.(png|svg)|context\.csv")
 
 
@@ -43,14 +38,18 @@ class Report:
     """Contents of a report, and notes on what is missing."""
 
     title: str
-    rows: list[dict]
-    sections: list[list[Point]]
-    gain_lines: dict[tuple, list[str]]  # section -> one line per encoding and seed
     notes: list[str]
-    evaluations: list[Evaluation] = field(default_factory=list)
-    origins: dict[Path, Origin] = field(default_factory=dict)  # of every run directory
-    variants: dict[str, str] = field(default_factory=dict)  # run_id -> words that tell it from other trainings of its encoding
-    contexts: list[list[Step]] = field(default_factory=list)  # loss against context inside the window, if measured
+    evaluations: list[Evaluation]
+    origins: dict[Path, Origin]  # of every run directory
+    label: Callable[[dict], tuple[str, str, str]]  # row -> names of its encoding, extension and scale
+    sections: list[list[Point]]
+    contexts: list[list[Step]]  # loss against context inside the window, if measured
+    gain_lines: dict[tuple, list[str]]  # section -> one line per encoding and seed
+
+    @property
+    def rows(self) -> list[dict]:
+        """Rows of all evaluations, with their settings in words."""
+        return [{**row, SETTING: evaluation.words} for evaluation in self.evaluations for row in evaluation.rows]
 
     def markdown(self) -> str:
         """Whole report as Markdown."""
@@ -97,7 +96,7 @@ class Report:
 
     def below(self, curve: list[Point]) -> list[str]:
         """Lines below the tables of one section: protocol, counts, marks, arguments, the gate."""
-        shown = [row for row in self.rows if section_of(row) == curve[0].section]
+        shown = [evaluation for evaluation in self.evaluations if section_of(evaluation) == curve[0].section]
         return footer(curve) + _argument_line(shown) + self.gain_lines.get(curve[0].section, [])
 
 
@@ -131,16 +130,16 @@ def collect(
         notes.insert(0, f"{len(wanted) - len(present)} of {len(wanted)} evaluations are not there yet: `{command}`")
     notes += twice + _csv_notes(found, names)
     origins = {folder: read(folder) for folder in dict.fromkeys(evaluation.origin for evaluation in evaluations)}
-    words, keys = variants(evaluations, {evaluation.rows[0]["run_id"]: origins[evaluation.origin] for evaluation in reversed(evaluations)})
+    words, keys = variants(evaluations, {evaluation.first["run_id"]: origins[evaluation.origin] for evaluation in reversed(evaluations)})
     if words:
         notes.append(f"Trainings of one encoding differ in {', '.join(keys)}; their names say as much of it as tells them apart.")
-    curve = place((point for _, stated in found for point in stated), sections(points(evaluations, words)))
+    label = labels((row for evaluation in evaluations for row in evaluation.rows), words)
+    curve = place((point for _, stated in found for point in stated), sections(points(evaluations, label)))
     if alone:
         curve = [[replace(point, source=None) for point in part] for part in curve]
     limits.check(curve)
-    rows = [row for evaluation in evaluations for row in evaluation.rows]
-    inside = sections(context.steps(evaluations, words))
-    return Report(clean(title), rows, curve, _gain_lines(evaluations, words), notes, evaluations, origins, words, inside)
+    inside = sections(context.steps(evaluations, label))
+    return Report(clean(title), notes, evaluations, origins, label, curve, inside, gain_lines(evaluations, label))
 
 
 def _at(evaluation: Evaluation, lengths: Sequence[int] | None) -> Evaluation:
@@ -166,8 +165,7 @@ def write(report: Report, out_dir: Path | str) -> list[Path]:
 
     out_dir = Path(out_dir)
     write_csv(report.rows, out_dir / "rows.csv")
-    label = labels(report.rows, report.variants)
-    names = {row["run_id"]: label(row)[0] for row in report.rows}
+    names = {evaluation.first["run_id"]: report.label(evaluation.first)[0] for evaluation in report.evaluations}
     write_atomic(out_dir / "trainings.csv", to_csv(trainings(report.origins.values(), names), Training))
     write_points([point for curve in report.sections for point in curve], out_dir / "curve.csv")
     inside = [out_dir / "context.csv"] * bool(report.contexts)
@@ -188,43 +186,12 @@ def write(report: Report, out_dir: Path | str) -> list[Path]:
     return named + inside + figures + [out_dir / "report.html"]
 
 
-def _gain_lines(evaluations: list[Evaluation], words: dict[str, str]) -> dict[tuple, list[str]]:
-    held = (evaluation for evaluation in evaluations if not evaluation.rows_alone)
-    rows = {(row["run_id"], section_of(row)): (row, one.full_from) for one in held for row in one.rows if row["position"] is None}
-    known, label = gains(evaluations), labels((row for evaluation in evaluations for row in evaluation.rows), words)
-    asked_alike: dict[tuple, tuple] = {}  # G by another protocol is taken only if its windows are the same
-    for shared in known:
-        asked_alike.setdefault((shared[0], without_stride(shared[2])), shared)
-    lines: dict[tuple, list[str]] = {}
-    failed: dict[tuple, list[str]] = {}
-    for (_, section), (row, full_from) in sorted(rows.items(), key=lambda item: (item[1][0]["encoding"], item[1][0]["seed"])):
-        own = same(row) if same(row) in known else asked_alike.get((row["run_id"], without_stride(row["setting"])))
-        if own in known and not known[own].ok:
-            failed[section] = [WAY_ON]
-        whence = f" (by {own[1]})" if own and own != same(row) else ""
-        said = _gate(known.get(own), row["train_len"], full_from)
-        lines.setdefault(section, []).append(f"G {label(row)[0]} seed {row['seed']}{whence}: {said}")
-    return {section: said + failed.get(section, []) for section, said in lines.items()}
-
-
-def _argument_line(rows: list[dict]) -> list[str]:
+def _argument_line(evaluations: list[Evaluation]) -> list[str]:
     """Line with the arguments of each method, without those that are null. One method may have several sets."""
     found: dict[str, dict] = {}
-    for row in rows:
-        for group in ("encoding", "extension"):
-            args = row[f"{group}_args"]
-            text = ", ".join(f"{key}={value}" for key, value in (args or {}).items() if value is not None)
-            if text and row[group] != "recompute_window":
-                found.setdefault(called(group, row[group], args), {})[text] = None
+    for row, group in itertools.product((evaluation.first for evaluation in evaluations), METHODS):
+        args = row[METHODS[group]]
+        text = ", ".join(f"{key}={value}" for key, value in (args or {}).items() if value is not None)
+        if text and row[group] != "recompute_window":
+            found.setdefault(called(group, row[group], args), {})[text] = None
     return ["arguments: " + "; ".join(f"{name} {' or '.join(texts)}" for name, texts in found.items())] if found else []
-
-
-def _gate(found: Gain | None, train_len: int, full_from: int | None) -> str:
-    if found is None:
-        texts = f" in texts of {full_from} tokens or more (evaluate.max_length)" if full_from else ""
-        return f"unknown, since it takes recompute_window at both windows{texts} and the loss of every target; gate: unknown"
-    lower = "no interval (one document)" if found.lower != found.lower else f"95 % above {number(found.lower)}"
-    half = f"{train_len // 2} -> {train_len} tokens of context bring {number(found.value)} +- {number(found.sem)} nats/token (s.e.)"
-    if found.lower != found.lower:
-        return f"{half}, {lower}; gate: failed, one document shows nothing: evaluate.windows for more"
-    return f"{half}, {lower}; gate: {'ok' if found.ok else f'failed, {-found.lower:.2g} nats/token short'}"

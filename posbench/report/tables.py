@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from posbench.evaluation.protocol import known
-from posbench.report.points import Point, among, marked, methods, over_words, span, two_seeds
+from posbench.report.points import Point, marked, methods, over_words, span, two_seeds
+from posbench.runs.setting import among
 
 METHOD = ("encoding", "extension", "scale_attention")
 

@@ -11,8 +11,10 @@ def summary(found: Report) -> dict[str, float]:
     """Loss of each method at each length, and its difference to the floor if there is one, in nats per token."""
     floors = {(point.section, point.length): point.floor for curve in found.sections for point in curve}
     values: dict[str, float] = {}
-    for row in (row for row in found.rows if row["position"] is None and row["nll"] is not None):
-        name, floor = f"eval/{curve_name(row)}", floors.get((section_of(row), row["length"]))
+    for evaluation, row in ((one, row) for one in found.evaluations for row in one.rows):
+        if row["position"] is not None or row["nll"] is None:
+            continue
+        name, floor = f"eval/{curve_name(row)}", floors.get((section_of(evaluation), row["length"]))
         values[f"{name}/nll_at_{row['length']}"] = row["nll"]
         if floor is not None:
             values[f"{name}/above_floor_at_{row['length']}"] = row["nll"] - floor

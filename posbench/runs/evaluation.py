@@ -1,25 +1,35 @@
-"""One stored evaluation: its rows and the losses of its targets."""
+"""Stored evaluations: the rows of an eval json, the losses of its targets, and the setting it was made under."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from posbench.common.errors import RunError
+from posbench.common.files import read_json
+from posbench.runs.origins import clean
+from posbench.runs.rows import agree, eval_rows, key
+from posbench.runs.setting import Setting
+from posbench.runs.target_losses import TargetLosses
+
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Stored evaluation: its rows, and its arrays by length (None if the npz is missing or the rows come from a CSV).
-
-    From `full_from` tokens of text on, every target has train_len tokens of context. If None, twice train_len is assumed.
-    """
+    """Rows of one evaluation, from an eval json or a CSV, with its setting: words if a CSV states no more, None if it is unknown."""
 
     rows: list[dict]
-    arrays: dict[str, np.ndarray] | None
-    path: Path | None = None  # the json, or the CSV
+    path: Path  # the json, or the CSV
+    setting: Setting | str | None = None
+    stored: TargetLosses | None = None  # None for a CSV
     source: str | None = None  # name of the CSV, if it is to be shown
-    full_from: int | None = None
+
+    @property
+    def first(self) -> dict:
+        """First row, for the columns that all rows share."""
+        return self.rows[0]
 
     @property
     def rows_alone(self) -> bool:
@@ -31,10 +41,45 @@ class Evaluation:
         """Run directory of the evaluation (RUN of RUN/evals/PROTOCOL/NAME.json), or its CSV."""
         return self.path if self.rows_alone else self.path.parents[2]
 
+    @property
+    def key(self) -> tuple:
+        """Training, protocol and setting, which evaluations must share to be compared."""
+        return self.first["run_id"], self.first["protocol"], self.setting
+
+    @property
+    def words(self) -> str | None:
+        """Setting in words, as a report and its CSVs show it."""
+        return None if self.setting is None else str(self.setting)
+
+    @property
+    def windows(self) -> tuple:
+        """Training and setting without stride, which evaluations of the same windows share, whatever their protocol."""
+        return self.first["run_id"], self.setting.unstrided if isinstance(self.setting, Setting) else self.setting
+
+    @property
+    def full_from(self) -> int | None:
+        """Tokens of text from which on every target has train_len tokens of context; None if nothing says it."""
+        known = isinstance(self.setting, Setting) and not self.rows_alone
+        return self.setting.shortest_exact(self.first["train_len"]) if known else None
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Arrays of the targets by name, {} without any. Raises RunError if they are damaged."""
+        return self.stored.arrays if self.stored else {}
+
+    @property
+    def paired(self) -> bool:
+        """True if the losses of single targets are there, of the same targets at every length."""
+        return "nll" in self.arrays
+
     def losses(self, length: int) -> np.ndarray | None:
         """Loss of every target [n_targets] at `length`, or None."""
-        found = () if self.arrays is None else np.flatnonzero(self.arrays["length"] == length)
+        found = np.flatnonzero(self.arrays["length"] == length) if self.paired else ()
         return self.arrays["nll"][found[0]] if len(found) else None
+
+    def same_targets(self, other: Evaluation) -> bool:
+        """True if both scored the same targets, in the same order."""
+        return all(np.array_equal(self.arrays[name], other.arrays[name]) for name in ("document", "offset"))
 
     def row(self, length: int) -> dict | None:
         """Row of `length`, or None. Protocols by position have no such row."""
@@ -42,8 +87,8 @@ class Evaluation:
 
     def exact_length(self, length: int) -> int | None:
         """`length` if it gives every target its full window, else the shortest evaluated length that does, or None."""
-        evaluated = (row["length"] for row in self.rows) if self.arrays is None else self.arrays["length"]
-        known = [int(n) for n in evaluated if n >= (self.full_from or 2 * self.rows[0]["train_len"])]
+        evaluated = self.arrays["length"] if self.paired else (row["length"] for row in self.rows)
+        known = [int(n) for n in evaluated if n >= (self.full_from or 2 * self.first["train_len"])]
         return length if length in known else min(known, default=None)
 
     def exact_row(self) -> dict | None:
@@ -51,6 +96,53 @@ class Evaluation:
         return self.row(self.exact_length(0) or 0)
 
 
-def shortest_exact(evaluate: dict, train_len: int) -> int:
-    """Shortest text, in tokens, in which recompute_window gives every scored token train_len tokens of context."""
-    return train_len + (evaluate.get("stride") or evaluate["targets"]) - 1
+def load_all(paths: Iterable[Path], skip_damaged: bool) -> tuple[list[Evaluation], list[str]]:
+    """(evaluations with their arrays, notes about the damaged ones left out).
+
+    Raises RunError for a damaged file, with `skip_damaged` only if all are damaged.
+    """
+    loaded, damaged = [], []
+    for path in paths:
+        try:
+            evaluation = load(path)
+            evaluation.arrays  # noqa: B018  (reads them, so that damage is found)
+            loaded.append(evaluation)
+        except RunError as error:
+            if not skip_damaged:
+                raise
+            damaged.append(error)
+    if damaged and not loaded:
+        raise damaged[0]
+    return loaded, [f"Left out: {clean(str(error))}" for error in damaged]
+
+
+def load(path: Path) -> Evaluation:
+    """Evaluation from one eval json. Its arrays are read when they are first needed. Raises RunError for a damaged json."""
+    try:
+        content = clean(read_json(path))
+        rows = eval_rows(content, path)
+        evaluate = content.get("config", {}).get("evaluate")
+        setting = Setting.of(evaluate) if evaluate else None
+    except RunError:
+        raise
+    except (TypeError, AttributeError) as error:
+        raise RunError(f"{path} is damaged ({error!r}): delete it and evaluate again.") from error
+    if not rows:
+        raise RunError(f"{path} holds no rows: delete it and evaluate again.")
+    return Evaluation(rows, path, setting, TargetLosses(path.with_suffix(".npz"), {row["length"] for row in rows}))
+
+
+def once(evaluations: list[Evaluation]) -> tuple[list[Evaluation], list[str]]:
+    """(evaluations without rows that an earlier one also holds, notes). Rows repeat when a run lies in two folders."""
+    known: dict[tuple, dict] = {}
+    kept, twice, other = [], 0, 0
+    for evaluation in evaluations:
+        new = [row for row in evaluation.rows if key(row) not in known]
+        again = [(known[key(row)], row) for row in evaluation.rows if key(row) in known]
+        twice += len(again)
+        other += sum(not agree(*both) for both in again)
+        for row in new:
+            known.setdefault(key(row), row)
+        kept += [replace(evaluation, rows=new)] if new else []
+    differ = f", {other} of them with other numbers" if other else ", with the same numbers"
+    return kept, [f"{twice} rows are in more than one folder{differ}: the first found counts."] if twice else []

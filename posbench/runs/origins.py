@@ -139,7 +139,7 @@ def variants(evaluations: Iterable[Evaluation], origins: Mapping[str, Origin]) -
     groups: dict[tuple, dict[str, int]] = defaultdict(dict)
     shared = ("data", "tokenizer", "train_len", "encoding", "encoding_args", "trained_scale", "finetune")
     for evaluation in evaluations:
-        row = evaluation.rows[0]
+        row = evaluation.first
         groups[evaluation.source, *(text(row[name]) for name in shared)][row["run_id"]] = row["seed"]
     words: dict[str, str] = {}
     keys: dict[str, None] = {}

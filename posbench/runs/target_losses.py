@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Collection
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from posbench.common.errors import RunError
 from posbench.common.files import atomic_path, opened
 
 NAMES = ("nll", "correct")
+SHARED = (*NAMES, "length", "document", "offset")  # fields that all lengths share; those of one length, such as nll_1024, are read alone
 KINDS = {"nll": "f", "length": "iu", "document": "iu", "offset": "iu"}  # {field: legal kinds of numpy dtypes}, of some fields
 LARGEST = 4 * 2**30  # bytes
 
@@ -41,6 +43,49 @@ def load_arrays(path: Path) -> dict[int, dict[str, np.ndarray]]:
         }
     except Exception as error:
         raise RunError(f"{path} is damaged ({error}): delete it with its .json, and run the same command again.") from error
+
+
+class TargetLosses:
+    """npz beside an eval json with rows of `lengths`, read when its arrays are first needed."""
+
+    def __init__(self, path: Path, lengths: Collection[int]):
+        self.path = path
+        self.lengths = set(lengths)
+
+    @cached_property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Arrays of SHARED that the npz holds, {} if there is no npz. Raises RunError if it is damaged."""
+        try:
+            found = read_npz(self.path, SHARED)
+            if "nll" in found:
+                lengths, shape = set(found["length"].tolist()), (len(found["length"]), len(found["document"]))
+                if found["nll"].shape != shape or len(found["offset"]) != shape[1] or not self.lengths <= lengths:
+                    said = f"losses {found['nll'].shape} of lengths {sorted(lengths)}"
+                    raise ValueError(f"{said}, which are not those of {self.path.stem}.json")
+            return found
+        except FileNotFoundError:
+            return {}
+        except Exception as error:  # zipfile, zlib and numpy raise a dozen kinds of errors for damage
+            raise self._damaged(error) from error
+
+    def at(self, name: str, length: int) -> tuple[np.ndarray, np.ndarray] | None:
+        """nll or correct at one length, as floats, and the document of each value; None if this length was not evaluated.
+
+        Raises RunError if the npz is damaged.
+        """
+        arrays = self.arrays
+        found = np.flatnonzero(arrays.get("length") == length)
+        if not len(found):
+            return None
+        try:
+            values = arrays[name][found[0]] if name in arrays else read_npz(self.path, (f"{name}_{length}",))[f"{name}_{length}"]
+            each = values.reshape(len(arrays["document"]), -1)
+        except Exception as error:
+            raise self._damaged(error) from error
+        return each.astype(np.float64).ravel(), np.repeat(arrays["document"], each.shape[1])
+
+    def _damaged(self, error: Exception) -> RunError:
+        return RunError(f"{self.path} is damaged ({error}): delete it and {self.path.stem}.json, and evaluate again.")
 
 
 def read_npz(path: Path, names: Collection[str] = ()) -> dict[str, np.ndarray]:

@@ -161,11 +161,11 @@ def _references(job: Job, cfg: dict, name: str) -> list[Cell]:
     one length suffices. A smaller max_length serves if it gives every target the training length of context. Otherwise there is no
     floor, and the report says so.
     """
-    from posbench.runs.evaluation import shortest_exact
+    from posbench.runs.setting import Setting
 
     train_len, evaluate = typed("train", cfg["train"]).train_len, _evaluate(cfg, name)
     length = min(train_len + max(train_len, evaluate["stride"] or 0), evaluate["max_length"])
-    if length < shortest_exact(evaluate, train_len):
+    if length < Setting.of(evaluate).shortest_exact(train_len):
         return []
     cfg = {**cfg, "evaluate": {**cfg["evaluate"], "lengths": [length]}}
     windows = (None, max(1, train_len // 2))

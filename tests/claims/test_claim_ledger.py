@@ -11,7 +11,7 @@ from conftest import CONFIGS, choices, node
 from hydra import compose, initialize_config_dir
 from script_calls import call
 
-from posbench.claims.find import Entry, Pool
+from posbench.claims.find import Pool
 from posbench.claims.language import Cell, load, load_all
 from posbench.claims.table import brief, from_csv, markdown
 from posbench.cli.claims import defaults
@@ -20,7 +20,8 @@ from posbench.config import compose as composition
 from posbench.config import identity
 from posbench.config.composer import unresolved
 from posbench.config.schema import typed
-from posbench.runs.origins import flatten
+from posbench.runs.evaluation import Evaluation
+from posbench.runs.origins import Origin, flatten
 from posbench.sweep.jobs import plan_jobs
 
 LEDGER = load_all(CONFIGS.parent / "results" / "claims")
@@ -93,7 +94,7 @@ def test_the_ledger_names_what_must_be_there():
 
 
 def planned(experiment):
-    """What the evaluations of an experiment would be found by, without making any."""
+    """What the evaluations of an experiment would be found by, without making any, and the origin of each."""
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         jobs = plan_jobs(composition.expand(unresolved(compose("run", [f"experiment={experiment}"])), []))
     shown = ("encoding", "extension", "scale_attention")
@@ -102,11 +103,12 @@ def planned(experiment):
         base = {"run_id": job.run.id, "seed": job.cfg["seed"], "train_len": typed("train", job.cfg["train"]).train_len, "position": None}
         for cell in job.cells:
             nodes = dict(zip(shown, (job.cfg["encoding"], cell.extension, cell.scale_attention), strict=True))
-            row = {**base, "protocol": cell.protocol, "trained_scale": trained, "finetune": None, "setting": ""}
+            row = {**base, "protocol": cell.protocol, "trained_scale": trained, "finetune": None}
             row |= {group: identity.method_name(node) for group, node in nodes.items()}
             row["scale_attention"] = identity.method_label(cell.scale_attention, "scale_attention")
             row |= {f"{group}_args": identity.method_args(nodes[group]) for group in shown[:2]}
-            yield Entry(cell.path, [{**row, "length": length} for length in cell.evaluate["lengths"]], flatten(job.cfg))
+            rows = [{**row, "length": length} for length in cell.evaluate["lengths"]]
+            yield Evaluation(rows, cell.path), Origin(job.run.path, flatten(job.cfg), {})
 
 
 @pytest.mark.slow
@@ -118,11 +120,10 @@ def test_the_experiments_hold_every_cell_of_the_ledger_once(monkeypatch):
     monkeypatch.setattr("posbench.data.fingerprint", lambda data, cache: "0" * 64)
     plans = {name: list(planned(name)) for name in names}
     for one in LEDGER:
-        entries = {entry.path: entry for name in one.experiments for entry in plans[name]}  # a cell of both is one file
-        lengths = {
-            path: {row["length"] for name in one.experiments for e in plans[name] if e.path == path for row in e.rows} for path in entries
-        }
-        pool = Pool(list(entries.values()), defaults())
+        planned_here = [each for name in one.experiments for each in plans[name]]
+        entries = {entry.path: entry for entry, _ in planned_here}  # a cell of both is one file
+        lengths = {path: {row["length"] for e, _ in planned_here if e.path == path for row in e.rows} for path in entries}
+        pool = Pool(list(entries.values()), {origin.path: origin for _, origin in planned_here}, defaults())
         for endpoint in (*one.primary, *one.secondary):
             for _, cell in endpoint.cells:
                 found = pool.find(cell)
@@ -132,7 +133,7 @@ def test_the_experiments_hold_every_cell_of_the_ledger_once(monkeypatch):
                         f"{one.id}: {cell} at {cell.at}"
                     )
                     gate = [
-                        e for e in pool.entries if e.first["run_id"] == entry.first["run_id"] and e.first["protocol"] == "fixed_targets"
+                        e for e in pool.evaluations if e.first["run_id"] == entry.first["run_id"] and e.first["protocol"] == "fixed_targets"
                     ]
                     assert pool.reference(gate[0], "floor") and pool.reference(gate[0], "half")
 

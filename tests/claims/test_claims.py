@@ -11,12 +11,14 @@ from claim_worlds import NATS, ROPE, World, claim, make_ladder
 from conftest import CONFIGS
 from synthetic import DOCUMENTS, TARGETS
 
-from posbench.claims.find import Pool, index
+from posbench.claims.find import Pool
 from posbench.claims.judge import judge
 from posbench.claims.language import Claim
 from posbench.claims.table import brief, from_csv, markdown, terminal, to_csv
 from posbench.cli.claims import defaults
 from posbench.runs.rows import eval_content, read_eval
+
+EVALUATE = {"windows": 4, "targets": 60, "max_length": 512, "split": "test", "dtype": "fp32", "seed": 0}
 
 
 @pytest.fixture
@@ -145,7 +147,7 @@ def test_arguments_that_are_not_named_are_those_of_configs(world, tmp_path):
         world.evaluate("rope", seed, "ntk", 0.1, args={"multiplier": 2.0, "mode": "dynamic", "target_len": None})
 
     def effect(pool_defaults, **args):
-        pool = Pool(index(world.root.glob("*/evals/*/*.json")), pool_defaults)
+        pool = Pool.read(world.root.glob("*/evals/*/*.json"), pool_defaults)
         cell = {**ROPE, "extension": "ntk", **({"extension_args": args} if args else {})}
         one = claim(tmp_path, primary={"of": cell, "at": 4, "confirm": "above 0", "refute": "below 0"})
         return judge([one], lambda claim: (pool, ""))[0]
@@ -230,7 +232,7 @@ def test_a_key_that_the_configuration_lacks_has_its_default(world, tmp_path):
 
 def test_the_gate_is_of_the_windows_that_a_claim_is_of(world, tmp_path):
     def asked(path, windows):
-        path.write_text(json.dumps({**json.loads(path.read_text()), "config": {"evaluate": {"windows": windows}}}))
+        path.write_text(json.dumps({**json.loads(path.read_text()), "config": {"evaluate": {**EVALUATE, "windows": windows}}}))
 
     world.train("rope", 0, gain=0.1)
     world.evaluate("rope", 0, "none", 0.5)
@@ -328,7 +330,7 @@ def test_a_key_that_came_later_tells_no_settings_apart_at_its_default(world, tmp
         later = world.evaluate("rope", seed, "none", 0.5)
         for path in later.parent.glob("*.json"):
             content = json.loads(path.read_text())
-            content["config"]["evaluate"] = {"windows": 4, "split": "test"} | ({"documents": None} if path == later else {})
+            content["config"]["evaluate"] = EVALUATE | ({"documents": None} if path == later else {})
             path.write_text(json.dumps(content))
     one = claim(tmp_path, primary={"of": ROPE, "at": 4, "confirm": "above 0", "refute": "below 0"})
     assert world.judge(one)[0].effect * NATS == pytest.approx(0.5, abs=0.05)

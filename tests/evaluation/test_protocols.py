@@ -8,6 +8,7 @@ import math
 import pkgutil
 import subprocess
 import sys
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -28,8 +29,8 @@ from posbench.evaluation.scorer import Evaluation
 from posbench.extensions.none import NoExtension
 from posbench.extensions.recompute_window import RecomputeWindow
 from posbench.extensions.rerope import Rerope
-from posbench.runs.evaluation import shortest_exact
 from posbench.runs.rows import make_row
+from posbench.runs.setting import Setting
 from posbench.runs.target_losses import load_arrays, save_arrays
 from posbench.sweep.jobs import plan_jobs
 
@@ -263,7 +264,7 @@ def test_a_protocol_brings_what_it_is_compared_with(text_folder):
 @pytest.mark.parametrize(("name", "stride"), [("fixed_targets", None), ("sliding", 5)])
 def test_a_floor_is_exact_from_the_shortest_text_that_holds_the_training_length_before_every_target(name, stride):
     found = evaluation(RecomputeWindow(), stride=stride, windows=16, targets=3)
-    evaluator, shortest = protocol(name)(found), shortest_exact({"stride": stride, "targets": 3}, TRAIN_LEN)
+    evaluator, shortest = protocol(name)(found), Setting.of(asdict(found.config)).shortest_exact(TRAIN_LEN)
     far, exact, short = (evaluator.run(length)[1]["nll"] for length in (64, shortest, shortest - 1))
     assert np.array_equal(far, exact) and not np.array_equal(far, short)
 

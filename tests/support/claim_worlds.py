@@ -6,7 +6,7 @@ import numpy as np
 import yaml
 from synthetic import DOCUMENTS, TARGETS, write_eval
 
-from posbench.claims.find import Pool, index
+from posbench.claims.find import Pool
 from posbench.claims.judge import judge
 from posbench.claims.language import load
 
@@ -39,7 +39,7 @@ class World:
         return write_eval(self.root, encoding, extension, scale, losses, lengths, seed, args, **changed)
 
     def judge(self, *claims):
-        pool = Pool(index(sorted(self.root.glob("*/evals/*/*.json"))), {})
+        pool = Pool.read(sorted(self.root.glob("*/evals/*/*.json")), {})
         return judge(claims, lambda claim: (pool, "make it"))
 
 

@@ -1,0 +1,48 @@
+"""Setting of an evaluation: what it reads and scores. Two evaluations are compared only under equal settings."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Keys of configs/evaluate that choose windows, targets, text and number format."""
+
+    windows: int
+    targets: int
+    max_length: int
+    split: str
+    dtype: str
+    seed: int
+    stride: int | None = None
+    documents: str | None = None
+
+    @classmethod
+    def of(cls, evaluate: dict) -> Setting:
+        """Setting of a resolved `evaluate` configuration. Raises TypeError for one that lacks a key, or holds a list."""
+        setting = cls(**{key: value for key, value in evaluate.items() if key in cls.__dataclass_fields__})
+        hash(setting)
+        return setting
+
+    def __str__(self) -> str:
+        windows = f"{self.windows} windows asked for, {self.targets} targets each, room for {self.max_length} tokens"
+        windows += f", advancing by {self.stride}" if self.stride else ""
+        windows += f", in documents `{self.documents}`" if self.documents else ""
+        return f"{windows}, {self.split} split, {self.dtype}, seed {self.seed} of the windows"
+
+    @property
+    def unstrided(self) -> Setting:
+        """Setting without its stride, which may differ between protocols that score the same windows."""
+        return replace(self, stride=None)
+
+    def shortest_exact(self, train_len: int) -> int:
+        """Shortest text, in tokens, in which recompute_window gives every scored token train_len tokens of context."""
+        return train_len + (self.stride or self.targets) - 1
+
+
+def among(words: str | None) -> str:
+    """Documents that a setting's words choose by name, in brackets; "" for none. A figure is drawn from a CSV, which holds the words."""
+    named = re.search("in documents (`.+?`), ", words or "")
+    return f" ({named[1]})" if named else ""
