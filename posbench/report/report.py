@@ -174,14 +174,14 @@ def write(report: Report, out_dir: Path | str) -> list[Path]:
     write_atomic(out_dir / "table.md", report.markdown())
     write_atomic(out_dir / "table.tex", report.latex())
     with matplotlib.rc_context({"text.parse_math": False}):  # print dollar signs in names as they are
-        pairs = [pair for path in inside for pair in context_figure.draw(path, out_dir, report.title)]
-        drawn = draw(out_dir / "curve.csv", out_dir, report.title)
-    figures = [path for pair in [*pairs, *(pair for section in drawn for pair in section.values())] for path in pair]
+        drawn = [section for path in inside for section in context_figure.draw(path, out_dir, report.title)]
+        drawn += draw(out_dir / "curve.csv", out_dir, report.title)
+    figures = [path for section in drawn for pair in section.values() for path in pair]
     if (out_dir / "report.html").exists():  # the folder holds an older report, whose other figures are out of date
         for path in out_dir.iterdir():
             if DRAWN.fullmatch(path.name) and path not in {*figures, *inside}:
                 path.unlink()
-    write_atomic(out_dir / "report.html", page(report, drawn, pairs))
+    write_atomic(out_dir / "report.html", page(report, drawn))
     named = [out_dir / name for name in ("rows.csv", "trainings.csv", "curve.csv", "table.md", "table.tex")]
     return named + inside + figures + [out_dir / "report.html"]
 

@@ -14,7 +14,7 @@ from script_calls import call
 from synthetic import LENGTHS, TARGETS, Built, write_eval, write_run
 
 from posbench.common.errors import ConfigError
-from posbench.report.html import table
+from posbench.report.html import Grid, template
 from posbench.report.latex import escape
 from posbench.report.page import headings
 from posbench.report.points import Placed, read_points
@@ -245,7 +245,7 @@ def test_latex_says_what_the_tables_say(written):
 
 def test_a_line_break_in_a_name_stays_in_its_cell():
     assert clean({"a\nb": ["\x1b[1m"]}) == {"a\ufffdb": ["\ufffd[1m"]}
-    assert "<td>&lt;x&gt;</td>" in table(["a"], [["<x>"]])
+    assert "<td>&lt;x&gt;</td>" in template("table.html").module.table(Grid(["a"], [["<x>"]]))
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")

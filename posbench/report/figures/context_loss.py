@@ -18,11 +18,15 @@ BESIDE, STEEP = 0.5, 0.3  # octaves that the intervals at one c share side by si
 Value = Callable[[Step], tuple[float | None, float | None]]
 
 
-def draw(steps_csv: Path | str, out_dir: Path | str, title: str) -> list[list[Path]]:
-    """Draw every section of `steps_csv`: context.png and context.svg, then context-2 and so on. Equal input gives equal bytes."""
+def draw(steps_csv: Path | str, out_dir: Path | str, title: str) -> list[dict[str, list[Path]]]:
+    """Draw every section of `steps_csv`: context.png and context.svg, then context-2 and so on. Returns are as in figures.draw.
+
+    Equal input gives equal bytes.
+    """
     drawn = []
     for number, section in enumerate(sections(read_steps(steps_csv)), start=1):
-        drawn.append(save(figure(section, title), Path(out_dir) / ("context" if number == 1 else f"context-{number}")))
+        stem = Path(out_dir) / ("context" if number == 1 else f"context-{number}")
+        drawn.append({"context": save(figure(section, title), stem)})
     return drawn
 
 
