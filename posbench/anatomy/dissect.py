@@ -16,8 +16,8 @@ from torch.nn.functional import cosine_similarity, pad
 from posbench.anatomy.dimensionless import dimensionless
 from posbench.anatomy.properties import properties, trained_reach
 from posbench.anatomy.query_view import Kind, bias, distance, even_weights, kinds
-from posbench.position.geometry import Trait
-from posbench.position.interfaces import Encoding, Extension, ScaleAttention, overrides
+from posbench.position.geometry import Bias, Trait
+from posbench.position.interfaces import HOOKS, Encoding, Extension, ScaleAttention
 from posbench.position.legality import name_of
 
 POINTS = 256  # distances, before equal ones are merged, of curves that are not computed at every distance
@@ -56,7 +56,7 @@ def dissect(
         "factor": span.factor,
         "trained_reach": trained_reach(encoding),
         "n_parameters": sum(parameter.numel() for parameter in encoding.parameters()),
-        "depends_on_content": [hook for hook in ("gates", "weights") if any(overrides(part, hook) for part in parts)],
+        "depends_on_content": [HOOKS[bias] for bias in (Bias.GATES, Bias.ROWS) if any(bias in part.biases for part in parts)],
         **{key: value for key, value in layers[0].items() if key not in ("numbers", "name", "window", "extended", "scaled")},
         **_added(found[0], extension),
         "dimensionless": dimensionless(encoding, extension, found[0], length),
@@ -99,7 +99,7 @@ def _layer(kind: Kind, length: int, table: dict[str, bool | None]) -> dict:
     rules = [torch.stack(rule.distance(delta_K.double())) for rule in plan.distance_rules]
     decay_D = encoding.decay()
     bound = None
-    if kind.after is not None and decay_D is None and Trait.RELATIVE in encoding.traits and overrides(encoding, "rotate"):
+    if kind.after is not None and decay_D is None and Trait.RELATIVE in encoding.traits and plan.bands[0].q_table is not None:
         bound = {
             "at": delta_K.tolist(),
             "before": plain(decay_bound(kind.before.freq_F, delta_K)),

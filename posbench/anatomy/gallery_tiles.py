@@ -18,9 +18,8 @@ from posbench.anatomy.query_view import channels
 from posbench.common.errors import ConfigError
 from posbench.config.compose import nodes
 from posbench.model.build import seeded
-from posbench.position.geometry import Shape
+from posbench.position.geometry import Bias, Shape
 from posbench.position.instantiate import make
-from posbench.position.interfaces import overrides
 from posbench.position.legality import check
 from posbench.report.figures.style import GREY, OKABE_ITO
 
@@ -80,7 +79,6 @@ def _plain_first(found: dict[str, dict]) -> list[tuple[str, dict]]:
 
 def _encoding_tile(name: str, shown: Anatomy) -> Tile:
     numbers, kind = shown.numbers, shown.kinds[0]
-    hooks = [hook for hook in ("columns", "profile", "bias") if overrides(kind.encoding, hook)]
     if len(shown.kinds) > 1:
         return Tile(name, "layers of two kinds", lambda axes: _layers(axes, numbers))
     if numbers["coordinates"]:
@@ -89,7 +87,7 @@ def _encoding_tile(name: str, shown: Anatomy) -> Tile:
         return Tile(name, "weighs whole rows", lambda axes: _log_weights(axes, numbers["even_weights"]))
     turned = kind.plan.bands[0].q_table is not None
     if numbers["bias"]:
-        words = "forget gates" if not hooks else "added to scores"
+        words = "added to scores" if kind.encoding.biases & (Bias.COLUMNS | Bias.DENSE) else "forget gates"
         return Tile(name, words + (", turned" if turned else ""), lambda axes: _curves(axes, numbers["bias"]))
     if turned:
         words = "turns q and k" + (", decays" if numbers["decay"] else "")

@@ -18,8 +18,8 @@ from torch import Tensor
 from posbench.anatomy.query_view import Kind, bias, content, distance, kinds
 from posbench.common.errors import ConfigError
 from posbench.extensions.none import NoExtension
-from posbench.position.geometry import Trait
-from posbench.position.interfaces import Encoding, Extension, overrides
+from posbench.position.geometry import Bias, Trait
+from posbench.position.interfaces import Encoding, Extension
 from posbench.position.legality import check
 from posbench.scale_attention.none import NoScale
 
@@ -36,7 +36,7 @@ def properties(encoding: Encoding, extension: Extension, length: int) -> list[di
     found = []
     for kind, at_train_len in zip(kinds(encoding, extension, length), short, strict=True):
         longer = length > train_len
-        measurable = not overrides(kind.encoding, "weights")
+        measurable = Bias.ROWS not in kind.encoding.biases
         found.append(
             {
                 "unique": _unique(kind) if measurable else None,

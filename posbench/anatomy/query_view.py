@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from posbench.extensions.none import NoExtension
-from posbench.model.kernels.blocks import damp
-from posbench.position.geometry import Spectrum
-from posbench.position.interfaces import Encoding, Extension, Layer, ScaleAttention, overrides
+from posbench.model.kernels.folding import damp
+from posbench.position.geometry import Bias, Spectrum
+from posbench.position.interfaces import Encoding, Extension, Layer, ScaleAttention
 from posbench.position.legality import fed_length
 from posbench.position.plan import BandPlan, LayerPlan, make_plan
 
@@ -85,7 +85,7 @@ def distance(kind: Kind, query: int, keys_K: Tensor) -> Tensor:
 def bias(kind: Kind, query: int, keys_K: Tensor) -> Tensor | None:
     """Bias added to the scaled score of each key: [H, K], or None without a bias. Gates are those of a token of zeros."""
     encoding = kind.encoding
-    if not any(overrides(encoding, hook) for hook in ("columns", "profile", "bias", "gates")):
+    if not encoding.biases & ~Bias.ROWS:
         return None
 
     def value(band: BandPlan, keys_K: Tensor) -> Tensor:
@@ -96,7 +96,7 @@ def bias(kind: Kind, query: int, keys_K: Tensor) -> Tensor | None:
         columns = encoding.columns(q_pos_K, k_pos_K, row_constant=True)
         if columns is not None:
             total_HK += (columns[0].double() * columns[1].double()).sum(dim=-1)
-        if overrides(encoding, "profile") or overrides(encoding, "bias"):
+        if encoding.biases & Bias.DENSE:
             total_HK += encoding.bias(q_pos_K[:1], k_pos_K, kind.layer.index)[:, 0]
         gates_BHT = encoding.gates(torch.zeros(1, 1, encoding.shape.d_model), kind.layer.index)
         if gates_BHT is not None:
@@ -137,7 +137,7 @@ def even_weights(kind: Kind) -> Tensor | None:
     [H, T] over the index distance, or None for other encodings.
     """
     encoding, shape = kind.encoding, kind.encoding.shape
-    if not overrides(encoding, "weights"):
+    if Bias.ROWS not in encoding.biases:
         return None
     query, keys_K = kind.length - 1, torch.arange(kind.length)
     zeros = torch.zeros(1, shape.n_head, 1, kind.length)

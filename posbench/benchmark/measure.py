@@ -24,8 +24,7 @@ from posbench.model import precision as bf16
 from posbench.model.gpt import GPT, make_shape
 from posbench.model.memory import tensor_mib
 from posbench.position.instantiate import make
-from posbench.position.interfaces import overrides
-from posbench.position.legality import check
+from posbench.position.legality import check, fed_length
 from posbench.position.plan import Plan, TrainingPlans, make_plan
 from posbench.training import optimizers as optim
 
@@ -79,7 +78,7 @@ def training(configs: list[Path], train_len: int, repeats: int, only: list[str])
         cases[name] = _step(GPT(MODEL, make(node, shape), VOCAB))
     for name, node in choices(configs, "scale_attention").items():
         scale = make(node, shape)
-        if scale.trained or overrides(scale, "distance"):
+        if scale.trained or scale.by_distance:
             rope = make(choices(configs, "encoding")[BASE], shape)
             cases[f"{BASE}, {name} trained in"] = _step(GPT(MODEL, rope, VOCAB, scale))
     llama = transformers_llama()
@@ -160,7 +159,8 @@ def _models(configs: list[Path], train_len: int) -> dict[str, tuple]:
     rope, learned = models[BASE][0], models["learned"][0]
     for name, node in nodes["extension"].items():
         extension = make(node)
-        if name != "none" and not overrides(extension, "crop"):  # a crop feeds fewer tokens, which is no longer input
+        # A crop feeds fewer tokens, which is no longer input.
+        if name != "none" and fed_length(extension, train_len, 2 * train_len) > train_len:
             base = BASE if not extension.needs & ~rope.encoding.traits else "learned"
             models[f"{base} + {name}"] = (rope if base == BASE else learned, extension, unscaled)
     for name, node in nodes["scale_attention"].items():

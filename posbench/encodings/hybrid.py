@@ -10,11 +10,13 @@ A model of fewer layers than `period` is one period. Defaults: period 4, window 
 
 from dataclasses import replace
 
+import torch
+
 from posbench.common.errors import ConfigError
 from posbench.encodings.none import NoEncoding
 from posbench.position.geometry import Shape, Trait
 from posbench.position.instantiate import make
-from posbench.position.interfaces import Encoding, Layer, overrides
+from posbench.position.interfaces import Encoding, Layer
 
 
 class Hybrid(Encoding):
@@ -36,7 +38,8 @@ class Hybrid(Encoding):
         self.local: Encoding = make(local, replace(shape, n_layer=shape.n_layer - n_full), kind=Encoding)
         self.full: Encoding = make(full, replace(shape, n_layer=n_full), kind=Encoding)
         for name, node, part in (("local", local, self.local), ("full", full, self.full)):
-            if overrides(part, "embed") or part.layers() != Encoding.layers(part):
+            embeds = part.embed(torch.zeros(1, dtype=torch.float64), part.spectrum(), part.rows()) is not None
+            if embeds or part.layers() != Encoding.layers(part):
                 raise ConfigError(
                     f"encoding.{name}={node['_target_']} is for a whole model and not for some of its layers: "
                     f"choose one that acts inside attention, such as posbench.encodings.rope.Rope."

@@ -14,7 +14,7 @@ from torch import Tensor
 from posbench.common.errors import ConfigError
 from posbench.position.geometry import Band, IndexMap, Span, Spectrum, Trait, identity, start
 from posbench.position.instantiate import make
-from posbench.position.interfaces import ANY, Extension, overrides
+from posbench.position.interfaces import ANY, Extension
 
 # Span used to look at the form of a part's bands: one token, and a training length above any window.
 PROBE = Span(2**40, 1, 1)
@@ -29,7 +29,7 @@ class Compose(Extension):
             raise ConfigError("extension.parts is empty: name at least one extension, or choose extension=none.")
         self.parts: list[Extension] = [make(node, kind=Extension) for node in nodes]
         mapping = [part for part in self.parts if not _moves_only(part)]
-        cropping = [part for part in self.parts if overrides(part, "crop")]
+        cropping = [part for part in self.parts if part.crop(_own(part, PROBE)) is not None]
         for found, what in ((mapping, "says which keys a query sees"), (cropping, "crops the text")):
             if len(found) > 1:
                 names = " and ".join(type(part).__name__ for part in found)

@@ -7,37 +7,37 @@ from __future__ import annotations
 
 import torch
 
-from posbench.position.geometry import Trait
-from posbench.position.interfaces import Encoding, Extension, overrides
-from posbench.position.plan import BandPlan, LayerPlan, make_plan
+from posbench.position.geometry import Bias, Trait
+from posbench.position.interfaces import Encoding, Extension
+from posbench.position.plan import BandPlan, LayerPlan, Plan, make_plan
 
 
-def _pairs(encoding: Encoding, extension: Extension, length: int) -> list[tuple[LayerPlan, LayerPlan]]:
-    """Pairs (with the extension, without it) of distinct layers; empty if `length` is beyond the encoding's limit."""
+def masks(encoding: Encoding, extension: Extension, length: int) -> bool:
+    """True if the extension hides keys that are seen without it; False beyond the encoding's limit."""
     if encoding.limit is not None and length > encoding.limit:
-        return []
-    plans = [make_plan(encoding, one, length=length) for one in (extension, None)]
-    pairs = zip(*(plan.layers for plan in plans), strict=True)
-    return list({id(pair[1].bands): pair for pair in pairs}.values())
+        return False
+    return any(_visible(changed) != _visible(plain) for changed, plain in _pairs(*_plans(encoding, extension, length)))
+
+
+def changes(encoding: Encoding, extension: Extension, length: int) -> bool:
+    """True if a layer's plan, or the vectors added to the embeddings, differ from those without the extension."""
+    changed, plain = _plans(encoding, extension, length)
+    return not equal(changed.embed(), plain.embed()) or not all(_same_layer(*pair) for pair in _pairs(changed, plain))
+
+
+def _plans(encoding: Encoding, extension: Extension, length: int) -> list[Plan]:
+    """Plans with the extension and without it."""
+    return [make_plan(encoding, one, length=length) for one in (extension, None)]
+
+
+def _pairs(changed: Plan, plain: Plan) -> list[tuple[LayerPlan, LayerPlan]]:
+    """Pairs of distinct layers of two plans."""
+    return list({id(pair[1].bands): pair for pair in zip(changed.layers, plain.layers, strict=True)}.values())
 
 
 def _visible(layer: LayerPlan) -> list[int]:
     """Number of keys that each query sees. Bands never overlap and only hide keys, so equal counts mean equal masks."""
     return sum(band.seen_T for band in layer.bands).tolist()
-
-
-def masks(encoding: Encoding, extension: Extension, length: int) -> bool:
-    """True if the extension hides keys that are seen without it."""
-    return any(_visible(changed) != _visible(plain) for changed, plain in _pairs(encoding, extension, length))
-
-
-def changes(encoding: Encoding, extension: Extension, length: int) -> bool:
-    """True if a layer's plan, or the vectors added to the embeddings, differ from those without the extension."""
-    if overrides(encoding, "embed"):
-        added = [make_plan(encoding, one, length=length).embed() for one in (extension, None)]
-        if not equal(*added):
-            return True
-    return not all(_same_layer(changed, plain) for changed, plain in _pairs(encoding, extension, length))
 
 
 def _same_layer(changed: LayerPlan, plain: LayerPlan) -> bool:
@@ -59,9 +59,9 @@ def _same_layer(changed: LayerPlan, plain: LayerPlan) -> bool:
 def _same_bias(layer: LayerPlan, band: BandPlan, reference: BandPlan) -> bool:
     """True if the last query's bias at the keys of a band is the same at both sets of coordinates."""
     encoding, keys = layer.encoding, slice(int(band.first_T[-1].clamp(min=0)), int(band.last_T[-1]) + 1)
-    if overrides(encoding, "columns") or encoding.decay() is not None:
+    if Bias.COLUMNS in encoding.biases or encoding.decay() is not None:
         return False
-    if not (overrides(encoding, "profile") or overrides(encoding, "bias")):
+    if not encoding.biases & Bias.DENSE:
         return True
     biases = [encoding.bias(one.q_pos_T[-1:], one.k_pos_T[keys], layer.index) for one in (band, reference)]
     return torch.equal(*biases)

@@ -1,4 +1,4 @@
-"""Types of position: an encoding's Trait, Shape and Spectrum, an extension's Span, and the Band of keys that a query sees.
+"""Types of position: an encoding's Trait, Bias, Shape and Spectrum, an extension's Span, and the Band of keys that a query sees.
 
 Letters: T tokens, F frequencies. An *index* counts tokens (int64, from 0). A *coordinate* is the position that an encoding
 uses for a token (float64: PI's are fractions, and angles need every bit of them).
@@ -25,6 +25,17 @@ class Trait(Flag):
     UNBOUNDED = auto()  # defined at every coordinate, also beyond the training length
     TABLE = auto()  # looks coordinates up in a learned table, which may be made longer
     CONTENT = auto()  # makes its own positions from the text, which an extension cannot move
+
+
+class Bias(Flag):
+    """Ways in which an encoding acts on the scores, each by one hook of `Encoding`. The kernels choose by them."""
+
+    COLUMNS = auto()  # `columns`: a product of low rank, which fits into q and k
+    PROFILE = auto()  # `profile`: a function of the distance, which has few different values
+    PAIRWISE = auto()  # `bias`: a function of both coordinates
+    GATES = auto()  # `gates`: a sum over the tokens between the two
+    ROWS = auto()  # `weights`: whole rows of scores become weights, without a softmax over separate bands
+    DENSE = PROFILE | PAIRWISE  # `bias` computes it for every pair of a block
 
 
 @dataclass(frozen=True)

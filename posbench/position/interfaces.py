@@ -6,6 +6,8 @@ S queries and K keys of a block of the kernel `rows`.
 
 from __future__ import annotations
 
+import functools
+import operator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,9 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from posbench.common.errors import ConfigError
-from posbench.position.geometry import Band, Shape, Span, Spectrum, Trait
+from posbench.position.geometry import Band, Bias, Shape, Span, Spectrum, Trait
 
 ANY = frozenset({"*"})  # tested_with every method, because this one cannot interact with another
+HOOKS = {Bias.COLUMNS: "columns", Bias.PROFILE: "profile", Bias.PAIRWISE: "bias", Bias.GATES: "gates", Bias.ROWS: "weights"}
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,12 @@ class Encoding(nn.Module):
     tested_with: ClassVar[frozenset[str]] = frozenset()
     scalable: ClassVar[bool] = True  # False if attention is not a softmax, where a factor on the logits has no meaning
     random: ClassVar[bool] = False  # True if `positions` draws new positions in every training step
+    biases: ClassVar[Bias] = Bias(0)  # declared by defining the hooks
+
+    def __init_subclass__(cls, **options: object) -> None:
+        super().__init_subclass__(**options)
+        own = (bias for bias, hook in HOOKS.items() if getattr(cls, hook) is not getattr(Encoding, hook))
+        cls.biases = functools.reduce(operator.or_, own, Bias(0))
 
     def __init__(self, shape: Shape):
         super().__init__()
@@ -195,11 +204,10 @@ class ScaleAttention(nn.Module):
         """Factor and addend [K] of the content score at each index distance (float64); None: the rule is one factor per query."""
         return None
 
-
-def overrides(method: Encoding | Extension | ScaleAttention, hook: str) -> bool:
-    """True if a method defines its own version of a hook."""
-    base = next(kind for kind in (Encoding, Extension, ScaleAttention) if isinstance(method, kind))
-    return getattr(type(method), hook) is not getattr(base, hook)
+    @property
+    def by_distance(self) -> bool:
+        """True if the scale has a rule by distance."""
+        return self.distance(torch.zeros(1, dtype=torch.float64)) is not None
 
 
 def window_size(window: int | None, default: int) -> int:

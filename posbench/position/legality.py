@@ -14,8 +14,8 @@ from posbench.common.errors import ConfigError
 from posbench.config.identity import method_args, method_name
 from posbench.config.names import called
 from posbench.position.effect import changes, equal, masks
-from posbench.position.geometry import Span, Trait
-from posbench.position.interfaces import ANY, Encoding, Extension, ScaleAttention, overrides
+from posbench.position.geometry import Bias, Span, Trait
+from posbench.position.interfaces import ANY, Encoding, Extension, ScaleAttention
 from posbench.position.plan import make_plan
 
 EXTENSIONS = "posbench.extensions"  # searched for modules, so that a new method is in no list
@@ -61,7 +61,7 @@ def check_extension(encoding: Encoding, extension: Extension, lengths: list[int]
             raise ConfigError(
                 f"{_layers(encoding, one)} {REASONS[next(iter(missing))]}, which extension={name} needs: {_alternatives(encoding)}."
             )
-        split = overrides(one, "weights") and len(extension.bands(_span(encoding, extension, fed))) > 1
+        split = Bias.ROWS in one.biases and len(extension.bands(_span(encoding, extension, fed))) > 1
         if split and (Trait.COORDINATE in one.traits or masks(encoding, extension, fed)):
             raise ConfigError(
                 f"{_layers(encoding, one)} weighs a whole row of keys at once, and extension={name} sees it in several bands: "
@@ -138,7 +138,7 @@ def _scaled(encoding: Encoding, scale: ScaleAttention, choice: str) -> list[Enco
     """Encodings of the layers that a scale acts on. Raises ConfigError, naming `choice`, if one of them cannot be scaled."""
     scaled = [layer.encoding for layer in encoding.layers() if layer.scaled]
     for one in scaled:
-        if overrides(one, "weights") and overrides(scale, "distance"):
+        if Bias.ROWS in one.biases and scale.by_distance:
             raise ConfigError(f"{_layers(encoding, one)} weighs whole rows, which {choice} cannot scale by distance: take none.")
         if not one.scalable:
             raise ConfigError(f"{_layers(encoding, one)} has no softmax whose logits {choice} could scale: take none.")

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from posbench.position.geometry import Band, Span, Spectrum
-from posbench.position.interfaces import Encoding, Extension, Layer, ScaleAttention, overrides
+from posbench.position.interfaces import Encoding, Extension, Layer, ScaleAttention
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class LayerPlan:
     @property
     def distance_rules(self) -> list[ScaleAttention]:
         """Scales whose factor depends on distance."""
-        return [scale for scale, _ in self.scales if overrides(scale, "distance")]
+        return [scale for scale, _ in self.scales if scale.by_distance]
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,11 @@ import dense
 import pytest
 import torch
 from bias_models import LONG, SHAPE, VARIANTS, attend, inputs, randomised
-from conftest import TRAIN_LEN, make_triple
+from conftest import TRAIN_LEN, choices, make_triple
 
 from posbench.model.kernels import blocks
 from posbench.model.kernels.blocks import rows
+from posbench.position.geometry import Bias
 from posbench.position.plan import make_plan
 from posbench.scale_attention.log_n import LogN
 
@@ -41,6 +42,45 @@ def test_blocks_equal_the_oracle_and_so_do_the_gradients_of_the_parameters(varia
     for a, b in zip(torch.autograd.grad((found * weigh.float()).sum(), leaves, allow_unused=True), wanted, strict=True):
         if a is not None or b is not None:
             torch.testing.assert_close(a, b, rtol=1e-3, atol=5e-4)
+
+
+DECLARED = {
+    **dict.fromkeys(("kerple", "sandwich", "t5"), Bias.PROFILE), **dict.fromkeys(("fox", "fox_rope"), Bias.GATES),
+    **dict.fromkeys(("cope", "stick_breaking"), Bias.ROWS), "dape": Bias.ROWS | Bias.PROFILE, "alibi": Bias.COLUMNS, "fire": Bias.PAIRWISE,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", choices("encoding"))
+def test_an_encoding_declares_its_bias_by_the_hooks_that_it_defines(name):
+    encoding = make_triple(name, "none", "none")[0]
+    assert {layer.encoding.biases for layer in encoding.layers()} == {DECLARED.get(name, Bias(0))}
+    assert type("Heir", (type(encoding),), {}).biases == type(encoding).biases
+    assert Bias.PAIRWISE in type("Wider", (type(encoding),), {"bias": lambda self, q_pos_S, k_pos_K, layer: None}).biases
+
+
+@pytest.mark.parametrize(
+    ("triple", "evaluated", "trained"),
+    [
+        (("alibi", "window", "none"), "Masked", "Banded"),
+        (("t5", "none", "none"), "Masked", "Banded"),
+        (("fox", "none", "none"), "Masked", "Banded"),
+        (("rope", "rerope", "none"), "Banded", "Banded"),
+        (("rope", "none", "scale_invariant"), "Banded", "Banded"),
+        (("dape", "window", "none"), "WholeRows", "WholeRows"),
+        (("cope", "none", "none"), "WholeRows", "WholeRows"),
+    ],
+    ids=lambda part: "-".join(part) if isinstance(part, tuple) else part,
+)
+def test_the_plan_and_the_gradient_choose_the_kind_of_blocks(triple, evaluated, trained, monkeypatch):
+    encoding, extension, scale = make_triple(*triple)
+    layer, ran = make_plan(encoding, extension, scale, length=LONG).layers[0], []
+    for kind in (blocks.Masked, blocks.Banded, blocks.WholeRows):
+        monkeypatch.setattr(kind, "__call__", lambda self, *at, call=kind.__call__: ran.append(type(self).__name__) or call(self, *at))
+    qkv = inputs(LONG)
+    with torch.no_grad():
+        rows(layer, *qkv)
+    rows(layer, *(t.requires_grad_() for t in qkv))
+    assert ran == [evaluated, trained]
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

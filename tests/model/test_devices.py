@@ -20,6 +20,7 @@ from posbench.config.schema import EvaluateConfig, TrainConfig
 from posbench.evaluation.scorer import Evaluation
 from posbench.evaluators.fixed_targets import FixedTargets
 from posbench.model.kernels import blocks, flex
+from posbench.model.kernels.bands import PreparedBand
 from posbench.position.plan import LayerPlan, TrainingPlans
 from posbench.sweep import job_process as job
 from posbench.training.trainer import Trainer
@@ -125,9 +126,9 @@ def test_the_pretended_device_refuses_what_a_real_one_refuses(gpu):
     assert on_cuda(weight.grad) and on_cuda(torch.zeros_like(there)) and on_cuda(there.sum()) and not on_cuda(there.cpu() + here)
 
 
-def _seen_here(self, band, start, stop, keys):
+def _seen_here(self, start, stop, keys):
     index_K = torch.arange(keys.start, keys.stop)
-    return (index_K >= band.plan.first_T[start:stop, None]) & (index_K <= band.plan.last_T[start:stop, None])
+    return (index_K >= self.band.first_T[start:stop, None]) & (index_K <= self.band.last_T[start:stop, None])
 
 
 def _scaled_here(self, q_BHTD, width):
@@ -135,7 +136,7 @@ def _scaled_here(self, q_BHTD, width):
 
 
 PLANTED = {
-    "a mask of rows": (blocks._Block, "_seen", _seen_here, ("none", "window")),
+    "a mask of rows": (PreparedBand, "seen", _seen_here, ("none", "window")),
     "a factor of queries": (LayerPlan, "scaled", _scaled_here, ("rope", "none")),
     "a rule by distance of flex": (flex, "_rules", lambda layer, _: [lambda s, b, h, i, j: s + layer.n_T[j]], ("rope", "rerope")),
     "a block mask": (

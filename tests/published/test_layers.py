@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -71,6 +72,11 @@ def test_an_arrow_upwards_is_found():
         "posbench.training.loop.fit"
     ]
     assert upward("training", {"posbench.evaluation.scorer"}) == ["posbench.evaluation.scorer"]
+
+
+def test_one_file_alone_asks_which_hooks_a_method_defines():
+    asking = re.compile(r"\boverrides\(|getattr\((type\(|cls\b)|\bis not (Encoding|Extension|ScaleAttention)\.")
+    assert [file.name for file in ROOT.rglob("*.py") if asking.search(file.read_text(encoding="utf-8"))] == ["interfaces.py"]
 
 
 @pytest.mark.parametrize("room", TORCH_FREE)

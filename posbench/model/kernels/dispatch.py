@@ -14,11 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from posbench.model.kernels import flex
-from posbench.model.kernels.blocks import damp, rows
-from posbench.position.interfaces import overrides
+from posbench.model.kernels.blocks import rows
+from posbench.model.kernels.folding import damp, fold, fold_gates
+from posbench.position.geometry import Bias
 from posbench.position.plan import LayerPlan
 
-TERMS = ((0, 0), (0, 1), (1, 0), (0, 2), (1, 1), (2, 0))  # products of bf16 pieces down to 2^-24 of the largest
 GATED = 4096  # tokens up to which gates summed from the middle of the text keep 1e-3 in float32; `rows` restarts the sum in each block
 LONG = 4096  # tokens from which a CPU needs seconds per layer: then key heads run one by one, so that Ctrl-C and progress need not wait
 DECAY = 60.0  # largest exponent of a decay counted from the middle of the text: its products stay within float32
@@ -48,9 +48,9 @@ def attend(layer: LayerPlan, x_BTC: Tensor, q_BHTD: Tensor, k_BGTD: Tensor, v_BG
 def fusible(layer: LayerPlan) -> bool:
     """True if `fused` can run this plan exactly."""
     encoding, decay_D = layer.encoding, layer.encoding.decay()
-    if not layer.causal or layer.distance_rules or any(overrides(encoding, hook) for hook in ("profile", "bias", "weights")):
+    if not layer.causal or layer.distance_rules or encoding.biases & (Bias.DENSE | Bias.ROWS):
         return False
-    if overrides(encoding, "gates") and len(layer.n_T) > GATED:
+    if Bias.GATES in encoding.biases and len(layer.n_T) > GATED:
         return False
     reach = float(layer.bands[0].q_pos_T.max() - layer.bands[0].q_pos_T.min()) / 2
     return decay_D is None or float(decay_D.max()) * reach < DECAY
@@ -88,40 +88,3 @@ def fused(layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, gate
         layer.tell(len(done) / (parts + 1))
     y_BHTD = done[0] if together else torch.cat(done, dim=1)
     return y_BHTD[..., :width].to(kept)
-
-
-def fold(q_BHTD: Tensor, k_BGTD: Tensor, q_HTR: Tensor, k_TR: Tensor) -> tuple[Tensor, Tensor]:
-    """Append a bias's columns to q and k.
-
-    One bf16 number cannot hold a position (257 is already rounded). So in bf16 each factor becomes three bf16 pieces with an exact
-    sum, and the products of pieces down to 2^-24 of the largest become columns. The bias is then as exact as in float32.
-    """
-    if q_BHTD.dtype == torch.bfloat16:
-        q_pieces, k_pieces = split_bf16(q_HTR), split_bf16(k_TR)
-        q_HTR = torch.cat([q_pieces[a] for a, _ in TERMS], dim=-1)
-        k_TR = torch.cat([k_pieces[b] for _, b in TERMS], dim=-1)
-    q_extra = q_HTR.to(q_BHTD.dtype).expand(q_BHTD.shape[0], -1, -1, -1)
-    k_extra = k_TR.to(k_BGTD.dtype).expand(*k_BGTD.shape[:2], -1, -1)
-    return torch.cat((q_BHTD, q_extra), dim=-1), torch.cat((k_BGTD, k_extra), dim=-1)
-
-
-def fold_gates(q_BHTD: Tensor, k_BGTD: Tensor, gates_BHT: Tensor) -> tuple[Tensor, Tensor]:
-    """Append columns to q and k (float32) that add the gates' sums to the scores: one for each query head of a key head.
-
-    The score of key j gets c_middle - c_j of the query's head. This differs from c_i - c_j by a constant per row, which softmax ignores.
-    """
-    groups = q_BHTD.shape[1] // k_BGTD.shape[1]
-    middle = gates_BHT.shape[-1] // 2
-    k_BGTR = (gates_BHT[..., middle, None] - gates_BHT).float().unflatten(1, (-1, groups)).mT
-    q_HR = torch.eye(groups, device=q_BHTD.device).repeat(k_BGTD.shape[1], 1)
-    q_extra = q_HR[:, None].expand(q_BHTD.shape[0], -1, q_BHTD.shape[2], -1)
-    return torch.cat((q_BHTD, q_extra), dim=-1), torch.cat((k_BGTD, k_BGTR), dim=-1)
-
-
-def split_bf16(x: Tensor) -> list[Tensor]:
-    """Three bf16 tensors whose sum is float32 `x` exactly (3 x 8 bits of mantissa)."""
-    pieces = []
-    for _ in range(3):
-        pieces.append(x.to(torch.bfloat16))
-        x = x - pieces[-1].float()
-    return pieces

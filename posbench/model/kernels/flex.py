@@ -16,7 +16,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from posbench.position.interfaces import overrides
+from posbench.position.geometry import Bias
 from posbench.position.plan import BandPlan, LayerPlan
 
 BLOCK = 128  # queries and keys of a block: the size that the kernel is made for
@@ -29,9 +29,9 @@ def possible(layer: LayerPlan) -> bool:
     encoding = layer.encoding
     if GIVEN_UP in layer.bands[0].kept:
         return False
-    if encoding.decay() is not None or overrides(encoding, "weights") or overrides(encoding, "bias"):
+    if encoding.decay() is not None or encoding.biases & (Bias.ROWS | Bias.PAIRWISE):
         return False
-    return not overrides(encoding, "profile") or all(band.line is not None for band in layer.bands)
+    return Bias.PROFILE not in encoding.biases or all(band.line is not None for band in layer.bands)
 
 
 def flex(layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, gates_BHT: Tensor | None = None) -> Tensor:
@@ -93,7 +93,7 @@ def _columns(columns: tuple[Tensor, Tensor] | None) -> list[Callable]:
 
 
 def _profile(layer: LayerPlan, band: BandPlan, device: torch.device) -> list[Callable]:
-    if not overrides(layer.encoding, "profile"):
+    if Bias.PROFILE not in layer.encoding.biases:
         return []
     table_HT = layer.profile(band, torch.arange(len(layer.n_T), dtype=torch.float64), device)
     return [lambda s, b, h, i, j: s + table_HT[h, (i - j).clamp(min=0)]]

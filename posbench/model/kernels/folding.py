@@ -1,0 +1,55 @@
+"""Decays, low-rank biases and gates as a part of q and k, so that any kernel can run them.
+
+Letters: B batch, T tokens, H heads, G key heads, D head width, R columns of a bias.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+TERMS = ((0, 0), (0, 1), (1, 0), (0, 2), (1, 1), (2, 0))  # products of bf16 pieces down to 2^-24 of the largest
+
+
+def damp(q_BHTD: Tensor, k_BGTD: Tensor, decay_D: Tensor, q_pos_T: Tensor, k_pos_T: Tensor, origin: Tensor) -> tuple[Tensor, Tensor]:
+    """q and k whose products contain exp(-rate (q_pos - k_pos)); both positions are counted from `origin` to stay within float32."""
+    q_TD = torch.exp(-decay_D.double() * (q_pos_T - origin)[:, None]).float()
+    k_TD = torch.exp(decay_D.double() * (k_pos_T - origin)[:, None]).float()
+    return q_BHTD * q_TD, k_BGTD * k_TD
+
+
+def fold(q_BHTD: Tensor, k_BGTD: Tensor, q_HTR: Tensor, k_TR: Tensor) -> tuple[Tensor, Tensor]:
+    """Append a bias's columns to q and k.
+
+    One bf16 number cannot hold a position (257 is already rounded). So in bf16 each factor becomes three bf16 pieces with an exact
+    sum, and the products of pieces down to 2^-24 of the largest become columns. The bias is then as exact as in float32.
+    """
+    if q_BHTD.dtype == torch.bfloat16:
+        q_pieces, k_pieces = split_bf16(q_HTR), split_bf16(k_TR)
+        q_HTR = torch.cat([q_pieces[a] for a, _ in TERMS], dim=-1)
+        k_TR = torch.cat([k_pieces[b] for _, b in TERMS], dim=-1)
+    q_extra = q_HTR.to(q_BHTD.dtype).expand(q_BHTD.shape[0], -1, -1, -1)
+    k_extra = k_TR.to(k_BGTD.dtype).expand(*k_BGTD.shape[:2], -1, -1)
+    return torch.cat((q_BHTD, q_extra), dim=-1), torch.cat((k_BGTD, k_extra), dim=-1)
+
+
+def fold_gates(q_BHTD: Tensor, k_BGTD: Tensor, gates_BHT: Tensor) -> tuple[Tensor, Tensor]:
+    """Append columns to q and k (float32) that add the gates' sums to the scores: one for each query head of a key head.
+
+    The score of key j gets c_middle - c_j of the query's head. This differs from c_i - c_j by a constant per row, which softmax ignores.
+    """
+    groups = q_BHTD.shape[1] // k_BGTD.shape[1]
+    middle = gates_BHT.shape[-1] // 2
+    k_BGTR = (gates_BHT[..., middle, None] - gates_BHT).float().unflatten(1, (-1, groups)).mT
+    q_HR = torch.eye(groups, device=q_BHTD.device).repeat(k_BGTD.shape[1], 1)
+    q_extra = q_HR[:, None].expand(q_BHTD.shape[0], -1, q_BHTD.shape[2], -1)
+    return torch.cat((q_BHTD, q_extra), dim=-1), torch.cat((k_BGTD, k_BGTR), dim=-1)
+
+
+def split_bf16(x: Tensor) -> list[Tensor]:
+    """Three bf16 tensors whose sum is float32 `x` exactly (3 x 8 bits of mantissa)."""
+    pieces = []
+    for _ in range(3):
+        pieces.append(x.to(torch.bfloat16))
+        x = x - pieces[-1].float()
+    return pieces
