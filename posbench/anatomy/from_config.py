@@ -5,9 +5,8 @@ from __future__ import annotations
 from safetensors import safe_open
 
 from posbench.common.errors import ConfigError, RunError
-from posbench.config.compose import nodes
-from posbench.config.identity import method_args, method_name
-from posbench.config.names import called
+from posbench.config.identity import method_name
+from posbench.config.names import named, nodes
 from posbench.config.schema import resolve
 from posbench.huggingface import import_config as hf_import
 from posbench.model.build import load_model, make_encoding, make_trained_scale
@@ -50,7 +49,7 @@ def parts(cfg: dict) -> tuple[Encoding, ScaleAttention | None]:
 
 def in_words(group: str, chosen: dict) -> str:
     """Name of a method's yaml, and the arguments that differ from it: rope base=27."""
-    name = called(group, method_name(chosen), method_args(chosen))
+    name = named(group, chosen)
     default = nodes(group).get(name, {})
     known, given = flatten(default) if default.get("_target_") == chosen["_target_"] else {}, flatten(chosen)
     differ = [key for key in given if key != "_target_" and (key not in known or known[key] != given[key])]

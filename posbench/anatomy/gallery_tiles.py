@@ -16,7 +16,7 @@ from posbench.anatomy import axes as draws
 from posbench.anatomy.dissect import Anatomy, dissect
 from posbench.anatomy.query_view import channels
 from posbench.common.errors import ConfigError
-from posbench.config.compose import nodes
+from posbench.config.names import nodes
 from posbench.model.build import seeded
 from posbench.position.geometry import Bias, Shape
 from posbench.position.instantiate import make

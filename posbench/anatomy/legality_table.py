@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from posbench.common.errors import ConfigError
-from posbench.config.compose import choices
+from posbench.config.names import choices
 from posbench.config.schema import ModelConfig
 from posbench.extensions.none import NoExtension
 from posbench.model.gpt import make_shape

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from posbench.common.errors import ConfigError
-from posbench.config.compose import choices
+from posbench.config.names import choices
 from posbench.config.schema import ModelConfig, TrainConfig
 from posbench.model import precision as bf16
 from posbench.model.gpt import GPT, make_shape

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from posbench.common.errors import ConfigError, did_you_mean
-from posbench.config.compose import nodes
+from posbench.config.names import nodes
 
 
 def node(group: str, chosen: str | dict | None, arguments: dict[str, Any], settings: Iterable[str] = ()) -> dict:

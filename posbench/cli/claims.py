@@ -6,8 +6,9 @@ from functools import cache
 from pathlib import Path
 
 from posbench.common.errors import ConfigError
-from posbench.config.compose import CONFIGS, compose, expand, nodes
+from posbench.config.compose import CONFIGS, compose, expand
 from posbench.config.composer import Composer
+from posbench.config.names import nodes
 from posbench.config.request import Request
 
 
@@ -62,7 +63,7 @@ class Pools:
 
     def _given(self) -> list[Path]:
         from posbench.runs.directory import Run
-        from posbench.runs.origins import find
+        from posbench.runs.search import find
 
         asked = self.cfg["runs"] if isinstance(self.cfg["runs"], list) else [self.cfg["runs"]]
         folders, csvs = find(asked)

@@ -154,7 +154,8 @@ def report(request: Request) -> int:
 def _named(cfg: dict) -> tuple[list[Path], list[Path], str, list[str]]:
     """(eval files, CSVs, title, notes) of run=DIR, runs= or all of results_dir."""
     from posbench.runs.directory import Run
-    from posbench.runs.origins import clean, find, inside
+    from posbench.runs.origins import clean
+    from posbench.runs.search import find, inside
 
     if cfg["runs"] is not None:
         asked = cfg["runs"] if isinstance(cfg["runs"], list) else [cfg["runs"]]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from posbench.common.errors import RunError
 from posbench.common.files import read_json
-from posbench.config.identity import method_name
+from posbench.config.names import named
 from posbench.position.instantiate import trusted_config
 from posbench.runs.directory import Run
 from posbench.runs.frame import read
@@ -47,7 +47,7 @@ class LoadedRun:
         self._device, self._cache_dir = device, cache_dir
 
     def __repr__(self) -> str:
-        return f"<run {self.id}: encoding={method_name(self.config['encoding'])}, train.length={self.config['train'].get('length')}>"
+        return f"<run {self.id}: encoding={named('encoding', self.config['encoding'])}, train.length={self.config['train'].get('length')}>"
 
     @property
     def rows(self) -> pandas.DataFrame:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import copy
-import functools
 import itertools
 import json
 import sys
-from pathlib import Path
 
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException, OverrideParseException
@@ -17,11 +15,11 @@ from omegaconf.errors import OmegaConfBaseException
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.common.files import sha256_json
 from posbench.config.composer import Composer
+from posbench.config.names import CONFIGS
 from posbench.config.nearest import suggestion
 from posbench.config.schema import JOB
 
 EXPERIMENT = ("name", "title", "base", "grid", "tolerance", "next")
-CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 
 
 def expand(cfg: dict, overrides: list[str], composer: Composer | None = None) -> list[dict]:
@@ -80,18 +78,6 @@ def _values(key: str, given: object) -> list:
     if given == "*":
         return [name for name in GlobalHydra.instance().config_loader().get_group_options(key) if not name.startswith("_")]
     return given if isinstance(given, list) else [given]
-
-
-def choices(configs: list[Path], group: str) -> dict[str, dict]:
-    """{name: content} of a group's yamls in all configuration folders; later folders win."""
-    paths = sorted(path for folder in configs for path in (folder / group).glob("*.yaml") if not path.stem.startswith("_"))
-    return {path.stem: OmegaConf.to_container(OmegaConf.load(path)) for path in paths}
-
-
-@functools.cache
-def nodes(group: str) -> dict[str, dict]:
-    """{name: content} of the yamls of one of posbench's own groups, read once."""
-    return choices([CONFIGS], group)
 
 
 def long_name(override: str) -> str:

@@ -1,9 +1,32 @@
-"""Display names of methods, as a user would type them."""
+"""Methods by the names of their yamls in configs/, as a user would type them."""
 
 from __future__ import annotations
 
-from posbench.config.compose import nodes
+import functools
+from pathlib import Path
+
 from posbench.config.identity import method_args, method_name
+
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+
+
+def choices(configs: list[Path], group: str) -> dict[str, dict]:
+    """{name: content} of a group's yamls in all configuration folders; later folders win."""
+    from omegaconf import OmegaConf
+
+    paths = sorted(path for folder in configs for path in (folder / group).glob("*.yaml") if not path.stem.startswith("_"))
+    return {path.stem: OmegaConf.to_container(OmegaConf.load(path)) for path in paths}
+
+
+@functools.cache
+def nodes(group: str) -> dict[str, dict]:
+    """{name: content} of the yamls of one of posbench's own groups, read once."""
+    return choices([CONFIGS], group)
+
+
+def named(group: str, node: dict) -> str:
+    """Display name of a method by its configuration. Raises ConfigError for one without _target_."""
+    return called(group, method_name(node), method_args(node))
 
 
 def called(group: str, method: str, args: dict | None) -> str:

@@ -11,8 +11,7 @@ import pkgutil
 from dataclasses import dataclass
 
 from posbench.common.errors import ConfigError
-from posbench.config.identity import method_args, method_name
-from posbench.config.names import called
+from posbench.config.names import named
 from posbench.position.effect import changes, equal, masks
 from posbench.position.geometry import Bias, Span, Trait
 from posbench.position.interfaces import ANY, Encoding, Extension, ScaleAttention
@@ -120,7 +119,7 @@ def name_of(method: object) -> str:
         return file_of(method)
     kinds = {"encoding": Encoding, "extension": Extension, "scale_attention": ScaleAttention}
     group = next(name for name, kind in kinds.items() if isinstance(method, kind))
-    return called(group, method_name(node), method_args(node))
+    return named(group, node)
 
 
 def file_of(method: object) -> str:

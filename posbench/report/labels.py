@@ -6,7 +6,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from posbench.config.names import called
+from posbench.config.names import called, nodes
 
 METHODS = {"encoding": "encoding_args", "extension": "extension_args"}
 
@@ -17,8 +17,6 @@ def labels(rows: Iterable[dict], variants: Mapping[str, str] | None = None):
     Methods are named by `called`. An argument appears only if two of `rows` differ in it, and not at its value in configs/: beside
     `ntk multiplier=2.0` the default is plain `ntk`. `variants` (run_id -> words) tells apart trainings of one encoding.
     """
-    from posbench.config.compose import nodes
-
     known: dict[tuple[str, str], list[dict]] = defaultdict(list)
     for row in rows:
         for name, args in METHODS.items():

@@ -26,8 +26,9 @@ from posbench.report.latex import comments, latex, long
 from posbench.report.points import Point, section_of, sections, write_points
 from posbench.report.tables import Table, footer, tables
 from posbench.runs.evaluation import Evaluation, load_all, once
-from posbench.runs.origins import Origin, clean, read, told_apart, variants
+from posbench.runs.origins import Origin, clean, read, variants
 from posbench.runs.rows import SETTING, write_csv
+from posbench.runs.search import told_apart
 from posbench.runs.trainings import Training, trainings
 
 DRAWN = re.compile(r"(context|curve|position|heatmap|differences)(-\d+)?\.(png|svg)|context\.csv")

@@ -21,7 +21,9 @@ from filelock import FileLock, Timeout
 from posbench.common.errors import RunError
 from posbench.common.files import locked, read_json
 from posbench.runs.directory import Run
-from posbench.runs.inventory import Entry, entry_of, files, read_config, run_directories
+from posbench.runs.inventory import Entry, entry_of
+from posbench.runs.origins import read
+from posbench.runs.search import files, run_directories
 
 TOKENS = re.compile(r"[0-9a-f]{24}(_(train|validation|test))*")
 # Temporary names: of common/files.py (by tempfile), and of safetensors, which earlier versions wrote with.
@@ -75,7 +77,7 @@ def _of_run(entry: Entry, unfinished: Collection[str]) -> Iterator[Waste]:
     if entry.state == "unstarted" or (entry.state in unfinished and not run.finished):
         if not foreign(entry.path):
             told = "it never got anywhere" if entry.state == "unstarted" else entry.told
-            yield _folder(entry.path, told, entry.path / ".lock", partial(_of_run_again, entry.path, unfinished))
+            yield _folder(entry.path, told, run.lock_file, partial(_of_run_again, entry.path, unfinished))
     else:
         yield from _leftovers(run)
 
@@ -125,7 +127,7 @@ def unused_tokens(cache: Path, folder: Path, name: str = "*") -> Iterator[Waste]
 
     used = set()
     for path in run_directories(folder):
-        data = read_config(Run(path))[0].get("data") or {}
+        data = read(path).nested.get("data") or {}
         with contextlib.suppress(KeyError, TypeError):
             used.add(_tokens(data["name"], data["source"], tokenizer_name(data["tokenizer"], data["vocab_size"])))
     for manifest in sorted(cache.glob(f"{name}/manifest.json")):
@@ -160,4 +162,4 @@ def _leftovers(run: Run) -> Iterator[Waste]:
             why = "arrays without the rows they belong to"
         else:
             continue
-        yield Waste(path, status.st_size, status.st_mtime_ns, why, run.path / ".lock", partial(_leftovers, run))
+        yield Waste(path, status.st_size, status.st_mtime_ns, why, run.lock_file, partial(_leftovers, run))

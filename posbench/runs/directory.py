@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,11 @@ class Busy(RunError):
     """Another process works on this run. A sweep tries it again at the end."""
 
 
+def previous(state: Path) -> Path:
+    """Path of the generation before a training's state: state.previous.pt."""
+    return state.with_suffix(f".previous{state.suffix}")
+
+
 class Run:
     """Directory of one training. Its files are only written while `lock` is held."""
 
@@ -30,10 +36,12 @@ class Run:
         self.train_log = self.path / "train.jsonl"
         self.weights = self.path / "model.safetensors"
         self.state = self.path / "state.pt"
+        self.previous_state = previous(self.state)
         self.summary = self.path / "train.json"
         self.evals = self.path / "evals"
         self.failure = self.path / "failure.txt"  # last output of a failed job
-        self._lock = FileLock(self.path / ".lock")
+        self.lock_file = self.path / ".lock"
+        self._lock = FileLock(self.lock_file)
 
     @property
     def finished(self) -> bool:
@@ -42,6 +50,16 @@ class Run:
             return self.summary.exists()
         except OSError as error:
             raise RunError(f"{self.path} cannot be read ({error.strerror}): mend that, or choose another results_dir.") from error
+
+    @property
+    def has_config(self) -> bool:
+        """True if the directory has a configuration; False also for an unreadable one."""
+        return os.path.isfile(self.config)
+
+    @property
+    def has_state(self) -> bool:
+        """True if there is a file of either generation of the training's state, damaged or not."""
+        return self.state.exists() or self.previous_state.exists()
 
     def eval_path(self, protocol: str, extension: str, scale_attention: str, eval_hash: str) -> Path:
         """Path of an evaluation's json, from names of methods. Its arrays lie beside it as .npz."""
@@ -59,12 +77,12 @@ class Run:
         of a process that dies (on a network file system once its machine is back). Raises RunError when the directory cannot be made
         or locked.
         """
-        with disk_errors(self.path / ".lock"):
+        with disk_errors(self.lock_file):
             self.path.mkdir(parents=True, exist_ok=True)
             try:
                 take(self._lock, wait=False)
             except Timeout:
-                who, gone = holder(self.path / ".lock")
+                who, gone = holder(self.lock_file)
                 if not wait:
                     raise Busy(f"Another process{who} is working on {self.path}: wait for it, or leave this run out{gone}.") from None
                 print(f"another process{who} is working on {self.path}; waiting{gone}", file=sys.stderr, flush=True)
@@ -77,7 +95,7 @@ class Run:
     def discard(self) -> None:
         """Delete the directory of a training that was refused before its first step. A directory with other files stays."""
         assert self._lock.is_locked
-        for path in (self.config, self.provenance, self.path / ".lock"):
+        for path in (self.config, self.provenance, self.lock_file):
             path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self.path.rmdir()

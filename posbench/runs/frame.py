@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from posbench.common.errors import RunError
 from posbench.runs.directory import Run
-from posbench.runs.origins import find
 from posbench.runs.rows import STATED, TABLE, key, read_csv, read_eval
+from posbench.runs.search import find
 
 if TYPE_CHECKING:
     import pandas

@@ -6,16 +6,16 @@ A results folder may come from somebody else. Nothing in it is instantiated, res
 from __future__ import annotations
 
 import contextlib
-import glob
 import json
-import os
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from posbench.common.errors import ConfigError, RunError
+from posbench.common.errors import RunError
 from posbench.common.files import read_json
 from posbench.config.identity import LATER, NOT_MODEL, NOT_TRAIN
 from posbench.runs.directory import Run
@@ -42,11 +42,21 @@ def clean(value: object) -> object:
 
 @dataclass(frozen=True)
 class Origin:
-    """Configuration and provenance of a run. Unreadable files give empty dicts."""
+    """Configuration (`nested`) and provenance of a run. Unreadable files give empty dicts."""
 
     path: Path
-    config: dict[str, object]  # {dotted key: value}
+    nested: dict
     provenance: dict
+
+    @cached_property
+    def config(self) -> dict[str, object]:
+        """{dotted key: value} of the configuration."""
+        return flatten(self.nested)
+
+    @property
+    def whole(self) -> bool:
+        """True if the configuration has all parts of a training's."""
+        return all(isinstance(self.nested.get(part), dict) for part in ("encoding", "model", "train", "data"))
 
     @property
     def fingerprint(self) -> str:
@@ -77,15 +87,15 @@ def _under(key: str, names: Iterable[str]) -> bool:
 def read(path: Path) -> Origin:
     """Origin of the run in `path`. Never fails: damaged and foreign files count as empty."""
     run = Run(path)
-    try:
-        config = flatten(clean(run.read_config()))
-    except RunError:
-        config = {}
-    try:
-        provenance = clean(read_json(run.provenance))
-    except (RunError, OSError):
-        provenance = {}
-    return Origin(path, config, provenance if isinstance(provenance, dict) else {})
+    return Origin(path, or_nothing(run.read_config), or_nothing(lambda: read_json(run.provenance)))
+
+
+def or_nothing(reader: Callable[[], object]) -> dict:
+    """`clean` content that `reader` returns; {} if it is no dict, or if the file is missing or damaged."""
+    with contextlib.suppress(RunError, OSError):
+        content = clean(reader())
+        return content if isinstance(content, dict) else {}
+    return {}
 
 
 def flatten(node: object, prefix: str = "") -> dict[str, object]:
@@ -133,8 +143,8 @@ def settings(origin: Origin) -> dict[str, object]:
 def variants(evaluations: Iterable[Evaluation], origins: Mapping[str, Origin]) -> tuple[dict[str, str], list[str]]:
     """({run_id: words that tell it from other trainings of its encoding}, all keys in which these trainings differ).
 
-    The words use as few keys as needed: trainings of 1000 and 2000 steps become " steps=1000" and " steps=2000". If two of one seed
-    have equal or unreadable configurations, the hash in their run_id is used, since nothing else is known to differ.
+    The words are those of `distinguish`. If two of one seed have equal or unreadable configurations, the hash in their run_id is used,
+    since nothing else is known to differ.
     """
     groups: dict[tuple, dict[str, int]] = defaultdict(dict)
     shared = ("data", "tokenizer", "train_len", "encoding", "encoding_args", "trained_scale", "finetune")
@@ -145,21 +155,11 @@ def variants(evaluations: Iterable[Evaluation], origins: Mapping[str, Origin]) -
     keys: dict[str, None] = {}
     for group in groups.values():
         known = {run_id: origins[run_id].training for run_id in group if run_id in origins and origins[run_id].training}
-        found = differing(list(known.values()))
-        telling: list[str] = []
-        for key in found:
-            if _distinct(found, [*telling, key]) > _distinct(found, telling):
-                telling.append(key)
-        keys |= dict.fromkeys(found)
-        if telling:
-            short = [key.split(".")[-1] for key in telling]
-            names = short if len(set(short)) == len(short) else telling
-            for index, run_id in enumerate(known):
-                words[run_id] = "".join(f" {name}={found[key][index]}" for name, key in zip(names, telling, strict=True))
-        alike: dict[tuple, list[str]] = defaultdict(list)
-        for run_id, seed in group.items():
-            alike[words.get(run_id, ""), seed].append(run_id)
-        if any(len(run_ids) > 1 for run_ids in alike.values()):  # mark the whole group, since it is unknown which seeds belong together
+        said, differ = distinguish(list(known.values()))
+        keys |= dict.fromkeys(differ)
+        words |= {run_id: word for run_id, word in zip(known, said, strict=True) if word}
+        alike = Counter((words.get(run_id, ""), seed) for run_id, seed in group.items())
+        if max(alike.values()) > 1:  # mark the whole group, since it is unknown which seeds belong together
             keys["run_id"] = None
             hashes = [run_id.rsplit("-", 1)[-1] for run_id in group]
             names = hashes if len(set(hashes)) == len(hashes) else list(group)
@@ -167,50 +167,20 @@ def variants(evaluations: Iterable[Evaluation], origins: Mapping[str, Origin]) -
     return words, list(keys)
 
 
-def _distinct(found: dict[str, list[str]], keys: list[str]) -> int:
-    return len(set(zip(*(found[key] for key in keys), strict=True))) if keys else 1
+def distinguish(configs: Sequence[Mapping[str, object]], most: int | None = None) -> tuple[list[str], list[str]]:
+    """(words that tell each configuration from the others, all keys in which they differ).
 
-
-def find(asked: Iterable[object]) -> tuple[list[Path], list[Path]]:
-    """(run directories, CSVs) named by paths and globs: a run itself, a folder of runs, a file.
-
-    Raises ConfigError for a name that leads to neither.
+    The words use as few keys as needed: trainings of 1000 and 2000 steps become " steps=1000" and " steps=2000". Of more than `most`
+    keys, only values that differ from those of most configurations are named.
     """
-    runs: dict[Path, Path] = {}
-    files: dict[Path, Path] = {}
-    ways = "give run directories, a folder of them, a CSV of losses, or a quoted glob of any of these."
-    for name in asked:
-        name = os.path.expanduser(str(name))
-        paths = [Path(name)] if name and Path(name).exists() else [Path(path) for path in sorted(glob.glob(name))]
-        csvs = [path for path in paths if path.is_file() and path.suffix.lower() == ".csv"]
-        found = [run for path in paths for run in ([path] if has_config(path) else inside(path))]
-        if not found and not csvs:
-            held = f" There is a {Path(name) / 'rows.csv'}: name that." if name and (Path(name) / "rows.csv").is_file() else ""
-            raise ConfigError(f"runs={clean(name)} leads to no training and no CSV: {ways}{held}")
-        for run in found:
-            runs.setdefault(run.resolve(), run)
-        for file in csvs:
-            files.setdefault(file.resolve(), file)
-    if not runs and not files:
-        raise ConfigError(f"runs=[] names nothing: {ways}")
-    return list(runs.values()), list(files.values())
-
-
-def has_config(path: Path) -> bool:
-    """True if a directory has a run's configuration; False also for an unreadable one."""
-    with contextlib.suppress(OSError):
-        return (path / "config.yaml").is_file()
-    return False
-
-
-def inside(folder: Path) -> list[Path]:
-    """Run directories in a results folder, sorted."""
-    return sorted(path.parent for path in folder.glob("*/config.yaml"))
-
-
-def told_apart(paths: Sequence[Path]) -> dict[Path, str]:
-    """{path: its shortest ending that differs from the others}."""
-    depth = 1
-    while len({path.parts[-depth:] for path in paths}) < len(set(paths)):
-        depth += 1
-    return {path: str(clean("/".join(path.parts[-depth:]))) for path in paths}
+    found = differing(configs)
+    kept: dict[str, list[str]] = {}
+    for key, values in found.items():
+        if len(set(zip(*kept.values(), values, strict=True))) > len(set(zip(*kept.values(), strict=True))):
+            kept[key] = values
+    short = [key.split(".")[-1] for key in kept]
+    names = short if len(set(short)) == len(short) else list(kept)
+    usual = [statistics.mode(values) if most is not None and len(kept) > most else None for values in kept.values()]
+    columns = list(zip(names, kept.values(), usual, strict=True))
+    words = ["".join(f" {name}={values[i]}" for name, values, common in columns if values[i] != common) for i in range(len(configs))]
+    return words, list(found)

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from posbench.common.errors import RunError
 from posbench.common.files import read_bytes, read_json
 from posbench.runs.directory import Run
-from posbench.runs.origins import Origin, clean
+from posbench.runs.origins import Origin, or_nothing
 
 SHARE = 0.2  # share of the steps, at the end, used for the slope
 
@@ -50,11 +49,7 @@ def trainings(origins: Iterable[Origin], names: Mapping[str, str] | None = None)
 
 def _training(origin: Origin, names: Mapping[str, str]) -> Training:
     said, run = origin.provenance, Run(origin.path)
-    try:
-        summary = clean(read_json(run.summary))
-    except (RunError, OSError):
-        summary = {}
-    summary = summary if isinstance(summary, dict) else {}
+    summary = or_nothing(lambda: read_json(run.summary))
     return Training(
         run_id=origin.path.name,
         encoding=names.get(origin.path.name),

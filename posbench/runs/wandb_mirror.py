@@ -16,8 +16,7 @@ from urllib.parse import urlparse
 
 from posbench.common.errors import RunError
 from posbench.common.files import read_bytes
-from posbench.config.identity import method_args, method_name
-from posbench.config.names import called
+from posbench.config.names import called, named
 from posbench.config.schema import LogConfig
 from posbench.runs.directory import Run
 from posbench.runs.rows import COLUMNS, read_eval
@@ -163,12 +162,10 @@ def _own_id(run: Run, job_type: str) -> str:
 
 
 def _tags(config: dict) -> list[str]:
-    return [f"{part}={name}"[:64] for part in PARTS for name in _names(part, config.get(part))]
-
-
-def _names(part: str, chosen: dict | list | None) -> list[str]:
-    nodes = chosen if isinstance(chosen, list) else [chosen] if chosen else []
-    return list(dict.fromkeys(called(part, method_name(node), method_args(node)) for node in nodes))
+    """Tags of a job's methods, each once. A job may have a list of extensions and scales."""
+    chosen = ((part, config.get(part) or []) for part in PARTS)
+    tags = (f"{part}={named(part, node)}"[:64] for part, nodes in chosen for node in (nodes if isinstance(nodes, list) else [nodes]))
+    return list(dict.fromkeys(tags))
 
 
 def _attempts(run: Run) -> list[Path]:

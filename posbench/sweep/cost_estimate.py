@@ -18,7 +18,8 @@ from posbench.config.identity import method_name
 from posbench.config.schema import typed
 from posbench.evaluation.protocol import Reading
 from posbench.runs.directory import Run
-from posbench.runs.inventory import read_config, run_directories
+from posbench.runs.origins import read
+from posbench.runs.search import run_directories
 from posbench.sweep.jobs import RECOMPUTE, Cell, Job
 from posbench.sweep.work import Size, readings, size
 
@@ -56,7 +57,7 @@ class Measured:
     def add(self, run: Run) -> None:
         """Add the rates of a run and its evaluations. Damaged files are skipped."""
         with contextlib.suppress(*DAMAGED):
-            cfg = read_config(run)[0]
+            cfg = read(run.path).nested
             model, train_len = size(cfg), typed("train", cfg["train"]).train_len
             summary = run.read_summary()
             self.per_parameter.add(run.weights.stat().st_size / model.parameters, model)

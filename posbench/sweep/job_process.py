@@ -34,7 +34,6 @@ from posbench.runs.recorder import Recorder
 from posbench.sweep.evaluate_cell import evaluate, evaluation
 from posbench.sweep.fate import Fate, judge
 from posbench.sweep.jobs import BUSY, Cell, Job, Outcome, plan_jobs
-from posbench.training.checkpoint import has_state
 from posbench.training.distributed import World, join
 from posbench.training.divergence import Diverged
 from posbench.training.loop import fit
@@ -144,7 +143,7 @@ def _train(job: Job, corpus: Corpus, device: str, recorder: Recorder | None, wor
         job.run.write_config(job.cfg)
         found = provenance.collect(job.cfg["seed"], device, job.fingerprint, n_parameters)
         found = {**found, "processes": world.size, "backend": world.backend(device)}
-        job.run.write_provenance(found, resumed=has_state(job.run.state))
+        job.run.write_provenance(found, resumed=job.run.has_state)
     fit(
         model,
         corpus,

@@ -19,6 +19,7 @@ from torch import nn
 from posbench.common.errors import RunError
 from posbench.common.files import atomic_path, opened, write_atomic
 from posbench.model.weights import first_difference
+from posbench.runs.directory import previous
 
 HEADER = 65  # the body's SHA-256 in hex and a newline
 
@@ -83,20 +84,10 @@ def load_state(path: Path, model: nn.Module, optimizers: list[torch.optim.Optimi
         raise RunError(f"{path} belongs to another model ({reason}): {remedy}.") from error
 
 
-def has_state(path: Path) -> bool:
-    """True if there is a file of either generation of the state, damaged or not."""
-    return path.exists() or previous(path).exists()
-
-
 def remove_state(path: Path) -> None:
     """Delete both generations, and temporary files of a process that was killed while writing one."""
     for file in (path, previous(path), *path.parent.glob(f".{path.stem}-*{path.suffix}")):
         file.unlink(missing_ok=True)
-
-
-def previous(path: Path) -> Path:
-    """Path of the previous generation: state.previous.pt."""
-    return path.with_suffix(f".previous{path.suffix}")
 
 
 def _damage(path: Path) -> str:

@@ -79,7 +79,7 @@ def fit(
 def _take_up(trainer: Trainer, run: Run) -> None:
     """Resume from the state on disk, if there is one, in every process. The main one is first, since it repairs a damaged state."""
     world, steps = trainer.world, trainer.config.steps
-    if world.main and checkpoint.has_state(run.state):
+    if world.main and run.has_state:
         trainer.resume(run)
         print(f"going on from step {trainer.step} of {steps}", file=sys.stderr, flush=True)
     if world.largest(trainer.step) and not world.main:

@@ -21,7 +21,7 @@ from posbench.config import identity
 from posbench.config.composer import unresolved
 from posbench.config.schema import typed
 from posbench.runs.evaluation import Evaluation
-from posbench.runs.origins import Origin, flatten
+from posbench.runs.origins import Origin
 from posbench.sweep.jobs import plan_jobs
 
 LEDGER = load_all(CONFIGS.parent / "results" / "claims")
@@ -108,7 +108,7 @@ def planned(experiment):
             row["scale_attention"] = identity.method_label(cell.scale_attention, "scale_attention")
             row |= {f"{group}_args": identity.method_args(nodes[group]) for group in shown[:2]}
             rows = [{**row, "length": length} for length in cell.evaluate["lengths"]]
-            yield Evaluation(rows, cell.path), Origin(job.run.path, flatten(job.cfg), {})
+            yield Evaluation(rows, cell.path), Origin(job.run.path, job.cfg, {})
 
 
 @pytest.mark.slow

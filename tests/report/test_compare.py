@@ -21,8 +21,8 @@ from posbench.report.latex import PAGE, latex
 from posbench.report.points import read_points
 from posbench.report.report import collect, write
 from posbench.report.tables import METHOD, Table
-from posbench.runs.origins import find, told_apart
 from posbench.runs.rows import write_csv
+from posbench.runs.search import find, told_apart
 from posbench.statistics.clustered import student_quantile
 
 REPORTED = CONFIGS.parent / "results" / "reported"

@@ -8,8 +8,8 @@ import pytest
 from synthetic import CURVES, DOCUMENTS, FLOORS, GAINS, LENGTHS, TARGETS, Built, write_eval, write_run
 
 from posbench.common.errors import RunError
-from posbench.config.compose import nodes
 from posbench.config.identity import method_args, method_name
+from posbench.config.names import nodes
 from posbench.report.figures.annotations import caption
 from posbench.report.labels import labels
 from posbench.report.points import read_points

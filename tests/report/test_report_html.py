@@ -18,7 +18,8 @@ from posbench.report.html import Grid, template
 from posbench.report.latex import escape
 from posbench.report.page import headings
 from posbench.report.points import Placed, read_points
-from posbench.runs.origins import ABSENT, clean, differing, find, flatten
+from posbench.runs.origins import ABSENT, clean, differing, flatten
+from posbench.runs.search import find
 
 VOID = {"meta", "br", "img", "link"}
 EVIL = "<img src=x onerror=alert(1)>\"'&|$\\frac{\x1b[31m\x00\ud800--!>"

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import CONFIGS
+from conftest import CONFIGS, node
 from script_calls import call
 from test_cli import TINY
 
@@ -85,6 +85,12 @@ def test_every_state_is_told(results):
     with open(results / "rope-16-s0-2222222222" / ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert [entry.state for entry in entries(results) if entry.path.name.endswith("2")] == ["running"]
+
+
+def test_an_encoding_is_listed_by_the_name_of_its_yaml(tmp_path):
+    for digit, name in enumerate(("gemma3", "hybrid", "fox_rope")):
+        make(tmp_path, str(digit), config={**PARTS, "encoding": node("encoding", name), "train": {"steps": 9}, "data": DATA})
+    assert [entry.encoding.split(" ")[0] for entry in entries(tmp_path)] == ["gemma3", "hybrid", "fox_rope"]
 
 
 def test_the_list_is_filtered_sorted_and_given_to_scripts(results):

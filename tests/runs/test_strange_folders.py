@@ -29,8 +29,8 @@ from posbench.runs.directory import Run
 from posbench.runs.evaluation import load
 from posbench.runs.inventory import entries
 from posbench.runs.inventory_table import show
-from posbench.runs.origins import find
 from posbench.runs.rows import DERIVED, SHARED, STATED, TABLE, make_row, read_csv, write_csv
+from posbench.runs.search import find
 from posbench.runs.target_losses import load_arrays, read_npz
 from posbench.runs.trainings import Training
 from posbench.runs.yaml_file import read_yaml

@@ -20,6 +20,7 @@ from posbench.common.files import sha256_file
 from posbench.model import weights
 from posbench.model.safetensors_file import write_safetensors
 from posbench.runs.cleanup import TEMPORARY
+from posbench.runs.directory import Run
 from posbench.training import checkpoint
 from posbench.training import optimizers as optim
 
@@ -206,7 +207,7 @@ def test_a_damaged_state_gives_way_to_the_one_before_it(tmp_path, capfd, damage)
     path, model, optimizers = two_generations(tmp_path)
     newer = model.norm.weight.detach().clone()
     damage(path)
-    assert checkpoint.has_state(path)
+    assert Run(path.parent).has_state
     assert checkpoint.load_state(path, model, optimizers) == (1, {})
     assert torch.equal(model.norm.weight, newer - 1)
     said = capfd.readouterr().err.splitlines()
@@ -226,7 +227,7 @@ def test_two_damaged_states_are_one_sentence_and_stay(tmp_path):
     assert "\n" not in str(error.value)
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before and len(before) == 2
     checkpoint.remove_state(path)
-    assert not list(tmp_path.iterdir()) and not checkpoint.has_state(path)
+    assert not list(tmp_path.iterdir()) and not Run(path.parent).has_state
 
 
 def test_what_the_disk_gives_back_is_compared_before_the_old_state_goes(tmp_path, monkeypatch):

@@ -1,0 +1,86 @@
+"""Run directories and files on disk: in a results folder, and as paths and globs name them."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from posbench.common.errors import ConfigError, RunError
+from posbench.runs.directory import Run
+from posbench.runs.origins import clean
+
+RUN_ID = re.compile(r"[A-Za-z0-9_]+-\d+(\+\d+)*-s\d+-[0-9a-f]{10}")
+
+
+def find(asked: Iterable[object]) -> tuple[list[Path], list[Path]]:
+    """(run directories, CSVs) named by paths and globs: a run itself, a folder of runs, a file.
+
+    Raises ConfigError for a name that leads to neither.
+    """
+    runs: dict[Path, Path] = {}
+    files: dict[Path, Path] = {}
+    ways = "give run directories, a folder of them, a CSV of losses, or a quoted glob of any of these."
+    for name in asked:
+        name = os.path.expanduser(str(name))
+        paths = [Path(name)] if name and Path(name).exists() else [Path(path) for path in sorted(glob.glob(name))]
+        csvs = [path for path in paths if path.is_file() and path.suffix.lower() == ".csv"]
+        found = [run for path in paths for run in ([path] if Run(path).has_config else inside(path))]
+        if not found and not csvs:
+            held = f" There is a {Path(name) / 'rows.csv'}: name that." if name and (Path(name) / "rows.csv").is_file() else ""
+            raise ConfigError(f"runs={clean(name)} leads to no training and no CSV: {ways}{held}")
+        for run in found:
+            runs.setdefault(run.resolve(), run)
+        for file in csvs:
+            files.setdefault(file.resolve(), file)
+    if not runs and not files:
+        raise ConfigError(f"runs=[] names nothing: {ways}")
+    return list(runs.values()), list(files.values())
+
+
+def inside(folder: Path) -> list[Path]:
+    """Run directories in a results folder, sorted."""
+    return sorted(path.parent for path in folder.glob("*/config.yaml"))
+
+
+def told_apart(paths: Sequence[Path]) -> dict[Path, str]:
+    """{path: its shortest ending that differs from the others}."""
+    depth = 1
+    while len({path.parts[-depth:] for path in paths}) < len(set(paths)):
+        depth += 1
+    return {path: str(clean("/".join(path.parts[-depth:]))) for path in paths}
+
+
+def run_directories(folder: Path) -> list[Path]:
+    """Run directories in a results folder, without links. Raises RunError when the folder cannot be read."""
+    try:
+        with os.scandir(folder) as inside:
+            kept = [Path(item) for item in inside if not item.name.startswith(".") and item.is_dir(follow_symlinks=False)]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise RunError(f"{folder} cannot be read ({error.strerror}): mend that, or name another results folder.") from error
+    return sorted(path for path in kept if RUN_ID.fullmatch(path.name) or Run(path).has_config)
+
+
+def files(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """Yield (path, status) of every file below a directory. Links and files deleted meanwhile are skipped.
+
+    Raises OSError for a directory that cannot be read.
+    """
+    try:
+        with os.scandir(path) as inside:
+            found = list(inside)
+    except FileNotFoundError:
+        return
+    for item in found:
+        if item.is_dir(follow_symlinks=False):
+            yield from files(Path(item))
+        elif item.is_file(follow_symlinks=False):
+            try:
+                status = item.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            yield Path(item), status
