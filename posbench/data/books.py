@@ -34,15 +34,12 @@ class Books(Source):
         self.manifest = self.root / "MANIFEST.jsonl"
 
     def fingerprint(self) -> str:
-        options = [self.folders, self.skip_test_bytes]
-        listed = self._listed()
-        if listed is None:
-            paths = [path for folder in sum(self.folders.values(), []) for path in sorted((self.root / folder).glob("*.txt"))]
-            names = [path.relative_to(self.root).as_posix() for path in paths]
-            check_names(names)
-            digests = content = dict(zip(names, file_digests(paths, self.memo, self.again), strict=True))
-        else:
+        options, listed = [self.folders, self.skip_test_bytes], self._listed()
+        if self.manifest.exists():
             digests, content = {name: digest for name, (digest, _) in listed.items()}, sha256_file(self.manifest)
+        else:
+            found = file_digests([self.root / name for name in listed], self.memo, self.again)
+            digests = content = dict(zip(listed, found, strict=True))
         if self.skip_test_bytes and self._copied(digests):
             options.append("no copies of test books")  # new fingerprint: older token files still hold these copies
         return sha256_json([content, options])
@@ -67,21 +64,20 @@ class Books(Source):
         """Yield (name, whole text) of each book of a split."""
         listed = self._listed()
         for folder in self.folders[split]:
-            if listed is None:
-                found = sorted(f"{folder}/{path.name}" for path in (self.root / folder).glob("*.txt"))
-                yield from ((name, self._text(name, None)) for name in found)
-            else:
-                for name, (digest, stratum) in listed.items():
-                    if name.startswith(f"{folder}/"):
-                        yield f"{folder}/{stratum}/{name.split('/')[1]}" if stratum else name, self._text(name, digest)
+            for name, (digest, stratum) in listed.items():
+                if name.startswith(f"{folder}/"):
+                    yield f"{folder}/{stratum}/{name.split('/')[1]}" if stratum else name, self._text(name, digest)
 
     def describe(self) -> dict:
         return {"manifest_sha256": sha256_file(self.manifest)} if self.manifest.exists() else {}
 
-    def _listed(self) -> dict[str, tuple[str, str]] | None:
-        """{"folder/name": (SHA-256, stratum or "")} in the manifest's order, or None without a manifest."""
+    def _listed(self) -> dict[str, tuple[str, str]]:
+        """{"folder/name": (SHA-256, stratum or "")} in the manifest's order; without a manifest the files, and "" for both."""
         if not self.manifest.exists():
-            return None
+            paths = [path for folder in sum(self.folders.values(), []) for path in sorted((self.root / folder).glob("*.txt"))]
+            listed = {path.relative_to(self.root).as_posix(): ("", "") for path in paths}
+            check_names(listed)
+            return listed
         try:
             lines = read_bytes(self.manifest).decode().splitlines()
             rows = [json.loads(line) for line in lines if line.strip()]
@@ -89,9 +85,9 @@ class Books(Source):
             listed = {"/".join(row["file"].split("/")[-2:]): (row["sha256"], row.get("stratum", "")) for row in rows}
         except OSError as error:
             raise ConfigError(f"{self.manifest} cannot be read ({error.strerror}): make it readable, or remove it.") from error
+        except RunError:
+            raise
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            if isinstance(error, RunError):
-                raise
             raise ConfigError(f"{self.manifest} is no list of books ({error!r}): restore it, or remove it.") from error
         if wrong := next((words for words in listed.values() if not all(isinstance(word, str) for word in words)), None):
             raise ConfigError(
@@ -100,7 +96,7 @@ class Books(Source):
         check_names(listed)
         return listed
 
-    def _text(self, name: str, digest: str | None) -> str:
+    def _text(self, name: str, digest: str) -> str:
         path = self.root / name
         if not path.is_file():
             raise ConfigError(f"{path} is listed in {self.manifest} but does not exist: restore the book, or remove the manifest.")

@@ -42,7 +42,11 @@ class Corpus:
 
 
 def prepare(cfg_data: dict, cache_dir: Path | str, splits: Iterable[str] = SPLITS) -> Corpus:
-    """Implementation of `posbench.data.prepare`."""
+    """Tokenize a text into `cache_dir` if it is not there yet, verify the files and memory-map them.
+
+    Fewer `splits` than three are tokenized into a folder of their own. Raises ConfigError when the data is not available, RunError
+    when files in `cache_dir` are damaged or the disk is full.
+    """
     cache_dir = Path(cache_dir)
     key = content_key(cfg_data, cache_dir)
     splits = [split for split in SPLITS if split in splits]

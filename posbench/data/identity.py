@@ -19,7 +19,11 @@ def content_key(cfg_data: dict, cache_dir: Path | str | None = None, again: bool
 
 
 def fingerprint(cfg_data: dict, cache_dir: Path | str | None = None) -> str:
-    """Hex SHA-256 of everything that training and evaluation see of the data, including the BOS choice."""
+    """Hex SHA-256 of the content, tokenizer and options of a data configuration, never of paths.
+
+    `cfg_data` is the resolved `data` group. Digests of the user's own files are cached in `cache_dir` if given.
+    Raises ConfigError when the data is not available.
+    """
     return with_bos(content_key(cfg_data, cache_dir), cfg_data)
 
 

@@ -46,7 +46,8 @@ class LocalFiles(Source):
     def documents(self, split: str) -> Iterator[tuple[str, str]]:
         labels = {name: _label(name) for name in self.files}
         if not any(labels.values()):
-            yield from self._dealt(split)
+            for rows in self._all:
+                yield from rows.items(self._chosen[split])
             return
         if missing := set(SPLITS) - set(labels.values()):
             raise ConfigError(f"data.path={self.root} has splits, but no {' and no '.join(sorted(missing))}: add it.")
@@ -54,19 +55,11 @@ class LocalFiles(Source):
             raise ConfigError(f"data.path={self.root} has splits, but {unnamed[0]} is in none: move it into train, validation or test.")
         for name, label in labels.items():
             if label == split:
-                yield from self._rows(name).items()
-
-    def _dealt(self, split: str) -> Iterator[tuple[str, str]]:
-        for rows in self._all:
-            yield from rows.items(self._chosen[split])
+                yield from Rows(name, self.files[name], self.column).items()
 
     @cached_property
-    def _all(self) -> list[Rows | Pieces]:
-        if len(self.files) == 1:
-            ((name, file),) = self.files.items()
-            if _format(file) == "text":
-                return [Pieces(name, file)]  # a single large text, as in nanoGPT
-        return [self._rows(name) for name in self.files]
+    def _all(self) -> list[Rows]:
+        return [Rows(name, file, self.column, alone=len(self.files) == 1) for name, file in self.files.items()]
 
     @cached_property
     def _chosen(self) -> dict[str, set[str]]:
@@ -82,7 +75,7 @@ class LocalFiles(Source):
 
     def _tell(self, count: int, chosen: dict[str, list[str]]) -> None:
         """Print the distribution of documents if it may surprise: a single text was cut, or few test documents are left."""
-        cut_up, few = isinstance(self._all[0], Pieces), len(chosen["test"]) < FEW
+        cut_up, few = self._all[0].pieces is not None, len(chosen["test"]) < FEW
         if not cut_up and not few:
             return
         what = f"{self.root} is one text, cut into {count} documents at line ends" if cut_up else f"{self.root} holds {count} documents"
@@ -90,37 +83,30 @@ class LocalFiles(Source):
         advice = "; intervals over so few test documents are wide: raise data.source.test_share" if few else ""
         print(f"data: {what}, dealt out: {dealt}{advice}", file=sys.stderr, flush=True)
 
-    def _rows(self, name: str) -> Rows:
-        return Rows(name, self.files[name], self.column)
-
 
 class Rows:
-    """Documents of one file. `names` are known at once, texts are read on demand."""
+    """Documents of one file. `names` are known at once, texts are read on demand. A text that is `alone` is cut into `pieces` at once."""
 
-    def __init__(self, name: str, file: Path, column: str):
+    def __init__(self, name: str, file: Path, column: str, alone: bool = False):
         self.file, self.column, self.format = file, column, _format(file)
-        self.names = [name] if self.format == "text" else [f"{name}:{row}" for row in range(count_rows(file, self.format, column))]
+        is_text = self.format == "text"
+        self.pieces = cut(read_text(file)) if is_text and alone else None  # a single large text, as in nanoGPT
+        if is_text and not alone:
+            self.names = [name]
+        else:
+            count = len(self.pieces) if is_text else count_rows(file, self.format, column)
+            self.names = [f"{name}:{row}" for row in range(count)]
 
     def items(self, wanted: set[str] | None = None) -> Iterator[tuple[str, str]]:
         """Yield (name, text) of the documents in `wanted`, or of all."""
         if wanted is not None and wanted.isdisjoint(self.names):
             return
-        found = [read_text(self.file)] if self.format == "text" else texts(self.file, self.format, self.column)
+        found = self.pieces
+        if found is None:
+            found = [read_text(self.file)] if self.format == "text" else texts(self.file, self.format, self.column)
         for name, text in zip(self.names, found, strict=False):
             if wanted is None or name in wanted:
                 yield name, text
-
-
-class Pieces:
-    """Parts of one text file as documents."""
-
-    def __init__(self, name: str, file: Path):
-        self.texts = cut(read_text(file))
-        self.names = [f"{name}:{n}" for n in range(len(self.texts))]
-
-    def items(self, wanted: set[str] | None = None) -> Iterator[tuple[str, str]]:
-        """Yield (name, text) of the parts in `wanted`, or of all."""
-        yield from ((name, text) for name, text in zip(self.names, self.texts, strict=True) if wanted is None or name in wanted)
 
 
 def cut(text: str) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,7 @@ WHOLE = 2**30  # largest json file that is one list or object, in bytes; it is r
 UNPACKED = 100  # largest ratio of unpacked to packed size: text packs to a third or a tenth, a bomb to a thousandth
 SMALL = 64 * 2**20  # unpacked bytes that are always allowed
 ROWS = 10**8
+SPACE = re.compile(r"\s*")
 
 
 def count_rows(file: Path, form: str, column: str) -> int:
@@ -120,18 +122,17 @@ def _lines(file: Path, packed: BinaryIO, unpacked: BinaryIO) -> Iterator[str]:
 
 
 def _values(lines: Iterator[str]) -> Iterator[object]:
-    for number, line in enumerate(lines):
-        if number == 0 and line.lstrip().startswith("["):
-            yield from json.loads(_joined(line, lines))
-            return
-        try:
-            found = list(_decoded(line))
-        except json.JSONDecodeError:
-            if number:
-                raise
-            yield from _decoded(_joined(line, lines))  # an object over several lines
-            return
-        yield from found
+    first = next(lines, "")
+    if first.lstrip().startswith("["):
+        yield from json.loads(_joined(first, lines))
+        return
+    try:
+        found = list(_decoded(first))
+    except json.JSONDecodeError:
+        found = _decoded(_joined(first, lines))  # an object over several lines
+    yield from found
+    for line in lines:
+        yield from list(_decoded(line))
 
 
 def _joined(first: str, lines: Iterable[str]) -> str:
@@ -145,13 +146,10 @@ def _joined(first: str, lines: Iterable[str]) -> str:
 
 
 def _decoded(text: str) -> Iterator[object]:
-    decoder, at, end = json.JSONDecoder(), 0, len(text)
-    while True:
-        while at < end and text[at].isspace():
-            at += 1
-        if at == end:
-            return
+    decoder, at = json.JSONDecoder(), SPACE.match(text).end()
+    while at < len(text):
         value, at = decoder.raw_decode(text, at)
+        at = SPACE.match(text, at).end()
         yield value
 
 

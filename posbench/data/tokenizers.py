@@ -84,18 +84,14 @@ def foreign(name: str) -> Iterator[None]:
     """Turn errors of the tokenizers library about an unusable file or text into a ConfigError: plain Exceptions and panics."""
     try:
         yield
-    except Exception as error:
-        if isinstance(error, ConfigError | RunError):
-            raise
-        raise _unusable(name, error) from error
+    except (ConfigError, RunError):
+        raise
     except BaseException as error:
-        if type(error).__name__ != "PanicException":  # its class cannot be imported
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # its class cannot be imported
             raise
-        raise _unusable(name, error) from error
-
-
-def _unusable(name: str, error: BaseException) -> ConfigError:
-    return ConfigError(f"data.tokenizer={name} is not a file that the tokenizers library reads and uses ({error}): choose another.")
+        raise ConfigError(
+            f"data.tokenizer={name} is not a file that the tokenizers library reads and uses ({error}): choose another."
+        ) from error
 
 
 def count_ids(model: tokenizers.Tokenizer, name: str) -> int:
