@@ -65,9 +65,9 @@ def over_distance(axes, numbers: dict, grey: bool = True) -> None:
             axes.axvspan(span[0], span[-1] + 1, color=HIDDEN, linewidth=0, zorder=0)
 
 
-def line(axes, values: list, colour: str, label: str = "", **style) -> None:
+def line(axes, values: list, colour: str, label: str = "") -> None:
     """Draw a line of values over their index; None leaves a gap."""
-    axes.plot(range(len(values)), values, color=colour, label=label or None, linewidth=1.6, zorder=3, **style)
+    axes.plot(range(len(values)), values, color=colour, label=label or None, linewidth=1.6, zorder=3)
 
 
 def picture(axes, x, rows: Tensor, top: float = 1.0) -> None:

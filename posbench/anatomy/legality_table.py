@@ -64,10 +64,8 @@ def markdown(pairs: list[Pair]) -> str:
     encodings = list(dict.fromkeys(pair.encoding for pair in pairs))
     fates = {(pair.kind, pair.other, pair.encoding): WORDS[pair.fate] for pair in pairs}
     lines = [f"| | {' | '.join(encodings)} |", f"| :--- |{' :-: |' * len(encodings)}"]
-    kind = None
-    for kind_, other in dict.fromkeys((pair.kind, pair.other) for pair in pairs):
-        if kind_ != kind:
-            kind = kind_
-            lines.append(f"| **{kind}** |{' |' * len(encodings)}")
-        lines.append(f"| `{other}` | {' | '.join(fates[kind_, other, encoding] for encoding in encodings)} |")
+    for kind in dict.fromkeys(pair.kind for pair in pairs):
+        lines.append(f"| **{kind}** |{' |' * len(encodings)}")
+        for other in dict.fromkeys(pair.other for pair in pairs if pair.kind == kind):
+            lines.append(f"| `{other}` | {' | '.join(fates[kind, other, encoding] for encoding in encodings)} |")
     return "\n".join(lines) + f"\n\n{LEGEND}\n"

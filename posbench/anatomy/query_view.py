@@ -54,13 +54,12 @@ def kinds(encoding: Encoding, extension: Extension, length: int, *scales: ScaleA
     added_TC = plan.embed()
     found: dict[tuple, Kind] = {}
     for number, (layer, planned) in enumerate(zip(encoding.layers(), plan.layers, strict=True)):
-        if layer.kind in found:
-            found[layer.kind].numbers.append(number)
-            continue
-        before = layer.encoding.spectrum()
-        acting = extension if layer.extended else NoExtension()
-        after = acting.spectrum(before, planned.span) if before is not None else None
-        found[layer.kind] = Kind(layer, planned, [number], before, after, added_TC)
+        if layer.kind not in found:
+            before = layer.encoding.spectrum()
+            acting = extension if layer.extended else NoExtension()
+            after = acting.spectrum(before, planned.span) if before is not None else None
+            found[layer.kind] = Kind(layer, planned, [], before, after, added_TC)
+        found[layer.kind].numbers.append(number)
     return sorted(found.values(), key=lambda kind: not kind.layer.extended)
 
 

@@ -32,10 +32,6 @@ class Batches:
         self.windows = {length: Windows(tokens, length + (bos is None), [seed, length]) for length in self.lengths}
         self._choice = np.zeros(0, dtype=np.int64)
 
-    def length_at(self, step: int) -> int:
-        """Window length T of a step."""
-        return self.lengths[self._choices(step + 1)[step]]
-
     def at(self, step: int, share: Callable[[int], slice] | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         """(inputs_BT, targets_BT) of a step, both int64. A target is the token after its input; with a BOS token, inputs start with it.
 

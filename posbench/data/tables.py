@@ -12,9 +12,12 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from posbench.common.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyarrow.parquet import ParquetFile
 
 ROW = 256 * 2**20  # largest row of json lines, in bytes
 WHOLE = 2**30  # largest json file that is one list or object, in bytes; it is read at once
@@ -27,8 +30,7 @@ SPACE = re.compile(r"\s*")
 def count_rows(file: Path, form: str, column: str) -> int:
     """Number of rows. Raises ConfigError for a file that is not a table of this format, or lacks the column."""
     if form == "parquet":
-        with _readable(file, form), open(file, "rb") as content:
-            table = _parquet(content)
+        with _parquet(file) as table:
             count, columns = table.metadata.num_rows, set(table.schema_arrow.names)
     else:
         count, columns = 0, set()
@@ -74,18 +76,20 @@ def _readable(file: Path, form: str, row: list[int] | None = None) -> Iterator[N
         raise ConfigError(f"{file} cannot be read as {form} ({where}{said}): correct or move it.") from error
 
 
-def _parquet(content: BinaryIO):
+@contextmanager
+def _parquet(file: Path) -> Iterator[ParquetFile]:
     import pyarrow.parquet
 
-    table = pyarrow.parquet.ParquetFile(content)
-    unpacked = sum(table.metadata.row_group(n).total_byte_size for n in range(table.metadata.num_row_groups))
-    _check_unpacked(content.name, unpacked, os.fstat(content.fileno()).st_size)
-    return table
+    with _readable(file, "parquet"), open(file, "rb") as content:
+        table = pyarrow.parquet.ParquetFile(content)
+        unpacked = sum(table.metadata.row_group(n).total_byte_size for n in range(table.metadata.num_row_groups))
+        _check_unpacked(file, unpacked, os.fstat(content.fileno()).st_size)
+        yield table
 
 
 def _cells(file: Path, column: str) -> Iterator[object]:
-    with _readable(file, "parquet"), open(file, "rb") as content:
-        table, found = _parquet(content), 0
+    with _parquet(file) as table:
+        found = 0
         for batch in table.iter_batches(batch_size=256, columns=[column]):
             found += len(batch)
             yield from batch.column(0).to_pylist()
@@ -153,7 +157,7 @@ def _decoded(text: str) -> Iterator[object]:
         yield value
 
 
-def _check_unpacked(file: Path | str, unpacked: int, packed: int) -> None:
+def _check_unpacked(file: Path, unpacked: int, packed: int) -> None:
     if unpacked > max(SMALL, UNPACKED * packed):
         raise ConfigError(
             f"{file} has {packed:,} bytes and unpacks to {unpacked:,} or more, which no text does (the limit is {UNPACKED} times): "

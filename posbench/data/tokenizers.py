@@ -64,7 +64,7 @@ def pretrained_file(tokenizer: str) -> Path:
         raise ConfigError(f"data.tokenizer={tokenizer}: there is no file {local}: correct the path, or choose bytes, bpe or a hub name.")
     from huggingface_hub import hf_hub_download, try_to_load_from_cache
 
-    from posbench.data.offline import hub_miss, quiet_hub
+    from posbench.data.hub import hub_miss, quiet_hub
 
     try:
         cached = try_to_load_from_cache(repository, "tokenizer.json", revision=revision or None)

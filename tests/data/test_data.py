@@ -1,5 +1,7 @@
 """From text to token files: splits, tokenizers' byte counts, damage, two processes at once."""
 
+import copy
+import functools
 import json
 import os
 import re
@@ -28,9 +30,16 @@ TEXTS = {
 }
 
 
-def data_config(choice, *overrides):
+@functools.cache
+def composed(choice, *overrides):
     with initialize_config_dir(str(ROOT / "configs" / "data"), version_base="1.3"):
         return OmegaConf.to_container(compose(choice, list(overrides)), resolve=True)
+
+
+def data_config(choice, *overrides):
+    """A choice of configs/data with these overrides; composed once for all its paths."""
+    config = copy.deepcopy(composed(choice, *(typed for typed in overrides if not typed.startswith("path="))))
+    return config | dict(typed.split("=", 1) for typed in overrides if typed.startswith("path="))
 
 
 def write(folder, texts):
