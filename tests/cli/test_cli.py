@@ -1,7 +1,7 @@
 """The command line as a user meets it: a tiny text, exit codes and sentences.
 
-`cli` runs a script in this process, where a command's imports cost nothing again; `processes` starts real ones, for signals, locks,
-limits, and all that a process may leave behind.
+`cli` runs a script in this process, where a command's imports cost nothing again; `processes` starts real ones (forked.py), for signals,
+locks, limits, and all that a process may leave behind.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ import subprocess
 import sys
 import termios
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+import forked
 import numpy as np
 import pytest
 import torch
@@ -42,6 +44,14 @@ TINY += ["train.length=16", "train.steps=4", "train.tokens_per_step=64", "train.
 TINY += ["evaluate.windows=12", "evaluate.lengths=[16,32]", "evaluate.max_length=128", "log.mode=disabled", "device=cpu"]
 
 
+FIRST = """
+import runpy, sys
+{}
+sys.argv.pop(0)
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
 class Cli:
     """Runs scripts in a folder of its own on the same small text."""
 
@@ -49,15 +59,15 @@ class Cli:
         self.folder = folder
         self.common = [*TINY, f"data.path={text}", f"results_dir={folder}/runs", f"cache_dir={folder}/cache", f"report_dir={folder}/report"]
 
-    def command(self, *overrides: str, script: str = "run", common: bool = True) -> list[str]:
+    def command(self, *overrides: str, script: str = "run", common: bool = True, first: str = "") -> list[str]:
+        """What would be typed; `first` is code that the process runs before the script."""
         typed = {item.split("=")[0] for item in overrides}
         kept = [item for item in self.common if item.split("=")[0] not in typed] if common else []
-        return [sys.executable, str(ROOT / "scripts" / f"{script}.py"), *overrides, *kept]
+        path = str(ROOT / "scripts" / f"{script}.py")
+        return [sys.executable, *(["-c", FIRST.format(first)] if first else []), path, *overrides, *kept]
 
-    def __call__(self, *overrides: str, code: int = 0, preexec_fn=None, **options) -> subprocess.CompletedProcess:
-        done = subprocess.run(
-            self.command(*overrides, **options), capture_output=True, text=True, cwd=self.folder, preexec_fn=preexec_fn, timeout=120
-        )
+    def __call__(self, *overrides: str, code: int = 0, start: Callable = forked.run, **options) -> subprocess.CompletedProcess:
+        done = start(self.command(*overrides, **options), capture_output=True, text=True, cwd=self.folder, timeout=120)
         assert done.returncode == code, f"exit {done.returncode}, wanted {code}\n{done.stdout}\n{done.stderr}"
         assert "Traceback" not in done.stderr + done.stdout
         return done
@@ -141,7 +151,7 @@ def test_the_gain_is_known_whichever_lengths_are_asked_for(cli):
 
 
 def test_two_runs_of_one_command_agree_on_every_column_but_the_volatile(processes, tmp_path):
-    processes("extension=rerope")
+    processes("extension=rerope", start=subprocess.run)  # from the first import on, with hashes of another seed
     processes("extension=rerope", f"results_dir={tmp_path}/again")
     first, second = (json.loads(next(tmp_path.glob(f"{d}/*/evals/*/rerope+none-*.json")).read_text())["rows"] for d in ("runs", "again"))
     for a, b in zip(first, second, strict=True):
@@ -219,7 +229,7 @@ def test_by_position_covers_every_token_of_the_window(cli):
 
 def test_two_processes_on_one_run_do_not_disturb_each_other(processes):
     started = [
-        subprocess.Popen(processes.command("train.steps=60"), cwd=processes.folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE)
+        forked.Popen(processes.command("train.steps=60"), cwd=processes.folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE)
         for _ in range(2)
     ]
     said = [process.communicate(timeout=120) for process in started]
@@ -230,7 +240,7 @@ def test_two_processes_on_one_run_do_not_disturb_each_other(processes):
 
 
 def test_an_interrupted_command_goes_on_to_the_same_weights(processes, tmp_path):
-    process = subprocess.Popen(
+    process = forked.Popen(
         processes.command("train.steps=800", "train.checkpoint_every=20"), cwd=processes.folder, stderr=subprocess.DEVNULL
     )
     deadline = time.time() + 60
@@ -249,7 +259,7 @@ def test_an_interrupted_command_goes_on_to_the_same_weights(processes, tmp_path)
 
 
 def test_a_sweep_killed_outright_leaves_no_child_behind(processes):
-    process = subprocess.Popen(
+    process = forked.Popen(
         processes.command("train.steps=100000", "train.checkpoint_every=20"), cwd=processes.folder, stderr=subprocess.DEVNULL
     )
     deadline = time.time() + 60
@@ -283,14 +293,10 @@ def test_a_damaged_result_is_named(cli):
 
 
 def test_a_full_disk_is_one_sentence_and_leaves_nothing_half_written(processes):
-    import resource
-
-    def little_room() -> None:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000))
-
+    little_room = "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+    little_room += "resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000))"
     processes("train.steps=1")  # tokens are there, the model does not fit any more
-    done = processes("seed=1", code=1, preexec_fn=little_room)
+    done = processes("seed=1", code=1, first=little_room)
     assert "No space left" in done.stderr
     failed = [path for path in (processes.folder / "runs").iterdir() if "-s1-" in path.name]
     assert failed and not list(failed[0].glob("*.safetensors")) and not list(failed[0].glob(".model*"))
@@ -409,7 +415,7 @@ def test_every_way_to_fail_costs_one_job_and_one_command_finishes_the_rest(proce
         "  - {encoding: [none, alibi], extension: [none, ntk]}\n"
     )
     command = processes.command("--config-dir", str(mine), "experiment=mixed", "train.steps=2", "jobs=2")
-    done = subprocess.run(command, capture_output=True, text=True, cwd=processes.folder, timeout=120)
+    done = forked.run(command, capture_output=True, text=True, cwd=processes.folder, timeout=120)
     assert done.returncode == 1, done.stderr
     assert len(processes.runs()) == 2 and "4 failed" in done.stdout
 
@@ -428,21 +434,20 @@ def test_every_way_to_fail_costs_one_job_and_one_command_finishes_the_rest(proce
     assert f"  {shlex.join(command)}\n" in told
 
     (mine / "cured").touch()
-    resumed = subprocess.run(told.splitlines()[-1], shell=True, capture_output=True, text=True, cwd=processes.folder, timeout=120)
+    resumed = forked.run(shlex.split(told.splitlines()[-1]), capture_output=True, text=True, cwd=processes.folder, timeout=120)
     assert resumed.returncode == 0, resumed.stderr
     assert len(processes.runs()) == 6 and not list(processes.folder.glob("runs/*/failure.txt"))
     later = ledger.read(processes.folder / "runs")[len(entries) :]
     assert [entry["status"] for entry in later].count("ok") == 4 and "failed" not in {entry["status"] for entry in later}
 
 
-def heeds_hangup() -> None:
-    """As in a terminal, also where the tests run under nohup, whose children inherit that the signal is ignored."""
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+# As in a terminal, also where the tests run under nohup, whose children inherit that the signal is ignored.
+HEEDS_HANGUP = "import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL)"
 
 
 def test_an_interrupted_sweep_says_of_each_job_how_far_it_came(processes):
-    command = processes.command("-m", "seed=0,1,2", "train.steps=2000", "train.checkpoint_every=20")
-    process = subprocess.Popen(command, cwd=processes.folder, stderr=subprocess.PIPE, text=True, preexec_fn=heeds_hangup)
+    command = processes.command("-m", "seed=0,1,2", "train.steps=2000", "train.checkpoint_every=20", first=HEEDS_HANGUP)
+    process = forked.Popen(command, cwd=processes.folder, stderr=subprocess.PIPE, text=True)
     deadline = time.time() + 60
     while not list(processes.folder.glob("runs/*/state.pt")) and time.time() < deadline:
         time.sleep(0.05)
@@ -457,7 +462,7 @@ def test_an_interrupted_sweep_says_of_each_job_how_far_it_came(processes):
 
 def test_two_sweeps_of_one_grid_make_each_training_once(processes):
     command = processes.command("-m", "seed=0,1", "train.steps=40")
-    started = [subprocess.Popen(command, cwd=processes.folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(2)]
+    started = [forked.Popen(command, cwd=processes.folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(2)]
     said = [process.communicate(timeout=120) for process in started]
     assert [process.returncode for process in started] == [0, 0], said
     assert b"".join(err for _, err in said).count(b"training rope") == len(processes.runs()) == 2
@@ -477,7 +482,7 @@ def test_a_damaged_result_in_a_sweep_costs_its_own_job(cli):
 def test_on_a_terminal_a_sweep_has_one_line_with_the_running_jobs_own_in_it(processes):
     parent, child = pty.openpty()
     fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 120, 0, 0))
-    process = subprocess.Popen(processes.command("-m", "seed=0,1", "train.steps=150"), cwd=processes.folder, stdout=child, stderr=child)
+    process = forked.Popen(processes.command("-m", "seed=0,1", "train.steps=150"), cwd=processes.folder, stdout=child, stderr=child)
     os.close(child)
     said = b""
     with contextlib.suppress(OSError):

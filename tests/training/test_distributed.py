@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import forked
 import numpy as np
 import pytest
 import torch
@@ -137,9 +138,7 @@ def together(tmp_path_factory) -> tuple[Path, list[dict]]:
     assert "after step 12 of 30" in fitted(folder / "resumed", World(), failing(stop_me, STOP), thirty())["ended"]
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(SIZE), __file__, str(folder)]
     paths = os.pathsep.join(filter(None, sys.path))
-    done = subprocess.run(
-        command, env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths}, capture_output=True, text=True, timeout=300
-    )
+    done = forked.run(command, env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths}, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return folder, [read_json(folder / f"{rank}.json") for rank in range(SIZE)]
 
@@ -307,7 +306,7 @@ LONG = ["train.steps=800", "train.log_every=10", "train.checkpoint_every=20"]
 def started(cli: Cli, *overrides: str) -> tuple[subprocess.Popen, Run]:
     """A command in two processes, once it has left a checkpoint."""
     command = cli.command("processes=2", *overrides)
-    process = subprocess.Popen(command, cwd=cli.folder, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    process = forked.Popen(command, cwd=cli.folder, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
     deadline = time.monotonic() + 100
     while not (states := list(cli.folder.glob("runs/*/state.pt"))) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -378,7 +377,7 @@ def test_an_exception_is_told_once(cli, where):
     (mine / "encoding/faulty.yaml").write_text(f"_target_: faulty.Faulty\nwhere: {where}\n")
     (mine / "faulty.py").write_text(FAULTY)
     command = cli.command("--config-dir", str(mine), "encoding=faulty", "processes=2")
-    done = subprocess.run(command, cwd=cli.folder, capture_output=True, text=True, timeout=120)
+    done = forked.run(command, cwd=cli.folder, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1, done.stderr
     assert done.stderr.count("Traceback") == 1, done.stderr
     assert done.stderr.splitlines()[-1].startswith("failed: ValueError: this method is broken"), done.stderr

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import forked
 import numpy as np
 import pytest
 import torch
@@ -109,7 +110,7 @@ def run_child(folder: Path, name: str, at: int, optimizer: str = "muon") -> subp
     # Bytes are equal only for equal numbers of threads.
     threads = {"OMP_NUM_THREADS": str(torch.get_num_threads())}
     environment = os.environ | threads | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
+    return forked.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
 
 
 def log_of(folder: Path) -> list[dict]:
