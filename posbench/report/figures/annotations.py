@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable
 
+from posbench.report.figures.frame import note
 from posbench.report.figures.style import GREY
 from posbench.report.points import Point, over_words, span, two_seeds
 from posbench.report.tables import file, scored
@@ -54,7 +55,6 @@ def stack(clipped: dict[int, list]) -> float:
 def carets(axes, clipped: dict[int, list[tuple[float, str]]], signed: bool) -> None:
     """Mark values beyond the top edge, {length: [(value, colour)]}, and print them above; of more than MOST the number and the largest."""
     for length, values in clipped.items():
-        where = {"xy": (length, 1.0), "xycoords": axes.get_xaxis_transform(), "textcoords": "offset points", "annotation_clip": False}
         values = sorted(values)
         colour = GREY if len(values) > MOST else values[0][1]
         axes.plot([length], [1.0], marker=6, markersize=6, color=colour, transform=axes.get_xaxis_transform(), clip_on=False, zorder=5)
@@ -62,7 +62,8 @@ def carets(axes, clipped: dict[int, list[tuple[float, str]]], signed: bool) -> N
         if len(values) > MOST:
             texts = [(f"to {number(values[-1][0], signed)}", GREY), (f"{len(values)} here", GREY)]
         for rank, (text, colour) in enumerate(texts):
-            axes.annotate(text, xytext=(0, 8 + rank * (SMALL + 1.3)), ha="center", va="bottom", fontsize=SMALL, color=colour, **where)
+            style = {"xycoords": axes.get_xaxis_transform(), "ha": "center", "va": "bottom", "fontsize": SMALL, "color": colour}
+            note(axes, text, (length, 1.0), (0, 8 + rank * (SMALL + 1.3)), **style)
 
 
 def number(value: float, signed: bool) -> str:
@@ -81,8 +82,8 @@ def end_labels(axes, ends: list[tuple[float, int, str, str]]) -> None:
     for (x, y), put, (*_, text, colour) in zip(starts, spread(nudged, GAP, 2.0, tall), ends, strict=True):
         line = {"color": colour, "linewidth": 0.7, "alpha": 0.6, "transform": axes.transAxes, "clip_on": False, "zorder": 2}
         axes.plot([x, 1, 1 + 7 / wide], [y, y, put / tall], **line)
-        axes.annotate(text, (1 + 7 / wide, put / tall), xycoords="axes fraction", xytext=(3, 0), textcoords="offset points", va="center",
-                      fontsize=LABEL, color=colour, annotation_clip=False)  # fmt: skip
+        style = {"xycoords": "axes fraction", "va": "center", "fontsize": LABEL, "color": colour}
+        note(axes, text, (1 + 7 / wide, put / tall), (3, 0), **style)
 
 
 def name(point: Point, panel: list[Point]) -> str:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
 from posbench.report.context_loss import Step, by_name, gain, of_intervals, read_steps, scored
 from posbench.report.figures.annotations import GAP, end_labels, shortened, width
+from posbench.report.figures.frame import Frame, note, octaves
 from posbench.report.figures.palette import looks
 from posbench.report.figures.style import DASHES, FONT, GREY, MARKERS, save
 from posbench.report.points import marked, sections, span, two_seeds
 
 PANEL_WIDTH, PANEL_HEIGHT = 250, 250  # points
-LEFT, LEADER, BETWEEN, BELOW = 48, 14, 58, 40
+LEFT, LEADER, BETWEEN, ABOVE, BELOW = 48, 14, 58, 24, 40
 BESIDE, STEEP = 0.5, 0.3  # octaves that the intervals at one c share side by side; fewer for a steep line, which would seem higher
 Value = Callable[[Step], tuple[float | None, float | None]]
 
@@ -32,8 +32,6 @@ def draw(steps_csv: Path | str, out_dir: Path | str, title: str) -> list[dict[st
 
 def figure(section: list[Step], title: str):
     """Figure of one section."""
-    from matplotlib.figure import Figure
-
     lines = by_name(section)
     panels: dict[str, tuple[Value, float]] = {
         "Loss (nats/token)": (lambda step: (step.nll, step.half_width), STEEP),
@@ -41,27 +39,19 @@ def figure(section: list[Step], title: str):
     }
     gutter = LEADER + max(width(shortened(name)) for name in lines)
     tall = max(PANEL_HEIGHT, 1.6 * GAP * len(lines))
-    whole_width = LEFT + 2 * (PANEL_WIDTH + gutter) + BETWEEN
-    titles = textwrap.wrap(title, int(whole_width / 8))
-    above = 18 * len(titles) + 24
-    whole_height = above + tall + BELOW
-    drawn = Figure(figsize=(whole_width / 72, whole_height / 72), layout=None)
+    frame = Frame(title, LEFT + 2 * (PANEL_WIDTH + gutter) + BETWEEN, ABOVE + tall + BELOW)
     cut = False
     for index, (heading, (value, beside)) in enumerate(panels.items()):
-        left = LEFT + index * (PANEL_WIDTH + gutter + BETWEEN)
-        place = [left / whole_width, 1 - (above + tall) / whole_height, PANEL_WIDTH / whole_width, tall / whole_height]
-        axes = drawn.add_axes(place)
+        axes = frame.axes(LEFT + index * (PANEL_WIDTH + gutter + BETWEEN), ABOVE, PANEL_WIDTH, tall)
         axes.set_title(heading, fontsize=9.5, loc="left", pad=6, color="#222222")
         known = [step for step in section if value(step)[0] is not None]
         if known:
             low, high, beyond = edges([value(step) for step in known])
-            _frame(axes, [step.context for step in known], section[0].train_len, (low, high))
+            _scales(axes, [step.context for step in known], section[0].train_len, (low, high))
             _lines(axes, lines, value, beside)
             cut = cut or beyond
-    drawn.text(0, 1, "\n".join(titles), fontsize=13, fontweight="bold", va="top")
-    said = [part for text in _said(section, cut) for part in textwrap.wrap(text, int(whole_width / 3.9))]
-    drawn.text(0, 4 / whole_height, "\n".join(said), fontsize=7.8, color=GREY, linespacing=1.35, va="top")
-    return drawn
+    frame.caption(_said(section, cut), up=4)
+    return frame.figure
 
 
 def edges(values: list[tuple[float, float | None]]) -> tuple[float, float, bool]:
@@ -73,26 +63,14 @@ def edges(values: list[tuple[float, float | None]]) -> tuple[float, float, bool]
     return low - 0.05 * span, high + 0.05 * span, min(ends) < low - 0.05 * span or max(ends) > high + 0.05 * span
 
 
-def _frame(axes, contexts: list[int], train_len: int, limits: tuple[float, float]) -> None:
-    from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
-
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_locator(FixedLocator(marked(contexts)))
-    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:.0f}"))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xlim(min(contexts) / 1.25, max(*contexts, train_len) * 1.25)
-    axes.set_ylim(limits)
-    axes.axvline(train_len, color=GREY, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
-    axes.annotate(f"trained at {train_len}", (train_len, 1), xycoords=axes.get_xaxis_transform(), xytext=(-4, -2), ha="right", va="top",
-                  textcoords="offset points", fontsize=7.5, color=GREY)  # fmt: skip
+def _scales(axes, contexts: list[int], train_len: int, limits: tuple[float, float]) -> None:
+    octaves(axes, marked(contexts), train_len)
+    axes.set(xlim=(min(contexts) / 1.25, max(*contexts, train_len) * 1.25), ylim=limits)
+    style = {"xycoords": axes.get_xaxis_transform(), "ha": "right", "va": "top", "fontsize": 7.5, "color": GREY}
+    note(axes, f"trained at {train_len}", (train_len, 1), (-4, -2), **style)
     if limits[0] < 0 < limits[1]:
         axes.axhline(0, color="black", linewidth=0.9, zorder=1)
     axes.set_xlabel("c, tokens of context before every target", fontsize=FONT)
-    axes.tick_params(labelsize=FONT, color=GREY)
-    axes.grid(axis="y", color="#e6e6e6", linewidth=0.6, zorder=0)
-    axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
 
 
 def _lines(axes, lines: dict[str, dict[int, Step]], value: Value, beside: float) -> None:

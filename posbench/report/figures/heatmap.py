@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections import Counter
 from collections.abc import Sequence
 
 from posbench.report.figures.annotations import caption, extension_name, of_intervals, shortened, star, width
-from posbench.report.figures.style import BEND, BROKEN, ENOUGH, FAIL, FONT, GAIN, GREY, TICKS
+from posbench.report.figures.frame import Frame, note, ticks
+from posbench.report.figures.style import BEND, BROKEN, ENOUGH, FAIL, FONT, GAIN, GREY
 from posbench.report.points import Point, marked, methods
 from posbench.report.tables import LEVEL, heading, verdict
 
-ROW, CELL, SPACE, TALL = 12.5, 40, 26, 45  # points; TALL: rows in one block
+ROW, CELL, SPACE, ABOVE, BELOW = 12.5, 40, 26, 24, 52  # points
+TALL = 45  # rows in one block
 UNKNOWN = "#ececec"
 INKS, CONTRAST = ("#484848", "#1a1a1a", "#000000"), 4.5  # the first ink is for undecided differences
 
@@ -19,7 +20,6 @@ INKS, CONTRAST = ("#484848", "#1a1a1a", "#000000"), 4.5  # the first ink is for 
 def figure(curve: list[Point], title: str):
     """Heat map of one section, or None if fewer than ENOUGH methods have a difference."""
     from matplotlib.colors import LinearSegmentedColormap, SymLogNorm
-    from matplotlib.figure import Figure
 
     cells = {method: cell for method, cell in methods(curve).items() if any(point.difference is not None for point in cell.values())}
     if len(cells) < ENOUGH:
@@ -33,35 +33,28 @@ def figure(curve: list[Point], title: str):
     weights = "bold", "normal"
     column = [max(width(shortened(text[part]), FONT, weights[part]) for text in names.values()) + 12 for part in (0, 1)]
     grid_width = CELL * len(lengths)
-    block = sum(column) + grid_width
-    whole_width = len(shown) * block + (len(shown) - 1) * SPACE
-    titles = textwrap.wrap(title, max(30, int(whole_width / 8)))
-    above, tall = 18 * len(titles) + 24, ROW * max(map(len, shown))
-    whole_height = above + tall + 52
-    drawn = Figure(figsize=(whole_width / 72, whole_height / 72), layout=None)
+    block, tall = sum(column) + grid_width, ROW * max(map(len, shown))
+    frame = Frame(title, len(shown) * block + (len(shown) - 1) * SPACE, ABOVE + tall + BELOW)
     for index, rows in enumerate(shown):
-        left, high = index * (block + SPACE) + sum(column), ROW * len(rows)
-        axes = drawn.add_axes([left / whole_width, 1 - (above + high) / whole_height, grid_width / whole_width, high / whole_height])
+        axes = frame.axes(index * (block + SPACE) + sum(column), ABOVE, grid_width, ROW * len(rows))
         axes.set(xlim=(0, len(lengths)), ylim=(len(rows), 0), xticks=[], yticks=[])
         for line, method in enumerate(rows):
             first = line == 0 or rows[line - 1][0] != method[0]
             _row(axes, line, [cells[method].get(length) for length in lengths], norm, colours, edge)
-            beside = {"xycoords": axes.transData, "textcoords": "offset points", "va": "center", "fontsize": FONT, "annotation_clip": False}
-            axes.annotate(shortened(names[method][1]), (0, line + 0.5), xytext=(-column[1] + 4, 0), **beside)
+            note(axes, shortened(names[method][1]), (0, line + 0.5), (-column[1] + 4, 0), va="center", fontsize=FONT)
             if first:
-                axes.annotate(shortened(names[method][0]), (0, line + 0.5), xytext=(-sum(column), 0), fontweight=weights[0], **beside)
+                style = {"va": "center", "fontsize": FONT, "fontweight": weights[0]}
+                note(axes, shortened(names[method][0]), (0, line + 0.5), (-sum(column), 0), **style)
             if first and line:
                 axes.axhline(line, xmin=-sum(column) / grid_width, color=GREY, linewidth=0.8, clip_on=False)
         for place, length in enumerate(lengths):
-            axes.annotate(heading(length, curve[0].train_len).replace(" ", "\n"), (place + 0.5, 0), xytext=(0, 3), xycoords=axes.transData,
-                          textcoords="offset points", ha="center", fontsize=7.5, color="#222222", annotation_clip=False)  # fmt: skip
-        for side in axes.spines.values():
-            side.set_color(GREY)
-    _scale(drawn.add_axes([0, 34 / whole_height, min(220, whole_width) / whole_width, 8 / whole_height]), norm, colours, edge)
-    drawn.text(0, 1, "\n".join(titles), fontsize=13, fontweight="bold", va="top")
-    said = [part for text in _said(curve, cells, edge) for part in textwrap.wrap(text, max(80, int(whole_width / 3.9)))]
-    drawn.text(0, 12 / whole_height, "\n".join(said), fontsize=7.8, color=GREY, linespacing=1.35, va="top")
-    return drawn
+            text = heading(length, curve[0].train_len).replace(" ", "\n")
+            note(axes, text, (place + 0.5, 0), (0, 3), ha="center", fontsize=7.5, color="#222222")
+        axes.spines[:].set_color(GREY)
+    scale = frame.figure.add_axes([0, 34 / frame.height, min(220, frame.width) / frame.width, 8 / frame.height])
+    _scale(scale, norm, colours, edge)
+    frame.caption(_said(curve, cells, edge), up=12, least=80)
+    return frame.figure
 
 
 def ordered(cells: dict[tuple, dict[int, Point]]) -> list[tuple]:
@@ -133,12 +126,10 @@ def _scale(axes, norm, colours, edge: float) -> None:
     steps = 80
     for step in range(steps):
         axes.axvspan(step / steps, (step + 1) / steps, color=colours((step + 0.5) / steps), linewidth=0.2)
-    ticks = sorted({sign * tick for tick in TICKS for sign in (1, -1) if tick <= edge and tick in (0, 0.1, 1, 4)})
-    axes.set(xlim=(0, 1), ylim=(0, 1), yticks=[], xticks=[float(norm(tick)) for tick in ticks])
-    axes.set_xticklabels([f"{tick:+g}" if tick else "0" for tick in ticks])
+    places, labels = ticks(-edge, edge, (0, 0.1, 1, 4))
+    axes.set(xlim=(0, 1), ylim=(0, 1), yticks=[], xticks=[float(norm(place)) for place in places], xticklabels=labels)
     axes.tick_params(labelsize=7.5, color=GREY)
-    for side in axes.spines.values():
-        side.set_color(GREY)
+    axes.spines[:].set_color(GREY)
 
 
 def _said(curve: list[Point], cells: dict[tuple, dict[int, Point]], edge: float) -> list[str]:

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable
 
 from posbench.report.figures.annotations import caption, extension_name, of_intervals, shortened, star, width
+from posbench.report.figures.frame import Frame, note, ticks
 from posbench.report.figures.heatmap import ordered
 from posbench.report.figures.loss_curves import limits
-from posbench.report.figures.style import BEND, ENOUGH, FAIL, FONT, GAIN, GREY, TICKS
+from posbench.report.figures.style import BEND, ENOUGH, FAIL, FONT, GAIN, GREY
 from posbench.report.points import Point, methods
 from posbench.report.tables import heading
 
-ROW, PANEL, BETWEEN, HEAD, MOST = 13, 104, 14, 34, 3  # points; MOST: lengths
+ROW, PANEL, BETWEEN, HEAD, BELOW = 13, 104, 14, 34, 34  # points
+MOST = 3  # lengths
 LEVEL = "#7a7a7a"
 Value = Callable[[Point], tuple[float | None, float | None]]
 
 
 def figure(curve: list[Point], title: str):
     """Figure of one section, or None if fewer than ENOUGH methods have a difference beyond the training length."""
-    from matplotlib.figure import Figure
-
     own = [point for point in curve if not point.foreign and point.length > point.train_len]
     cells = {method: cell for method, cell in methods(own).items() if any(point.difference is not None for point in cell.values())}
     if len(cells) < ENOUGH:
@@ -37,30 +36,22 @@ def figure(curve: list[Point], title: str):
     wide = max(PANEL, 210 / len(lengths))
     panels = [(text, value, length) for text, value in kinds for length in lengths]
     gaps = [BETWEEN + 16 * (index == len(lengths)) for index in range(len(panels))]
-    whole_width = labels + len(panels) * wide + sum(gaps)
-    titles = textwrap.wrap(title, max(30, int(whole_width / 8)))
-    above, tall = 18 * len(titles) + HEAD, ROW * len(rows)
-    whole_height = above + tall + 34
-    drawn = Figure(figsize=(whole_width / 72, whole_height / 72), layout=None)
+    frame = Frame(title, labels + len(panels) * wide + sum(gaps), HEAD + ROW * len(rows) + BELOW)
     edges = {value: _edges([value(point) for cell in cells.values() for at, point in cell.items() if at in lengths]) for _, value in kinds}
     for index, (text, value, length) in enumerate(panels):
-        left = labels + index * wide + sum(gaps[1 : index + 1])
-        axes = drawn.add_axes([left / whole_width, 1 - (above + tall) / whole_height, wide / whole_width, tall / whole_height])
+        axes = frame.axes(labels + index * wide + sum(gaps[1 : index + 1]), HEAD, wide, ROW * len(rows))
         _panel(axes, rows, cells, value, length, edges[value])
         axes.set_title(heading(length, curve[0].train_len), fontsize=FONT, pad=4)
         if index % len(lengths) == 0:
-            beside = {"xycoords": "axes fraction", "textcoords": "offset points", "annotation_clip": False}
-            axes.annotate(f"{text} (nats/token)", (0, 1), xytext=(0, 18), fontsize=9.5, fontweight="bold", **beside)
+            note(axes, f"{text} (nats/token)", (0, 1), (0, 18), xycoords="axes fraction", fontsize=9.5, fontweight="bold")
         if index == 0:
             for line, method in enumerate(rows):
                 is_heading = method[1] is None
-                beside = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points", "va": "center", "annotation_clip": False}
-                axes.annotate(_encoding(method) if is_heading else shortened(names[method]), (0, line), fontsize=FONT, **beside,
-                              xytext=(-labels + 4 + 8 * (not is_heading), 0), fontweight="bold" if is_heading else "normal")  # fmt: skip
-    drawn.text(0, 1, "\n".join(titles), fontsize=13, fontweight="bold", va="top")
-    said = [part for text in _said(own, len(kinds) > 1) for part in textwrap.wrap(text, max(60, int(whole_width / 3.9)))]
-    drawn.text(0, 12 / whole_height, "\n".join(said), fontsize=7.8, color=GREY, linespacing=1.35, va="top")
-    return drawn
+                style = {"xycoords": axes.get_yaxis_transform(), "va": "center", "fontweight": "bold" if is_heading else "normal"}
+                text = _encoding(method) if is_heading else shortened(names[method])
+                note(axes, text, (0, line), (-labels + 4 + 8 * (not is_heading), 0), fontsize=FONT, **style)
+    frame.caption(_said(own, len(kinds) > 1), up=12)
+    return frame.figure
 
 
 def chosen(lengths: list[int]) -> list[int]:
@@ -90,8 +81,6 @@ def _edges(values: list[tuple[float | None, float | None]]) -> tuple[float, floa
 
 
 def _panel(axes, rows: list[tuple], cells: dict, value: Value, length: int, edges: tuple[float, float]) -> None:
-    from matplotlib.ticker import FixedLocator, NullLocator
-
     axes.set_xscale("symlog", linthresh=BEND, linscale=1.3)
     axes.set(xlim=edges, ylim=(len(rows) - 0.4, -0.6), yticks=[])
     axes.axvline(0, color="black", linewidth=0.8, zorder=1)
@@ -110,13 +99,10 @@ def _panel(axes, rows: list[tuple], cells: dict, value: Value, length: int, edge
         marker = ">" if mean > edges[1] else "<" if mean < edges[0] else "o"
         axes.plot([min(max(mean, edges[0]), edges[1])], [line], marker=marker, markersize=4.4, color=colour, clip_on=False, zorder=4,
                   markerfacecolor="white" if half is None else colour)  # fmt: skip
-    ticks = [sign * tick for tick in TICKS for sign in (1, -1) if tick in (0, 0.1, 1) and edges[0] <= sign * tick <= edges[1]]
-    axes.xaxis.set_major_locator(FixedLocator(sorted({*ticks})))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(lambda x, _: f"{x:+g}" if x else "0")
+    axes.set_xticks(*ticks(*edges, (0, 0.1, 1)))
+    axes.set_xticks([], minor=True)
     axes.tick_params(labelsize=7.5, color=GREY)
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
+    axes.spines[["top", "right", "left"]].set_visible(False)
 
 
 def _said(own: list[Point], changed: bool) -> list[str]:

@@ -35,10 +35,9 @@ def behind(axes, points: list[Point], relative: bool) -> None:
         axes.plot(*zip(*known, strict=True) if known else ([], []), color=OTHERS, linewidth=0.8, zorder=1.5)
 
 
-def lines_of(axes, points: list[Point], relative: bool, pens: dict, scales: list[str], top: float, span: float) -> None:
-    """Draw each method's line with marks, bars and its name at the end; a line from a CSV is thin."""
+def lines_of(axes, points: list[Point], relative: bool, pens: dict, scales: list[str], top: float, wide: dict) -> None:
+    """Draw each method's line with marks, bars and its name at the end; a line from a CSV is thin. `wide` is from `beside`."""
     ends, ticks, cells = [], marked(point.length for point in points), methods(points)
-    wide = beside(points, span, relative)
     for index, ((encoding, extension, scale, source), cell) in enumerate(cells.items()):
         at = {length: length * 2 ** (wide[length] * ((index + 0.5) / len(cells) - 0.5)) for length in cell}
         known = [(point, height(point, relative)) for _, point in sorted(cell.items())]
