@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from posbench.report.figures.frame import note
 from posbench.report.figures.style import GREY
 from posbench.report.points import Point, over_words, span, two_seeds
 from posbench.report.tables import file, scored
+
+if TYPE_CHECKING:
+    from posbench.report.context_loss import Step
 
 SMALL, LABEL, GAP, LONGEST, MOST = 7.2, 8.2, 9.6, 60, 4
 
@@ -29,21 +33,17 @@ def spread(wanted: list[float], gap: float, low: float, high: float) -> list[flo
     """
     order = sorted(range(len(wanted)), key=lambda index: wanted[index])
     gap = min(gap, (high - low) / max(1, len(wanted) - 1))
-    blocks: list[list[float]] = []  # [sum of (wanted - rank * gap), members]
+    blocks: list[tuple[float, int]] = []  # sum of (wanted - rank * gap), members
     for rank, index in enumerate(order):
-        blocks.append([wanted[index] - rank * gap, 1])
-        while len(blocks) > 1 and blocks[-2][0] / blocks[-2][1] > blocks[-1][0] / blocks[-1][1]:
-            total, members = blocks.pop()
-            blocks[-1][0] += total
-            blocks[-1][1] += members
-    result, rank = [0.0] * len(wanted), 0
+        total, members = wanted[index] - rank * gap, 1
+        while blocks and blocks[-1][0] / blocks[-1][1] > total / members:
+            before, others = blocks.pop()
+            total, members = before + total, others + members
+        blocks.append((total, members))
     last = high - (len(wanted) - 1) * gap
-    for total, members in blocks:
-        start = min(max(total / members, low), last)
-        for _ in range(int(members)):
-            result[order[rank]] = start + rank * gap
-            rank += 1
-    return result
+    starts = [min(max(total / members, low), last) for total, members in blocks for _ in range(members)]
+    placed = {index: start + rank * gap for rank, (index, start) in enumerate(zip(order, starts, strict=True))}
+    return [placed[index] for index in range(len(wanted))]
 
 
 def stack(clipped: dict[int, list]) -> float:
@@ -94,18 +94,14 @@ def name(point: Point, panel: list[Point]) -> str:
         parts.append(point.extension if point.extension != "none" else "no extension")
     if point.scale_attention != "none":
         parts.append(point.scale_attention)
-    return shortened(" + ".join(parts) + star([point]) + file(point.source))
+    return shortened(" + ".join(parts) + "*" * point.untested + file(point.source))
 
 
-def extension_name(method: tuple) -> str:
-    """Name of a `Point.method` without its encoding: extension and scale."""
+def extension_name(method: tuple, points: Iterable[Point]) -> str:
+    """Name of a `Point.method` without its encoding: extension and scale; * marks an untested pair."""
     _, extension, scale, source = method
-    return " + ".join(["no extension" if extension == "none" else extension, *([scale] * (scale != "none"))]) + file(source)
-
-
-def star(points: Iterable[Point]) -> str:
-    """Mark of an untested pair: "*", or "" if every point is tested."""
-    return "*" * any(point.untested for point in points)
+    parts = ["no extension" if extension == "none" else extension, *([scale] * (scale != "none"))]
+    return shortened(" + ".join(parts) + file(source) + "*" * any(point.untested for point in points))
 
 
 def shortened(text: str) -> str:
@@ -115,12 +111,10 @@ def shortened(text: str) -> str:
 
 def caption(curve: list[Point], relative: bool) -> list[str]:
     """Lines of a caption: what was measured, on what text, and the meaning of bars and marks."""
-    first, seeds = curve[0], span(point.n_seeds for point in curve)
-    count = f"{seeds} seed{'s' * (seeds != '1')}"
-    lines = [f"{first.data}, {first.tokenizer} | protocol {first.protocol}: {scored(first)} | {count}"]
-    over = sorted({point.over for point in curve if point.half_width is not None})
+    first, bars = curve[0], of_intervals(curve)
+    lines = [measured(curve, scored(first))]
     if relative:
-        lines.append("Scale: linear to 0.1, logarithmic beyond." + (f" Bars: {of_intervals(over)}." if over else ""))
+        lines.append("Scale: linear to 0.1, logarithmic beyond." + (f" Bars: {bars}." if bars else ""))
     known = {point.encoding + file(point.source): point for point in curve if point.floor is not None and not point.foreign}
     if known:
         each = [f"{encoding} {point.floor:.3f}{_gain(point)}" for encoding, point in known.items()]
@@ -131,10 +125,16 @@ def caption(curve: list[Point], relative: bool) -> list[str]:
     return lines + of_files(curve, relative)
 
 
-def of_intervals(over: list[str]) -> str:
-    """Text that explains an interval by its units (`over`)."""
-    what = " or ".join(map(over_words, over))
-    return f"95 % t interval of the paired difference, {what}"
+def measured(section: Sequence[Point | Step], targets: str) -> str:
+    """Line on the data, the protocol and its targets, and the number of seeds."""
+    first, seeds = section[0], span(one.n_seeds for one in section)
+    return f"{first.data}, {first.tokenizer} | protocol {first.protocol}: {targets} | {seeds} seed{'s' * (seeds != '1')}"
+
+
+def of_intervals(points: Iterable[Point]) -> str:
+    """Text that explains the intervals of differences by their units; "" without intervals."""
+    over = sorted({point.over for point in points if point.half_width is not None})
+    return f"95 % t interval of the paired difference, {' or '.join(map(over_words, over))}" if over else ""
 
 
 def of_files(curve: list[Point], relative: bool) -> list[str]:

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from posbench.report.context_loss import Step, by_name, gain, of_intervals, read_steps, scored
-from posbench.report.figures.annotations import GAP, end_labels, shortened, width
+from posbench.report.figures.annotations import GAP, end_labels, measured, shortened, width
 from posbench.report.figures.frame import Frame, note, octaves
 from posbench.report.figures.palette import looks
 from posbench.report.figures.style import DASHES, FONT, GREY, MARKERS, save
-from posbench.report.points import marked, sections, span, two_seeds
+from posbench.report.points import marked, sections, two_seeds
 
 PANEL_WIDTH, PANEL_HEIGHT = 250, 250  # points
 LEFT, LEADER, BETWEEN, ABOVE, BELOW = 48, 14, 58, 24, 40
@@ -92,8 +92,8 @@ def _lines(axes, lines: dict[str, dict[int, Step]], value: Value, beside: float)
 
 
 def _said(section: list[Step], cut: bool) -> list[str]:
-    first, over, count = section[0], of_intervals(section), span(step.n_seeds for step in section)
-    lines = [f"{first.data}, {first.tokenizer} | protocol {first.protocol}: {scored(section)} | {count} seed{'s' * (count != '1')}"]
+    first, over = section[0], of_intervals(section)
+    lines = [measured(section, scored(section))]
     if over:
         lines.append(f"Bars: {over}; on the left of the difference to {first.train_len} tokens.{' Bars at an edge go on beyond it.' * cut}")
     known = [f"{name} {gain(own.get(first.train_len))}" for name, own in by_name(section).items()]

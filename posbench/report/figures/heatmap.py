@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from posbench.report.figures.annotations import caption, extension_name, of_intervals, shortened, star, width
+from posbench.report.figures.annotations import caption, extension_name, of_intervals, shortened, width
 from posbench.report.figures.frame import Frame, note, ticks
 from posbench.report.figures.style import BEND, BROKEN, ENOUGH, FAIL, FONT, GAIN, GREY
 from posbench.report.points import Point, marked, methods
@@ -29,24 +29,23 @@ def figure(curve: list[Point], title: str):
     edge = limit([point.difference for cell in cells.values() for point in cell.values() if point.difference is not None])
     norm = SymLogNorm(BEND, linscale=1.3, vmin=-edge, vmax=edge, base=10)
     colours = LinearSegmentedColormap.from_list("floor", [GAIN, "#ffffff", FAIL])
-    names = {method: (method[0], extension_name(method) + star(cell.values())) for method, cell in cells.items()}
-    weights = "bold", "normal"
-    column = [max(width(shortened(text[part]), FONT, weights[part]) for text in names.values()) + 12 for part in (0, 1)]
+    names = {method: extension_name(method, cell.values()) for method, cell in cells.items()}
+    beside = max(width(name, FONT) for name in names.values()) + 12
+    labels = max(width(shortened(method[0]), FONT, "bold") for method in cells) + 12 + beside
     grid_width = CELL * len(lengths)
-    block, tall = sum(column) + grid_width, ROW * max(map(len, shown))
+    block, tall = labels + grid_width, ROW * max(map(len, shown))
     frame = Frame(title, len(shown) * block + (len(shown) - 1) * SPACE, ABOVE + tall + BELOW)
     for index, rows in enumerate(shown):
-        axes = frame.axes(index * (block + SPACE) + sum(column), ABOVE, grid_width, ROW * len(rows))
+        axes = frame.axes(index * (block + SPACE) + labels, ABOVE, grid_width, ROW * len(rows))
         axes.set(xlim=(0, len(lengths)), ylim=(len(rows), 0), xticks=[], yticks=[])
         for line, method in enumerate(rows):
             first = line == 0 or rows[line - 1][0] != method[0]
             _row(axes, line, [cells[method].get(length) for length in lengths], norm, colours, edge)
-            note(axes, shortened(names[method][1]), (0, line + 0.5), (-column[1] + 4, 0), va="center", fontsize=FONT)
+            note(axes, names[method], (0, line + 0.5), (-beside + 4, 0), va="center", fontsize=FONT)
             if first:
-                style = {"va": "center", "fontsize": FONT, "fontweight": weights[0]}
-                note(axes, shortened(names[method][0]), (0, line + 0.5), (-sum(column), 0), **style)
+                note(axes, shortened(method[0]), (0, line + 0.5), (-labels, 0), va="center", fontsize=FONT, fontweight="bold")
             if first and line:
-                axes.axhline(line, xmin=-sum(column) / grid_width, color=GREY, linewidth=0.8, clip_on=False)
+                axes.axhline(line, xmin=-labels / grid_width, color=GREY, linewidth=0.8, clip_on=False)
         for place, length in enumerate(lengths):
             text = heading(length, curve[0].train_len).replace(" ", "\n")
             note(axes, text, (place + 0.5, 0), (0, 3), ha="center", fontsize=7.5, color="#222222")
@@ -137,11 +136,11 @@ def _said(curve: list[Point], cells: dict[tuple, dict[int, Point]], edge: float)
     lengths = marked(point.length for point in curve)
     what = f"Loss minus the loss with exactly {curve[0].train_len} tokens of context (nats/token), by method and length"
     lines = [f"{what}: green gains from the longer context, orange fails."]
-    over = sorted({point.over for point in points if point.half_width is not None})
-    if over:
-        lines.append(f"~ zero lies inside the {of_intervals(over)}.")
+    bars = of_intervals(points)
+    if bars:
+        lines.append(f"~ zero lies inside the {bars}.")
     if any(point.difference is not None and point.half_width is None for point in points):
-        lines.append("Numbers of files without the loss of every target have no interval." if over else "There are no intervals.")
+        lines.append("Numbers of files without the loss of every target have no interval." if bars else "There are no intervals.")
     if any(point.difference is not None and abs(point.difference) > edge for point in points):
         lines.append(f"^ beyond the colours, which end at {edge:.2g}.")
     if any(length not in cell or cell[length].difference is None for cell in cells.values() for length in lengths):

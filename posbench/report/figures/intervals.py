@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
-from posbench.report.figures.annotations import caption, extension_name, of_intervals, shortened, star, width
+from posbench.report.figures.annotations import caption, extension_name, of_intervals, shortened, width
 from posbench.report.figures.frame import Frame, note, ticks
 from posbench.report.figures.heatmap import ordered
 from posbench.report.figures.loss_curves import limits
@@ -29,10 +29,8 @@ def figure(curve: list[Point], title: str):
     if any(point.change is not None for point in own):
         kinds.append(("minus no extension", lambda point: (point.change, point.change_half_width)))
     rows = _rows(cells, lengths[-1])
-    names = {method: extension_name(method) + star(cells[method].values()) for method in rows if method[1] is not None}
-    labels = 24 + max(
-        [width(shortened(text), FONT) for text in names.values()] + [width(_encoding(method), FONT, "bold") for method in rows]
-    )
+    weights = {method: "normal" if method in cells else "bold" for method in rows}
+    labels = 24 + max(width(text, FONT, weights[method]) for method, text in rows.items())
     wide = max(PANEL, 210 / len(lengths))
     panels = [(text, value, length) for text, value in kinds for length in lengths]
     gaps = [BETWEEN + 16 * (index == len(lengths)) for index in range(len(panels))]
@@ -45,11 +43,9 @@ def figure(curve: list[Point], title: str):
         if index % len(lengths) == 0:
             note(axes, f"{text} (nats/token)", (0, 1), (0, 18), xycoords="axes fraction", fontsize=9.5, fontweight="bold")
         if index == 0:
-            for line, method in enumerate(rows):
-                is_heading = method[1] is None
-                style = {"xycoords": axes.get_yaxis_transform(), "va": "center", "fontweight": "bold" if is_heading else "normal"}
-                text = _encoding(method) if is_heading else shortened(names[method])
-                note(axes, text, (0, line), (-labels + 4 + 8 * (not is_heading), 0), fontsize=FONT, **style)
+            for line, (method, text) in enumerate(rows.items()):
+                style = {"xycoords": axes.get_yaxis_transform(), "va": "center", "fontsize": FONT, "fontweight": weights[method]}
+                note(axes, text, (0, line), (-labels + 4 + 8 * (method in cells), 0), **style)
     frame.caption(_said(own, len(kinds) > 1), up=12)
     return frame.figure
 
@@ -59,18 +55,14 @@ def chosen(lengths: list[int]) -> list[int]:
     return lengths if len(lengths) <= MOST else [lengths[0], lengths[len(lengths) // 2], lengths[-1]]
 
 
-def _rows(cells: dict[tuple, dict[int, Point]], longest: int) -> list[tuple]:
-    """Methods by encoding, the best at the longest length first. Each encoding has a heading row before it, with extension None."""
+def _rows(cells: dict[tuple, dict[int, Point]], longest: int) -> dict[tuple, str]:
+    """{method: name} by encoding, the best at the longest length first. Before them {(encoding,): name} for a heading."""
     at_last = {method: {longest: cell[longest]} if longest in cell else cell for method, cell in cells.items()}
-    rows: list[tuple] = []
+    rows: dict[tuple, str] = {}
     for method in ordered(at_last):
-        heading_row = (method[0], None, None, None)
-        rows += [heading_row] * (heading_row not in rows) + [method]
+        rows.setdefault(method[:1], shortened(method[0]))
+        rows[method] = extension_name(method, cells[method].values())
     return rows
-
-
-def _encoding(method: tuple) -> str:
-    return shortened(method[0])
 
 
 def _edges(values: list[tuple[float | None, float | None]]) -> tuple[float, float]:
@@ -80,13 +72,13 @@ def _edges(values: list[tuple[float | None, float | None]]) -> tuple[float, floa
     return min(low, -BEND / 2), high
 
 
-def _panel(axes, rows: list[tuple], cells: dict, value: Value, length: int, edges: tuple[float, float]) -> None:
+def _panel(axes, rows: Collection[tuple], cells: dict, value: Value, length: int, edges: tuple[float, float]) -> None:
     axes.set_xscale("symlog", linthresh=BEND, linscale=1.3)
     axes.set(xlim=edges, ylim=(len(rows) - 0.4, -0.6), yticks=[])
     axes.axvline(0, color="black", linewidth=0.8, zorder=1)
     axes.axvspan(edges[0], 0, color=GAIN, alpha=0.07, linewidth=0, zorder=0)
     for line, method in enumerate(rows):
-        if method[1] is None:
+        if method not in cells:
             continue
         axes.axhline(line, color="#ececec", linewidth=0.6, zorder=0)
         point = cells[method].get(length)
@@ -106,10 +98,11 @@ def _panel(axes, rows: list[tuple], cells: dict, value: Value, length: int, edge
 
 
 def _said(own: list[Point], changed: bool) -> list[str]:
-    over = sorted({point.over for point in own if point.half_width is not None})
-    without = "No intervals: these take the loss of every target, or several seeds."
-    lines = [f"Bars: {of_intervals(over)}; grey where zero lies inside." if over else without]
-    if over and any(point.half_width is None for point in own):
+    bars = of_intervals(own)
+    lines = [
+        f"Bars: {bars}; grey where zero lies inside." if bars else "No intervals: these take the loss of every target, or several seeds."
+    ]
+    if bars and any(point.half_width is None for point in own):
         lines[0] += " Hollow: no interval."
     lines.append("Left of 0 is better. Scale: linear to 0.1, logarithmic beyond.")
     if changed:

@@ -7,6 +7,7 @@ are spread over several panels, each with all others in grey. The margin beside 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -32,16 +33,12 @@ class Panel:
 
 def panels(curve: list[Point]) -> list[Panel]:
     """One panel for few curves; else encodings alone, then each encoding's extensions, the most first. Crowded panels are divided."""
-    cells = set(methods(curve))
-    plain = [point for point in curve if point.extension == "none"]
-    extended: dict[str, set] = {}
-    for encoding, extension, *rest in sorted(cells, key=str):
-        if extension != "none":
-            extended.setdefault(encoding, set()).add((extension, *rest))
-    encodings = sorted(extended, key=lambda name: -len(extended[name]))
+    cells = sorted(methods(curve), key=str)
+    extended = Counter(encoding for encoding, extension, *_ in cells if extension != "none")
     if len(cells) <= FEW and len({point.encoding for point in curve}) > 1 or not extended:
         return _parts("", curve)
-    shown = [(f"{name}: extensions", [point for point in curve if point.encoding == name]) for name in encodings]
+    plain = [point for point in curve if point.extension == "none"]
+    shown = [(f"{name}: extensions", [point for point in curve if point.encoding == name]) for name, _ in extended.most_common()]
     shown = [("Encodings, nothing extended", plain)] * (len({point.encoding for point in plain}) > 1) + shown
     return [part for heading, points in shown for part in _parts(heading, points)]
 

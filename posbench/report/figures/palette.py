@@ -77,8 +77,7 @@ def told_apart(wanted: Mapping[Hashable, Look]) -> dict[Hashable, Look]:
     taken: set[Look] = set()
     for key in sorted(wanted, key=lambda key: any(method_of(name) != name for name in ([key] if isinstance(key, str) else key))):
         colour, dash = wanted[key]
-        dashes = range(1 if dash else 0, len(DASHES))
-        turned = [*dashes[dash - dashes.start :], *dashes[: dash - dashes.start]]
+        turned = sorted(range(1 if dash else 0, len(DASHES)), key=lambda one: one < dash)
         found[key] = colour, next((one for one in turned if (colour, one) not in taken), dash)
         taken.add(found[key])
     return found
