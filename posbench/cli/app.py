@@ -6,14 +6,13 @@ Exit codes: 0 done (also a sweep whose cells are all refused or no-ops), 1 a job
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import os
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
-
-sys.path.append(str(Path(__file__).parents[1] / "plugins"))  # before Hydra looks for plugins
 
 import hydra
 from hydra._internal.config_repository import ConfigRepository
@@ -23,99 +22,93 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from posbench.cli.key_values import guarded, working_directory
 from posbench.common.errors import ConfigError, RunError
-from posbench.config.compose import CONFIGS, expand, experiment_of, long_name, name_group, sentence
-from posbench.config.composer import Composer, unresolved
+from posbench.config.compose import CONFIGS, check_words, expand, experiment_of, long_name, name_group, sentence
+from posbench.config.composer import Composer, loader, swept, unresolved
 from posbench.config.request import Request
 from posbench.config.schema import check
 
 Command = Callable[[Request], int]
-
-
-@dataclass
-class Call:
-    """State of one call of a script. Hydra lets an application neither return a code nor see all jobs of a sweep."""
-
-    command: Command
-    config_name: str
-    entered: bool = False
-    code: int = 0
-
-    def execute(self, composed: list[tuple[dict, list[str]]], composer: Composer, launcher: dict, sweep: bool) -> None:
-        """Run the command once for all jobs, given as (unresolved values, overrides typed). Every error is printed as one sentence."""
-        self.entered = True
-        self.code = guarded(lambda: self._execute(composed, composer, launcher, sweep), composed[0][0].get("results_dir")) or self.code
-
-    def _execute(self, composed: list[tuple[dict, list[str]]], composer: Composer, launcher: dict, sweep: bool) -> None:
-        for gone in (override for _, overrides in composed for override in overrides if override.startswith("~")):
-            raise ConfigError(f"{gone} takes out what is needed: give it another value instead.")
-        experiment = experiment_of(*composed[0])
-        expanded = [([check(cfg) for cfg in expand(job, overrides, composer)], overrides) for job, overrides in composed]
-        cfgs = [cfg for cells, _ in expanded for cfg in cells]
-        if any(cfg["run"] or cfg["model"].get("path") for cfg in cfgs):
-            from posbench.cli import given_run
-
-            given_run.check(expanded, experiment)
-        sweep = sweep or "grid" in experiment
-        if sweep:
-            name_group(cfgs)
-        self.code = self.command(Request(cfgs, experiment, sweep, launcher))
-
-
-call: Call
+SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
+OWN_LAUNCHER = "hydra_plugins.grid_launcher.GridLauncher"  # in the yamls that users wrote for earlier versions
+ANSWERED = ("help", "hydra_help", "cfg", "info", "shell_completion")  # flags that Hydra answers without a job
 
 
 def run_script(command: Command, config_name: str = "run") -> None:
     """Compose configs/CONFIG_NAME.yaml with sys.argv, pass all its jobs to `command`, and exit with its code."""
-    global call
     working_directory()
-    call = Call(command, config_name)
-    if code := guarded(_flags_first):
-        sys.exit(code)
-    sys.argv[1:] = map(long_name, sys.argv[1:])
+    sys.exit(guarded(lambda: _answer(command, config_name)))
+
+
+def _answer(command: Command, config_name: str) -> int:
+    flags = _flags_first()
     ConfigRepository.get_group_options = _choices  # Hydra calls it for listings, completion and glob(*)
-    _importable_config_dir()
     _own_launchers()
-
-    @hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=config_name)
-    def application(cfg: DictConfig) -> None:
-        composed = HydraConfig.get()
-        # Hydra uses a launcher only for -m; here it applies to an experiment's grid and a single job as well.
-        launcher = OmegaConf.to_container(composed.launcher, resolve=True)
-        composer = Composer(config_name, composed.overrides.hydra)
-        call.execute([(unresolved(cfg), list(composed.overrides.task))], composer, launcher, sweep=False)
-        if composed.mode == RunMode.MULTIRUN and call.code:
-            # A foreign launcher may run this in a process of its own, which can report only exceptions.
-            raise RuntimeError(f"posbench ended with exit code {call.code}: see the lines above")
-
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # makes Hydra raise its errors instead of printing many lines
-    sys.exit(guarded(lambda: _composed(application)) or call.code)
+    _importable(flags.config_dir)
+    if any(getattr(flags, name) for name in ANSWERED):
+        os.environ["HYDRA_FULL_ERROR"] = "1"  # makes Hydra raise its errors instead of printing many lines
+        with _one_sentence():
+            hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=config_name)(lambda _: None)()
+        return 0
+    with hydra.initialize_config_dir(os.path.abspath(flags.config_path or CONFIGS), job_name=config_name, version_base="1.3"):
+        with _one_sentence():
+            composed = _composed(flags, flags.config_name or config_name)
+        return guarded(lambda: _execute(command, *composed), composed[0][0][0].get("results_dir"))
 
 
-def _composed(application: Callable[[], None]) -> None:
-    """Call Hydra's `application`. Raises ConfigError or RunError for errors before the command begins."""
+def _composed(flags: argparse.Namespace, config_name: str) -> tuple[list[tuple[dict, list[str]]], Composer, dict, bool]:
+    """[(unresolved values, words typed)] of all jobs, the Composer for the cells of their grids, the launcher's yaml, True for a sweep."""
+    sweep = flags.multirun or "hydra.mode=MULTIRUN" in flags.overrides
+    cfg = loader(flags.config_dir).load_configuration(config_name, flags.overrides, RunMode.MULTIRUN if sweep else RunMode.RUN)
+    HydraConfig.instance().set_config(cfg)  # for ${hydra:...} in a yaml
+    launcher, sweeper = (OmegaConf.to_container(node, resolve=True) for node in (cfg.hydra.launcher, cfg.hydra.sweeper))
+    for target in (launcher.pop("_target_", OWN_LAUNCHER), sweeper["_target_"]):
+        if target not in (OWN_LAUNCHER, SWEEPER):
+            raise ConfigError(f"{target} cannot start trainings here: choose hydra/launcher=grid, basic, joblib or submitit_slurm.")
+    composer, typed = Composer(config_name, cfg.hydra.overrides.hydra), list(cfg.hydra.overrides.task)
+    if not sweep:
+        return [(unresolved(cfg), typed)], composer, launcher, sweep
+    axes = [f"{key}={value}" for key, value in (sweeper["params"] or {}).items()]
+    return [(composer.values(words), words) for words in swept([*axes, *typed])], composer, launcher, sweep
+
+
+def _execute(command: Command, composed: list[tuple[dict, list[str]]], composer: Composer, launcher: dict, sweep: bool) -> int:
+    """Run the command once for all jobs."""
+    for job, overrides in composed:
+        check_words(job, overrides)
+    experiment = experiment_of(*composed[0])
+    expanded = [([check(cfg) for cfg in expand(job, overrides, composer)], overrides) for job, overrides in composed]
+    cfgs = [cfg for cells, _ in expanded for cfg in cells]
+    if any(cfg["run"] or cfg["model"].get("path") for cfg in cfgs):
+        from posbench.cli import given_run
+
+        given_run.check(expanded, experiment)
+    sweep = sweep or "grid" in experiment
+    if sweep:
+        name_group(cfgs)
+    return command(Request(cfgs, experiment, sweep, launcher))
+
+
+@contextlib.contextmanager
+def _one_sentence() -> Iterator[None]:
+    """Turn the errors of Hydra, and of what it reads, into a ConfigError or RunError of one sentence."""
     try:
-        application()
-    except (HydraException, OmegaConfBaseException, YAMLError, AttributeError, TypeError, ValueError) as error:
-        if call.entered:
-            raise
-        raise ConfigError(sentence(error)) from error
+        yield
+    except (ConfigError, RunError, BrokenPipeError):
+        raise
     except OSError as error:
-        if call.entered or isinstance(error, BrokenPipeError):
-            raise
-        raise RunError(f"{error.filename} cannot be made ({error.strerror}): choose another results_dir.") from error
-    except RuntimeError:
-        if not call.code:
-            raise
+        raise RunError(f"{error.filename} cannot be read ({error.strerror}): make it readable, or take it away.") from error
+    except (HydraException, OmegaConfBaseException, YAMLError, AttributeError, TypeError, ValueError) as error:
+        raise ConfigError(sentence(error)) from error
 
 
-def _flags_first() -> None:
-    """Move flags in sys.argv before the words, since Hydra allows none between two (a=b -m c=d).
+def _flags_first() -> argparse.Namespace:
+    """Flags of sys.argv, and the words as `overrides`. In sys.argv the flags move before the words, as Hydra needs them.
 
     Raises ConfigError for an unknown flag.
     """
@@ -127,10 +120,12 @@ def _flags_first() -> None:
         raise ConfigError(f"{message}: --help shows how {Path(sys.argv[0]).name} is called.")
 
     parser.error = refuse
-    words, flags = parser.parse_intermixed_args(sys.argv[1:]).overrides, sys.argv[1:]
-    for word in words:
+    parsed, flags = parser.parse_intermixed_args(sys.argv[1:]), sys.argv[1:]
+    for word in parsed.overrides:
         flags.remove(word)
-    sys.argv[1:] = flags + words
+    parsed.overrides = list(map(long_name, parsed.overrides))
+    sys.argv[1:] = flags + parsed.overrides
+    return parsed
 
 
 _EVERY = ConfigRepository.get_group_options
@@ -149,13 +144,8 @@ def _own_launchers() -> None:
         known.pop(path.name, None)
 
 
-def _importable_config_dir() -> None:
-    """Make the folder of --config-dir (-cd) importable: classes may lie beside the user's yamls."""
-    for i, argument in enumerate(sys.argv):
-        name, _, value = argument.partition("=")
-        if name in ("--config-dir", "-cd"):
-            folder = value or (sys.argv[i + 1] if i + 1 < len(sys.argv) else "")
-            if folder:
-                sys.path.insert(0, os.path.abspath(folder))
-                # Children must find the same classes.
-                os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.path.abspath(folder), os.environ.get("PYTHONPATH"))))
+def _importable(folder: str | None) -> None:
+    """Make the folder of --config-dir importable, for children too: classes may lie beside the user's yamls."""
+    if folder:
+        sys.path.insert(0, os.path.abspath(folder))
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.path.abspath(folder), os.environ.get("PYTHONPATH"))))

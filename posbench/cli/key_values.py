@@ -73,10 +73,10 @@ def run(main: Callable[[list[str]], None]) -> None:
     sys.exit(guarded(lambda: print(main.__globals__["__doc__"].rstrip()) if asked else main(sys.argv[1:])))
 
 
-def guarded(work: Callable[[], object], results_dir: object = None) -> int:
-    """Run `work` and return the exit code. Every error is printed as one sentence; 0 means there was none."""
+def guarded(work: Callable[[], int | None], results_dir: object = None) -> int:
+    """Run `work` and return its exit code, None for 0. Every error is printed as one sentence."""
     try:
-        work()
+        code = work() or 0
         sys.stdout.flush()
     except ConfigError as error:
         print(f"refused: {error}", file=sys.stderr)
@@ -93,7 +93,7 @@ def guarded(work: Callable[[], object], results_dir: object = None) -> int:
         from posbench.cli.unforeseen import tell
 
         return tell(error, results_dir)
-    return 0
+    return code
 
 
 def unread() -> int:

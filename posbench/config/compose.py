@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 import json
+import re
 import sys
 
 from hydra.core.global_hydra import GlobalHydra
@@ -17,7 +17,7 @@ from posbench.common.files import sha256_json
 from posbench.config.composer import Composer
 from posbench.config.names import CONFIGS
 from posbench.config.nearest import suggestion
-from posbench.config.schema import JOB
+from posbench.config.schema import DATA, JOB
 
 EXPERIMENT = ("name", "title", "base", "grid", "tolerance", "next")
 
@@ -58,11 +58,11 @@ def experiment_of(cfg: dict, overrides: list[str]) -> dict:
             raise ConfigError(f"{unknown[0]} is no key{did_you_mean(unknown[0], JOB)}: --cfg job prints all that there is.")
         chosen = [item.partition("=")[2] for item in overrides if item.startswith("experiment=")]
         return {"name": chosen[-1] if chosen else None}
-    experiment = copy.deepcopy(cfg["experiment"])
-    if not isinstance(experiment, dict):
-        raise ConfigError(f"experiment={experiment} is no mapping of keys to values.")
-    name, unknown = experiment.setdefault("name", None), sorted(set(experiment) - set(EXPERIMENT), key=str)
-    if unknown:
+    if not isinstance(cfg["experiment"], dict):
+        raise ConfigError(f"experiment={cfg['experiment']} must be a mapping of keys to values.")
+    experiment = {"name": None, **cfg["experiment"]}
+    name = experiment["name"]
+    if unknown := sorted(set(experiment) - set(EXPERIMENT), key=str):
         known = f"{', '.join(EXPERIMENT[:-1])} and {EXPERIMENT[-1]}"
         raise ConfigError(
             f"experiment={name}: {unknown[0]} means nothing there{did_you_mean(unknown[0], EXPERIMENT)}; the yaml may hold {known}, "
@@ -71,6 +71,18 @@ def experiment_of(cfg: dict, overrides: list[str]) -> dict:
     if experiment.get("base") and "grid" not in experiment:
         raise ConfigError(f"experiment={name} has base and no grid to apply it to: add grid, a list of blocks (key: value or list).")
     return experiment
+
+
+def check_words(values: dict, words: list[str]) -> None:
+    """Raise ConfigError for a word that takes something out, and for one that adds a key that neither posbench nor a yaml reads."""
+    for word in words:
+        key = word.lstrip("+~").partition("=")[0].rpartition("@")[2]
+        group, _, name = key.partition(".")
+        if word.startswith("~"):
+            raise ConfigError(f"{word} takes out what is needed: give it another value instead.")
+        read = (name in DATA or name.startswith("source.")) if group == "data" and name else group in JOB
+        if word.startswith("+") and not read and not re.search(rf"\$\{{[^}}]*\b{re.escape(key.rpartition('.')[2])}\b", repr(values)):
+            raise ConfigError(f"{word} adds a key that nothing reads{did_you_mean(key, JOB)}: --cfg job prints all that there are.")
 
 
 def _values(key: str, given: object) -> list:
@@ -107,7 +119,7 @@ def _text(value: object) -> str:
 
 
 def plain(values: dict, experiment: str | None = None) -> dict:
-    """Composed values resolved, without the experiment's yaml. The name of its `experiment` becomes the wandb group.
+    """Composed values resolved, without the experiment's yaml. The name of its `experiment` becomes the wandb group, in a `log` of its own.
 
     Raises ConfigError for a required value that was not given.
     """
@@ -117,9 +129,8 @@ def plain(values: dict, experiment: str | None = None) -> dict:
         except OmegaConfBaseException as error:
             key = error.full_key or str(error).splitlines()[0]
             raise ConfigError(f"{key} has no value: give it on the command line, or choose another option of its group.") from error
-    values = copy.deepcopy({key: value for key, value in values.items() if key != "experiment"})
-    values["log"]["group"] = values["log"]["group"] or experiment
-    return values
+    log = {**values["log"], "group": values["log"]["group"] or experiment}
+    return {key: log if key == "log" else value for key, value in values.items() if key != "experiment"}
 
 
 def _no_name(word: str) -> bool:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
@@ -13,7 +16,27 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from posbench.common.errors import ConfigError
+
 PLAIN = str | int | float | bool | list | None
+
+
+def loader(config_dir: str | None = None) -> ConfigLoaderImpl:
+    """The loader of the initialized Hydra, which also searches `config_dir`. Raises ConfigError where that is not a folder."""
+    found = GlobalHydra.instance().config_loader()
+    if config_dir is not None:
+        if not os.path.isdir(config_dir):
+            raise ConfigError(f"--config-dir {config_dir} is not a folder: name the one that holds your yamls.")
+        path = found.get_search_path()
+        path.prepend("command-line", f"file://{os.path.abspath(config_dir)}", SearchPathQuery(provider="schema"))
+        found.repository.initialize_sources(path)
+    return found
+
+
+def swept(words: list[str]) -> list[list[str]]:
+    """The words of each job of a sweep: -m a=1,2 b=3,4."""
+    (jobs,) = BasicSweeper.split_arguments(OverridesParser.create(config_loader=loader()).parse_overrides(words), None)
+    return jobs
 
 
 def unresolved(cfg: DictConfig) -> dict:
@@ -29,15 +52,18 @@ class Composer:
 
     def __init__(self, config_name: str = "run", hydra: list[str] | None = None):
         self.config_name, self.hydra = config_name, list(hydra or [])
-        self.loader = GlobalHydra.instance().config_loader()
+        self.loader = loader()
+        self.yamls = self.loader._parse_overrides_and_create_caching_repo(config_name, self.hydra)[1]
         self.parsed: dict[str, tuple[Override, bool]] = {}
+        self.parts: dict[str, tuple[str, object] | None] = {}
         self.known: dict[tuple[str, ...], dict] = {}
+        self.usual: dict[str, str] = {}  # {group: its default choice}
 
     def values(self, words: list[str]) -> dict:
         """The configuration that --cfg job would print for these words, unresolved. Raises what Hydra raises."""
         parsed = [self._parse(word) for word in words]
-        composed = values = self._choose([override for override, group in parsed if group])
-        given = [override for override, group in parsed if not group]
+        composed = values = self._choose([override for override, chooses in parsed if chooses])
+        given = [override for override, chooses in parsed if not chooses]
         try:
             for override in given:
                 values = _replaced(values, override)
@@ -52,31 +78,44 @@ class Composer:
         """The override of a word, and whether it chooses from a group."""
         if word not in self.parsed:
             (override,) = OverridesParser.create(config_loader=self.loader).parse_overrides([word])
-            options = self.loader.get_group_options(override.key_or_group, config_name=self.config_name, overrides=self.hydra)
-            self.parsed[word] = override, bool(options)
+            self.parsed[word] = override, bool(self.yamls.get_group_options(override.key_or_group))
         return self.parsed[word]
 
     def _choose(self, chosen: list[Override]) -> dict:
         """Values of these choices together: the parts that each changes alone, side by side, or else as Hydra merges them."""
         lines = tuple(override.input_line for override in chosen)
         if lines not in self.known:
-            parts = [self._part(override) for override in chosen]
+            for override in chosen:
+                if override.input_line not in self.parts:
+                    self.parts[override.input_line] = self._part(override)
+            parts = [self.parts[line] for line in lines]
             apart = None not in parts and len(dict(parts)) == len(parts)
             self.known[lines] = {**self._load(()), **dict(parts)} if apart else self._load(lines)
         return self.known[lines]
 
     def _part(self, override: Override) -> tuple[str, object] | None:
         """(key, value) of the only part that a choice changes; None for a choice that changes others too, or does not compose."""
-        key = (override.package or override.key_or_group).split(".")[0]
+        group, bare = override.key_or_group, self._load(())
+        key = (override.package or group).split(".")[0]
+        whole = self._yaml(group, override.value())
+        if whole is not None and key == group and bare.get(key) == self._yaml(group, self.usual.get(group)):
+            return key, whole
         with contextlib.suppress(HydraException, OmegaConfBaseException):
-            bare, one = self._load(()), self._load((override.input_line,))
+            one = self._load((override.input_line,))
             if key in one and repr(one) == repr({**bare, key: one[key]}):
                 return key, one[key]
         return None
 
+    def _yaml(self, group: str, name: object) -> dict | None:
+        """Content of a yaml that is the whole part of its group; None for one with defaults or a package of its own, or for none."""
+        found = self.yamls.load_config(f"{group}/{name}")
+        whole = found and not found.defaults_list and found.header["package"] is None and OmegaConf.is_dict(found.config)
+        return OmegaConf.to_container(found.config) if whole else None
+
     def _load(self, lines: tuple[str, ...]) -> dict:
         if lines not in self.known:
             cfg = self.loader.load_configuration(self.config_name, [*self.hydra, *lines], RunMode.RUN)
+            self.usual = self.usual or dict(cfg.hydra.runtime.choices)
             self.known[lines] = unresolved(cfg)
         return self.known[lines]
 

@@ -131,7 +131,7 @@ JOB = {
     "data": dict, "length": int | None, "json": str | None, "figure": str | None,
     **dict.fromkeys(SCHEMAS, dict), **dict.fromkeys(METHODS, Any),
 }  # fmt: skip
-DATA = {"tokenizer": str, "vocab_size": int, "bos": bool, "source": dict}
+DATA = {"name": Any, "path": Any, "tokenizer": str, "vocab_size": int, "bos": bool, "source": dict}
 
 
 def check(cfg: dict) -> dict:

@@ -89,6 +89,29 @@ def test_a_near_miss_is_told_what_was_meant(tmp_path, capfd, words, meant):
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and meant in done.stderr, done.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("+foo=1", "refused: +foo=1 adds a key that nothing reads: --cfg job prints all that there are.\n"),
+        ("-m +jbos=1,2", "refused: +jbos=1 adds a key that nothing reads (did you mean jobs?): --cfg job prints all that there are.\n"),
+        ("+data.foo=1", "+data.foo=1 adds a key that nothing reads"),
+        ("~seed", "~seed takes out what is needed"),
+        ("hydra.launcher={_target_:somebody.Else}", "refused: somebody.Else cannot start trainings here: choose hydra/launcher=grid"),
+        ("--config-dir nowhere", "refused: --config-dir nowhere is not a folder"),
+    ],
+)
+def test_a_word_that_would_do_nothing_is_refused(tmp_path, capfd, words, said):
+    write_text(tmp_path / "text")
+    done = call(capfd, tmp_path, "run", *words.split(), "dry=true", *typed())
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and said in done.stderr, done.stderr
+
+
+def test_a_key_that_a_yaml_reads_may_be_added(tmp_path, capfd):
+    write_text(tmp_path / "text")
+    done = call(capfd, tmp_path, "run", "+width=2", "train.steps=${width}", "dry=true", *typed("train.steps=0")[1:])
+    assert done.returncode == 0 and "128 tokens" in done.stdout, done
+
+
 def test_off_in_a_yaml_is_false_and_still_understood(tmp_path, capfd):
     (tmp_path / "log").mkdir()
     (tmp_path / "log" / "quiet.yaml").write_text("mode: off\nproject: 2024\nentity: null\ngroup: 5\n")

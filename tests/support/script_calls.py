@@ -12,7 +12,6 @@ from conftest import CONFIGS
 from hydra.core.config_store import ConfigStore
 from hydra.core.plugins import Plugins
 
-from posbench.cli import app  # noqa: F401  (Hydra looks for plugins once, and must find ours)
 from posbench.sweep import child_processes as sweep
 from posbench.sweep import job_process as job
 

@@ -187,4 +187,4 @@ def test_a_task_that_cannot_run_says_so(tmp_path):
 
 def test_every_launcher_hands_over_whole_trainings():
     assert NAMES == ["basic", "grid", "joblib", "submitit_local", "submitit_slurm"]
-    assert {settings(name)["_target_"] for name in NAMES} == {"hydra_plugins.grid_launcher.GridLauncher"}
+    assert not [name for name in NAMES if "_target_" in settings(name)]  # which would be a launcher of Hydra's, a cell at a time
