@@ -12,16 +12,16 @@ from dataclasses import asdict
 from pathlib import Path
 
 import posbench  # noqa: F401  (before torch)
-from posbench.cli.key_values import options, run, whole, wholes
+from posbench.cli.key_values import options, run
 from posbench.config.compose import CONFIGS
 
-DEFAULTS = {"train_len": "64", "lengths": "64,128,256,512,1024,2048,4096,8192", "repeats": "5", "only": "", "out": "results/benchmark"}
+DEFAULTS = {"train_len": 64, "lengths": [2**n for n in range(6, 14)], "repeats": 5, "only": "", "out": "results/benchmark"}
 
 
 def main(arguments: list[str]) -> None:
     """Measure, and write each result as soon as it is there."""
     chosen = options(arguments, DEFAULTS)
-    train_len, repeats, lengths = whole(chosen, "train_len"), whole(chosen, "repeats"), wholes(chosen, "lengths")
+    train_len, repeats, lengths = chosen["train_len"], chosen["repeats"], chosen["lengths"]
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # silences the memory profiler, which announces every start
     import platform
 
@@ -34,7 +34,7 @@ def main(arguments: list[str]) -> None:
 
     out, only = Path(chosen["out"]), [name for name in chosen["only"].split(",") if name]
     threads = f"{torch.get_num_threads()} threads, torch {torch.__version__}"
-    machine = f"{platform.machine()}, {threads}, commit {commit()}, {chosen['repeats']} rounds."
+    machine = f"{platform.machine()}, {threads}, commit {commit()}, {repeats} rounds."
     figures = []
     passes = evaluation([CONFIGS], train_len, lengths, repeats, only)
     for found in itertools.chain([training([CONFIGS], train_len, 4 * repeats, only)], passes):

@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 import posbench  # noqa: F401  (before torch)
-from posbench.cli.key_values import options, run, truth, whole, wholes
+from posbench.cli.key_values import options, run
 from posbench.config.compose import CONFIGS
 
-DEFAULTS = {"reasons": "false", "train_len": "64", "lengths": "", "config_dir": ""}
+DEFAULTS = {"reasons": False, "train_len": 64, "lengths": [], "config_dir": ""}
 
 
 def main(arguments: list[str]) -> None:
@@ -17,12 +17,11 @@ def main(arguments: list[str]) -> None:
     chosen = options(arguments, DEFAULTS)
     from posbench.anatomy.legality_table import WORDS, judge_all, markdown
 
-    train_len = whole(chosen, "train_len")
-    lengths = wholes(chosen, "lengths") if chosen["lengths"] else [train_len, 16 * train_len]
+    train_len = chosen["train_len"]
     folders = [Path(CONFIGS), *([Path(chosen["config_dir"])] if chosen["config_dir"] else [])]
     sys.path[:0] = map(str, folders[1:])
-    pairs = list(judge_all(folders, train_len, lengths))
-    if not truth(chosen, "reasons"):
+    pairs = list(judge_all(folders, train_len, chosen["lengths"] or [train_len, 16 * train_len]))
+    if not chosen["reasons"]:
         print(markdown(pairs), end="")
         return
     for pair in pairs:

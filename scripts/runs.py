@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import json
 import sys
+from datetime import timedelta
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from posbench.cli.key_values import duration, options, run, truth
+from posbench.cli.key_values import options, run
 from posbench.common.errors import ConfigError
 from posbench.runs.inventory import STATES, Entry, entries
 from posbench.runs.inventory_table import show, size, values
@@ -23,7 +24,7 @@ from posbench.runs.origins import clean
 
 SHARED = {"results_dir": "results/runs", "runs": "*"}
 LIST = {**SHARED, "state": "", "encoding": "*", "sort": "run", "json": ""}
-GC = {**SHARED, "failed": "false", "interrupted": "false", "older": "0d", "cache": "", "delete": "false"}
+GC = {**SHARED, "failed": False, "interrupted": False, "older": timedelta(), "cache": "", "delete": False}
 SORT = {
     "run": lambda entry: entry.path.name,
     "age": lambda entry: entry.age,
@@ -52,7 +53,7 @@ def main(arguments: list[str]) -> None:
         _gc(folder, found, chosen)
 
 
-def _list(found: list[Entry], chosen: dict[str, str]) -> None:
+def _list(found: list[Entry], chosen: dict) -> None:
     if chosen["state"] not in ("", *STATES):
         raise ConfigError(f"state={chosen['state']} is none: choose from {', '.join(STATES)}.")
     if chosen["sort"] not in SORT:
@@ -75,11 +76,11 @@ def _list(found: list[Entry], chosen: dict[str, str]) -> None:
     print(f"{total}, {size(sum(entry.size for entry in found))}", file=sys.stderr)
 
 
-def _gc(folder: Path, found: list[Entry], chosen: dict[str, str]) -> None:
+def _gc(folder: Path, found: list[Entry], chosen: dict) -> None:
     from posbench.runs.cleanup import delete, find, unused_tokens
 
-    unfinished = [state for state in ("failed", "interrupted") if truth(chosen, state)]
-    deleting, older = truth(chosen, "delete"), duration(chosen, "older")
+    unfinished = [state for state in ("failed", "interrupted") if chosen[state]]
+    deleting, older = chosen["delete"], chosen["older"].total_seconds()
     wastes = list(find(folder, [entry for entry in found if entry.age >= older], unfinished))
     if chosen["cache"]:
         if not Path(chosen["cache"]).is_dir():

@@ -65,8 +65,7 @@ class Pools:
         from posbench.runs.directory import Run
         from posbench.runs.search import find
 
-        asked = self.cfg["runs"] if isinstance(self.cfg["runs"], list) else [self.cfg["runs"]]
-        folders, csvs = find(asked)
+        folders, csvs = find(self.cfg["runs"])
         if csvs:
             raise ConfigError(f"{csvs[0]} holds means, and claims are judged on the losses of single targets: give run directories.")
         return [path for folder in folders for path in Run(folder).eval_files()]

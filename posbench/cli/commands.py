@@ -158,8 +158,7 @@ def _named(cfg: dict) -> tuple[list[Path], list[Path], str, list[str]]:
     from posbench.runs.search import find, inside
 
     if cfg["runs"] is not None:
-        asked = cfg["runs"] if isinstance(cfg["runs"], list) else [cfg["runs"]]
-        (folders, csvs), title = find(asked), f"Runs of {', '.join(map(str, asked))}"
+        (folders, csvs), title = find(cfg["runs"]), f"Runs of {', '.join(cfg['runs'])}"
     elif cfg["run"]:
         folders, csvs, title = [Path(cfg["run"])], [], cfg["run"]
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import runpy
 import sys
 from pathlib import Path
@@ -21,17 +22,30 @@ def main() -> None:
         scripts = _scripts()
         if name in ("-h", "--help", "help"):
             print(_help(scripts))
-            return
-        if name == "--version":
+        elif name == "--version":
             print(f"posbench {__version__}")
-            return
-        if name not in scripts:
-            raise ConfigError(f"{name} is no command{did_you_mean(name, scripts)}: posbench --help lists all of them.")
+        elif name == "-sc":
+            _complete(scripts)
+        elif name in scripts:
+            sys.argv = [str(scripts[name]), *words]
+            runpy.run_path(sys.argv[0], run_name="__main__")
+        else:
+            raise ConfigError(f"{name} is not a command{did_you_mean(name, scripts)}: posbench --help lists all of them.")
     except ConfigError as error:
         print(f"refused: {error}", file=sys.stderr)
         sys.exit(2)
-    sys.argv = [str(scripts[name]), *words]
-    runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+def _complete(scripts: dict[str, Path]) -> None:
+    """Answer a shell: its function with -sc install=bash, names of commands, or what Hydra completes behind the name of one."""
+    typed = os.environ.get("COMP_LINE", "posbench run ").split(" ")[1:]
+    if len(typed) == 1:
+        print(*scripts)
+    elif (ROOT / "configs" / f"{typed[0]}.yaml").is_file():
+        from posbench.cli.app import run_script
+
+        os.environ["COMP_LINE"] = " ".join(["posbench", *typed[1:]])
+        run_script(lambda _: 0, typed[0])
 
 
 def _scripts() -> dict[str, Path]:

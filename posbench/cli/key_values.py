@@ -7,54 +7,50 @@ import re
 import signal
 import sys
 from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
 
 from posbench.common.errors import ConfigError, RunError, did_you_mean
+from posbench.config.typed_args import shown
 
-UNITS = {"m": 60, "h": 3600, "d": 86400}
+UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 
 
-def options(arguments: list[str], defaults: dict[str, str]) -> dict[str, str]:
-    """Defaults overridden by the typed words. A bare word is a key with an empty value. Raises ConfigError for an unknown key."""
+def options(arguments: list[str], defaults: dict[str, Any]) -> dict[str, Any]:
+    """Defaults overridden by the typed words, each read as what its default is: true or false, a positive whole number, a list of these,
+    a length of time, or text. A bare word means true.
+
+    Raises ConfigError for an unknown key or a value of another kind.
+    """
     given = dict(argument.partition("=")[::2] for argument in arguments)
-    unknown = sorted(set(given) - set(defaults))
-    if unknown:
-        near = did_you_mean(unknown[0], defaults)
-        raise ConfigError(f"{unknown[0]} is no option{near}: choose from {', '.join(f'{key}={value}' for key, value in defaults.items())}.")
-    return {**defaults, **given}
+    if unknown := sorted(set(given) - set(defaults)):
+        listed = ", ".join(f"{key}={_text(value)}" for key, value in defaults.items())
+        raise ConfigError(f"{unknown[0]} is not an option{did_you_mean(unknown[0], defaults)}: choose from {listed}.")
+    return {**defaults, **{key: _read(key, text, type(defaults[key])) for key, text in given.items()}}
 
 
-def whole(chosen: dict[str, str], key: str) -> int:
-    """Value of a key as a positive whole number. Raises ConfigError for anything else."""
-    return _whole(key, chosen[key], chosen[key])
+def _read(key: str, text: str, kind: type) -> Any:
+    if kind is bool:
+        if text not in ("", "true", "false"):
+            raise ConfigError(f"{key}={text} must be true or false.")
+        return text != "false"
+    if kind is timedelta:
+        found = re.fullmatch(r"(\d+)([mhd])", text)
+        if not found:
+            raise ConfigError(f"{key}={text} must be minutes, hours or days, such as {key}=90m, {key}=12h, {key}=30d.")
+        return timedelta(**{UNITS[found[2]]: int(found[1])})
+    if kind in (int, list):
+        parts = text.split(",") if kind is list else [text]
+        for part in parts:
+            if not part.strip().isdecimal() or int(part) < 1:
+                raise ConfigError(f"{key}={text} holds {part!r}, which is not a positive whole number: type one such as {key}=64.")
+        return [*map(int, parts)] if kind is list else int(text)
+    return text
 
 
-def wholes(chosen: dict[str, str], key: str) -> list[int]:
-    """Value of a key as positive whole numbers, separated by commas. Raises ConfigError for anything else."""
-    return [_whole(key, chosen[key], part) for part in chosen[key].split(",")]
-
-
-def _whole(key: str, typed: str, text: str) -> int:
-    if not text.strip().isdecimal() or int(text) < 1:
-        raise ConfigError(f"{key}={typed} holds {text!r}, which is no positive whole number: type one such as {key}=64.")
-    return int(text)
-
-
-def truth(chosen: dict[str, str], key: str) -> bool:
-    """Value of a key as bool: true or false; the bare word means true. Raises ConfigError for anything else."""
-    words = {"true": True, "": True, "false": False}
-    if chosen[key] not in words:
-        raise ConfigError(f"{key}={chosen[key]} must be true or false.")
-    return words[chosen[key]]
-
-
-def duration(chosen: dict[str, str], key: str) -> float:
-    """Value of a key in seconds, typed as 90m, 12h or 30d. Raises ConfigError for anything else."""
-    found = re.fullmatch(r"(\d+)([mhd])", chosen[key])
-    if not found:
-        raise ConfigError(
-            f"{key}={chosen[key]} is no length of time: type minutes, hours or days, such as {key}=90m, {key}=12h, {key}=30d."
-        )
-    return int(found[1]) * UNITS[found[2]]
+def _text(value: object) -> str:
+    """A default as it would be typed."""
+    return f"{value.days}d" if isinstance(value, timedelta) else shown(value).strip("[]").replace(", ", ",")
 
 
 def working_directory() -> None:

@@ -126,11 +126,18 @@ SOURCE = "posbench.data.local.LocalFiles"
 DEVICE = Must("one that computes, such as device=cpu or device=auto", lambda name: name.split(":")[0] != "meta")
 # {key: type} outside the groups above, of run.yaml and of the other scripts' yamls.
 JOB = {
-    "seed": Count, "device": Annotated[str, DEVICE], "jobs": Size, "processes": Size, "allow_untested": bool, "dry": bool,
-    "results_dir": str, "cache_dir": str, "report_dir": str | None, "run": str | None, "runs": str | list[str] | None, "out": str | None,
-    "data": dict, "length": int | None, "json": str | None, "figure": str | None,
-    **dict.fromkeys(SCHEMAS, dict), **dict.fromkeys(METHODS, Any),
-}  # fmt: skip
+    "seed": Count,
+    "device": Annotated[str, DEVICE],
+    "runs": Annotated[list[str] | None, LISTED],
+    "length": int | None,
+    "data": dict,
+    **dict.fromkeys(("jobs", "processes"), Size),
+    **dict.fromkeys(("allow_untested", "dry"), bool),
+    **dict.fromkeys(("results_dir", "cache_dir"), str),
+    **dict.fromkeys(("report_dir", "run", "out", "json", "figure"), str | None),
+    **dict.fromkeys(SCHEMAS, dict),
+    **dict.fromkeys(METHODS, Any),
+}
 DATA = {"name": Any, "path": Any, "tokenizer": str, "vocab_size": int, "bos": bool, "source": dict}
 
 

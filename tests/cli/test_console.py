@@ -55,9 +55,17 @@ def test_a_command_has_the_help_of_its_script(name, tmp_path):
     assert (said.returncode, said.stdout, said.stderr) == (0, asked.stdout, asked.stderr) and said.stdout.endswith("\n")
 
 
+def test_tab_completes_commands_and_then_their_words(tmp_path, monkeypatch):
+    assert posbench(tmp_path, "-sc", "install=bash").stdout.endswith("-F hydra_bash_completion posbench\n")
+    for line, offered in (("posbench r", "run report runs"), ("posbench report encoding=al", "encoding=alibi\n"), ("posbench runs l", "")):
+        monkeypatch.setenv("COMP_LINE", line)
+        done = posbench(tmp_path, "-sc", "query=bash")
+        assert done.stdout.startswith(offered) and bool(done.stdout) == bool(offered) and not done.stderr, done
+
+
 def test_a_near_miss_is_told(tmp_path):
     done = posbench(tmp_path, "reprot", "experiment=demo")
-    expected = "refused: reprot is no command (did you mean report?): posbench --help lists all of them.\n"
+    expected = "refused: reprot is not a command (did you mean report?): posbench --help lists all of them.\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", expected)
 
 

@@ -96,7 +96,7 @@ def test_a_near_miss_is_told_what_was_meant(tmp_path, capfd, words, meant):
         ("-m +jbos=1,2", "refused: +jbos=1 adds a key that nothing reads (did you mean jobs?): --cfg job prints all that there are.\n"),
         ("+data.foo=1", "+data.foo=1 adds a key that nothing reads"),
         ("~seed", "~seed takes out what is needed"),
-        ("hydra.launcher={_target_:somebody.Else}", "refused: somebody.Else cannot start trainings here: choose hydra/launcher=grid"),
+        ("+hydra.launcher._target_=somebody.Else", "refused: somebody.Else cannot start trainings here: choose hydra/launcher=grid"),
         ("--config-dir nowhere", "refused: --config-dir nowhere is not a folder"),
     ],
 )
