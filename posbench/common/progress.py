@@ -1,8 +1,9 @@
-"""Progress on stderr: one line that updates on a terminal, a few plain lines otherwise."""
+"""Progress on stderr: one line that updates on a terminal, a few plain lines otherwise, JSON for a parent that shows it."""
 
 from __future__ import annotations
 
-import re
+import json
+import os
 import shutil
 import statistics
 import sys
@@ -13,8 +14,8 @@ TERMINAL_SECONDS = 0.2  # minimum between two updates of the line
 PLAIN_SECONDS = 5.0  # at least this long between two plain lines,
 PLAIN_SHARE = 0.1  # and at least this share of the work
 MANY = 100_000  # totals from here on are shown as a percentage
-LEFT = re.compile(r"  (?=\d)(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)? left$")  # as _duration writes it
 RECENT = 50  # updates used for the remaining time
+SHOWN = "POSBENCH_PROGRESS"  # "terminal" or "lines": where a parent shows the progress of this process
 
 
 class Progress:
@@ -25,7 +26,8 @@ class Progress:
 
     def __init__(self, total: int, label: str, unit: str) -> None:
         self.total, self.label, self.unit, self.done = total, label, unit, 0
-        self.terminal = sys.stderr.isatty()
+        self.parent = os.environ.get(SHOWN)
+        self.terminal = self.parent == "terminal" or sys.stderr.isatty()
         self.began = self.last = time.monotonic()
         self.shown_at, self.shown_done = (0.0 if self.terminal else self.began), 0
         self.piece, self.seen = 0, self.began  # units of the current piece of work, and the time of the last update
@@ -69,9 +71,10 @@ class Progress:
 
     def close(self, finished: bool = True) -> None:
         """Show the final state and release the terminal's line."""
-        if finished and not (self.terminal and self.shown_done == self.done):
+        drawn = self.terminal and not self.parent
+        if finished and not (drawn and self.shown_done == self.done):
             self._show(time.monotonic(), last=True)
-        if self.terminal:
+        if drawn:
             print(file=sys.stderr, flush=True)
 
     def _due(self, now: float) -> bool:
@@ -83,7 +86,10 @@ class Progress:
     def _show(self, now: float, last: bool = False) -> None:
         self.shown_at, self.shown_done = now, self.done
         text = self._text(now, last)
-        if self.terminal:
+        if self.parent:
+            told = {"progress": text, "left": None if last else self.remaining(), "stays": last or not self.terminal}
+            print(f"\r{json.dumps(told)}", file=sys.stderr, flush=True)
+        elif self.terminal:
             width = shutil.get_terminal_size().columns - 1
             print(f"\r\x1b[K{text[:width]}", end="", file=sys.stderr, flush=True)
         else:
@@ -111,9 +117,3 @@ def _duration(seconds: float) -> str:
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}h{minutes:02d}m" if hours else f"{minutes}m{seconds:02d}s" if minutes else f"{seconds}s"
-
-
-def seconds_left(text: str) -> float | None:
-    """Remaining seconds at the end of a progress line ("train 7/9 steps  1m05s left"), None for any other text."""
-    found = LEFT.search(text)
-    return sum(int(number or 0) * unit for number, unit in zip(found.groups(), (3600, 60, 1), strict=True)) if found else None

@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import MutableMapping
+from collections.abc import Iterable, MutableMapping
 from types import FrameType
 
 PARENT = "POSBENCH_PARENT"  # process id of the parent; when it dies the child stops too
@@ -23,19 +23,20 @@ class Stopped(SystemExit):
 
 
 class Signals:
-    """Context that holds back SIGINT and SIGTERM: `received` is the first signal, `check` raises Stopped for it.
+    """Context that holds back signals, by default SIGINT and SIGTERM: `received` is the first signal, `check` raises Stopped for it.
 
     Later signals are ignored, since Ctrl-C reaches a child twice: from the terminal and from its parent.
     Outside the main thread Python allows no handlers, so nothing is held back there.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, numbers: Iterable[int] = (signal.SIGINT, signal.SIGTERM)) -> None:
+        self.numbers = numbers
         self.received: int | None = None
         self.previous: dict[int, object] = {}
 
     def __enter__(self) -> Signals:
         if threading.current_thread() is threading.main_thread():
-            self.previous = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
+            self.previous = {number: signal.signal(number, self._note) for number in self.numbers}
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, traceback: object) -> None:

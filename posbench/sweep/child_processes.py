@@ -11,47 +11,36 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import FrameType
 
 from posbench.common.errors import RunError
 from posbench.common.files import disk_errors, read_json
 from posbench.common.machine import check_jobs, check_processes, check_share, check_task, cores
-from posbench.common.signals import name_parent
+from posbench.common.progress import SHOWN
+from posbench.common.signals import Signals, name_parent
 from posbench.config.schema import typed
 from posbench.runs import provenance
 from posbench.sweep import failure
-from posbench.sweep.fate import begin
 from posbench.sweep.jobs import BUSY, Job, Outcome, Result
 from posbench.sweep.ledger import record
-from posbench.sweep.live_progress import Live, channel, relay
+from posbench.sweep.live_progress import Live
 
 DRAIN_SECONDS = 5.0  # to read the rest of a dead child's stderr, which a grandchild may hold open forever
 
 
-class Children:
+class Children(Signals):
     """Running child processes. A signal to this process is passed on to them, and no new child starts after it."""
 
     def __init__(self, live: Live) -> None:
+        ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        super().__init__([number for number in ends if signal.getsignal(number) != signal.SIG_IGN])  # under nohup it stays ignored
         self.live = live
         self.running: set[subprocess.Popen] = set()
-        self.received: int | None = None
 
-    def __enter__(self) -> Children:
-        self.previous = {}
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                if signal.getsignal(number) != signal.SIG_IGN:  # under nohup it stays ignored
-                    self.previous[number] = signal.signal(number, self._pass_on)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self.previous.items():
-            signal.signal(number, handler)
-
-    def _pass_on(self, number: int, _: object) -> None:
-        self.received = number
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        super()._note(number, frame)
         for child in list(self.running):
             self._stop(child)
 
@@ -78,9 +67,9 @@ class Children:
     def _run(self, job: Job, wait: bool, threads: int, prefix: str, tail: deque[str]) -> tuple[int, list[Outcome] | None]:
         """(exit code of the child, outcomes of its cells). Outcomes are None if it ended before it wrote them."""
 
-        def feed(lines: list[str], drawing: str) -> None:
-            tail.extend(lines)
-            self.live.feed([prefix + line for line in lines], drawing and prefix + drawing, job.run.id)
+        def read() -> None:
+            with child.stderr:
+                tail.extend(line for raw in child.stderr if (line := self.live.feed(raw, prefix, job.run.id)) is not None)
 
         processes = processes_of(job)
         module = ["posbench.sweep.job_process"] if processes == 1 else ["posbench.sweep.torchrun_process", str(processes)]
@@ -89,20 +78,17 @@ class Children:
             with disk_errors(spec):
                 spec.write_text(json.dumps({"cfgs": job.cfgs, "wait": wait}))
             environment = {"OMP_NUM_THREADS": str(max(1, threads // processes)), **os.environ}  # a value set by the user stays
+            environment[SHOWN] = "terminal" if self.live.terminal else "lines"
             name_parent(environment)
-            read, write = channel(self.live.terminal)
-            reader = threading.Thread(target=relay, args=(read, feed), daemon=True)
+            child = subprocess.Popen(
+                [sys.executable, "-P", "-m", *module, str(spec)],
+                env=environment,
+                stderr=subprocess.PIPE,
+                stdin=subprocess.DEVNULL,
+                process_group=0,  # Ctrl-C reaches only the parent, which passes it on once
+            )
+            reader = threading.Thread(target=read, daemon=True)
             reader.start()
-            try:
-                child = subprocess.Popen(
-                    [sys.executable, "-P", "-m", *module, str(spec)],
-                    env=environment,
-                    stderr=write,
-                    stdin=subprocess.DEVNULL,
-                    process_group=0,  # Ctrl-C reaches only the parent, which passes it on once
-                )
-            finally:
-                os.close(write)
             self.running.add(child)
             if self.received is not None:
                 self._stop(child)
@@ -133,23 +119,16 @@ def check(jobs: list[Job], launcher: dict | None = None) -> None:
             check_share(processes, train.tokens_per_step, train.train_len)
 
 
-def threads_pool(work: Callable[[], list[Result]], number: int) -> list[list[Result]]:
-    """Results of `work`, called in this many threads at the same time."""
-    with ThreadPoolExecutor(number) as pool:
-        return [worker.result() for worker in [pool.submit(work) for _ in range(number)]]
+def run_jobs(jobs: list[Job], parallel: int, command: str, done: int = 0) -> list[Result]:
+    """Run jobs in child processes, at most `parallel` at a time. A run that another process holds goes to the end of the queue.
 
-
-def run_jobs(jobs: list[Job], parallel: int, command: str, pool: Callable = threads_pool) -> list[Result]:
-    """Run unfinished jobs, at most `parallel` at a time. A run that another process holds goes to the end of the queue.
-
-    `pool(work, n)` calls `work` n times at once; each call waits for its own child processes. A failed job does not stop the others.
-    Each outcome is written to the ledger, under `command`, as soon as the job ends. After SIGINT, SIGTERM or SIGHUP the running jobs
-    save and end, no new one starts, and KeyboardInterrupt(number) is raised. Raises ConfigError as `check` does.
+    `done` is the number of the sweep's other jobs, which need no process. A failed job does not stop the others. Each outcome is
+    written to the ledger, under `command`, as soon as the job ends. After SIGINT, SIGTERM or SIGHUP the running jobs save and end, no
+    new one starts, and KeyboardInterrupt(number) is raised. Raises ConfigError as `check` does.
     """
-    done, left = begin(jobs, command, trained=True)
-    check(left)
-    queue = deque((job, False) for job in left)
-    parallel = check_jobs(max(1, min(parallel, len(queue))), max(map(processes_of, left), default=1))
+    check(jobs)
+    queue = deque((job, False) for job in jobs)
+    parallel = check_jobs(max(1, min(parallel, len(queue))), max(map(processes_of, jobs), default=1))
     threads = max(1, cores() // parallel)
     os.environ[provenance.COMMAND] = command
     lock = threading.Lock()
@@ -173,14 +152,15 @@ def run_jobs(jobs: list[Job], parallel: int, command: str, pool: Callable = thre
                     queue.append((job, True))
             else:
                 record([result], command)
-                live.finish(result.seconds, "; ".join(f"{job.run.id}: {outcome.reason}" for outcome in result.failures), job.run.id)
+                live.finish(result)
                 results.append(result)
 
-    live = Live(len(jobs), len(done), parallel)
+    live = Live(len(jobs) + done, done, parallel)
     received = None
     try:
-        with Children(live) as children:
-            done += [result for found in pool(work, parallel) for result in found]
+        with Children(live) as children, ThreadPoolExecutor(parallel) as pool:
+            workers = [pool.submit(work) for _ in range(parallel)]
+            results = [result for worker in workers for result in worker.result()]
             received = children.received
     finally:
         live.close(received is None)
@@ -188,5 +168,4 @@ def run_jobs(jobs: list[Job], parallel: int, command: str, pool: Callable = thre
         reason = f"not started: the command was ended by {signal.Signals(received).name}"
         record([Result(job, 0, [Outcome("", "interrupted", reason)]) for job, _ in queue], command)
         raise KeyboardInterrupt(received)
-    order = {job.run.path: i for i, job in enumerate(jobs)}
-    return sorted(done, key=lambda result: order[result.job.run.path])
+    return results

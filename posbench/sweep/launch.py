@@ -7,7 +7,8 @@ all its evaluations, in a child process of its own.
 from __future__ import annotations
 
 from posbench.common.errors import ConfigError
-from posbench.sweep.child_processes import run_jobs
+from posbench.sweep.child_processes import check, run_jobs
+from posbench.sweep.fate import begin
 from posbench.sweep.jobs import Job, Result
 
 
@@ -16,28 +17,32 @@ def launch(jobs: list[Job], launcher: dict, command: str) -> list[Result]:
 
     Raises ConfigError for a launcher that is not installed or illegal settings, KeyboardInterrupt when a signal ended it.
     """
-    via = launcher.get("via")
+    via, parallel, queue = launcher.get("via"), launcher["n_jobs"], None
     if via in ("slurm", "local"):
+        from posbench.sweep.cluster.queue import Queue
+
+        queue = Queue(launcher, command)
+    elif via == "joblib":
+        parallel = _joblib(parallel)
+    done, left = begin(jobs, command, trained=queue is None)
+    if queue:
         from posbench.sweep.cluster.wait import run_on
 
-        return run_on(jobs, launcher, command)
-    if via == "joblib":
-        return _joblib(jobs, launcher["n_jobs"], command)
-    return run_jobs(jobs, launcher["n_jobs"], command)
+        check(left, launcher)
+        made = run_on(queue, left, len(done))
+    else:
+        made = run_jobs(left, parallel, command, len(done))
+    order = {job.run.path: i for i, job in enumerate(jobs)}
+    return sorted(done + made, key=lambda result: order[result.job.run.path])
 
 
-def _joblib(jobs: list[Job], n_jobs: int, command: str) -> list[Result]:
+def _joblib(n_jobs: int) -> int:
+    """Number of trainings at a time for joblib's n_jobs, such as -1 for all cores."""
     try:
-        from joblib import Parallel, delayed, effective_n_jobs
+        from joblib import effective_n_jobs
     except ImportError as error:
         raise ConfigError("hydra/launcher=joblib needs joblib, which is not installed: pip install joblib.") from error
     try:
-        parallel = effective_n_jobs(n_jobs)
+        return effective_n_jobs(n_jobs)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"hydra.launcher.n_jobs={n_jobs} is no number of processes: give 1 or more, or -1 for all cores.") from error
-
-    def pool(work, number):
-        # Threads, since each worker only waits for its child: joblib's processes would block signals and progress lines.
-        return Parallel(n_jobs=number, backend="threading")(delayed(work)() for _ in range(number))
-
-    return run_jobs(jobs, parallel, command, pool)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import pty
+import json
 import re
 import sys
 import threading
 import time
-from codecs import getincrementaldecoder
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from posbench.common.progress import Progress, seconds_left
+from posbench.common.progress import Progress
+
+if TYPE_CHECKING:
+    from posbench.sweep.jobs import Result
 
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -37,39 +38,42 @@ class Live(Progress):
         """Number of running jobs."""
         return len(self.started)
 
-    def start(self, job: str = "") -> None:
+    def start(self, job: str) -> None:
         """Register the start of a job under a unique name."""
         with self.lock:
             self.started[job] = time.monotonic()
             self._tell(0)
 
-    def finish(self, seconds: float, failure: str = "", job: str = "") -> None:
-        """Register the end of a job after `seconds`. `failure` is the reason if it failed."""
+    def finish(self, result: Result) -> None:
+        """Register the end of a job. Of a sweep, a failure is printed."""
+        failures = [f"{result.job.run.id}: {outcome.reason}" for outcome in result.failures]
         with self.lock:
-            self._forget(job)
-            self.failed += bool(failure)
-            self.seconds.append(seconds)
-            if failure and self.total > 1:
-                self._print(f"failed: {failure}")
+            self._forget(result.job.run.id)
+            self.failed += bool(failures)
+            self.seconds.append(result.seconds)
+            if failures and self.total > 1:
+                self._print(f"failed: {'; '.join(failures)}")
             self._tell(1)
 
-    def put_back(self, job: str = "") -> None:
+    def put_back(self, job: str) -> None:
         """Register that a job found its run busy and waits for another turn."""
         with self.lock:
             self._forget(job)
             self._tell(0)
 
-    def feed(self, lines: list[str], drawing: str, job: str = "") -> None:
-        """Print lines of a job. `drawing` is its current progress line, or ""."""
+    def feed(self, raw: bytes, prefix: str = "", job: str = "") -> str | None:
+        """Show a line of a job's stderr. Returns its text, or None for a progress that the next one replaces."""
+        text, left, stays = told(raw)
+        now = time.monotonic()
         with self.lock:
-            for said in (*lines, drawing):
-                if (left := seconds_left(said)) is not None:
-                    self.ends[job] = time.monotonic() + left
-            for line in lines:
-                self._print(line)
-            self.drawing = drawing if self.terminal else ""  # without a terminal it is the first half of a line
-            if self.terminal and (lines or self._due(time.monotonic())):
-                self._show(time.monotonic())
+            if left is not None:
+                self.ends[job] = now + left
+            if stays:
+                self._print(prefix + text)
+            self.drawing = "" if stays else prefix + text
+            if self.terminal and (stays or self._due(now)):
+                self._show(now)
+        return text if stays else None
 
     def remaining(self) -> float | None:
         """Estimated seconds to go; None before any job ended or gave an estimate.
@@ -117,23 +121,11 @@ class Live(Progress):
         return "  ".join(filter(None, (super()._text(now, last) if self.total > 1 else "", self.drawing)))
 
 
-def channel(terminal: bool) -> tuple[int, int]:
-    """(read, write) descriptors for a child's stderr: a pseudo-terminal if this process has a terminal, so that it draws progress."""
-    return pty.openpty() if terminal else os.pipe()
-
-
-def relay(read: int, feed: Callable[[list[str], str], None]) -> None:
-    """Pass on everything that arrives at `read` until its writers are gone, then close it: whole lines, and the unfinished last one."""
-    decoder, rest = getincrementaldecoder("utf-8")("replace"), ""
-    with contextlib.suppress(OSError):  # EIO is the end of file of a terminal
-        while chunk := os.read(read, 1 << 16):
-            *lines, rest = (rest + decoder.decode(chunk)).split("\n")
-            rest = rest[max(0, rest.rstrip("\r").rfind("\r")) :]
-            feed([_visible(line) for line in lines], _visible(rest))
-    os.close(read)
-    feed([_visible(rest)] if _visible(rest) else [], "")
-
-
-def _visible(line: str) -> str:
-    """Visible text of a line with carriage returns: the last drawing, without colours."""
-    return ESCAPES.sub("", line.rstrip("\r").rpartition("\r")[2])
+def told(raw: bytes) -> tuple[str, float | None, bool]:
+    """(text, seconds left, True if it stays) of a line on a child's stderr: JSON of its Progress, or text without colours and redrawing."""
+    line = ESCAPES.sub("", raw.decode("utf-8", "replace").rstrip("\r\n").rpartition("\r")[2])
+    if line.startswith('{"progress": '):
+        with contextlib.suppress(ValueError, KeyError):  # it was cut short
+            said = json.loads(line)
+            return said["progress"], said["left"], said["stays"]
+    return line, None, True

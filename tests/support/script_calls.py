@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import runpy
 import subprocess
 import sys
@@ -24,7 +25,7 @@ class Here:
     @classmethod
     def Popen(cls, command: list[str], **_: object) -> Here:
         child = cls()
-        child.stderr, child.code = None, job.main(command[-1])
+        child.stderr, child.code = io.BytesIO(), job.main(command[-1])
         return child
 
     def wait(self) -> int:

@@ -70,7 +70,7 @@ def test_a_failing_training_costs_no_other(cli, launcher):
 
 def test_a_launcher_says_how_many_run_at_a_time(monkeypatch):
     asked = []
-    monkeypatch.setattr(launching, "run_jobs", lambda jobs, parallel, command, *pool: asked.append(parallel))
+    monkeypatch.setattr(launching, "run_jobs", lambda jobs, parallel, command, done: asked.append(parallel) or [])
     monkeypatch.setattr("joblib.effective_n_jobs", lambda n_jobs: 8 if n_jobs == -1 else n_jobs)
     for name in ("grid", "basic", "joblib"):
         launch([], settings(name), "")

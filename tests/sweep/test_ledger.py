@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import json
 import multiprocessing
-import os
 import tempfile
-import threading
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
 from conftest import Clock
 
-from posbench.common.progress import seconds_left
+from posbench.common.progress import SHOWN, Progress
 from posbench.runs.directory import Run
 from posbench.sweep import child_processes as sweep
 from posbench.sweep import failure, ledger
 from posbench.sweep import live_progress as live
 from posbench.sweep.jobs import BUSY, Job, Outcome, Result
+from posbench.sweep.launch import launch
 
 
 def result(folder: Path, *outcomes: Outcome, code: int = 0, run_id: str = "rope-16-s0-0123456789") -> Result:
@@ -140,6 +140,15 @@ def test_the_table_of_failures_names_run_what_why_and_file(tmp_path):
     assert max(map(len, failure.table([second], 80))) <= 80
 
 
+def ended(run_id: str, seconds: float, *outcomes: Outcome) -> Result:
+    return Result(Job({}, Run(run_id), ""), int(bool(outcomes)), list(outcomes), seconds)
+
+
+def progress(text: str, left: float | None = None, stays: bool = False) -> bytes:
+    """What a child writes while it shows a progress line."""
+    return f"\r{json.dumps({'progress': text, 'left': left, 'stays': stays})}\n".encode()
+
+
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
@@ -151,10 +160,10 @@ def clock(monkeypatch):
 def test_without_a_terminal_a_sweep_says_where_it_stands_in_plain_lines(clock, capsys):
     shown = live.Live(total=6, done=2, parallel=2)
     for i in range(4):
-        shown.start()
+        shown.start("rope")
         clock.now += 30
-        shown.feed([f"line of {i}"], "a drawing")
-        shown.finish(60.0, "rope: no luck" if i == 1 else "")
+        assert shown.feed(f"line of {i}\n".encode()) == f"line of {i}"
+        shown.finish(ended("rope", 60.0, *[Outcome("", "failed", "no luck")] * (i == 1)))
     shown.close()
     assert capsys.readouterr().err.splitlines() == [
         "line of 0",
@@ -173,20 +182,20 @@ def test_the_remaining_time_of_a_sweep_goes_on_while_its_jobs_run_and_heeds_what
     shown = live.Live(total=5, done=0, parallel=2)
     shown.start("a")
     assert shown.remaining() is None
-    shown.feed([], "[a] train 1/9 steps  loss 5.1  1h01m left", "a")  # the first of five, two at a time
+    shown.feed(progress("train 1/9 steps  loss 5.1", 3660), "[a] ", "a")  # the first of five, two at a time
     assert shown.remaining() == 3660 * 5 / 2
     shown.start("b")
     clock.now += 60
-    shown.finish(60.0, job="a")
+    shown.finish(ended("a", 60.0))
     shown.start("c")
     clock.now += 20
     assert shown.remaining() == ((0 + 40) + 2 * 60) / 2  # b is over its time and says nothing
-    shown.feed(["train 1/2 steps  2m00s left"], "", "b")
+    shown.feed(progress("train 1/2 steps", 120, stays=True), job="b")
     clock.now += 5
     assert shown.remaining() == ((115 + 35) + 2 * 60) / 2
-    shown.feed(["train 1/2 steps  10m00s left"], "", "b")
+    shown.feed(progress("train 1/2 steps", 600), job="b")
     assert shown.remaining() == 600  # the others have long been done then
-    shown.finish(300.0, job="c")
+    shown.finish(ended("c", 300.0))
     shown.put_back("b")
     assert shown.remaining() == 3 * 180 / 2
 
@@ -194,20 +203,15 @@ def test_the_remaining_time_of_a_sweep_goes_on_while_its_jobs_run_and_heeds_what
 def test_the_last_job_of_a_sweep_is_not_shared(clock):
     shown = live.Live(total=2, done=1, parallel=2)
     shown.start("a")
-    shown.feed(["train 1/2 steps  2m05s left"], "", "a")
+    shown.feed(progress("train 1/2 steps", 125), job="a")
     assert shown.remaining() == 125
-
-
-@pytest.mark.parametrize(("text", "seconds"), [("x  45s left", 45), ("x  3m00s left", 180), ("  2h05m left", 7500), ("what is left", None)])
-def test_what_a_line_says_of_the_time_left(text, seconds):
-    assert seconds_left(text) == seconds
 
 
 def test_one_job_says_nothing_of_a_sweep(clock, capsys):
     shown = live.Live(total=1, done=0, parallel=1)
-    shown.start()
-    shown.feed(["its line"], "")
-    shown.finish(60.0, "rope: no luck")
+    shown.start("rope")
+    shown.feed(b"its line\n")
+    shown.finish(ended("rope", 60.0, Outcome("", "failed", "no luck")))
     shown.close()
     assert capsys.readouterr().err == "its line\n"
 
@@ -216,14 +220,14 @@ def test_a_terminal_has_one_line_for_the_sweep_below_the_lines_of_its_jobs(clock
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", "90")
     shown = live.Live(total=2, done=0, parallel=1)
-    shown.start()
+    shown.start("rope")
     for step in range(3):
         clock.now += 1
-        shown.feed([], f"train {step}/3 steps")
-    shown.feed(["train 3/3 steps  took 3s"], "")
-    shown.finish(3.0)
-    shown.start()
-    shown.finish(3.0, "alibi: no luck")
+        assert shown.feed(progress(f"train {step}/3 steps")) is None
+    assert shown.feed(progress("train 3/3 steps  took 3s", stays=True)) == "train 3/3 steps  took 3s"
+    shown.finish(ended("rope", 3.0))
+    shown.start("alibi")
+    shown.finish(ended("alibi", 3.0, Outcome("", "failed", "no luck")))
     shown.close()
     err = capsys.readouterr().err
     assert err.count("\n") == 3 and err.endswith("\n")  # the job's line, the failure, the end
@@ -233,31 +237,45 @@ def test_a_terminal_has_one_line_for_the_sweep_below_the_lines_of_its_jobs(clock
     assert "\r\x1b[Ksweep 0/2 jobs  running 1  failed 0  train 2/3 steps" in err
 
 
-def test_a_childs_terminal_is_read_as_lines_and_drawings():
-    read, write = live.channel(terminal=True)
-    fed: list[tuple[list[str], str]] = []
-    reader = threading.Thread(target=live.relay, args=(read, lambda lines, drawing: fed.append((lines, drawing))))
-    reader.start()
-    for piece in ("one\n\r", "\x1b[Ktrain 1", "/2\r\x1b", "[Ktrain 2/2", "\n\x1b[31mr\u00e9d\x1b[0m\n", "the rest"):
-        os.write(write, piece.encode())
-    os.close(write)
-    reader.join(10)
-    assert [line for lines, _ in fed for line in lines] == ["one", "train 2/2", "r\u00e9d", "the rest"]
-    assert fed[-1][1] == ""
-    with pytest.raises(OSError):
-        os.fstat(read)
+@pytest.mark.parametrize("place", ["terminal", "lines"])
+def test_a_child_tells_its_progress_as_json_and_its_parent_shows_it(clock, capsys, monkeypatch, place):
+    monkeypatch.setenv(SHOWN, place)
+    with Progress(20, "train", "steps") as bar:
+        for _ in range(20):
+            clock.now += 3
+            bar.update(1, loss=2.5)
+    said = [live.told(line.encode()) for line in capsys.readouterr().err.split("\n")[:-1]]
+    assert said[-1] == ("train 20/20 steps  loss 2.5  took 1m00s", None, True)
+    assert said[-2][1:] == ({"terminal": 0, "lines": 6}[place], place == "lines") and len(said) == {"terminal": 21, "lines": 10}[place]
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        (b"one\n", "one"),
+        (b"\n", ""),
+        (b"10%\r20%\r30%\r\n", "30%"),
+        ("\x1b[31mr\u00e9d\x1b[0m the rest".encode(), "r\u00e9d the rest"),
+        (b"\xff\n", "\ufffd"),
+        (b'{"progress": "train', '{"progress": "train'),
+        (b'{"progress": "train"}\n', '{"progress": "train"}'),
+    ],
+)
+def test_any_other_line_of_a_child_stays_as_text(raw, said):
+    assert live.told(raw) == (said, None, True)
 
 
 class Ends:
     """Stands in for subprocess: children that end with the code chosen for their run, without a word on their cells."""
 
-    DEVNULL = None
+    DEVNULL = PIPE = None
     codes: ClassVar[dict[int, object]] = {}
     started: ClassVar[list[int]] = []
 
     @classmethod
     def Popen(cls, command: list[str], **_: object) -> Ends:
         child = cls()
+        child.stderr = io.BytesIO()
         (cfg,) = json.loads(Path(command[-1]).read_text())["cfgs"]
         cls.started.append(cfg["seed"])
         child.code = cls.codes[cfg["seed"]]
@@ -276,7 +294,7 @@ def test_a_child_that_says_nothing_has_failed_whatever_its_exit_code(tmp_path, m
     monkeypatch.setattr(Ends, "codes", {0: 0, 1: BUSY, 2: 2, 3: -11, 4: OSError("no more processes")})
     cfg = {"results_dir": str(tmp_path), "model": {"checkpoint": None}, "processes": 1}
     jobs = [Job(cfg, Run(tmp_path / f"rope-{seed}"), "", [{"seed": seed}]) for seed in Ends.codes]
-    results = sweep.run_jobs(jobs, parallel, "the command")
+    results = launch(jobs, {"n_jobs": parallel}, "the command")
     assert [result.job for result in results] == jobs and all(result.failures and result.code for result in results)
     assert sorted(Ends.started) == [0, 1, 1, 2, 3, 4]
     assert parallel > 1 or Ends.started[-1] == 1  # a busy one has a second turn, taken from the queue after all others

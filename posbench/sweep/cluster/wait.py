@@ -6,29 +6,24 @@ import sys
 import time
 from collections import deque
 
-from posbench.sweep.child_processes import check
 from posbench.sweep.cluster.queue import Queue, Submitted
-from posbench.sweep.fate import begin
 from posbench.sweep.jobs import Job, Result
 from posbench.sweep.live_progress import Live
 
 LOOK_SECONDS = 1.0  # between two checks for outcomes
 
 
-def run_on(jobs: list[Job], launcher: dict, command: str) -> list[Result]:
-    """Run the unfinished jobs as tasks of a cluster, one per training, and wait for all of them.
+def run_on(queue: Queue, jobs: list[Job], done: int = 0) -> list[Result]:
+    """Run jobs as tasks of a cluster, one per training, and wait for all of them. `done` as in `run_jobs`.
 
-    A task of an earlier command that is still queued is not submitted again. Raises ConfigError for illegal settings, RunError when
-    the cluster refuses the jobs, KeyboardInterrupt for Ctrl-C, after which the tasks continue on the cluster.
+    A task of an earlier command that is still queued is not submitted again. Raises RunError when the cluster refuses the jobs,
+    KeyboardInterrupt for Ctrl-C, after which the tasks continue on the cluster.
     """
-    queue = Queue(launcher, command)
-    done, remaining = begin(jobs, command, trained=False)
-    check(remaining, launcher)
-    left = deque(remaining)
+    left, results = deque(jobs), []
     tasks = queue.attach(left)
     if tasks:
-        print(f"{len(tasks)} of {len(jobs)} trainings are in the queue already", file=sys.stderr)
-    live = Live(len(jobs), len(done), 1)
+        print(f"{len(tasks)} of {len(jobs) + done} trainings are in the queue already", file=sys.stderr)
+    live = Live(len(jobs) + done, done, 1)
     try:
         while left or tasks:
             while left and len(tasks) < queue.room:
@@ -37,9 +32,8 @@ def run_on(jobs: list[Job], launcher: dict, command: str) -> list[Result]:
             for task, result in queue.ended(tasks):
                 tasks.remove(task)
                 _show(live, task, True)
-                run_id = task.job.run.id
-                live.finish(result.seconds, "; ".join(f"{run_id}: {outcome.reason}" for outcome in result.failures), run_id)
-                done.append(result)
+                live.finish(result)
+                results.append(result)
             for task in tasks:
                 _show(live, task, queue.states.get(task.id) == "RUNNING")
     except KeyboardInterrupt:
@@ -47,8 +41,7 @@ def run_on(jobs: list[Job], launcher: dict, command: str) -> list[Result]:
         raise
     finally:
         live.close(not left and not tasks)
-    order = {job.run.path: i for i, job in enumerate(jobs)}
-    return sorted(done, key=lambda result: order[result.job.run.path])
+    return results
 
 
 def _show(live: Live, task: Submitted, running: bool) -> None:
