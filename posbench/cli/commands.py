@@ -14,9 +14,10 @@ from posbench.common.errors import ConfigError
 from posbench.config.request import Request
 from posbench.sweep.child_processes import check
 from posbench.sweep.failure import table
-from posbench.sweep.fate import is_done, left_out, settled, there
+from posbench.sweep.fate import is_done, left_out, there
 from posbench.sweep.jobs import Job, Result, plan_jobs
 from posbench.sweep.launch import launch
+from posbench.sweep.ledger import record
 
 if TYPE_CHECKING:
     from posbench.report.report import Report
@@ -46,7 +47,7 @@ def run(request: Request) -> int:
         return 0
     command = shlex.join(sys.orig_argv)
     if all(map(is_done, jobs)):
-        settled([there(job) for job in jobs], command)
+        record([there(job) for job in jobs], command)
         made = f"{_count(len(jobs), 'training')} and {_count(sum(len(job.cells) for job in jobs), 'evaluation')}"
         print(f"nothing to do: {made} are there already")
         for job in jobs:

@@ -48,7 +48,7 @@ class Children(Signals):
         child.send_signal(signal.SIGTERM if self.received == signal.SIGHUP else self.received)
 
     def call(self, job: Job, wait: bool, threads: int, prefix: str, command: str) -> Result:
-        """Run one job in a child. Its lines get `prefix`, if given, since several children share one terminal."""
+        """Run one job in a child and record its result. Its lines get `prefix`, if given, since several children share one terminal."""
         began, tail = time.monotonic(), deque(maxlen=failure.TAIL)
         try:
             code, outcomes = self._run(job, wait, threads, prefix, tail)
@@ -61,7 +61,7 @@ class Children(Signals):
             status = "failed" if self.received is None else "interrupted"
             code, outcomes = code or 1, [Outcome("", status, failure.reason(code, tail))]
         result = Result(job, code, outcomes, time.monotonic() - began)
-        failure.keep(result, tail, command)
+        record([result], command, tail)
         return result
 
     def _run(self, job: Job, wait: bool, threads: int, prefix: str, tail: deque[str]) -> tuple[int, list[Outcome] | None]:
@@ -151,7 +151,6 @@ def run_jobs(jobs: list[Job], parallel: int, command: str, done: int = 0) -> lis
                 with lock:
                     queue.append((job, True))
             else:
-                record([result], command)
                 live.finish(result)
                 results.append(result)
 
@@ -166,6 +165,6 @@ def run_jobs(jobs: list[Job], parallel: int, command: str, done: int = 0) -> lis
         live.close(received is None)
     if received is not None:
         reason = f"not started: the command was ended by {signal.Signals(received).name}"
-        record([Result(job, 0, [Outcome("", "interrupted", reason)]) for job, _ in queue], command)
+        record([Result(job, 128 + received, [Outcome("", "interrupted", reason)]) for job, _ in queue], command)
         raise KeyboardInterrupt(received)
     return results

@@ -8,20 +8,18 @@ from __future__ import annotations
 import contextlib
 import statistics
 from collections import defaultdict
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import read_json
-from posbench.config.identity import method_name
 from posbench.config.schema import typed
-from posbench.evaluation.protocol import Reading
 from posbench.runs.directory import Run
 from posbench.runs.origins import read
 from posbench.runs.search import run_directories
 from posbench.sweep.jobs import RECOMPUTE, Cell, Job
-from posbench.sweep.work import Size, readings, size
+from posbench.sweep.work import Size, Work, size, work
 
 DAMAGED = (ConfigError, RunError, OSError, KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError)  # raised by damaged files
 BYTES = 4  # bytes per parameter, if none was measured
@@ -69,45 +67,31 @@ class Measured:
 
     def _add_evaluation(self, path: Path, content: dict, model: Size, train_len: int) -> None:
         config, took = content["config"], {(row["length"], row.get("task")): float(row["seconds"]) for row in content["rows"]}
-        name, extension, lengths = config["protocol"], config["extension"], sorted({length for length, _ in took})
+        extension, lengths = config["extension"], sorted({length for length, _ in took})
         if not extension["_target_"].startswith("posbench."):
             return  # its readings are unknown without running it
-        crop = (extension.get("window") or train_len) if extension["_target_"] == RECOMPUTE else None
-        read = readings(name, config["evaluate"], crop, train_len, lengths)
-        rate = sum(took.values()) / sum(map(model.forward, read))
-        self.evaluation.add(rate, (model, name, method_name(extension)), (model, name), model, (name, method_name(extension)), name)
-        losses = sum(one.losses for one in readings(name, config["evaluate"], None, train_len, lengths))
-        self.per_loss.add((path.stat().st_size + path.with_suffix(".npz").stat().st_size) / losses, name)
+        crop = (extension.get("window") or train_len) if extension["_target_"] == RECOMPUTE else max(lengths)
+        done = work(model, config["protocol"], extension, config["evaluate"], crop, train_len, lengths)
+        self.evaluation.add(sum(took.values()) / done.flop, *done.alike)
+        self.per_loss.add((path.stat().st_size + path.with_suffix(".npz").stat().st_size) / done.losses, done.protocol)
 
 
-@dataclass(frozen=True)
-class Work:
-    """Missing lengths of one evaluation: the readings of the model, and the number of losses kept."""
-
-    cell: Cell
-    model: Size
-    reading: list[Reading]
-    losses: int
-
-    @property
-    def tokens(self) -> int:
-        """Number of tokens that the model reads."""
-        return sum(one.texts * one.tokens for one in self.reading)
-
-
-def cost(jobs: list[Job], fresh: list[Job], work: list[tuple[Job, Cell, list[int]]]) -> list[str]:
-    """Lines with the cost of the trainings (and checkpoints) of `fresh` and of the missing lengths in `work`."""
+def cost(jobs: list[Job], fresh: list[Job], missing: list[tuple[Job, Cell, list[int]]]) -> list[str]:
+    """Lines with the cost of the trainings (and checkpoints) of `fresh` and of the missing lengths of evaluations."""
     taken = [job for job in fresh if job.cfg["model"].get("checkpoint")]
     fresh = [job for job in fresh if job not in taken]
     tokens = [job.cfg["train"]["steps"] * job.cfg["train"]["tokens_per_step"] for job in fresh]
-    done = [_work(*one) for one in work]
+    done = [_work(*one) for one in missing]
     trainings = sum(not job.cfg["model"].get("checkpoint") for job in jobs)
     words = [f"{len(fresh)} of {trainings} trainings to make, {_number(sum(tokens))} tokens"] if trainings else []
     words += [f"{len(taken)} of {len(jobs) - trainings} checkpoints to take"] if trainings < len(jobs) else []
     line = "; ".join([*words, f"{len(done)} evaluations, {_number(sum(one.tokens for one in done))} tokens"])
     if not fresh and not done:
         return [line]
-    known = _measured({Path(job.cfg["results_dir"]) for job in jobs})
+    known = Measured()
+    for folder in {Path(job.cfg["results_dir"]) for job in jobs}:
+        for path in run_directories(folder):
+            known.add(Run(path))
     times = [_training(known, fresh, tokens)] if fresh else []
     times += [_evaluation(known, done)] if done else []
     told = (
@@ -117,16 +101,8 @@ def cost(jobs: list[Job], fresh: list[Job], work: list[tuple[Job, Cell, list[int
     )
     shared = f"; jobs={jobs[0].cfg['jobs']} divides the time as far as the machine has cores for it" if jobs[0].cfg["jobs"] > 1 else ""
     bytes_ = sum(_weights(known, job) for job in [*fresh, *taken])
-    bytes_ += sum(one.losses * (known.per_loss.of(one.cell.protocol) or BYTES_PER_LOSS) for one in done)
+    bytes_ += sum(one.losses * (known.per_loss.of(one.protocol) or BYTES_PER_LOSS) for one in done)
     return [line, f"{told}{shared}; {bytes_ / 2**20:.1f} MiB of disk"]
-
-
-def _measured(folders: Iterable[Path]) -> Measured:
-    known = Measured()
-    for folder in folders:
-        for path in run_directories(folder):
-            known.add(Run(path))
-    return known
 
 
 def _work(job: Job, cell: Cell, lengths: list[int]) -> Work:
@@ -134,11 +110,8 @@ def _work(job: Job, cell: Cell, lengths: list[int]) -> Work:
     from posbench.position.legality import fed_length
 
     train_len = typed("train", job.cfg["train"]).train_len
-    fed = fed_length(make(cell.extension), train_len, max(lengths))
-    crop = fed if fed < max(lengths) else None
-    read = readings(cell.protocol, cell.evaluate, crop, train_len, lengths)
-    losses = sum(one.losses for one in readings(cell.protocol, cell.evaluate, None, train_len, lengths))
-    return Work(cell, size(job.cfg), read, losses)
+    crop = fed_length(make(cell.extension), train_len, max(lengths))
+    return work(size(job.cfg), cell.protocol, cell.extension, cell.evaluate, crop, train_len, lengths)
 
 
 def _training(known: Measured, fresh: list[Job], tokens: list[int]) -> str:
@@ -152,17 +125,13 @@ def _training(known: Measured, fresh: list[Job], tokens: list[int]) -> str:
 
 
 def _evaluation(known: Measured, done: list[Work]) -> str:
-    measured, seconds = known.evaluation, 0.0
-    for one in done:
-        name, extension = one.cell.protocol, method_name(one.cell.extension)
-        model = one.model
-        rate = measured.of((model, name, extension), (model, name), model, (name, extension), name) or known.training.of(model)
-        if rate is None:
-            return "an unknown time of evaluation (none is there to go by)"
-        seconds += rate * sum(map(model.forward, one.reading))
-    if not measured.found:
-        return f"{_time(seconds)} of evaluation by arithmetic from trainings"
-    return f"{_time(seconds)} of evaluation {_basis(measured, [one.model for one in done], 'evaluation')}"
+    rates = [known.evaluation.of(*one.alike) or known.training.of(one.model) for one in done]
+    if None in rates:
+        return "an unknown time of evaluation (none is there to go by)"
+    told = f"{_time(sum(rate * one.flop for rate, one in zip(rates, done, strict=True)))} of evaluation"
+    if not known.evaluation.found:
+        return f"{told} by arithmetic from trainings"
+    return f"{told} {_basis(known.evaluation, [one.model for one in done], 'evaluation')}"
 
 
 def _basis(rates: Rates, sizes: list[Size], what: str) -> str:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from posbench.common.errors import ConfigError, RunError
 from posbench.config.schema import typed
 from posbench.evaluation.protocol import protocol
-from posbench.sweep import failure
 from posbench.sweep.jobs import Cell, Job, Outcome, Result
 from posbench.sweep.ledger import record
 
@@ -89,7 +88,8 @@ def begin(jobs: list[Job], command: str, trained: bool) -> tuple[list[Result], l
     """
     known: dict[str, Outcome] = {}
     found = [(job, settle(job, known, trained)) for job in jobs]
-    done = settled([result for _, result in found if result], command)
+    done = [result for _, result in found if result]
+    record(done, command)
     return done, [job for job, result in found if result is None]
 
 
@@ -116,21 +116,13 @@ def settle(job: Job, known: dict[str, Outcome], trained: bool = True) -> Result 
 def is_done(job: Job) -> bool:
     """True if nothing of a job is missing. A job with damaged files is not done: its own process reports the damage."""
     with contextlib.suppress(RunError):
-        return job.done
+        return job.run.finished and not any(cell.missing() for cell in job.cells)
     return False
 
 
 def there(job: Job) -> Result:
     """Result of a complete job."""
     return Result(job, 0, [Outcome(cell.label, "exists") for cell in job.user_cells])
-
-
-def settled(results: list[Result], command: str) -> list[Result]:
-    """The results, written to the ledger. A success deletes failure.txt of an attempt that another process has repaired since."""
-    for result in results:
-        failure.keep(result, (), command)
-    record(results, command)
-    return results
 
 
 def left_out(jobs: list[Job]) -> set[Path]:

@@ -20,7 +20,7 @@ BUSY = 75  # exit code of a job whose run another process holds (EX_TEMPFAIL)
 
 @dataclass(frozen=True)
 class Outcome:
-    """Outcome of one evaluation: done, exists, noop, refused or failed, with the reason."""
+    """Outcome of one evaluation: done, exists, noop, refused, failed or interrupted, with the reason; before it, legal or untested."""
 
     label: str
     status: str
@@ -62,11 +62,6 @@ class Job:
     fingerprint: str
     cfgs: list[dict] = field(default_factory=list)  # the given configurations that it was made from
     cells: list[Cell] = field(default_factory=list)
-
-    @property
-    def done(self) -> bool:
-        """True if the training and all its evaluations are complete."""
-        return self.run.finished and not any(cell.missing() for cell in self.cells)
 
     @property
     def user_cells(self) -> list[Cell]:

@@ -10,14 +10,14 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from posbench.common.appending import opened_log, write_line
 from posbench.common.errors import RunError
-from posbench.common.files import opened
+from posbench.sweep.failure import keep
 
 if TYPE_CHECKING:
     from posbench.sweep.jobs import Result
@@ -26,10 +26,14 @@ NAME = "ledger.jsonl"
 STATUS = {"done": "ok", "exists": "skipped"}  # statuses of outcomes that have another name here
 
 
-def record(results: list[Result], command: str) -> None:
-    """Append the results of jobs to the ledgers of their results folders. A write error prints one line and stops nothing."""
+def record(results: list[Result], command: str, tail: Collection[str] = ()) -> None:
+    """Append the results of jobs to the ledgers of their results folders, and keep the `tail` of their output if they failed.
+
+    A write error prints one line and stops nothing.
+    """
     lines: dict[str, list[dict]] = {}
     for result in results:
+        keep(result, tail, command)
         lines.setdefault(result.job.cfg["results_dir"], []).extend(entries(result, command))
     for folder, found in lines.items():
         try:
@@ -67,24 +71,3 @@ def append(folder: Path | str, lines: Iterable[dict]) -> None:
             torn = size and os.pread(ledger, 1, size - 1) != b"\n"  # the last line was cut short: do not join the next one to it
             write_line(ledger, b"\n" * bool(torn) + json.dumps(values).encode())
         os.fsync(ledger)
-
-
-def read(folder: Path | str) -> list[dict]:
-    """Entries of a results folder's ledger, oldest first; [] without one. Incomplete lines are skipped.
-
-    Raises RunError when the ledger is not a regular file.
-    """
-    path = Path(folder) / NAME
-    if not path.exists():
-        return []
-    with opened(path) as ledger:
-        found = [_entry(line) for line in ledger.read().splitlines()]
-    return [values for values in found if values]
-
-
-def _entry(line: bytes) -> dict | None:
-    try:
-        values = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return values if isinstance(values, dict) else None

@@ -1,13 +1,15 @@
-"""Work of trainings and evaluations, computed from configurations: parameters, floating-point operations (FLOP), stored losses."""
+"""Work of trainings and evaluations, computed from configurations: parameters, floating-point operations (FLOP), tokens, losses."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+from collections.abc import Hashable
 from dataclasses import dataclass
 from pathlib import Path
 
 from posbench.common.files import read_json
+from posbench.config.identity import method_name
 from posbench.config.schema import typed
 from posbench.evaluation.protocol import Reading, protocol
 
@@ -73,8 +75,38 @@ def _entries(tokenizer: str) -> int:
     return 0
 
 
-def readings(name: str, evaluate: dict, crop: int | None, train_len: int, lengths: list[int]) -> list[Reading]:
-    """Readings of a protocol for some lengths. With `crop`, each target is read from `crop` tokens of its own, shared by all lengths."""
+@dataclass(frozen=True)
+class Work:
+    """Work of one evaluation of a model: its protocol and extension by name, what the model reads, and the number of losses kept."""
+
+    model: Size
+    protocol: str
+    extension: str
+    reading: list[Reading]
+    losses: int
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens that the model reads."""
+        return sum(one.texts * one.tokens for one in self.reading)
+
+    @property
+    def flop(self) -> float:
+        """FLOP of all readings."""
+        return sum(map(self.model.forward, self.reading))
+
+    @property
+    def alike(self) -> tuple[Hashable, ...]:
+        """Keys of evaluations whose FLOP take about as long, the nearest first."""
+        name, extension = self.protocol, self.extension
+        return (self.model, name, extension), (self.model, name), self.model, (name, extension), name
+
+
+def work(model: Size, name: str, extension: dict, evaluate: dict, crop: int, train_len: int, lengths: list[int]) -> Work:
+    """Work of a protocol at some lengths. Beyond `crop` tokens each target is read from `crop` of its own, shared by all lengths."""
     one, config = protocol(name), typed("evaluate", evaluate)
-    found = [one.reading(config, train_len, length, min(crop or length, length)) for length in lengths]
-    return [reading for i, reading in enumerate(found) if crop is None or reading not in found[:i]]
+    found = [one.reading(config, train_len, length, min(crop, length)) for length in lengths]
+    if crop < max(lengths):
+        found = list(dict.fromkeys(found))
+    losses = sum(one.reading(config, train_len, length, length).losses for length in lengths)
+    return Work(model, name, method_name(extension), found, losses)

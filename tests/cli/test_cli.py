@@ -27,6 +27,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import CONFIGS
+from ledger_lines import read_ledger
 from script_calls import call
 
 import posbench
@@ -36,7 +37,6 @@ from posbench.extensions.pi import Pi
 from posbench.position.plan import make_plan
 from posbench.runs.directory import Run
 from posbench.runs.rows import VOLATILE
-from posbench.sweep import ledger
 
 ROOT = CONFIGS.parent
 TINY = ["data=local", "data.tokenizer=bytes", "model.d_model=16", "model.n_layer=1", "model.n_head=2", "model.d_ff=32"]
@@ -419,7 +419,7 @@ def test_every_way_to_fail_costs_one_job_and_one_command_finishes_the_rest(proce
     assert done.returncode == 1, done.stderr
     assert len(processes.runs()) == 2 and "4 failed" in done.stdout
 
-    entries = ledger.read(processes.folder / "runs")
+    entries = read_ledger(processes.folder / "runs")
     assert {entry["command"] for entry in entries} == {shlex.join(command)}
     assert sorted(entry["status"] for entry in entries) == ["failed"] * 4 + ["noop"] + ["ok"] * 2 + ["refused"]
     failed = [entry for entry in entries if entry["status"] == "failed"]
@@ -437,7 +437,7 @@ def test_every_way_to_fail_costs_one_job_and_one_command_finishes_the_rest(proce
     resumed = forked.run(shlex.split(told.splitlines()[-1]), capture_output=True, text=True, cwd=processes.folder, timeout=120)
     assert resumed.returncode == 0, resumed.stderr
     assert len(processes.runs()) == 6 and not list(processes.folder.glob("runs/*/failure.txt"))
-    later = ledger.read(processes.folder / "runs")[len(entries) :]
+    later = read_ledger(processes.folder / "runs")[len(entries) :]
     assert [entry["status"] for entry in later].count("ok") == 4 and "failed" not in {entry["status"] for entry in later}
 
 
@@ -454,7 +454,7 @@ def test_an_interrupted_sweep_says_of_each_job_how_far_it_came(processes):
     process.send_signal(signal.SIGHUP)
     said = process.communicate(timeout=60)[1]
     assert process.returncode == 128 + signal.SIGHUP and "the same command goes on" in said
-    entries = ledger.read(processes.folder / "runs")
+    entries = read_ledger(processes.folder / "runs")
     assert [entry["status"] for entry in entries] == ["interrupted"] * 3
     assert "SIGTERM" in entries[0]["reason"] and all("not started" in entry["reason"] for entry in entries[1:])
     assert not list(processes.folder.glob("runs/*/failure.txt"))
@@ -466,7 +466,7 @@ def test_two_sweeps_of_one_grid_make_each_training_once(processes):
     said = [process.communicate(timeout=120) for process in started]
     assert [process.returncode for process in started] == [0, 0], said
     assert b"".join(err for _, err in said).count(b"training rope") == len(processes.runs()) == 2
-    entries = ledger.read(processes.folder / "runs")
+    entries = read_ledger(processes.folder / "runs")
     assert sorted(entry["status"] for entry in entries) == ["ok"] * 2 + ["skipped"] * 2
     assert len({entry["run_id"] for entry in entries if entry["status"] == "ok"}) == 2
 

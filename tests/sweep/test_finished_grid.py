@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from conftest import CONFIGS
+from ledger_lines import read_ledger
 from script_calls import call
 from spoils import PLACES, SMALL, write_text
 
@@ -28,7 +29,7 @@ def planned(capfd: pytest.CaptureFixture, folder: Path, *typed: str) -> list[Job
     jobs: list[Job] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(commands, "is_done", lambda job: jobs.append(job) or True)
-        patch.setattr(commands, "settled", lambda *_: None)
+        patch.setattr(commands, "record", lambda *_: None)
         patch.setattr(commands, "_show", lambda *_: None)
         assert call(capfd, folder, "run", *typed, *SMALL, *PLACES).returncode == 0
     return jobs
@@ -62,4 +63,4 @@ def test_a_finished_grid_of_a_hundred_cells_is_seen_to_be_finished(tmp_path, cap
     assert done.returncode == 0 and done.stdout.startswith("nothing to do: 10 trainings and 120 evaluations are there already"), done.stderr
     assert not done.stderr and used < 30  # of CPU: other work on the machine is not what is measured
     assert sorted(tmp_path.rglob("*")) == sorted([*before, tmp_path / "runs" / ledger.NAME])
-    assert [entry["status"] for entry in ledger.read(tmp_path / "runs")] == ["skipped"] * 100
+    assert [entry["status"] for entry in read_ledger(tmp_path / "runs")] == ["skipped"] * 100

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 from conftest import CONFIGS
+from ledger_lines import read_ledger
 from omegaconf import OmegaConf
 from test_cli import Cli
 
 from posbench.common.errors import ConfigError, RunError
 from posbench.runs.directory import Run
 from posbench.sweep import launch as launching
-from posbench.sweep import ledger
 from posbench.sweep.cluster import queue as cluster_queue
 from posbench.sweep.cluster.task import Task
 from posbench.sweep.launch import launch
@@ -39,7 +39,7 @@ def settings(name: str, folder: Path = Path("/nowhere")) -> dict:
 def ended(cli: Cli) -> dict[str, list[str]]:
     """What the ledger says of each run."""
     found: dict[str, list[str]] = {}
-    for line in ledger.read(cli.folder / "runs"):
+    for line in read_ledger(cli.folder / "runs"):
         found.setdefault(line["run_id"], []).append(line["status"])
     return found
 
@@ -112,7 +112,7 @@ class Pretended:
         (self.folder / "bin" / name).chmod(0o755)
 
     def job(self, name: str):
-        job = type("Job", (), {"cfgs": [{"name": name}], "done": False})()
+        job = type("Job", (), {"cfgs": [{"name": name}], "cells": []})()
         job.cfg, job.run = {"results_dir": str(self.folder)}, Run(self.folder / name)
         return job
 
@@ -158,14 +158,14 @@ def test_a_task_is_given_up_only_when_the_cluster_says_so(slurm, monkeypatch):
     found = queue.ended(tasks) or queue.ended(tasks)
     ((task, result),) = found
     assert task is tasks[0] and "task 7_0 ended as OUT_OF_MEMORY" in result.failures[0].reason
-    assert result.file.exists() and ledger.read(slurm.folder)[-1]["status"] == "failed"
+    assert result.file.exists() and read_ledger(slurm.folder)[-1]["status"] == "failed"
 
 
 def test_what_is_refused_or_changes_nothing_needs_no_task(slurm, text_folder):
     cli = Cli(slurm.folder, text_folder)
     done = cli("-m", "encoding=alibi,none", "extension=ntk", "hydra/launcher=submitit_slurm")
     assert done.stdout.startswith("1 refused, 1 no-op") and "alibi has no spectrum" in done.stderr
-    assert sorted(line["status"] for line in ledger.read(slurm.folder / "runs")) == ["noop", "refused"]
+    assert sorted(line["status"] for line in read_ledger(slurm.folder / "runs")) == ["noop", "refused"]
     assert not (slurm.folder / "sent").exists() and not cli.runs()
 
 

@@ -11,6 +11,7 @@ from typing import ClassVar
 
 import pytest
 from conftest import Clock
+from ledger_lines import read_ledger
 
 from posbench.common.progress import SHOWN, Progress
 from posbench.runs.directory import Run
@@ -29,7 +30,7 @@ def test_each_cell_is_one_line_with_all_that_the_ledger_knows(tmp_path):
     outcomes = [Outcome("a", "done"), Outcome("b", "exists"), Outcome("c", "noop", "Nothing changes."), Outcome("d", "refused", "No.")]
     ledger.record([result(tmp_path / "runs", *outcomes)], "python scripts/run.py 'a b'")
     ledger.record([result(tmp_path / "runs", Outcome("", "failed", "Why."))], "again")
-    found = ledger.read(tmp_path / "runs")
+    found = read_ledger(tmp_path / "runs")
     assert [values["status"] for values in found] == ["ok", "skipped", "noop", "refused", "failed"]
     assert set(found[0]) == {"time", "command", "run_id", "cell", "status", "reason", "seconds", "file"}
     assert found[0]["seconds"] == 1.235 and found[0]["time"].endswith("+00:00") and found[0]["command"].endswith("'a b'")
@@ -41,7 +42,7 @@ def test_each_cell_is_one_line_with_all_that_the_ledger_knows(tmp_path):
         "status": "failed",
         "reason": "Why.",
         "seconds": 1.235,
-        "file": None,
+        "file": str(tmp_path / "runs" / "rope-16-s0-0123456789" / "failure.txt"),
     }
 
 
@@ -57,7 +58,7 @@ def test_lines_of_several_writers_never_mix(tmp_path):
     for writer in writers:
         writer.join()
     raw = [line for line in (tmp_path / ledger.NAME).read_text().splitlines() if line]
-    found = ledger.read(tmp_path)
+    found = read_ledger(tmp_path)
     assert len(raw) == len(found) == 800
     for i in range(4):
         assert [values["number"] for values in found if values["writer"] == i] == list(range(200))
@@ -68,13 +69,13 @@ def test_a_torn_line_costs_itself_alone(tmp_path, torn):
     ledger.append(tmp_path, [{"n": 1}])
     with open(tmp_path / ledger.NAME, "ab") as file:
         file.write(torn)
-    assert ledger.read(tmp_path) == [{"n": 1}]
+    assert read_ledger(tmp_path) == [{"n": 1}]
     ledger.append(tmp_path, [{"n": 2}, {"n": 3}])
-    assert ledger.read(tmp_path) == [{"n": 1}, {"n": 2}, {"n": 3}]
+    assert read_ledger(tmp_path) == [{"n": 1}, {"n": 2}, {"n": 3}]
 
 
 def test_no_ledger_is_an_empty_one(tmp_path):
-    assert ledger.read(tmp_path / "nowhere") == []
+    assert read_ledger(tmp_path / "nowhere") == []
 
 
 def test_a_ledger_that_cannot_be_written_is_a_line_on_stderr(tmp_path, capsys):
@@ -298,7 +299,7 @@ def test_a_child_that_says_nothing_has_failed_whatever_its_exit_code(tmp_path, m
     assert [result.job for result in results] == jobs and all(result.failures and result.code for result in results)
     assert sorted(Ends.started) == [0, 1, 1, 2, 3, 4]
     assert parallel > 1 or Ends.started[-1] == 1  # a busy one has a second turn, taken from the queue after all others
-    assert {values["run_id"]: values["reason"] for values in ledger.read(tmp_path)} == {
+    assert {values["run_id"]: values["reason"] for values in read_ledger(tmp_path)} == {
         "rope-0": "ended with exit code 0 before it was done",
         "rope-1": "ended with exit code 75 before it was done",
         "rope-2": "ended with exit code 2 before it was done",

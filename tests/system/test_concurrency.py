@@ -8,9 +8,8 @@ import subprocess
 from collections import Counter
 
 import pytest
+from ledger_lines import read_ledger
 from test_cli import Cli
-
-from posbench.sweep import ledger
 
 SWEEPS = 3
 
@@ -29,7 +28,7 @@ def test_sweeps_of_one_grid_make_each_training_and_each_evaluation_once(tmp_path
     assert len(runs) == 6 and trained == {run.name: 1 for run in runs}
     for run in runs:
         assert [json.loads(line)["step"] for line in (run / "train.jsonl").read_text().splitlines()] == list(range(1, 41))
-    cells = Counter((entry["run_id"], entry["cell"]) for entry in ledger.read(cli.folder / "runs") if entry["status"] == "ok")
+    cells = Counter((entry["run_id"], entry["cell"]) for entry in read_ledger(cli.folder / "runs") if entry["status"] == "ok")
     assert len(cells) == 12 and set(cells.values()) == {1}
-    states = Counter(entry["status"] for entry in ledger.read(cli.folder / "runs"))
+    states = Counter(entry["status"] for entry in read_ledger(cli.folder / "runs"))
     assert states == {"ok": 12, "skipped": 12 * (SWEEPS - 1)}

@@ -14,6 +14,7 @@ import time
 
 import pytest
 import torch
+from ledger_lines import read_ledger
 from omegaconf import OmegaConf
 from script_calls import call
 from spoils import PLACES, SMALL, World, flip
@@ -179,7 +180,7 @@ def test_a_clock_that_jumps_disturbs_nothing(world, capfd, monkeypatch, undistur
     for path in world.root.glob("runs/*/train.json"):
         summary = json.loads(path.read_text())
         assert 0 < summary["seconds"] < 600 and summary["tokens_per_second"] > 0
-    assert all(0 <= entry["seconds"] < 600 for entry in ledger.read(world.root / "runs"))
+    assert all(0 <= entry["seconds"] < 600 for entry in read_ledger(world.root / "runs"))
 
 
 def test_text_that_went_away_is_missed_by_name_and_nothing_is_lost(world, capfd):

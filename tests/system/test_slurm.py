@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 import slurm_cluster
+from ledger_lines import read_ledger
 from slurm_cluster import Cluster, Unavailable
 from test_cli import Cli, write_the_readmes_method
-
-from posbench.sweep import ledger
 
 SLURM = ("hydra/launcher=submitit_slurm", "hydra.launcher.cpus_per_task=1")
 LONG = ("train.steps=1000", "train.optimizer=adamw", "train.clip=0")
@@ -108,7 +107,7 @@ def test_a_sweep_in_slurm_survives_a_requeue_and_a_failure(cli, cluster):
     said = started.ends(1)
     assert "SIGTERM: stopped after step" in started.logs() and "going on from step" in started.logs()
     assert "try a lower train.lr" in said.split("reason and file")[1] and "Traceback" not in said
-    lines = ledger.read(cli.folder / "runs")
+    lines = read_ledger(cli.folder / "runs")
     assert sorted(line["status"] for line in lines) == ["failed", "interrupted", "ok", "ok"]
     assert "FAILED" in cluster.call("squeue", "-h", "-r", "-t", "all", "-o", "%T")
     command = json.loads((cli.runs()[0] / "provenance.json").read_text())["command"]
@@ -162,7 +161,7 @@ def test_ctrl_c_leaves_tasks_to_the_cluster_and_the_same_command_waits_for_them(
     assert f"2 trainings go on by themselves (scancel {array} ends them" in started.ends(130)
     said = Started(cli, *typed).ends(0)
     assert "2 of 2 trainings are in the queue already" in said and "submitted" not in said
-    assert len(cli.runs()) == 2 and [line["status"] for line in ledger.read(cli.folder / "runs")] == ["ok", "ok"]
+    assert len(cli.runs()) == 2 and [line["status"] for line in read_ledger(cli.folder / "runs")] == ["ok", "ok"]
 
 
 @pytest.mark.slow

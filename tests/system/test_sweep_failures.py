@@ -8,9 +8,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from ledger_lines import read_ledger
 from test_cli import FAULTS, Cli
-
-from posbench.sweep import ledger
 
 ENDS = {
     "exception": "ValueError: something of the user's own went wrong",
@@ -38,7 +37,7 @@ def test_four_of_two_dozen_fail_and_one_command_finishes_them(tmp_path, text_fol
     assert len(whole) == 20 and "4 failed" in done.stdout
     assert all(len(list(run.glob("evals/*/none+none-*.json"))) == len(list(run.glob("evals/*/window+none-*.json"))) == 1 for run in whole)
 
-    entries = ledger.read(cli.folder / "runs")
+    entries = read_ledger(cli.folder / "runs")
     failed = {how_it_left(entry): entry for entry in entries if entry["status"] == "failed"}
     assert set(failed) == set(ENDS) and len(entries) == 44 and sum(entry["status"] == "ok" for entry in entries) == 40
     for how, entry in failed.items():
@@ -53,7 +52,7 @@ def test_four_of_two_dozen_fail_and_one_command_finishes_them(tmp_path, text_fol
     assert resumed.returncode == 0, resumed.stderr
     assert len(cli.runs()) == 24 and resumed.stderr.count("training faulty") == resumed.stderr.count("training ") == 4
     assert {path: path.stat().st_mtime_ns for path in before} == before
-    later = ledger.read(cli.folder / "runs")[len(entries) :]
+    later = read_ledger(cli.folder / "runs")[len(entries) :]
     assert sorted(entry["status"] for entry in later) == ["ok"] * 4 + ["skipped"] * 40
     assert not list(cli.folder.glob("runs/*/failure.txt"))
 

@@ -21,9 +21,9 @@ from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import read_json, write_json
 from posbench.common.machine import check_jobs, cores
 from posbench.position.instantiate import DECLARED
-from posbench.sweep import failure
 from posbench.sweep.cluster.task import Task
-from posbench.sweep.fate import is_done, settled, there
+from posbench.sweep.failure import TAIL
+from posbench.sweep.fate import is_done, there
 from posbench.sweep.jobs import Job, Outcome, Result
 from posbench.sweep.ledger import record
 
@@ -128,14 +128,10 @@ class Queue:
     def _gone(self, task: Submitted) -> Result:
         """Result of a task without an outcome file: cancelled, killed with its node, or collected by another command."""
         self._forget(task)
-        if is_done(task.job):
-            return settled([there(task.job)], self.command)[0]
         state = self.states.get(task.id, "gone")
         reason = f"task {task.id} ended as {state} before it could say what became of it; the same command goes on from its last checkpoint"
-        result = Result(task.job, 1, [Outcome("", "failed", reason)])
-        tail = task.log.read_text(errors="replace").splitlines()[-failure.TAIL :] if task.log.exists() else []
-        failure.keep(result, tail, self.command)
-        record([result], self.command)
+        result = there(task.job) if is_done(task.job) else Result(task.job, 1, [Outcome("", "failed", reason)])
+        record([result], self.command, task.log.read_text(errors="replace").splitlines()[-TAIL:] if task.log.exists() else [])
         return result
 
     def _forget(self, task: Submitted) -> None:
