@@ -8,10 +8,10 @@ from posbench.common.errors import ConfigError, RunError
 from posbench.config.identity import method_name
 from posbench.config.names import named, nodes
 from posbench.config.schema import resolve
-from posbench.huggingface import import_config as hf_import
 from posbench.model.build import load_model, make_encoding, make_trained_scale
 from posbench.position.instantiate import PARTS, trusted_config
 from posbench.position.interfaces import Encoding, ScaleAttention
+from posbench.pretrained.import_config import adopt
 from posbench.runs.directory import Run
 from posbench.runs.origins import flatten, text
 
@@ -22,7 +22,7 @@ def whole(cfg: dict) -> dict:
     Raises ConfigError for a run that is not finished, and as `resolve` does.
     """
     if cfg["run"] is None:
-        return resolve(hf_import.adopt(cfg))
+        return resolve(adopt(cfg))
     run = Run(cfg["run"])
     if not run.finished:
         raise ConfigError(f"run={cfg['run']} holds no finished training: train it with scripts/run.py first.")
@@ -38,13 +38,18 @@ def parts(cfg: dict) -> tuple[Encoding, ScaleAttention | None]:
     if cfg["run"] is None:
         encoding = make_encoding(cfg)
         return encoding, make_trained_scale(cfg, encoding)
+    model = load_model(Run(cfg["run"]), cfg, _vocab_size(cfg), "cpu")
+    return model.encoding, model.scale
+
+
+def _vocab_size(cfg: dict) -> int:
     run = Run(cfg["run"])
+    if cfg["model"].get("checkpoint"):
+        return cfg["model"]["checkpoint"]["vocab_size"]
     if not run.weights.is_file():
         raise RunError(f"{run.weights} is missing: give another run=, or train this one to its end.")
     with safe_open(run.weights, "pt") as weights:
-        vocab_size = weights.get_slice("embed_tokens.weight").get_shape()[0]
-    model = load_model(run, cfg, vocab_size, "cpu")
-    return model.encoding, model.scale
+        return weights.get_slice("embed_tokens.weight").get_shape()[0]
 
 
 def in_words(group: str, chosen: dict) -> str:

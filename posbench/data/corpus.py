@@ -21,7 +21,7 @@ from posbench.common.files import disk_errors, sync_folder, write_json
 from posbench.data.identity import content_key, with_bos
 from posbench.data.sources import SPLITS, Source, make_source
 from posbench.data.tokenfile import TokenFile, file_record, open_split, verify_files, write_split
-from posbench.data.tokenizers import BPE_TRAIN_BYTES, Tokenizer, load_tokenizer, pretrained_file, tokenizer_name, train_bpe
+from posbench.data.tokenizers import BPE_TRAIN_BYTES, Tokenizer, load_tokenizer, pretrained_json, tokenizer_name, train_bpe
 
 BATCH_BYTES = 8 * 2**20  # text per call of the tokenizer: enough for its threads, little memory
 
@@ -184,7 +184,7 @@ def _make_tokenizer(cfg_data: dict, source: Source, held_out: dict[str, set[byte
     if choice == "bpe":
         train_bpe(_first_bytes(_unique(source, "train", held_out)), size).model.save(str(folder / "tokenizer.json"))
     elif choice != "bytes":
-        shutil.copyfile(pretrained_file(choice), folder / "tokenizer.json")
+        (folder / "tokenizer.json").write_bytes(pretrained_json(choice))
     return load_tokenizer(tokenizer_name(choice, size), folder)
 
 

@@ -127,8 +127,8 @@ def _address() -> bool:
     return True
 
 
-def hub_miss(error: BaseException) -> str:
-    """Error text for a missing hub file: the reason, the searched caches, and two commands that help."""
+def hub_miss(error: BaseException, remedy: str = "") -> str:
+    """Error text for a missing hub file: the reason, the searched caches, and two ways out, the second being `remedy` if given."""
     from datasets.config import HF_DATASETS_CACHE
     from huggingface_hub.constants import HF_HUB_CACHE
 
@@ -139,5 +139,5 @@ def hub_miss(error: BaseException) -> str:
     return (
         f"the caches {HF_HUB_CACHE} and {HF_DATASETS_CACHE} do not hold it and the hub was not reached ({why}): "
         f"`unset {' '.join(SWITCHES)}` where there is a network and run again, "
-        f"or run `{PREPARE}` with the same data settings on another machine and copy its cache_dir (results/cache) here."
+        + (remedy or f"or run `{PREPARE}` with the same data settings on another machine and copy its cache_dir (results/cache) here.")
     )

@@ -1,11 +1,12 @@
 """Tokenizers: ids and the exact number of text bytes per token, so that bits per byte compare across tokenizers.
 
 `bytes`: the 256 byte values. `bpe`: byte-level BPE trained on the training split. Anything else is a pretrained tokenizer: the path of
-a tokenizer.json (or its folder), or a hub name, with `@commit` appended to pin a version.
+a tokenizer.json (or its folder), a .gguf file, or a hub name, with `@commit` appended to pin a version.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,7 +17,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from posbench.common.errors import ConfigError, RunError
-from posbench.common.files import read_bytes, sha256_file
+from posbench.common.files import read_bytes
+from posbench.common.gguf_file import is_gguf
+from posbench.data.gguf_tokenizer import tokenizer_json
 
 if TYPE_CHECKING:
     import tokenizers
@@ -37,7 +40,7 @@ def tokenizer_name(tokenizer: str, vocab_size: int) -> str:
     if not os.path.exists(tokenizer):
         return tokenizer
     file = pretrained_file(tokenizer)
-    return f"{file.parent.resolve().name if file.stem == 'tokenizer' else file.stem}-{sha256_file(file)[:8]}"
+    return f"{file.parent.resolve().name if file.stem == 'tokenizer' else file.stem}-{_sha256(tokenizer)[:8]}"
 
 
 def tokenizer_identity(tokenizer: str, vocab_size: int) -> list:
@@ -48,11 +51,26 @@ def tokenizer_identity(tokenizer: str, vocab_size: int) -> list:
         if not 257 <= vocab_size <= MOST_IDS:
             raise ConfigError(f"data.vocab_size={vocab_size} cannot hold a byte-level BPE: choose 257 or more (256 bytes plus merges).")
         return ["bpe", vocab_size, BPE_TRAIN_BYTES]
-    return ["pretrained", sha256_file(pretrained_file(tokenizer))]
+    return ["pretrained", _sha256(tokenizer)]
+
+
+def pretrained_json(tokenizer: str) -> bytes:
+    """Content of the tokenizer.json of `tokenizer`, also of the one that a .gguf file stands for. Raises ConfigError without one."""
+    file = pretrained_file(tokenizer)
+    if is_gguf(file):
+        return tokenizer_json(file)
+    try:
+        return read_bytes(file)
+    except OSError as error:
+        raise ConfigError(f"data.tokenizer={tokenizer}: {file} cannot be read ({error.strerror}): make it readable.") from error
+
+
+def _sha256(tokenizer: str) -> str:
+    return hashlib.sha256(pretrained_json(tokenizer)).hexdigest()
 
 
 def pretrained_file(tokenizer: str) -> Path:
-    """Path of the tokenizer.json of `tokenizer`. A hub name is downloaded once.
+    """Path of the tokenizer.json of `tokenizer`, or of its .gguf file. A hub name is downloaded once.
 
     Raises ConfigError when it is neither here nor on the hub.
     """

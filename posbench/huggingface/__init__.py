@@ -1,1 +1,1 @@
-"""Import and export of checkpoints in the formats of transformers."""
+"""Runs from checkpoints, and checkpoints from runs, in the formats of transformers."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from posbench.common.errors import ConfigError, RunError
-from posbench.common.files import sha256_file, write_json
+from posbench.common.files import write_json
 from posbench.common.folders import whole_folder
 from posbench.config.identity import as_typed, method_name
 from posbench.huggingface.weights import write_theirs
@@ -43,12 +43,10 @@ def export(request: Request) -> int:
         raise ConfigError(f"out={out} is there already and not empty: give a new folder, or remove it.")
     if method_name(cfg["scale_attention"]) != "none":
         raise ConfigError(f"scale_attention={method_name(cfg['scale_attention'])} has no place in the format: leave it out.")
-    if sha256_file(run.weights) != run.read_summary()["sha256"]:
-        raise RunError(f"{run.weights} is damaged (its SHA-256 is not the one in train.json): restore it, or train again.")
     trained = trusted_config(run)
     config = describe(trained, cfg["extension"])
     with whole_folder(out) as folder:
-        config |= write_theirs(run.weights, folder / "model.safetensors", config, trained["encoding"].get("layout") == "interleaved")
+        config |= write_theirs(run, trained, folder / "model.safetensors", config)
         if trained["data"]["bos"]:
             config["bos_token_id"] = (trained["model"].get("checkpoint") or {}).get("bos", config["vocab_size"] - 1)
         tokenizer = _tokenizer(trained["data"], cfg["cache_dir"], folder)

@@ -16,6 +16,7 @@ from posbench.model.weights import load_weights
 from posbench.position.instantiate import checked, make
 from posbench.position.interfaces import Encoding, Extension, ScaleAttention
 from posbench.position.legality import check_trained_scale
+from posbench.pretrained.weights import load_checkpoint
 from posbench.runs.directory import Run
 from posbench.scale_attention.none import NoScale
 
@@ -88,7 +89,13 @@ def make_model(cfg: dict, vocab_size: int) -> GPT:
 
 
 def load_model(run: Run, cfg: dict, vocab_size: int, device: str) -> GPT:
-    """Load the trained model of a finished run and verify it against the checksum in train.json."""
-    model = make_model(cfg, vocab_size)
-    load_weights(run.weights, model, run.read_summary()["sha256"])
+    """Load the model of a finished run and verify it against the checksum in train.json: its own weights, or those of its checkpoint."""
+    sha256 = run.read_summary()["sha256"]
+    if cfg["model"].get("checkpoint") and not run.weights.exists():  # earlier versions copied the weights of a checkpoint
+        with torch.device("meta"):
+            model = make_model(cfg, vocab_size)
+        load_checkpoint(cfg["model"]["path"], sha256, model, cfg["model"]["tied"])
+    else:
+        model = make_model(cfg, vocab_size)
+        load_weights(run.weights, model, sha256)
     return model.to(device).eval()

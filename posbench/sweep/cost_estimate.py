@@ -58,7 +58,8 @@ class Measured:
             cfg = read(run.path).nested
             model, train_len = size(cfg), typed("train", cfg["train"]).train_len
             summary = run.read_summary()
-            self.per_parameter.add(run.weights.stat().st_size / model.parameters, model)
+            if run.weights.exists():
+                self.per_parameter.add(run.weights.stat().st_size / model.parameters, model)
             if summary["tokens_per_second"]:
                 self.training.add(1 / (summary["tokens_per_second"] * model.training(train_len)), model)
             for path in run.eval_files():
@@ -144,11 +145,9 @@ def _basis(rates: Rates, sizes: list[Size], what: str) -> str:
 
 
 def _weights(known: Measured, job: Job) -> float:
-    """Size of a run's weights in bytes. Weights of a checkpoint are copied unchanged."""
+    """Size of a run's weights in bytes. Weights of a checkpoint stay where they are."""
     if job.cfg["model"].get("checkpoint"):
-        from posbench.huggingface.weights import weight_files
-
-        return sum(path.stat().st_size for path in weight_files(job.cfg["model"]["path"]))
+        return 0.0
     model = size(job.cfg)
     return model.parameters * (known.per_parameter.of(model) or BYTES)
 

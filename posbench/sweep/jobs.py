@@ -8,8 +8,8 @@ from pathlib import Path
 from posbench.common.errors import ConfigError
 from posbench.config import identity
 from posbench.config.schema import resolve, typed
-from posbench.huggingface import import_config as hf_import
 from posbench.position.instantiate import trusted_config
+from posbench.pretrained.import_config import adopt
 from posbench.runs import directory as runs
 from posbench.runs.rows import read_eval
 
@@ -121,7 +121,7 @@ def _job(cfg: dict, fingerprints: dict[str, str]) -> Job:
         trained = trusted_config(run)
         cfg = {**cfg, **{key: trained[key] for key in ("encoding", "model", "data", "train", "seed")}}
     else:
-        cfg = hf_import.adopt(cfg)
+        cfg = adopt(cfg)
     cfg = resolve(cfg)
     key = repr(cfg["data"])
     if key not in fingerprints:

@@ -16,7 +16,7 @@ LAYERS = [
     "common",
     "config statistics",
     "data",
-    "runs",
+    "runs pretrained",
     "position",
     "encodings extensions scale_attention",
     "model",
@@ -27,7 +27,7 @@ LAYERS = [
     "anatomy cli",
 ]
 LAYER = {room: number for number, rooms in enumerate(LAYERS) for room in rooms.split()}
-TORCH_FREE = ["common", "config", "statistics", "data", "runs", "report", "sweep", "claims", "cli"]
+TORCH_FREE = ["common", "config", "statistics", "data", "runs", "pretrained", "report", "sweep", "claims", "cli"]
 TRAINS = {"posbench.sweep.job_process", "posbench.sweep.evaluate_cell"}  # which need torch
 
 

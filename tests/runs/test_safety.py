@@ -179,13 +179,13 @@ def test_anatomy_and_export_refuse_it_too(foreign, tmp_path, capfd, script, type
 
 @pytest.mark.parametrize("name", ["../secret.safetensors", "/etc/passwd", "a/b.safetensors"])
 def test_an_index_of_weights_leads_no_file_out_of_its_folder(tmp_path, name):
-    from posbench.huggingface.weights import weight_files
+    from posbench.pretrained.config_files import weight_names
 
     (tmp_path / "secret.safetensors").touch()
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"x": name}}))
     with pytest.raises(ConfigError, match="outside its folder"):
-        weight_files(tmp_path / "model")
+        weight_names(tmp_path / "model")
 
 
 def test_a_notebook_trusts_packages_by_name(foreign):

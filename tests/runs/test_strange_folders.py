@@ -328,5 +328,6 @@ def test_weights_that_are_a_fifo_keep_no_export_waiting(tmp_path):
     from posbench.huggingface.weights import write_theirs
 
     os.mkfifo(tmp_path / "model.safetensors")
+    (tmp_path / "train.json").write_text('{"sha256": "0"}')
     with pytest.raises(RunError, match=r"model\.safetensors is missing"):
-        write_theirs(tmp_path / "model.safetensors", tmp_path / "out", {"head_dim": 8}, False)
+        write_theirs(Run(tmp_path), {"model": {}, "encoding": {}}, tmp_path / "out", {"head_dim": 8})

@@ -1,6 +1,6 @@
-"""Configuration of a job on a checkpoint in Hugging Face format (Llama, Mistral, Qwen2, Qwen3), which replaces the training.
+"""Configuration of a job on a checkpoint (Llama, Mistral, Qwen2, Qwen3, SmolLM3), which replaces the training.
 
-`adopt` is torch-free: it reads config.json and the digests of the files, so that a run's id is known before weights are loaded.
+`adopt` is torch-free: it reads the description and the digests of the files, so that a run's id is known before weights are loaded.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from dataclasses import asdict, replace
 from posbench.common.errors import ConfigError
 from posbench.config.identity import as_typed, method_name
 from posbench.config.schema import ModelConfig, TrainConfig
-from posbench.huggingface.config_files import read_config
-from posbench.huggingface.rope_config import rope_arguments
-from posbench.huggingface.weights import checkpoint_digest
+from posbench.pretrained.checkpoint import Checkpoint, find_checkpoint
+from posbench.pretrained.rope_config import rope_arguments
 
 WHOLE = {"layout": "half", "fraction": 1.0, "resonance": False, "scaling": None, "scaling_len": None, "window": None}  # RoPE as theirs
 
@@ -20,15 +19,17 @@ WHOLE = {"layout": "half", "fraction": 1.0, "resonance": False, "scaling": None,
 def adopt(cfg: dict) -> dict:
     """Job configuration with model, encoding and training length of the checkpoint in model.path, if one is given.
 
-    Raises ConfigError for a folder without a checkpoint, or with a model that posbench cannot build.
+    Its own tokenizer is taken where the choice is the default of data.tokenizer, a BPE of another size.
+    Raises ConfigError for a path without a checkpoint, or with a model that posbench cannot build.
     """
     path = cfg["model"].get("path")
     if path is None:
         return cfg
     if not path:
-        raise ConfigError("model=hf evaluates a checkpoint in Hugging Face format: add model.path=FOLDER to the command.")
-    config = read_config(path)
-    digest = checkpoint_digest(path, cfg["cache_dir"])
+        raise ConfigError("model=hf evaluates a checkpoint: add model.path=FOLDER, FILE.gguf or a name of the hub to the command.")
+    found = find_checkpoint(path)
+    config = found.config()
+    digest = found.digest(cfg["cache_dir"])
     rope = rope_arguments(config, path)
     encoding = cfg["encoding"]
     whole = all(encoding.get(key, value) == value for key, value in WHOLE.items())
@@ -46,10 +47,22 @@ def adopt(cfg: dict) -> dict:
         "vocab_size": config["vocab_size"],
         "bos": config.get("bos_token_id"),
     }
-    model = replace(_shape(config), path=path, checkpoint=checkpoint)
+    model = replace(_shape(config), path=found.name, checkpoint=checkpoint)
     # Other training settings have no effect, since nothing is trained or drawn: one checkpoint is one run.
     train = asdict(TrainConfig(length=length, steps=0))
-    return {**cfg, "encoding": {**encoding, **rope}, "model": asdict(model), "train": train, "seed": 0}
+    return {
+        **cfg,
+        "encoding": {**encoding, **rope},
+        "model": asdict(model),
+        "train": train,
+        "seed": 0,
+        "data": _data(cfg["data"], found, config),
+    }
+
+
+def _data(data: dict, checkpoint: Checkpoint, config: dict) -> dict:
+    other = data["tokenizer"] == "bpe" and data["vocab_size"] != config["vocab_size"]
+    return {**data, "tokenizer": checkpoint.tokenizer() or data["tokenizer"]} if other else data
 
 
 def _shape(config: dict) -> ModelConfig:

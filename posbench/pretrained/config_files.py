@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from pathlib import Path
 
 from posbench.common.errors import ConfigError
@@ -56,18 +55,35 @@ def read_mapping(file: Path) -> dict:
     return found
 
 
-def read_config(path: str) -> dict:
-    """Content of a checkpoint's config.json, with transformers' defaults for missing keys. Every key that is used has its type.
-
-    Raises ConfigError for a folder without config.json, and for a model that posbench cannot build.
-    """
-    file = Path(path) / "config.json"
+def read_config(folder: Path) -> dict:
+    """Content of a checkpoint's config.json, as `completed` returns it. Raises ConfigError also for a folder without config.json."""
+    file = folder / "config.json"
     if not os.path.isfile(file):
-        raise ConfigError(f"model.path={path} is no folder with a config.json: {_way_out(path)}.")
-    config = read_mapping(file)
+        raise ConfigError(f"model.path={folder} is no folder with a config.json: give the folder of a downloaded or exported checkpoint.")
+    return completed(read_mapping(file), file)
+
+
+def weight_names(folder: Path) -> list[str]:
+    """Names of a checkpoint's safetensors files, sorted. Raises ConfigError for an index that names none, or one outside the folder."""
+    index = folder / "model.safetensors.index.json"
+    if not index.is_file():
+        return ["model.safetensors"]
+    found = read_mapping(index).get("weight_map")
+    if not isinstance(found, dict) or not found or not all(isinstance(name, str) for name in found.values()):
+        raise ConfigError(f"{index} has no weight_map from tensors to names of files: download it again.")
+    if outside := [name for name in found.values() if Path(name).name != name]:
+        raise ConfigError(f"{index} names {outside[0]}, which lies outside its folder: download the checkpoint again.")
+    return sorted(set(found.values()))
+
+
+def completed(config: dict, file: Path) -> dict:
+    """Description of a model with transformers' defaults for missing keys. Every key that is used has its type.
+
+    Raises ConfigError for a model that posbench cannot build; `file` is where the description was read.
+    """
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in SILENT_OF:
-        raise ConfigError(f"model.path={path} is a model of type {kind}, and only {', '.join(SILENT_OF)} have the shape of this one.")
+        raise ConfigError(f"{file} describes a model of type {kind}, and only {', '.join(SILENT_OF)} have the shape of this one.")
     config = {**SILENT, **SILENT_OF[kind], **config}
     if missing := [key for key in NEEDED if config.get(key) is None]:
         raise ConfigError(f"{file} does not say {' and '.join(missing)}: is it a checkpoint's?")
@@ -88,12 +104,6 @@ def read_config(path: str) -> dict:
     if (types := config.get("layer_types")) is not None and len(types) != config["num_hidden_layers"]:
         raise ConfigError(f"{file} has {len(types)} layer_types and num_hidden_layers={config['num_hidden_layers']}: download it again.")
     return config
-
-
-def _way_out(path: str) -> str:
-    if re.fullmatch(r"[\w.-]+/[\w.-]+", path) and not os.path.exists(path):
-        return f"if it is a name of the hub, download it (`hf download {path} --local-dir FOLDER`) and give model.path=FOLDER"
-    return "give the folder of a downloaded or exported checkpoint"
 
 
 def _check(mapping: dict, where: str, file: Path) -> None:

@@ -1,0 +1,72 @@
+"""Checkpoint: what model.path leads to, a folder of transformers, a GGUF file or a name of the hub. Torch-free but for its tensors."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from posbench.common.errors import ConfigError
+from posbench.common.files import sha256_json
+from posbench.common.gguf_file import is_gguf, read_gguf
+from posbench.pretrained import gguf_config, hub
+from posbench.pretrained.config_files import completed, read_config, weight_names
+from posbench.pretrained.gguf_tensors import Stored, gguf_tensors
+from posbench.pretrained.safetensors_tensors import safetensors_tensors
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Weights of others. `name` is what a run records as model.path, `place` the folder or GGUF file."""
+
+    name: str
+    place: Path
+
+    def config(self) -> dict:
+        """Checked content of config.json, also for a GGUF file. Raises ConfigError for a model that posbench cannot build."""
+        if is_gguf(self.place):
+            return completed(gguf_config.describe(read_gguf(self.place)), self.place)
+        return read_config(self.place)
+
+    def files(self) -> list[Path]:
+        """Files that hold the weights, sorted. Raises ConfigError when there is none, or when one of the index is missing."""
+        if is_gguf(self.place):
+            return [self.place]
+        names = weight_names(self.place)
+        if missing := [name for name in names if not os.path.isfile(self.place / name)]:
+            raise ConfigError(
+                f"model.path={self.name} holds no {missing[0]}: weights are read from safetensors files, download or convert them, or give "
+                "a .gguf file itself."
+            )
+        return [self.place / name for name in names]
+
+    def digest(self, cache_dir: str | Path | None, again: bool = False) -> str:
+        """Hex SHA-256 of the weights. With `again` the files are read now, and cached digests are ignored."""
+        from posbench.data.sources import file_digests
+
+        digests = file_digests(self.files(), Path(cache_dir) / "digests.json" if cache_dir else None, again)
+        return digests[0] if len(digests) == 1 else sha256_json(digests)
+
+    def tokenizer(self) -> str | None:
+        """data.tokenizer that reads the tokenizer beside the weights; None if there is none."""
+        if is_gguf(self.place) or (self.place / "tokenizer.json").is_file():
+            return str(self.place)
+        return None
+
+    def tensors(self) -> dict[str, Stored]:
+        """{name in transformers: tensor}, read one at a time. Raises ConfigError for damaged files."""
+        if is_gguf(self.place):
+            file = read_gguf(self.place)
+            return gguf_tensors(file, gguf_config.permuted_heads(file))
+        return safetensors_tensors(self.files())
+
+
+def find_checkpoint(path: str, download: bool = True) -> Checkpoint:
+    """Checkpoint of a model.path. A folder or file of that name comes before the hub, which is asked only with `download`.
+
+    Raises ConfigError when there is none.
+    """
+    if os.path.isdir(path) or is_gguf(path) or not hub.is_hub_name(path):
+        place = os.path.abspath(path)
+        return Checkpoint(place, Path(place))
+    return Checkpoint(*hub.snapshot(path, download))

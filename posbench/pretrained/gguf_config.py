@@ -1,0 +1,142 @@
+"""Description of a GGUF file's model in the keys of config.json. Torch-free.
+
+Every key of the architecture must be known, so that nothing that changes the model is passed over: transformers 5 ignores
+rope.scaling.* and rope_freqs.weight for Llama.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+
+import numpy as np
+
+from posbench.common.errors import ConfigError
+from posbench.common.gguf_file import GgufFile, shortened
+from posbench.pretrained.gguf_tensors import numbers
+
+ARCHITECTURES = ("llama", "qwen2", "qwen3", "smollm3")  # named as transformers' model types; Mistral's files say llama
+# {key below the architecture's name: key of config.json}
+KEYS = {
+    "context_length": "max_position_embeddings",
+    "embedding_length": "hidden_size",
+    "block_count": "num_hidden_layers",
+    "feed_forward_length": "intermediate_size",
+    "attention.head_count": "num_attention_heads",
+    "attention.head_count_kv": "num_key_value_heads",
+    "attention.key_length": "head_dim",
+    "attention.layer_norm_rms_epsilon": "rms_norm_eps",
+    "rope.freq_base": "rope_theta",
+    "vocab_size": "vocab_size",
+}
+# {key: the values that change nothing}; None stands for the width of a head.
+SILENT = {
+    "attention.value_length": (None,),
+    "rope.dimension_count": (None,),
+    "rope.scaling.finetuned": (True, False),
+    "attention.causal": (True,),
+    "expert_count": (0,),
+    "expert_used_count": (0,),
+    "rope.scaling.yarn_ext_factor": (1.0,),
+    "rope.scaling.yarn_log_multiplier": (0.0,),
+    "tensor_data_layout": ("Meta AI original pth",),
+}
+SCALING = "rope.scaling."
+SCALINGS = ("type", "factor", "original_context_length", "attn_factor", "yarn_attn_factor", "yarn_beta_fast", "yarn_beta_slow")
+FACTORS = "rope_freqs.weight"
+
+
+def describe(file: GgufFile) -> dict:
+    """Keys of config.json for the model in a GGUF file. Raises ConfigError for a model that is not exactly this one."""
+    architecture = file.metadata.get("general.architecture")
+    if architecture not in ARCHITECTURES:
+        raise ConfigError(
+            f"{file.path} holds a model of architecture {shortened(architecture)}, and {', '.join(ARCHITECTURES)} are read: choose another."
+        )
+    for key, wanted in (("general.type", "model"), ("split.count", 1)):
+        if file.metadata.get(key, wanted) not in (wanted, 0):
+            raise ConfigError(
+                f"{file.path} has {key}={shortened(file.metadata[key])} and is no whole model: give one file, merged where it was split."
+            )
+    prefix = f"{architecture}."
+    said = {key.removeprefix(prefix): _scalar(value) for key, value in file.metadata.items() if key.startswith(prefix)}
+    config = {theirs: said[ours] for ours, theirs in KEYS.items() if ours in said}
+    tokens = file.metadata.get("tokenizer.ggml.tokens")
+    config = {"vocab_size": len(tokens) if isinstance(tokens, list) else None, **config}
+    config |= {"model_type": architecture, "tie_word_embeddings": "output.weight" not in file.tensors}
+    config["bos_token_id"] = file.metadata.get("tokenizer.ggml.bos_token_id")
+    missing = [key for key in ("context_length", "rope.freq_base", "attention.layer_norm_rms_epsilon") if key not in said]
+    missing += [key for key in ("embedding_length", "attention.head_count") if not _positive(said.get(key))]
+    if missing:
+        raise ConfigError(f"{file.path} does not say {' and '.join(prefix + key for key in missing)}: download it again.")
+    config["rope_scaling"] = _scaling(said, file)
+    width = said.get("attention.key_length", said["embedding_length"] // said["attention.head_count"])
+    for key, value in said.items():
+        known = key in KEYS or key in {SCALING + one for one in SCALINGS}
+        if not known and (key not in SILENT or value not in [width if one is None else one for one in SILENT[key]]):
+            raise ConfigError(
+                f"{file.path} has {shortened(prefix + key)}={shortened(value)}, which this model does not have: choose another, or the "
+                "folder of safetensors that it was made from."
+            )
+    return config
+
+
+def permuted_heads(file: GgufFile) -> dict[str, int]:
+    """{last part of a tensor's name: heads} of those whose rows a GGUF file of Llama's kind stores permuted."""
+    architecture = file.metadata.get("general.architecture")
+    if architecture not in ("llama", "smollm3"):
+        return {}
+    heads = file.metadata[f"{architecture}.attention.head_count"]
+    return {"attn_q": heads, "attn_k": _scalar(file.metadata.get(f"{architecture}.attention.head_count_kv", heads))}
+
+
+def _positive(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def _scalar(value: object) -> object:
+    """`value`, or the one number of an array whose layers are all alike."""
+    if not isinstance(value, array):
+        return value
+    return value[0] if len(set(value)) == 1 else value.tolist()
+
+
+def _scaling(said: dict, file: GgufFile) -> dict | None:
+    """rope_scaling of the scaling that a file says, or of the divisors that it holds. Llama 3.1's are stored as divisors alone."""
+    kind, factor = said.get(SCALING + "type", "none"), said.get(SCALING + "factor")
+    if FACTORS in file.tensors:
+        if kind != "none":
+            raise ConfigError(
+                f"{file.path} holds {FACTORS} and rope.scaling.type={shortened(kind)}, and one of both is read: choose another."
+            )
+        return _divisors(file, said["context_length"])
+    if kind == "none":
+        return None
+    if kind not in ("linear", "yarn") or not isinstance(factor, float):
+        raise ConfigError(
+            f"{file.path} has rope.scaling.type={shortened(kind)} with factor={shortened(factor)}, and linear and yarn are read, with a "
+            "factor: choose another, or the folder of safetensors that it was made from."
+        )
+    if kind == "linear":
+        return {"rope_type": "linear", "factor": factor}
+    sharper = [said.get(SCALING + key, 1.0) for key in ("attn_factor", "yarn_attn_factor")]
+    if not all(isinstance(one, float) and 0 < one < 100 for one in sharper) or not 0 < factor < 1e6:
+        raise ConfigError(f"{file.path} has rope.scaling.attn_factor={sharper} with factor={factor}: download it again.")
+    named = {"original_context_length": "original_max_position_embeddings", "yarn_beta_fast": "beta_fast", "yarn_beta_slow": "beta_slow"}
+    given = {theirs: said[SCALING + ours] for ours, theirs in named.items() if SCALING + ours in said}
+    # llama.cpp multiplies its own 0.1 ln s + 1 by these.
+    attention = {} if sharper == [1.0, 1.0] else {"attention_factor": math.prod(sharper) * (0.1 * math.log(max(1.0, factor)) + 1)}
+    return {"rope_type": "yarn", "factor": factor, **given, **attention}
+
+
+def _divisors(file: GgufFile, longest: object) -> dict | None:
+    """rope_scaling of rope_freqs.weight: longrope with the same divisors at every length and no temperature."""
+    divisors = numbers(file, FACTORS)
+    if divisors is None or not np.isfinite(divisors).all() or divisors.min() < 1 or not _positive(longest):
+        raise ConfigError(f"{file.path} has a {FACTORS} that is no list of divisors of 1 or more: download it again.")
+    largest = float(divisors.max())
+    if largest == 1:
+        return None
+    exact = divisors.tolist()
+    shared = {"factor": largest, "original_max_position_embeddings": longest / largest, "attention_factor": 1.0}
+    return {"rope_type": "longrope", "long_factor": exact, "short_factor": exact, **shared}

@@ -1,0 +1,87 @@
+"""Weights of a checkpoint as those of a model of posbench. They are read where they lie: a run holds no copy of them.
+
+Their tensors differ from ours by the prefix `model.` and the names of the norms of q and k.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from posbench.common.errors import ConfigError, RunError
+from posbench.pretrained.checkpoint import Checkpoint, find_checkpoint
+from posbench.pretrained.gguf_tensors import Stored
+
+if TYPE_CHECKING:
+    from torch import nn
+
+NORMS = {"norm.q_gain": "q_norm.weight", "norm.k_gain": "k_norm.weight"}
+
+UNUSED = {"rope_freqs.weight"}  # part of the configuration
+
+
+def our_name(name: str) -> str:
+    """Our name of one of their tensors."""
+    name = name.removeprefix("model.")
+    for ours, theirs in NORMS.items():
+        name = name.replace(theirs, ours)
+    return name
+
+
+def their_name(name: str) -> str:
+    """Their name of one of our tensors."""
+    for ours, theirs in NORMS.items():
+        name = name.replace(ours, theirs)
+    return name if name.startswith("lm_head.") else f"model.{name}"
+
+
+def checked_tensors(checkpoint: Checkpoint, model: nn.Module, tied: bool) -> dict[str, Stored]:
+    """{our name: tensor} of a checkpoint, a tied matrix once. Nothing but headers is read.
+
+    Raises ConfigError when the files do not contain exactly the tensors that the checkpoint's configuration describes.
+    """
+    expected = {name: list(value.shape) for name, value in model.state_dict().items()}
+    stored = {}
+    for name, tensor in checkpoint.tensors().items():
+        if our_name(name) in expected:
+            stored[our_name(name)] = tensor
+        elif "rotary_emb" not in name and name not in UNUSED:  # old stored angles
+            raise ConfigError(f"model.path={checkpoint.name} holds {name}, which this model does not have: choose a checkpoint without it.")
+    if tied:
+        del expected["lm_head.weight"]
+        head = stored.pop("lm_head.weight", None)  # the table itself, or a copy of it
+        if head is not None:
+            stored.setdefault("embed_tokens.weight", head)
+    for name, shape in expected.items():
+        found = stored.get(name)
+        if found is None or found.shape != shape or not found.floating:
+            what = "is missing" if found is None else f"is {found.shape} of {found.dtype}"
+            raise ConfigError(
+                f"model.path={checkpoint.name}: {name} {what}, where its config describes {shape} of 16 or 32 bits: download it again."
+            )
+    return stored
+
+
+def unchanged(path: str, sha256: str) -> Checkpoint:
+    """Checkpoint of a run's model.path, whose files must still hash to `sha256`. Raises RunError when they were moved or changed."""
+    remedy = "put them back, or say where they lie now by model=hf model.path=PATH instead of run="
+    try:
+        checkpoint = find_checkpoint(path, download=False)
+        if not os.path.exists(checkpoint.place):
+            raise ConfigError(f"there is no {checkpoint.place}")
+        found = checkpoint.digest(None, again=True)
+    except ConfigError as error:
+        raise RunError(f"The weights of this run are not in model.path={path} any more ({str(error).rstrip('.')}): {remedy}.") from error
+    if found != sha256:
+        raise RunError(
+            f"The weights in model.path={path} changed (SHA-256 {found[:12]}..., {sha256[:12]}... when the run was made): {remedy}."
+        )
+    return checkpoint
+
+
+def load_checkpoint(path: str, sha256: str, model: nn.Module, tied: bool) -> None:
+    """Read a checkpoint, in float32, into `model`, made on the meta device. Raises RunError as `unchanged` does."""
+    stored = checked_tensors(unchanged(path, sha256), model, tied)
+    model.load_state_dict({name: tensor.read().float() for name, tensor in stored.items()}, strict=False, assign=True)
+    if tied:
+        model.lm_head.weight = model.embed_tokens.weight

@@ -1,0 +1,280 @@
+"""GGUF files: written by the package gguf; transformers' own reader and the checkpoints they were made of are the judges."""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from gguf import GGMLQuantizationType as Kind
+from gguf_models import write_gguf
+from hf_models import adopted, assert_equal_logits, checkpoint, exported, imported, transformers
+from safetensors.torch import load_file
+
+from posbench.common.errors import ConfigError
+from posbench.common.gguf_file import read_gguf
+from posbench.model.build import load_model, make_model
+from posbench.pretrained import gguf_tensors
+from posbench.pretrained.checkpoint import find_checkpoint
+from posbench.pretrained.weights import checked_tensors
+
+VOCAB = 130
+WIDE = {"vocab_size": VOCAB, "hidden_size": 256, "intermediate_size": 256, "num_attention_heads": 8, "num_key_value_heads": 2}
+KINDS = "F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K".split()
+
+
+def small(folder: Path, kind: str = "Llama", **changed) -> Path:
+    return checkpoint(folder, kind, **{"vocab_size": VOCAB, **changed})
+
+
+def weights(path: Path) -> dict[str, torch.Tensor]:
+    """Tensors of a model.path under our names, as a run would load them."""
+    cfg = adopted(path)
+    with torch.device("meta"):
+        model = make_model(cfg, cfg["model"]["checkpoint"]["vocab_size"])
+    return {name: one.read() for name, one in checked_tensors(find_checkpoint(str(path)), model, cfg["model"]["tied"]).items()}
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory) -> Path:
+    return checkpoint(tmp_path_factory.mktemp("wide"), **WIDE)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_type_gives_the_tensors_and_logits_of_transformers(wide, kind):
+    pytest.importorskip("accelerate")
+    file = write_gguf(wide, Kind[kind])
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32).eval()
+    run = imported(file)
+    ours = load_model(run, run.read_config(), VOCAB, "cpu").state_dict()
+    named = {name.removeprefix("model."): value for name, value in theirs.state_dict().items()}
+    assert ours.keys() == named.keys() and all(torch.equal(value, named[name]) for name, value in ours.items())
+    assert_equal_logits(run, theirs, vocab_size=VOCAB, relative=True)
+
+
+@pytest.mark.parametrize("kind", ["Llama", "Mistral", "Qwen2", "Qwen3"])
+def test_a_file_of_float32_is_the_checkpoint_it_was_made_of(tmp_path, kind):
+    path = small(tmp_path, kind)
+    file = write_gguf(path)
+    before, after = weights(path), weights(file)
+    assert before.keys() == after.keys() and all(torch.equal(value, after[name]) for name, value in before.items())
+    assert_equal_logits(imported(file), transformers.AutoModelForCausalLM.from_pretrained(path).eval(), vocab_size=VOCAB)
+    assert adopted(file)["encoding"] == adopted(path)["encoding"] and adopted(file)["model"]["path"] == str(file)
+
+
+def test_rows_of_q_and_k_that_stay_permuted_are_another_model(tmp_path, monkeypatch):
+    path = small(tmp_path)
+    unpermuted = write_gguf(path, permute=False).rename(tmp_path / "unpermuted.gguf")
+    file = write_gguf(path)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(path).eval()
+    assert_equal_logits(imported(file), theirs, vocab_size=VOCAB)
+    with pytest.raises(AssertionError, match="not close"):
+        assert_equal_logits(imported(unpermuted), theirs, vocab_size=VOCAB)
+    monkeypatch.setattr("posbench.pretrained.gguf_config.permuted_heads", lambda file: {})
+    with pytest.raises(AssertionError, match="not close"):
+        assert_equal_logits(imported(file), theirs, vocab_size=VOCAB)
+
+
+def test_llama_31_is_read_by_the_divisors_that_its_file_holds(tmp_path):
+    scaling = {"rope_type": "llama3", "rope_theta": 100.0, "factor": 8.0, "low_freq_factor": 0.5, "high_freq_factor": 1.5}
+    path = small(tmp_path, head_dim=16, rope_parameters={**scaling, "original_max_position_embeddings": 12})
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(path).eval()
+    plain = 100.0 ** -(np.arange(8) / 8)
+    divisors = (plain / theirs.model.rotary_emb.inv_freq.double().numpy()).astype(np.float32)
+    file = write_gguf(path, extra={"rope_freqs.weight": divisors})
+    assert_equal_logits(imported(file), theirs, vocab_size=VOCAB)
+    for wrong in (divisors - 1, divisors * np.float32(np.nan), divisors.reshape(2, 4), divisors.astype(np.float16)):
+        with pytest.raises(ConfigError, match="no list of divisors"):
+            adopted(write_gguf(path, extra={"rope_freqs.weight": wrong}))
+    with pytest.raises(ConfigError, match="one of both is read"):
+        adopted(write_gguf(path, extra={"rope_freqs.weight": divisors}, metadata={"llama.rope.scaling.type": "linear"}))
+
+
+SCALINGS = {
+    "linear": ({"type": "linear", "factor": 2.5}, {"rope_type": "linear", "factor": 2.5}),
+    "yarn": (
+        {"type": "yarn", "factor": 4.0, "original_context_length": 12, "yarn_beta_fast": 1.5},
+        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 12, "beta_fast": 1.5},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SCALINGS)
+def test_a_scaling_is_read(tmp_path, name):
+    said, theirs = SCALINGS[name]
+    path = small(tmp_path, head_dim=16, rope_parameters={"rope_theta": 100.0, **theirs})
+    file = write_gguf(path, metadata={f"llama.rope.scaling.{key}": value for key, value in said.items()})
+    assert_equal_logits(imported(file), transformers.AutoModelForCausalLM.from_pretrained(path).eval(), vocab_size=VOCAB)
+
+
+def test_a_file_is_exported_as_a_folder(tmp_path):
+    file = write_gguf(small(tmp_path))
+    run = imported(file)
+    assert not run.weights.exists() and run.read_summary()["stored"] == "20 F32"
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(exported(run)).eval()
+    assert_equal_logits(run, theirs, vocab_size=VOCAB)
+
+
+OTHER = {
+    "general.architecture": ("gpt2", 5),
+    "general.type": ("adapter", 5),
+    "split.count": (3,),
+    "llama.expert_count": (8,),
+    "llama.logit_scale": (2.0,),
+    "llama.attention.sliding_window": (16,),
+    "llama.rope.dimension_count": (4,),
+    "llama.attention.value_length": (4, "x"),
+    "llama.attention.head_count_kv": ([2, 1], "x", 3, 0),
+    "llama.attention.head_count": ("x", 0, [4, 2], 10**9),
+    "llama.attention.key_length": ("x", 3, 7),
+    "llama.embedding_length": (None, "x", 0, 1.5, 10**9, 64),
+    "llama.context_length": (None, "x", 0),
+    "llama.block_count": (None, "2", 1, 3, 10**9),
+    "llama.feed_forward_length": (None, 64, 0),
+    "llama.vocab_size": (129, 0, "x", 10**9),
+    "llama.attention.layer_norm_rms_epsilon": (None, "x", -1.0, float("nan")),
+    "llama.rope.freq_base": (None, "x", -1.0, float("inf")),
+    "llama.rope.scaling.type": ("longrope", 5),
+    "llama.rope.scale_linear": (2.0,),
+    "tokenizer.ggml.bos_token_id": (VOCAB, "x"),
+}
+
+
+@pytest.mark.parametrize("key", OTHER)
+def test_a_file_of_another_model_is_refused_in_one_sentence(tmp_path, key):
+    path = small(tmp_path)
+    for value in OTHER[key]:
+        # The writer knows no second architecture, so that key is changed in place.
+        if key == "general.architecture":
+            content = write_gguf(path).read_bytes()
+            file = tmp_path / "other.gguf"
+            file.write_bytes(content.replace(b"\5\0\0\0\0\0\0\0llama", b"\5\0\0\0\0\0\0\0gptxx", 1))
+        else:
+            file = write_gguf(path, metadata={key: value})
+        with pytest.raises(ConfigError) as error:
+            weights(file)
+        assert_one_sentence(error.value, file)
+
+
+def assert_one_sentence(error: Exception, file: Path) -> None:
+    said = str(error)
+    assert said.endswith((".", "?")) and "\n" not in said and said.isprintable() and len(said) < 500
+    assert file.name in said or "model.n_kv_head=3" in said
+
+
+def test_a_file_that_ends_early_is_refused_wherever_it_ends(tmp_path):
+    whole = write_gguf(small(tmp_path)).read_bytes()
+    file = tmp_path / "cut.gguf"
+    ends = {0, 3, 4, 7, 8, 15, 16, 23, 24, len(whole) - 40, len(whole) // 2, *range(30, len(whole), len(whole) // 60)}
+    for end in sorted(ends):
+        file.write_bytes(whole[:end])
+        with pytest.raises(ConfigError, match=r"no whole GGUF file|is not read") as error:
+            weights(file)
+        assert_one_sentence(error.value, file)
+
+
+def header(*pairs: bytes, tensors: int = 0, keys: int | None = None, version: int = 3) -> bytes:
+    return b"GGUF" + struct.pack("<IQQ", version, tensors, len(pairs) if keys is None else keys) + b"".join(pairs)
+
+
+def text(content: bytes, size: int | None = None) -> bytes:
+    return struct.pack("<Q", len(content) if size is None else size) + content
+
+
+def tensor(name: bytes = b"t", dimensions: tuple[int, ...] = (32,), kind: int = 0, offset: int = 0, count: int | None = None) -> bytes:
+    count = len(dimensions) if count is None else count
+    return text(name) + struct.pack(f"<I{len(dimensions)}QIQ", count, *dimensions, kind, offset)
+
+
+NUMBER = text(b"a") + struct.pack("<II", 4, 7)
+FALSE = {
+    "other": (b"PK\3\4" + bytes(100), "does not begin with GGUF"),
+    "version 1": (header(version=1), "its version is 1"),
+    "big endian": (header(version=3 << 24), "its version is 50331648"),
+    "keys": (header(keys=2**60), "the number of keys is 1,152,921,504,606,846,976"),
+    "tensors": (header(tensors=2**63), "the number of tensors is 9,223,372"),
+    "long key": (header(text(b"a", 2**62) + bytes(99)), "the length of a key is"),
+    "long text": (header(text(b"a") + struct.pack("<I", 8) + text(b"", 2**40)), "the length of a is 1,099,511"),
+    "long list": (header(text(b"a") + struct.pack("<IIQ", 9, 8, 2**50) + bytes(99)), "the size of a is"),
+    "long array": (header(text(b"a") + struct.pack("<IIQ", 9, 12, 2**61) + bytes(99)), "the size of a is"),
+    "list of lists": (header(text(b"a") + struct.pack("<IIQ", 9, 9, 2) + bytes(99)), "a is an array of type 9"),
+    "type": (header(text(b"a") + struct.pack("<I", 77) + bytes(99)), "a has type 77"),
+    "twice": (header(NUMBER, NUMBER), "holds a twice"),
+    "utf8": (header(text(b"\xff\xfe") + bytes(99)), "no UTF-8"),
+    "alignment": (header(text(b"general.alignment") + struct.pack("<II", 4, 0)), "general.alignment=0"),
+    "dimensions": (header(tensor(count=2**31), tensors=1, keys=0) + bytes(99), "t has 2,147,483,648 dimensions"),
+    "offset": (header(tensor(offset=2**62), tensors=1, keys=0) + bytes(999), "t begins at byte"),
+    "crooked": (header(tensor(offset=5), tensors=1, keys=0) + bytes(999), "t begins at byte"),
+    "same tensor": (header(tensor(), tensor(), tensors=2, keys=0) + bytes(999), "tensor t twice"),
+}
+
+
+@pytest.mark.parametrize("name", FALSE)
+def test_a_false_header_is_refused_in_one_sentence(tmp_path, name):
+    content, said = FALSE[name]
+    file = tmp_path / "false.gguf"
+    file.write_bytes(content)
+    with pytest.raises(ConfigError, match=said) as error:
+        adopted(file)
+    assert_one_sentence(error.value, file)
+
+
+@pytest.mark.parametrize(
+    ("one", "said"),
+    [
+        (tensor(kind=99), "holds t as 99, which is not read"),
+        (tensor(kind=27), "holds t as I64, which is not read"),
+        (tensor(dimensions=(2**40, 2**40)), "no whole GGUF file"),
+        (tensor(dimensions=(0,)), "no whole GGUF file"),
+        (tensor(dimensions=(33,), kind=2), "no whole GGUF file"),
+        (tensor(name=b"\x1b[31m", kind=99), r"\\x1b"),
+    ],
+)
+def test_a_false_tensor_is_refused_in_one_sentence(tmp_path, one, said):
+    file = tmp_path / "false.gguf"
+    file.write_bytes(header(one, tensors=1, keys=0) + bytes(999))
+    with pytest.raises(ConfigError, match=said) as error:
+        gguf_tensors.gguf_tensors(read_gguf(file), {})
+    assert_one_sentence(error.value, file)
+
+
+def test_a_damaged_header_raises_nothing_but_its_sentence(tmp_path):
+    path = small(tmp_path)
+    whole = bytearray(write_gguf(path).read_bytes())
+    generator = np.random.default_rng(0)
+    end, file = whole.index(b"tokenizer.ggml.tokens"), tmp_path / "flipped.gguf"
+    for at in generator.integers(0, end, 300):
+        damaged = bytearray(whole)
+        damaged[at] ^= 1 << generator.integers(8)
+        file.write_bytes(damaged)
+        try:
+            weights(file)
+        except ConfigError as error:
+            assert "\n" not in str(error)
+
+
+def test_what_is_no_regular_file_is_refused(tmp_path):
+    (tmp_path / "folder.gguf").mkdir()
+    os.mkfifo(tmp_path / "pipe.gguf")
+    for name, said in (("folder.gguf", "no regular file"), ("pipe.gguf", "no regular file"), ("none.gguf", "cannot be read")):
+        with pytest.raises(ConfigError, match=said):
+            adopted(tmp_path / name)
+
+
+def test_the_tokenizer_of_the_file_is_the_default(tmp_path):
+    file = write_gguf(small(tmp_path))
+    data = {"tokenizer": "bpe", "vocab_size": 1024, "bos": False, "name": "local", "path": "/nowhere", "source": {"_target_": "x.Y"}}
+    assert adopted(file, data=data)["data"]["tokenizer"] == str(file)
+    assert adopted(file, data={**data, "vocab_size": VOCAB})["data"]["tokenizer"] == "bpe"
+    assert adopted(file, data={**data, "tokenizer": "bytes"})["data"]["tokenizer"] == "bytes"
+
+
+def test_the_weights_are_those_of_the_file_alone(tmp_path):
+    path = small(tmp_path)
+    file = write_gguf(path)
+    file.write_bytes(file.read_bytes()[:-4] + b"\0\0\0\1")
+    before = load_file(path / "model.safetensors")
+    assert not all(torch.equal(value, before[f"model.{name}"]) for name, value in weights(file).items())

@@ -1,0 +1,103 @@
+"""Small GGUF files, written by the package gguf from checkpoints of transformers as llama.cpp's converter does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import gguf
+import numpy as np
+import torch
+from gguf import GGMLQuantizationType as Kind
+from safetensors.torch import load_file
+
+NAMES = {
+    "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output", "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
+    "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+}  # fmt: skip
+TOKENS = [*(f"<|{name}|>" for name in "abc"), *map(chr, range(33, 127)), *"Ġ¡¢£¤ĀāÐ½Ã©", "he", "Ġhe", "ll"]
+MERGES = ["h e", "Ġ he", "l l"]
+
+
+def permuted(weight: torch.Tensor, heads: int) -> torch.Tensor:
+    """Rows of q or k as llama.cpp's converter stores them for Llama."""
+    return weight.unflatten(0, (heads, 2, -1)).transpose(1, 2).reshape(weight.shape)
+
+
+def their_name(name: str) -> str:
+    stem, _, part = name.rpartition(".")
+    if stem.startswith("model.layers."):
+        number, _, rest = stem.removeprefix("model.layers.").partition(".")
+        return f"blk.{number}.{NAMES[rest]}.{part}"
+    return f"{NAMES[stem]}.{part}"
+
+
+def quantized(weight: np.ndarray, kind: Kind, seed: int = 0) -> np.ndarray:
+    """Bytes of a type. K-quants, which the package only reads, are random blocks whose factors are small."""
+    try:
+        return gguf.quantize(weight, kind)
+    except NotImplementedError:
+        block, size = gguf.GGML_QUANT_SIZES[kind]
+        blocks = np.random.default_rng(seed).integers(0, 256, (weight.size // block, size), dtype=np.uint8)
+        halves = {Kind.Q2_K: (80, 82), Kind.Q3_K: (108,), Kind.Q4_K: (0, 2), Kind.Q5_K: (0, 2), Kind.Q6_K: (208,)}
+        for at in halves[kind]:
+            blocks[:, at : at + 2] = np.array([1e-5], np.float16).view(np.uint8)
+        return blocks.reshape(*weight.shape[:-1], -1)
+
+
+def write_gguf(
+    checkpoint: Path, kind: Kind = Kind.F32, metadata: dict | None = None, extra: dict | None = None, permute: bool = True
+) -> Path:
+    """GGUF file of a checkpoint's folder, its matrices quantised. `metadata` None leaves a key out; `extra` are more tensors."""
+    config = json.loads((checkpoint / "config.json").read_text())
+    arch = "llama" if config["model_type"] == "mistral" else config["model_type"]
+    heads = {"q": config["num_attention_heads"], "k": config["num_key_value_heads"]}
+    tokens = [*TOKENS, *(f"<pad{i}>" for i in range(config["vocab_size"] - len(TOKENS)))][: config["vocab_size"]]
+    said = {
+        "block_count": config["num_hidden_layers"],
+        "context_length": config["max_position_embeddings"],
+        "embedding_length": config["hidden_size"],
+        "feed_forward_length": config["intermediate_size"],
+        "attention.head_count": heads["q"],
+        "attention.head_count_kv": heads["k"],
+        "attention.key_length": config.get("head_dim") or config["hidden_size"] // heads["q"],
+        "attention.value_length": config.get("head_dim") or config["hidden_size"] // heads["q"],
+        "attention.layer_norm_rms_epsilon": float(config["rms_norm_eps"]),
+        "rope.freq_base": float(config["rope_parameters"]["rope_theta"]),
+        "vocab_size": config["vocab_size"],
+    }
+    said = {f"{arch}.{key}": value for key, value in said.items()}
+    said |= {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "smollm",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": [3] * 3 + [1] * (len(tokens) - 3),
+        "tokenizer.ggml.merges": MERGES,
+        "tokenizer.ggml.bos_token_id": 1,
+        **(metadata or {}),
+    }
+    file = checkpoint.parent / f"{checkpoint.name}.{kind.name}.gguf"
+    writer = gguf.GGUFWriter(file, arch)
+    for key, value in said.items():
+        if isinstance(value, list):
+            writer.add_array(key, value)
+        elif value is not None:
+            types = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
+            types[type(value)](key, value)
+    for name, weight in load_file(checkpoint / "model.safetensors").items():
+        if permute and arch in ("llama", "smollm3") and ("q_proj" in name or "k_proj" in name):
+            weight = permuted(weight, heads[name.split("_proj")[0][-1]])
+        values = weight.float().numpy()
+        if values.ndim == 2 and kind != Kind.F32:
+            writer.add_tensor(their_name(name), quantized(values, kind), raw_dtype=kind)
+        else:
+            writer.add_tensor(their_name(name), values)
+    for name, values in (extra or {}).items():
+        writer.add_tensor(name, values)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return file
