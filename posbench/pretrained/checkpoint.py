@@ -66,7 +66,11 @@ def find_checkpoint(path: str, download: bool = True) -> Checkpoint:
 
     Raises ConfigError when there is none.
     """
-    if os.path.isdir(path) or is_gguf(path) or not hub.is_hub_name(path):
+    if os.path.isdir(path) or is_gguf(path):
         place = os.path.abspath(path)
         return Checkpoint(place, Path(place))
+    if not hub.is_hub_name(path):
+        raise ConfigError(
+            f"model.path={path} is no folder with a config.json, no .gguf file and no name of the hub (ORG/NAME): give one of these."
+        )
     return Checkpoint(*hub.snapshot(path, download))
