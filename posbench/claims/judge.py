@@ -57,9 +57,8 @@ def judge(claims: Sequence[Claim], pools) -> list[Finding]:
     for index, adjusted in zip(tested, holm([findings[index].p for index in tested]), strict=True):
         one = findings[index]
         stands = one.by_interval == "undecided" or adjusted < ALPHA
-        note = (
-            one.note if stands else _also(one.note, f"{one.by_interval} by its own interval, not after Holm over {len(tested)} primaries")
-        )
+        taken_back = f"{one.by_interval} by its own interval, not after Holm over {len(tested)} primaries"
+        note = one.note if stands else _also(one.note, taken_back)
         findings[index] = replace(one, p_holm=adjusted, verdict=one.by_interval if stands else "undecided", note=note)
     return findings
 
@@ -79,10 +78,9 @@ def _claim(claim: Claim, pools) -> list[Finding]:
         )  # fmt: skip
         try:
             found.append(_measure(endpoint, pool, blank))
-        except Missing as missing:
-            found.append(replace(blank, verdict="not measured" if primary else "", note=f"{missing}: {command}"))
-        except RunError as error:
-            found.append(replace(blank, verdict="not measured" if primary else "", note=str(error)))
+        except (Missing, RunError) as error:
+            note = f"{error}: {command}" if isinstance(error, Missing) else str(error)
+            found.append(replace(blank, verdict="not measured" if primary else "", note=note))
     return found
 
 
@@ -97,21 +95,18 @@ def _measure(endpoint: Endpoint, pool: Pool, blank: Finding) -> Finding:
         note = _also(note, said)
     chosen = [(weight, cell, [found[seed] for seed in seeds]) for weight, cell, found in cells]
     same_targets([entry for _, _, entries in chosen for entry in entries])
-    nats = math.log(2) * chosen[0][2][0].first["n_bytes"] / chosen[0][2][0].first["n_targets"]
+    first = chosen[0][2][0].first
     gain_lower = min(pool.gain_lower(entry) for _, _, entries in chosen for entry in entries)
-    train_len = chosen[0][2][0].first["train_len"]
     if endpoint.measure == "usable_length":
-        judged, value, compare = _usable(chosen, pool, endpoint, train_len)
-        judge_of, scale = judged, 1 / train_len
-        ends = judged.interval()
+        judged, compare = _usable(chosen, pool, endpoint.margin)
     else:
         terms = [term for weight, cell, entries in chosen for term in _terms(endpoint.measure, weight, cell, entries, pool)]
-        judged = judge_of = compare = estimate(terms)
-        value, scale, ends = judged.value, 1.0, judged.interval()
+        judged = compare = estimate(terms)
+    lower, upper = judged.interval()
     one = replace(
-        blank, effect=value * scale, lower=ends[0] * scale, upper=ends[1] * scale, over=compare.over, seeds=" ".join(map(str, seeds)),
+        blank, effect=judged.value, lower=lower, upper=upper, over=compare.over, seeds=" ".join(map(str, seeds)),
         by_seed=" ".join(f"{number:.6g}" for number in compare.by_seed) if compare is judged else "", documents=compare.n_documents,
-        targets=compare.n_targets, nats=nats, gain_lower=gain_lower, note=note,
+        targets=compare.n_targets, nats=math.log(2) * first["n_bytes"] / first["n_targets"], gain_lower=gain_lower, note=note,
         evaluations=" ".join(dict.fromkeys(entry.first["eval_id"] for _, _, entries in chosen for entry in entries)),
     )  # fmt: skip
     if not blank.primary:
@@ -120,16 +115,16 @@ def _measure(endpoint: Endpoint, pool: Pool, blank: Finding) -> Finding:
         return replace(
             one, verdict="gated", note=_also(note, "the lower 95 % bound of G is not above 0: the model does not use its window")
         )
-    if not math.isfinite(value) and compare is judged:
+    if not math.isfinite(judged.value) and compare is judged:
         return replace(one, verdict="undecided", by_interval="undecided", p=1.0, note=_also(note, "a loss is not finite"))
 
     def against(bound: float):
         if not endpoint.confirm.of_gain:
-            return judge_of, bound / scale
+            return judged, bound
         return estimate([*terms, *((-bound * weight, one) for weight, one in pool.gain_terms(chosen[0][2]))]), 0.0
 
-    found = decide(endpoint.confirm, endpoint.refute, against)
-    return replace(one, p=found.p, by_interval=found.word, verdict=found.word)
+    word, p = decide(endpoint.confirm, endpoint.refute, against)
+    return replace(one, p=p, by_interval=word, verdict=word)
 
 
 def _terms(measure: str, weight: float, cell, entries: list[Evaluation], pool: Pool) -> Terms:
@@ -147,19 +142,19 @@ def _terms(measure: str, weight: float, cell, entries: list[Evaluation], pool: P
     return [(weight * per, one), (-weight * per_floor, floor)]
 
 
-def _usable(chosen: list, pool: Pool, endpoint: Endpoint, train_len: int) -> tuple[Usable, float, Estimate]:
-    """Usable length in tokens, its point estimate, and the Estimate of the rise at the longest length.
+def _usable(chosen: list, pool: Pool, margin: float) -> tuple[Usable, Estimate]:
+    """Usable length as a multiple of the training length, and the Estimate of the rise at the longest length.
 
     Raises Missing for fewer than three lengths.
     """
     ((_, cell, entries),) = chosen
+    train_len = entries[0].first["train_len"]
     lengths = set.intersection(*({row["length"] for row in entry.rows} for entry in entries))
-    lengths = sorted(length for length in lengths if length >= train_len)
-    if len(lengths) < 3:
-        raise Missing(f"{cell} has {len(lengths)} lengths from the training length on, a usable length needs a grid")
-    rises = {length: estimate(_terms("rise", 1.0, replace(cell, at=length / train_len), entries, pool)) for length in lengths}
-    usable = Usable(rises, endpoint.margin)
-    return usable, usable.value, rises[lengths[-1]]
+    multiples = sorted(length / train_len for length in lengths if length >= train_len)
+    if len(multiples) < 3:
+        raise Missing(f"{cell} has {len(multiples)} lengths from the training length on, a usable length needs a grid")
+    rises = {multiple: estimate(_terms("rise", 1.0, replace(cell, at=multiple), entries, pool)) for multiple in multiples}
+    return Usable(rises, margin), rises[multiples[-1]]
 
 
 def _also(note: str, more: str) -> str:

@@ -38,8 +38,7 @@ def terminal(findings: Sequence[Finding], width: int | None = None) -> str:
     shown = ("claim", "effect [95 %]", "G above", "verdict", "what is claimed")
     for column in shown:
         table.add_column(column, no_wrap=column in ("claim", "G above"), overflow="fold", min_width=max(map(len, column.split())))
-    for one in _heads(findings):
-        row = dict(zip(HEAD, _row(one), strict=True))
+    for row in map(_row, _heads(findings)):
         table.add_row(*(row[column] for column in shown))
     with console.capture() as captured:
         console.print(table)
@@ -73,7 +72,7 @@ def markdown(findings: Sequence[Finding]) -> str:
         f"and must stand after Holm's correction over the {tested} primaries that were measured and passed the gate (the lower 95 % bound "
         "of G above 0 for every training that a claim rests on); else it is undecided at this scale. Flat means that the interval lies "
         "inside +-margin.",
-        _markdown([list(HEAD), [":---"] * len(HEAD), *map(_row, shown)]),
+        _markdown(findings, HEAD),
     ]
     for claim in dict.fromkeys(one.claim for one in findings):
         parts.append(_details([one for one in findings if one.claim == claim]))
@@ -103,29 +102,32 @@ def _name(one: Finding) -> str:
     return " ".join(filter(None, (one.claim, one.endpoint)))
 
 
-BRIEF = ("claim", "what is claimed", "effect [95 %]", "G above", "verdict")
-
-
 def brief(findings: Sequence[Finding]) -> str:
     """Markdown of the verdicts alone, in fewer columns, as results/claims/README.md shows them."""
-    at = [HEAD.index(name) for name in BRIEF]
-    rows = [[row[index] for index in at] for row in map(_row, _heads(findings))]
-    return _markdown([list(BRIEF), [":---"] * len(BRIEF), *rows]) + "\n"
+    return _markdown(findings, ("claim", "what is claimed", "effect [95 %]", "G above", "verdict")) + "\n"
 
 
-def _markdown(rows: Sequence[Sequence[str]]) -> str:
-    return "\n".join(map(markdown_row, rows))
+def _markdown(findings: Sequence[Finding], columns: Sequence[str]) -> str:
+    rows = [[row[column] for column in columns] for row in map(_row, _heads(findings))]
+    return "\n".join(map(markdown_row, [columns, [":---"] * len(columns), *rows]))
 
 
-def _row(one: Finding) -> list[str]:
-    name = _name(one)
+def _row(one: Finding) -> dict[str, str]:
+    """Cells of a finding by column of HEAD."""
+    row = {**dict.fromkeys(HEAD, ""), "claim": _name(one), "what is claimed": one.statement}
     if not one.primary:
-        return [name, one.statement, "", "", "", "", "", "", f"{one.verdict} by test"]
-    units = f"{len(one.seeds.split())} x {one.documents}" if one.seeds else ""
-    p = "" if one.p is None else f"{_p(one.p)}, {_p(one.p_holm)}"
-    gain = "" if one.gain_lower is None else f"{one.gain_lower:.3f}"
+        return {**row, "verdict": f"{one.verdict} by test"}
     alone = f" ({one.by_interval} alone)" if one.by_interval not in (None, one.verdict) else ""
-    return [name, one.statement, _effect(one), _margin(one, one.confirm), _margin(one, one.refute), gain, units, p, one.verdict + alone]
+    return {
+        **row,
+        "effect [95 %]": _effect(one),
+        "confirms": _margin(one, one.confirm),
+        "refutes": _margin(one, one.refute),
+        "G above": "" if one.gain_lower is None else f"{one.gain_lower:.3f}",
+        "seeds x documents": f"{len(one.seeds.split())} x {one.documents}" if one.seeds else "",
+        "p, by Holm": "" if one.p is None else f"{_p(one.p)}, {_p(one.p_holm)}",
+        "verdict": one.verdict + alone,
+    }
 
 
 def _p(value: float) -> str:

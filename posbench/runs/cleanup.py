@@ -21,7 +21,7 @@ from filelock import FileLock, Timeout
 from posbench.common.errors import RunError
 from posbench.common.files import locked, read_json
 from posbench.runs.directory import Run
-from posbench.runs.inventory import Entry, entry_of
+from posbench.runs.inventory import Entry, described
 from posbench.runs.origins import read
 from posbench.runs.search import files, run_directories
 
@@ -84,7 +84,7 @@ def _of_run(entry: Entry, unfinished: Collection[str]) -> Iterator[Waste]:
 
 def _of_run_again(path: Path, unfinished: Collection[str]) -> Iterator[Waste]:
     """`_of_run` on the current state of the directory. The caller holds the lock."""
-    return _of_run(entry_of(path, time.time(), held=True), unfinished)
+    return _of_run(described(path, time.time(), held=True)[0], unfinished)
 
 
 def _uploaded(folder: Path, ids: Collection[str]) -> Iterator[Waste]:

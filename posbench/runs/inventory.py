@@ -34,15 +34,15 @@ class Entry:
     path: Path
     state: str
     reason: str
-    encoding: str
-    seed: int | None
-    steps: int
-    total: int | None
-    loss: float | None
-    evaluations: int
-    size: int
-    age: float
-    checkpoint: bool
+    encoding: str = "-"
+    seed: int | None = None
+    steps: int = 0
+    total: int | None = None
+    loss: float | None = None
+    evaluations: int = 0
+    size: int = 0
+    age: float = 0.0
+    checkpoint: bool = False
 
     @property
     def told(self) -> str:
@@ -61,26 +61,23 @@ def entries(folder: Path) -> list[Entry]:
     now, found, origins = time.time(), [], []
     for path in run_directories(folder):
         try:
-            entry, origin = _described(path, now)
+            entry, origin = described(path, now)
         except FileNotFoundError:
             continue
         except (OSError, RunError) as error:
-            entry, origin = _unreadable(path, error), Origin(path, {}, {})
+            entry = Entry(path, "damaged", f"cannot be read ({getattr(error, 'strerror', error)})")
+            origin = Origin(path, {}, {})
         found.append(entry)
         origins.append(origin)
     words = _apart(origins)
     return [replace(entry, encoding=entry.encoding + words[entry.path]) for entry in found]
 
 
-def entry_of(path: Path, now: float, held: bool = False) -> Entry:
-    """Entry of the run in `path`, without the words that tell it from other runs.
+def described(path: Path, now: float, held: bool = False) -> tuple[Entry, Origin]:
+    """Entry of the run in `path`, without the words that tell it from other runs, and its origin.
 
-    `held` means that the caller has its lock. Raises OSError when it cannot be read.
+    `held` means that the caller has its lock. Raises OSError or RunError when it cannot be read.
     """
-    return _described(path, now, held)[0]
-
-
-def _described(path: Path, now: float, held: bool = False) -> tuple[Entry, Origin]:
     run, origin = Run(path), read(path)
     there = [status for item, status in files(path) if item != run.lock_file]
     damage = "" if origin.whole or not run.config.exists() else "config.yaml cannot be read"
@@ -106,12 +103,6 @@ def _described(path: Path, now: float, held: bool = False) -> tuple[Entry, Origi
         checkpoint=run.has_state,
     )
     return entry, origin
-
-
-def _unreadable(path: Path, error: OSError | RunError) -> Entry:
-    """Entry of a run that cannot be read."""
-    nothing = {"encoding": "-", "seed": None, "steps": 0, "total": None, "loss": None, "evaluations": 0, "size": 0, "checkpoint": False}
-    return Entry(path, "damaged", f"cannot be read ({getattr(error, 'strerror', error)})", **nothing, age=0.0)
 
 
 def _state(run: Run, damage: str, begun: bool) -> str:

@@ -9,46 +9,42 @@ from dataclasses import asdict
 from posbench.runs.inventory import Entry
 from posbench.runs.origins import clean
 
-COLUMNS = ("run", "encoding", "seed", "steps", "state", "val. loss", "evals", "size", "age")
 RIGHT = {"seed", "steps", "val. loss", "evals", "size", "age"}
 FOLDED = ("encoding", "state")
 EXPENDABLE = ("seed", "age", "evals", "size", "encoding")
 STYLES = {"finished": "green", "running": "cyan", "failed": "red", "damaged": "red", "interrupted": "yellow", "unstarted": "dim"}
+HEAD = {name: name for name in ("run", "encoding", "seed", "steps", "state", "val. loss", "evals", "size", "age")}
 
 
-def cells(entry: Entry) -> list[str]:
-    """Cells of one run as text."""
-    steps = str(entry.steps) if entry.total is None else f"{entry.steps}/{entry.total}"
-    loss = f"{entry.loss:.3f}" if isinstance(entry.loss, float) else "-"
-    seed = "-" if entry.seed is None else str(entry.seed)
-    return [
-        str(clean(entry.path.name)),
+def cells(entry: Entry) -> dict[str, str]:
+    """Cells of one run as text, by column."""
+    shown = (
+        clean(entry.path.name),
         entry.encoding,
-        seed,
-        steps,
+        "-" if entry.seed is None else entry.seed,
+        entry.steps if entry.total is None else f"{entry.steps}/{entry.total}",
         entry.told,
-        loss,
-        str(entry.evaluations),
+        f"{entry.loss:.3f}" if isinstance(entry.loss, float) else "-",
+        entry.evaluations,
         size(entry.size),
         age(entry.age),
-    ]
+    )
+    return dict(zip(HEAD, map(str, shown), strict=True))
 
 
 def show(found: Sequence[Entry]) -> None:
     """Print the table: fitted to the terminal, or one aligned line per run without one."""
     table = [cells(entry) for entry in found]
+    widths = {name: max(len(line[name]) for line in (HEAD, *table)) for name in HEAD}
     if sys.stdout.isatty():
-        _draw(found, table)
+        _draw(found, table, widths)
         return
-    widths = [max(map(len, column)) for column in zip(COLUMNS, *table, strict=True)]
-    for line in (COLUMNS, *table):
-        aligned = (
-            cell.rjust(width) if name in RIGHT else cell.ljust(width) for name, cell, width in zip(COLUMNS, line, widths, strict=True)
-        )
+    for line in (HEAD, *table):
+        aligned = (line[name].rjust(width) if name in RIGHT else line[name].ljust(width) for name, width in widths.items())
         print("  ".join(aligned).rstrip())
 
 
-def _draw(found: Sequence[Entry], table: list[list[str]]) -> None:
+def _draw(found: Sequence[Entry], table: list[dict[str, str]], widths: dict[str, int]) -> None:
     """Draw the table on a terminal. A narrow one omits the least important columns and folds long texts."""
     from rich import box
     from rich.console import Console
@@ -56,18 +52,15 @@ def _draw(found: Sequence[Entry], table: list[list[str]]) -> None:
     from rich.text import Text
 
     console = Console()
-    widths = {name: max(map(len, column)) for name, column in zip(COLUMNS, zip(COLUMNS, *table, strict=True), strict=True)}
-    widths |= {name: min(widths[name], 24) for name in FOLDED}
-    kept = list(COLUMNS)
+    kept = {name: min(width, 24) if name in FOLDED else width for name, width in widths.items()}
     for name in EXPENDABLE:
-        if sum(widths[name] + 3 for name in kept) > console.width:
-            kept.remove(name)
+        if sum(width + 3 for width in kept.values()) > console.width:
+            del kept[name]
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in kept:
         shown.add_column(name, justify="right" if name in RIGHT else "left", no_wrap=name not in FOLDED, overflow="fold")
     for entry, line in zip(found, table, strict=True):
-        style = {"state": STYLES[entry.state]}
-        shown.add_row(*(Text(cell, style=style.get(name, "")) for name, cell in zip(COLUMNS, line, strict=True) if name in kept))
+        shown.add_row(*(Text(line[name], style=STYLES[entry.state] if name == "state" else "") for name in kept))
     console.print(shown)
 
 

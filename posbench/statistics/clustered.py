@@ -33,15 +33,6 @@ def clustered_mean(values: np.ndarray, clusters: np.ndarray) -> tuple[float, flo
     return float(mean), sem, g
 
 
-def paired_difference(a: np.ndarray, b: np.ndarray, clusters: np.ndarray) -> tuple[float, float, int]:
-    """`clustered_mean` of a - b on the same targets in the same order. Raises ValueError for other shapes."""
-    if np.shape(a) != np.shape(b):
-        raise ValueError(f"a {np.shape(a)} and b {np.shape(b)} must be the same targets")
-    with np.errstate(invalid="ignore"):
-        difference = np.asarray(a, dtype=np.float64) - np.asarray(b, dtype=np.float64)
-    return clustered_mean(difference, clusters)
-
-
 def student_cdf(t: float, df: int) -> float:
     """P(T <= t) of Student's t with a whole number of degrees of freedom, by the finite series of Abramowitz and Stegun 26.7.3-4."""
     theta = math.atan(t / math.sqrt(df))
@@ -100,5 +91,9 @@ def gain(full: np.ndarray, half: np.ndarray, clusters: np.ndarray) -> Gain:
 
     `lower` is the lower end of the two-sided 95 % interval, Student's t with clusters - 1 degrees of freedom; nan for one cluster.
     """
-    value, sem, g = paired_difference(half, full, clusters)
+    if np.shape(full) != np.shape(half):
+        raise ValueError(f"losses {np.shape(full)} and {np.shape(half)} must be of the same targets")
+    with np.errstate(invalid="ignore"):
+        difference = np.subtract(half, full, dtype=np.float64)
+    value, sem, g = clustered_mean(difference, clusters)
     return Gain(value, sem, value - student_quantile(0.975, g - 1) * sem if g > 1 else math.nan, g)

@@ -116,8 +116,3 @@ def estimate(terms: Sequence[tuple[float, Sums]]) -> Estimate:
 
 def _variance(total_G: np.ndarray, g: int) -> float:
     return g / (g - 1) * float(np.square(total_G).sum()) if g > 1 else math.nan
-
-
-def crossed(values_ST: Sequence[np.ndarray] | np.ndarray, clusters_T: np.ndarray) -> Estimate:
-    """`estimate` of the mean of values [S, T], such as differences to the floor, of the same targets under each seed."""
-    return estimate([(1.0, sums(values_ST, clusters_T))])

@@ -13,7 +13,7 @@ from posbench.statistics.crossed import Estimate
 class Usable:
     """Differences to the floor by length, and the margin, in one unit. Lengths are those of the grid, so its steps are the resolution."""
 
-    rises: Mapping[int, Estimate]
+    rises: Mapping[float, Estimate]
     margin: float
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:

@@ -84,18 +84,13 @@ def exclusive(confirm: Rule, refute: Rule) -> bool:
     return not any(confirm.holds(x) and refute.holds(x) for x in (edges[0] - 1, *edges, *inside, edges[-1] + 1))
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """Verdict on a claim: confirmed, refuted or undecided, and `p`, the smallest alpha at which it is decided."""
+def decide(confirm: Rule, refute: Rule, judged: Callable[[float], tuple[Judged, float]]) -> tuple[str, float]:
+    """(confirmed, refuted or undecided; p, the smallest alpha at which it is decided), by the 95 % interval.
 
-    word: str
-    p: float
-
-
-def decide(confirm: Rule, refute: Rule, judged: Callable[[float], tuple[Judged, float]]) -> Verdict:
-    """Verdict of the 95 % interval. p is the smaller of both rules' p: each rule costs half of alpha on its side, so p is two-sided."""
+    p is the smaller of both rules' p: each rule costs half of alpha on its side, so p is two-sided.
+    """
     p, word = min((confirm.p(judged), "confirmed"), (refute.p(judged), "refuted"))
-    return Verdict(word if p < ALPHA else "undecided", p)
+    return word if p < ALPHA else "undecided", p
 
 
 def holm(ps: Sequence[float]) -> list[float]:

@@ -7,9 +7,14 @@ import pytest
 
 from posbench.common.errors import ConfigError
 from posbench.statistics.clustered import clustered_mean, student_interval
-from posbench.statistics.crossed import Estimate, crossed, estimate, sums
+from posbench.statistics.crossed import Estimate, estimate, sums
 from posbench.statistics.usable_length import Usable
 from posbench.statistics.verdict_rules import Rule, decide, exclusive, holm
+
+
+def crossed(values_ST, clusters_T):
+    """The estimate of the mean of the same targets under each seed."""
+    return estimate([(1.0, sums(values_ST, clusters_T))])
 
 
 def fabricated(rng, n_seeds, of_seed=0.0, of_document=0.0, of_both=0.0, noise=1.0, n_documents=30, mean=0.25):
@@ -142,7 +147,7 @@ def test_verdicts_come_from_the_interval_and_never_from_the_point():
     confirm, refute = Rule.parse("above 0.1"), Rule.parse("below 0.05")
 
     def verdict(value, sem):
-        return decide(confirm, refute, lambda bound: (exact(value, sem), bound)).word
+        return decide(confirm, refute, lambda bound: (exact(value, sem), bound))[0]
 
     assert verdict(0.5, 0.01) == "confirmed" and verdict(0.5, 0.2) == "undecided"
     assert verdict(0.0, 0.01) == "refuted" and verdict(0.0, 0.1) == "undecided"

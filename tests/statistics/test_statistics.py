@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from posbench.statistics.clustered import clustered_mean, gain, paired_difference, student_interval, student_quantile
+from posbench.statistics.clustered import clustered_mean, gain, student_interval, student_quantile
 
 # Printed tables of Student's t (two decimals of the tail: 97.5 % and 95 %).
 PRINTED = {1: (12.706, 6.314), 2: (4.303, 2.920), 3: (3.182, 2.353), 4: (2.776, 2.132), 5: (2.571, 2.015), 7: (2.365, 1.895),
@@ -47,17 +47,17 @@ def test_one_cluster_has_no_error_and_shapes_must_agree():
     with pytest.raises(ValueError, match="equally many"):
         clustered_mean(np.ones(3), np.zeros(4))
     with pytest.raises(ValueError, match="same targets"):
-        paired_difference(np.ones(3), np.ones(4), np.zeros(3))
+        gain(np.ones(3), np.ones(4), np.zeros(3))
 
 
 def test_what_is_not_finite_stays_so():
-    assert math.isnan(paired_difference(np.array([np.inf, 1.0]), np.array([np.inf, 1.0]), np.arange(2))[0])
+    assert math.isnan(gain(np.array([np.inf, 1.0]), np.array([np.inf, 1.0]), np.arange(2)).value)
 
 
 def test_pairing_removes_what_both_share():
     shared = np.random.default_rng(0).normal(0, 3, 100)
-    mean, sem, _ = paired_difference(shared + 0.25, shared, np.arange(100) // 5)
-    assert mean == pytest.approx(0.25) and sem < 1e-12
+    found = gain(shared, shared + 0.25, np.arange(100) // 5)
+    assert found.value == pytest.approx(0.25) and found.sem < 1e-12
 
 
 def test_interval_over_seeds():
