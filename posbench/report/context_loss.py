@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from posbench.common.csv_records import from_csv, to_csv
-from posbench.common.files import write_atomic
+from posbench.common.csv_records import from_csv
 from posbench.report.curves import interval
 from posbench.report.points import SECTION, Placed, over_words, section_of, span, two_seeds
 from posbench.report.references import compare, ladders
@@ -143,11 +142,6 @@ def below(section: list[Step]) -> list[str]:
         gained + (f"; +- : half a {over}; ~ zero lies inside" if over else ""),
         *two_seeds(section),
     ]
-
-
-def write_steps(found: Iterable[Step], path: Path | str) -> None:
-    """Write the CSV that the figure is drawn from."""
-    write_atomic(path, to_csv(found, Step))
 
 
 def read_steps(path: Path | str) -> list[Step]:

@@ -7,8 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from posbench.common.csv_records import from_csv, to_csv
-from posbench.common.files import write_atomic
+from posbench.common.csv_records import from_csv
 from posbench.statistics.clustered import student_quantile
 
 if TYPE_CHECKING:
@@ -120,11 +119,6 @@ def marked(lengths: Iterable[int]) -> list[int]:
     """Lengths that get a tick or a column: all of up to ten, of more the powers of two and the last."""
     lengths = sorted(set(lengths))
     return lengths if len(lengths) <= 10 else [n for n in lengths if n & (n - 1) == 0 or n == lengths[-1]]
-
-
-def write_points(curve: list[Point], path: Path | str) -> None:
-    """Write the points as CSV. A figure can be drawn again from this file alone."""
-    write_atomic(path, to_csv(curve, Point))
 
 
 def read_points(path: Path | str) -> list[Point]:

@@ -23,7 +23,7 @@ from posbench.report.figures.draw import draw
 from posbench.report.gate import gain_lines
 from posbench.report.labels import METHODS, labels
 from posbench.report.latex import comments, latex, long
-from posbench.report.points import Point, section_of, sections, write_points
+from posbench.report.points import Point, section_of, sections
 from posbench.report.tables import Table, footer, tables
 from posbench.runs.evaluation import Evaluation, load_all, once
 from posbench.runs.origins import Origin, clean, read, variants
@@ -165,26 +165,28 @@ def write(report: Report, out_dir: Path | str) -> list[Path]:
     from posbench.report.page import page
 
     out_dir = Path(out_dir)
-    write_csv(report.rows, out_dir / "rows.csv")
     names = {evaluation.first["run_id"]: report.label(evaluation.first)[0] for evaluation in report.evaluations}
-    write_atomic(out_dir / "trainings.csv", to_csv(trainings(report.origins.values(), names), Training))
-    write_points([point for curve in report.sections for point in curve], out_dir / "curve.csv")
-    inside = [out_dir / "context.csv"] * bool(report.contexts)
-    for path in inside:
-        context.write_steps([step for section in report.contexts for step in section], path)
-    write_atomic(out_dir / "table.md", report.markdown())
-    write_atomic(out_dir / "table.tex", report.latex())
+    texts = {
+        "trainings.csv": to_csv(trainings(report.origins.values(), names), Training),
+        "curve.csv": to_csv(itertools.chain(*report.sections), Point),
+        "table.md": report.markdown(),
+        "table.tex": report.latex(),
+    }
+    if report.contexts:
+        texts["context.csv"] = to_csv(itertools.chain(*report.contexts), Step)
+    write_csv(report.rows, out_dir / "rows.csv")
+    for name, text in texts.items():
+        write_atomic(out_dir / name, text)
     with matplotlib.rc_context({"text.parse_math": False}):  # print dollar signs in names as they are
-        drawn = [section for path in inside for section in context_figure.draw(path, out_dir, report.title)]
+        drawn = context_figure.draw(out_dir / "context.csv", out_dir, report.title) if report.contexts else []
         drawn += draw(out_dir / "curve.csv", out_dir, report.title)
-    figures = [path for section in drawn for pair in section.values() for path in pair]
+    written = [out_dir / name for name in ("rows.csv", *texts)] + [path for section in drawn for pair in section.values() for path in pair]
     if (out_dir / "report.html").exists():  # the folder holds an older report, whose other figures are out of date
         for path in out_dir.iterdir():
-            if DRAWN.fullmatch(path.name) and path not in {*figures, *inside}:
+            if DRAWN.fullmatch(path.name) and path not in written:
                 path.unlink()
     write_atomic(out_dir / "report.html", page(report, drawn))
-    named = [out_dir / name for name in ("rows.csv", "trainings.csv", "curve.csv", "table.md", "table.tex")]
-    return named + inside + figures + [out_dir / "report.html"]
+    return [*written, out_dir / "report.html"]
 
 
 def _argument_line(evaluations: list[Evaluation]) -> list[str]:

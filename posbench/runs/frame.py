@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from posbench.common.errors import RunError
+from posbench.runs.columns import STATED, TABLE
 from posbench.runs.directory import Run
-from posbench.runs.rows import STATED, TABLE, key, read_csv, read_eval
+from posbench.runs.rows import key, read_csv, read_eval
 from posbench.runs.search import find
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def read(paths: str | Path | Iterable[str | Path]) -> pandas.DataFrame:
 
 
 def frame(rows: Iterable[dict]) -> pandas.DataFrame:
-    """DataFrame with one column for each of posbench.runs.rows.TABLE. A missing number is NaN, or <NA> among whole numbers."""
+    """DataFrame with one column for each of posbench.runs.columns.TABLE. A missing number is NaN, or <NA> among whole numbers."""
     import pandas
 
     return pandas.DataFrame(list(rows), columns=[column.name for column in TABLE], dtype=object).astype(DTYPES)

@@ -1,7 +1,4 @@
-"""Result rows: one set of numbers per evaluated length, with one schema for all eval jsons and CSVs.
-
-TABLE is the only definition of the columns; results/README.md shows the same text.
-"""
+"""Result rows: one set of numbers per evaluated length, with one schema for all eval jsons and CSVs."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ import io
 import json
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,70 +14,13 @@ from posbench.common import defuse
 from posbench.common.errors import RunError
 from posbench.common.files import read_bytes, read_json, write_atomic
 from posbench.config.identity import without_later
+from posbench.runs.columns import COLUMNS, COUNTED, DERIVED, KEY, SHARED, STATED, TABLE, VOLATILE, Column
+from posbench.runs.yaml_file import WIDEST
 
 SCHEMA = 1
-
-
-@dataclass(frozen=True)
-class Column:
-    """Column of a row: its name, its type in CSV and json, its unit ("" for none) and its meaning."""
-
-    name: str
-    kind: type
-    unit: str
-    meaning: str
-
-
-TABLE = (
-    Column("schema", int, "", "version of this table"),
-    Column("run_id", str, "", "the training: readable prefix + hash of its configuration and data"),
-    Column("eval_id", str, "", "the evaluation: hash of run, protocol, methods, windows and targets (not of the lengths)"),
-    Column("encoding", str, "", "positional encoding the model was trained with"),
-    Column("encoding_args", dict, "", "its arguments"),
-    Column("extension", str, "", "context-extension applied at evaluation"),
-    Column("extension_args", dict, "", "its arguments"),
-    Column("scale_attention", str, "", "scale-attention rule applied at evaluation, its arguments in braces where it has any"),
-    Column("trained_scale", str, "", "scale-attention rule the model was trained with"),
-    Column("finetune", str, "", "run_id of the parent if this run was fine-tuned from one, else empty"),
-    Column("untested", bool, "", "true where the pair of methods is outside what its authors tested"),
-    Column("seed", int, "", "seed of the training"),
-    Column("data", str, "", "corpus"),
-    Column("tokenizer", str, "", "tokenizer"),
-    Column("dtype", str, "", "number format of the evaluation"),
-    Column("train_len", int, "tokens", "training length (the longest, where several were mixed)"),
-    Column("length", int, "tokens", "evaluated length: tokens fed for each window"),
-    Column("target_len", int, "tokens", "length the extension was configured for"),
-    Column("protocol", str, "", "how windows and targets were chosen"),
-    Column("position", int, "tokens", "last position of the bin (protocol by_position), else empty"),
-    Column("task", str, "", "name of the task, empty for text"),
-    Column("depth", float, "", "where in the window the asked-for item stands, 0 start to 1 end, else empty"),
-    Column("n_targets", int, "tokens", "scored tokens"),
-    Column("n_bytes", int, "bytes", "text the scored tokens stand for"),
-    Column("n_units", int, "", "independent units behind the standard error"),
-    Column("sem_unit", str, "", "what these units are: document, else window"),
-    Column("nll", float, "nats/token", "mean negative log likelihood over all scored tokens; empty where it is not finite"),
-    Column("nll_sem", float, "nats/token", "standard error of nll, clustered by unit"),
-    Column("ppl", float, "", "exp(nll); empty where it exceeds a double"),
-    Column("bpb", float, "bits/byte", "sum of nll / ln 2 / n_bytes"),
-    Column("accuracy", float, "", "share of scored tokens whose most likely token was right"),
-    Column("max_distance", float, "tokens", "largest coordinate distance any scored query saw"),
-    Column("seconds", float, "s", "wall time of this length"),
-    Column("peak_mib", float, "MiB", "peak memory of the device, or of the process on CPU"),
-    Column("commit", str, "", "commit of the code, with + appended where it was changed since"),
-)
-COLUMNS = tuple(column.name for column in TABLE)
-VOLATILE = ("seconds", "peak_mib", "commit")  # all other columns are equal when the same evaluation runs twice
-KEY = ("run_id", "eval_id", "length", "position", "task", "depth")  # columns that identify a row
-STATED = ("schema", "run_id", "eval_id", "encoding", "extension", "scale_attention", "untested", "seed", "data", "tokenizer", "dtype",
-          "train_len", "length", "protocol", "n_targets", "n_units", "sem_unit")  # never empty  # fmt: skip
-COUNTED = ("train_len", "length", "n_targets", "n_units")  # at least 1
-WIDEST = 2**64
-# Columns that are equal in all rows of one eval file. A file has at most MOST rows; protocols by position have about 50 per length.
-SHARED = ("run_id", "eval_id", "encoding", "extension", "scale_attention", "trained_scale", "seed", "data", "tokenizer", "train_len",
-          "protocol")  # fmt: skip
-MOST = 20_000
-DERIVED = ("schema", "ppl", "bpb")
+MOST = 20_000  # rows of one eval json; protocols by position have about 50 per length
 SETTING = "setting"  # extra column of a report and its CSV: settings of windows and targets, in words
+KINDS = {column.name: column.kind for column in TABLE}
 UPGRADES: dict[int, Callable[[dict], dict]] = {}  # {schema n: function that turns its row into schema n + 1}
 
 
@@ -92,12 +31,13 @@ def key(row: dict) -> tuple:
 
 def agree(one: dict, two: dict) -> bool:
     """True if two rows are equal in all columns but VOLATILE. A missing argument of identity.LATER counts as its default."""
-    return _said(one) == _said(two)
 
+    def said(row: dict) -> dict:
+        args = {group: row[f"{group}_args"] for group in ("encoding", "extension")}
+        given = {f"{group}_args": own and without_later(group, own) for group, own in args.items()}
+        return {**{name: row[name] for name in COLUMNS if name not in VOLATILE}, **given}
 
-def _said(row: dict) -> dict:
-    return {name: without_later(name.removesuffix("_args"), row[name]) if name.endswith("_args") and row[name] else row[name]
-            for name in COLUMNS if name not in VOLATILE}  # fmt: skip
+    return said(one) == said(two)
 
 
 def make_row(**values: Any) -> dict:
@@ -217,11 +157,8 @@ def read_csv(path: Path | str) -> list[dict]:
         raise RunError(f"{path} is not a CSV of rows ({error!r}): make it again with scripts/report.py.") from error
 
 
-KINDS = {column.name: column.kind for column in TABLE}
-
-
 def _parsed(name: str, text: str) -> Any:
+    kind = KINDS.get(name, str)
     if text == "":
         return None
-    kind = KINDS.get(name, str)
     return json.loads(text) if kind in (dict, bool) else defuse.uncell(text) if kind is str else kind(text)

@@ -18,8 +18,9 @@ from posbench.common.errors import RunError
 from posbench.common.files import read_bytes
 from posbench.config.names import called, named
 from posbench.config.schema import LogConfig
+from posbench.runs.columns import COLUMNS
 from posbench.runs.directory import Run
-from posbench.runs.rows import COLUMNS, read_eval
+from posbench.runs.rows import read_eval
 
 CONNECT_SECONDS = 5.0  # for a server to answer; wandb itself would try for more than a minute
 FLUSH_SECONDS = 1.0  # that a killed job's file may miss; wandb's default of 15 s is much for a small training
@@ -48,7 +49,7 @@ def start(run: Run, log: LogConfig, config: dict, job_type: str, mode: str, pati
 
     known = any(map(_on_server, _attempts(run)))
     # A server renumbers steps that a file adds to a known run, and an id that failed online is used up.
-    identity = _own_id(run, job_type) if known and mode == "offline" else run.id
+    identity = f"{run.id}-{job_type}-{time.time_ns():x}" if known and mode == "offline" else run.id
     later = known and mode == "online" and job_type == "evaluate"
     job_type = "train" if identity == run.id else job_type
     # The oldest allowed wandb lacks some of these. A hang is ended by the guard around each call.
@@ -155,10 +156,6 @@ def _connect(server: str) -> None:
 
 def _add_tags(started: Any, tags: list[str]) -> None:
     started.tags = tuple(dict.fromkeys([*(started.tags or ()), *(tag[:64] for tag in tags)]))
-
-
-def _own_id(run: Run, job_type: str) -> str:
-    return f"{run.id}-{job_type}-{time.time_ns():x}"
 
 
 def _tags(config: dict) -> list[str]:

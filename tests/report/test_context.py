@@ -14,7 +14,8 @@ from test_figures import texts
 from test_large_figures import boxes
 from test_report_html import Page
 
-from posbench.report.context_loss import read_steps, table, write_steps
+from posbench.common.csv_records import to_csv
+from posbench.report.context_loss import Step, read_steps, table
 from posbench.report.figures import context_loss as context_figure
 from posbench.report.figures.palette import encoding_look
 from posbench.report.figures.style import OKABE_ITO
@@ -207,7 +208,7 @@ def test_many_encodings_stay_apart(built, tmp_path):
     own = [one for one in read_steps(built[2] / "with" / "context.csv") if one.encoding == "rope"]
     names = [f"encoding_{n}" + " steps=2000" * (n % 3) for n in range(24)]
     section = [replace(one, encoding=name, nll=one.nll + n / 1000) for n, name in enumerate(names) for one in own]
-    write_steps(section, tmp_path / "context.csv")
+    (tmp_path / "context.csv").write_text(to_csv(section, Step))
     assert read_steps(tmp_path / "context.csv") == section
     figure = context_figure.figure(section, "t")
     panels = [(axes.get_window_extent(), sorted(labels, key=lambda box: box.y0)) for axes, _, labels in boxes(figure)]

@@ -8,13 +8,14 @@ from dataclasses import replace
 import pytest
 from test_figures import texts
 
+from posbench.common.csv_records import to_csv
 from posbench.report.figures import heatmap
 from posbench.report.figures import intervals as differences
 from posbench.report.figures import loss_curves as multiples
 from posbench.report.figures.draw import draw
 from posbench.report.figures.palette import MOST
 from posbench.report.figures.style import save
-from posbench.report.points import Point, methods, write_points
+from posbench.report.points import Point, methods
 
 ENCODINGS = ("rope", "alibi", "sinusoidal", "fox_rope", "stick_breaking", "randomized")
 EXTENSIONS = ("none", "pi", "ntk", "yarn", "rerope", "leaky_rerope", "self_extend window=32")
@@ -206,7 +207,7 @@ def test_what_is_drawn_depends_on_what_is_there(tmp_path):
     positions = [
         point(length=length, window=512, protocol="by_position", difference=None, nll=3.0, floor=None) for length in (8, 16, 64, 512)
     ]
-    write_points(few + positions + [replace(one, setting="other") for one in few], tmp_path / "few.csv")
+    (tmp_path / "few.csv").write_text(to_csv(few + positions + [replace(one, setting="other") for one in few], Point))
     drawn = draw(tmp_path / "few.csv", tmp_path, "t")
     assert [[path.name for paths in section.values() for path in paths] for section in drawn] == [
         ["curve.png", "curve.svg"], ["position.png", "position.svg"], ["curve-2.png", "curve-2.svg"]]  # fmt: skip

@@ -22,7 +22,7 @@ from posbench.common.csv_records import from_csv, to_csv
 from posbench.common.errors import ConfigError, RunError
 from posbench.report import limits
 from posbench.report.external_csv import read as read_foreign
-from posbench.report.points import read_points, write_points
+from posbench.report.points import Point, read_points
 from posbench.report.report import collect
 from posbench.runs import rows
 from posbench.runs.directory import Run
@@ -254,7 +254,7 @@ def test_names_are_no_formulas_in_a_csv_and_come_back(folder, name):
     points = [point for section in made.sections for point in section]
     line = Training(**{one.name: name if one.type.startswith("str") else None for one in fields(Training)})
     write_csv(made.rows, folder / "rows.csv")
-    write_points(points, folder / "curve.csv")
+    (folder / "curve.csv").write_text(to_csv(points, Point))
     (folder / "trainings.csv").write_text(to_csv([line], Training))
     for path in folder.glob("*.csv"):
         cells = [cell for line in csv.reader(io.StringIO(path.read_text(), newline="")) for cell in line]
