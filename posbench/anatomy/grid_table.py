@@ -145,9 +145,7 @@ def in_terminal(found: list[Row]) -> str:
     console = Console(width=240, no_color=True, highlight=False)
     with console.capture() as captured:
         console.print(table(found).rich())
-        for line in legend(found):
-            console.print(line, markup=False)
-    return "\n".join(line.rstrip() for line in captured.get().splitlines())
+    return "\n".join([*(line.rstrip() for line in captured.get().splitlines()), *legend(found)])
 
 
 def write(found: list[Row], folder: Path) -> list[Path]:

@@ -64,11 +64,11 @@ def kinds(encoding: Encoding, extension: Extension, length: int, *scales: ScaleA
 
 
 def each_band(kind: Kind, query: int, keys_K: Tensor, value: Callable[[BandPlan, Tensor], Tensor]) -> Tensor:
-    """`value(band, its keys)` for each key, float64, from the band in which `query` sees it; nan for keys that it does not see."""
+    """`value(band, seen_K)` of the keys that `query` sees in each band, float64; nan for keys that it sees in none."""
     result = None
     for band in kind.plan.bands:
         seen_K = (keys_K >= band.first_T[query]) & (keys_K <= band.last_T[query])
-        part = value(band, keys_K[seen_K]).double()
+        part = value(band, seen_K).double()
         if result is None:
             result = torch.full((*part.shape[:-1], len(keys_K)), torch.nan, dtype=torch.float64)
         result[..., seen_K] = part
@@ -77,7 +77,7 @@ def each_band(kind: Kind, query: int, keys_K: Tensor, value: Callable[[BandPlan,
 
 def distance(kind: Kind, query: int, keys_K: Tensor) -> Tensor:
     """Coordinate distance at which `query` sees each key: [K], nan for keys that it does not see."""
-    return each_band(kind, query, keys_K, lambda band, keys_K: band.q_pos_T[query] - band.k_pos_T[keys_K])
+    return each_band(kind, query, keys_K, lambda band, seen_K: band.q_pos_T[query] - band.k_pos_T[keys_K[seen_K]])
 
 
 @torch.no_grad()
@@ -87,10 +87,11 @@ def bias(kind: Kind, query: int, keys_K: Tensor) -> Tensor | None:
     if not encoding.biases & ~Bias.ROWS:
         return None
 
-    def value(band: BandPlan, keys_K: Tensor) -> Tensor:
-        q_pos_K, k_pos_K = band.q_pos_T[query].expand(len(keys_K)), band.k_pos_T[keys_K]
-        total_HK = torch.zeros(encoding.shape.n_head, len(keys_K), dtype=torch.float64)
-        if not len(keys_K):
+    def value(band: BandPlan, seen_K: Tensor) -> Tensor:
+        k_pos_K = band.k_pos_T[keys_K[seen_K]]
+        q_pos_K = band.q_pos_T[query].expand(len(k_pos_K))
+        total_HK = torch.zeros(encoding.shape.n_head, len(k_pos_K), dtype=torch.float64)
+        if not len(k_pos_K):
             return total_HK
         columns = encoding.columns(q_pos_K, k_pos_K, row_constant=True)
         if columns is not None:
@@ -99,7 +100,7 @@ def bias(kind: Kind, query: int, keys_K: Tensor) -> Tensor | None:
             total_HK += encoding.bias(q_pos_K[:1], k_pos_K, kind.layer.index)[:, 0]
         gates_BHT = encoding.gates(torch.zeros(1, 1, encoding.shape.d_model), kind.layer.index)
         if gates_BHT is not None:
-            total_HK += gates_BHT[0].double() * (query - keys_K)
+            total_HK += gates_BHT[0].double() * (query - keys_K[seen_K])
         return total_HK
 
     return each_band(kind, query, keys_K, value)
@@ -109,14 +110,12 @@ def bias(kind: Kind, query: int, keys_K: Tensor) -> Tensor | None:
 def content(kind: Kind, query: int, keys_K: Tensor, q_NHKD: Tensor, k_NGKD: Tensor) -> Tensor:
     """Scaled content score of each key: [N, H, K]. q_NHKD has a copy of the query for each key, rotated as the key's band requires."""
     encoding, width = kind.encoding, q_NHKD.shape[-1]
-    place = torch.full((int(keys_K.max()) + 1,), -1)
-    place[keys_K] = torch.arange(len(keys_K))
 
-    def value(band: BandPlan, keys_K: Tensor) -> Tensor:
-        q, k = q_NHKD[:, :, place[keys_K]], k_NGKD[:, :, place[keys_K]]
-        q_pos_K, k_pos_K = band.q_pos_T[query].expand(len(keys_K)), band.k_pos_T[keys_K]
+    def value(band: BandPlan, seen_K: Tensor) -> Tensor:
+        q, k, k_pos_K = q_NHKD[:, :, seen_K], k_NGKD[:, :, seen_K], band.k_pos_T[keys_K[seen_K]]
+        q_pos_K = band.q_pos_T[query].expand(len(k_pos_K))
         q_table, k_table = (encoding.table(pos_K, kind.after) for pos_K in (q_pos_K, k_pos_K))
-        if q_table is not None and len(keys_K):
+        if q_table is not None and len(k_pos_K):
             q, k = encoding.rotate(q, k, q_table, k_table)
         if kind.after is not None and (q_scale_K := kind.after.scale(q_pos_K)) is not None:
             q, k = q * q_scale_K[:, None], k * kind.after.scale(k_pos_K)[:, None]

@@ -24,6 +24,7 @@ from posbench.data.tokenfile import TokenFile, file_record, open_split, verify_f
 from posbench.data.tokenizers import BPE_TRAIN_BYTES, Tokenizer, load_tokenizer, pretrained_json, tokenizer_name, train_bpe
 
 BATCH_BYTES = 8 * 2**20  # text per call of the tokenizer: enough for its threads, little memory
+EVERY = 2.0  # seconds between two lines of progress
 
 
 @dataclass(frozen=True)
@@ -220,13 +221,13 @@ def _encode_batch(tokenizer: Tokenizer, names: list[str], texts: list[str]) -> I
             yield name, ids, n_bytes
 
 
-def _progress(label: str, every: float = 2.0) -> Callable[[int], None]:
-    """Callback that prints the bytes done so far, at most once in `every` seconds, so never for short work."""
+def _progress(label: str) -> Callable[[int], None]:
+    """Callback that prints the bytes done so far, at most once in EVERY seconds, so never for short work."""
     last = time.monotonic()
 
     def report(done: int) -> None:
         nonlocal last
-        if time.monotonic() - last >= every:
+        if time.monotonic() - last >= EVERY:
             last = time.monotonic()
             print(f"data: {label}: {done / 1e6:.0f} MB", file=sys.stderr, flush=True)
 

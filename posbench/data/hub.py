@@ -85,14 +85,11 @@ def join_articles(lines: Iterable[str]) -> Iterator[str]:
     The text is not changed, so the articles have exactly the bytes of the rows.
     """
     article: list[str] = []
-    blank, previous = True, None
     for line in lines:
-        if previous is not None and blank and HEADING.fullmatch(previous) and not line.strip() and len(article) > 1:
+        if len(article) > 1 and HEADING.fullmatch(article[-1]) and not article[-2].strip() and not line.strip():
             yield from filter(str.strip, ["".join(article[:-1])])
             article = article[-1:]
-        blank = previous is None or not previous.strip()
         article.append(line)
-        previous = line
     yield from filter(str.strip, ["".join(article)])
 
 
