@@ -35,6 +35,8 @@ def snapshot(name: str, download: bool) -> tuple[str, Path]:
             quiet_hub()
             folder = _fetch(name, BESIDE)
             folder = _fetch(name, weight_names(folder))
+            if not _whole(folder):  # offline the cache answers with what it has
+                raise FileNotFoundError(f"{folder} lacks weights")
     except ConfigError:
         raise
     except Exception as error:  # the hub's errors have no common base class

@@ -195,6 +195,32 @@ def test_weights_that_are_not_those_described_are_refused(tmp_path, change, said
         adopted(file.parent)
 
 
+def test_a_tied_checkpoint_that_stores_its_head_alone_is_read(tmp_path):
+    from safetensors.torch import save_file
+
+    path = checkpoint(tmp_path, tie_word_embeddings=True)
+    weights = load_file(path / "model.safetensors")
+    before = adopted(path)
+    expected = load_model(imported(path), before, VOCAB, "cpu").state_dict()
+    weights["lm_head.weight"] = weights.pop("model.embed_tokens.weight")
+    save_file(weights, path / "model.safetensors")
+    found = load_model(imported(path), adopted(path), VOCAB, "cpu").state_dict()
+    assert found.keys() == expected.keys() and all(torch.equal(value, found[name]) for name, value in expected.items())
+
+
+def test_a_run_notices_that_its_checkpoint_changed(tmp_path):
+    path = checkpoint(tmp_path)
+    run, file = imported(path), path / "model.safetensors"
+    assert sorted(one.name for one in run.path.iterdir()) == [".lock", "config.yaml", "provenance.json", "train.json"]
+    content, stat = file.read_bytes(), file.stat()
+    file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    with pytest.raises(RunError, match="changed .SHA-256 .* when the run was made.: put them back"):
+        load_model(run, run.read_config(), VOCAB, "cpu")
+    with pytest.raises(RunError, match="changed"):
+        exported(run)
+
+
 def test_weights_that_change_after_the_run_was_named_are_not_taken(tmp_path):
     path = checkpoint(tmp_path)
     file, cfg = path / "model.safetensors", adopted(path)
