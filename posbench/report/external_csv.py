@@ -149,10 +149,9 @@ def _point(key: dict, seeds: list[dict], source: str) -> Point:
     floors = [one["floor"] for one in seeds]
     floor = None if None in floors else sum(floors) / len(floors)
     low, high = (seeds[0]["low"], seeds[0]["high"]) if len(seeds) == 1 else (None, None) if half is None else (nll - half, nll + half)
-    unknown = dict.fromkeys(("setting", "window", "n_targets", "n_units", "sem_unit", "bpb", "half_width", "over", "gain", "gain_lower"))
     difference = None if floor is None or nll is None else nll - floor
-    known = {"untested": False, "n_seeds": len(seeds), "nll": nll, "floor": floor, "difference": difference, "source": source}
-    return Point(**key, **unknown, **known, low=low, high=high)
+    losses = {"nll": nll, "floor": floor, "difference": difference, "low": low, "high": high}
+    return Point(**key, setting=None, untested=False, n_seeds=len(seeds), source=source, **losses)
 
 
 def place(points: Iterable[Point], own: list[list[Point]]) -> list[list[Point]]:

@@ -35,7 +35,7 @@ SECTION = tuple(column.name for column in fields(Placed))
 One = TypeVar("One", bound=Placed)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Point(Placed):
     """One method at one length. Losses are in nats/token; `half_width` is half of the 95 % interval of `difference`."""
 
@@ -44,19 +44,19 @@ class Point(Placed):
     scale_attention: str
     untested: bool
     length: int  # tokens fed, or the position in `window` for a protocol by position
-    window: int | None
+    window: int | None = None
     n_seeds: int
-    n_targets: int | None  # this and the next two: None if the source is somebody else's CSV
-    n_units: int | None
-    sem_unit: str | None
-    nll: float | None
-    bpb: float | None
-    floor: float | None  # loss with exactly train_len tokens of context
-    difference: float | None  # nll - floor: about 0 holds, above fails, below gains from text beyond the training length
-    half_width: float | None
-    over: str | None  # units of the interval: "seeds x documents", the sem_unit for one seed, "seeds" if only means are known
-    gain: float | None  # G of the encoding, mean over seeds
-    gain_lower: float | None  # the lowest of the seeds' lower 95 % bounds of G
+    n_targets: int | None = None  # this and the next two are None if the source is somebody else's CSV
+    n_units: int | None = None
+    sem_unit: str | None = None
+    nll: float | None = None
+    bpb: float | None = None
+    floor: float | None = None  # loss with exactly train_len tokens of context
+    difference: float | None = None  # nll - floor: about 0 holds, above fails, below gains from text beyond the training length
+    half_width: float | None = None
+    over: str | None = None  # units of the interval: "seeds x documents", the sem_unit for one seed, "seeds" if only means are known
+    gain: float | None = None  # G of the encoding, mean over seeds
+    gain_lower: float | None = None  # the lowest of the seeds' lower 95 % bounds of G
     change: float | None = None  # nll - the loss of the same trainings at this length without an extension
     change_half_width: float | None = None  # of its 95 % interval
     low: float | None = None  # the interval of nll as somebody else's CSV states it

@@ -28,10 +28,7 @@ from posbench.runs.search import files, run_directories
 TOKENS = re.compile(r"[0-9a-f]{24}(_(train|validation|test))*")
 # Temporary names: of common/files.py (by tempfile), and of safetensors, which earlier versions wrote with.
 TEMPORARY = re.compile(r"\..+-[a-z0-9_]{8}(\.[a-z0-9]+)?|\.tmp[A-Za-z0-9]{6}")
-OWN = re.compile(
-    rf"config\.yaml|provenance\.json|train\.jsonl?|model\.safetensors|state(\.previous)?\.pt|failure\.txt|\.lock"
-    rf"|evals/\w+/[^/]+\.(json|npz)|(evals/\w+/)?({TEMPORARY.pattern})"
-)
+OWN = re.compile(rf"evals/\w+/[^/]+\.(json|npz)|(evals/\w+/)?({TEMPORARY.pattern})")
 
 
 @dataclass(frozen=True)
@@ -101,7 +98,12 @@ def _uploaded(folder: Path, ids: Collection[str]) -> Iterator[Waste]:
 def foreign(path: Path) -> list[Path]:
     """Files in a run's directory that posbench did not make. A directory with any of them is not deleted."""
     found = [item for item in path.rglob("*") if item.is_symlink() or not item.is_dir()]
-    return [item for item in found if item.is_symlink() or not OWN.fullmatch(item.relative_to(path).as_posix())]
+    return [item for item in found if item.is_symlink() or not _own(Run(path), item)]
+
+
+def _own(run: Run, path: Path) -> bool:
+    """True if place and name of a file in a run's directory show that posbench made it."""
+    return path in run.files or OWN.fullmatch(path.relative_to(run.path).as_posix()) is not None
 
 
 def delete(waste: Waste) -> str:
@@ -149,10 +151,9 @@ def _tokens(name: str, source: object, tokenizer: str) -> str:
 def _leftovers(run: Run) -> Iterator[Waste]:
     """Leftover files in a run's directory that the run no longer needs."""
     for path, status in files(run.path):
-        inside = path.relative_to(run.path).as_posix()
-        if not OWN.fullmatch(inside):
+        if not _own(run, path):
             continue
-        if run.finished and re.fullmatch(r"state(\.previous)?\.pt", inside):
+        if run.finished and path in (run.state, run.previous_state):
             why = "the training is finished: its weights are there"
         elif TEMPORARY.fullmatch(path.name):
             if locked(path):

@@ -44,6 +44,12 @@ class Run:
         self._lock = FileLock(self.lock_file)
 
     @property
+    def files(self) -> tuple[Path, ...]:
+        """Paths of all files directly in the directory, whether they are there or not."""
+        described = (self.config, self.provenance, self.failure, self.lock_file)
+        return (*described, self.train_log, self.weights, self.state, self.previous_state, self.summary)
+
+    @property
     def finished(self) -> bool:
         """True when the training is complete, since train.json is written last. Raises RunError when the directory cannot be read."""
         try:
