@@ -19,7 +19,7 @@ from torch import Tensor
 from posbench.common.errors import ConfigError
 from posbench.encodings.p_rope import with_rest
 from posbench.encodings.rope import Rope
-from posbench.position.geometry import Shape, Spectrum, Trait
+from posbench.position.geometry import Base, Layout, Shape, Spectrum, Trait
 
 
 class Fope(Rope):
@@ -35,8 +35,8 @@ class Fope(Rope):
         learnable: bool = False,
         zero: bool = True,
         pairs: int | None = None,
-        base: float = 10000.0,
-        layout: str = "half",
+        base: Base = 10000.0,
+        layout: Layout = "half",
     ):
         super().__init__(shape, base, layout)
         turns_F = super().spectrum().freq_F * shape.reach / (2 * math.pi)

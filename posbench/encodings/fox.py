@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from posbench.common.errors import ConfigError
 from posbench.encodings.rope import Rope
-from posbench.position.geometry import Shape, Spectrum, Trait
+from posbench.position.geometry import Base, Layout, Shape, Spectrum, Trait
 from posbench.position.interfaces import Encoding
 
 ROPE = frozenset(
@@ -37,8 +37,8 @@ class Fox(Encoding):
         init_std: float = 0.02,
         tau_min: float = 2.0,
         tau_max: float | None = None,
-        base: float = 10000.0,
-        layout: str = "half",
+        base: Base = 10000.0,
+        layout: Layout = "half",
     ):
         super().__init__(shape)
         self.rope = Rope(shape, base, layout) if rope else None

@@ -6,11 +6,12 @@ here they are softplus of the parameters, and the power's b is 2 sigmoid, so no 
 of an nn.Linear, so weight decay does not act on them.
 """
 
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posbench.common.errors import ConfigError
 from posbench.position.geometry import Shape, Trait
 from posbench.position.interfaces import Encoding
 
@@ -18,15 +19,13 @@ LEAST = 0.01
 
 
 class Kerple(Encoding):
-    """Logarithmic or power-law biases on distance. Raises ConfigError for an unknown form."""
+    """Logarithmic or power-law biases on distance."""
 
     traits = Trait.COORDINATE | Trait.RELATIVE | Trait.UNBOUNDED
     tested_with = frozenset({"window", "streaming", "lm_infinite"})
 
-    def __init__(self, shape: Shape, form: str = "log", share_layers: bool = False):
+    def __init__(self, shape: Shape, form: Literal["log", "power"] = "log", share_layers: bool = False):
         super().__init__(shape)
-        if form not in ("log", "power"):
-            raise ConfigError(f"encoding.form={form} is unknown: choose log or power.")
         self.form = form
         a_NH, b_NH = torch.rand(2, 1 if share_layers else shape.n_layer, shape.n_head)
         if form == "log":

@@ -6,23 +6,22 @@ Between rows the table is read by linear interpolation, so that PI (coordinates 
 coordinates beyond the last row, by at most 1 - 1/s, read that row.
 """
 
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 
-from posbench.common.errors import ConfigError
 from posbench.position.geometry import Shape, Spectrum, Trait
 from posbench.position.interfaces import Encoding
 
 
 class Learned(Encoding):
-    """A table of train_len rows. Raises ConfigError when `beyond` is neither refuse nor clamp."""
+    """A table of train_len rows."""
 
     tested_with = frozenset({"pi", "log_n"})
 
-    def __init__(self, shape: Shape, beyond: str = "refuse", init_std: float = 0.02):
+    def __init__(self, shape: Shape, beyond: Literal["refuse", "clamp"] = "refuse", init_std: float = 0.02):
         super().__init__(shape)
-        if beyond not in ("refuse", "clamp"):
-            raise ConfigError(f"encoding.beyond={beyond} is unknown: choose refuse or clamp.")
         self.traits = Trait.COORDINATE | Trait.TABLE | (Trait.UNBOUNDED if beyond == "clamp" else Trait(0))
         self.weight = nn.Parameter(torch.randn(shape.reach, shape.d_model) * init_std)
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from posbench.common.errors import ConfigError
 from posbench.encodings.rope import Rope
-from posbench.position.geometry import Shape, Spectrum
+from posbench.position.geometry import Base, Layout, Shape, Spectrum
 
 
 def with_rest(table: Tensor, pairs: int) -> Tensor:
@@ -34,7 +34,7 @@ class PRope(Rope):
         "window streaming lm_infinite log_n log_n_global".split()
     )
 
-    def __init__(self, shape: Shape, p: float = 0.75, cut: str = "share", base: float = 10000.0, layout: str = "half"):
+    def __init__(self, shape: Shape, p: float = 0.75, cut: str = "share", base: Base = 10000.0, layout: Layout = "half"):
         super().__init__(shape, base, layout)
         if not 0 <= p <= 1:
             raise ConfigError(f"encoding.p={p} is a share of the pairs of channels: choose a number from 0 to 1.")

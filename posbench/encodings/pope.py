@@ -13,21 +13,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posbench.common.errors import ConfigError
-from posbench.position.geometry import Shape, Spectrum, Trait
+from posbench.position.geometry import Base, Shape, Spectrum, Trait
 from posbench.position.interfaces import Encoding
 
 
 class Pope(Encoding):
-    """Polar positions. Raises ConfigError for a base of 1 or less."""
+    """Polar positions."""
 
     traits = Trait.COORDINATE | Trait.RELATIVE | Trait.SPECTRUM | Trait.UNBOUNDED
     tested_with = frozenset("pi rerope leaky_rerope self_extend dca string window streaming lm_infinite log_n log_n_global".split())
 
-    def __init__(self, shape: Shape, base: float = 10000.0):
+    def __init__(self, shape: Shape, base: Base = 10000.0):
         super().__init__(shape)
-        if base <= 1:
-            raise ConfigError(f"encoding.base={base} must be above 1, or no channel is slower than another: 10000 is usual.")
         self.base = base
         self.phase_H1D = nn.Parameter(torch.zeros(shape.n_head, 1, shape.head_dim))
 

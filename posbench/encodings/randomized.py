@@ -8,6 +8,7 @@ Extensions that give near and far keys other distances count tokens and not thes
 """
 
 from dataclasses import replace
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -19,12 +20,12 @@ from posbench.position.interfaces import Encoding, Layer
 
 
 class Randomized(Encoding):
-    """Any encoding at drawn positions. Raises ConfigError for a max_len below train_len, an unknown eval, and longer texts than max_len."""
+    """Any encoding at drawn positions. Raises ConfigError for a max_len below train_len, and for longer texts than max_len."""
 
     random = True
     tested_with = frozenset({"log_n", "log_n_global"})
 
-    def __init__(self, shape: Shape, base: dict, max_len: int | None = None, eval: str = "spread"):
+    def __init__(self, shape: Shape, base: dict, max_len: int | None = None, eval: Literal["spread", "arange", "random"] = "spread"):
         super().__init__(shape)
         self.max_len = 16 * shape.train_len if max_len is None else max_len
         if self.max_len < shape.train_len:
@@ -32,8 +33,6 @@ class Randomized(Encoding):
                 f"encoding.max_len={max_len} holds no {shape.train_len} different positions, which train_len={shape.train_len} needs: "
                 f"choose at least that, 16 times it is usual."
             )
-        if eval not in ("spread", "arange", "random"):
-            raise ConfigError(f"encoding.eval={eval} is unknown: choose spread, arange or random.")
         self.eval = eval
         self.base: Encoding = make(base, replace(shape, positions=self.max_len), kind=Encoding)
         for part in dict.fromkeys([self.base, *(layer.encoding for layer in self.base.layers())]):

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from posbench.common.errors import ConfigError
 from posbench.position.fixed_frequencies import trained_in
-from posbench.position.geometry import Shape, Spectrum, Trait
+from posbench.position.geometry import Base, Layout, Shape, Spectrum, Tokens, Trait
 from posbench.position.instantiate import make
 from posbench.position.interfaces import Encoding, Extension, Layer
 
@@ -35,8 +35,8 @@ def _resonant(freq_F: Tensor) -> Tensor:
 class Rope(Encoding):
     """Rotary positions.
 
-    Raises ConfigError for an odd number of turned channels, an unknown layout, a base of 1 or less, a scaling that is not a fixed set
-    of frequencies, a scaling without scaling_len or the reverse, and a list of windows that is not one for each layer.
+    Raises ConfigError for an odd number of turned channels, a scaling that is not a fixed set of frequencies, a scaling without
+    scaling_len or the reverse, and a list of windows that is not one for each layer.
     """
 
     traits = Trait.COORDINATE | Trait.RELATIVE | Trait.SPECTRUM | Trait.UNBOUNDED
@@ -44,13 +44,13 @@ class Rope(Encoding):
     def __init__(
         self,
         shape: Shape,
-        base: float = 10000.0,
-        layout: str = "half",
+        base: Base = 10000.0,
+        layout: Layout = "half",
         fraction: float = 1.0,
         resonance: bool = False,
         scaling: dict | None = None,
         scaling_len: float | None = None,
-        window: int | list[int | None] | None = None,
+        window: Tokens | list[Tokens | None] | None = None,
     ):
         super().__init__(shape)
         if shape.head_dim % 2 or shape.head_dim < 4:
@@ -65,17 +65,10 @@ class Rope(Encoding):
                 f"encoding.fraction={fraction} of the head width {shape.head_dim} is {turned:g} channels: "
                 f"choose a fraction up to 1 that gives an even number of at least 4."
             )
-        if base <= 1:
-            raise ConfigError(f"encoding.base={base} must be above 1, or no channel is slower than another: 10000 is usual.")
-        if layout not in ("half", "interleaved"):
-            raise ConfigError(f"encoding.layout={layout} is unknown: choose half or interleaved.")
         self.base, self.layout, self.resonance = base, layout, resonance
         self.windows = list(window) if isinstance(window, list) else [window] * shape.n_layer
-        if len(self.windows) != shape.n_layer or any(size is not None and size < 1 for size in self.windows):
-            raise ConfigError(
-                f"encoding.window={window} must be at least 1 token, or a list of one window for each of {shape.n_layer} layers, "
-                "null for those without."
-            )
+        if len(self.windows) != shape.n_layer:
+            raise ConfigError(f"encoding.window={window} must be a list of one window for each of {shape.n_layer} layers, null without.")
         if (scaling is None) != (scaling_len is None):
             raise ConfigError(f"encoding.scaling={scaling} and encoding.scaling_len={scaling_len} belong together: give both, or neither.")
         self.scaling, self.scaling_len, self.amplitude = None, scaling_len, 1.0

@@ -8,22 +8,20 @@ import torch
 from torch import Tensor, nn
 
 from posbench.common.errors import ConfigError
-from posbench.position.geometry import Shape, Spectrum, Trait
+from posbench.position.geometry import Base, Shape, Spectrum, Trait
 from posbench.position.interfaces import Encoding
 
 
 class Sinusoidal(Encoding):
-    """Sines and cosines of the coordinate. Raises ConfigError for an odd d_model or a base of 1 or less."""
+    """Sines and cosines of the coordinate. Raises ConfigError for an odd d_model."""
 
     traits = Trait.COORDINATE | Trait.SPECTRUM | Trait.UNBOUNDED
     tested_with = frozenset({"pi", "ntk", "log_n"})
 
-    def __init__(self, shape: Shape, base: float = 10000.0):
+    def __init__(self, shape: Shape, base: Base = 10000.0):
         super().__init__(shape)
         if shape.d_model % 2:
             raise ConfigError(f"encoding=sinusoidal pairs sines with cosines, and model.d_model={shape.d_model} is odd: make it even.")
-        if base <= 1:
-            raise ConfigError(f"encoding.base={base} must be above 1, or no channel is slower than another: 10000 is usual.")
         self.base = base
         self.gain = nn.Parameter(torch.tensor(shape.d_model**-0.5))
 

@@ -8,25 +8,24 @@ two the paper's equations have could not be checked: only its abstract was read,
 In float32 and in logarithms, where a product over thousands of keys loses nothing.
 """
 
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from posbench.common.errors import ConfigError
 from posbench.position.geometry import Shape
 from posbench.position.interfaces import Encoding
 
 
 class StickBreaking(Encoding):
-    """Shares of a stick, broken from the query backwards. Raises ConfigError for an unknown remainder."""
+    """Shares of a stick, broken from the query backwards."""
 
     tested_with = frozenset({"window"})
     scalable = False
 
-    def __init__(self, shape: Shape, attend_self: bool = False, remainder: str = "drop"):
+    def __init__(self, shape: Shape, attend_self: bool = False, remainder: Literal["drop", "self"] = "drop"):
         super().__init__(shape)
-        if remainder not in ("drop", "self"):
-            raise ConfigError(f"encoding.remainder={remainder} is unknown: choose drop or self.")
         self.attend_self, self.remainder = attend_self, remainder
 
     def weights(

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from posbench.common.errors import ConfigError
 from posbench.encodings.rope import Rope
-from posbench.position.geometry import Shape
+from posbench.position.geometry import Base, Layout, Shape
 
 FASTEST = 0.16  # per token: over the 512 queries that a kernel takes at once, e^(512 x 0.16) is still a float32
 
@@ -22,7 +22,7 @@ class Xpos(Rope):
 
     tested_with = frozenset({"pi", "window", "log_n", "log_n_global"})
 
-    def __init__(self, shape: Shape, B: float | None = None, gamma: float = 0.4, base: float = 10000.0, layout: str = "half"):
+    def __init__(self, shape: Shape, B: float | None = None, gamma: float = 0.4, base: Base = 10000.0, layout: Layout = "half"):
         super().__init__(shape, base, layout)
         if gamma <= 0 or (B is not None and B <= 0):
             raise ConfigError(f"encoding.gamma={gamma} and encoding.B={B} must be above 0: 0.4 and train_len / 2 are usual.")

@@ -7,7 +7,7 @@ Deviation: common implementations keep the largest length's frequencies until a 
 
 from posbench.common.errors import ConfigError
 from posbench.extensions.ntk import slowed
-from posbench.position.geometry import Span, Spectrum, Trait
+from posbench.position.geometry import Mode, Span, Spectrum, Trait
 from posbench.position.interfaces import ScaledExtension
 
 
@@ -17,7 +17,7 @@ class DynamicNtk(ScaledExtension):
     needs = Trait.SPECTRUM
     tested_with = frozenset({"rope", "p_rope", "sinusoidal", "fox"})
 
-    def __init__(self, factor: float = 2.0, mode: str = "dynamic", target_len: int | None = None):
+    def __init__(self, factor: float = 2.0, mode: Mode = "dynamic", target_len: int | None = None):
         super().__init__(mode, target_len)
         if factor < 1:
             raise ConfigError(f"extension.factor={factor} must be at least 1: below it, long texts would meet faster frequencies.")

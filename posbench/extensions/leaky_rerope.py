@@ -7,8 +7,8 @@ Deviation: log-n is a separate switch (see rerope).
 """
 
 from posbench.common.errors import ConfigError
-from posbench.position.geometry import Band, Span, Trait
-from posbench.position.interfaces import ScaledExtension, window_size
+from posbench.position.geometry import Band, Mode, Span, Tokens, Trait
+from posbench.position.interfaces import ScaledExtension
 
 
 class LeakyRerope(ScaledExtension):
@@ -17,14 +17,14 @@ class LeakyRerope(ScaledExtension):
     needs = Trait.COORDINATE | Trait.RELATIVE
     tested_with = frozenset({"rope", "p_rope", "pope", "fox"})
 
-    def __init__(self, window: int | None = None, k: float | None = None, mode: str = "dynamic", target_len: int | None = None):
+    def __init__(self, window: Tokens | None = None, k: float | None = None, mode: Mode = "dynamic", target_len: int | None = None):
         super().__init__(mode, target_len)
         if k is not None and k < 1:
             raise ConfigError(f"extension.k={k} must be at least 1.")
         self.window, self.k = window, k
 
     def bands(self, span: Span) -> tuple[Band, ...]:
-        w = window_size(self.window, span.train_len // 2)
+        w = self.window or max(1, span.train_len // 2)
         k = self.k or self._smallest_k(w, span)
         near = Band(first=lambda i: i - w + 1)
         far = Band(last=lambda i: i - w, q=lambda i: (i + w * (k - 1)) / k, k=lambda j: j / k)

@@ -6,10 +6,11 @@ train_len.
 """
 
 from posbench.extensions.ntk_by_parts import NtkByParts
+from posbench.position.geometry import Mode
 
 
 class Llama3(NtkByParts):
     """By parts, from one turn to four."""
 
-    def __init__(self, alpha: float = 1.0, beta: float = 4.0, mode: str = "dynamic", target_len: float | None = None):
+    def __init__(self, alpha: float = 1.0, beta: float = 4.0, mode: Mode = "dynamic", target_len: float | None = None):
         super().__init__(alpha, beta, "turns", mode=mode, target_len=target_len)

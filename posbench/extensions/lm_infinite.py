@@ -9,8 +9,8 @@ Left out: the optional retrieval of top-k keys from the middle.
 import torch
 
 from posbench.common.errors import ConfigError
-from posbench.position.geometry import Band, Span, Trait
-from posbench.position.interfaces import Extension, window_size
+from posbench.position.geometry import Band, Span, Tokens, Trait
+from posbench.position.interfaces import Extension
 
 
 class LmInfinite(Extension):
@@ -19,13 +19,13 @@ class LmInfinite(Extension):
     needs = Trait.COORDINATE | Trait.RELATIVE
     tested_with = frozenset({"rope", "p_rope", "pope", "alibi", "kerple", "sandwich", "t5", "none"})
 
-    def __init__(self, n_global: int = 10, window: int | None = None):
+    def __init__(self, n_global: int = 10, window: Tokens | None = None):
         if n_global < 1:
             raise ConfigError(f"extension.n_global={n_global} must be at least 1 token; without global keys choose extension=window.")
         self.n_global, self.window = n_global, window
 
     def bands(self, span: Span) -> tuple[Band, ...]:
-        w = window_size(self.window, span.train_len)
+        w = self.window or span.train_len
         near = Band(first=lambda i: i - w + 1)
         far = Band(last=lambda i: (i - w).clamp(max=self.n_global - 1), q=lambda i: torch.full_like(i, w), k=torch.zeros_like)
         return near, far

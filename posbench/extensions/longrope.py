@@ -18,7 +18,7 @@ import torch
 
 from posbench.common.errors import ConfigError
 from posbench.extensions.ntk_by_parts import NtkByParts
-from posbench.position.geometry import Span, Spectrum, Trait
+from posbench.position.geometry import Mode, Span, Spectrum, Trait
 from posbench.position.interfaces import ScaledExtension
 
 
@@ -34,7 +34,7 @@ class Longrope(ScaledExtension):
         short_factors: list[float] | None = None,
         exact_first: int = 0,
         temperature: bool = True,
-        mode: str = "dynamic",
+        mode: Mode = "dynamic",
         target_len: float | None = None,
     ):
         super().__init__(mode, target_len)

@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 
 from posbench.common.errors import ConfigError
-from posbench.position.geometry import Span, Spectrum, Trait
+from posbench.position.geometry import Mode, Span, Spectrum, Trait
 from posbench.position.interfaces import ScaledExtension
 
 
@@ -32,7 +32,7 @@ class Ntk(ScaledExtension):
     needs = Trait.SPECTRUM
     tested_with = frozenset({"rope", "p_rope", "sinusoidal", "fox"})
 
-    def __init__(self, multiplier: float = 1.0, mode: str = "dynamic", target_len: int | None = None):
+    def __init__(self, multiplier: float = 1.0, mode: Mode = "dynamic", target_len: int | None = None):
         super().__init__(mode, target_len)
         if multiplier < 1:
             raise ConfigError(f"extension.multiplier={multiplier} must be at least 1.")

@@ -11,19 +11,20 @@ quarter of the fastest pair's turns, at most 32 and at least alpha + 1.
 
 import math
 from dataclasses import replace
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from posbench.common.errors import ConfigError
-from posbench.position.geometry import Span, Spectrum, Trait
+from posbench.position.geometry import Mode, Span, Spectrum, Trait
 from posbench.position.interfaces import ScaledExtension
 
 PUBLISHED = 32.0
 
 
 class NtkByParts(ScaledExtension):
-    """Fast pairs as trained, slow ones divided. Raises ConfigError for bounds that are not 0 < alpha < beta, and for an unknown ramp."""
+    """Fast pairs as trained, slow ones divided. Raises ConfigError for bounds that are not 0 < alpha < beta."""
 
     needs = Trait.SPECTRUM
     tested_with = frozenset({"rope", "p_rope", "fope", "fox"})
@@ -32,9 +33,9 @@ class NtkByParts(ScaledExtension):
         self,
         alpha: float = 1.0,
         beta: float | None = None,
-        ramp: str = "turns",
+        ramp: Literal["index", "turns"] = "turns",
         truncate: bool = True,
-        mode: str = "dynamic",
+        mode: Mode = "dynamic",
         target_len: float | None = None,
     ):
         super().__init__(mode, target_len)
@@ -42,8 +43,6 @@ class NtkByParts(ScaledExtension):
             raise ConfigError(
                 f"extension.alpha={alpha} and extension.beta={beta} must be turns in training, 0 < alpha < beta: 1 and 32 are usual."
             )
-        if ramp not in ("index", "turns"):
-            raise ConfigError(f"extension.ramp={ramp} is unknown: choose index or turns.")
         self.alpha, self.beta, self.ramp, self.truncate = alpha, beta, ramp, truncate
 
     def spectrum(self, spectrum: Spectrum, span: Span) -> Spectrum:

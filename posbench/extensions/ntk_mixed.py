@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 
 from posbench.common.errors import ConfigError
-from posbench.position.geometry import Span, Spectrum, Trait
+from posbench.position.geometry import Mode, Span, Spectrum, Trait
 from posbench.position.interfaces import ScaledExtension
 
 
@@ -20,7 +20,7 @@ class NtkMixed(ScaledExtension):
     needs = Trait.SPECTRUM
     tested_with = frozenset({"rope", "p_rope", "sinusoidal", "fox"})
 
-    def __init__(self, kappa: float = 0.75, mode: str = "dynamic", target_len: int | None = None):
+    def __init__(self, kappa: float = 0.75, mode: Mode = "dynamic", target_len: int | None = None):
         super().__init__(mode, target_len)
         if kappa < 0:
             raise ConfigError(f"extension.kappa={kappa} must be at least 0: 0 is interpolation, 1 a larger base.")

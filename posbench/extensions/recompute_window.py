@@ -4,8 +4,8 @@ This is the floor that an extension has to beat: all text beyond the training le
 evaluation). Defined for every encoding, since by default the model never reads more than it was trained on.
 """
 
-from posbench.position.geometry import Span
-from posbench.position.interfaces import ANY, Extension, window_size
+from posbench.position.geometry import Span, Tokens
+from posbench.position.interfaces import ANY, Extension
 
 
 class RecomputeWindow(Extension):
@@ -13,8 +13,8 @@ class RecomputeWindow(Extension):
 
     tested_with = ANY
 
-    def __init__(self, window: int | None = None):
+    def __init__(self, window: Tokens | None = None):
         self.window = window
 
     def crop(self, span: Span) -> int:
-        return window_size(self.window, span.train_len)
+        return self.window or span.train_len

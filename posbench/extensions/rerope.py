@@ -7,8 +7,8 @@ that is scale_attention=log_n.
 
 import torch
 
-from posbench.position.geometry import Band, Span, Trait
-from posbench.position.interfaces import Extension, window_size
+from posbench.position.geometry import Band, Span, Tokens, Trait
+from posbench.position.interfaces import Extension
 
 
 class Rerope(Extension):
@@ -17,11 +17,11 @@ class Rerope(Extension):
     needs = Trait.COORDINATE | Trait.RELATIVE
     tested_with = frozenset({"rope", "p_rope", "pope", "fox"})
 
-    def __init__(self, window: int | None = None):
+    def __init__(self, window: Tokens | None = None):
         self.window = window
 
     def bands(self, span: Span) -> tuple[Band, ...]:
-        w = window_size(self.window, span.train_len // 2)
+        w = self.window or max(1, span.train_len // 2)
         near = Band(first=lambda i: i - w + 1)
         far = Band(last=lambda i: i - w, q=lambda i: torch.full_like(i, w), k=torch.zeros_like)
         return near, far

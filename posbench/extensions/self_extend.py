@@ -13,24 +13,22 @@ import torch
 from torch import Tensor
 
 from posbench.common.errors import ConfigError
-from posbench.position.geometry import Band, Span, Trait
-from posbench.position.interfaces import ScaledExtension, window_size
+from posbench.position.geometry import Band, Mode, Span, Tokens, Trait
+from posbench.position.interfaces import ScaledExtension
 
 
 class SelfExtend(ScaledExtension):
-    """Two bands: near as trained, far by groups. Raises ConfigError for a group below 1, and if no group is large enough."""
+    """Two bands: near as trained, far by groups. Raises ConfigError if no group is large enough."""
 
     needs = Trait.COORDINATE | Trait.RELATIVE
     tested_with = frozenset({"rope", "p_rope", "pope", "fox"})
 
-    def __init__(self, window: int | None = None, group: int | None = None, mode: str = "dynamic", target_len: int | None = None):
+    def __init__(self, window: Tokens | None = None, group: Tokens | None = None, mode: Mode = "dynamic", target_len: int | None = None):
         super().__init__(mode, target_len)
-        if group is not None and group < 1:
-            raise ConfigError(f"extension.group={group} must be at least 1 token.")
         self.window, self.group = window, group
 
     def bands(self, span: Span) -> tuple[Band, ...]:
-        w = window_size(self.window, span.train_len // 4)
+        w = self.window or max(1, span.train_len // 4)
         group = self.group or self._smallest_group(w, span)
 
         def floor(pos_T: Tensor) -> Tensor:

@@ -8,8 +8,8 @@ it was trained.
 """
 
 from posbench.common.errors import ConfigError
-from posbench.position.geometry import Band, Span, Trait
-from posbench.position.interfaces import Extension, window_size
+from posbench.position.geometry import Band, Span, Tokens, Trait
+from posbench.position.interfaces import Extension
 
 
 class Streaming(Extension):
@@ -18,13 +18,13 @@ class Streaming(Extension):
     needs = Trait.COORDINATE | Trait.RELATIVE
     tested_with = frozenset({"rope", "p_rope", "pope", "alibi", "kerple", "sandwich", "t5", "none"})
 
-    def __init__(self, sinks: int = 4, window: int | None = None):
+    def __init__(self, sinks: int = 4, window: Tokens | None = None):
         if sinks < 1:
             raise ConfigError(f"extension.sinks={sinks} must be at least 1 token; without sinks choose extension=window.")
         self.sinks, self.window = sinks, window
 
     def bands(self, span: Span) -> tuple[Band, ...]:
-        r = window_size(self.window, span.train_len - self.sinks - 1)
+        r = self.window or max(1, span.train_len - self.sinks - 1)
         recent = Band(first=lambda i: i - r)
         sinks = Band(last=lambda i: (i - r - 1).clamp(max=self.sinks - 1), q=lambda i: i.clamp(max=self.sinks + r))
         return recent, sinks

@@ -8,26 +8,23 @@ far key, so its coordinate in that band may be negative.
 Deviation: the authors' code counts the key at distance D in both bands; here it is a far key alone.
 """
 
-from posbench.common.errors import ConfigError
-from posbench.position.geometry import Band, Span, Trait
-from posbench.position.interfaces import ScaledExtension, window_size
+from posbench.position.geometry import Band, Mode, Span, Tokens, Trait
+from posbench.position.interfaces import ScaledExtension
 
 
 class String(ScaledExtension):
-    """Two bands: near as trained, far shifted nearer. Raises ConfigError for a shift below 1."""
+    """Two bands: near as trained, far shifted nearer."""
 
     needs = Trait.COORDINATE | Trait.RELATIVE
     tested_with = frozenset({"rope", "p_rope", "pope", "fox"})
 
-    def __init__(self, shift: int | None = None, window: int | None = None, mode: str = "dynamic", target_len: int | None = None):
+    def __init__(self, shift: Tokens | None = None, window: Tokens | None = None, mode: Mode = "dynamic", target_len: int | None = None):
         super().__init__(mode, target_len)
-        if shift is not None and shift < 1:
-            raise ConfigError(f"extension.shift={shift} must be at least 1 token.")
         self.shift, self.window = shift, window
 
     def bands(self, span: Span) -> tuple[Band, ...]:
         from_ = self.shift or max(1, span.target_len // 3)
-        nearer = from_ - min(from_, window_size(self.window, span.train_len // 32))
+        nearer = from_ - min(from_, self.window or max(1, span.train_len // 32))
         near = Band(first=lambda i: i - from_ + 1)
         far = Band(last=lambda i: i - from_, q=lambda i: i - nearer)
         return near, far

@@ -4,8 +4,8 @@ As in Beltagy et al. 2020, arXiv 2004.05150 (causal form). Deeper layers still r
 mask, not the floor that recompute_window measures.
 """
 
-from posbench.position.geometry import Band, Span
-from posbench.position.interfaces import Extension, window_size
+from posbench.position.geometry import Band, Span, Tokens
+from posbench.position.interfaces import Extension
 
 
 class Window(Extension):
@@ -15,9 +15,9 @@ class Window(Extension):
         {"rope", "p_rope", "none", "alibi", "xpos", "fope", "pope", "fox", "t5", "kerple", "sandwich", "stick_breaking", "dape"}
     )
 
-    def __init__(self, window: int | None = None):
+    def __init__(self, window: Tokens | None = None):
         self.window = window
 
     def bands(self, span: Span) -> tuple[Band, ...]:
-        w = window_size(self.window, span.train_len)
+        w = self.window or span.train_len
         return (Band(first=lambda i: i - w + 1),)

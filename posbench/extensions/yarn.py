@@ -8,9 +8,10 @@ from 7.64 on, 10 as well as the published 32, keep the first pair and change the
 """
 
 import math
+from typing import Literal
 
 from posbench.extensions.ntk_by_parts import NtkByParts
-from posbench.position.geometry import Span
+from posbench.position.geometry import Mode, Span
 
 
 class Yarn(NtkByParts):
@@ -20,10 +21,10 @@ class Yarn(NtkByParts):
         self,
         alpha: float = 1.0,
         beta: float | None = None,
-        ramp: str = "index",
+        ramp: Literal["index", "turns"] = "index",
         truncate: bool = True,
         temperature: bool = True,
-        mode: str = "dynamic",
+        mode: Mode = "dynamic",
         target_len: float | None = None,
     ):
         super().__init__(alpha, beta, ramp, truncate, mode, target_len)

@@ -9,11 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Flag, auto
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
+from posbench.config.typed_args import Must
+
 IndexMap = Callable[[Tensor], Tensor]
+# Types of methods' arguments. A value that does not fit is refused by name where a cell is planned.
+Base = Annotated[float, Must("above 1, or no channel is slower than another: 10000 is usual", lambda base: base > 1)]
+Layout = Literal["half", "interleaved"]  # of the two channels of a pair
+Mode = Literal["dynamic", "fixed"]  # of an extension's factor: from each length, or from target_len
+Tokens = Annotated[int, Must("at least 1 token", lambda tokens: tokens >= 1)]
 
 
 class Trait(Flag):

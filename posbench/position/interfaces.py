@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from posbench.common.errors import ConfigError
-from posbench.position.geometry import Band, Bias, Shape, Span, Spectrum, Trait
+from posbench.position.geometry import Band, Bias, Mode, Shape, Span, Spectrum, Trait
 
 ANY = frozenset({"*"})  # tested_with every method, because this one cannot interact with another
 HOOKS = {Bias.COLUMNS: "columns", Bias.PROFILE: "profile", Bias.PAIRWISE: "bias", Bias.GATES: "gates", Bias.ROWS: "weights"}
@@ -167,12 +167,10 @@ class Extension:
 class ScaledExtension(Extension):
     """Extension by the factor target_len / train_len: target_len is each length in mode `dynamic`, a constant in mode `fixed`.
 
-    Raises ConfigError for an unknown mode, `fixed` without target_len, `dynamic` with target_len, and a target_len below 1.
+    Raises ConfigError for `fixed` without target_len, `dynamic` with target_len, and a target_len below 1.
     """
 
-    def __init__(self, mode: str = "dynamic", target_len: float | None = None):
-        if mode not in ("dynamic", "fixed"):
-            raise ConfigError(f"extension.mode={mode} is unknown: choose dynamic or fixed.")
+    def __init__(self, mode: Mode = "dynamic", target_len: float | None = None):
         if (mode == "fixed") != (target_len is not None):
             raise ConfigError(
                 f"extension.mode={mode} with extension.target_len={target_len} does not say one thing: "
@@ -208,12 +206,3 @@ class ScaleAttention(nn.Module):
     def by_distance(self) -> bool:
         """True if the scale has a rule by distance."""
         return self.distance(torch.zeros(1, dtype=torch.float64)) is not None
-
-
-def window_size(window: int | None, default: int) -> int:
-    """Window in tokens: `window`, or `default` (at least 1) if it is None. Raises ConfigError for a window below 1."""
-    if window is None:
-        return max(1, default)
-    if window < 1:
-        raise ConfigError(f"extension.window={window} must be at least 1 token.")
-    return window

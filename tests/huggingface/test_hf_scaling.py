@@ -33,6 +33,7 @@ from posbench.extensions.yarn import Yarn
 from posbench.huggingface.export import describe
 from posbench.model.build import make_encoding
 from posbench.position.geometry import Span
+from posbench.position.instantiate import make
 from posbench.position.plan import make_plan
 from posbench.scale_attention.none import NoScale
 
@@ -207,7 +208,7 @@ def test_a_scaling_that_is_not_done_exactly_is_refused(tmp_path, rope, said):
 )
 def test_arguments_that_say_no_scaling_or_window_are_refused(changed, said):
     with pytest.raises(ConfigError, match=said):
-        Rope(small_shape(), **changed)
+        make({**node("encoding", "rope"), **changed}, small_shape())
 
 
 def test_the_checkpoint_alone_says_scaling_and_window(tmp_path):
