@@ -1,8 +1,8 @@
-"""Base classes of protocols: rows and arrays of targets, which are read in windows of their own or in long stretches.
+"""Base class of protocols: rows and arrays of targets, which are read in windows of their own.
 
 Dry runs and reports read a protocol's class attributes too, so neither this module nor posbench/evaluators imports torch.
 
-Letters: N windows, S targets per window, M all targets, W windows read, L tokens fed.
+Letters: N windows, S targets per window, M all targets, L tokens fed.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from posbench.common.errors import ConfigError
+from posbench.config.schema import EvaluateConfig
 from posbench.evaluation.windows import Windows, choose
 from posbench.statistics.clustered import clustered_mean
 
 if TYPE_CHECKING:
-    from posbench.config.schema import EvaluateConfig
     from posbench.data.tokenfile import TokenFile
     from posbench.evaluation.scorer import Evaluation
     from posbench.position.interfaces import Extension
@@ -43,8 +43,11 @@ class Protocol:
     """Base class of protocols: the choice of windows and targets, and how they are read. A row is the mean over all targets."""
 
     same_targets: ClassVar[bool] = True  # every length has the same targets
-    paired: ClassVar[bool] = True  # targets weigh alike, so that differences may be taken target by target
+    paired: ClassVar[bool] = True  # losses are kept target by target, all weighing alike, so that differences may be taken
     strided: ClassVar[bool] = False  # windows advance by evaluate.stride
+    skips: ClassVar[int] = 0  # tokens at the start of a window that are never scored
+    shortest: ClassVar[int] = 1  # tokens of the shortest window that can be scored
+    instead: ClassVar[str | None] = None  # for extensions that give each target its own text, which only other protocols can use
     beside: ClassVar[tuple[str, ...]] = ()  # protocols that also evaluate the same method, for comparison
     floor: ClassVar[str | None] = None  # protocol of the floor, and of the half window for G; None: no floor
 
@@ -61,6 +64,27 @@ class Protocol:
     @classmethod
     def check(cls, extension: Extension, config: EvaluateConfig, train_len: int) -> None:
         """Check the settings before text or model is loaded. Raises ConfigError for those that cannot work."""
+        from posbench.position.legality import fed_length, name_of
+
+        least = min(config.lengths)
+        if least < cls.shortest:
+            raise ConfigError(
+                f"evaluate.lengths={config.lengths} holds {least}, and the scripts' windows of one token predict nothing: "
+                f"leave out lengths below {cls.shortest}."
+            )
+        if cls.instead and any(fed_length(extension, train_len, length) < length for length in config.lengths):
+            raise ConfigError(
+                f"evaluate.protocol={name_of(cls)} reads one text at once, which extension={name_of(extension)} never does: "
+                f"use 'evaluate.protocol=[{cls.instead}]'."
+            )
+        if cls.strided and config.stride > least - cls.skips:
+            how, why = "is more than", "tokens between windows would not be scored"
+            if cls.skips:
+                how, why = "is not below", f"evaluate.protocol={name_of(cls)} never scores the first token of a window"
+            raise ConfigError(
+                f"evaluate.stride={config.stride} {how} the shortest of evaluate.lengths={config.lengths}, and {why}: "
+                f"set evaluate.stride to {least - cls.skips} or less, or leave out the shorter lengths."
+            )
 
     @classmethod
     def place(cls, file: TokenFile, config: EvaluateConfig, train_len: int) -> Windows:
@@ -93,26 +117,20 @@ class Protocol:
 
     def run(self, length: int) -> tuple[list[dict], dict[str, np.ndarray]]:
         """Evaluate one length. Returns the values of its rows, and arrays nll and correct: [N * S] if `paired`, else [N, S]."""
-        arrays: dict[str, np.ndarray] = {}
         evaluation = self.evaluation
-
-        def call() -> dict:
+        with evaluation.measured() as spent:
             nll_NS, correct_NS = self.score(length)
-            arrays.update(nll=nll_NS.astype(np.float32), correct=correct_NS)
-            if self.paired:
-                arrays.update({name: array.ravel() for name, array in arrays.items()})
-            return self.values(nll_NS.astype(np.float64) * self.weights(length), correct_NS)
+            rows = self.rows(length, nll_NS, correct_NS)
+        spent["max_distance"] = evaluation.max_distance(evaluation.plan(evaluation.fed(length)))
+        arrays = {"nll": nll_NS.astype(np.float32), "correct": correct_NS}
+        if self.paired:
+            arrays = {name: array.ravel() for name, array in arrays.items()}
+        return [{**row, **spent} for row in rows], arrays
 
-        values = evaluation.measured(call)
-        return [{**values, "max_distance": evaluation.max_distance(evaluation.plan(evaluation.fed(length)))}], arrays
-
-    def values(self, nll_NS: np.ndarray, correct_NS: np.ndarray) -> dict:
-        """Columns of a row that are computed from its targets."""
-        target_NS = self.windows.targets_NS
-        nll, sem, n_units = clustered_mean(nll_NS.ravel(), np.repeat(self.windows.document_N, target_NS.shape[1]))
-        n_bytes = int(np.asarray(self.windows.file.n_bytes)[target_NS].sum())
-        found = {"nll": nll, "nll_sem": sem, "n_units": n_units, "sem_unit": "document", "accuracy": float(correct_NS.mean())}
-        return {**found, "n_targets": target_NS.size, "n_bytes": n_bytes}
+    def rows(self, length: int, nll_NS: np.ndarray, correct_NS: np.ndarray) -> list[dict]:
+        """Columns of the rows of one length that are computed from its targets."""
+        bytes_NS = np.asarray(self.windows.file.n_bytes)[self.windows.targets_NS]
+        return [mean_row(nll_NS.astype(np.float64) * self.weights(length), correct_NS, self.windows.document_N, bytes_NS)]
 
     def shared(self) -> dict[str, np.ndarray]:
         """Arrays [N * S] that all lengths share."""
@@ -140,87 +158,16 @@ class Protocol:
         return self.seen[key]
 
 
-class Stretches(Protocol):
-    """Every token of long stretches is scored: `max_length` targets each, inside one document, the same ones at every length.
-
-    There are evaluate.windows * train_len / max_length of them (at least one), spread evenly like the windows of fixed_targets. A
-    subclass defines in `spans` which windows are read. A window's tokens beyond the end of its stretch are fed but not scored, so that
-    every window is read with the geometry of L tokens.
-    """
-
-    @classmethod
-    def place(cls, file: TokenFile, config: EvaluateConfig, train_len: int) -> Windows:
-        return choose(file, config.max_length, cls.count(config, train_len), config.max_length, config.seed, config.documents)
-
-    @classmethod
-    def count(cls, config: EvaluateConfig, train_len: int) -> int:
-        """Number of stretches to score."""
-        return max(1, config.windows * train_len // config.max_length)
-
-    @classmethod
-    def reading(cls, config: EvaluateConfig, train_len: int, length: int, fed: int) -> Reading:
-        count, step = cls.count(config, train_len), (config.stride if cls.strided else None) or length
-        losses = count * config.max_length
-        whole = Reading(count * -(-config.max_length // step), length, step, losses)
-        return whole if fed == length else Reading(losses, fed, 1, losses)
-
-    def spans(self, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Windows as arrays start, low, high [W]: tokens start .. start + L - 1 are fed and rows low .. high - 1 scored.
-
-        Row r predicts the token start + r + 1. Together the windows score each target once, in order.
-        """
-        raise NotImplementedError
-
-    def cost(self, length: int) -> int:
-        fed = self.evaluation.fed(length)
-        return fed * (len(self.spans(length)[0]) if fed == length else self.windows.targets_NS.size)
-
-    def score(self, length: int) -> tuple[np.ndarray, np.ndarray]:
-        evaluation, shape = self.evaluation, self.windows.targets_NS.shape
-        start_W, low_W, high_W = self.spans(length)
-        fed = evaluation.fed(length)
-        if fed < length:
-            context_M = np.concatenate([np.arange(low, high) + 1 for low, high in zip(low_W, high_W, strict=True)])
-            return self.each(np.minimum(context_M, fed).reshape(shape))
-        nll_M, correct_M = not_scored(self.windows.targets_NS.size)
-        before_W = np.cumsum(high_W - low_W) - (high_W - low_W)
-        for low in np.unique(low_W):
-            of = np.flatnonzero(low_W == low)
-            nll, correct = evaluation.score(evaluation.plan(length), start_W[of], length - low, self.window)
-            row_R = np.arange(length - low)
-            scored = row_R < (high_W - low_W)[of, None]
-            at = (before_W[of, None] + row_R)[scored]
-            nll_M[at], correct_M[at] = nll[scored], correct[scored]
-        return nll_M.reshape(shape), correct_M.reshape(shape)
-
-    def window(self, start_n: np.ndarray, length: int) -> np.ndarray:
-        """Token indices [n, length + 1] of the windows that start at start_n. Past the end of the file its last token is repeated."""
-        return self.evaluation.opened(np.minimum(start_n[:, None] + np.arange(length + 1), len(self.windows.file.tokens) - 1))
-
-
 def not_scored(n_targets: int) -> tuple[np.ndarray, np.ndarray]:
     """Initial nll and correctness [M]: False, and nan, so that a target that is never scored makes its row nan."""
     return np.full(n_targets, np.nan, np.float32), np.zeros(n_targets, bool)
 
 
-def check_stride(config: EvaluateConfig) -> None:
-    """Check the stride. Raises ConfigError if windows that advance by evaluate.stride would leave tokens out."""
-    if config.stride > min(config.lengths):
-        raise ConfigError(
-            f"evaluate.stride={config.stride} is more than the shortest of evaluate.lengths={config.lengths}, so tokens between windows "
-            f"would not be scored: set evaluate.stride to {min(config.lengths)} or less, or leave out the shorter lengths."
-        )
-
-
-def check_whole(cls: type[Protocol], extension: Extension, config: EvaluateConfig, train_len: int, instead: str) -> None:
-    """Check the extension of a protocol that reads whole texts. Raises ConfigError if it gives each target a text of its own."""
-    from posbench.position.legality import fed_length, name_of
-
-    if any(fed_length(extension, train_len, length) < length for length in config.lengths):
-        raise ConfigError(
-            f"evaluate.protocol={name_of(cls)} reads one text at once, which extension={name_of(extension)} never does: "
-            f"use 'evaluate.protocol=[{instead}]'."
-        )
+def mean_row(nll_NS: np.ndarray, correct: np.ndarray, document_N: np.ndarray, n_bytes: np.ndarray) -> dict:
+    """Columns of a row from weighted losses of texts that belong to the documents document_N, and from all that was predicted."""
+    mean, sem, n_units = clustered_mean(nll_NS.ravel().astype(np.float64), np.repeat(document_N, nll_NS.shape[1]))
+    found = {"nll": mean, "nll_sem": sem, "n_units": n_units, "sem_unit": "document", "accuracy": float(correct.mean())}
+    return {**found, "n_targets": correct.size, "n_bytes": int(n_bytes.sum())}
 
 
 def protocol(name: str) -> type[Protocol]:

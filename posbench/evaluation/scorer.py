@@ -6,7 +6,8 @@ Letters: N windows, L tokens fed, R scored rows, V vocabulary.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -120,12 +121,14 @@ class Evaluation:
             corrects.append(logits_RV.argmax(-1) == target_R)
         return torch.cat(nlls).view_as(target_NR), torch.cat(corrects).view_as(target_NR)
 
-    def measured(self, call: Callable[[], dict]) -> dict:
-        """Result of `call`, with `seconds` and `peak_mib` added."""
+    @contextmanager
+    def measured(self) -> Iterator[dict]:
+        """Context that fills the dict it gives with the `seconds` and `peak_mib` of what was done in it."""
+        spent: dict[str, float] = {}
         with Peak(self.device) as peak:
             began = time.perf_counter()
-            values = call()
-            return {**values, "seconds": time.perf_counter() - began, "peak_mib": peak.mib()}
+            yield spent
+            spent.update(seconds=time.perf_counter() - began, peak_mib=peak.mib())
 
     def max_distance(self, plan: Plan) -> float | None:
         """Largest coordinate distance between a query and a key it sees; None for an encoding without traits."""

@@ -9,53 +9,34 @@ References: none, since the floor is the same number for every position.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from posbench.evaluation.protocol import Protocol, Reading, check_whole
-from posbench.statistics.clustered import clustered_mean
-
-if TYPE_CHECKING:
-    from posbench.config.schema import EvaluateConfig
-    from posbench.position.interfaces import Extension
+from posbench.config.schema import EvaluateConfig
+from posbench.evaluation.protocol import Protocol, Reading, mean_row
 
 
 class ByPosition(Protocol):
     """One row for each length and bin of positions."""
 
     same_targets = False
-
-    @classmethod
-    def check(cls, extension: Extension, config: EvaluateConfig, train_len: int) -> None:
-        check_whole(cls, extension, config, train_len, instead="fixed_targets")
+    paired = False
+    instead = "fixed_targets"
 
     @classmethod
     def reading(cls, config: EvaluateConfig, train_len: int, length: int, fed: int) -> Reading:
         return Reading(config.windows, length, length, config.windows * length)
 
-    def run(self, length: int) -> tuple[list[dict], dict[str, np.ndarray]]:
-        """Values of the rows of one length; arrays nll and correct [N, L], column p - 1 for p tokens of context."""
-        evaluation, windows = self.evaluation, self.windows
-        plan, arrays = evaluation.plan(length), {}
+    def score(self, length: int) -> tuple[np.ndarray, np.ndarray]:
+        """nll and correctness [N, L], column p - 1 for p tokens of context."""
+        return self.evaluation.score(self.evaluation.plan(length), self.whole_N, length, self.index)
 
-        def call() -> dict:
-            nll_NL, correct_NL = evaluation.score(plan, self.whole_N, length, self.index)
-            arrays.update(nll=nll_NL.astype(np.float32), correct=correct_NL)
-            return {"sem_unit": "document", "max_distance": evaluation.max_distance(plan)}
-
-        shared = evaluation.measured(call)
-        token_NL = windows.last_N[:, None] + np.arange(1 - length, 1)
-        bytes_NL = np.asarray(windows.file.n_bytes)[token_NL]
-        rows, edges = [], bins(length)
+    def rows(self, length: int, nll_NS: np.ndarray, correct_NS: np.ndarray) -> list[dict]:
+        windows, edges, rows = self.windows, bins(length), []
+        bytes_NS = np.asarray(windows.file.n_bytes)[windows.last_N[:, None] + np.arange(1 - length, 1)]
         for low, high in zip([0, *edges[:-1]], edges, strict=True):
-            nll = arrays["nll"][:, low:high]
-            mean, sem, n_units = clustered_mean(nll.ravel().astype(np.float64), np.repeat(windows.document_N, high - low))
-            values = {"position": high, "nll": mean, "nll_sem": sem, "n_units": n_units, "n_targets": nll.size}
-            rows.append(
-                {**shared, **values, "n_bytes": int(bytes_NL[:, low:high].sum()), "accuracy": float(arrays["correct"][:, low:high].mean())}
-            )
-        return rows, arrays
+            nll, correct, n_bytes = (part[:, low:high] for part in (nll_NS, correct_NS, bytes_NS))
+            rows.append({"position": high, **mean_row(nll, correct, windows.document_N, n_bytes)})
+        return rows
 
     def shared(self) -> dict[str, np.ndarray]:
         """Arrays [N] that all lengths share."""

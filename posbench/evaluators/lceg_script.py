@@ -22,15 +22,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from posbench.common.errors import ConfigError
-from posbench.evaluation.protocol import Reading, check_stride, check_whole
+from posbench.config.schema import EvaluateConfig
+from posbench.evaluation.protocol import Reading, mean_row
 from posbench.evaluation.windows import BOS, Windows
-from posbench.evaluators.yarn_script import YarnScript, check_pairs
-from posbench.statistics.clustered import clustered_mean
+from posbench.evaluators.yarn_script import YarnScript
 
 if TYPE_CHECKING:
-    from posbench.config.schema import EvaluateConfig
     from posbench.data.tokenfile import TokenFile
-    from posbench.position.interfaces import Extension
 
 E = 2.71828
 BATCH = 32
@@ -40,12 +38,7 @@ class LcegScript(YarnScript):
     """One row for each length."""
 
     same_targets = False
-
-    @classmethod
-    def check(cls, extension: Extension, config: EvaluateConfig, train_len: int) -> None:
-        check_pairs(config)
-        check_stride(config)
-        check_whole(cls, extension, config, train_len, instead="sliding")
+    skips = 0
 
     @classmethod
     def place(cls, file: TokenFile, config: EvaluateConfig, train_len: int) -> Windows:
@@ -63,6 +56,12 @@ class LcegScript(YarnScript):
         texts = (cls.count(config, train_len) * config.max_length - length) // config.stride
         return Reading(texts, length, length, texts * (length - 1))
 
+    @property
+    def text_M(self) -> np.ndarray:
+        """Token indices of the one text, each document opened."""
+        size = self.windows.n_targets + 1
+        return self.evaluation.opened(self.windows.last_N[:, None] - np.arange(size)[::-1]).ravel()
+
     def starts(self, length: int) -> np.ndarray:
         """Index in the text where each window starts: [W]."""
         return np.arange(0, len(self.windows.last_N) * (self.windows.n_targets + 1) - length, self.evaluation.config.stride)[:-1]
@@ -70,24 +69,20 @@ class LcegScript(YarnScript):
     def cost(self, length: int) -> int:
         return len(self.starts(length)) * length
 
-    def run(self, length: int) -> tuple[list[dict], dict[str, np.ndarray]]:
-        evaluation, windows, start_W = self.evaluation, self.windows, self.starts(length)
-        plan, arrays = evaluation.plan(length), {}
-        size = windows.n_targets + 1
-        text_M = evaluation.opened(windows.last_N[:, None] - np.arange(size)[::-1]).ravel()
+    def score(self, length: int) -> tuple[np.ndarray, np.ndarray]:
+        """nll and correctness [W, L - 1]."""
+        evaluation, text_M = self.evaluation, self.text_M
+        score = evaluation.score(
+            evaluation.plan(length), self.starts(length), length, lambda start_n, n: text_M[start_n[:, None] + np.arange(n + 1)]
+        )
+        return score[0][:, :-1].astype(np.float32), score[1][:, :-1]
 
-        def call() -> dict:
-            nll, correct = evaluation.score(plan, start_W, length, lambda start_n, n: text_M[start_n[:, None] + np.arange(n + 1)])
-            arrays.update(nll=nll[:, :-1].astype(np.float32), correct=correct[:, :-1])
-            batch_W = np.arange(len(start_W)) // BATCH
-            weight_W = len(start_W) / (batch_W[-1] + 1) / np.bincount(batch_W)[batch_W]
-            loss_W = arrays["nll"].mean(axis=1, dtype=np.float64) * math.log(E)
-            mean, sem, n_units = clustered_mean(weight_W * loss_W, windows.document_N[start_W // size])
-            return {"nll": mean, "nll_sem": sem, "n_units": n_units, "sem_unit": "document", "accuracy": float(arrays["correct"].mean())}
-
-        values = evaluation.measured(call)
-        bytes_M = np.where(text_M == BOS, 0, np.asarray(windows.file.n_bytes)[text_M])
+    def rows(self, length: int, nll_NS: np.ndarray, correct_NS: np.ndarray) -> list[dict]:
+        windows, start_W = self.windows, self.starts(length)
+        batch_W = np.arange(len(start_W)) // BATCH
+        weight_W = len(start_W) / (batch_W[-1] + 1) / np.bincount(batch_W)[batch_W]
+        loss_W = nll_NS.mean(axis=1, dtype=np.float64) * math.log(E)
+        bytes_M = np.where(self.text_M == BOS, 0, np.asarray(windows.file.n_bytes)[self.text_M])
         before_M = np.concatenate([[0], np.cumsum(bytes_M, dtype=np.int64)])
-        n_bytes = int((before_M[start_W + length] - before_M[start_W + 1]).sum())
-        row = {"n_targets": arrays["nll"].size, "n_bytes": n_bytes, "max_distance": evaluation.max_distance(plan)}
-        return [{**values, **row}], arrays
+        document_W = windows.document_N[start_W // (windows.n_targets + 1)]
+        return [mean_row((weight_W * loss_W)[:, None], correct_NS, document_W, before_M[start_W + length] - before_M[start_W + 1])]

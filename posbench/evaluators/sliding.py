@@ -5,7 +5,7 @@ document there are fewer, down to one, because no window crosses a document. S =
 L = train_len is the floor; S = L gives disjoint. A length costs L / S times the tokens that are scored. The default, S = train_len / 4,
 gives every token at least three quarters of train_len.
 
-The stretches of text are those of disjoint (evaluation/protocol.py) at every length. A window may begin before its stretch, but not
+The stretches of text are those of disjoint (evaluation/stretches.py) at every length. A window may begin before its stretch, but not
 before its document. recompute_window gives each token its last w tokens: the floor, at every L >= w + S - 1.
 
 References: the floor and the half window, of the same tokens.
@@ -13,15 +13,9 @@ References: the floor and the half window, of the same tokens.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from posbench.evaluation.protocol import Stretches, check_stride
-
-if TYPE_CHECKING:
-    from posbench.config.schema import EvaluateConfig
-    from posbench.position.interfaces import Extension
+from posbench.evaluation.stretches import Stretches
 
 
 class Sliding(Stretches):
@@ -29,10 +23,6 @@ class Sliding(Stretches):
 
     strided = True
     floor = "sliding"
-
-    @classmethod
-    def check(cls, extension: Extension, config: EvaluateConfig, train_len: int) -> None:
-        check_stride(config)
 
     def spans(self, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         total, stride = self.windows.n_targets, self.evaluation.config.stride

@@ -6,7 +6,7 @@ S tokens. Do not use it for conclusions: tokens weigh unequally, by an amount th
 S is below every L, for a window predicts all its tokens but the first.
 
 As there, a window is L tokens, the first replaced by the BOS if there is one. The last of them predicts nothing, so a target has at most
-L - 1 tokens before it. The last window ends with the text. Documents are stretches of max_length tokens (evaluation/protocol.py), as in
+L - 1 tokens before it. The last window ends with the text. Documents are stretches of max_length tokens (evaluation/stretches.py), as in
 disjoint and sliding. Set evaluate.max_length well above the longest length, because at L = max_length there is only one window.
 Deviation: the last window, which is shorter, is read with the geometry of L; a dynamic method would see its own length there.
 
@@ -21,14 +21,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from posbench.common.errors import ConfigError
-from posbench.evaluation.protocol import Reading, Stretches, check_whole
+from posbench.config.schema import EvaluateConfig
+from posbench.evaluation.protocol import Reading
+from posbench.evaluation.stretches import Stretches
 from posbench.evaluation.windows import Windows
 
 if TYPE_CHECKING:
-    from posbench.config.schema import EvaluateConfig
     from posbench.data.tokenfile import TokenFile
-    from posbench.position.interfaces import Extension
 
 
 class YarnScript(Stretches):
@@ -36,18 +35,9 @@ class YarnScript(Stretches):
 
     paired = False
     strided = True
-
-    @classmethod
-    def check(cls, extension: Extension, config: EvaluateConfig, train_len: int) -> None:
-        check_pairs(config)
-        check_whole(cls, extension, config, train_len, instead="sliding")
-        shortest = min(config.lengths)
-        if config.stride >= shortest:
-            raise ConfigError(
-                f"evaluate.stride={config.stride} is not below the shortest of evaluate.lengths={config.lengths}, and evaluate.protocol="
-                f"yarn_script never scores the first token of a window, so tokens would be left out: set evaluate.stride to "
-                f"{shortest - 1} or less, or leave out the shorter lengths."
-            )
+    skips = 1
+    shortest = 2
+    instead = "sliding"
 
     @classmethod
     def place(cls, file: TokenFile, config: EvaluateConfig, train_len: int) -> Windows:
@@ -83,12 +73,3 @@ class YarnScript(Stretches):
     def shared(self) -> dict[str, np.ndarray]:
         """Arrays [N]: the documents, and the position of the first target in each."""
         return {"document": self.windows.document_N, "offset": self.windows.offset_NS()[:, 0]}
-
-
-def check_pairs(config: EvaluateConfig) -> None:
-    """Check the lengths. Raises ConfigError for windows of one token, in which the scripts find nothing to predict."""
-    if min(config.lengths) < 2:
-        raise ConfigError(
-            f"evaluate.lengths={config.lengths} holds {min(config.lengths)}, and the scripts' windows of one token predict nothing: "
-            "leave out lengths below 2."
-        )

@@ -10,16 +10,12 @@ Documents, BOS, columns and references as in yarn_script; arrays are [N, L - 1].
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from posbench.evaluation.protocol import Reading, check_whole
-from posbench.evaluators.yarn_script import YarnScript, check_pairs
-
-if TYPE_CHECKING:
-    from posbench.config.schema import EvaluateConfig
-    from posbench.position.interfaces import Extension
+from posbench.config.schema import EvaluateConfig
+from posbench.evaluation.protocol import Reading
+from posbench.evaluators.yarn_script import YarnScript
 
 
 class YarnScriptTruncate(YarnScript):
@@ -27,11 +23,7 @@ class YarnScriptTruncate(YarnScript):
 
     same_targets = False
     strided = False
-
-    @classmethod
-    def check(cls, extension: Extension, config: EvaluateConfig, train_len: int) -> None:
-        check_pairs(config)
-        check_whole(cls, extension, config, train_len, instead="disjoint")
+    instead = "disjoint"
 
     @classmethod
     def reading(cls, config: EvaluateConfig, train_len: int, length: int, fed: int) -> Reading:

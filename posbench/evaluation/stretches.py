@@ -1,0 +1,75 @@
+"""Base class of protocols that score every token of long stretches of text, which windows cross.
+
+Letters: N stretches, S targets per stretch, M all targets, W windows read, L tokens fed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from posbench.config.schema import EvaluateConfig
+from posbench.evaluation.protocol import Protocol, Reading, not_scored
+from posbench.evaluation.windows import Windows, choose
+
+if TYPE_CHECKING:
+    from posbench.data.tokenfile import TokenFile
+
+
+class Stretches(Protocol):
+    """Every token of long stretches is scored: `max_length` targets each, inside one document, the same ones at every length.
+
+    There are evaluate.windows * train_len / max_length of them (at least one), spread evenly like the windows of fixed_targets. A
+    subclass defines in `spans` which windows are read. A window's tokens beyond the end of its stretch are fed but not scored, so that
+    every window is read with the geometry of L tokens.
+    """
+
+    @classmethod
+    def place(cls, file: TokenFile, config: EvaluateConfig, train_len: int) -> Windows:
+        return choose(file, config.max_length, cls.count(config, train_len), config.max_length, config.seed, config.documents)
+
+    @classmethod
+    def count(cls, config: EvaluateConfig, train_len: int) -> int:
+        """Number of stretches to score."""
+        return max(1, config.windows * train_len // config.max_length)
+
+    @classmethod
+    def reading(cls, config: EvaluateConfig, train_len: int, length: int, fed: int) -> Reading:
+        count, step = cls.count(config, train_len), (config.stride if cls.strided else None) or length
+        losses = count * config.max_length
+        whole = Reading(count * -(-config.max_length // step), length, step, losses)
+        return whole if fed == length else Reading(losses, fed, 1, losses)
+
+    def spans(self, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Windows as arrays start, low, high [W]: tokens start .. start + L - 1 are fed and rows low .. high - 1 scored.
+
+        Row r predicts the token start + r + 1. Together the windows score each target once, in order.
+        """
+        raise NotImplementedError
+
+    def cost(self, length: int) -> int:
+        fed = self.evaluation.fed(length)
+        return fed * (len(self.spans(length)[0]) if fed == length else self.windows.targets_NS.size)
+
+    def score(self, length: int) -> tuple[np.ndarray, np.ndarray]:
+        evaluation, shape = self.evaluation, self.windows.targets_NS.shape
+        start_W, low_W, high_W = self.spans(length)
+        fed = evaluation.fed(length)
+        if fed < length:
+            context_M = np.concatenate([np.arange(low, high) + 1 for low, high in zip(low_W, high_W, strict=True)])
+            return self.each(np.minimum(context_M, fed).reshape(shape))
+        nll_M, correct_M = not_scored(self.windows.targets_NS.size)
+        before_W = np.cumsum(high_W - low_W) - (high_W - low_W)
+        for low in np.unique(low_W):
+            of = np.flatnonzero(low_W == low)
+            nll, correct = evaluation.score(evaluation.plan(length), start_W[of], length - low, self.window)
+            row_R = np.arange(length - low)
+            scored = row_R < (high_W - low_W)[of, None]
+            at = (before_W[of, None] + row_R)[scored]
+            nll_M[at], correct_M[at] = nll[scored], correct[scored]
+        return nll_M.reshape(shape), correct_M.reshape(shape)
+
+    def window(self, start_n: np.ndarray, length: int) -> np.ndarray:
+        """Token indices [n, length + 1] of the windows that start at start_n. Past the end of the file its last token is repeated."""
+        return self.evaluation.opened(np.minimum(start_n[:, None] + np.arange(length + 1), len(self.windows.file.tokens) - 1))
