@@ -43,7 +43,6 @@ def dissect(
     table = properties(encoding, extension, length)
     layers = [_layer(kind, length, row) for kind, row in zip(found, table, strict=True)]
     span = found[0].plan.span
-    parts = {id(kind.encoding): kind.encoding for kind in found}.values()
     numbers = {
         "encoding": name_of(encoding),
         "extension": name_of(extension),
@@ -56,7 +55,7 @@ def dissect(
         "factor": span.factor,
         "trained_reach": trained_reach(encoding),
         "n_parameters": sum(parameter.numel() for parameter in encoding.parameters()),
-        "depends_on_content": [HOOKS[bias] for bias in (Bias.GATES, Bias.ROWS) if any(bias in part.biases for part in parts)],
+        "depends_on_content": [HOOKS[bias] for bias in (Bias.GATES, Bias.ROWS) if any(bias in kind.encoding.biases for kind in found)],
         **{key: value for key, value in layers[0].items() if key not in ("numbers", "name", "window", "extended", "scaled")},
         **_added(found[0], extension),
         "dimensionless": dimensionless(encoding, extension, found[0], length),

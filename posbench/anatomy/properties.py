@@ -31,18 +31,16 @@ def properties(encoding: Encoding, extension: Extension, length: int) -> list[di
     """Properties of each kind of layer, by name."""
     train_len, reach = encoding.shape.train_len, trained_reach(encoding)
     beyond = _defined_beyond(encoding)
-    short = kinds(encoding, extension, train_len)
-    plain = {tuple(kind.numbers): kind for kind in kinds(encoding, NoExtension(), train_len)}
+    texts = (extension, length), (extension, train_len), (NoExtension(), train_len)
     found = []
-    for kind, at_train_len in zip(kinds(encoding, extension, length), short, strict=True):
-        longer = length > train_len
+    for kind, short, plain in zip(*(kinds(encoding, acting, tokens) for acting, tokens in texts), strict=True):
         measurable = Bias.ROWS not in kind.encoding.biases
         found.append(
             {
                 "unique": _unique(kind) if measurable else None,
                 "relative": _relative(kind) if measurable else None,
-                "any_length": _same(at_train_len, kind, train_len) if measurable and longer else None,
-                "as_trained": _same(plain[tuple(kind.numbers)], kind, train_len) if measurable and not encoding.random else None,
+                "any_length": _same(short, kind, train_len) if measurable and length > train_len else None,
+                "as_trained": _same(plain, kind, train_len) if measurable and not encoding.random else None,
                 "beyond_training": beyond,
                 "bounded": _bounded(kind, reach),
             }

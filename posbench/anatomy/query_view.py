@@ -21,9 +21,9 @@ from posbench.position.plan import BandPlan, LayerPlan, make_plan
 
 @dataclass(frozen=True)
 class Kind:
-    """Layers that treat position alike (`numbers`: their indices) in a text of `length` tokens.
+    """Layers that treat position alike in one text: their indices `numbers`, their frequencies `before` and `after` the extension.
 
-    With their frequencies before and after the extension, and the vectors added to the embeddings of the tokens: [T, C], or None.
+    `added_TC` are the vectors added to the embeddings, or None.
     """
 
     layer: Layer
@@ -39,16 +39,18 @@ class Kind:
 
     @property
     def length(self) -> int:
+        """Number of tokens that are read."""
         return len(self.plan.n_T)
 
 
 @torch.no_grad()
-def kinds(encoding: Encoding, extension: Extension, length: int, *scales: ScaleAttention | None) -> list[Kind]:
+def kinds(
+    encoding: Encoding, extension: Extension, length: int, scale: ScaleAttention | None = None, trained: ScaleAttention | None = None
+) -> list[Kind]:
     """Distinct layers in a text of `length` tokens, of which only the last are left after a crop.
 
-    Those that the extension may act on come first. `scales` are the scale at evaluation and the trained one.
+    Those that the extension may act on come first.
     """
-    scale, trained = (*scales, None, None)[:2]
     fed = fed_length(extension, encoding.shape.train_len, length)
     plan = make_plan(encoding, extension, scale, length=fed, trained_scale=trained)
     added_TC = plan.embed()
