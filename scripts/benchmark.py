@@ -13,7 +13,6 @@ from pathlib import Path
 
 import posbench  # noqa: F401  (before torch)
 from posbench.cli.key_values import options, run
-from posbench.config.compose import CONFIGS
 
 DEFAULTS = {"train_len": 64, "lengths": [2**n for n in range(6, 14)], "repeats": 5, "only": "", "out": "results/benchmark"}
 
@@ -36,8 +35,8 @@ def main(arguments: list[str]) -> None:
     threads = f"{torch.get_num_threads()} threads, torch {torch.__version__}"
     machine = f"{platform.machine()}, {threads}, commit {commit()}, {repeats} rounds."
     figures = []
-    passes = evaluation([CONFIGS], train_len, lengths, repeats, only)
-    for found in itertools.chain([training([CONFIGS], train_len, 4 * repeats, only)], passes):
+    passes = evaluation(train_len, lengths, repeats, only)
+    for found in itertools.chain([training(train_len, 4 * repeats, only)], passes):
         for one in found:
             ratio = one.note if one.ratio is None else f"{one.ratio:6.2f} x {one.seconds * 1e3:9.1f} ms {one.mib:8.0f} MiB"
             print(f"{one.kind:10} {one.length:6} {one.case:32} {ratio}", flush=True)

@@ -59,8 +59,7 @@ def draw(figures: list[Figure], stem: Path) -> list[Path]:
     heat.set_title("Evaluation time, rope = 1", fontsize=9, loc="left")
     for axes in (bars, memory, heat):
         axes.tick_params(labelsize=7.5, length=0)
-        for side in axes.spines.values():
-            side.set_visible(False)
+        axes.spines[:].set_visible(False)
     bars.set_ylim(len(train) - 0.5, -0.5)
     return save(canvas, stem)
 
@@ -75,9 +74,8 @@ def _memory(axes, figures: list[Figure]) -> None:
     for case, points in lines.items():
         length, mib = points[-1]
         apart = case == BASE or mib > 1.35 * base[length]
-        axes.plot(
-            *zip(*points, strict=True), color=BLUE if case == BASE else GREY, linewidth=1.6 if apart else 0.5, zorder=3 if apart else 2
-        )
+        width, zorder = (1.6, 3) if apart else (0.5, 2)
+        axes.plot(*zip(*points, strict=True), color=BLUE if case == BASE else GREY, linewidth=width, zorder=zorder)
         if apart:
             axes.annotate(case, points[-1], xytext=(4, 0), textcoords="offset points", fontsize=7, va="center")
     axes.set_xscale("log", base=2)
