@@ -17,8 +17,11 @@ ESCAPES = {
 
 def escape(text: str) -> str:
     """Escape `text` for LaTeX: special characters print as themselves, and +- as one sign."""
-    spaced = "".join(character if character.isprintable() else " " for character in text)
-    return "".join(ESCAPES.get(character, character) for character in spaced).replace(" +- ", r" $\pm$ ")
+    return "".join(ESCAPES.get(character, character) for character in _spaced(text)).replace(" +- ", r" $\pm$ ")
+
+
+def _spaced(text: str) -> str:
+    return "".join(character if character.isprintable() else " " for character in text)
 
 
 def number(cell: str) -> str:
@@ -51,4 +54,4 @@ def _row(cells: Iterable[str]) -> str:
 
 def comments(lines: Iterable[str]) -> str:
     """LaTeX comments, one for each line; a line break inside a line becomes a space."""
-    return "\n".join("% " + "".join(character if character.isprintable() else " " for character in line) for line in lines)
+    return "\n".join(f"% {_spaced(line)}" for line in lines)

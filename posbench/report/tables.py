@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from posbench.evaluation.protocol import known
 from posbench.report.points import Point, marked, methods, over_words, span, two_seeds
@@ -52,11 +52,8 @@ class Table:
             if apart[-1] and sum(wide[other] for other in [*apart[-1], index]) > left:
                 apart.append([])
             apart[-1].append(index)
-        names = list(range(self.names))
-        return [self._of([*names, *chosen]) for chosen in apart]
-
-    def _of(self, columns: list[int]) -> Table:
-        return Table(self.title, [self.columns[index] for index in columns], [[row[i] for i in columns] for row in self.rows], self.names)
+        kept = [[*range(self.names), *chosen] for chosen in apart]
+        return [replace(self, columns=[self.columns[i] for i in own], rows=[[row[i] for i in own] for row in self.rows]) for own in kept]
 
 
 def _tight(column: str) -> str:

@@ -6,10 +6,13 @@ import json
 import re
 import shutil
 import subprocess
+import tomllib
+from fnmatch import fnmatch
 from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from conftest import CONFIGS
 from script_calls import call
 from synthetic import LENGTHS, TARGETS, Built, write_eval, write_run
 
@@ -21,6 +24,7 @@ from posbench.report.points import Placed, read_points
 from posbench.runs.origins import ABSENT, clean, differing, flatten
 from posbench.runs.search import find
 
+ROOM = CONFIGS.parent / "posbench" / "report"
 VOID = {"meta", "br", "img", "link"}
 EVIL = "<img src=x onerror=alert(1)>\"'&|$\\frac{\x1b[31m\x00\ud800--!>"
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -247,6 +251,12 @@ def test_latex_says_what_the_tables_say(written):
 def test_a_line_break_in_a_name_stays_in_its_cell():
     assert clean({"a\nb": ["\x1b[1m"]}) == {"a\ufffdb": ["\ufffd[1m"]}
     assert "<td>&lt;x&gt;</td>" in template("table.html").module.table(Grid(["a"], [["<x>"]]))
+
+
+def test_the_page_s_templates_are_installed_with_the_package():
+    packaged = tomllib.loads((CONFIGS.parent / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["posbench.report"]
+    files = sorted(path.relative_to(ROOM).as_posix() for path in (ROOM / "templates").iterdir())
+    assert "templates/page.html" in files and all(any(fnmatch(file, glob) for glob in packaged) for file in files)
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")

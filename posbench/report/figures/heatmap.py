@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 
@@ -72,13 +73,14 @@ def blocks(rows: list[tuple]) -> list[list[tuple]]:
     wanted = -(-len(rows) // -(-len(rows) // TALL))
     tall = TALL if max(Counter(row[0] for row in rows).values()) <= TALL else wanted
     result: list[list[tuple]] = [[]]
-    for index, row in enumerate(rows):
-        group = sum(other[0] == row[0] for other in rows[index:])
-        starts = index == 0 or rows[index - 1][0] != row[0]
-        free = tall - len(result[-1])
-        if result[-1] and (free == 0 or starts and (len(result[-1]) >= wanted or free < group <= tall)):
+    for _, found in itertools.groupby(rows, key=lambda row: row[0]):
+        group = list(found)
+        if result[-1] and (len(result[-1]) >= wanted or tall - len(result[-1]) < len(group) <= tall):
             result.append([])
-        result[-1].append(row)
+        for row in group:
+            if len(result[-1]) == tall:
+                result.append([])
+            result[-1].append(row)
     return result
 
 
