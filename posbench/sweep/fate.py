@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from posbench.common.errors import ConfigError, RunError
 from posbench.config.schema import typed
-from posbench.evaluation.protocol import protocol
 from posbench.sweep.jobs import Cell, Job, Outcome, Result
 from posbench.sweep.ledger import record
 
@@ -66,6 +65,7 @@ def judge(job: Job, known: dict[str, Outcome] | None = None) -> Fate:
 
 
 def _verdict(encoding: Encoding, cell: Cell) -> Outcome:
+    from posbench.evaluation.protocol import protocol
     from posbench.position.instantiate import make
     from posbench.position.interfaces import Extension, ScaleAttention
     from posbench.position.legality import check

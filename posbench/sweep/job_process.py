@@ -87,9 +87,8 @@ def _train_and_evaluate(job: Job, fate: Fate, world: World) -> list[Cell]:
         # Checked before the training, so that a length longer than every document is refused early.
         config = typed("evaluate", cell.evaluate)
         protocol(cell.protocol).place(getattr(corpus, config.split), config, typed("train", job.cfg["train"]).train_len)
-    recorder = Recorder(job.run, typed("log", job.cfg["log"]), _shown(job, missing), "evaluate" if job.run.finished else "train")
-    ok = False
-    try:
+    kind = "evaluate" if job.run.finished else "train"
+    with Recorder(job.run, typed("log", job.cfg["log"]), _shown(job, missing), kind) as recorder:
         if job.run.finished:
             model = load_model(job.run, job.cfg, corpus.vocab_size, device)
         else:
@@ -102,9 +101,6 @@ def _train_and_evaluate(job: Job, fate: Fate, world: World) -> list[Cell]:
                 recorder.rows(evaluate(job, one, cell, fate.cells[cell].status == "untested", progress))
         if recorder.shows_images:
             _show_report(job, recorder)
-        ok = True
-    finally:
-        recorder.finish(ok)
     return missing
 
 

@@ -9,7 +9,6 @@ from posbench.common.errors import ConfigError
 from posbench.config import identity
 from posbench.config.schema import resolve, typed
 from posbench.position.instantiate import trusted_config
-from posbench.pretrained.import_config import adopt
 from posbench.runs import directory as runs
 from posbench.runs.rows import read_eval
 
@@ -111,6 +110,7 @@ def _merge(job: Job, cells: list[Cell]) -> None:
 
 def _job(cfg: dict, fingerprints: dict[str, str]) -> Job:
     from posbench.data import fingerprint
+    from posbench.pretrained.import_config import adopt
 
     if cfg["run"] is not None:
         run = runs.Run(cfg["run"])

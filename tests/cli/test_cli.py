@@ -107,7 +107,7 @@ def processes(tmp_path: Path, text_folder: Path) -> Cli:
 
 
 def test_configuration_is_printed_without_importing_anything_heavy():
-    heavy = ("torch", "datasets", "wandb", "matplotlib", "transformers", "tokenizers")
+    heavy = ("numpy", "torch", "datasets", "wandb", "matplotlib", "transformers", "tokenizers")
     code = "import sys, runpy; sys.argv = ['run.py', '--cfg', 'job']\ntry: runpy.run_path('scripts/run.py', run_name='__main__')\n"
     code += f"except SystemExit: pass\nprint('HEAVY', [name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60)
