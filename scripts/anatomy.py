@@ -11,14 +11,11 @@ from pathlib import Path
 
 from posbench.cli.app import run_script
 from posbench.common.errors import ConfigError
-from posbench.config.request import Request
+from posbench.config.compose import Request
 
 
 def anatomy(request: Request) -> int:
     """Dissect one combination of methods, or every combination of a grid. Returns the exit code."""
-    for cfg in request.cfgs:
-        if cfg["length"] is not None and (isinstance(cfg["length"], bool) or not isinstance(cfg["length"], int) or cfg["length"] < 2):
-            raise ConfigError(f"length={cfg['length']} must be a whole number of at least 2 tokens.")
     if request.sweep:
         _grid(request)
     else:

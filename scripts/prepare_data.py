@@ -1,7 +1,7 @@
 """Tokenize a data set into the cache and print its statistics: python scripts/prepare_data.py data=books data.path=FOLDER"""
 
 from posbench.cli.app import run_script
-from posbench.config.request import Request
+from posbench.config.compose import Request
 from posbench.data import prepare
 
 LENGTHS = [2**n for n in range(8, 18)]

@@ -28,9 +28,8 @@ from yaml import YAMLError
 
 from posbench.cli.key_values import guarded, working_directory
 from posbench.common.errors import ConfigError, RunError
-from posbench.config.compose import CONFIGS, check_words, expand, experiment_of, long_name, name_group, sentence
+from posbench.config.compose import CONFIGS, Request, check_words, expand, experiment_of, long_name, name_group, sentence
 from posbench.config.composer import Composer, loader, swept, unresolved
-from posbench.config.request import Request
 from posbench.config.schema import check
 
 Command = Callable[[Request], int]

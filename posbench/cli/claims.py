@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from posbench.common.errors import ConfigError
-from posbench.config.compose import CONFIGS, compose, expand
+from posbench.config.compose import Request, compose, expand
 from posbench.config.composer import Composer
-from posbench.config.names import nodes
-from posbench.config.request import Request
+from posbench.config.names import CONFIGS, nodes
+
+if TYPE_CHECKING:
+    from posbench.claims.find import Pool
+    from posbench.claims.language import Claim
 
 
 def claims(request: Request) -> int:
@@ -31,7 +36,7 @@ def claims(request: Request) -> int:
         raise ConfigError(
             "scripts/claims.py judges every claim of results/claims: give it runs= or results_dir=, and no -m, experiment= or run=."
         )
-    findings = judge(load_all(CONFIGS.parent / "results" / "claims"), Pools(cfg))
+    findings = judge(load_all(CONFIGS.parent / "results" / "claims"), pools(cfg))
     out = Path(cfg["report_dir"] or Path(cfg["results_dir"]).parent / "report" / "claims")
     print(terminal(findings, shutil.get_terminal_size().columns if sys.stdout.isatty() else None))
     for name, text in (("claims.csv", to_csv(findings)), ("claims.md", defuse.markdown(markdown(findings))), ("brief.md", brief(findings))):
@@ -42,48 +47,41 @@ def claims(request: Request) -> int:
     return 0
 
 
-class Pools:
-    """Pools of evaluations per claim, and the command that makes the missing ones."""
+def pools(cfg: dict) -> Callable[[Claim], tuple[Pool, str]]:
+    """Look-up of the evaluations that serve a claim, and of the command that makes the missing ones."""
+    from posbench.claims.find import Pool
 
-    def __init__(self, cfg: dict):
-        self.cfg = cfg
-        self.pools: dict = {}
-
-    def __call__(self, claim):
-        """Look up (Pool, command) of a claim."""
-        from posbench.claims.find import Pool
-
-        names = ("runs",) if self.cfg["runs"] is not None else claim.experiments
-        if names not in self.pools:
-            paths = self._given() if names == ("runs",) else [path for name in names for path in self._planned(name)]
-            self.pools[names] = Pool.read(paths, defaults())
-        there = [name for name in claim.experiments if _exists(name)]
-        command = " and ".join(f"python scripts/run.py experiment={name}" for name in there)
-        return self.pools[names], command or f"there is no configs/experiment/{claim.experiments[0]}.yaml"
-
-    def _given(self) -> list[Path]:
-        from posbench.runs.directory import Run
-        from posbench.runs.search import find
-
-        folders, csvs = find(self.cfg["runs"])
-        if csvs:
-            raise ConfigError(f"{csvs[0]} holds means, and claims are judged on the losses of single targets: give run directories.")
-        return [path for folder in folders for path in Run(folder).eval_files()]
-
-    @cache  # noqa: B019  (lives as long as the command)
-    def _planned(self, experiment: str) -> list[Path]:
+    @cache
+    def planned(experiment: str) -> list[Path]:
         from posbench.sweep.jobs import plan_jobs
 
-        if not _exists(experiment):
-            return []
-        overrides = [f"{key}='{self.cfg[key]}'" for key in ("results_dir", "cache_dir")]
-        composer = Composer()
+        overrides, composer = [f"{key}='{cfg[key]}'" for key in ("results_dir", "cache_dir")], Composer()
         cfgs = expand(compose([f"experiment={experiment}", *overrides], composer), overrides, composer)
         return [cell.path for job in plan_jobs(cfgs) for cell in job.cells]
 
+    @cache
+    def pool(experiments: tuple[str, ...]) -> Pool:
+        given = _given(cfg["runs"]) if cfg["runs"] is not None else []
+        return Pool.read(given + [path for name in experiments for path in planned(name)], defaults())
 
-def _exists(experiment: str) -> bool:
-    return (CONFIGS / "experiment" / f"{experiment}.yaml").exists()
+    def look_up(claim: Claim) -> tuple[Pool, str]:
+        there = tuple(name for name in claim.experiments if (CONFIGS / "experiment" / f"{name}.yaml").exists())
+        command = " and ".join(f"python scripts/run.py experiment={name}" for name in there)
+        found = pool(there if cfg["runs"] is None else ())
+        return found, command or f"there is no configs/experiment/{claim.experiments[0]}.yaml"
+
+    return look_up
+
+
+def _given(runs: list[str]) -> list[Path]:
+    """Evaluation files of runs=."""
+    from posbench.runs.directory import Run
+    from posbench.runs.search import find
+
+    folders, csvs = find(runs)
+    if csvs:
+        raise ConfigError(f"{csvs[0]} holds means, and claims are judged on the losses of single targets: give run directories.")
+    return [path for folder in folders for path in Run(folder).eval_files()]
 
 
 @cache

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from posbench.common.errors import ConfigError
-from posbench.config.request import Request
+from posbench.config.compose import Request
 from posbench.sweep.child_processes import check
 from posbench.sweep.failure import table
 from posbench.sweep.fate import is_done, left_out, there

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from posbench.cli.chosen_method import node
 from posbench.cli.given_run import TRAINING
 from posbench.common.errors import ConfigError
 from posbench.common.progress import Progress
+from posbench.config.names import chosen_node
 from posbench.config.schema import EvaluateConfig, resolve
 from posbench.runs.frame import frame
 from posbench.sweep.jobs import Job, make_cell
@@ -53,8 +53,8 @@ def _plan(run: LoadedRun, extension: Any, scale_attention: Any, given: dict, all
     settings = {key: _plain(value) for key, value in given.items() if key in known}
     cfg = resolve({
         **{part: run.config[part] for part in TRAINING},
-        "extension": node("extension", extension, arguments, known),
-        "scale_attention": node("scale_attention", scale_attention, {}),
+        "extension": chosen_node("extension", extension, arguments, known),
+        "scale_attention": chosen_node("scale_attention", scale_attention, {}),
         "evaluate": {**(run.config.get("evaluate") or {}), **settings},
         "allow_untested": allow_untested,
         "log": {},

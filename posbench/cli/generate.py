@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from posbench.cli.chosen_method import node
 from posbench.common.errors import ConfigError
+from posbench.config.names import chosen_node
 
 if TYPE_CHECKING:
     from posbench.cli.notebook import LoadedRun
@@ -23,8 +23,8 @@ def generate(run: LoadedRun, text: str, n: int, methods: tuple, temperature: flo
     if not isinstance(n, int) or n < 1 or temperature < 0:
         raise ConfigError(f"n={n} must be a whole number of at least 1, and temperature={temperature} at least 0.")
     encoding, bos = run.model.encoding, run.corpus.bos
-    extension = make(node("extension", methods[0], {}), kind=Extension)
-    scale = make(node("scale_attention", methods[1], {}), encoding.shape, kind=ScaleAttention)
+    extension = make(chosen_node("extension", methods[0], {}), kind=Extension)
+    scale = make(chosen_node("scale_attention", methods[1], {}), encoding.shape, kind=ScaleAttention)
     ids = run.encode(text)[0].tolist()
     if not ids:
         raise ConfigError("text='' gives no token to begin with: give some text.")

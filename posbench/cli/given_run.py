@@ -19,19 +19,15 @@ KINDS = {"encoding": "_target_", "data": "name"}  # {group: key that identifies 
 def check(expanded: list[tuple[list[dict], list[str]]], experiment: dict) -> None:
     """Raise ConfigError if a given key differs from the training in run=DIR, or would retrain the checkpoint of model.path.
 
-    A key is given on the command line or by the experiment.
-
-    `expanded` holds (configurations, overrides typed) per job. A directory whose configuration cannot be read is skipped here:
-    the command reports it when it needs it.
+    A key is given on the command line or by the experiment. `expanded` holds (configurations, overrides typed) per job.
+    A directory whose configuration cannot be read is skipped here: the command reports it when it needs it.
     """
-    grid = experiment.get("grid") or []
-    blocks = [experiment.get("base") or {}, *(grid if isinstance(grid, list) else [])]
-    chosen = [str(key) for block in blocks if isinstance(block, dict) for key in block]
+    chosen = [str(key) for block in (experiment.get("base") or {}, *experiment.get("grid", [])) for key in block]
     for cfgs, overrides in expanded:
         words = [override.partition("=")[0].lstrip("+~") for override in overrides]
         given = {word.rpartition("@")[2] for word in [*words, *chosen]}
         for cfg in cfgs:
-            if isinstance(cfg.get("run"), str):
+            if cfg["run"]:
                 _check(cfg, given)
             elif cfg["model"].get("path"):
                 _check_checkpoint(cfg, given)

@@ -17,9 +17,9 @@ UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 
 
 def options(arguments: list[str], defaults: dict[str, Any]) -> dict[str, Any]:
-    """Defaults overridden by the typed words, each read as what its default is: true or false, a positive whole number, a list of these,
-    a length of time, or text. A bare word means true.
+    """Defaults overridden by the typed words, each read as its default is.
 
+    That is true or false (a bare word means true), a positive whole number, a list of these, a length of time, or text.
     Raises ConfigError for an unknown key or a value of another kind.
     """
     given = dict(argument.partition("=")[::2] for argument in arguments)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from posbench.common.errors import ConfigError
 from posbench.common.files import write_json
-from posbench.config.request import Request
+from posbench.config.compose import Request
 from posbench.report.references import reference
 from posbench.runs.rows import agree, key, read_csv, read_eval
 from posbench.sweep.failure import table

@@ -9,8 +9,8 @@ import glob
 import hashlib
 import json
 import os
+import secrets
 import stat
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -36,30 +36,15 @@ def disk_errors(path: Path) -> Iterator[None]:
             raise RunError(
                 f"No space left to write {path}: free some disk and run the same command again; nothing was half-written."
             ) from error
-        if isinstance(error, OSError) and error.errno is not None and _concerns(error, path):
-            reason = os.strerror(errno.ENOTDIR if error.errno == errno.EEXIST else error.errno)
-            raise RunError(f"{path} cannot be written ({reason}{_culprit(error, path)}): mend that, or choose another folder.") from error
+        if isinstance(error, OSError) and error.errno is not None:
+            named, wanted = (Path(os.path.abspath(os.fsdecode(one))) for one in (error.filename or path, path))
+            above, beside = wanted.is_relative_to(named), named.is_relative_to(wanted.parent)
+            about = error.errno == errno.EIO if error.filename is None else above or beside  # a failing fsync names no file
+            if about:
+                reason = os.strerror(errno.ENOTDIR if error.errno == errno.EEXIST else error.errno)
+                culprit = f": {os.fsdecode(error.filename)}" if above and named != wanted else ""
+                raise RunError(f"{path} cannot be written ({reason}{culprit}): mend that, or choose another folder.") from error
         raise
-
-
-def _concerns(error: OSError, path: Path) -> bool:
-    """True if an error is about `path`, a file beside it or a folder above it. A failing fsync names no file and counts too."""
-    if error.filename is None:
-        return error.errno == errno.EIO
-    named, path = _absolute(error.filename), _absolute(path)
-    return path.is_relative_to(named) or named.is_relative_to(path.parent)
-
-
-def _culprit(error: OSError, path: Path) -> str:
-    """Suffix ": FOLDER" if the error is about a folder above `path`, else ""."""
-    if error.filename is None:
-        return ""
-    named, path = _absolute(error.filename), _absolute(path)
-    return f": {os.fsdecode(error.filename)}" if named != path and path.is_relative_to(named) else ""
-
-
-def _absolute(path: Path | str | bytes) -> Path:
-    return Path(os.path.abspath(os.fsdecode(path)))
 
 
 @contextlib.contextmanager
@@ -80,7 +65,6 @@ def atomic_path(path: Path | str) -> Iterator[Path]:
             yield temporary
             with open(temporary, "rb+") as written:
                 os.fsync(written.fileno())
-            os.chmod(temporary, 0o666 & ~_umask())
             os.replace(temporary, path)
             sync_folder(path.parent)
         finally:
@@ -112,11 +96,12 @@ def sync_folder(folder: Path) -> None:
 def _temporary(path: Path) -> tuple[int, Path]:
     """(descriptor, path) of a new file beside `path`. The open descriptor locks it while its owner lives."""
     while True:
-        handle, name = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=path.suffix, dir=path.parent)
+        temporary = path.with_name(f".{path.stem}-{secrets.token_hex(4)}{path.suffix}")
+        handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         with contextlib.suppress(OSError):  # file systems without locks
             fcntl.flock(handle, fcntl.LOCK_EX)
         if os.fstat(handle).st_nlink:  # 0: another process deleted it as abandoned before it was locked
-            return handle, Path(name)
+            return handle, temporary
         os.close(handle)
 
 
@@ -138,12 +123,6 @@ def locked(path: Path) -> bool:
     except (OSError, RunError):
         return False
     return False
-
-
-def _umask() -> int:
-    current = os.umask(0o022)
-    os.umask(current)
-    return current
 
 
 def write_atomic(path: Path | str, content: bytes | str) -> None:

@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 import sys
+from dataclasses import dataclass, field
 
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException, OverrideParseException
@@ -20,6 +21,16 @@ from posbench.config.nearest import suggestion
 from posbench.config.schema import DATA, JOB
 
 EXPERIMENT = ("name", "title", "base", "grid", "tolerance", "next")
+
+
+@dataclass(frozen=True)
+class Request:
+    """Jobs of one command: their plain configurations, the yaml of their experiment, True for a sweep, and the launcher's yaml."""
+
+    cfgs: list[dict]
+    experiment: dict
+    sweep: bool
+    launcher: dict = field(default_factory=dict)
 
 
 def expand(cfg: dict, overrides: list[str], composer: Composer | None = None) -> list[dict]:

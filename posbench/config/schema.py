@@ -129,7 +129,7 @@ JOB = {
     "seed": Count,
     "device": Annotated[str, DEVICE],
     "runs": Annotated[list[str] | None, LISTED],
-    "length": int | None,
+    "length": Annotated[int, Must("a whole number of at least 2 tokens", lambda length: length > 1)] | None,
     "data": dict,
     **dict.fromkeys(("jobs", "processes"), Size),
     **dict.fromkeys(("allow_untested", "dry"), bool),

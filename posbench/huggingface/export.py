@@ -26,7 +26,7 @@ from posbench.runs.directory import Run
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from posbench.config.request import Request
+    from posbench.config.compose import Request
     from posbench.encodings.rope import Rope
     from posbench.position.interfaces import Extension
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from functools import reduce
+from typing import Annotated, Literal
 
 import pytest
 from conftest import CONFIGS, node, small_shape
@@ -17,7 +18,7 @@ from posbench.config import compose as composition
 from posbench.config.composer import unresolved
 from posbench.config.identity import identity
 from posbench.config.schema import check, typed
-from posbench.config.typed_args import arguments, fitting
+from posbench.config.typed_args import Must, arguments, fitting
 from posbench.data.sources import make_source
 from posbench.model.build import check_methods, make_encoding
 from posbench.position.instantiate import make
@@ -138,18 +139,26 @@ def make_class(written: dict) -> type:
     return get_class(written["_target_"])
 
 
-class Own(Encoding):
-    """A user's method: without annotations, with a default of None, and with whatever else it may be given."""
+Half = Annotated[int, Must("even", lambda number: number % 2 == 0)]
 
-    def __init__(self, shape, slope=4, name="x", on=True, free=None, width: int = None, **others):  # noqa: RUF013
+
+class Own(Encoding):
+    """A user's method: mostly without annotations, with a default of None, and with whatever else it may be given."""
+
+    def __init__(
+        self, shape, slope=4, name="x", on=True, free=None, width: int = None, kind: Literal["a", "b"] = "a", n: Half = 2, **others
+    ):  # noqa: RUF013
         super().__init__(shape)
 
 
 def test_a_users_own_class_is_held_to_what_it_says_and_no_more():
-    given = {"slope": 4.5, "name": "y", "on": False, "free": [1], "width": None, "unheard": object()}
+    given = {"slope": 4.5, "name": "y", "on": False, "free": [1], "width": None, "kind": "b", "n": 4, "unheard": object()}
     assert arguments("encoding", Own, given, ("shape",)) == given
     for key, value in (("slope", "abc"), ("name", 5), ("on", "abc"), ("width", "abc"), ("width", 4.5)):
         with pytest.raises(ConfigError, match=rf"encoding\.{key}={value} must be "):
+            arguments("encoding", Own, {key: value}, ("shape",))
+    for key, value, legal in (("kind", "c", "one of a, b"), ("n", 3, "even"), ("n", "x", "a whole number")):
+        with pytest.raises(ConfigError, match=rf"encoding\.{key}={value} must be {legal}"):
             arguments("encoding", Own, {key: value}, ("shape",))
 
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from conftest import node
 
+from posbench.config.compose import Request
 from posbench.config.identity import run_id
-from posbench.config.request import Request
 from posbench.config.schema import TrainConfig, resolve
 from posbench.huggingface import weights as hf_weights
 from posbench.huggingface.export import export
