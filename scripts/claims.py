@@ -1,7 +1,6 @@
 """Judge the claims of results/claims on stored evaluations: python scripts/claims.py [runs=GLOB] [report_dir=DIR]"""
 
 from posbench.cli.app import run_script
-from posbench.cli.claims import claims
 
 if __name__ == "__main__":
-    run_script(claims, "claims")
+    run_script("posbench.cli.claims:claims", "claims")

@@ -1,7 +1,6 @@
 """Export a run for transformers: python scripts/export_hf.py run=results/runs/ID out=FOLDER extension=yarn extension.mode=fixed ..."""
 
 from posbench.cli.app import run_script
-from posbench.huggingface.export import export
 
 if __name__ == "__main__":
-    run_script(export, "export_hf")
+    run_script("posbench.huggingface.export:export", "export_hf")

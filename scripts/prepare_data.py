@@ -2,7 +2,6 @@
 
 from posbench.cli.app import run_script
 from posbench.config.compose import Request
-from posbench.data import prepare
 
 LENGTHS = [2**n for n in range(8, 18)]
 SEQUENCE = 32  # tokens
@@ -10,6 +9,7 @@ SEQUENCE = 32  # tokens
 
 def prepare_data(request: Request) -> int:
     """Tokenize every data set and print its splits and their overlap with training. Returns the exit code."""
+    from posbench.data import prepare
     from posbench.data.overlap import overlap, sequences
 
     for data, cache_dir in {repr(cfg["data"]): (cfg["data"], cfg["cache_dir"]) for cfg in request.cfgs}.values():

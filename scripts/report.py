@@ -1,7 +1,6 @@
 """Make tables and figures from stored evaluations: python scripts/report.py experiment=demo"""
 
 from posbench.cli.app import run_script
-from posbench.cli.commands import report
 
 if __name__ == "__main__":
-    run_script(report, "report")
+    run_script("posbench.cli.commands:report", "report")

@@ -1,7 +1,6 @@
 """Run reported results again and compare them with the committed rows: python scripts/reproduce.py experiment=demo"""
 
 from posbench.cli.app import run_script
-from posbench.cli.reproduce import reproduce
 
 if __name__ == "__main__":
-    run_script(reproduce, "reproduce")
+    run_script("posbench.cli.reproduce:reproduce", "reproduce")

@@ -1,7 +1,6 @@
 """Train and evaluate what is missing: python scripts/run.py encoding=rope extension=ntk"""
 
 from posbench.cli.app import run_script
-from posbench.cli.commands import run
 
 if __name__ == "__main__":
-    run_script(run)
+    run_script("posbench.cli.commands:run")

@@ -1,7 +1,7 @@
 """Command line: Hydra composes the configuration, this module runs the command and sets the exit code.
 
 Exit codes: 0 done (also a sweep whose cells are all refused or no-ops), 1 a job failed, 2 the configuration is refused,
-128 + n ended by signal n. Only hydra is imported before a job starts, so that --help, --cfg and completion are fast.
+128 + n ended by signal n. Only hydra is imported before there is something to do, so that --help, --cfg and completion are fast.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import pkgutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,7 +33,7 @@ from posbench.config.compose import CONFIGS, Request, check_words, expand, exper
 from posbench.config.composer import Composer, loader, swept, unresolved
 from posbench.config.schema import check
 
-Command = Callable[[Request], int]
+Command = Callable[[Request], int] | str  # a function or, as "module:function", one that is imported when there is something to do
 SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 OWN_LAUNCHER = "hydra_plugins.grid_launcher.GridLauncher"  # in the yamls that users wrote for earlier versions
 ANSWERED = ("help", "hydra_help", "cfg", "info", "shell_completion")  # flags that Hydra answers without a job
@@ -90,7 +91,8 @@ def _execute(command: Command, composed: list[tuple[dict, list[str]]], composer:
     sweep = sweep or "grid" in experiment
     if sweep:
         name_group(cfgs)
-    return command(Request(cfgs, experiment, sweep, launcher))
+    called = pkgutil.resolve_name(command) if isinstance(command, str) else command
+    return called(Request(cfgs, experiment, sweep, launcher))
 
 
 @contextlib.contextmanager

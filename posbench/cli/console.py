@@ -45,7 +45,7 @@ def _complete(scripts: dict[str, Path]) -> None:
         from posbench.cli.app import run_script
 
         os.environ["COMP_LINE"] = " ".join(["posbench", *typed[1:]])
-        run_script(lambda _: 0, typed[0])
+        run_script("", typed[0])  # Hydra answers it
 
 
 def _scripts() -> dict[str, Path]:
