@@ -134,7 +134,7 @@ def collect(
     words, keys = variants(evaluations, {evaluation.first["run_id"]: origins[evaluation.origin] for evaluation in reversed(evaluations)})
     if words:
         notes.append(f"Trainings of one encoding differ in {', '.join(keys)}; their names say as much of it as tells them apart.")
-    label = labels((row for evaluation in evaluations for row in evaluation.rows), words)
+    label = labels((evaluation.first for evaluation in evaluations), words)
     curve = place((point for _, stated in found for point in stated), sections(points(evaluations, label)))
     if alone:
         curve = [[replace(point, source=None) for point in part] for part in curve]
