@@ -20,6 +20,8 @@ LATER: dict[str, object] = {
     "encoding.scaling_len": None,
     "encoding.slope_scale": 1.0,
     "encoding.window": None,
+    "encoding.amplitude": None,
+    "encoding.unturned": None,
     "scale_attention.clamp": True,
     "train.scale_attention": {"_target_": "posbench.scale_attention.none.NoScale"},
     "model.head_dim": None,

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from posbench.common.errors import ConfigError
 from posbench.encodings.rope import Rope
-from posbench.position.geometry import Base, Layout, Shape, Spectrum
+from posbench.position.geometry import Base, Layout, Shape, Spectrum, Tokens
 
 
 def with_rest(table: Tensor, pairs: int) -> Tensor:
@@ -34,8 +34,18 @@ class PRope(Rope):
         "window streaming lm_infinite log_n log_n_global".split()
     )
 
-    def __init__(self, shape: Shape, p: float = 0.75, cut: str = "share", base: Base = 10000.0, layout: Layout = "half"):
-        super().__init__(shape, base, layout)
+    def __init__(
+        self,
+        shape: Shape,
+        p: float = 0.75,
+        cut: str = "share",
+        base: Base = 10000.0,
+        layout: Layout = "half",
+        scaling: dict | None = None,
+        scaling_len: float | None = None,
+        window: Tokens | list[Tokens | None] | None = None,
+    ):
+        super().__init__(shape, base, layout, scaling=scaling, scaling_len=scaling_len, window=window)
         if not 0 <= p <= 1:
             raise ConfigError(f"encoding.p={p} is a share of the pairs of channels: choose a number from 0 to 1.")
         if cut not in ("share", "full_turns"):

@@ -10,8 +10,11 @@ arXiv 2403.00071): wavelengths rounded to whole tokens after any change of frequ
 
 `scaling` is an extension by a fixed factor that was trained in, as in Llama 3.1: its frequencies are the model's own, and extensions act on
 them. `scaling_len` is the train_len of that extension: the training length before it. Its temperature t multiplies cos and sin, each by
-sqrt(t) as in transformers. `window` is a sliding window, one for all layers (Mistral 7B, Jiang et al. 2023, arXiv 2310.06825) or a list
-with one for each (Qwen2).
+sqrt(t) as in transformers, or by `amplitude` where that is given. LongRoPE has other factors up to scaling_len; dynamic NTK other
+frequencies at each length beyond it, so that no further extension may change them.
+
+`window` is a sliding window, one for all layers (Mistral 7B, Jiang et al. 2023, arXiv 2310.06825) or a list with one for each (Qwen2).
+`unturned` are the indices of layers without rotation (SmolLM3: every fourth; NoPE, Kazemnejad et al. 2023, arXiv 2305.19466).
 """
 
 import math
@@ -21,7 +24,8 @@ import torch
 from torch import Tensor
 
 from posbench.common.errors import ConfigError
-from posbench.position.fixed_frequencies import trained_in
+from posbench.encodings.none import NoEncoding
+from posbench.position.fixed_frequencies import by_length, trained_in
 from posbench.position.geometry import Base, Layout, Shape, Spectrum, Tokens, Trait
 from posbench.position.instantiate import make
 from posbench.position.interfaces import Encoding, Extension, Layer
@@ -51,6 +55,8 @@ class Rope(Encoding):
         scaling: dict | None = None,
         scaling_len: float | None = None,
         window: Tokens | list[Tokens | None] | None = None,
+        amplitude: float | None = None,
+        unturned: list[int] | None = None,
     ):
         super().__init__(shape)
         if shape.head_dim % 2 or shape.head_dim < 4:
@@ -71,19 +77,34 @@ class Rope(Encoding):
             raise ConfigError(f"encoding.window={window} must be a list of one window for each of {shape.n_layer} layers, null without.")
         if (scaling is None) != (scaling_len is None):
             raise ConfigError(f"encoding.scaling={scaling} and encoding.scaling_len={scaling_len} belong together: give both, or neither.")
+        if amplitude is not None and (scaling is None or amplitude <= 0):
+            raise ConfigError(f"encoding.amplitude={amplitude} must be above 0, and belongs to an encoding.scaling: leave it out.")
+        if unturned and not set(unturned) < set(range(shape.n_layer)):
+            raise ConfigError(f"encoding.unturned={unturned} must be some of the layers 0 to {shape.n_layer - 1}, counted from 0.")
+        self.nope = NoEncoding(shape) if unturned else None
+        self.unturned = frozenset(unturned or ())
         self.scaling, self.scaling_len, self.amplitude = None, scaling_len, 1.0
         with torch.device("cpu"):  # real numbers even on the meta device, where a model is made only for its shapes
             channel_F = torch.arange(0, self.rotary_dim, 2, dtype=torch.float64)
-            self.own = Spectrum(base ** (-channel_F / self.rotary_dim), base, self.rotary_dim)
+            self.plain = self.own = Spectrum(base ** (-channel_F / self.rotary_dim), base, self.rotary_dim)
             if scaling is not None:
                 self.scaling = make(scaling, kind=Extension)
-                self.own, self.amplitude = trained_in(self.scaling, self.own, scaling_len, shape.train_len)
+                self.own, sharper = trained_in(self.scaling, self.plain, scaling_len, shape.train_len)
+                self.amplitude = amplitude or sharper
+                if by_length(self.scaling):
+                    self.traits = self.traits & ~Trait.SPECTRUM
 
     def layers(self) -> list[Layer]:
-        return [Layer(self, window=window, index=i) for i, window in enumerate(self.windows)]
+        return [Layer(self.nope if i in self.unturned else self, window=window, index=i) for i, window in enumerate(self.windows)]
 
     def spectrum(self) -> Spectrum:
         return self.own
+
+    def spectrum_at(self, length: int) -> Spectrum:
+        if self.scaling is None or self.own is not self.spectrum():
+            return self.spectrum()
+        with torch.device("cpu"):
+            return trained_in(self.scaling, self.plain, self.scaling_len, length)[0]
 
     def table(self, pos_T: Tensor, spectrum: Spectrum) -> Tensor:
         """cos and sin of every angle, times the amplitude of the scaling: [2, T, F], float32."""

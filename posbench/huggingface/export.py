@@ -70,7 +70,7 @@ def describe(trained: dict, extension: dict) -> dict:
     model, train = typed("model", trained["model"]), typed("train", trained["train"])
     encoding, method = make_encoding(trained), make(extension)
     name = file_of(encoding)
-    if name not in ("rope", "p_rope") or encoding.rotary_dim != encoding.shape.head_dim or encoding.resonance:
+    if name not in ("rope", "p_rope") or encoding.rotary_dim != encoding.shape.head_dim or encoding.resonance or encoding.unturned:
         raise ConfigError(
             f"{as_typed('encoding', trained['encoding'])} has no place in the format: it knows encoding=rope, whole, and p_rope."
         )
@@ -133,14 +133,21 @@ def _rope(encoding: Rope, extension: Extension, name: str) -> tuple[float, dict 
     from posbench.position.legality import name_of
 
     scaled = encoding.scaling is not None
-    if scaled and name == "none":
+    if scaled and name == "none" and name_of(encoding) == "rope":
         # The trained scaling is an extension of the earlier model.
         source = Rope(replace(encoding.shape, train_len=encoding.scaling_len), encoding.base, encoding.layout)
         theta, scaling, _ = _rope(source, encoding.scaling, name_of(encoding.scaling))
+        if scaling and "attention_factor" in scaling:
+            scaling["attention_factor"] = encoding.amplitude
         return theta, scaling, encoding.shape.train_len
     trained, L, width = encoding.spectrum(), encoding.shape.train_len, encoding.shape.head_dim
     if trained is None:
         raise ConfigError("encoding=p_rope that turns no pair has no place in the format: train it with a larger encoding.p.")
+    if not encoding.spectrum_at(1).freq_F.equal(trained.freq_F):
+        raise ConfigError(
+            f"encoding.scaling={name_of(encoding.scaling)} has other frequencies for short texts, beside which extension={name} has no "
+            "place in the format: choose extension=none."
+        )
     turned = 2 * len(trained.freq_F)
     whole, longest = turned == width, max(L, extension.target_len(L))
     ntk = isinstance(extension, DynamicNtk) or (isinstance(extension, Ntk) and extension.multiplier == 1)
@@ -183,7 +190,7 @@ def _seen(encoding: Rope, extension: Extension, name: str, length: int) -> tuple
     from posbench.position.geometry import Span
 
     span = Span(encoding.shape.train_len, length, extension.target_len(length))
-    spectrum = frequencies(extension, encoding.spectrum(), span)
+    spectrum = frequencies(extension, encoding.spectrum_at(length), span)
     if spectrum is None:
         raise ConfigError(
             f"extension={name} is no set of frequencies, which is all that the format can say: choose none, pi, ntk, "

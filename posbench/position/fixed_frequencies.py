@@ -27,14 +27,21 @@ def frequencies(extension: Extension, spectrum: Spectrum, span: Span) -> Spectru
     return replace(found, freq_F=found.freq_F * q_pos_T[1])
 
 
-def trained_in(scaling: Extension, own: Spectrum, scaling_len: float, train_len: int) -> tuple[Spectrum, float]:
-    """Spectrum of a model first trained at `scaling_len` tokens and then with `scaling`, and the factor on its cos and sin.
+def by_length(scaling: Extension) -> bool:
+    """True if an extension has other frequencies for each length, and nothing else: ntk and dynamic_ntk without a fixed target."""
+    sharpest = scaling.temperature(Span(2, FAR, FAR))
+    return isinstance(scaling, ScaledExtension) and not scaling.fixed_target and scaling.needs == Trait.SPECTRUM and sharpest == 1
 
-    Raises ConfigError for an extension that is not a fixed set of frequencies.
+
+def trained_in(scaling: Extension, own: Spectrum, scaling_len: float, length: int) -> tuple[Spectrum, float]:
+    """Spectrum at `length` tokens of a model first trained at `scaling_len` and then with `scaling`, and its factor on cos and sin.
+
+    Raises ConfigError for an extension that is not a set of frequencies, of one target or of any length.
     """
     scaled = None
-    if isinstance(scaling, ScaledExtension) and scaling.fixed_target and not scaling.needs & ~OFFERED:
-        span = Span(scaling_len, train_len, scaling.fixed_target)
+    fixed = isinstance(scaling, ScaledExtension) and scaling.fixed_target and not scaling.needs & ~OFFERED
+    if fixed or by_length(scaling):
+        span = Span(scaling_len, length, scaling.target_len(length))
         scaled = frequencies(scaling, own, span)
     if scaled is None:
         raise ConfigError(

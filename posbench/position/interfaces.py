@@ -82,6 +82,10 @@ class Encoding(nn.Module):
         """Frequencies that an extension may change; None without any."""
         return None
 
+    def spectrum_at(self, length: int) -> Spectrum | None:
+        """The same for a text of `length` tokens, where an extension that depends on the length was trained in."""
+        return self.spectrum()
+
     def rows(self) -> Tensor | None:
         """Learned table [N, C], row n for coordinate n, that an extension may lengthen; None without one."""
         return None

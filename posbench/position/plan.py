@@ -171,7 +171,7 @@ class TrainingPlans:
 
 
 def _spectrum(encoding: Encoding, extension: Extension, span: Span) -> Spectrum | None:
-    spectrum = encoding.spectrum()
+    spectrum = encoding.spectrum_at(span.length)
     return extension.spectrum(spectrum, span) if spectrum is not None else None
 
 

@@ -16,6 +16,14 @@ SILENT_OF = {
     "mistral": {"max_position_embeddings": 131072, "bos_token_id": 1, "num_key_value_heads": 8, "sliding_window": 4096},
     "qwen2": {"max_position_embeddings": 32768, "sliding_window": 4096, "max_window_layers": 28},
     "qwen3": {"max_position_embeddings": 32768, "sliding_window": 4096, "max_window_layers": 28, "head_dim": 128},
+    "smollm3": {
+        "max_position_embeddings": 32768,
+        "bos_token_id": 128000,
+        "num_key_value_heads": 4,
+        "rope_theta": 2e6,
+        "tie_word_embeddings": True,
+    },
+    "phi3": {"max_position_embeddings": 4096, "original_max_position_embeddings": 4096, "bos_token_id": 1, "rms_norm_eps": 1e-5},
 }
 LARGEST = 64 * 2**20  # bytes; the index of many weight files has one or two million
 MOST = 1e15  # bound on numbers that are not whole
@@ -36,10 +44,11 @@ TYPES: dict[str, tuple[int, int] | type] = {
     **dict.fromkeys(("rope_type", "type"), str),
     **dict.fromkeys(("factor", "low_freq_factor", "high_freq_factor", "beta_slow", "beta_fast", "attention_factor"), float),
     **dict.fromkeys(("mscale", "mscale_all_dim", "original_max_position_embeddings"), float),
-    **dict.fromkeys(("layer_types", "long_factor", "short_factor"), list),
+    **dict.fromkeys(("layer_types", "long_factor", "short_factor", "no_rope_layers"), list),
+    "no_rope_layer_interval": (1, 2**14),
 }
 WORDS = {float: "a number between 0 and 1e15", bool: "true or false", dict: "a mapping", str: "a word", list: "a list"}
-LISTED = {"layer_types": str, "long_factor": float, "short_factor": float}
+LISTED = {"layer_types": str, "no_rope_layers": (0, 1), "long_factor": float, "short_factor": float}
 
 
 def read_mapping(file: Path) -> dict:
@@ -101,8 +110,9 @@ def completed(config: dict, file: Path) -> dict:
         _check(mapping or {}, where, file)
     if (bos := config.get("bos_token_id")) is not None and bos >= config["vocab_size"]:
         raise ConfigError(f"{file} has bos_token_id={bos} and vocab_size={config['vocab_size']}: download it again.")
-    if (types := config.get("layer_types")) is not None and len(types) != config["num_hidden_layers"]:
-        raise ConfigError(f"{file} has {len(types)} layer_types and num_hidden_layers={config['num_hidden_layers']}: download it again.")
+    for key in ("layer_types", "no_rope_layers"):
+        if (listed := config.get(key)) is not None and len(listed) != config["num_hidden_layers"]:
+            raise ConfigError(f"{file} has {len(listed)} {key} and num_hidden_layers={config['num_hidden_layers']}: download it again.")
     return config
 
 
@@ -116,7 +126,8 @@ def _check(mapping: dict, where: str, file: Path) -> None:
             raise ConfigError(f"{file} has {where}{key}={_short(value)}, where {what} belongs: download it again.")
         for entry in value if key in LISTED else ():
             if not _is(entry, LISTED[key]):
-                raise ConfigError(f"{file} has {_short(entry)} in {where}{key}, where {WORDS[LISTED[key]]} belongs: download it again.")
+                what = WORDS.get(LISTED[key], "0 or 1")
+                raise ConfigError(f"{file} has {_short(entry)} in {where}{key}, where {what} belongs: download it again.")
 
 
 def _is(value: object, wanted: tuple[int, int] | type) -> bool:

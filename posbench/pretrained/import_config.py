@@ -30,14 +30,14 @@ def adopt(cfg: dict) -> dict:
     found = find_checkpoint(path)
     config = found.config()
     digest = found.digest(cfg["cache_dir"])
-    rope = rope_arguments(config, path)
-    encoding = cfg["encoding"]
-    whole = all(encoding.get(key, value) == value for key, value in WHOLE.items())
+    rope, encoding = rope_arguments(config, path), cfg["encoding"]
+    whole = all(encoding.get(key, value) in (value, rope.get(key, value)) for key, value in WHOLE.items())
     if method_name(encoding) != "rope" or not whole or encoding.get("base", 1e4) not in (1e4, rope["base"]):
         raise ConfigError(
             f"{as_typed('encoding', encoding)} is not what model.path={path} was trained with "
-            f"(encoding=rope encoding.base={rope['base']:g}): leave encoding out, and choose among extensions."
+            f"({as_typed('encoding', rope)}): leave encoding out, and choose among extensions."
         )
+    encoding = {**encoding, **rope} if method_name(rope) == "rope" else rope
     if method_name(cfg["train"].get("scale_attention") or TrainConfig().scale_attention) != "none":
         raise ConfigError(f"train.scale_attention was not trained into model.path={path}: scale_attention is what acts at evaluation.")
     length = cfg["train"]["length"]

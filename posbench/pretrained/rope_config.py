@@ -1,4 +1,4 @@
-"""Conversion of RoPE in a Hugging Face config.json (Llama, Mistral, Qwen2, Qwen3) to arguments of encoding=rope. Torch-free."""
+"""Conversion of RoPE in a config.json of transformers to the node of encoding=rope, or p_rope. Torch-free."""
 
 from __future__ import annotations
 
@@ -9,43 +9,62 @@ from posbench.common.errors import ConfigError
 # {supported rope_type: its required keys}. Each is a set of frequencies and a factor on cos and sin.
 SCALINGS = {
     "linear": ("factor",),
+    "dynamic": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
     "yarn": (),
     "longrope": ("long_factor", "short_factor"),
+    "proportional": (),
 }
+CLASSES = {"linear": "pi.Pi", "proportional": "pi.Pi", "dynamic": "dynamic_ntk.DynamicNtk"}  # others are called like their type
+ROPE = {"_target_": "posbench.encodings.rope.Rope", "layout": "half"}
+PROPORTIONAL = {"_target_": "posbench.encodings.p_rope.PRope", "layout": "half", "cut": "share"}
 
 
 def rope_arguments(config: dict, path: str) -> dict:
-    """Arguments base, scaling, scaling_len and window. transformers 5 keeps RoPE in rope_parameters, earlier versions use rope_scaling.
+    """Node of the encoding. transformers 5 keeps RoPE in rope_parameters, earlier versions use rope_scaling.
 
-    Raises ConfigError for settings that encoding=rope does not reproduce exactly.
+    Raises ConfigError for settings that encoding=rope or p_rope does not reproduce exactly.
     """
     rope = config.get("rope_parameters") or {}
     said = config.get("rope_scaling") or rope
+    if nested := [key for key, value in rope.items() if isinstance(value, dict)]:
+        raise ConfigError(f"model.path={path} has rope_parameters for {' and '.join(nested)} apart, and one for all layers is read.")
     part = config.get("partial_rotary_factor") or said.get("partial_rotary_factor") or 1.0
-    if part != 1:
-        raise ConfigError(f"model.path={path} turns {part:g} of each head (partial_rotary_factor), which its format does not do elsewhere.")
     base = float(rope.get("rope_theta") or said.get("rope_theta") or config.get("rope_theta") or 10000.0)
     kind = said.get("rope_type", said.get("type", "default"))
-    scaling, scaling_len = (None, None) if kind == "default" else _scaling(kind, said, config, path)
-    return {"base": base, "scaling": scaling, "scaling_len": scaling_len, "window": _window(config)}
+    if config["model_type"] == "phi3" and kind in ("su", "yarn"):  # names that earlier versions of Phi-3 gave to it
+        kind = "longrope"
+    if part != 1 and kind != "proportional" and config["model_type"] != "phi3":
+        raise ConfigError(f"model.path={path} turns {part:g} of each head (partial_rotary_factor), which its format does not do elsewhere.")
+    scaling = {"scaling": None, "scaling_len": None} if kind == "default" else _scaling(kind, said, config, path)
+    shared = {"base": base, "window": _window(config), **scaling}
+    if kind == "proportional":
+        return {**PROPORTIONAL, "p": float(part), **shared}
+    unturned = [layer for layer, turned in enumerate(_turned(config)) if not turned]
+    return {**ROPE, "fraction": float(part), **({"unturned": unturned} if unturned else {}), **shared}
 
 
-def _scaling(kind: str, said: dict, config: dict, path: str) -> tuple[dict, float]:
-    """(extension that was trained in, training length before it)."""
-    if kind == "dynamic":
-        raise ConfigError(
-            f"model.path={path} has rope_type=dynamic, which is other frequencies at each length and none that were trained: take "
-            "rope_scaling (or rope_type and factor in rope_parameters) out of its config.json, and choose extension=dynamic_ntk here."
-        )
+def _turned(config: dict) -> list[int]:
+    """1 for each layer with RoPE, 0 for one without."""
+    n_layer = config["num_hidden_layers"]
+    if config["model_type"] != "smollm3":
+        return [1] * n_layer
+    interval = config.get("no_rope_layer_interval", 4)
+    return config.get("no_rope_layers") or [int((layer + 1) % interval != 0) for layer in range(n_layer)]
+
+
+def _scaling(kind: str, said: dict, config: dict, path: str) -> dict:
+    """Arguments scaling (the extension that was trained in), scaling_len (training length before it) and, if it is not usual, amplitude."""
     if kind not in SCALINGS:
         raise ConfigError(f"model.path={path} has rope_type={kind}, and only default, {', '.join(SCALINGS)} are read.")
     if missing := [key for key in SCALINGS[kind] if not said.get(key)]:
         raise ConfigError(f"model.path={path} has rope_type={kind} and does not say {' and '.join(missing)}: download it again.")
     longest = config["max_position_embeddings"]
     before = config.get("original_max_position_embeddings") or said.get("original_max_position_embeddings") or longest
-    factor = said.get("factor") or longest / before
-    if kind == "linear":
+    factor = said.get("factor") or (1.0 if kind == "proportional" else longest / before)
+    if kind == "proportional" and factor == 1:
+        return {"scaling": None, "scaling_len": None}
+    if kind in ("linear", "proportional"):
         before = longest / factor
     if before < 2:
         raise ConfigError(
@@ -55,11 +74,15 @@ def _scaling(kind: str, said: dict, config: dict, path: str) -> tuple[dict, floa
         raise ConfigError(
             f"model.path={path} has rope_type={kind} with factor={factor:g}, which extends nothing: choose another checkpoint."
         )
-    arguments = {"linear": _linear, "llama3": _llama3, "yarn": _yarn, "longrope": _longrope}[kind](said, before, factor)
+    target = {"_target_": f"posbench.extensions.{CLASSES.get(kind, f'{kind}.{kind.title()}')}"}
+    if kind == "dynamic":
+        return {"scaling": {**target, "factor": factor, "mode": "dynamic", "target_len": None}, "scaling_len": longest}
+    arguments = {"llama3": _llama3, "yarn": _yarn, "longrope": _longrope}.get(kind, _linear)(said, before, factor)
     if isinstance(arguments, str):
         raise ConfigError(f"model.path={path} has rope_type={kind} with {arguments}, which is not done here: choose another checkpoint.")
-    target = f"posbench.extensions.{'pi.Pi' if kind == 'linear' else f'{kind}.{kind.title()}'}"
-    return {"_target_": target, **arguments, "mode": "fixed", "target_len": _whole(factor * before)}, _whole(before)
+    amplitude = arguments.pop("amplitude", None)
+    scaling = {**target, **arguments, "mode": "fixed", "target_len": _whole(factor * before)}
+    return {"scaling": scaling, "scaling_len": _whole(before), **({"amplitude": amplitude} if amplitude else {})}
 
 
 def _linear(said: dict, before: float, factor: float) -> dict:
@@ -75,26 +98,25 @@ def _yarn(said: dict, before: float, factor: float) -> dict | str:
     alpha = said.get("beta_slow") or 1.0
     if 2 * math.pi * alpha > before:
         return f"beta_slow={alpha}, more turns than any pair makes in {before:g} tokens"
-    if said.get("mscale") and said.get("mscale_all_dim"):
-        return "mscale and mscale_all_dim"
     ramp = {"alpha": alpha, "beta": said.get("beta_fast") or 32.0, "ramp": "index", "truncate": said.get("truncate", True)}
-    temperature = _temperature(said, 0.1 * math.log(factor) + 1)
-    return temperature if isinstance(temperature, str) else {**ramp, **temperature}
+    usual = 0.1 * math.log(factor) + 1
+    asked = usual
+    if said.get("mscale") and said.get("mscale_all_dim"):
+        asked = (0.1 * said["mscale"] * math.log(factor) + 1) / (0.1 * said["mscale_all_dim"] * math.log(factor) + 1)
+    return {**ramp, **_temperature(said, asked, usual)}
 
 
-def _longrope(said: dict, before: float, factor: float) -> dict | str:
-    if said["long_factor"] != said["short_factor"]:
-        return "other factors for short texts than for long ones"
-    temperature = _temperature(said, math.sqrt(1 + math.log(factor) / math.log(before)))
-    return temperature if isinstance(temperature, str) else {"factors": said["long_factor"], **temperature}
+def _longrope(said: dict, before: float, factor: float) -> dict:
+    usual = math.sqrt(1 + math.log(factor) / math.log(before))
+    short = {} if said["long_factor"] == said["short_factor"] else {"short_factors": said["short_factor"]}
+    return {"factors": said["long_factor"], **short, **_temperature(said, usual, usual)}
 
 
-def _temperature(said: dict, usual: float) -> dict | str:
-    """Argument `temperature`: True for the usual factor, False for 1; words for any other factor."""
-    factor = usual if said.get("attention_factor") is None else said["attention_factor"]
-    if min(abs(factor - usual), abs(factor - 1)) > 1e-6:
-        return f"attention_factor={factor} instead of {usual:g}"
-    return {"temperature": abs(factor - 1) > 1e-6}
+def _temperature(said: dict, asked: float, usual: float) -> dict:
+    """Argument `temperature`: True for the usual factor on cos and sin, else False; `amplitude` for one that is neither usual nor 1."""
+    factor = asked if said.get("attention_factor") is None else said["attention_factor"]
+    known = min(abs(factor - usual), abs(factor - 1)) <= 1e-6
+    return {"temperature": abs(factor - usual) <= 1e-6 if known else False, **({} if known else {"amplitude": factor})}
 
 
 def _whole(tokens: float) -> float:
@@ -105,10 +127,12 @@ def _whole(tokens: float) -> float:
 def _window(config: dict) -> int | list[int | None] | None:
     """Sliding window of all layers, or a list if layers differ."""
     size, n_layer = config.get("sliding_window"), config["num_hidden_layers"]
-    if config["model_type"] in ("llama", "mistral"):
-        return size if config["model_type"] == "mistral" else None
-    types = config.get("layer_types") or [
-        "sliding_attention" if layer >= config["max_window_layers"] else "full_attention" for layer in range(n_layer)
-    ]
+    if config["model_type"] in ("llama", "mistral", "phi3"):
+        return None if config["model_type"] == "llama" else size
+    if config["model_type"] == "smollm3":
+        sliding = [not turned for turned in _turned(config)]
+    else:
+        sliding = [layer >= config["max_window_layers"] for layer in range(n_layer)]
+    types = config.get("layer_types") or ["sliding_attention" if one else "full_attention" for one in sliding]
     windows = [size if config.get("use_sliding_window") and kind == "sliding_attention" else None for kind in types]
     return windows if len(set(windows)) > 1 else windows[0]

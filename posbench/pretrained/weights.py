@@ -5,6 +5,8 @@ Their tensors differ from ours by the prefix `model.` and the names of the norms
 
 from __future__ import annotations
 
+import functools
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from posbench.common.errors import ConfigError, RunError
@@ -12,11 +14,16 @@ from posbench.pretrained.checkpoint import Checkpoint, find_checkpoint
 from posbench.pretrained.gguf_tensors import Stored
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
 NORMS = {"norm.q_gain": "q_norm.weight", "norm.k_gain": "k_norm.weight"}
 
 UNUSED = {"rope_freqs.weight"}  # part of the configuration
+# {end of the name of a tensor: ends of those whose rows it holds one after the other}, in Phi-3
+FUSED = {
+    "qkv_proj.weight": ("q_proj.weight", "k_proj.weight", "v_proj.weight"),
+    "gate_up_proj.weight": ("gate_proj.weight", "up_proj.weight"),
+}
 
 
 def our_name(name: str) -> str:
@@ -42,7 +49,9 @@ def checked_tensors(checkpoint: Checkpoint, model: nn.Module, tied: bool) -> dic
     expected = {name: list(value.shape) for name, value in model.state_dict().items()}
     stored = {}
     for name, tensor in checkpoint.tensors().items():
-        if our_name(name) in expected:
+        if parts := _parts(our_name(name), tensor, expected):
+            stored |= parts
+        elif our_name(name) in expected:
             stored[our_name(name)] = tensor
         elif "rotary_emb" not in name and name not in UNUSED:  # old stored angles
             raise ConfigError(f"model.path={checkpoint.name} holds {name}, which this model does not have: choose a checkpoint without it.")
@@ -59,6 +68,26 @@ def checked_tensors(checkpoint: Checkpoint, model: nn.Module, tied: bool) -> dic
                 f"model.path={checkpoint.name}: {name} {what}, where its config describes {shape} of 16 or 32 bits: download it again."
             )
     return stored
+
+
+def _parts(name: str, tensor: Stored, expected: dict[str, list[int]]) -> dict[str, Stored]:
+    """{our name: rows} of a tensor that holds those of several; {} for any other, and for one of another size."""
+    stem, end = name.rpartition(".")[0].rpartition(".")[0], ".".join(name.split(".")[-2:])
+    names = [f"{stem}.{part}" for part in FUSED.get(end, ())]
+    if not names or not all(one in expected for one in names):
+        return {}
+    rows = [expected[one][0] for one in names]
+    if tensor.shape != [sum(rows), expected[names[0]][1]]:
+        return {}
+    starts = [sum(rows[:index]) for index in range(len(rows))]
+    return {
+        one: replace(tensor, shape=[count, tensor.shape[1]], read=functools.partial(_rows, tensor, start, count))
+        for one, start, count in zip(names, starts, rows, strict=True)
+    }
+
+
+def _rows(tensor: Stored, start: int, count: int) -> Tensor:
+    return tensor.read()[start : start + count].clone()
 
 
 def unchanged(path: str, sha256: str) -> Checkpoint:

@@ -175,14 +175,14 @@ def test_a_window_and_a_scaling_at_once(tmp_path):
 @pytest.mark.parametrize(
     ("rope", "said"),
     [
-        ({"rope_type": "dynamic", "factor": 2.0}, "choose extension=dynamic_ntk here"),
-        ({"rope_type": "proportional", "factor": 2.0}, "rope_type=proportional, and only default, linear"),
+        ({"rope_type": "mrope", "factor": 2.0}, "rope_type=mrope, and only default, linear"),
+        (
+            {"full_attention": {"rope_type": "default"}, "sliding_attention": {"rope_type": "default"}},
+            "for full_attention and sliding_attention apart",
+        ),
         ({"rope_type": "llama3", "factor": 8.0}, "does not say low_freq_factor and high_freq_factor"),
         ({"rope_type": "linear", "factor": 0.5}, "factor=0.5, which extends nothing"),
         ({"rope_type": "yarn", "factor": 4.0, "beta_slow": 6.0}, "beta_slow=6.0, more turns"),
-        ({"rope_type": "yarn", "factor": 4.0, "mscale": 0.7, "mscale_all_dim": 1.0}, "mscale and mscale_all_dim"),
-        ({"rope_type": "yarn", "factor": 4.0, "attention_factor": 1.3}, "attention_factor=1.3 instead of 1.13863"),
-        ({"rope_type": "longrope", "long_factor": [2.0] * 4, "short_factor": [1.0] * 4}, "other factors for short texts"),
     ],
 )
 def test_a_scaling_that_is_not_done_exactly_is_refused(tmp_path, rope, said):

@@ -55,7 +55,7 @@ def test_every_type_gives_the_tensors_and_logits_of_transformers(wide, kind):
     assert_equal_logits(run, theirs, vocab_size=VOCAB, relative=True)
 
 
-@pytest.mark.parametrize("kind", ["Llama", "Mistral", "Qwen2", "Qwen3"])
+@pytest.mark.parametrize("kind", ["Llama", "Mistral", "Qwen2", "Qwen3", "SmolLM3"])
 def test_a_file_of_float32_is_the_checkpoint_it_was_made_of(tmp_path, kind):
     path = small(tmp_path, kind)
     file = write_gguf(path)
