@@ -44,10 +44,10 @@ class Figure:
     kind: str  # training, or evaluation
     case: str
     length: int
-    ratio: float | None
-    seconds: float | None
-    tokens_per_second: float | None
-    mib: float | None
+    ratio: float | None = None
+    seconds: float | None = None
+    tokens_per_second: float | None = None
+    mib: float | None = None
     note: str = ""
 
 
@@ -141,7 +141,7 @@ def evaluation(train_len: int, lengths: list[int], repeats: int, only: list[str]
         with torch.inference_mode():
             figures, over = _measure("evaluation", cases, text_BT, text_BT[:1], repeats)
         slow |= over
-        yield figures + [Figure("evaluation", name, length, None, None, None, None, f"above {BUDGET:.0f} s") for name in sorted(slow)]
+        yield figures + [Figure("evaluation", name, length, note=f"above {BUDGET:.0f} s") for name in sorted(slow)]
 
 
 def _models(train_len: int) -> dict[str, tuple]:

@@ -71,9 +71,8 @@ def tint(cell: object) -> str:
 def svg(text: str, prefix: str, label: str) -> Markup:
     """Figure's svg for use inside a page: no comments, metadata or fixed size, ids with `prefix`, at a width that can be read."""
     root = ElementTree.fromstring(re.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufffe\uffff]", "", text))
-    for parent in root.iter():
-        for child in [child for child in parent if child.tag.endswith("}metadata")]:
-            parent.remove(child)
+    for metadata in root.findall("{*}metadata"):
+        root.remove(metadata)
     for element in root.iter():
         element.tag = element.tag.split("}")[-1]
         attributes = {name.split("}")[-1]: value for name, value in element.attrib.items()}

@@ -97,16 +97,13 @@ def apart(names: Sequence[str], look: Callable[[str], Look]) -> list[list[str]]:
     for own in methods.values():
         size = -(-len(own) // -(-len(own) // VARIANTS))
         units += [own[start : start + size] for start in range(0, len(own), size)]
-    colours = [look(unit[0])[0] for unit in units]
-    count = min(PANELS, max(-(-len(names) // MOST), *Counter(colours).values()))
+    colours = {name: look(name)[0] for name in names}
+    count = min(PANELS, max(-(-len(names) // MOST), *Counter(colours[unit[0]] for unit in units).values()))
     room = -(-len(names) // count)
     groups: list[list[str]] = [[] for _ in range(count)]
-    inside: list[set[int]] = [set() for _ in range(count)]  # colours
-    for colour, unit in zip(colours, units, strict=True):
-        free = [index for index in range(count) if colour not in inside[index]] or range(count)
-        roomy = [index for index in free if len(groups[index]) + len(unit) <= room]
-        chosen = roomy[0] if roomy else min(free, key=lambda index: len(groups[index]))
-        groups[chosen] += unit
-        inside[chosen].add(colour)
-    rank = {name: index for index, name in enumerate(names)}
-    return [sorted(group, key=rank.__getitem__) for group in groups if group]
+    for unit in units:
+        free = [group for group in groups if all(colours[name] != colours[unit[0]] for name in group)] or groups
+        roomy = [group for group in free if len(group) + len(unit) <= room]
+        chosen = roomy[0] if roomy else min(free, key=len)
+        chosen.extend(unit)
+    return [sorted(group, key=names.index) for group in groups if group]
