@@ -13,6 +13,7 @@ import random
 import shutil
 from pathlib import Path
 
+import composed_once
 import pytest
 import torch
 from omegaconf import OmegaConf
@@ -25,6 +26,7 @@ from posbench.position.instantiate import make
 from posbench.position.interfaces import Encoding
 from posbench.position.legality import check
 
+composed_once.install()
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of children: their models are so small that a second thread only waits
 torch.set_num_threads(max(1, 2 // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))))
 CONFIGS = Path(__file__).parent.parent / "configs"

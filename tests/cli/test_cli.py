@@ -241,7 +241,7 @@ def test_two_processes_on_one_run_do_not_disturb_each_other(processes):
 
 def test_an_interrupted_command_goes_on_to_the_same_weights(processes, tmp_path):
     process = forked.Popen(
-        processes.command("train.steps=800", "train.checkpoint_every=20"), cwd=processes.folder, stderr=subprocess.DEVNULL
+        processes.command("train.steps=400", "train.checkpoint_every=10"), cwd=processes.folder, stderr=subprocess.DEVNULL
     )
     deadline = time.time() + 60
     while not list(processes.folder.glob("runs/*/state.pt")) and time.time() < deadline:
@@ -249,8 +249,8 @@ def test_an_interrupted_command_goes_on_to_the_same_weights(processes, tmp_path)
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 128 + signal.SIGTERM
     assert not processes.runs()
-    processes("train.steps=800", "train.checkpoint_every=20")
-    processes("train.steps=800", f"results_dir={tmp_path}/whole")
+    processes("train.steps=400", "train.checkpoint_every=10")
+    processes("train.steps=400", f"results_dir={tmp_path}/whole")
     (run,), (whole,) = processes.runs(), [path.parent for path in tmp_path.glob("whole/*/train.json")]
     assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
     first, unbroken = (json.loads((folder / "provenance.json").read_text()) for folder in (run, whole))
@@ -482,7 +482,7 @@ def test_a_damaged_result_in_a_sweep_costs_its_own_job(cli):
 def test_on_a_terminal_a_sweep_has_one_line_with_the_running_jobs_own_in_it(processes):
     parent, child = pty.openpty()
     fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 120, 0, 0))
-    process = forked.Popen(processes.command("-m", "seed=0,1", "train.steps=150"), cwd=processes.folder, stdout=child, stderr=child)
+    process = forked.Popen(processes.command("-m", "seed=0,1", "train.steps=60"), cwd=processes.folder, stdout=child, stderr=child)
     os.close(child)
     said = b""
     with contextlib.suppress(OSError):
@@ -490,7 +490,7 @@ def test_on_a_terminal_a_sweep_has_one_line_with_the_running_jobs_own_in_it(proc
             said += chunk
     os.close(parent)
     assert process.wait(60) == 0
-    assert re.search(rb"\r\x1b\[Ksweep 0/2 jobs  running 1  failed 0  \d+s left  train \d+/150 steps  loss", said), said
+    assert re.search(rb"\r\x1b\[Ksweep 0/2 jobs  running 1  failed 0  \d+s left  train \d+/60 steps  loss", said), said
     assert re.search(rb"sweep 1/2 jobs  running 1  failed 0  \d+s left", said), said
     assert re.search(rb"sweep 2/2 jobs  running 0  failed 0  took \d+s", said), said
-    assert said.count(b"train 150/150 steps") >= 2
+    assert said.count(b"train 60/60 steps") >= 2

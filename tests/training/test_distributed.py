@@ -300,7 +300,7 @@ def cli(tmp_path: Path, text_folder: Path) -> Cli:
     return Cli(tmp_path, text_folder)
 
 
-LONG = ["train.steps=800", "train.log_every=10", "train.checkpoint_every=20"]
+LONG = ["train.steps=400", "train.log_every=10", "train.checkpoint_every=10"]
 
 
 def started(cli: Cli, *overrides: str) -> tuple[subprocess.Popen, Run]:
@@ -327,12 +327,12 @@ def test_a_signal_ends_all_with_a_checkpoint_and_one_process_goes_on(cli):
     process.send_signal(signal.SIGTERM)
     said = process.communicate(timeout=100)[1]
     assert process.returncode == 128 + signal.SIGTERM, said
-    assert len(re.findall(r"SIGTERM: stopped after step \d+ of 800: the same command goes on from there", said)) == 1, said
+    assert len(re.findall(r"SIGTERM: stopped after step \d+ of 400: the same command goes on from there", said)) == 1, said
     assert said.count("on cpu in 2 processes") == 1 and "Traceback" not in said
     provenance = read_json(run.provenance)
     assert (provenance["processes"], provenance["backend"]) == (2, "gloo")
     assert "going on from step" in cli(*LONG).stderr
-    assert [line["step"] for line in log_of(run.path)] == list(range(10, 801, 10))
+    assert [line["step"] for line in log_of(run.path)] == list(range(10, 401, 10))
     assert not list(run.path.glob("*.pt"))
 
 
@@ -357,7 +357,7 @@ def test_a_process_that_is_killed_ends_the_others_and_the_same_command_goes_on(c
     with pytest.raises(AssertionError, match="no process"):
         of_rank(1 - rank, cli.folder)
     assert "going on from step" in cli("processes=2", *LONG).stderr
-    assert [line["step"] for line in log_of(run.path)] == list(range(10, 801, 10))
+    assert [line["step"] for line in log_of(run.path)] == list(range(10, 401, 10))
 
 
 @pytest.mark.slow

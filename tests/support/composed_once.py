@@ -1,0 +1,62 @@
+"""Hydra's composition, remembered: the same choices from the same yamls give the same configuration, of which each caller gets a copy.
+
+Hydra spends a tenth of a second on the yamls of one command line, and the tests type thousands. What is typed for single values (a=3) is
+applied by Hydra itself to the copy. A refusal is not remembered.
+"""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+from hydra._internal import config_loader_impl as loader
+from hydra._internal.defaults_list import DefaultsList, Overrides
+from hydra.core.config_store import ConfigStore
+from omegaconf import DictConfig
+
+CONFIGS = str(Path(__file__).parents[2] / "configs")  # which no test changes
+_known: dict[tuple, tuple[DefaultsList, list[DictConfig]]] = {}
+_by_list: dict[int, list[DictConfig]] = {}
+_create, _compose = loader.create_defaults_list, loader.ConfigLoaderImpl._compose_config_from_defaults_list
+
+
+def install() -> None:
+    loader.create_defaults_list = _remembered_list
+    loader.ConfigLoaderImpl._compose_config_from_defaults_list = _remembered_config
+
+
+def _remembered_list(repo, config_name, overrides_list, prepend_hydra, skip_missing) -> DefaultsList:
+    asked = Overrides(repo=repo, overrides_list=overrides_list)
+    single = {id(override) for override in asked.config_overrides}
+    groups = [override for override in overrides_list if id(override) not in single and not override.is_sweep_override()]
+    key = (config_name, tuple(override.input_line for override in groups), prepend_hydra, skip_missing, _sources(repo))
+    if key not in _known:
+        found = _create(repo, config_name, groups, prepend_hydra, skip_missing)
+        _known[key] = found, _by_list.setdefault(id(found.defaults), [])
+    found, _ = _known[key]
+    return DefaultsList(
+        defaults=found.defaults,
+        defaults_tree=found.defaults_tree,
+        config_overrides=asked.config_overrides,
+        overrides=found.overrides,
+    )
+
+
+def _remembered_config(self, defaults, repo) -> DictConfig:
+    known = _by_list.get(id(defaults))
+    if known is None:
+        return _compose(self, defaults=defaults, repo=repo)
+    if not known:
+        known.append(_compose(self, defaults=defaults, repo=repo))
+    return copy.deepcopy(known[0])
+
+
+def _sources(repo) -> tuple:
+    """Where yamls are looked for, and the state of all that a test may have written there."""
+    found = [tuple(sorted(ConfigStore.instance().repo["hydra"]["launcher"]))]
+    for source in repo.get_sources():
+        found.append((source.provider, source.path))
+        if source.scheme() == "file" and source.path != CONFIGS:
+            files = sorted(Path(source.path).rglob("*.yaml"))
+            found.append(tuple((str(path), path.stat().st_mtime_ns, path.stat().st_size) for path in files))
+    return tuple(found)
