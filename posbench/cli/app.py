@@ -102,10 +102,10 @@ def _one_sentence() -> Iterator[None]:
         yield
     except (ConfigError, RunError, BrokenPipeError):
         raise
-    except OSError as error:
-        raise RunError(f"{error.filename} cannot be read ({error.strerror}): make it readable, or take it away.") from error
     except (HydraException, OmegaConfBaseException, YAMLError, AttributeError, TypeError, ValueError) as error:
         raise ConfigError(sentence(error)) from error
+    except OSError as error:
+        raise RunError(f"{error.filename} cannot be read ({error.strerror}): make it readable, or take it away.") from error
 
 
 def _flags_first() -> argparse.Namespace:
