@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> None:
     chosen = options(rest, LIST if word == "list" else GC)
     folder = Path(chosen["results_dir"])
     if not folder.is_dir():
-        raise ConfigError(f"results_dir={folder} is no folder: name the one that holds the runs, such as results/runs.")
+        raise ConfigError(f"results_dir={folder} is not a folder: name the one that holds the runs, such as results/runs.")
     found = [entry for entry in entries(folder) if fnmatchcase(entry.path.name, chosen["runs"])]
     if word == "list":
         _list(found, chosen)
@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> None:
 
 def _list(found: list[Entry], chosen: dict) -> None:
     if chosen["state"] not in ("", *STATES):
-        raise ConfigError(f"state={chosen['state']} is none: choose from {', '.join(STATES)}.")
+        raise ConfigError(f"state={chosen['state']} must be one of {', '.join(STATES)}.")
     if chosen["sort"] not in SORT:
         raise ConfigError(f"sort={chosen['sort']} is unknown: choose from {', '.join(SORT)}.")
     found = [
@@ -84,7 +84,7 @@ def _gc(folder: Path, found: list[Entry], chosen: dict) -> None:
     wastes = list(find(folder, [entry for entry in found if entry.age >= older], unfinished))
     if chosen["cache"]:
         if not Path(chosen["cache"]).is_dir():
-            raise ConfigError(f"cache={chosen['cache']} is no folder: name the one that holds the tokens, such as results/cache.")
+            raise ConfigError(f"cache={chosen['cache']} is not a folder: name the one that holds the tokens, such as results/cache.")
         wastes += unused_tokens(Path(chosen["cache"]), folder)
     gone = 0
     for waste in wastes:

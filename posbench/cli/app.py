@@ -117,7 +117,7 @@ def _flags_first() -> argparse.Namespace:
 
     def refuse(message: str) -> NoReturn:
         unknown = [word for word in message.split() if word.startswith("-")]
-        message = f"{unknown[0]} is no flag" if message.startswith("unrecognized") and unknown else message
+        message = f"{unknown[0]} is not a flag" if message.startswith("unrecognized") and unknown else message
         raise ConfigError(f"{message}: --help shows how {Path(sys.argv[0]).name} is called.")
 
     parser.error = refuse

@@ -37,16 +37,8 @@ def run(request: Request) -> int:
     if request.cfgs[0]["runs"] is not None:
         raise ConfigError("runs= names what scripts/report.py compares: give one training as run=DIR.")
     jobs = plan_jobs(request.cfgs)
-    if request.cfgs[0]["dry"]:
-        from posbench.model.build import check_methods
-        from posbench.sweep.dry_run import describe
-
-        check_methods(request.cfgs)
-        check([job for job in jobs if not is_done(job)], request.launcher)
-        print("\n".join(describe(jobs)))
-        return 0
-    command = shlex.join(sys.orig_argv)
-    if all(map(is_done, jobs)):
+    dry, command = request.cfgs[0]["dry"], shlex.join(sys.orig_argv)
+    if not dry and all(map(is_done, jobs)):
         record([there(job) for job in jobs], command)
         made = f"{_count(len(jobs), 'training')} and {_count(sum(len(job.cells) for job in jobs), 'evaluation')}"
         print(f"nothing to do: {made} are there already")
@@ -57,6 +49,12 @@ def run(request: Request) -> int:
     from posbench.model.build import check_methods
 
     check_methods(request.cfgs)
+    if dry:
+        from posbench.sweep.dry_run import describe
+
+        check([job for job in jobs if not is_done(job)], request.launcher)
+        print("\n".join(describe(jobs)))
+        return 0
     results = launch(jobs, {"n_jobs": request.cfgs[0]["jobs"], **request.launcher}, command)
     _tell(results, request.sweep)
     if any(result.failures for result in results):

@@ -17,7 +17,7 @@ from posbench.common.files import disk_errors, finite
 def append_line(path: Path | str, value: object) -> None:
     """Append one JSON line to a log. The log may end in a line cut short, which does not count.
 
-    Raises RunError when the disk is full, or when the log is not a regular file (a link, a device).
+    Raises RunError when the disk is full, or when the log is no regular file (a link, a device).
     """
     with disk_errors(Path(path)), opened_log(path) as log:
         write_line(log, json.dumps(finite(value)).encode())
@@ -27,7 +27,7 @@ def append_line(path: Path | str, value: object) -> None:
 def opened_log(path: Path | str) -> Iterator[int]:
     """Yield a file descriptor that reads a log and appends to it.
 
-    Raises OSError when it cannot be opened, RunError when it is not a regular file.
+    Raises OSError when it cannot be opened, RunError when it is no regular file.
     """
     if os.path.islink(path):
         raise RunError(f"{path} is a link to {os.readlink(path)}, which is not written to: remove the link.")

@@ -52,7 +52,7 @@ def atomic_path(path: Path | str) -> Iterator[Path]:
     """Yield a temporary path beside `path`; on success it replaces `path`, on failure it vanishes.
 
     Content and name are synced to the disk before this returns. Leftovers of a killed process for the same file are deleted first.
-    Raises RunError when the disk is full, when `path` cannot be written, and when it exists and is not a regular file: a device would
+    Raises RunError when the disk is full, when `path` cannot be written, and when it exists and is no regular file: a device would
     be lost, and a link in another user's folder could lead anywhere.
     """
     path = Path(path)
@@ -148,7 +148,7 @@ def finite(value: object) -> object:
 def read_bytes(path: Path | str, limit: int = LARGEST) -> bytes:
     """Content of a regular file of at most `limit` bytes.
 
-    Raises OSError when the file cannot be opened, RunError when it is not a regular file or is larger than `limit`.
+    Raises OSError when the file cannot be opened, RunError when it is no regular file or is larger than `limit`.
     """
     with opened(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -161,7 +161,7 @@ def read_bytes(path: Path | str, limit: int = LARGEST) -> bytes:
 def opened(path: Path | str) -> BinaryIO:
     """Open a regular file, or the file a link leads to, for reading.
 
-    Raises OSError when it cannot be opened, RunError when it is not a regular file: a FIFO or a device could block or never end.
+    Raises OSError when it cannot be opened, RunError when it is no regular file: a FIFO or a device could block or never end.
     """
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if stat.S_ISREG(os.fstat(handle).st_mode):

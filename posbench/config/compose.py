@@ -66,7 +66,7 @@ def experiment_of(cfg: dict, overrides: list[str]) -> dict:
     """
     if "experiment" not in cfg:
         if unknown := sorted(set(map(str, cfg)) - set(JOB)):
-            raise ConfigError(f"{unknown[0]} is no key{did_you_mean(unknown[0], JOB)}: --cfg job prints all that there is.")
+            raise ConfigError(f"{unknown[0]} is not a key{did_you_mean(unknown[0], JOB)}: --cfg job prints all that there is.")
         chosen = [item.partition("=")[2] for item in overrides if item.startswith("experiment=")]
         return {"name": chosen[-1] if chosen else None}
     if not isinstance(cfg["experiment"], dict):
@@ -76,7 +76,7 @@ def experiment_of(cfg: dict, overrides: list[str]) -> dict:
     if unknown := sorted(set(experiment) - set(EXPERIMENT), key=str):
         known = f"{', '.join(EXPERIMENT[:-1])} and {EXPERIMENT[-1]}"
         raise ConfigError(
-            f"experiment={name}: {unknown[0]} means nothing there{did_you_mean(unknown[0], EXPERIMENT)}; the yaml may hold {known}, "
+            f"experiment={name}: {unknown[0]} has no meaning there{did_you_mean(unknown[0], EXPERIMENT)}; the yaml may hold {known}, "
             "or begin with the line '# @package _global_' and hold values as --cfg job prints them."
         )
     if experiment.get("base") and "grid" not in experiment:

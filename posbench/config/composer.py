@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
@@ -54,15 +55,13 @@ class Composer:
         self.config_name, self.hydra = config_name, list(hydra or [])
         self.loader = loader()
         self.yamls = self.loader._parse_overrides_and_create_caching_repo(config_name, self.hydra)[1]
-        self.parsed: dict[str, tuple[Override, bool]] = {}
-        self.parts: dict[str, tuple[str, object] | None] = {}
-        self.known: dict[tuple[str, ...], dict] = {}
-        self.usual: dict[str, str] = {}  # {group: its default choice}
+        kept = (self._parse, self._choose, self._part, self._load)
+        self._parse, self._choose, self._part, self._load = map(functools.cache, kept)
 
     def values(self, words: list[str]) -> dict:
         """The configuration that --cfg job would print for these words, unresolved. Raises what Hydra raises."""
         parsed = [self._parse(word) for word in words]
-        composed = values = self._choose([override for override, chooses in parsed if chooses])
+        composed = values = self._choose(tuple(override.input_line for override, chooses in parsed if chooses))
         given = [override for override, chooses in parsed if not chooses]
         try:
             for override in given:
@@ -76,32 +75,24 @@ class Composer:
 
     def _parse(self, word: str) -> tuple[Override, bool]:
         """The override of a word, and whether it chooses from a group."""
-        if word not in self.parsed:
-            (override,) = OverridesParser.create(config_loader=self.loader).parse_overrides([word])
-            self.parsed[word] = override, bool(self.yamls.get_group_options(override.key_or_group))
-        return self.parsed[word]
+        (override,) = OverridesParser.create(config_loader=self.loader).parse_overrides([word])
+        return override, bool(self.yamls.get_group_options(override.key_or_group))
 
-    def _choose(self, chosen: list[Override]) -> dict:
+    def _choose(self, words: tuple[str, ...]) -> dict:
         """Values of these choices together: the parts that each changes alone, side by side, or else as Hydra merges them."""
-        lines = tuple(override.input_line for override in chosen)
-        if lines not in self.known:
-            for override in chosen:
-                if override.input_line not in self.parts:
-                    self.parts[override.input_line] = self._part(override)
-            parts = [self.parts[line] for line in lines]
-            apart = None not in parts and len(dict(parts)) == len(parts)
-            self.known[lines] = {**self._load(()), **dict(parts)} if apart else self._load(lines)
-        return self.known[lines]
+        parts = [self._part(word) for word in words]
+        apart = None not in parts and len(dict(parts)) == len(parts)
+        return {**self._load()[0], **dict(parts)} if apart else self._load(*words)[0]
 
-    def _part(self, override: Override) -> tuple[str, object] | None:
+    def _part(self, word: str) -> tuple[str, object] | None:
         """(key, value) of the only part that a choice changes; None for a choice that changes others too, or does not compose."""
-        group, bare = override.key_or_group, self._load(())
-        key = (override.package or group).split(".")[0]
-        whole = self._yaml(group, override.value())
-        if whole is not None and key == group and bare.get(key) == self._yaml(group, self.usual.get(group)):
+        override, (bare, usual) = self._parse(word)[0], self._load()
+        group = override.key_or_group
+        key, whole = (override.package or group).split(".")[0], self._yaml(group, override.value())
+        if whole is not None and key == group and bare.get(key) == self._yaml(group, usual.get(group)):
             return key, whole
         with contextlib.suppress(HydraException, OmegaConfBaseException):
-            one = self._load((override.input_line,))
+            one, _ = self._load(word)
             if key in one and repr(one) == repr({**bare, key: one[key]}):
                 return key, one[key]
         return None
@@ -112,12 +103,10 @@ class Composer:
         whole = found and not found.defaults_list and found.header["package"] is None and OmegaConf.is_dict(found.config)
         return OmegaConf.to_container(found.config) if whole else None
 
-    def _load(self, lines: tuple[str, ...]) -> dict:
-        if lines not in self.known:
-            cfg = self.loader.load_configuration(self.config_name, [*self.hydra, *lines], RunMode.RUN)
-            self.usual = self.usual or dict(cfg.hydra.runtime.choices)
-            self.known[lines] = unresolved(cfg)
-        return self.known[lines]
+    def _load(self, *words: str) -> tuple[dict, dict[str, str]]:
+        """Values of these choices as Hydra composes them, and {group: choice}."""
+        cfg = self.loader.load_configuration(self.config_name, [*self.hydra, *words], RunMode.RUN)
+        return unresolved(cfg), dict(cfg.hydra.runtime.choices)
 
 
 def _replaced(values: dict, override: Override) -> dict:

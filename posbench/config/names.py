@@ -65,5 +65,5 @@ def chosen_node(group: str, chosen: str | dict | None, arguments: dict[str, Any]
     legal = [key for key in known[name] if key != "_target_"]
     if unknown := [key for key in given if key not in legal]:
         near = did_you_mean(unknown[0], [*legal, *settings])
-        raise ConfigError(f"{unknown[0]} is no argument of {group}={name}{near}: it takes {', '.join(legal) or 'nothing'}.")
+        raise ConfigError(f"{unknown[0]} is not an argument of {group}={name}{near}: it takes {', '.join(legal) or 'nothing'}.")
     return {**copy.deepcopy(known[name]), **given}

@@ -149,10 +149,9 @@ def check(cfg: dict) -> dict:
     found = {key: fitting(key, value, JOB.get(key, Any)) for key, value in cfg.items()}
     if "data" in found:
         found["data"] = {key: fitting(f"data.{key}", value, DATA.get(key, Any)) for key, value in found["data"].items()}
-    nodes = {group: (found[group], usual) for group, usual in METHODS.items() if group in found}
-    if "source" in found.get("data", {}):
-        nodes["data.source"] = found["data"]["source"], SOURCE
-    for name, (node, usual) in nodes.items():
+    nodes = {**found, "data.source": found.get("data", {}).get("source", {"_target_": SOURCE})}
+    for name, usual in {**METHODS, "data.source": SOURCE}.items():
+        node = nodes.get(name, {"_target_": usual})
         if not isinstance(node, dict):
             raise ConfigError(f"{name}={shown(node)} must be a mapping, with _target_: {usual} or another class.")
         if not isinstance(node.get("_target_"), str):
@@ -174,7 +173,7 @@ def _typed(group: str, content: str) -> Any:
     values, schema = json.loads(content), SCHEMAS[group]
     hints = typing.get_type_hints(schema, include_extras=True)
     if unknown := sorted(set(fitting(group, values, dict)) - set(hints)):
-        raise ConfigError(f"{group}.{unknown[0]} is no key of {group}{did_you_mean(unknown[0], hints)}: --cfg job prints all of them.")
+        raise ConfigError(f"{group}.{unknown[0]} is not a key of {group}{did_you_mean(unknown[0], hints)}: --cfg job prints all of them.")
     return schema(**{key: fitting(f"{group}.{key}", value, hints[key]) for key, value in values.items()})
 
 

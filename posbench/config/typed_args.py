@@ -176,7 +176,7 @@ def arguments(name: str, takes: type, given: dict[str, Any], theirs: tuple[str, 
     if unknown := [key for key in given if key not in legal and not anything]:
         listed = ", ".join(legal) or "nothing"
         near = did_you_mean(unknown[0], legal)
-        raise ConfigError(f"{name}.{unknown[0]} is no argument of {takes.__module__}.{takes.__qualname__}{near}: it takes {listed}.")
+        raise ConfigError(f"{name}.{unknown[0]} is not an argument of {takes.__module__}.{takes.__qualname__}{near}: it takes {listed}.")
     return {key: fitting(f"{name}.{key}", value, hints.get(key, Any)) for key, value in given.items()}
 
 

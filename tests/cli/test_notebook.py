@@ -94,10 +94,10 @@ def test_no_argument_of_an_extension_has_the_name_of_a_setting():
 
 @pytest.mark.parametrize(("chosen", "said"), [
     ({"extension": "yaarn"}, r"extension=yaarn is unknown \(did you mean yarn\?\): choose from abf, "),
-    ({"extension": "yarn", "betta": 3}, r"betta is no argument of extension=yarn \(did you mean beta\?\): it takes alpha, "),
+    ({"extension": "yarn", "betta": 3}, r"betta is not an argument of extension=yarn \(did you mean beta\?\): it takes alpha, "),
     ({"extension": ["yarn"]}, r"extension=\['yarn'\] names no method: give a name"),
     ({"extension": {"beta": 3}}, "names no method"),
-    ({"window": 3}, r"window is no argument of extension=none \(did you mean windows\?\)"),
+    ({"window": 3}, r"window is not an argument of extension=none \(did you mean windows\?\)"),
     ({"windows": "many"}, "evaluate.windows=many must be a whole number"),
     ({"protocol": "slidin"}, "slidin.*sliding"),
     ({"extension": "pi", "lengths": [4096]}, "goes beyond evaluate.max_length=128"),

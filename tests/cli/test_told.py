@@ -57,7 +57,7 @@ def test_a_flag_may_stand_anywhere_and_an_unknown_one_is_one_sentence(tmp_path, 
     assert done.returncode == 0 and " pi " in done.stdout and " none " in done.stdout, done
     job = call(capfd, tmp_path, "run", "seed=7", "--cfg", "job", "-p", "train", "train.steps=7").stdout
     assert "steps: 7\n" in job and "seed:" not in job.replace("seed_data", "")
-    for flags, named in ((("--foo", "seed=1"), "--foo is no flag"), (("--cfg", "everything"), "everything")):
+    for flags, named in ((("--foo", "seed=1"), "--foo is not a flag"), (("--cfg", "everything"), "everything")):
         done = call(capfd, tmp_path, "run", "seed=0", *flags)
         assert done.returncode == 2 and done.stderr.count("\n") == 1 and done.stderr.startswith("refused: ") and named in done.stderr
 
@@ -139,8 +139,8 @@ def test_an_experiment_is_understood_or_refused_in_words(tmp_path, capfd):
         kept = [word for word in typed() if word.split("=")[0] not in ("train.steps", *(word.split("=")[0] for word in words))]
         return call(capfd, tmp_path, "run", "--config-dir", ".", f"experiment={name}", "dry=true", *words, *kept)
 
-    for name, said in (("typo", "gird means nothing there (did you mean grid?)"), ("plain", "add grid"), ("empty", "needs a grid"),
-                       ("stray", "sead is no key (did you mean seed?)")):  # fmt: skip
+    for name, said in (("typo", "gird has no meaning there (did you mean grid?)"), ("plain", "add grid"), ("empty", "needs a grid"),
+                       ("stray", "sead is not a key (did you mean seed?)")):  # fmt: skip
         done = dry(name)
         assert done.returncode == 2 and done.stderr.count("\n") == 1 and said in done.stderr, done.stderr
     done = dry("whole")

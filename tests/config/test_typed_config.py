@@ -163,7 +163,7 @@ def test_a_users_own_class_is_held_to_what_it_says_and_no_more():
 
 
 def test_an_argument_that_a_class_lacks_is_named_with_the_nearest():
-    with pytest.raises(ConfigError, match=r"encoding\.bass is no argument of .*Rope \(did you mean base\?\): it takes base, layout"):
+    with pytest.raises(ConfigError, match=r"encoding\.bass is not an argument of .*Rope \(did you mean base\?\): it takes base, layout"):
         make({**node("encoding", "rope"), "bass": 5}, small_shape())
 
 

@@ -100,7 +100,7 @@ def test_the_list_is_filtered_sorted_and_given_to_scripts(results):
     found = json.loads(runs(results, "list", "state=failed", "json=-").stdout)
     assert [(run["run"], run["reason"], run["total"]) for run in found] == [("rope-16-s0-3333333333", "ValueError: boom", 9)]
     assert runs(results, "list", "encoding=ali*").stdout.count("\n") == 1
-    assert "state=done is none: choose from finished" in runs(results, "list", "state=done", code=2).stderr
+    assert "state=done must be one of finished" in runs(results, "list", "state=done", code=2).stderr
     assert "older=soon must be minutes, hours or days" in runs(results, "gc", "older=soon", code=2).stderr
     assert "neither list nor gc" in runs(results, "rm", code=2).stderr
 
