@@ -56,12 +56,12 @@ def kinds(
     added_TC = plan.embed()
     found: dict[tuple, Kind] = {}
     for number, (layer, planned) in enumerate(zip(encoding.layers(), plan.layers, strict=True)):
-        if layer.kind not in found:
+        if layer not in found:
             before = layer.encoding.spectrum()
             acting = extension if layer.extended else NoExtension()
             after = acting.spectrum(before, planned.span) if before is not None else None
-            found[layer.kind] = Kind(layer, planned, [], before, after, added_TC)
-        found[layer.kind].numbers.append(number)
+            found[layer] = Kind(layer, planned, [], before, after, added_TC)
+        found[layer].numbers.append(number)
     return sorted(found.values(), key=lambda kind: not kind.layer.extended)
 
 

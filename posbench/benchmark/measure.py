@@ -26,7 +26,7 @@ from posbench.model.gpt import GPT, make_shape
 from posbench.model.memory import tensor_mib
 from posbench.position.instantiate import make
 from posbench.position.legality import check, fed_length
-from posbench.position.plan import TrainingPlans, make_plan
+from posbench.position.plan import make_plan, training_plans
 from posbench.training import optimizers as optim
 
 MODEL, VOCAB = ModelConfig(d_ff=320), 1024
@@ -93,7 +93,7 @@ def _wanted(name: str, only: list[str]) -> bool:
 
 
 def _gpt_step(model: GPT) -> Case:
-    plans, steps = TrainingPlans(model.encoding, model.scale, "cpu", 0), itertools.count()
+    plans, steps = training_plans(model.encoding, model.scale, "cpu", 0), itertools.count()
     return _step(model, lambda text_BT: model.loss(text_BT, text_BT, plans(text_BT.shape[1], next(steps))))
 
 

@@ -30,7 +30,6 @@ class Alibi(Encoding):
     """Linear biases on distance; no parameters. Raises ConfigError for a slope_scale that is not a number above 0."""
 
     traits = Trait.COORDINATE | Trait.RELATIVE | Trait.UNBOUNDED
-    tested_with = frozenset({"pi", "window"})
 
     def __init__(self, shape: Shape, slope_scale: float = 1.0):
         super().__init__(shape)

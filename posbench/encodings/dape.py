@@ -18,7 +18,6 @@ class Dape(Encoding):
     """Data-adaptive biases. Raises ConfigError for a width below 1."""
 
     traits = Trait.COORDINATE | Trait.UNBOUNDED  # not RELATIVE: whole rows are weighed, so there are no bands
-    tested_with = frozenset({"window"})
 
     def __init__(self, shape: Shape, width: int = 32):
         super().__init__(shape)

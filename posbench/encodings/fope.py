@@ -26,7 +26,6 @@ class Fope(Rope):
     """Fourier positions. Raises ConfigError for a negative gain, and for more pairs than frequencies that are kept."""
 
     traits = Trait.COORDINATE | Trait.SPECTRUM | Trait.UNBOUNDED
-    tested_with = frozenset({"pi", "ntk_by_parts", "yarn", "llama3", "longrope", "window", "log_n", "log_n_global"})
 
     def __init__(
         self,

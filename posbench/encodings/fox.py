@@ -20,10 +20,6 @@ from posbench.encodings.rope import Rope
 from posbench.position.geometry import Base, Layout, Shape, Spectrum, Trait
 from posbench.position.interfaces import Encoding
 
-ROPE = frozenset(
-    "pi ntk dynamic_ntk ntk_fixed ntk_mixed abf ntk_by_parts yarn llama3 longrope rerope leaky_rerope self_extend dca string".split()
-)
-
 
 class Fox(Encoding):
     """Forget gates. Raises ConfigError unless 0.01 <= tau_min <= tau_max, in tokens."""
@@ -43,7 +39,6 @@ class Fox(Encoding):
         super().__init__(shape)
         self.rope = Rope(shape, base, layout) if rope else None
         self.traits = Trait.CONTENT | (self.rope.traits if rope else Trait(0))
-        self.tested_with = (ROPE if rope else frozenset()) | {"window"}
         self.data_dependent = data_dependent
         if data_dependent:
             self.gate = nn.ModuleList(nn.Linear(shape.d_model, shape.n_head) for _ in range(shape.n_layer))

@@ -22,7 +22,7 @@ from posbench.position.interfaces import Encoding, Layer
 class Hybrid(Encoding):
     """Two encodings in turn. Raises ConfigError for a period below 1, and for an encoding made for a whole model."""
 
-    tested_with = frozenset({"pi", "log_n", "log_n_global"})
+    tested_with = frozenset({"pi"})
 
     def __init__(self, shape: Shape, local: dict, full: dict, period: int = 4, window: Tokens | None = None, extend_local: bool = False):
         super().__init__(shape)

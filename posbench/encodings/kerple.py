@@ -22,7 +22,6 @@ class Kerple(Encoding):
     """Logarithmic or power-law biases on distance."""
 
     traits = Trait.COORDINATE | Trait.RELATIVE | Trait.UNBOUNDED
-    tested_with = frozenset({"window", "streaming", "lm_infinite"})
 
     def __init__(self, shape: Shape, form: Literal["log", "power"] = "log", share_layers: bool = False):
         super().__init__(shape)

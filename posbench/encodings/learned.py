@@ -18,8 +18,6 @@ from posbench.position.interfaces import Encoding
 class Learned(Encoding):
     """A table of train_len rows."""
 
-    tested_with = frozenset({"pi", "log_n"})
-
     def __init__(self, shape: Shape, beyond: Literal["refuse", "clamp"] = "refuse", init_std: float = 0.02):
         super().__init__(shape)
         self.traits = Trait.COORDINATE | Trait.TABLE | (Trait.UNBOUNDED if beyond == "clamp" else Trait(0))

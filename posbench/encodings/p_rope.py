@@ -29,11 +29,6 @@ def with_rest(table: Tensor, pairs: int) -> Tensor:
 class PRope(Rope):
     """Rotary positions in the fast pairs alone. Raises ConfigError for a p outside 0..1 and an unknown cut."""
 
-    tested_with = frozenset(
-        "pi ntk dynamic_ntk ntk_fixed ntk_mixed abf ntk_by_parts yarn llama3 longrope rerope leaky_rerope self_extend dca string "
-        "window streaming lm_infinite log_n log_n_global".split()
-    )
-
     def __init__(
         self,
         shape: Shape,

@@ -21,7 +21,6 @@ class Pope(Encoding):
     """Polar positions."""
 
     traits = Trait.COORDINATE | Trait.RELATIVE | Trait.SPECTRUM | Trait.UNBOUNDED
-    tested_with = frozenset("pi rerope leaky_rerope self_extend dca string window streaming lm_infinite log_n log_n_global".split())
 
     def __init__(self, shape: Shape, base: Base = 10000.0):
         super().__init__(shape)

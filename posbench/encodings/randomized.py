@@ -23,7 +23,6 @@ class Randomized(Encoding):
     """Any encoding at drawn positions. Raises ConfigError for a max_len below train_len, and for longer texts than max_len."""
 
     random = True
-    tested_with = frozenset({"log_n", "log_n_global"})
 
     def __init__(self, shape: Shape, base: dict, max_len: int | None = None, eval: Literal["spread", "arange", "random"] = "spread"):
         super().__init__(shape)

@@ -17,7 +17,6 @@ class Sandwich(Encoding):
     """Biases from sinusoidal products; no parameters. Raises ConfigError for a dim that is odd or below 2."""
 
     traits = Trait.COORDINATE | Trait.RELATIVE | Trait.UNBOUNDED
-    tested_with = frozenset({"window", "streaming", "lm_infinite"})
 
     def __init__(self, shape: Shape, dim: int = 128):
         super().__init__(shape)

@@ -16,7 +16,6 @@ class Sinusoidal(Encoding):
     """Sines and cosines of the coordinate. Raises ConfigError for an odd d_model."""
 
     traits = Trait.COORDINATE | Trait.SPECTRUM | Trait.UNBOUNDED
-    tested_with = frozenset({"pi", "ntk", "log_n"})
 
     def __init__(self, shape: Shape, base: Base = 10000.0):
         super().__init__(shape)

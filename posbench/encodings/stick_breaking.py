@@ -21,7 +21,6 @@ from posbench.position.interfaces import Encoding
 class StickBreaking(Encoding):
     """Shares of a stick, broken from the query backwards."""
 
-    tested_with = frozenset({"window"})
     scalable = False
 
     def __init__(self, shape: Shape, attend_self: bool = False, remainder: Literal["drop", "self"] = "drop"):

@@ -33,7 +33,6 @@ class T5(Encoding):
     """Learned biases of distance buckets. Raises ConfigError for fewer than 2 buckets, or a max_distance within the exact ones."""
 
     traits = Trait.COORDINATE | Trait.RELATIVE | Trait.UNBOUNDED
-    tested_with = frozenset({"window", "streaming", "lm_infinite"})
 
     def __init__(
         self, shape: Shape, n_buckets: int = 32, max_distance: int | None = None, share_layers: bool = True, init_std: float = 0.02

@@ -20,8 +20,6 @@ FASTEST = 0.16  # per token: over the 512 queries that a kernel takes at once, e
 class Xpos(Rope):
     """Rotation with decay. Raises ConfigError for g or B not above 0, and for a decay too fast for float32."""
 
-    tested_with = frozenset({"pi", "window", "log_n", "log_n_global"})
-
     def __init__(self, shape: Shape, B: float | None = None, gamma: float = 0.4, base: Base = 10000.0, layout: Layout = "half"):
         super().__init__(shape, base, layout)
         if gamma <= 0 or (B is not None and B <= 0):

@@ -22,7 +22,6 @@ from posbench.evaluation.windows import BOS
 from posbench.model import precision as bf16
 from posbench.model.gpt import GPT
 from posbench.model.memory import Peak
-from posbench.position.geometry import Span
 from posbench.position.interfaces import Extension, ScaleAttention
 from posbench.position.legality import fed_length, name_of
 from posbench.position.plan import Plan, make_plan
@@ -48,9 +47,6 @@ class Evaluation:
     @property
     def train_len(self) -> int:
         return self.model.encoding.shape.train_len
-
-    def span(self, length: int) -> Span:
-        return Span(self.train_len, length, self.extension.target_len(length))
 
     @property
     def file(self) -> TokenFile:
@@ -125,10 +121,9 @@ class Evaluation:
     def measured(self) -> Iterator[dict]:
         """Context that fills the dict it gives with the `seconds` and `peak_mib` of what was done in it."""
         spent: dict[str, float] = {}
-        with Peak(self.device) as peak:
-            began = time.perf_counter()
-            yield spent
-            spent.update(seconds=time.perf_counter() - began, peak_mib=peak.mib())
+        peak, began = Peak(self.device), time.perf_counter()
+        yield spent
+        spent.update(seconds=time.perf_counter() - began, peak_mib=peak.mib())
 
     def max_distance(self, plan: Plan) -> float | None:
         """Largest coordinate distance between a query and a key it sees; None for an encoding without traits."""

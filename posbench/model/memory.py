@@ -31,21 +31,15 @@ def check_size(config: ModelConfig) -> None:
 
 
 class Peak:
-    """Peak memory: `with Peak(device) as peak: ...; peak.mib()`. Without Linux or CUDA it counts from the start of the process."""
+    """Peak memory from here on. Without Linux or CUDA it counts from the start of the process."""
 
     def __init__(self, device: str | torch.device):
         self.device = torch.device(device)
-
-    def __enter__(self) -> Peak:
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
         else:
             with contextlib.suppress(OSError):
                 Path("/proc/self/clear_refs").write_text("5")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
     def mib(self) -> float:
         """Peak so far in MiB."""

@@ -57,19 +57,19 @@ def checked(node: dict, kind: type | None = None, name: str = "", own: int | Non
     name = name or group
     own = group != "extension" if own is None else own
     given = arguments(name, cls, method_args(node), tuple(inspect.signature(cls).parameters)[:own])
-    for key, node in _inner(given, name):
-        checked(node, name=key)
+    for key, inner in _nodes(given, name):
+        if str(inner["_target_"]).startswith(OWN):
+            checked(inner, name=key)
     return cls, given
 
 
-def _inner(value: object, name: str) -> Iterator[tuple[str, dict]]:
-    """Yield (name, node) of posbench's methods among the arguments, also inside mappings and lists."""
+def _nodes(value: object, name: str = "") -> Iterator[tuple[str, dict]]:
+    """Yield (key, node) of every mapping with a `_target_`, at any depth of mappings and lists."""
+    if isinstance(value, dict) and "_target_" in value:
+        yield name, value
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, one in items:
-        if isinstance(one, dict) and str(one.get("_target_")).startswith(OWN):
-            yield f"{name}.{key}", one
-        else:
-            yield from _inner(one, f"{name}.{key}")
+        yield from _nodes(one, f"{name}.{key}" if name else str(key))
 
 
 def trusted_config(run: Run, trusted: Iterable[str] = ()) -> dict:
@@ -87,26 +87,16 @@ def trusted_config(run: Run, trusted: Iterable[str] = ()) -> dict:
     if isinstance(trusted, str):
         raise ConfigError(f"trusted={trusted!r} must be a list of packages: give trusted=({trusted!r},).")
     rooms = [(folder, "") for folder in _config_dirs()] + [room for name in trusted for room in _rooms_of(name)]
-    for where, target in _targets({part: cfg[part] for part in PARTS}):
+    for where, node in _nodes({part: cfg[part] for part in PARTS}):
+        target = node["_target_"]
         if not _may(target, rooms):
             package = str(target).split(".")[0]
             raise ConfigError(
-                f"{run.config} names {where}={target}, which is neither a class of posbench's methods and data nor of a folder that you "
-                f"have declared: if you trust it, add --config-dir with the folder that holds {package} to the command, "
+                f"{run.config} names {where}._target_={target}, which is neither a class of posbench's methods and data nor of a folder "
+                f"that you have declared: if you trust it, add --config-dir with the folder that holds {package} to the command, "
                 f'or trusted=("{package}",) to posbench.load.'
             )
     return cfg
-
-
-def _targets(node: object, where: str = "") -> Iterator[tuple[str, object]]:
-    """Yield (key, value) of every `_target_` at any depth."""
-    items = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
-    for key, value in items:
-        name = f"{where}.{key}" if where else str(key)
-        if key == "_target_":
-            yield name, value
-        else:
-            yield from _targets(value, name)
 
 
 def _may(target: object, rooms: list[tuple[Path, str]]) -> bool:

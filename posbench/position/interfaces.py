@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
@@ -25,19 +25,15 @@ HOOKS = {Bias.COLUMNS: "columns", Bias.PROFILE: "profile", Bias.PAIRWISE: "bias"
 class Layer:
     """Position in one transformer layer: its encoding, its sliding window, and if extensions and scales act on it.
 
-    `index` counts the layers of one encoding. Hooks with parameters for each layer receive it.
+    `index` counts the layers of one encoding. Hooks with parameters for each layer receive it. Layers are equal if they treat position
+    alike.
     """
 
     encoding: Encoding
     window: int | None = None
     extended: bool = True
     scaled: bool = True
-    index: int = 0
-
-    @property
-    def kind(self) -> tuple:
-        """Layers of one kind treat position alike."""
-        return id(self.encoding), self.window, self.extended, self.scaled
+    index: int = field(default=0, compare=False)
 
 
 class Encoding(nn.Module):

@@ -5,6 +5,7 @@ Letters: T tokens, F frequencies, H heads.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -41,10 +42,6 @@ class BandPlan:
         return (self.last_T - self.first_T + 1).clamp(min=0)
 
 
-def silent(share: float) -> None:
-    """Ignore progress."""
-
-
 @dataclass(frozen=True)
 class LayerPlan:
     """Geometry of one layer, and the scales of its content scores.
@@ -61,7 +58,7 @@ class LayerPlan:
     span: Span
     index: int = 0  # among the layers of its encoding
     number: int = 0  # among all layers
-    tell: Callable[[float], None] = silent
+    tell: Callable[[float], None] = lambda share: None
 
     @property
     def factor(self) -> Tensor | None:
@@ -131,13 +128,13 @@ def make_plan(
     span = Span(encoding.shape.train_len, length, extension.target_len(length))
     positions = encoding.positions(length, generator)
     index_T = torch.arange(length, dtype=torch.float64) if positions is None else positions
-    made: dict[tuple, LayerPlan] = {}
+    made: dict[Layer, LayerPlan] = {}
     layers = []
     for number, layer in enumerate(encoding.layers()):
-        if layer.kind not in made:
+        if layer not in made:
             scales = [one for one in (trained_scale, scale) if one is not None and layer.scaled]
-            made[layer.kind] = _plan_layer(layer, extension if layer.extended else Extension(), scales, span, index_T, device)
-        layers.append(replace(made[layer.kind], index=layer.index, number=number))
+            made[layer] = _plan_layer(layer, extension if layer.extended else Extension(), scales, span, index_T, device)
+        layers.append(replace(made[layer], index=layer.index, number=number))
     q_pos_T = extension.bands(span)[0].q(index_T)
     spectrum = _spectrum(encoding, extension, span)
 
@@ -148,26 +145,21 @@ def make_plan(
     return Plan(length, embed, tuple(layers))
 
 
-class TrainingPlans:
-    """Plans of a training: one for each length, or a new one in each step if the encoding draws its positions.
+def training_plans(encoding: Encoding, trained_scale: ScaleAttention | None, device: str, seed: int) -> Callable[[int, int | None], Plan]:
+    """Plans of a training by (length, step), None for validation: one for each length, or one for each step if positions are random.
 
-    Called with (length, step); step None means validation. The draw depends on seed and step alone, so a resumed run repeats it.
+    The draw depends on seed and step alone, so a resumed run repeats it.
     """
+    made = functools.partial(make_plan, encoding, device=device, trained_scale=trained_scale)
+    kept = functools.cache(lambda length: made(length=length))
 
-    def __init__(self, encoding: Encoding, trained_scale: ScaleAttention | None, device: str, seed: int):
-        self.encoding, self.scale, self.device, self.seed = encoding, trained_scale, device, seed
-        self.kept: dict[int, Plan] = {}
+    def plan(length: int, step: int | None) -> Plan:
+        if step is None or not encoding.random:
+            return kept(length)
+        drawn = np.random.SeedSequence([seed, step]).generate_state(1)[0]
+        return made(length=length, generator=torch.Generator().manual_seed(int(drawn)))
 
-    def __call__(self, length: int, step: int | None) -> Plan:
-        if step is not None and self.encoding.random:
-            drawn = np.random.SeedSequence([self.seed, step]).generate_state(1)[0]
-            return self._make(length, torch.Generator().manual_seed(int(drawn)))
-        if length not in self.kept:
-            self.kept[length] = self._make(length, None)
-        return self.kept[length]
-
-    def _make(self, length: int, generator: torch.Generator | None) -> Plan:
-        return make_plan(self.encoding, length=length, device=self.device, trained_scale=self.scale, generator=generator)
+    return plan
 
 
 def _spectrum(encoding: Encoding, extension: Extension, span: Span) -> Spectrum | None:

@@ -25,7 +25,7 @@ from posbench.evaluation.protocol import protocol
 from posbench.huggingface import weights as hf_weights
 from posbench.model.build import load_model, make_model, pick_device
 from posbench.model.gpt import GPT
-from posbench.position.plan import TrainingPlans
+from posbench.position.plan import training_plans
 from posbench.report import report
 from posbench.report.wandb_summary import summary
 from posbench.runs import directory as runs
@@ -148,7 +148,7 @@ def _train(job: Job, corpus: Corpus, device: str, recorder: Recorder | None, wor
         device=device,
         run=job.run,
         recorder=recorder,
-        plan_for=TrainingPlans(model.encoding, model.scale, device, job.cfg["seed"]),
+        plan_for=training_plans(model.encoding, model.scale, device, job.cfg["seed"]),
         world=world,
     )
     world.leave()

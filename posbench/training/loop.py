@@ -54,7 +54,8 @@ def fit(
             print(f"training {run.id}: {sum(map(torch.numel, model.parameters())):,} parameters on {where}", file=sys.stderr, flush=True)
             trainer = Trainer(model, corpus, config, seed, torch.device(device), plan_for, world)
             _take_up(trainer, run)
-            with Peak(device) as peak, progress or Progress(config.steps, "train", "steps") as bar:
+            peak = Peak(device)
+            with progress or Progress(config.steps, "train", "steps") as bar:
                 bar.skip(trainer.step)
                 stop = world.largest(signals.received or 0)
                 while trainer.step < config.steps and not stop:

@@ -80,7 +80,7 @@ class Trainer:
         launched = time.perf_counter() - began
         self._settle()
         length = inputs_BT.shape[1]
-        self.pending = (loss, self._windows(length) * length, launched)
+        self.pending = (loss, self.config.tokens_per_step // length * length, launched)
         self.step += 1
 
     def figures_due(self) -> dict:
@@ -151,18 +151,15 @@ class Trainer:
 
     def _backward(self, inputs_BT: Tensor, targets_BT: Tensor) -> Tensor:
         """Add the gradients of the given rows' part of the batch's mean loss, one micro-batch at a time. Returns that part."""
+        windows = self.config.tokens_per_step // inputs_BT.shape[1]  # of a whole batch, over all processes
         parts = zip(inputs_BT.chunk(self.config.micro_batches), targets_BT.chunk(self.config.micro_batches), strict=True)
         losses = []
         for part_BT, part_targets_BT in parts:
-            loss = self._loss(self.loss, part_BT, part_targets_BT, self.step) * (len(part_BT) / self._windows(inputs_BT.shape[1]))
+            loss = self._loss(self.loss, part_BT, part_targets_BT, self.step) * (len(part_BT) / windows)
             with bf16.products(self.device, self.config.dtype):
                 loss.backward()
             losses.append(loss.detach())
         return torch.stack(losses).sum()
-
-    def _windows(self, length: int) -> int:
-        """Number of windows in a whole batch, over all processes."""
-        return self.config.tokens_per_step // length
 
     def _clip(self) -> None:
         params = [param for param in self.model.parameters() if param.grad is not None]

@@ -21,7 +21,7 @@ from posbench.evaluation.scorer import Evaluation
 from posbench.evaluators.fixed_targets import FixedTargets
 from posbench.model.kernels import blocks, flex
 from posbench.model.kernels.bands import PreparedBand
-from posbench.position.plan import LayerPlan, TrainingPlans
+from posbench.position.plan import LayerPlan, training_plans
 from posbench.sweep import job_process as job
 from posbench.training.trainer import Trainer
 
@@ -83,7 +83,7 @@ def trained(encoding: str, trained_scale: str, device: str, optimizer: str = "mu
     model.scale = make_triple(encoding, "none", trained_scale)[2] if trained_scale != "none" else None
     model = model.to(device)
     config = TrainConfig(length=TRAIN_LEN, steps=2, tokens_per_step=64, validate_windows=4, dtype="fp32", warmup=1, optimizer=optimizer)
-    trainer = Trainer(model, CORPUS, config, 0, torch.device(device), TrainingPlans(model.encoding, model.scale, device, 0))
+    trainer = Trainer(model, CORPUS, config, 0, torch.device(device), training_plans(model.encoding, model.scale, device, 0))
     for _ in range(2):
         trainer.advance()
     assert all(on_cuda(parameter) == (device == "cuda") for parameter in model.parameters())

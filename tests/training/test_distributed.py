@@ -33,7 +33,7 @@ from posbench.common.files import read_json
 from posbench.common.signals import Stopped
 from posbench.data.batches import Batches
 from posbench.model.build import pick_device
-from posbench.position.plan import TrainingPlans
+from posbench.position.plan import training_plans
 from posbench.runs.directory import Run
 from posbench.sweep import child_processes as sweep
 from posbench.sweep.jobs import Job
@@ -89,7 +89,7 @@ def encoding_case(name: str) -> tuple[nn.Module, object, object, Callable]:
     model = small_model(make(node("encoding", name), small_shape()))
     corpus = make_corpus(train=token_file(3000, 4), validation=token_file(600, 2), vocab_size=50)
     cfg = thirty(length=16, steps=2, tokens_per_step=96, validate_windows=4, lr=1e-3, muon_lr=1e-3)
-    return model, corpus, cfg, TrainingPlans(model.encoding, None, "cpu", 0)
+    return model, corpus, cfg, training_plans(model.encoding, None, "cpu", 0)
 
 
 def fitted(folder: Path, world: World, model, cfg, corpus=None, plan_for=lambda n, step: n) -> dict:
