@@ -74,14 +74,10 @@ def _of_run(entry: Entry, unfinished: Collection[str]) -> Iterator[Waste]:
     if entry.state == "unstarted" or (entry.state in unfinished and not run.finished):
         if not foreign(entry.path):
             told = "it never got anywhere" if entry.state == "unstarted" else entry.told
-            yield _folder(entry.path, told, run.lock_file, partial(_of_run_again, entry.path, unfinished))
+            # The caller of `again` holds the lock.
+            yield _folder(entry.path, told, run.lock_file, lambda: _of_run(described(entry.path, time.time(), held=True)[0], unfinished))
     else:
         yield from _leftovers(run)
-
-
-def _of_run_again(path: Path, unfinished: Collection[str]) -> Iterator[Waste]:
-    """`_of_run` on the current state of the directory. The caller holds the lock."""
-    return _of_run(described(path, time.time(), held=True)[0], unfinished)
 
 
 def _uploaded(folder: Path, ids: Collection[str]) -> Iterator[Waste]:

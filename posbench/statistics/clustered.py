@@ -61,14 +61,14 @@ def student_quantile(probability: float, df: int) -> float:
     return (low + high) / 2
 
 
-def student_interval(values: list[float] | np.ndarray, level: float = 0.95) -> tuple[float, float | None, int]:
-    """Mean, half width of the two-sided t interval, and n of independent values such as seeds; the half width is None for one value."""
+def student_interval(values: list[float] | np.ndarray) -> tuple[float, float | None, int]:
+    """Mean, half width of the 95 % t interval, and n of independent values such as seeds; the half width is None for one value."""
     values = np.asarray(values, dtype=np.float64)
     n = len(values)
     mean = float(values.mean())
     if n < 2:
         return mean, None, n
-    return mean, student_quantile((1 + level) / 2, n - 1) * float(values.std(ddof=1)) / math.sqrt(n), n
+    return mean, student_quantile(0.975, n - 1) * float(values.std(ddof=1)) / math.sqrt(n), n
 
 
 @dataclass(frozen=True)
