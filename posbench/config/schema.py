@@ -132,7 +132,7 @@ JOB = {
     "length": Annotated[int, Must("a whole number of at least 2 tokens", lambda length: length > 1)] | None,
     "data": dict,
     **dict.fromkeys(("jobs", "processes"), Size),
-    **dict.fromkeys(("allow_untested", "dry"), bool),
+    **dict.fromkeys(("allow_untested", "check", "dry"), bool),
     **dict.fromkeys(("results_dir", "cache_dir"), str),
     **dict.fromkeys(("report_dir", "run", "out", "json", "figure"), str | None),
     **dict.fromkeys(SCHEMAS, dict),

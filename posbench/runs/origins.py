@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # Keys of config.yaml that only describe the first command: paths and evaluations.
 NOT_TRAINING = {
-    "extension", "scale_attention", "evaluate", "log", "allow_untested", "jobs", "results_dir", "cache_dir", "report_dir",
+    "extension", "scale_attention", "evaluate", "log", "allow_untested", "check", "jobs", "results_dir", "cache_dir", "report_dir",
     "run", "runs", "out", "dry", "experiment", "hydra",
 }  # fmt: skip
 ABSENT = "(absent)"

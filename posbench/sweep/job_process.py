@@ -23,6 +23,7 @@ from posbench.data.fit_corpus import fit_corpus
 from posbench.data.sources import SPLITS
 from posbench.evaluation.protocol import protocol
 from posbench.huggingface import weights as hf_weights
+from posbench.huggingface.check_checkpoint import check_checkpoint
 from posbench.model.build import load_model, make_model, pick_device
 from posbench.model.gpt import GPT
 from posbench.position.plan import training_plans
@@ -94,6 +95,8 @@ def _train_and_evaluate(job: Job, fate: Fate, world: World) -> list[Cell]:
         else:
             world.largest(0)  # the other processes wait for this call
             model = _train(job, corpus, device, recorder, world)
+        if job.cfg.get("check") and job.cfg["model"]["checkpoint"]:
+            check_checkpoint(job.cfg, model, getattr(corpus, missing[0].evaluate["split"]).tokens)
         evaluators = [protocol(cell.protocol)(evaluation(model.eval(), corpus, cell, device)) for cell in missing]
         total = sum(one.cost(length) for one, cell in zip(evaluators, missing, strict=True) for length in cell.missing())
         with Progress(total, "evaluate", "tokens") as progress:

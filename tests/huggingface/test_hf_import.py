@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 
@@ -272,7 +273,8 @@ def test_there_and_back_on_the_command_line(tmp_path, text_folder, capfd):
 
     assert "add model.path=FOLDER" in call("run", "model=hf", code=2).stderr
     chosen = ["model=hf", f"model.path={path}", "extension=pi", "data.tokenizer=bytes", "data.bos=true"]
-    call("run", *chosen)
+    said = call("run", *chosen, "check=true").stderr
+    assert "check: one passage costs " in said and re.search(r"at 16 tokens differ from those of transformers by \d\.\de-0[678]", said)
     (run,) = (tmp_path / "runs").glob("hf-16-s0-*")
     (rows,) = (json.loads(file.read_text())["rows"] for file in run.glob("evals/fixed_targets/pi+none-*.json"))
     assert [row["length"] for row in rows] == [16, 32] and all(row["train_len"] == 16 and row["nll"] > 0 for row in rows)

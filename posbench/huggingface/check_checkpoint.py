@@ -1,0 +1,100 @@
+"""Check of a checkpoint after it was read: one passage behind more and more text, and logits beside those of transformers.
+
+A reader that got RoPE wrong is seen at once: the passage is the worse, the more text stands before it, or the logits differ.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from posbench.common.errors import ConfigError, RunError
+from posbench.common.gguf_file import is_gguf, read_gguf
+from posbench.pretrained.checkpoint import Checkpoint, find_checkpoint
+from posbench.pretrained.gguf_config import describe
+
+if TYPE_CHECKING:
+    from posbench.model.gpt import GPT
+
+PASSAGE, COMPARED = 256, 1024  # tokens at most
+SHARES = (0.0, 0.125, 0.25, 0.5, 1.0)  # of the text that fits before the passage within the training length
+RISE = 0.5  # nats per token more than without any text before it, which no text of the same document costs
+DIFFERENCE = 1e-3  # of the logits' size; float32 alone makes about 1e-6
+
+
+def check_checkpoint(cfg: dict, model: GPT, tokens: np.ndarray) -> None:
+    """Print what was found on stderr. `tokens` are those of a text, of which the first train_len are read.
+
+    Raises RunError when the passage gets worse with text before it, or when logits are not those of transformers.
+    """
+    name = cfg["model"]["path"]
+    text_T = torch.from_numpy(np.asarray(tokens[: model.encoding.shape.train_len], dtype=np.int64)).to(model.embed_tokens.weight.device)
+    _check_offsets(name, by_offset(model, text_T))
+    difference = beside_transformers(find_checkpoint(name, download=False), model, text_T[:COMPARED])
+    if isinstance(difference, str):
+        return _say(f"logits were not compared, since {difference}")
+    if not difference < DIFFERENCE:
+        raise RunError(
+            f"Logits of model.path={name} differ from those of transformers by {difference:.1e} of their size, where rounding explains "
+            f"{DIFFERENCE:g}: one of the two does not read this checkpoint right, so compare with a third before any number is believed."
+        )
+    _say(f"logits at {min(COMPARED, len(text_T)):,} tokens differ from those of transformers by {difference:.1e} of their size")
+
+
+@torch.no_grad()
+def by_offset(model: GPT, text_T: torch.Tensor) -> dict[int, float]:
+    """{tokens before the passage: its loss in nats per token}. The passage ends where the text ends."""
+    size = max(2, min(PASSAGE, len(text_T) // 2))
+    offsets = sorted({round(share * (len(text_T) - size)) for share in SHARES})
+    losses = {}
+    for offset in offsets:
+        logits_RV = model(text_T[-size - offset :][None], last=size)[0, :-1]
+        losses[offset] = float(F.cross_entropy(logits_RV.float(), text_T[-size + 1 :]))
+    return losses
+
+
+def _check_offsets(name: str, losses: dict[int, float]) -> None:
+    words = ", ".join(f"{loss:.3f} after {offset:,}" for offset, loss in losses.items())
+    worse = [offset for offset, loss in losses.items() if not loss <= losses[0] + RISE]
+    if worse:
+        raise RunError(
+            f"One passage costs {losses[0]:.3f} nats per token alone and {losses[worse[0]]:.3f} after {worse[0]:,} tokens of text: the "
+            f"positions of model.path={name} are not read right, or it was not trained for so many tokens, which train.length=N would say."
+        )
+    _say(f"one passage costs {words} tokens of text, in nats per token")
+
+
+@torch.no_grad()
+def beside_transformers(checkpoint: Checkpoint, model: GPT, text_T: torch.Tensor) -> float | str:
+    """Norm of the difference from transformers' logits over their norm, in float32; or the reason why there is none."""
+    options = {"dtype": torch.float32, "local_files_only": True}
+    if importlib.util.find_spec("transformers") is None:
+        return "transformers is not installed"
+    if is_gguf(checkpoint.place):
+        if importlib.util.find_spec("accelerate") is None:
+            return "transformers reads GGUF files only where accelerate is installed"
+        if describe(read_gguf(checkpoint.place))["rope_scaling"] or checkpoint.config()["model_type"] == "smollm3":
+            return "transformers does not read all of what this GGUF file says about RoPE"
+        options["gguf_file"] = checkpoint.place.name
+    import transformers
+
+    folder = checkpoint.place.parent if is_gguf(checkpoint.place) else checkpoint.place
+    transformers.utils.logging.disable_progress_bar()
+    try:
+        theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, **options).eval()
+    except Exception as error:  # another library's errors, on another's files
+        return f"transformers does not read it ({type(error).__name__}: {(str(error).splitlines() or [''])[0]})"
+    expected_TV = theirs(text_T[None].cpu()).logits[0]
+    found_TV = model(text_T[None])[0].float().cpu()
+    if found_TV.shape != expected_TV.shape:
+        raise ConfigError(f"transformers gives logits of {list(expected_TV.shape)} for model.path={checkpoint.name}: download it again.")
+    return float((found_TV - expected_TV).norm() / expected_TV.norm())
+
+
+def _say(what: str) -> None:
+    print(f"check: {what}", file=sys.stderr, flush=True)
