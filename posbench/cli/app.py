@@ -36,7 +36,7 @@ from posbench.config.schema import check
 Command = Callable[[Request], int] | str  # a function or, as "module:function", one that is imported when there is something to do
 SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 OWN_LAUNCHER = "hydra_plugins.grid_launcher.GridLauncher"  # in the yamls that users wrote for earlier versions
-ANSWERED = ("help", "hydra_help", "cfg", "info", "shell_completion")  # flags that Hydra answers without a job
+ANSWERED = ("help", "hydra_help", "cfg", "info", "shell_completion", "resolve")  # flags that Hydra answers without a job
 
 
 def run_script(command: Command, config_name: str = "run") -> None:
@@ -122,6 +122,8 @@ def _flags_first() -> argparse.Namespace:
 
     parser.error = refuse
     parsed, flags = parser.parse_intermixed_args(sys.argv[1:]), sys.argv[1:]
+    if parsed.experimental_rerun:
+        refuse("--experimental-rerun reads files that posbench does not write")
     for word in parsed.overrides:
         flags.remove(word)
     parsed.overrides = list(map(long_name, parsed.overrides))
