@@ -104,7 +104,7 @@ def _one_sentence() -> Iterator[None]:
         raise
     except (HydraException, OmegaConfBaseException, YAMLError, AttributeError, TypeError, ValueError) as error:
         raise ConfigError(sentence(error)) from error
-    except OSError as error:
+    except OSError as error:  # behind those of Hydra's that are OSErrors too
         raise RunError(f"{error.filename} cannot be read ({error.strerror}): make it readable, or take it away.") from error
 
 

@@ -99,6 +99,7 @@ def test_a_near_miss_is_told_what_was_meant(tmp_path, capfd, words, meant):
         ("~seed", "~seed takes out what is needed"),
         ("+hydra.launcher._target_=somebody.Else", "refused: somebody.Else cannot start trainings here: choose hydra/launcher=grid"),
         ("--config-dir nowhere", "refused: --config-dir nowhere is not a folder"),
+        ("encoding=ropee", "sinusoidal"),
     ],
 )
 def test_a_word_that_would_do_nothing_is_refused(tmp_path, capfd, words, said):
