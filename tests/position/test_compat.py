@@ -9,7 +9,7 @@ from conftest import choices, make_triple, node
 
 from posbench.common.errors import ConfigError
 from posbench.position.instantiate import make
-from posbench.position.legality import check, name_of
+from posbench.position.legality import check, file_of, name_of
 
 LENGTHS = [16, 64]
 # methods.md section 6: . defined, u untested, 0 changes nothing, x refused. Written from there by hand, with these readings of it:
@@ -176,3 +176,10 @@ def test_every_method_states_its_source_and_has_a_yaml():
     for group, package in (("encoding", encodings), ("extension", extensions), ("scale_attention", scale_attention)):
         modules = {module.name for module in pkgutil.iter_modules(package.__path__)}
         assert modules == {node(group, name)["_target_"].split(".")[-2] for name in choices(group)}
+
+
+def test_a_tested_pair_is_named_by_one_of_its_methods():
+    others = [make_triple("rope", name, "none")[1] for name in choices("extension")]
+    others += [make_triple("rope", "none", name)[2] for name in choices("scale_attention")]
+    for encoding in (make_triple(name, "none", "none")[0] for name in choices("encoding")):
+        assert not {file_of(other) for other in others if file_of(encoding) in other.tested_with} & encoding.tested_with, encoding
