@@ -11,6 +11,7 @@ import itertools
 import os
 import random
 import shutil
+import sys
 from pathlib import Path
 
 import composed_once
@@ -26,11 +27,17 @@ from posbench.position.instantiate import make
 from posbench.position.interfaces import Encoding
 from posbench.position.legality import check
 
+WRITES_NONE = sys.dont_write_bytecode
+sys.dont_write_bytecode = False  # while tests are collected: rewriting their assertions takes as long as all else
 composed_once.install()
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of children: their models are so small that a second thread only waits
 torch.set_num_threads(max(1, 2 // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))))
 CONFIGS = Path(__file__).parent.parent / "configs"
 TRAIN_LEN = 16
+
+
+def pytest_collection_finish() -> None:
+    sys.dont_write_bytecode = WRITES_NONE
 
 
 def choices(group: str) -> list[str]:
