@@ -14,6 +14,7 @@ import concurrent.futures.thread
 import contextlib
 import ctypes
 import functools
+import gc
 import importlib
 import inspect
 import json
@@ -103,6 +104,7 @@ def _server() -> socket.socket:
 def _serve(control: socket.socket) -> None:
     for name in PRELOADED:
         importlib.import_module(name)
+    gc.freeze()  # or else each fork copies all of it when it looks for garbage
     while True:
         message, streams, _, _ = socket.recv_fds(control, 1 << 20, 3)
         if not message:  # whoever asked has ended
