@@ -8,6 +8,7 @@ import time
 import tomllib
 from pathlib import Path
 
+import forked
 import pytest
 from conftest import CONFIGS
 from script_calls import call
@@ -23,7 +24,7 @@ HEAVY = ("torch", "hydra", "omegaconf", "numpy", "pandas", "matplotlib")
 def posbench(folder: Path, *words: str) -> subprocess.CompletedProcess:
     """`posbench WORDS` as its entry point calls it."""
     code = "import sys; from posbench.cli.console import main; sys.argv[0] = 'posbench'; main()"
-    return subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, cwd=folder, timeout=120)
+    return forked.run([sys.executable, "-c", code, *words], capture_output=True, text=True, cwd=folder, timeout=120)
 
 
 def test_the_command_is_installed_as_the_function_that_is_tested():

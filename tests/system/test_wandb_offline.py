@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import forked
 import pytest
 from test_cli import Cli
 from test_rows import VALUES
@@ -60,7 +61,7 @@ def run(tmp_path):
 
 def start(run, environment, first=1, last=3, *, job_type="train", pause=0.0, rows=(), image=None, ok=True, patience=10.0):
     asked = json.dumps([str(run.path), job_type, first, last, pause, list(rows), image, ok, patience])
-    return subprocess.Popen([sys.executable, "-c", JOB, asked], env=environment, cwd=environment["HOME"], stdout=-1, stderr=-1, text=True)
+    return forked.Popen([sys.executable, "-c", JOB, asked], env=environment, cwd=environment["HOME"], stdout=-1, stderr=-1, text=True)
 
 
 def end(job: subprocess.Popen) -> tuple[str, str]:
