@@ -10,6 +10,11 @@ from posbench.data.corpus import Corpus
 SPARE = 64  # unused rows that an embedding may have (or a tenth of its rows, if more), since tables are padded for speed
 
 
+def fits(ids: int, rows: int) -> bool:
+    """True if a tokenizer of so many ids may be that of an embedding of so many rows."""
+    return rows - max(SPARE, rows // 10) <= ids <= rows
+
+
 def fit_corpus(corpus: Corpus, cfg: dict) -> Corpus:
     """Corpus with the vocabulary size and BOS token of a job's checkpoint. Without a checkpoint it is returned unchanged.
 
@@ -19,7 +24,7 @@ def fit_corpus(corpus: Corpus, cfg: dict) -> Corpus:
     if not checkpoint:
         return corpus
     ids, rows = corpus.vocab_size - (corpus.bos is not None), checkpoint["vocab_size"]
-    if not rows - max(SPARE, rows // 10) <= ids <= rows:
+    if not fits(ids, rows):
         raise ConfigError(
             f"data.tokenizer={cfg['data']['tokenizer']} has {ids} ids and model.path={path} {rows}: "
             f"give data.tokenizer={path}, or wherever the tokenizer.json lies that it was trained with."

@@ -10,6 +10,7 @@ from dataclasses import asdict, replace
 from posbench.common.errors import ConfigError
 from posbench.config.identity import as_typed, method_name
 from posbench.config.schema import ModelConfig, TrainConfig
+from posbench.data.fit_corpus import fits
 from posbench.pretrained.checkpoint import Checkpoint, find_checkpoint
 from posbench.pretrained.rope_config import rope_arguments
 
@@ -19,7 +20,7 @@ WHOLE = {"layout": "half", "fraction": 1.0, "resonance": False, "scaling": None,
 def adopt(cfg: dict) -> dict:
     """Job configuration with model, encoding and training length of the checkpoint in model.path, if one is given.
 
-    Its own tokenizer is taken where the choice is the default of data.tokenizer, a BPE of another size.
+    Its own tokenizer is taken where data.tokenizer is bytes or bpe and has another number of ids.
     Raises ConfigError for a path without a checkpoint, or with a model that posbench cannot build.
     """
     path = cfg["model"].get("path")
@@ -61,8 +62,10 @@ def adopt(cfg: dict) -> dict:
 
 
 def _data(data: dict, checkpoint: Checkpoint, config: dict) -> dict:
-    other = data["tokenizer"] == "bpe" and data["vocab_size"] != config["vocab_size"]
-    return {**data, "tokenizer": checkpoint.tokenizer() or data["tokenizer"]} if other else data
+    ids = {"bytes": 256, "bpe": data["vocab_size"]}.get(data["tokenizer"])
+    if ids is None or fits(ids, config["vocab_size"]):
+        return data
+    return {**data, "tokenizer": checkpoint.tokenizer() or data["tokenizer"]}
 
 
 def _shape(config: dict) -> ModelConfig:

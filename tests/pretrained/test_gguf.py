@@ -269,7 +269,11 @@ def test_the_tokenizer_of_the_file_is_the_default(tmp_path):
     data = {"tokenizer": "bpe", "vocab_size": 1024, "bos": False, "name": "local", "path": "/nowhere", "source": {"_target_": "x.Y"}}
     assert adopted(file, data=data)["data"]["tokenizer"] == str(file)
     assert adopted(file, data={**data, "vocab_size": VOCAB})["data"]["tokenizer"] == "bpe"
-    assert adopted(file, data={**data, "tokenizer": "bytes"})["data"]["tokenizer"] == "bytes"
+    assert adopted(file, data={**data, "tokenizer": "bytes"})["data"]["tokenizer"] == str(file)
+    assert adopted(file, data={**data, "tokenizer": "org/other"})["data"]["tokenizer"] == "org/other"
+    assert adopted(tmp_path / "Llama", data=data)["data"]["tokenizer"] == "bpe"  # a folder without a tokenizer
+    (tmp_path / "Llama/tokenizer.json").touch()
+    assert adopted(tmp_path / "Llama", data=data)["data"]["tokenizer"] == str(tmp_path / "Llama")
 
 
 def test_the_weights_are_those_of_the_file_alone(tmp_path):
