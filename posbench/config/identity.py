@@ -10,7 +10,7 @@ from posbench.common.files import sha256_json
 # Settings that never change a result, such as how often something is written.
 NOT_TRAIN = {"log_every", "validate_every", "validate_windows", "checkpoint_every"}
 NOT_MODEL = {"path"}  # path of a checkpoint; its content is hashed as model.checkpoint
-NOT_EVALUATE = {"lengths", "batch_tokens", "protocol"}
+NOT_EVALUATE = {"lengths", "batch_tokens", "protocol", "floor"}
 
 # {key added after the first release: its default}. A key at its default is left out of the hash, so that old ids stay.
 LATER: dict[str, object] = {
@@ -29,6 +29,7 @@ LATER: dict[str, object] = {
     "model.checkpoint": None,
     "evaluate.stride": None,
     "evaluate.documents": None,
+    "evaluate.floor_block": 1,
 }
 
 

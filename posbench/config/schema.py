@@ -101,6 +101,8 @@ class EvaluateConfig:
     stride: Size | None = None  # of windows that overlap; None: a quarter of the training length
     split: Literal["test", "validation"] = "test"
     documents: Name | None = None  # glob of the documents' names; None: all
+    floor: bool = True  # also evaluate the floor and the half window
+    floor_block: Size | None = None  # targets that share one text of recompute_window; None: 1, or train_len // 16 above 1,024
     dtype: Literal["fp32", "bf16"] = "fp32"
     seed: Count = 0  # places the windows
     batch_tokens: Size = 8192  # tokens read at once; no result depends on it
@@ -188,6 +190,7 @@ def resolve(cfg: dict) -> dict:
     largest = asked.max_length or 16 * train_len
     lengths = sorted(set(asked.lengths or [n * train_len for n in (1, 2, 4, 8, 16) if n * train_len <= largest]))
     targets = asked.targets or max(1, train_len // 8)
+    block = asked.floor_block or (1 if train_len <= 1024 else train_len // 16)
     if not lengths:
         raise ConfigError(f"evaluate.max_length={largest} is shorter than train.length={train_len}: raise it, or give evaluate.lengths.")
     if lengths[0] < targets:
@@ -197,5 +200,5 @@ def resolve(cfg: dict) -> dict:
             f"evaluate.lengths={lengths} goes beyond evaluate.max_length={largest}, which places the windows: "
             f"set evaluate.max_length to {lengths[-1]} or more."
         )
-    groups["evaluate"] = replace(asked, max_length=largest, lengths=lengths, targets=targets)
+    groups["evaluate"] = replace(asked, max_length=largest, lengths=lengths, targets=targets, floor_block=block)
     return {**cfg, **{group: dict(vars(config)) for group, config in groups.items()}}

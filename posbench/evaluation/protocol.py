@@ -95,7 +95,15 @@ class Protocol:
     def reading(cls, config: EvaluateConfig, train_len: int, length: int, fed: int) -> Reading:
         """Upper bound of the reading for one length, known without text. `fed` is below `length` if each target has its own text."""
         losses = config.windows * config.targets
-        return Reading(config.windows, length, config.targets, losses) if fed == length else Reading(losses, fed, 1, losses)
+        if fed == length:
+            return Reading(config.windows, length, config.targets, losses)
+        block = cls.block(config, fed)
+        return Reading(config.windows * -(-config.targets // block), fed, block, losses)
+
+    @staticmethod
+    def block(config: EvaluateConfig, fed: int) -> int:
+        """Largest number of targets that share a text of `fed` tokens: floor_block, but at most an eighth of the text."""
+        return max(1, min(config.floor_block or 1, fed // 8))
 
     @property
     def whole_N(self) -> np.ndarray:
@@ -105,7 +113,7 @@ class Protocol:
     def cost(self, length: int) -> int:
         """Upper bound of the tokens that the model reads for one length."""
         fed = self.evaluation.fed(length)
-        return fed * (len(self.windows.last_N) if fed == length else self.windows.targets_NS.size)
+        return fed * (len(self.windows.last_N) if fed == length else len(self.blocks(self.contexts(length))[0]))
 
     def score(self, length: int) -> tuple[np.ndarray, np.ndarray]:
         """nll and correctness [N, S] of the targets."""
@@ -145,15 +153,37 @@ class Protocol:
         """Token indices [n, length + 1] of texts that each end with a target; at_n are the targets' indices among all M."""
         return self.evaluation.opened(self.windows.targets_NS.ravel()[at_n][:, None] + np.arange(-length, 1))
 
+    def contexts(self, length: int) -> np.ndarray:
+        """Tokens [N, S] before each target, if the extension gives each a text of its own."""
+        raise NotImplementedError
+
+    def blocks(self, context_NS: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Blocks of consecutive targets that share a text: index of the last among all M targets, and number of targets.
+
+        A block lies in one window, and ends where the context shrinks, so that no target gets more than its own.
+        """
+        at_M = np.arange(context_NS.size)
+        opens_NS = np.diff(context_NS, axis=1, prepend=context_NS[:, :1]) < 0
+        opens_NS[:, 0] = True
+        within_M = at_M - np.maximum.accumulate(np.where(opens_NS.ravel(), at_M, 0))
+        first_B = np.flatnonzero(within_M % self.block(self.evaluation.config, int(context_NS.max())) == 0)
+        size_B = np.diff(first_B, append=context_NS.size)
+        return first_B + size_B - 1, size_B
+
     def each(self, context_NS: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """nll and correctness [N, S], each target read from a text of its own with context_NS tokens before it."""
+        """nll and correctness [N, S], each target read from a text of its own with context_NS tokens before it.
+
+        In blocks of several targets the last has these tokens before it, and every other one fewer for each target that follows it.
+        """
         key = context_NS.tobytes()
         if key not in self.seen:  # above the crop every length feeds the same tokens, so they are read once
             nll_M, correct_M = not_scored(context_NS.size)
-            for context in np.unique(context_NS):
-                at = np.flatnonzero(context_NS == context)
-                nll, correct = self.evaluation.score(self.evaluation.plan(int(context)), at, 1, self.index)
-                nll_M[at], correct_M[at] = nll[:, 0], correct[:, 0]
+            last_B, size_B = self.blocks(context_NS)
+            kind_B2 = np.stack([context_NS.ravel()[last_B], size_B], axis=1)
+            for context, size in np.unique(kind_B2, axis=0).tolist():
+                last_b = last_B[(kind_B2 == (context, size)).all(axis=1)]
+                at = last_b[:, None] + np.arange(1 - size, 1)
+                nll_M[at], correct_M[at] = self.evaluation.score(self.evaluation.plan(context), last_b, size, self.index)
             self.seen[key] = nll_M.reshape(context_NS.shape), correct_M.reshape(context_NS.shape)
         return self.seen[key]
 

@@ -38,8 +38,10 @@ class Stretches(Protocol):
     def reading(cls, config: EvaluateConfig, train_len: int, length: int, fed: int) -> Reading:
         count, step = cls.count(config, train_len), (config.stride if cls.strided else None) or length
         losses = count * config.max_length
-        whole = Reading(count * -(-config.max_length // step), length, step, losses)
-        return whole if fed == length else Reading(losses, fed, 1, losses)
+        if fed == length:
+            return Reading(count * -(-config.max_length // step), length, step, losses)
+        block, (pieces, rest) = cls.block(config, fed), divmod(config.max_length, step)
+        return Reading(count * (pieces * -(-step // block) + -(-rest // block)), fed, block, losses)
 
     def spans(self, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Windows as arrays start, low, high [W]: tokens start .. start + L - 1 are fed and rows low .. high - 1 scored.
@@ -49,16 +51,18 @@ class Stretches(Protocol):
         raise NotImplementedError
 
     def cost(self, length: int) -> int:
-        fed = self.evaluation.fed(length)
-        return fed * (len(self.spans(length)[0]) if fed == length else self.windows.targets_NS.size)
+        return length * len(self.spans(length)[0]) if self.evaluation.fed(length) == length else super().cost(length)
+
+    def contexts(self, length: int) -> np.ndarray:
+        _, low_W, high_W = self.spans(length)
+        context_M = np.concatenate([np.arange(low, high) + 1 for low, high in zip(low_W, high_W, strict=True)])
+        return np.minimum(context_M, self.evaluation.fed(length)).reshape(self.windows.targets_NS.shape)
 
     def score(self, length: int) -> tuple[np.ndarray, np.ndarray]:
         evaluation, shape = self.evaluation, self.windows.targets_NS.shape
+        if evaluation.fed(length) < length:
+            return self.each(self.contexts(length))
         start_W, low_W, high_W = self.spans(length)
-        fed = evaluation.fed(length)
-        if fed < length:
-            context_M = np.concatenate([np.arange(low, high) + 1 for low, high in zip(low_W, high_W, strict=True)])
-            return self.each(np.minimum(context_M, fed).reshape(shape))
         nll_M, correct_M = not_scored(self.windows.targets_NS.size)
         before_W = np.cumsum(high_W - low_W) - (high_W - low_W)
         for low in np.unique(low_W):

@@ -5,6 +5,10 @@ is s-th from the end has L - s tokens of context. Differences between lengths an
 never rises. With an extension that crops (recompute_window) each target has its own text: exactly its last w tokens. A BOS, if there is
 one, replaces the first of the L tokens (or of the w), as in training.
 
+With evaluate.floor_block=N above 1 (the default for long windows) N consecutive targets of a window share one text of w tokens: the last
+has w tokens of context, the first w - N + 1. N is never more than an eighth of w. What this changes is the difference in nll of
+`python scripts/run.py -m run=DIR extension=recompute_window evaluate.floor_block=1,N`. Evaluations of different N are not compared.
+
 References: the floor, recompute_window with train_len tokens, and with half of them, for G.
 """
 
@@ -22,8 +26,10 @@ class FixedTargets(Protocol):
 
     def score(self, length: int) -> tuple[np.ndarray, np.ndarray]:
         evaluation, n_targets = self.evaluation, self.windows.n_targets
-        fed = evaluation.fed(length)
-        if fed == length:
+        if evaluation.fed(length) == length:
             return evaluation.score(evaluation.plan(length), self.whole_N, n_targets, self.index)
-        full_S = length - np.arange(n_targets - 1, -1, -1)
-        return self.each(np.broadcast_to(np.minimum(full_S, fed), self.windows.targets_NS.shape))
+        return self.each(self.contexts(length))
+
+    def contexts(self, length: int) -> np.ndarray:
+        full_S = length - np.arange(self.windows.n_targets - 1, -1, -1)
+        return np.broadcast_to(np.minimum(full_S, self.evaluation.fed(length)), self.windows.targets_NS.shape)

@@ -18,6 +18,7 @@ class Setting:
     seed: int
     stride: int | None = None
     documents: str | None = None
+    floor_block: int = 1
 
     @classmethod
     def of(cls, evaluate: dict) -> Setting:
@@ -30,12 +31,13 @@ class Setting:
         windows = f"{self.windows} windows asked for, {self.targets} targets each, room for {self.max_length} tokens"
         windows += f", advancing by {self.stride}" if self.stride else ""
         windows += f", in documents `{self.documents}`" if self.documents else ""
+        windows += f", recompute_window in blocks of {self.floor_block}" if self.floor_block > 1 else ""
         return f"{windows}, {self.split} split, {self.dtype}, seed {self.seed} of the windows"
 
     @property
     def unstrided(self) -> Setting:
-        """Setting without its stride, which may differ between protocols that score the same windows."""
-        return replace(self, stride=None)
+        """Setting without stride and floor_block, which may differ between protocols that score the same windows."""
+        return replace(self, stride=None, floor_block=1)
 
     def shortest_exact(self, train_len: int) -> int:
         """Shortest text, in tokens, in which recompute_window gives every scored token train_len tokens of context."""

@@ -144,7 +144,7 @@ def _cells(job: Job, cfg: dict) -> list[Cell]:
         asked = protocol(name)
         for one in (name, *asked.beside):
             cells.append(make_cell(job, cfg, one, cfg["extension"], cfg["scale_attention"], reference=one != name))
-        if asked.floor:
+        if asked.floor and cfg["evaluate"]["floor"]:
             cells += _references(job, cfg, asked.floor)
     return cells
 
@@ -176,9 +176,10 @@ def make_cell(job: Job, cfg: dict, name: str, extension: dict, scale: dict, refe
 
 
 def _evaluate(cfg: dict, name: str) -> dict:
-    """Settings of one protocol: without a stride if it uses none, and with its own lengths."""
+    """Settings of one protocol: without a stride or blocks if it uses none, and with its own lengths."""
     from posbench.evaluation.protocol import protocol
 
     train_len, one, asked = typed("train", cfg["train"]).train_len, protocol(name), cfg["evaluate"]
     stride = (asked["stride"] or max(1, train_len // 4)) if one.strided else None
-    return {**asked, "stride": stride, "lengths": one.lengths(asked["lengths"], train_len)}
+    block = 1 if one.instead else asked["floor_block"]
+    return {**asked, "stride": stride, "floor_block": block, "lengths": one.lengths(asked["lengths"], train_len)}

@@ -67,6 +67,13 @@ def test_a_star_is_every_choice_of_its_group():
     assert [job["encoding"]["_target_"] for job in expanded] == [node("encoding", name)["_target_"] for name in choices("encoding")]
 
 
+@pytest.mark.parametrize(("words", "block"), [((), 1), (("train.length=1024",), 1), (("train.length=8192",), 512)])
+def test_the_floor_is_read_in_blocks_above_1024_tokens_unless_the_command_says_how(words, block):
+    (job,) = composition.expand(unresolved(compose("run", list(words))), list(words))
+    assert resolve(job)["evaluate"]["floor_block"] == block
+    assert resolve({**job, "evaluate": {**job["evaluate"], "floor_block": 3}})["evaluate"]["floor_block"] == 3
+
+
 @pytest.mark.parametrize("name", [name for name in choices("experiment") if name != "none"])
 def test_every_experiment_expands_to_jobs_with_references(name, monkeypatch):
     monkeypatch.setattr("posbench.data.fingerprint", lambda data, cache: "0" * 64)  # the user's own text is not here

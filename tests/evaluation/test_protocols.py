@@ -277,6 +277,19 @@ def test_a_floor_is_asked_for_where_the_text_has_room_for_it(text_folder):
         assert [one[3] for one in little] == [[16]] and [one[3] for one in enough] == [[16], [17], [17]]
 
 
+def test_without_a_floor_neither_it_nor_the_half_window_is_evaluated_and_no_id_moves(text_folder):
+    asked = "evaluate.protocol=[repeat,sliding]"
+    everything, alone = cells(text_folder, asked), cells(text_folder, asked, "evaluate.floor=false")
+    assert alone == [one for one in everything if one[1] == "-"] and len(everything) == len(alone) + 4
+
+
+def test_blocks_of_one_change_no_id_and_others_those_of_the_protocols_that_have_them(text_folder):
+    both = "evaluate.protocol=[fixed_targets,by_position]"
+    default, one, two = (cells(text_folder, both, *more) for more in ([], ["evaluate.floor_block=1"], ["evaluate.floor_block=2"]))
+    assert default == one
+    assert [a[0] for a, b in zip(default, two, strict=True) if a[5] != b[5]] == ["fixed_targets"] * 3
+
+
 def test_a_stride_belongs_to_the_protocols_that_have_one(text_folder):
     both = "evaluate.protocol=[fixed_targets,sliding]"
     default, same, other = (cells(text_folder, both, *more) for more in ([], ["evaluate.stride=4"], ["evaluate.stride=8"]))

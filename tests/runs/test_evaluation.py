@@ -32,6 +32,12 @@ def test_a_stride_tells_settings_apart_but_not_their_windows(tmp_path):
     assert strided.words == str(strided.setting) and "advancing by 16" in strided.words and one.words != strided.words
 
 
+def test_blocks_of_the_floor_tell_settings_apart_and_are_named(tmp_path):
+    one, exact, blocks = (load(stored(tmp_path / str(n), **more)) for n, more in enumerate(({}, {"floor_block": 1}, {"floor_block": 16})))
+    assert one.key == exact.key != blocks.key and one.words == exact.words and one.windows == blocks.windows
+    assert "recompute_window in blocks of 16" in blocks.words
+
+
 @pytest.mark.parametrize("evaluate", [{"windows": [512]}, {"documents": {}}])
 def test_a_setting_of_lists_is_damage(tmp_path, evaluate):
     with pytest.raises(RunError, match="is damaged"):

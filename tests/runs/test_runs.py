@@ -103,9 +103,17 @@ def test_a_later_key_at_its_default_leaves_old_ids_alone(monkeypatch):
 def test_an_evaluation_is_its_targets_and_methods_not_its_lengths():
     base = eval_id("fixed_targets", NONE, NONE, EVALUATE, "r")
     assert len(base) == 16 and int(base, 16) >= 0
-    for same in ({"lengths": [64, 128]}, {"batch_tokens": 1}):
+    for same in ({"lengths": [64, 128]}, {"batch_tokens": 1}, {"floor": False}, {"floor_block": 1}):
         assert eval_id("fixed_targets", NONE, NONE, {**EVALUATE, **same}, "r") == base
-    for other in ({"max_length": 1024}, {"windows": 9}, {"targets": 4}, {"split": "validation"}, {"dtype": "bf16"}, {"seed": 1}):
+    for other in (
+        {"max_length": 1024},
+        {"windows": 9},
+        {"targets": 4},
+        {"split": "validation"},
+        {"dtype": "bf16"},
+        {"seed": 1},
+        {"floor_block": 2},
+    ):
         assert eval_id("fixed_targets", NONE, NONE, {**EVALUATE, **other}, "r") != base
     others = [
         ("disjoint", NONE, NONE, "r"),

@@ -124,10 +124,10 @@ def test_parameters_are_those_of_the_model(tmp_path):
         assert size(cfg).parameters == sum(one.numel() for name, one in made.named_parameters() if "norm" not in name)
 
 
-@pytest.mark.parametrize("floor", [False, True], ids=["whole", "floor"])
+@pytest.mark.parametrize("floor", [0, 1, 2], ids=["whole", "floor", "blocks"])
 @pytest.mark.parametrize("name", [module.name for module in pkgutil.iter_modules(evaluators.__path__)])
 def test_what_a_protocol_reads_is_told_before_there_is_text(name, floor):
-    found = evaluation(RecomputeWindow() if floor else None, windows=64, stride=4)
+    found = evaluation(RecomputeWindow() if floor else None, windows=64, stride=4, floor_block=floor or None)
     found.corpus.test = text([3000] * 6)
     evaluator = protocol(name)(found)
     for length in (16, 24, 64):
