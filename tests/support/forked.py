@@ -17,6 +17,7 @@ import functools
 import gc
 import importlib
 import inspect
+import itertools
 import json
 import os
 import runpy
@@ -71,8 +72,8 @@ def _spec(given: dict) -> dict | None:
     if sys.platform != "linux" or isinstance(args, (str, bytes)) or os.fspath(args[0]) != sys.executable:
         return None
     words = [os.fspath(word) for word in args[1:]]
-    safe = words[0] == "-P"
-    words = words[safe:]
+    flags = list(itertools.takewhile(("-P", "-u").__contains__, words))
+    words, safe = words[len(flags) :], "-P" in flags
     flagged = words[0].startswith("-") and words[0] not in ("-c", "-m")
     if flagged or given["shell"] or given["executable"] or given["preexec_fn"] or given["pass_fds"]:
         return None
