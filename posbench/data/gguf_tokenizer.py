@@ -24,7 +24,7 @@ def _cut(pattern: str) -> list[dict]:
 
 
 # {tokenizer.ggml.pre: how the text is cut before merging}, each as in the tokenizer.json that these models were published with.
-# transformers builds smollm without its cut between digits, which changes a space before a numeral that is not ASCII.
+# transformers builds smollm without its cut at digits, which changes white space before a numeral (two lines, then 1).
 CUTS = {
     "gpt-2": GPT2,
     "smollm": [DIGITS, *GPT2],
