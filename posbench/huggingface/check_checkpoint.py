@@ -14,9 +14,8 @@ import torch
 import torch.nn.functional as F
 
 from posbench.common.errors import ConfigError, RunError
-from posbench.common.gguf_file import is_gguf, read_gguf
+from posbench.common.gguf_file import is_gguf
 from posbench.pretrained.checkpoint import Checkpoint, find_checkpoint
-from posbench.pretrained.gguf_config import describe
 
 if TYPE_CHECKING:
     from posbench.model.gpt import GPT
@@ -78,7 +77,8 @@ def beside_transformers(checkpoint: Checkpoint, model: GPT, text_T: torch.Tensor
     if is_gguf(checkpoint.place):
         if importlib.util.find_spec("accelerate") is None:
             return "transformers reads GGUF files only where accelerate is installed"
-        if describe(read_gguf(checkpoint.place))["rope_scaling"] or checkpoint.config()["model_type"] == "smollm3":
+        config = checkpoint.config()
+        if config["rope_scaling"] or config["model_type"] == "smollm3":
             return "transformers does not read all of what this GGUF file says about RoPE"
         options["gguf_file"] = checkpoint.place.name
     import transformers

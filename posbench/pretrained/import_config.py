@@ -14,7 +14,9 @@ from posbench.data.fit_corpus import fits
 from posbench.pretrained.checkpoint import Checkpoint, find_checkpoint
 from posbench.pretrained.rope_config import rope_arguments
 
-WHOLE = {"layout": "half", "fraction": 1.0, "resonance": False, "scaling": None, "scaling_len": None, "window": None}  # RoPE as theirs
+# RoPE as theirs.
+WHOLE = {"layout": "half", "fraction": 1.0, "resonance": False}
+WHOLE |= dict.fromkeys(("scaling", "scaling_len", "window", "amplitude", "unturned"))
 
 
 def adopt(cfg: dict) -> dict:
@@ -53,7 +55,7 @@ def adopt(cfg: dict) -> dict:
     train = asdict(TrainConfig(length=length, steps=0))
     return {
         **cfg,
-        "encoding": {**encoding, **rope},
+        "encoding": encoding,
         "model": asdict(model),
         "train": train,
         "seed": 0,

@@ -214,6 +214,8 @@ def test_arguments_that_say_no_scaling_or_window_are_refused(changed, said):
 def test_the_checkpoint_alone_says_scaling_and_window(tmp_path):
     with pytest.raises(ConfigError, match="encoding.window=5"):
         adopted(checkpoint(tmp_path), encoding=method("encoding", "rope", window=5))
+    with pytest.raises(ConfigError, match="encoding.unturned="):
+        adopted(checkpoint(tmp_path), encoding=method("encoding", "rope", unturned=[0]))
 
 
 def test_a_rope_with_windows_is_no_part_of_a_hybrid():
