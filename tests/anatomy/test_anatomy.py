@@ -6,6 +6,7 @@ import json
 import math
 
 import pytest
+from bias_models import LONG  # not another length, since the legal pairs of one take half a second to judge
 from conftest import TRAIN_LEN, legal_pairs, make_triple
 from dissected import anatomy
 
@@ -14,7 +15,6 @@ from posbench.anatomy.words import summary
 from posbench.position.geometry import Shape
 from posbench.position.legality import fed_length
 
-LONG = 4 * TRAIN_LEN
 KEYS = {"encoding", "extension", "scale_attention", "train_len", "length", "spectrum", "temperature", "bands", "distance", "bias",
         "logit_scale", "spectrum_before", "dimensionless", "properties", "decay_bound", "n_parameters", "layers"}  # fmt: skip
 

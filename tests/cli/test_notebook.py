@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pandas
 import pytest
 import torch
 from conftest import CONFIGS, choices, node, small_model, small_shape
@@ -50,7 +49,9 @@ def files(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def same(one: pandas.DataFrame, two: pandas.DataFrame) -> None:
+def same(one, two) -> None:
+    import pandas  # takes a second, which collecting the tests need not wait for
+
     pandas.testing.assert_frame_equal(
         *(table.drop(columns=list(VOLATILE)).reset_index(drop=True) for table in (one, two)), check_exact=True
     )
