@@ -91,12 +91,12 @@ class TrainConfig:
 class EvaluateConfig:
     """Settings of the evaluation. Lengths, targets and stride are in tokens."""
 
-    lengths: Annotated[list[int] | None, LISTED] = None  # None: 1, 2, 4, 8 and 16 times the training length
-    max_length: Size | None = None  # places the windows; None: 16 times the training length
+    lengths: Annotated[list[int] | None, LISTED] = None  # None: 1, 2, 4, 8 and 16 times the training length; above 1,024 to 4 times
+    max_length: Size | None = None  # places the windows; None: 16 times the training length; above 1,024 the longest of the lengths
     protocol: Annotated[list[Name], LISTED, Must("one protocol or several, such as fixed_targets", bool)] = field(
         default_factory=lambda: ["fixed_targets"]
     )
-    windows: Size = 512
+    windows: Size | None = None  # None: 512, or 8 for training lengths above 1,024
     targets: Size | None = None  # scored tokens at the end of a window; None: an eighth of the training length
     stride: Size | None = None  # of windows that overlap; None: a quarter of the training length
     split: Literal["test", "validation"] = "test"
@@ -118,6 +118,7 @@ class LogConfig:
     group: Name | None = None  # None: the experiment's name
 
 
+LONG = 1024  # training length in tokens above which the defaults of `evaluate` are those of a text that takes seconds to read
 SCHEMAS = {"model": ModelConfig, "train": TrainConfig, "evaluate": EvaluateConfig, "log": LogConfig}
 METHODS = {
     "encoding": "posbench.encodings.rope.Rope",
@@ -187,10 +188,13 @@ def resolve(cfg: dict) -> dict:
     cfg = check(cfg)
     groups = {group: typed(group, cfg[group]) for group in SCHEMAS}
     train_len, asked = groups["train"].train_len, groups["evaluate"]
-    largest = asked.max_length or 16 * train_len
-    lengths = sorted(set(asked.lengths or [n * train_len for n in (1, 2, 4, 8, 16) if n * train_len <= largest]))
+    long = train_len > LONG
+    usual = [n * train_len for n in ((1, 2, 4) if long else (1, 2, 4, 8, 16))]
+    largest = asked.max_length or max(long and asked.lengths or usual)
+    lengths = sorted(set(asked.lengths or [length for length in usual if length <= largest]))
     targets = asked.targets or max(1, train_len // 8)
-    block = asked.floor_block or (1 if train_len <= 1024 else train_len // 16)
+    windows = asked.windows or (8 if long else 512)
+    block = asked.floor_block or (train_len // 16 if long else 1)
     if not lengths:
         raise ConfigError(f"evaluate.max_length={largest} is shorter than train.length={train_len}: raise it, or give evaluate.lengths.")
     if lengths[0] < targets:
@@ -200,5 +204,5 @@ def resolve(cfg: dict) -> dict:
             f"evaluate.lengths={lengths} goes beyond evaluate.max_length={largest}, which places the windows: "
             f"set evaluate.max_length to {lengths[-1]} or more."
         )
-    groups["evaluate"] = replace(asked, max_length=largest, lengths=lengths, targets=targets, floor_block=block)
+    groups["evaluate"] = replace(asked, max_length=largest, lengths=lengths, windows=windows, targets=targets, floor_block=block)
     return {**cfg, **{group: dict(vars(config)) for group, config in groups.items()}}

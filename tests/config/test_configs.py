@@ -74,6 +74,22 @@ def test_the_floor_is_read_in_blocks_above_1024_tokens_unless_the_command_says_h
     assert resolve({**job, "evaluate": {**job["evaluate"], "floor_block": 3}})["evaluate"]["floor_block"] == 3
 
 
+@pytest.mark.parametrize(
+    ("words", "lengths", "max_length", "windows", "targets"),
+    [
+        (("train.length=1024",), [1024, 2048, 4096, 8192, 16384], 16384, 512, 128),
+        (("train.length=1024", "evaluate.lengths=[128,2048]"), [128, 2048], 16384, 512, 128),
+        (("train.length=8192",), [8192, 16384, 32768], 32768, 8, 1024),
+        (("train.length=8192", "evaluate.lengths=[2048,16384]"), [2048, 16384], 16384, 8, 1024),
+        (("train.length=8192", "evaluate.max_length=20000", "evaluate.windows=5"), [8192, 16384], 20000, 5, 1024),
+    ],
+)
+def test_defaults_fit_the_training_length_and_ids_hash_their_numbers(words, lengths, max_length, windows, targets):
+    (job,) = composition.expand(unresolved(compose("run", list(words))), list(words))
+    found = resolve(job)["evaluate"]
+    assert [found[key] for key in ("lengths", "max_length", "windows", "targets")] == [lengths, max_length, windows, targets]
+
+
 @pytest.mark.parametrize("name", [name for name in choices("experiment") if name != "none"])
 def test_every_experiment_expands_to_jobs_with_references(name, monkeypatch):
     monkeypatch.setattr("posbench.data.fingerprint", lambda data, cache: "0" * 64)  # the user's own text is not here

@@ -164,7 +164,7 @@ def test_lceg_script_is_the_mean_of_batch_means_of_the_script(length, bos):
     ],
 )
 def test_what_a_protocol_cannot_do_is_refused_without_text_or_model(name, extension, options, said):
-    config = EvaluateConfig(**{"lengths": [16, 32, 64], "max_length": 64, "targets": 2, "stride": 4, **options})
+    config = EvaluateConfig(**{"lengths": [16, 32, 64], "max_length": 64, "windows": 512, "targets": 2, "stride": 4, **options})
     with pytest.raises(ConfigError, match=said):
         protocol(name).check(extension, config, TRAIN_LEN)
 
@@ -211,7 +211,7 @@ def test_a_model_that_gives_no_numbers_is_one_sentence(name, dtype):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_documents_too_short_are_named_before_any_training(name):
-    config = EvaluateConfig(lengths=[16, 100], max_length=100, targets=2, stride=4)
+    config = EvaluateConfig(lengths=[16, 100], max_length=100, windows=512, targets=2, stride=4)
     with pytest.raises(ConfigError, match="the longest has 90: lower evaluate.lengths and evaluate.max_length to 89"):
         protocol(name).place(text([90, 30]), config, TRAIN_LEN)
 
