@@ -1,0 +1,138 @@
+"""The rule of advice on made-up losses of known truth: a known winner, ties, costs within the window, and what only seems to win."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from posbench.report.advice import CUT, PLAIN, Losses, Option, Question, advised, answer, finalists, rankings, rises, usable
+from posbench.statistics.crossed import Estimate
+from posbench.statistics.recommendation import CONFIRMED, REFUTED, UNDECIDED, affordable, better, ranked, together
+
+DOCUMENTS, TARGETS = 12, 20
+QUESTION = Question(64, 256, (16, 64), 0.01)
+OPTIONS = {
+    name: Option(name, name.split(" ")[0], factor, frequencies)
+    for name, factor, frequencies in (
+        (PLAIN, None, False), (CUT, None, False), ("yarn x4", 4.0, True), ("yarn by length", None, True), ("rerope", None, False),
+    )
+}  # fmt: skip
+TRUTH = {  # loss at 16, 64 and 256 tokens
+    PLAIN: (3.4, 3.0, 6.0),
+    CUT: (3.4, 3.0, 3.0),
+    "yarn x4": (3.5, 3.08, 2.9),
+    "yarn by length": (3.4, 3.0, 2.9),
+    "rerope": (3.4, 3.02, 2.8),
+}
+
+
+def made_up(seed: int, truth: dict = TRUTH, noise: float = 0.02, documents: int = DOCUMENTS, **changed: tuple) -> Losses:
+    """Losses with one difficulty for each target, which all options share, and an effect of the option on each document."""
+    rng = np.random.default_rng(seed)
+    document_T = np.repeat(np.arange(documents), TARGETS)
+    shared_T, nll = rng.exponential(3.0, len(document_T)), {}
+    for name, values in {**truth, **changed}.items():
+        nll[name] = {}
+        for length, value in zip((16, 64, 256), values, strict=True):
+            effect_T = rng.normal(0, noise, documents)[document_T] + rng.normal(0, noise, len(document_T))
+            nll[name][length] = shared_T + value - (effect_T * 0 if name in (PLAIN, CUT) else effect_T)
+    for length in (16, 64):
+        nll[CUT][length] = nll[PLAIN][length]
+        if "yarn by length" in nll:
+            nll["yarn by length"][length] = nll[PLAIN][length]  # by construction
+    if {"yarn by length", "yarn x4"} <= set(nll):
+        nll["yarn by length"][256] = nll["yarn x4"][256]
+    return Losses(document_T, nll)
+
+
+def advice(validation: Losses, test: Losses) -> dict:
+    ranking = rankings(validation, QUESTION)
+    return {use: answer(use, ranking[use], test, QUESTION) for use in ranking}
+
+
+def test_a_known_winner_is_chosen_and_confirmed():
+    found = advice(made_up(0), made_up(1))
+    assert {use: one.choice for use, one in found.items()} == {"short": PLAIN, "long": "rerope", "both": "yarn by length"}
+    assert {one.verdict for one in found.values()} == {CONFIRMED}
+    assert found["long"].next_best == "yarn x4" and found["long"].over_next == CONFIRMED
+    assert not found["both"].costs and found["both"].against[CUT].value == pytest.approx(-0.1, abs=0.03)
+
+
+def test_what_costs_within_the_window_is_not_advised_for_both():
+    without = {name: values for name, values in TRUTH.items() if name != "yarn by length"}
+    found = advice(made_up(0, without), made_up(1, without))
+    assert found["both"].choice == CUT  # rerope costs 0.02, yarn x4 0.08 and more, and 0.01 is tolerated
+    cheap = {**without, "rerope": (3.4, 3.0005, 2.8)}
+    found = advice(made_up(0, cheap, 0.002), made_up(1, cheap, 0.002))["both"]
+    assert (found.choice, found.verdict) == ("rerope", CONFIRMED) and set(found.costs) == {16, 64}
+
+
+def test_a_tie_is_undecided():
+    equal = {**TRUTH, "rerope": (3.4, 3.0, 2.9), "yarn x4": (3.4, 3.0, 2.9)}
+    told = [advice(made_up(2 * seed, equal, 0.05), made_up(2 * seed + 1, equal, 0.05))["long"].over_next for seed in range(40)]
+    assert told.count(UNDECIDED) >= 34
+
+
+def test_a_choice_that_is_nothing_but_chance_is_rarely_confirmed():
+    """The winner of validation noise is judged on other documents, so it is confirmed in about one of forty draws."""
+    nothing = {PLAIN: TRUTH[PLAIN], CUT: TRUTH[CUT], **{f"ntk x{n}": (3.4, 3.0, 3.0) for n in range(2, 8)}}
+    found = [advice(made_up(2 * seed, nothing, 0.1), made_up(2 * seed + 1, nothing, 0.1))["long"] for seed in range(60)]
+    chosen = [one for one in found if one.choice not in (PLAIN, CUT)]
+    assert len(chosen) > 30 and sum(one.verdict == CONFIRMED for one in chosen) <= 6
+
+
+def test_a_choice_that_test_documents_refute_gives_way_to_what_needs_no_setting():
+    found = advice(made_up(0), made_up(1, rerope=(3.4, 3.0, 3.3)))["long"]
+    assert (found.choice, found.verdict, advised(found)) == ("rerope", REFUTED, CUT)
+
+
+def test_cutting_wins_where_no_option_uses_the_longer_text():
+    worse = {**TRUTH, "yarn x4": (3.5, 3.1, 3.2), "yarn by length": (3.4, 3.0, 3.2), "rerope": (3.4, 3.0, 3.1)}
+    found = advice(made_up(0, worse), made_up(1, worse))
+    assert (found["long"].choice, found["long"].verdict, found["long"].next_best) == (CUT, CONFIRMED, "rerope")
+
+
+def test_one_document_tells_nothing():
+    found = advice(made_up(0, documents=1), made_up(1, documents=1))
+    assert found["long"].verdict == found["both"].verdict == UNDECIDED
+    assert found["long"].choice == "rerope"
+
+
+def test_a_loss_that_is_not_finite_is_never_chosen():
+    found = rankings(made_up(0, rerope=(3.4, 3.0, np.inf)), QUESTION)
+    assert "rerope" not in found["long"] and "rerope" not in found["both"]
+    assert better(made_up(0, rerope=(3.4, 3.0, np.inf)).difference(CUT, "rerope", [256])) == UNDECIDED
+
+
+def test_what_was_not_measured_within_the_window_counts_as_too_dear():
+    losses = made_up(0)
+    del losses.nll["yarn by length"][16]
+    assert "yarn by length" not in rankings(losses, QUESTION)["both"]
+
+
+def test_the_finalists_are_the_best_of_each_use_and_form():
+    ranking = rankings(made_up(0), QUESTION)
+    assert finalists(ranking, OPTIONS) == [PLAIN, CUT, "rerope", "yarn by length", "yarn x4"]
+
+
+def test_usable_length_counts_cost_within_the_window_and_the_cut_text_beyond():
+    losses = made_up(1)
+    assert usable(PLAIN, losses, QUESTION).surely == usable(PLAIN, losses, QUESTION).perhaps == 64
+    assert usable("yarn by length", losses, QUESTION).surely == 256
+    assert usable("yarn x4", losses, QUESTION).perhaps is None  # it costs 0.1 at 16 tokens already
+    assert set(rises(PLAIN, losses, QUESTION)) == {256}
+
+
+def test_ranking_keeps_the_given_order_of_equals_and_the_tolerance():
+    losses, costs = {"a": 2.0, "b": 1.0, "c": 1.0, "d": float("nan")}, {"b": 0.02}
+    assert ranked(losses) == ["b", "c", "a"]
+    assert ranked(losses, costs, 0.01) == ["c", "a"]
+
+
+def test_verdicts_together():
+    point = {value: Estimate(value, 0.001, 10, (value,), 11, 100) for value in (-1.0, 0.0, 0.005, 1.0)}
+    assert [better(point[value]) for value in (-1.0, 0.0, 1.0)] == [CONFIRMED, UNDECIDED, REFUTED]
+    assert affordable([], 0.01) == affordable([point[0.005]], 0.01) == CONFIRMED
+    assert affordable([point[0.005]], 0.006) == UNDECIDED and affordable([point[0.005], point[1.0]], 0.01) == REFUTED
+    assert together([CONFIRMED, UNDECIDED]) == together([]) == UNDECIDED
+    assert together([UNDECIDED, REFUTED]) == REFUTED
