@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from posbench.model.kernels import flex
+from posbench.model.kernels import flex, number_format
 from posbench.model.kernels.blocks import rows
 from posbench.model.kernels.folding import damp, fold, fold_gates
 from posbench.position.geometry import Bias
@@ -66,9 +66,7 @@ def fused(layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, gate
     if decay_D is not None:
         q_BHTD, k_BGTD = damp(q_BHTD, k_BGTD, decay_D, q_pos_T, k_pos_T, q_pos_T[len(q_pos_T) // 2])
     q_BHTD = layer.scaled(q_BHTD, width)
-    # On a CPU the bf16 kernel is no faster forward, and its backward takes three times as long at 64 tokens. Gates need float32
-    # on every device, because their gradient is a sum over all later tokens.
-    dtype = torch.float32 if device.type == "cpu" or gates_BHT is not None else kept
+    dtype = number_format.of_fused(v_BGTD, gated=gates_BHT is not None)
     q_BHTD, k_BGTD, v_BGTD = q_BHTD.to(dtype), k_BGTD.to(dtype), v_BGTD.to(dtype)
     columns = encoding.columns(q_pos_T, k_pos_T, row_constant=False)
     if columns is not None:

@@ -1,0 +1,32 @@
+"""Number format of torch's fused attention: bf16 where the processor multiplies it faster than float32, in evaluations in bf16.
+
+Letters: B batch, T tokens, G key heads, D head width.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+from torch import Tensor
+
+# Tokens up to which a CPU attends in float32. Rows of such texts were reported before there was a choice, and stay the same bit for
+# bit. Beyond them bf16 takes 0.3 to 0.65 of float32's time with AMX (heads 128 to 32 wide).
+FLOAT32 = 1024
+
+
+def of_fused(v_BGTD: Tensor, gated: bool) -> torch.dtype:
+    """Format of q, k and v in a fused kernel. v comes in the model's format; q and k come in float32."""
+    if gated:  # their gradient is a sum over all later tokens
+        return torch.float32
+    if v_BGTD.device.type != "cpu":
+        return v_BGTD.dtype
+    # The backward pass in bf16 takes three times as long at 64 tokens. With AVX-512 alone bf16 is no faster forward either.
+    fast = v_BGTD.dtype == torch.bfloat16 and not torch.is_grad_enabled() and v_BGTD.shape[2] > FLOAT32 and amx()
+    return torch.bfloat16 if fast else torch.float32
+
+
+@functools.cache
+def amx() -> bool:
+    """True if this CPU multiplies tiles of bf16 and torch lets it: the fused kernel in bf16 fails if ATEN_CPU_CAPABILITY says AVX2."""
+    return torch.cpu._is_amx_tile_supported() and torch.backends.cpu.get_cpu_capability() == "AVX512"

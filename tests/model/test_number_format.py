@@ -1,0 +1,80 @@
+"""Attention in bf16 on a CPU: where it is chosen, where float32 stays, and that it is as exact as bf16 allows."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import make_triple
+from measures import attend_in, attention_inputs
+
+from posbench.model.kernels import dispatch, number_format
+from posbench.position.plan import make_plan
+
+LONG = number_format.FLOAT32 + 1
+
+
+@pytest.fixture
+def formats(monkeypatch) -> list[torch.dtype]:
+    """Formats in which torch's fused kernel was called."""
+    found, fused = [], F.scaled_dot_product_attention
+    monkeypatch.setattr(F, "scaled_dot_product_attention", lambda q, *args, **kwargs: found.append(q.dtype) or fused(q, *args, **kwargs))
+    return found
+
+
+def attended(encoding: str, length: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    """Output of a layer whose v comes in `dtype`."""
+    one, extension, scale = make_triple(encoding, "none", "none")
+    (q, k, v), x = attention_inputs(one, length)
+    return dispatch.attend(make_plan(one, extension, scale, length=length).layers[0], x, q, k, v.to(dtype))
+
+
+@pytest.mark.parametrize(
+    ("encoding", "length", "dtype", "amx", "learns", "wanted"),
+    [
+        ("rope", LONG, torch.bfloat16, True, False, torch.bfloat16),
+        ("alibi", LONG, torch.bfloat16, True, False, torch.bfloat16),
+        ("rope", LONG - 1, torch.bfloat16, True, False, torch.float32),
+        ("rope", LONG, torch.float32, True, False, torch.float32),
+        ("rope", LONG, torch.bfloat16, False, False, torch.float32),
+        ("rope", LONG, torch.bfloat16, True, True, torch.float32),
+        ("fox", LONG, torch.bfloat16, True, False, torch.float32),
+    ],
+    ids=["long", "columns", "short", "evaluated in float32", "no AMX", "training", "gates"],
+)
+def test_bf16_is_for_long_evaluations_in_bf16_with_amx(encoding, length, dtype, amx, learns, wanted, formats, monkeypatch):
+    monkeypatch.setattr(number_format, "amx", lambda: amx)
+    with torch.set_grad_enabled(learns):
+        assert attended(encoding, length, dtype).dtype == dtype
+    assert formats == [wanted]
+
+
+@pytest.mark.parametrize(("tiles", "used", "wanted"), [(True, "AVX512", True), (False, "AVX512", False), (True, "AVX2", False)])
+def test_amx_must_be_there_and_torch_must_use_it(tiles, used, wanted, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: tiles)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: used)
+    assert number_format.amx.__wrapped__() is wanted
+
+
+@torch.no_grad()
+def test_short_texts_are_the_same_bit_for_bit_with_amx_and_without(monkeypatch):
+    found = {}
+    for amx in (True, False):
+        monkeypatch.setattr(number_format, "amx", lambda amx=amx: amx)
+        found[amx] = [attended("rope", length) for length in (64, LONG - 1, LONG)]
+    same = [torch.equal(with_it, without) for with_it, without in zip(found[True], found[False], strict=True)]
+    assert same == [True, True, False]
+
+
+@pytest.mark.parametrize("encoding", ["rope", "alibi", "xpos", "pope"])
+@torch.no_grad()
+def test_bf16_deviates_by_its_rounding(encoding, monkeypatch):
+    """Of q, k, the weights and the result, each by up to 2^-9. Positions in columns keep float32's exactness: in bf16 257 is 256 or 258."""
+    monkeypatch.setattr(number_format, "amx", lambda: True)
+    one, extension, scale = make_triple(encoding, "none", "none", train_len=1024)
+    (q, k, v), x = attention_inputs(one, 2 * LONG)
+    layer = make_plan(one, extension, scale, length=2 * LONG).layers[0]
+    assert dispatch.fusible(layer)
+    wanted = attend_in(dispatch.fused, layer, q, k, v.bfloat16().float(), x)
+    deviation_BHT = (attend_in(dispatch.fused, layer, q, k, v.bfloat16(), x) - wanted).norm(dim=-1) / wanted.norm(dim=-1)
+    assert 1e-4 < deviation_BHT.mean() < 0.006 and deviation_BHT.max() < 0.03
