@@ -111,7 +111,7 @@ def _step(model: nn.Module, loss: Callable[[Tensor], Tensor]) -> Case:
     def step(text_BT: Tensor) -> None:
         with bf16.autocast("cpu", "bf16"):
             value = loss(text_BT)
-        with bf16.products("cpu"):
+        with bf16.products("cpu", "bf16"):
             value.backward()
             for optimizer in optimizers:
                 optimizer.step()

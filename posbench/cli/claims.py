@@ -53,11 +53,11 @@ def pools(cfg: dict) -> Callable[[Claim], tuple[Pool, str]]:
 
     @cache
     def planned(experiment: str) -> list[Path]:
-        from posbench.sweep.jobs import plan_jobs
+        from posbench.sweep.jobs import plan_existing
 
         overrides, composer = [f"{key}='{cfg[key]}'" for key in ("results_dir", "cache_dir")], Composer()
         cfgs = expand(compose([f"experiment={experiment}", *overrides], composer), overrides, composer)
-        return [cell.path for job in plan_jobs(cfgs) for cell in job.cells]
+        return [cell.path for job in plan_existing(cfgs)[0] for cell in job.cells]
 
     @cache
     def pool(experiments: tuple[str, ...]) -> Pool:

@@ -15,7 +15,7 @@ from posbench.config.compose import Request
 from posbench.sweep.child_processes import check
 from posbench.sweep.failure import table
 from posbench.sweep.fate import is_done, left_out, there
-from posbench.sweep.jobs import Job, Result, plan_jobs
+from posbench.sweep.jobs import Job, Result, plan_existing, plan_jobs
 from posbench.sweep.launch import launch
 from posbench.sweep.ledger import record
 
@@ -124,13 +124,14 @@ def report(request: Request) -> int:
     cfg, experiment = request.cfgs[0], request.experiment
     if cfg["runs"] is not None and (request.sweep or cfg["run"]):
         raise ConfigError("runs= names what to report, and so do -m, experiment= and run=: give one of them.")
-    jobs, csvs, notes = plan_jobs(request.cfgs) if request.sweep else [], [], []
+    jobs, elsewhere = plan_existing(request.cfgs) if request.sweep else ([], "")
+    csvs = []
     if jobs:
         name = experiment["name"] or cfg["log"]["group"]  # an unnamed sweep is named by its hash: other reports stay
         never = left_out(jobs)
         paths = [cell.path for job in jobs for cell in job.cells if cell.path not in never]
         said = f"{_count(len(never), 'evaluation')} of the grid left out: refused, or without effect (run.py says why, with dry=true)"
-        notes = [said] if never else []
+        notes = [said] * bool(never) + [elsewhere] * bool(elsewhere)
         command, title = f"python scripts/run.py {shlex.join(sys.argv[1:])}", experiment.get("title") or experiment["name"] or "Sweep"
     else:
         name = Path(cfg["run"]).resolve().name if cfg["run"] else "all" if cfg["runs"] is None else "runs"

@@ -58,6 +58,7 @@ def _plan(run: LoadedRun, extension: Any, scale_attention: Any, given: dict, all
         "evaluate": {**(run.config.get("evaluate") or {}), **settings},
         "allow_untested": allow_untested,
         "log": {},
+        "device": run.device,
     })  # fmt: skip
     job = Job(cfg, run.directory, fingerprint="")  # which is read when something is trained
     job.cells = [make_cell(job, cfg, name, cfg["extension"], cfg["scale_attention"]) for name in cfg["evaluate"]["protocol"]]

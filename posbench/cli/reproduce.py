@@ -21,7 +21,7 @@ from posbench.config.compose import Request
 from posbench.report.references import reference
 from posbench.runs.rows import agree, key, read_csv, read_eval
 from posbench.sweep.failure import table
-from posbench.sweep.jobs import Job, plan_jobs
+from posbench.sweep.jobs import Job, plan_existing
 from posbench.sweep.launch import launch
 
 SHOWN = 10  # misses that are listed, worst first
@@ -102,14 +102,18 @@ def reproduce(request: Request) -> int:
         raise ConfigError(f"{folder}/rows.csv does not exist: run this where it lies, or name its folder as report_dir=DIR.")
     known = read_csv(folder / "rows.csv")
     results = Path(cfg["results_dir"] if cfg["results_dir"] != "results/runs" else f"results/reproduced/{experiment['name']}")
-    jobs = plan_jobs([{**one, "results_dir": str(results)} for one in request.cfgs])
-    _begin(jobs, results)
-    asked = {(cell.eval_id, length) for job in jobs for cell in job.cells for length in cell.evaluate["lengths"]}
-    reported = [row for row in known if (row["eval_id"], row["length"]) in asked]
+
+    def rows_of(jobs: list[Job]) -> list[dict]:
+        asked = {(cell.eval_id, length) for job in jobs for cell in job.cells for length in cell.evaluate["lengths"]}
+        return [row for row in known if (row["eval_id"], row["length"]) in asked]
+
+    jobs, elsewhere = plan_existing([{**one, "results_dir": str(results)} for one in request.cfgs], lambda jobs: bool(rows_of(jobs)))
+    reported = rows_of(jobs)
     if not reported:
-        raise ConfigError(
-            f"{folder}/rows.csv holds none of the {len(asked)} losses asked for: text, configuration or an argument is another one here."
-        )
+        raise ConfigError(f"{folder}/rows.csv holds none of the losses asked for: text, configuration or an argument is another one here.")
+    if elsewhere:
+        print(f"{elsewhere}: this rerun is made as they were, which takes longer than usual here", file=sys.stderr)
+    _begin(jobs, results)
     outcomes = launch(jobs, {"n_jobs": cfg["jobs"], **request.launcher}, shlex.join(sys.orig_argv))
     if any(result.failures for result in outcomes):
         print("\n".join(table(outcomes, None)), file=sys.stderr)

@@ -1,11 +1,17 @@
-"""Cores and GPUs that this command may use, and checks that they suffice for the processes. Torch is imported only when needed."""
+"""Cores, GPUs and number formats that this command may use, and checks that they suffice. Torch is imported only when needed."""
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
+from pathlib import Path
 
 from posbench.common.errors import ConfigError
+
+AVX512 = {"avx512f", "avx512bw", "avx512dq", "avx512vl"}  # with these, torch multiplies bf16 numbers by oneDNN
+OLDER = {"sse41", "avx", "avx2", "avx2_vnni", "avx2_vnni_2"}  # what ONEDNN_MAX_CPU_ISA limits oneDNN to, without AVX-512
+GPU_FILES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/kfd", "/dev/dxg")  # one of them is there if a driver of NVIDIA, AMD or WSL is
 
 
 def cores() -> int:
@@ -20,6 +26,32 @@ def gpus() -> int:
     import torch
 
     return torch.cuda.device_count()
+
+
+def fast_dtype(device: str) -> str:
+    """Meaning of dtype=auto: bf16 on a GPU and on a CPU that multiplies bf16 numbers, else fp32."""
+    if multiplies_bf16() or device not in ("cpu", "auto"):
+        return "bf16"
+    return "bf16" if device == "auto" and any(map(os.path.exists, GPU_FILES)) and gpus() else "fp32"
+
+
+def multiplies_bf16() -> bool:
+    """True if torch has bf16 products on this CPU: AVX-512 within ONEDNN_MAX_CPU_ISA, or Arm's bf16. Known without torch, on Linux alone.
+
+    oneDNN ignores its limit on Arm. ATEN_CPU_CAPABILITY and MKL_ENABLE_INSTRUCTIONS limit other libraries than the one that multiplies.
+    """
+    limit = os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA") or ""
+    return "bf16" in _cpu_flags() or (_cpu_flags() >= AVX512 and limit.lower() not in OLDER)
+
+
+@functools.cache
+def _cpu_flags() -> frozenset[str]:
+    """Names of this CPU's instructions as Linux lists them; none elsewhere."""
+    try:
+        with Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as lines:
+            return frozenset(next((line.split(":")[1].split() for line in lines if line.startswith(("flags", "Features"))), []))
+    except OSError:
+        return frozenset()
 
 
 def check_processes(processes: int, device: str) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 from posbench.common.errors import ConfigError, did_you_mean
+from posbench.common.machine import fast_dtype
 from posbench.config.typed_args import First, Must, fitting, shown
 
 ABOVE_0 = Must("above 0", lambda number: number > 0)
@@ -68,7 +69,7 @@ class TrainConfig:
     warmup: Count = 40  # steps
     schedule: Literal["linear", "cosine"] = "linear"  # of the rates after the warmup
     clip: Weight = 1.0  # largest norm of the gradient; 0: any
-    dtype: Literal["bf16", "fp32"] = "bf16"  # of the products; weights stay fp32
+    dtype: Literal["auto", "bf16", "fp32"] = "auto"  # of the products; weights stay fp32; auto: see posbench.common.machine.fast_dtype
     compile: bool = False  # torch.compile
     seed_data: Count | None = None  # order of the data; None: seed
     log_every: Size = 50  # steps
@@ -103,7 +104,7 @@ class EvaluateConfig:
     documents: Name | None = None  # glob of the documents' names; None: all
     floor: bool = True  # also evaluate the floor and the half window
     floor_block: Size | None = None  # targets that share one text of recompute_window; None: 1, or train_len // 16 above 1,024
-    dtype: Literal["fp32", "bf16"] = "fp32"
+    dtype: Literal["auto", "bf16", "fp32"] | None = None  # None: fp32 for training lengths up to 1,024 tokens, else auto
     seed: Count = 0  # places the windows
     batch_tokens: Size = 8192  # tokens read at once; no result depends on it
 
@@ -180,13 +181,15 @@ def _typed(group: str, content: str) -> Any:
     return schema(**{key: fitting(f"{group}.{key}", value, hints[key]) for key, value in values.items()})
 
 
-def resolve(cfg: dict) -> dict:
-    """Fill in the defaults that depend on other values, so that ids hash numbers and not nulls.
+def resolve(cfg: dict, auto: str | None = None) -> dict:
+    """Fill in the defaults that depend on other values or on this machine, so that ids hash numbers and words, not nulls.
 
+    `auto` is what dtype=auto means; None: the format that this machine multiplies fastest.
     Raises ConfigError as `typed` does, and for lengths that contradict evaluate.targets or evaluate.max_length.
     """
     cfg = check(cfg)
     groups = {group: typed(group, cfg[group]) for group in SCHEMAS}
+    auto = auto or fast_dtype(cfg.get("device", "auto"))
     train_len, asked = groups["train"].train_len, groups["evaluate"]
     long = train_len > LONG
     usual = [n * train_len for n in ((1, 2, 4) if long else (1, 2, 4, 8, 16))]
@@ -204,5 +207,12 @@ def resolve(cfg: dict) -> dict:
             f"evaluate.lengths={lengths} goes beyond evaluate.max_length={largest}, which places the windows: "
             f"set evaluate.max_length to {lengths[-1]} or more."
         )
-    groups["evaluate"] = replace(asked, max_length=largest, lengths=lengths, windows=windows, targets=targets, floor_block=block)
+    dtype = asked.dtype or ("auto" if long else "fp32")
+    settled = {"max_length": largest, "lengths": lengths, "windows": windows, "targets": targets, "floor_block": block}
+    groups["evaluate"] = replace(asked, **settled, dtype=_dtype(dtype, auto))
+    groups["train"] = replace(groups["train"], dtype=_dtype(groups["train"].dtype, auto))
     return {**cfg, **{group: dict(vars(config)) for group, config in groups.items()}}
+
+
+def _dtype(word: str, auto: str) -> str:
+    return auto if word == "auto" else word

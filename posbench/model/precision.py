@@ -1,4 +1,7 @@
-"""Arithmetic in bf16. A CPU without bf16 instructions multiplies in float32, because torch's emulation is 20 times slower than that."""
+"""Arithmetic in bf16. A CPU without bf16 instructions multiplies in float32, because torch's emulation is 20 times slower than that.
+
+dtype=auto means float32 there (posbench.common.machine.fast_dtype), Muon included; dtype=bf16 gives the numbers of other machines.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 PRODUCTS = {getattr(torch.ops.aten, name).default for name in ("mm", "addmm", "bmm", "baddbmm")}
@@ -27,10 +31,19 @@ class Widened(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+class Float32(TorchFunctionMode):
+    """Mode in which Muon, which rounds to bf16 whatever it is given, stays in float32."""
+
+    def __torch_function__(self, func: Callable, types: tuple, args: tuple = (), kwargs: dict | None = None) -> object:
+        if func is Tensor.bfloat16:
+            return args[0].to(torch.float32, copy=True)  # a copy, since Muon divides it in place
+        return func(*args, **(kwargs or {}))
+
+
 @functools.cache
 def native() -> bool:
     """True if this CPU has bf16 instructions, by torch's own test (AVX-512 on x86)."""
-    return torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 def slow(device: torch.device | str, dtype: str) -> bool:
@@ -38,13 +51,20 @@ def slow(device: torch.device | str, dtype: str) -> bool:
     return dtype == "bf16" and torch.device(device).type == "cpu" and not native()
 
 
-def products(device: torch.device | str, dtype: str = "bf16") -> AbstractContextManager:
-    """Context for bf16 products outside autocast: the backward pass, and Muon, which uses bf16 whatever the model's dtype."""
+def products(device: torch.device | str, dtype: str) -> AbstractContextManager:
+    """Context for bf16 products outside autocast, in the backward pass."""
     return Widened() if slow(device, dtype) else contextlib.nullcontext()
+
+
+def muon(device: torch.device | str, dtype: str) -> AbstractContextManager:
+    """Context for Muon, which uses bf16 whatever the model's dtype; on a CPU without bf16 float32 if that is the model's dtype."""
+    return Float32() if slow(device, "bf16") and dtype == "fp32" else products(device, "bf16")
 
 
 @contextmanager
 def autocast(device: torch.device | str, dtype: str) -> Iterator[None]:
-    """Context of torch.autocast to bf16 if `dtype` is bf16; no effect for fp32."""
+    """Context of torch.autocast to bf16 if `dtype` is bf16; no effect for fp32. Raises ValueError for auto, which planning replaces."""
+    if dtype == "auto":
+        raise ValueError("dtype=auto is not resolved: see posbench.config.schema.resolve")
     with torch.autocast(torch.device(device).type, torch.bfloat16, enabled=dtype == "bf16"), products(device, dtype):
         yield

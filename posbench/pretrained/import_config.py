@@ -52,7 +52,7 @@ def adopt(cfg: dict) -> dict:
     }
     model = replace(_shape(config), path=found.name, checkpoint=checkpoint)
     # Other training settings have no effect, since nothing is trained or drawn: one checkpoint is one run.
-    train = asdict(TrainConfig(length=length, steps=0))
+    train = asdict(TrainConfig(length=length, steps=0, dtype="bf16"))
     return {
         **cfg,
         "encoding": encoding,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from posbench.common.errors import ConfigError
+from posbench.common.machine import fast_dtype
 from posbench.config import identity
 from posbench.config.schema import resolve, typed
 from posbench.position.instantiate import trusted_config
@@ -84,16 +86,38 @@ class Result:
         return [outcome for outcome in self.outcomes if outcome.status == "failed"]
 
 
-def plan_jobs(cfgs: list[dict]) -> list[Job]:
-    """Jobs of all configurations, in their order: distinct trainings, each with its distinct evaluations."""
+def plan_jobs(cfgs: list[dict], auto: str | None = None) -> list[Job]:
+    """Jobs of all configurations, in their order: distinct trainings, each with its distinct evaluations.
+
+    `auto` is what dtype=auto means; None: the format that this machine multiplies fastest.
+    """
     jobs: dict[Path, Job] = {}
     fingerprints: dict[str, str] = {}
     for cfg in cfgs:
-        made = _job(cfg, fingerprints)
+        made = _job(cfg, fingerprints, auto)
         job = jobs.setdefault(made.run.path, made)
-        job.cfgs.append(cfg)
+        # The process of the job plans it again, perhaps on a node of a cluster with another processor.
+        job.cfgs.append({**cfg, **{group: {**cfg[group], "dtype": made.cfg[group]["dtype"]} for group in ("train", "evaluate")}})
         _merge(job, _cells(job, made.cfg))
     return list(jobs.values())
+
+
+def some_there(jobs: list[Job]) -> bool:
+    """True if a file of any evaluation exists."""
+    return any(cell.path.exists() for job in jobs for cell in job.cells)
+
+
+def plan_existing(cfgs: list[dict], found: Callable[[list[Job]], bool] = some_there) -> tuple[list[Job], str]:
+    """Jobs as `plan_jobs` plans them, and "". Their results may have been made on another machine, where dtype=auto meant another format.
+
+    If `found` is false for them and true for the jobs in that format, these, and a sentence that says so.
+    """
+    usual = fast_dtype(cfgs[0]["device"])
+    other = "fp32" if usual == "bf16" else "bf16"
+    jobs = plan_jobs(cfgs, usual)
+    if not found(jobs) and found(others := plan_jobs(cfgs, other)):
+        return others, f"dtype=auto means {usual} on this machine, and {other} where these results were made"
+    return jobs, ""
 
 
 def _merge(job: Job, cells: list[Cell]) -> None:
@@ -108,7 +132,7 @@ def _merge(job: Job, cells: list[Cell]) -> None:
     job.cells = list(known.values())
 
 
-def _job(cfg: dict, fingerprints: dict[str, str]) -> Job:
+def _job(cfg: dict, fingerprints: dict[str, str], auto: str | None) -> Job:
     from posbench.data import fingerprint
     from posbench.pretrained.import_config import adopt
 
@@ -122,7 +146,7 @@ def _job(cfg: dict, fingerprints: dict[str, str]) -> Job:
         cfg = {**cfg, **{key: trained[key] for key in ("encoding", "model", "data", "train", "seed")}}
     else:
         cfg = adopt(cfg)
-    cfg = resolve(cfg)
+    cfg = resolve(cfg, auto)
     key = repr(cfg["data"])
     if key not in fingerprints:
         fingerprints[key] = fingerprint(cfg["data"], cfg["cache_dir"])

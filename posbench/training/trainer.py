@@ -74,7 +74,7 @@ class Trainer:
         loss = self.world.sum_gradients(self.model.parameters(), loss)
         self._clip()
         for optimizer in self.optimizers:
-            with bf16.products(self.device):
+            with bf16.muon(self.device, self.config.dtype):
                 optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         launched = time.perf_counter() - began

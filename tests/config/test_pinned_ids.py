@@ -8,6 +8,7 @@ import pytest
 from conftest import CONFIGS
 from hydra import compose, initialize_config_dir
 
+from posbench.common import machine
 from posbench.config import compose as composition
 from posbench.config.composer import unresolved
 from posbench.sweep.jobs import plan_jobs
@@ -16,8 +17,17 @@ REPORTED = CONFIGS.parent / "results" / "reported"
 PINNED = {"rope-64-s0-9bdff909b4", "alibi-64-s0-0acd74e8cd", "sinusoidal-64-s0-72f8ee5dae"}
 
 
-@pytest.fixture(scope="module")
-def jobs():
+@pytest.fixture(scope="module", params=["cpu", "gpu"])
+def jobs(request):
+    """Of the demo, on a CPU with bf16 products, and beside a GPU."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(machine, "multiplies_bf16", lambda: request.param == "cpu")
+        patch.setattr(machine, "GPU_FILES", ["/"])
+        patch.setattr(machine, "gpus", lambda: request.param == "gpu")
+        yield planned()
+
+
+def planned():
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         cfg = compose("run", ["experiment=demo"])
         return plan_jobs(composition.expand(unresolved(cfg), ["experiment=demo"]))

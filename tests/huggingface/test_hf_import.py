@@ -25,7 +25,9 @@ from hf_models import (
 )
 from safetensors.torch import load_file
 
+from posbench.common import machine
 from posbench.common.errors import ConfigError, RunError
+from posbench.common.machine import multiplies_bf16
 from posbench.config.identity import run_id
 from posbench.config.schema import TrainConfig
 from posbench.data.corpus import Corpus
@@ -68,8 +70,10 @@ def test_a_config_of_earlier_transformers_is_read(tmp_path):
     assert cfg["encoding"]["base"] == 777.0 and cfg["model"]["head_dim"] is None
 
 
-def test_identity_is_the_content_and_the_length_and_neither_path_nor_recipe(tmp_path):
+def test_identity_is_the_content_and_the_length_and_neither_path_nor_recipe_nor_machine(tmp_path, monkeypatch):
     first = adopted(checkpoint(tmp_path / "a"))
+    monkeypatch.setattr(machine, "multiplies_bf16", lambda: not multiplies_bf16())
+    assert run_id(adopted(tmp_path / "a/Llama"), "f") == run_id(first, "f")
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     recipe = {"length": TrainConfig().length, "steps": 7, "lr": 0.5}
     assert run_id(adopted(tmp_path / "b/Llama", seed=5, train=recipe), "f") == run_id(first, "f")

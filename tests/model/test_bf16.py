@@ -1,5 +1,7 @@
 """bf16 on a CPU without instructions for it: every product is widened, forward, backward and in Muon, and is what the instructions give."""
 
+import contextlib
+
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -70,7 +72,7 @@ def test_no_product_of_a_training_step_is_left_to_the_slow_kernels(without, dtyp
         assert (y.dtype == torch.bfloat16) is wide
         with bf16.products("cpu", dtype):
             loss.backward()
-        with bf16.products("cpu"):
+        with bf16.muon("cpu", dtype):
             muon.step()
         assert slow.found == []
         torch.randn(2, 2).bfloat16() @ torch.randn(2, 2).bfloat16()
@@ -79,9 +81,40 @@ def test_no_product_of_a_training_step_is_left_to_the_slow_kernels(without, dtyp
 
 def test_where_the_cpu_multiplies_nothing_comes_between(monkeypatch):
     monkeypatch.setattr(bf16, "native", lambda: True)
-    with bf16.autocast("cpu", "bf16"), bf16.products("cpu"), Slow() as slow:
+    with bf16.autocast("cpu", "bf16"), bf16.products("cpu", "bf16"), bf16.muon("cpu", "fp32"), Slow() as slow:
         torch.randn(3, 3) @ torch.randn(3, 3)
     assert slow.found == [torch.ops.aten.mm.default]
+
+
+def stepped(context, ratio: float) -> torch.Tensor:
+    """Weights after a step of Muon from 0 along a fixed gradient, all of whose singular values are `ratio` of the first."""
+    torch.manual_seed(0)
+    u_NN, v_NN = (torch.linalg.qr(torch.randn(24, 24))[0] for _ in range(2))
+    weight_NN = torch.nn.Parameter(torch.zeros(24, 24))
+    weight_NN.grad = u_NN @ torch.diag(torch.tensor([1.0] + 23 * [ratio])) @ v_NN
+    muon, given = torch.optim.Muon([weight_NN], lr=1.0, momentum=0.0, weight_decay=0.0, nesterov=False), weight_NN.grad.clone()
+    with context:
+        muon.step()
+    assert torch.equal(weight_NN.grad, given)
+    return u_NN.mT @ weight_NN.detach() @ v_NN.mT
+
+
+def test_muon_stays_in_float32_with_a_model_that_does_where_the_cpu_has_no_bf16(without):
+    """Its polynomial acts on the singular values alone, so that the rest of the matrix is rounding."""
+    for dtype, most, least in (("fp32", 1e-5, 0.0), ("bf16", 0.1, 1e-3)):
+        weight_NN = stepped(bf16.muon("cpu", dtype), 0.5)
+        rounding = float((weight_NN - torch.diag(weight_NN.diag())).abs().max())
+        assert least <= rounding < most and float(weight_NN.diag().abs().min()) > 0.3, (dtype, rounding)
+
+
+def test_muon_is_torchs_own_where_the_cpu_has_bf16(monkeypatch):
+    monkeypatch.setattr(bf16, "native", lambda: True)
+    assert torch.equal(stepped(bf16.muon("cpu", "fp32"), 0.5), stepped(contextlib.nullcontext(), 0.5))
+
+
+def test_auto_is_no_number_format():
+    with pytest.raises(ValueError, match="not resolved"), bf16.autocast("cpu", "auto"):
+        pass
 
 
 @pytest.mark.parametrize("extension", [NoExtension(), Rerope(), Window()])

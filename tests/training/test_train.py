@@ -86,7 +86,7 @@ def make_corpus(**changes) -> SimpleNamespace:
 
 def config(**changes) -> TrainConfig:
     small = {"length": 8, "steps": 12, "tokens_per_step": 64, "warmup": 2, "log_every": 2, "checkpoint_every": 5, "validate_windows": 6}
-    return TrainConfig(**small | changes)
+    return TrainConfig(**small | {"dtype": "bf16"} | changes)
 
 
 def train(folder: Path, cfg: TrainConfig, model: nn.Module | None = None, corpus=None, number=None, at=-1, **options) -> dict:
