@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -35,14 +36,17 @@ def evaluate(run: LoadedRun, extension: Any, scale_attention: Any, given: dict, 
         if verdict.status == "noop":
             raise ConfigError(f"{verdict.label} is a no-op: {verdict.reason}; evaluate without it, or at other lengths.")
     evaluators = [protocol(cell.protocol)(evaluation(run.model, run.corpus, cell, run.device)) for cell in cells]
-    total = sum(one.cost(length) for one, cell in zip(evaluators, cells, strict=True) for length in cell.evaluate["lengths"])
+    texts = [one.texts(cell.evaluate["lengths"]) for one, cell in zip(evaluators, cells, strict=True)]
+    total = sum(one.cost(text) for one, own in zip(evaluators, texts, strict=True) for text in own)
     found = []
     with Progress(total, "evaluate", "tokens") as progress:
-        for one, (cell, verdict) in zip(evaluators, fate.cells.items(), strict=True):
+        for one, own, (cell, verdict) in zip(evaluators, texts, fate.cells.items(), strict=True):
             one.evaluation.progress = progress.update
-            for length in cell.evaluate["lengths"]:
+            rows = {}
+            for length in itertools.chain(*own.values()):
                 values, _ = one.run(length)
-                found += make_rows(values, job, cell, verdict.status == "untested", one.evaluation, length)
+                rows[length] = make_rows(values, job, cell, verdict.status == "untested", one.evaluation, length)
+            found += [row for length in sorted(rows) for row in rows[length]]
     return frame(found)
 
 

@@ -30,6 +30,7 @@ LATER: dict[str, object] = {
     "evaluate.stride": None,
     "evaluate.documents": None,
     "evaluate.floor_block": 1,
+    "version": 1,
 }
 
 
@@ -92,13 +93,13 @@ def run_id(cfg: dict, data_fingerprint: str) -> str:
     return f"{kind}-{lengths}-s{cfg['seed']}-{sha256_json(parts)[:10]}"
 
 
-def eval_id(protocol: str, extension: dict, scale_attention: dict, evaluate: dict, run_id: str) -> str:
+def eval_id(protocol: str, extension: dict, scale_attention: dict, evaluate: dict, run_id: str, version: int = 1) -> str:
     """Id of an evaluation: sixteen hex digits. Lengths are not hashed, so a missing length is added to the same file.
 
-    `evaluate` must be resolved: `max_length: null` and the number it stands for would give two ids.
+    `evaluate` must be resolved: `max_length: null` and the number it stands for would give two ids. `version` of the protocol.
     """
     parts = {"extension": extension, "scale_attention": scale_attention, "evaluate": _without(evaluate, NOT_EVALUATE)}
-    return sha256_json(_stable({**parts, "protocol": protocol, "run_id": run_id}))[:16]
+    return sha256_json(_stable({**parts, "protocol": protocol, "run_id": run_id, "version": version}))[:16]
 
 
 def _without(node: dict, names: set[str]) -> dict:

@@ -42,6 +42,7 @@ class Reading:
 class Protocol:
     """Base class of protocols: the choice of windows and targets, and how they are read. A row is the mean over all targets."""
 
+    version: ClassVar[int] = 1  # raised when other tokens are scored than before, so that earlier evaluations stay apart
     same_targets: ClassVar[bool] = True  # every length has the same targets
     paired: ClassVar[bool] = True  # losses are kept target by target, all weighing alike, so that differences may be taken
     strided: ClassVar[bool] = False  # windows advance by evaluate.stride
@@ -49,6 +50,7 @@ class Protocol:
     shortest: ClassVar[int] = 1  # tokens of the shortest window that can be scored
     instead: ClassVar[str | None] = None  # for extensions that give each target its own text, which only other protocols can use
     beside: ClassVar[tuple[str, ...]] = ()  # protocols that also evaluate the same method, for comparison
+    nested: ClassVar[bool] = False  # a length's text is the beginning of a longer one's, and may be read as part of it
     floor: ClassVar[str | None] = None  # protocol of the floor, and of the half window for G; None: no floor
 
     def __init__(self, evaluation: Evaluation):
@@ -109,6 +111,14 @@ class Protocol:
     def whole_N(self) -> np.ndarray:
         """Index of each window's last target among all M targets."""
         return np.arange(1, len(self.windows.last_N) + 1) * self.windows.n_targets - 1
+
+    def texts(self, lengths: list[int]) -> dict[int, list[int]]:
+        """{length of a text that is read: the lengths that are evaluated by it, the longest first}, for `lengths` together."""
+        if not self.nested:
+            return {length: [length] for length in lengths}
+        from posbench.position.effect import together
+
+        return together(self.evaluation.plan, lengths)
 
     def cost(self, length: int) -> int:
         """Upper bound of the tokens that the model reads for one length."""

@@ -1,9 +1,11 @@
-"""Effect of an extension: its plan is compared with the plan without it, for hidden keys and moved pairs.
+"""Effects of methods, found by comparing plans: what an extension hides or moves, and if a longer text is the same at its beginning.
 
 Letters: T tokens.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterable
 
 import torch
 
@@ -23,6 +25,37 @@ def changes(encoding: Encoding, extension: Extension, length: int) -> bool:
     """True if a layer's plan, or the vectors added to the embeddings, differ from those without the extension."""
     changed, plain = _plans(encoding, extension, length)
     return not equal(changed.embed(), plain.embed()) or not all(_same_layer(*pair) for pair in _pairs(changed, plain))
+
+
+def together(plan: Callable[[int], Plan], lengths: Iterable[int]) -> dict[int, list[int]]:
+    """{length of a text: lengths, the longest first, whose losses are those of its first tokens}, from `plan(length)`. None is missing."""
+    found: dict[int, tuple[Plan, list[int]]] = {}
+    for length in sorted(lengths, reverse=True):
+        own = plan(length)
+        text = next((text for text, (longer, _) in found.items() if begins_alike(longer, own)), length)
+        found.setdefault(text, (own, []))[1].append(length)
+    return {text: inside for text, (_, inside) in sorted(found.items())}
+
+
+def begins_alike(longer: Plan, plan: Plan) -> bool:
+    """True if `longer` treats the first tokens of a text as `plan` does, so that their losses are the same."""
+    alike = plan.length <= longer.length and _first(longer.embed(), plan.embed())
+    return alike and all(_layer_begins_alike(*pair) for pair in _pairs(longer, plan))
+
+
+def _layer_begins_alike(longer: LayerPlan, layer: LayerPlan) -> bool:
+    """The same for one layer: visible keys, coordinates, tables and factors."""
+    names = ("first_T", "last_T", "q_pos_T", "k_pos_T", "q_table", "k_table", "q_scale_T", "k_scale_T")
+    pairs = [tuple(torch.ones_like(one.n_T).float() if one.factor is None else one.factor.cpu() for one in (longer, layer))]
+    pairs += [(getattr(a, name), getattr(b, name)) for a, b in zip(longer.bands, layer.bands, strict=False) for name in names]
+    return len(longer.bands) == len(layer.bands) and all(_first(*pair) for pair in pairs)
+
+
+def _first(longer: torch.Tensor | None, tensor: torch.Tensor | None) -> bool:
+    """True if `tensor` is the beginning of `longer` in every dimension in which their sizes differ, or both are None."""
+    if longer is None or tensor is None or longer.ndim != tensor.ndim:
+        return longer is tensor
+    return torch.equal(longer[tuple(map(slice, tensor.shape))], tensor)
 
 
 def _plans(encoding: Encoding, extension: Extension, length: int) -> list[Plan]:

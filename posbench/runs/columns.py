@@ -48,7 +48,7 @@ TABLE = (
     Column("bpb", float, "bits/byte", "sum of nll / ln 2 / n_bytes"),
     Column("accuracy", float, "", "share of scored tokens whose most likely token was right"),
     Column("max_distance", float, "tokens", "largest coordinate distance any scored query saw"),
-    Column("seconds", float, "s", "wall time of this length"),
+    Column("seconds", float, "s", "wall time of this length; next to none where a longer text held its numbers (protocol by_position)"),
     Column("peak_mib", float, "MiB", "peak memory of the device, or of the process on CPU"),
     Column("commit", str, "", "commit of the code, with + appended where it was changed since"),
 )

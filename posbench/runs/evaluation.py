@@ -121,8 +121,8 @@ def load(path: Path) -> Evaluation:
     try:
         content = clean(read_json(path))
         rows = eval_rows(content, path)
-        evaluate = content.get("config", {}).get("evaluate")
-        setting = Setting.of(evaluate) if evaluate else None
+        config = content.get("config", {})
+        setting = Setting.of(config["evaluate"], config.get("version", 1)) if config.get("evaluate") else None
     except RunError:
         raise
     except (TypeError, AttributeError) as error:

@@ -114,10 +114,10 @@ def _upgraded(row: dict, schema: int, path: Path | str) -> dict:
     return upgraded
 
 
-def eval_content(rows: list[dict], config: dict, machines: dict | None = None) -> dict:
-    """Content of an eval json. `rows` belong to one evaluation and are not empty; `machines` is {length: machine that evaluated it}."""
-    first, where = rows[0], {} if machines is None else {"machines": machines}
-    return {"schema": SCHEMA, "eval_id": first["eval_id"], "run_id": first["run_id"], "config": config, **where, "rows": rows}
+def eval_content(rows: list[dict], config: dict, **by_length: dict) -> dict:
+    """Content of an eval json. `rows` belong to one evaluation and are not empty; each of `by_length` is {length: what is known of it}."""
+    first = rows[0]
+    return {"schema": SCHEMA, "eval_id": first["eval_id"], "run_id": first["run_id"], "config": config, **by_length, "rows": rows}
 
 
 def write_csv(rows: Iterable[dict], path: Path | str) -> None:

@@ -19,11 +19,12 @@ class Setting:
     stride: int | None = None
     documents: str | None = None
     floor_block: int = 1
+    version: int = 1  # of the protocol
 
     @classmethod
-    def of(cls, evaluate: dict) -> Setting:
+    def of(cls, evaluate: dict, version: int = 1) -> Setting:
         """Setting of a resolved `evaluate` configuration. Raises TypeError for one that lacks a key, or holds a list."""
-        setting = cls(**{key: value for key, value in evaluate.items() if key in cls.__dataclass_fields__})
+        setting = cls(**{key: value for key, value in evaluate.items() if key in cls.__dataclass_fields__}, version=version)
         hash(setting)
         return setting
 
@@ -32,12 +33,13 @@ class Setting:
         windows += f", advancing by {self.stride}" if self.stride else ""
         windows += f", in documents `{self.documents}`" if self.documents else ""
         windows += f", recompute_window in blocks of {self.floor_block}" if self.floor_block > 1 else ""
+        windows += f", version {self.version} of the protocol" if self.version > 1 else ""
         return f"{windows}, {self.split} split, {self.dtype}, seed {self.seed} of the windows"
 
     @property
     def unstrided(self) -> Setting:
-        """Setting without stride and floor_block, which may differ between protocols that score the same windows."""
-        return replace(self, stride=None, floor_block=1)
+        """Setting without what may differ between protocols that score the same windows: stride, floor_block and version."""
+        return replace(self, stride=None, floor_block=1, version=1)
 
     def shortest_exact(self, train_len: int) -> int:
         """Shortest text, in tokens, in which recompute_window gives every scored token train_len tokens of context."""

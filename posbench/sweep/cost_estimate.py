@@ -8,13 +8,14 @@ from __future__ import annotations
 import contextlib
 import statistics
 from collections import defaultdict
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import read_json
 from posbench.config.schema import typed
+from posbench.evaluation.protocol import protocol
 from posbench.runs.directory import Run
 from posbench.runs.origins import read
 from posbench.runs.search import run_directories
@@ -72,7 +73,8 @@ class Measured:
         if not extension["_target_"].startswith("posbench."):
             return  # its readings are unknown without running it
         crop = (extension.get("window") or train_len) if extension["_target_"] == RECOMPUTE else max(lengths)
-        done = work(model, config["protocol"], extension, config["evaluate"], crop, train_len, lengths)
+        texts = {(content.get("texts") or {}).get(str(length), length) for length in lengths}
+        done = work(model, config["protocol"], extension, config["evaluate"], crop, train_len, lengths, texts)
         self.evaluation.add(sum(took.values()) / done.flop, *done.alike)
         self.per_loss.add((path.stat().st_size + path.with_suffix(".npz").stat().st_size) / done.losses, done.protocol)
 
@@ -112,7 +114,20 @@ def _work(job: Job, cell: Cell, lengths: list[int]) -> Work:
 
     train_len = typed("train", job.cfg["train"]).train_len
     crop = fed_length(make(cell.extension), train_len, max(lengths))
-    return work(size(job.cfg), cell.protocol, cell.extension, cell.evaluate, crop, train_len, lengths)
+    texts = _texts(job, cell, lengths) if protocol(cell.protocol).nested else lengths
+    return work(size(job.cfg), cell.protocol, cell.extension, cell.evaluate, crop, train_len, lengths, texts)
+
+
+def _texts(job: Job, cell: Cell, lengths: list[int]) -> Iterable[int]:
+    """Lengths of the texts that a nested protocol reads for `lengths`, as its evaluation finds them."""
+    from posbench.model.build import make_encoding, make_trained_scale
+    from posbench.position.effect import together
+    from posbench.position.instantiate import make
+    from posbench.position.plan import make_plan
+
+    encoding, extension = make_encoding(job.cfg), make(cell.extension)
+    scales = {"scale": make(cell.scale_attention, encoding.shape), "trained_scale": make_trained_scale(job.cfg, encoding)}
+    return together(lambda length: make_plan(encoding, extension, **scales, length=length), lengths)
 
 
 def _training(known: Measured, fresh: list[Job], tokens: list[int]) -> str:

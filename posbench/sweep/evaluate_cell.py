@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 
 from posbench.common.files import read_json, write_json
 from posbench.common.progress import Progress
@@ -26,26 +27,40 @@ def evaluation(model: GPT, corpus: Corpus, cell: Cell, device: str) -> Evaluatio
 
 def evaluate(job: Job, evaluator: Protocol, cell: Cell, untested: bool, progress: Progress) -> list[dict]:
     """Evaluate the missing lengths of a cell and return the new rows. After each length the file is written with all rows so far."""
-    given = evaluator.evaluation
+    given, passes = evaluator.evaluation, evaluator.texts(cell.missing())
     arrays_path, new = cell.path.with_suffix(".npz"), []
     kept = read_json(cell.path) if cell.path.exists() else {}
-    table, machines = rows.eval_rows(kept, cell.path) if kept else [], dict(kept.get("machines") or {})
+    table = rows.eval_rows(kept, cell.path) if kept else []
+    machines, texts = (dict(kept.get(name) or {}) for name in ("machines", "texts"))
     arrays = load_arrays(arrays_path) if table else {}
     method = f"{identity.method_name(cell.extension)}+{identity.method_name(cell.scale_attention)}"
-    settings = {"protocol": cell.protocol, "extension": cell.extension, "scale_attention": cell.scale_attention, "evaluate": cell.evaluate}
-    for length in cell.missing():
-        until = progress.done + evaluator.cost(length)
+    settings = {"protocol": cell.protocol, "version": evaluator.version}
+    settings |= {"extension": cell.extension, "scale_attention": cell.scale_attention, "evaluate": cell.evaluate}
+    if evaluator.nested and len(passes) > 1:
+        each = ", ".join(map(str, passes))
+        print(
+            f"{cell.protocol} {method}: a pass for each of {each} tokens, since the method depends on the length",
+            file=sys.stderr,
+            flush=True,
+        )
+    for text, length in [(text, length) for text, lengths in passes.items() for length in lengths]:
+        until = progress.done + evaluator.cost(text) * (text == length)
         given.progress = functools.partial(progress.update, method=method, length=length)
         values, arrays[length] = evaluator.run(length)
         progress.update(until - progress.done)  # work that the evaluator saved by reusing earlier results
         found = make_rows(values, job, cell, untested, given, length)
         new += found
-        table = sorted(table + found, key=lambda row: (row["length"], row["position"] or 0))
+        table = sorted(table + found, key=place)
         # Arrays come first, since a json without arrays would count as done.
         save_arrays(arrays_path, evaluator.shared(), arrays)
-        machines[str(length)] = provenance.machine(given.device)
-        write_json(cell.path, rows.eval_content(table, settings, machines))
-    return new
+        machines[str(length)], texts[str(length)] = provenance.machine(given.device), text
+        write_json(cell.path, rows.eval_content(table, settings, machines=machines, **{"texts": texts} if evaluator.nested else {}))
+    return sorted(new, key=place)
+
+
+def place(row: dict) -> tuple[int, int]:
+    """Key by which the rows of a file are sorted: length, then position."""
+    return row["length"], row["position"] or 0
 
 
 def make_rows(values: list[dict], job: Job, cell: Cell, untested: bool, evaluation: Evaluation, length: int) -> list[dict]:

@@ -193,8 +193,10 @@ def _references(job: Job, cfg: dict, name: str) -> list[Cell]:
 
 def make_cell(job: Job, cfg: dict, name: str, extension: dict, scale: dict, reference: bool = False) -> Cell:
     """One evaluation of a job by its resolved configuration; `name` of the protocol."""
+    from posbench.evaluation.protocol import protocol
+
     evaluate = _evaluate(cfg, name)
-    evaluation = identity.eval_id(name, extension, scale, evaluate, job.run.id)
+    evaluation = identity.eval_id(name, extension, scale, evaluate, job.run.id, protocol(name).version)
     path = job.run.eval_path(name, identity.method_name(extension), identity.method_name(scale), evaluation)
     return Cell(name, extension, scale, evaluate, cfg["allow_untested"], evaluation, path, reference)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -102,10 +102,15 @@ class Work:
         return (self.model, name, extension), (self.model, name), self.model, (name, extension), name
 
 
-def work(model: Size, name: str, extension: dict, evaluate: dict, crop: int, train_len: int, lengths: list[int]) -> Work:
-    """Work of a protocol at some lengths. Beyond `crop` tokens each target is read from `crop` of its own, shared by all lengths."""
+def work(
+    model: Size, name: str, extension: dict, evaluate: dict, crop: int, train_len: int, lengths: list[int], texts: Iterable[int] = ()
+) -> Work:
+    """Work of a protocol at some lengths. Beyond `crop` tokens each target is read from `crop` of its own, shared by all lengths.
+
+    `texts`: the lengths that are read, if the others are evaluated by them (Protocol.texts).
+    """
     one, config = protocol(name), typed("evaluate", evaluate)
-    found = [one.reading(config, train_len, length, min(crop, length)) for length in lengths]
+    found = [one.reading(config, train_len, length, min(crop, length)) for length in texts or lengths]
     if crop < max(lengths):
         found = list(dict.fromkeys(found))
     losses = sum(one.reading(config, train_len, length, length).losses for length in lengths)

@@ -148,7 +148,7 @@ def test_by_position_scores_every_position_once():
     found = evaluation(Rerope(), scale=NoScale(small_shape()))
     evaluator = ByPosition(found)
     rows, arrays = evaluator.run(32)
-    first = evaluator.windows.last_N[0] - 31
+    first = evaluator.windows.last_N[0] - 63  # of the window of max_length tokens
     # the loss at position p is that of a text of p tokens: ReRoPE does not depend on the length
     for position in (1, 7, 32):
         assert arrays["nll"][0, position - 1] == pytest.approx(naive_at(found, first, position), abs=1e-4)

@@ -109,6 +109,25 @@ def test_the_floor_is_counted_as_it_is_run(tmp_path):
     assert cost([known], [], [(known, floor, [100])])[1].startswith("about 60 s of evaluation by 2 evaluations")
 
 
+@pytest.mark.parametrize(("extension", "read"), [("none", {900: 900, 100: 900, 50: 900}), ("pi", {900: 900, 100: 100, 50: 50})])
+def test_lengths_of_by_position_that_are_read_together_are_counted_once(tmp_path, extension, read):
+    given = {**job(tmp_path, "a").cfg, "encoding": node("encoding", "rope"), "seed": 0}
+    known = Job(given, Run(tmp_path / "b"), "")
+    one = Cell("by_position", node("extension", extension), node("scale_attention", "none"), EVALUATE, False, "", Path("nowhere"))
+    first = cost([known], [], [(known, one, [50, 100, 900])])[0]
+    assert first.endswith(f"1 evaluations, {10 * sum(set(read.values())):,} tokens")
+
+    measured(tmp_path, "a-16-s0-0000000001", 5000.0, MODEL, 1)
+    path = tmp_path / "a-16-s0-0000000001/evals/by_position/x+none-1.json"
+    path.parent.mkdir()
+    rows = [{"length": length, "position": 1, "seconds": length / 20 if text == length else 0.0} for length, text in read.items()]
+    config = {"protocol": "by_position", "extension": one.extension, "evaluate": EVALUATE}
+    path.write_text(json.dumps({"config": config, "texts": {str(key): value for key, value in read.items()}, "rows": rows}))
+    path.with_suffix(".npz").write_bytes(b"x")
+    again = cost([known], [], [(known, one, [50, 100, 900])])[1]
+    assert seconds(again) == pytest.approx(sum(set(read.values())) / 20, abs=1)
+
+
 def test_evaluations_are_told_by_trainings_where_none_is_there(tmp_path):
     measured(tmp_path, "a-16-s0-0000000001", 1.0, MODEL, 1)
     known = job(tmp_path, "a-16-s0-0000000001")

@@ -1,0 +1,110 @@
+"""by_position: windows that begin alike at every length, and lengths that are read together, wherever that gives the same losses."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from conftest import TRAIN_LEN, choices, node, small_model, small_shape
+from test_cli import InProcess
+from test_evaluate import evaluation, naive
+
+from posbench.common.errors import ConfigError
+from posbench.evaluation.protocol import protocol
+from posbench.evaluators.by_position import ByPosition
+from posbench.extensions.rerope import Rerope
+from posbench.position.effect import together
+from posbench.position.instantiate import make
+from posbench.position.legality import check
+from posbench.position.plan import make_plan
+from posbench.runs.rows import read_eval
+from posbench.runs.setting import Setting
+
+LENGTHS = [16, 32, 64]
+CHOSEN = [("rope", name, "none") for name in choices("extension") if name != "recompute_window"]
+CHOSEN += [("rope", "none", name) for name in choices("scale_attention")]
+CHOSEN += [(name, "none", "none") for name in choices("encoding") if name != "rope"]
+
+
+@pytest.mark.parametrize(("encoding", "extension", "scale"), CHOSEN)
+def test_lengths_that_are_read_together_have_the_losses_of_each_alone(encoding, extension, scale):
+    found = evaluation(make(node("extension", extension)), make(node("scale_attention", scale), small_shape()))
+    found.model = small_model(make(node("encoding", encoding), small_shape()))
+    try:
+        check(found.model.encoding, found.extension, found.scale, LENGTHS, True)
+    except ConfigError as refused:
+        pytest.skip(str(refused))
+    texts = ByPosition(found).texts(LENGTHS)
+    assert sorted(length for inside in texts.values() for length in inside) == LENGTHS
+    shared = ByPosition(found)
+    for text, inside in texts.items():
+        assert inside[0] == text == max(inside)
+        for length in inside:
+            alone = ByPosition(found).score(length)[0]
+            assert np.allclose(shared.score(length)[0], alone, atol=2e-5), (text, length)
+
+
+@pytest.mark.parametrize("name", ["pi", "ntk", "yarn", "dynamic_ntk", "string", "longrope", "llama3"])
+def test_a_method_that_depends_on_the_length_takes_a_pass_for_each(name):
+    found = evaluation(make(node("extension", name)))
+    each = {length: [length] for length in LENGTHS}
+    assert ByPosition(found).texts(LENGTHS) == each
+    one = ByPosition(found)
+    long, short = one.score(64)[0], one.score(32)[0]
+    assert not np.allclose(long[:, :32], short, atol=1e-3)  # it would have been wrong
+
+
+def test_of_a_method_that_changes_beyond_the_training_length_alone_the_lengths_below_are_read_together():
+    encoding, scale = make(node("encoding", "rope"), small_shape()), make(node("scale_attention", "log_n"), small_shape())
+    assert together(lambda length: make_plan(encoding, None, scale, length=length), [4, 8, TRAIN_LEN, 64]) == {64: [64, TRAIN_LEN, 8, 4]}
+    pi = make(node("extension", "pi"))
+    assert together(lambda length: make_plan(encoding, pi, length=length), [4, TRAIN_LEN, 32, 64]) == {16: [16, 4], 32: [32], 64: [64]}
+
+
+@pytest.mark.parametrize("bos", [None, 49])
+def test_every_length_begins_with_the_windows_first_token_and_one_text_serves_all(bos):
+    found, told = evaluation(Rerope(), bos=bos), []
+    found.scale = make(node("scale_attention", "none"), small_shape())
+    found.progress = lambda n, part=False: told.append(n)
+    one = ByPosition(found)
+    texts = one.texts(LENGTHS)
+    for length in texts[64]:
+        rows, arrays = one.run(length)
+        first = one.windows.last_N[1] - 64
+        for position in (1, 5, length):
+            assert arrays["nll"][1, position - 1] == pytest.approx(naive(found, first + position, position), abs=1e-4)
+        low, n_bytes = first + 1, found.corpus.test.n_bytes
+        assert rows[0]["n_bytes"] == sum(n_bytes[start + 1] for start in one.start_N) and low - 1 == one.start_N[1]
+        assert sum(row["n_bytes"] for row in rows) == sum(int(n_bytes[s + 1 : s + 1 + length].sum()) for s in one.start_N)
+    assert sum(told) == one.cost(64) and set(texts) == {64}
+    assert (one.shared()["offset"] == one.start_N + 1 - found.file.starts[one.windows.document_N]).all()
+
+
+def test_a_run_reads_one_text_adds_lengths_later_and_says_where_it_takes_a_pass_for_each(tmp_path, text_folder, capfd):
+    cli = InProcess(tmp_path, text_folder, capfd)
+    words = ["evaluate.protocol=by_position", "evaluate.max_length=64", "evaluate.windows=4"]
+    plain = cli(*words, "evaluate.lengths=[16,32]")
+    assert "a pass for each" not in plain.stderr
+    (file,) = tmp_path.glob("runs/*/evals/by_position/none+none-*.json")
+    before = read_eval(file)
+    assert json.loads(file.read_text())["texts"] == {"16": 32, "32": 32}
+    cli(*words, "evaluate.lengths=[16,24,64]")
+    content, after = json.loads(file.read_text()), read_eval(file)
+    assert content["texts"] == {"16": 32, "32": 32, "24": 64, "64": 64} and content["config"]["version"] == 2
+    assert [row for row in after if row["length"] in (16, 32)] == before
+    assert [row["length"] for row in after] == sorted(row["length"] for row in after)
+    at = {(row["length"], row["position"]): row["nll"] for row in after}
+    assert at[64, 16] == pytest.approx(at[16, 16], abs=1e-5) and at[24, 8] == pytest.approx(at[64, 8], abs=1e-5)
+    dynamic = cli(*words, "evaluate.lengths=[16,64]", "extension=pi")
+    assert "by_position pi+none: a pass for each of 16, 64 tokens, since the method depends on the length" in dynamic.stderr
+    (file,) = tmp_path.glob("runs/*/evals/by_position/pi+none-*.json")
+    assert json.loads(file.read_text())["texts"] == {"16": 16, "64": 64}
+
+
+def test_an_evaluation_of_before_has_another_id_and_another_setting():
+    assert protocol("fixed_targets").version == 1 and ByPosition.version == 2
+    evaluate = {"windows": 4, "targets": 2, "max_length": 64, "split": "test", "dtype": "fp32", "seed": 0}
+    old, new = Setting.of(evaluate), Setting.of(evaluate, 2)
+    assert old != new and old.unstrided == new.unstrided
+    assert str(new) == str(old).replace(", test split", ", version 2 of the protocol, test split")
