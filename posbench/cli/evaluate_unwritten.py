@@ -11,6 +11,7 @@ from posbench.common.errors import ConfigError
 from posbench.common.progress import Progress
 from posbench.config.names import chosen_node
 from posbench.config.schema import EvaluateConfig, resolve
+from posbench.data.sources import ALL
 from posbench.runs.frame import frame
 from posbench.sweep.jobs import Job, make_cell
 
@@ -35,7 +36,8 @@ def evaluate(run: LoadedRun, extension: Any, scale_attention: Any, given: dict, 
             raise ConfigError(verdict.reason)
         if verdict.status == "noop":
             raise ConfigError(f"{verdict.label} is a no-op: {verdict.reason}; evaluate without it, or at other lengths.")
-    evaluators = [protocol(cell.protocol)(evaluation(run.model, run.corpus, cell, run.device)) for cell in cells]
+    corpus = run.prepared([ALL]) if job.cfg["evaluate"]["split"] == ALL else run.corpus
+    evaluators = [protocol(cell.protocol)(evaluation(run.model, corpus, cell, run.device)) for cell in cells]
     texts = [one.texts(cell.evaluate["lengths"]) for one, cell in zip(evaluators, cells, strict=True)]
     total = sum(one.cost(text) for one, own in zip(evaluators, texts, strict=True) for text in own)
     found = []

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from posbench.common.errors import RunError
 from posbench.common.files import read_json
 from posbench.config.names import named
+from posbench.data.sources import SPLITS
 from posbench.position.instantiate import trusted_config
 from posbench.runs.directory import Run
 from posbench.runs.frame import read
@@ -67,11 +68,15 @@ class LoadedRun:
 
         A relative data.path starts at the working directory, or at the nearest folder above the run where it leads to something.
         """
+        return self.prepared(SPLITS)
+
+    def prepared(self, splits: Iterable[str]) -> Corpus:
+        """Corpus of some splits alone, as `corpus` otherwise."""
         from posbench.data import prepare
         from posbench.data.fit_corpus import fit_corpus
 
         beside = self.path.resolve().parent.parent / "cache"
-        corpus = prepare(self._reached(), self._cache_dir or (beside if beside.is_dir() else "results/cache"))
+        corpus = prepare(self._reached(), self._cache_dir or (beside if beside.is_dir() else "results/cache"), splits)
         noted = read_json(self.directory.provenance) if self.directory.provenance.exists() else None
         known = noted.get("data_fingerprint") if isinstance(noted, dict) else None
         if known not in (None, corpus.fingerprint):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from omegaconf import DictConfig, OmegaConf
 
 from posbench.common.errors import did_you_mean
+from posbench.config.schema import METHODS
 
 # {key of posbench: its names in transformers, other harnesses or papers}. The first key that the configuration has is suggested.
 ELSEWHERE = {
@@ -45,6 +46,9 @@ def suggestion(error: Exception) -> str:
     if near := did_you_mean(key, siblings):
         return near.replace("mean ", f"mean {group}." if group else "mean ", 1)
     if group:
+        others = [f"{one}.{key}" for one, values in parent._get_root().items() if OmegaConf.is_dict(values) and key in values]
+        if others and group not in METHODS:  # arguments of one method mean something else in another
+            return f" (did you mean {' or '.join(others)}?)"
         return f" ({group} has {', '.join(one for one in siblings if one != '_target_') or 'none'})"
     root = parent._get_root()
     inner = [f"{one}.{two}" for one in siblings if OmegaConf.is_dict(root[one]) for two in root[one] if two in (key, *known)]

@@ -19,7 +19,7 @@ import numpy as np
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import disk_errors, sync_folder, write_json
 from posbench.data.identity import content_key, with_bos
-from posbench.data.sources import SPLITS, Source, make_source
+from posbench.data.sources import ALL, SPLITS, Source, make_source
 from posbench.data.tokenfile import TokenFile, file_record, open_split, verify_files, write_split
 from posbench.data.tokenizers import BPE_TRAIN_BYTES, Tokenizer, load_tokenizer, pretrained_json, tokenizer_name, train_bpe
 
@@ -29,7 +29,7 @@ EVERY = 2.0  # seconds between two lines of progress
 
 @dataclass(frozen=True)
 class Corpus:
-    """Prepared data set for training and evaluation. A split that was not requested is None."""
+    """Prepared data set for training and evaluation. A split that was not requested is None; `all` holds the documents of the three."""
 
     train: TokenFile | None
     validation: TokenFile | None
@@ -40,19 +40,20 @@ class Corpus:
     vocab_size: int  # including the BOS token
     bos: int | None  # the last id, when data.bos is true
     folder: Path  # holds the token files, the tokenizer and manifest.json
+    all: TokenFile | None = None
 
 
 def prepare(cfg_data: dict, cache_dir: Path | str, splits: Iterable[str] = SPLITS) -> Corpus:
     """Tokenize a text into `cache_dir` if it is not there yet, verify the files and memory-map them.
 
-    Fewer `splits` than three are tokenized into a folder of their own. Raises ConfigError when the data is not available, RunError
+    Other `splits` than all three are tokenized into a folder of their own. Raises ConfigError when the data is not available, RunError
     when files in `cache_dir` are damaged or the disk is full.
     """
     cache_dir = Path(cache_dir)
     key = content_key(cfg_data, cache_dir)
-    splits = [split for split in SPLITS if split in splits]
+    splits = [split for split in (*SPLITS, ALL) if split in splits]
     folder = cache_dir / key[:24]
-    if len(splits) < len(SPLITS) and not folder.exists():
+    if ALL in splits or (len(splits) < len(SPLITS) and not folder.exists()):
         folder = cache_dir / "_".join([folder.name, *splits])
     if not folder.exists():
         with disk_errors(folder):
@@ -158,8 +159,8 @@ PROTECTED = {"test": (), "validation": ("test",), "train": ("test", "validation"
 
 def _why_empty(source: Source, split: str, held_out: dict[str, set[bytes]]) -> str:
     """Suffix of the error about an empty split: the reason why no document is left, and the way out."""
-    all_texts = [text for _, text in source.documents(split)]
-    copies = sum(_digest(text) in set().union(*(held_out[name] for name in PROTECTED[split])) for text in all_texts if text)
+    all_texts = [text for part in _parts(split) for _, text in source.documents(part)]
+    copies = sum(_digest(text) in set().union(*(held_out[name] for name in PROTECTED.get(split, ()))) for text in all_texts if text)
     empty = sum(not text for text in all_texts)
     if copies:
         return (
@@ -171,13 +172,19 @@ def _why_empty(source: Source, split: str, held_out: dict[str, set[bytes]]) -> s
 
 
 def _unique(source: Source, split: str, held_out: dict[str, set[bytes]]) -> Iterator[tuple[str, str]]:
-    """Yield the documents of a split, without empty ones, exact duplicates and those of a more protected split."""
-    seen: set[bytes] = set().union(*(held_out[name] for name in PROTECTED[split]))
-    for name, text in source.documents(split):
-        digest = _digest(text)
-        if text and digest not in seen:
-            seen.add(digest)
-            yield name, text
+    """Yield the documents of a split, or of all, without empty ones, exact duplicates and those of a more protected split."""
+    for part in _parts(split):
+        seen: set[bytes] = set().union(*(held_out[name] for name in PROTECTED[part]))
+        for name, text in source.documents(part):
+            digest = _digest(text)
+            if text and digest not in seen:
+                seen.add(digest)
+                yield name, text
+
+
+def _parts(split: str) -> tuple[str, ...]:
+    """Splits of a source that `split` stands for."""
+    return SPLITS if split == ALL else (split,)
 
 
 def _make_tokenizer(cfg_data: dict, source: Source, held_out: dict[str, set[bytes]], folder: Path) -> Tokenizer:

@@ -13,6 +13,7 @@ from posbench.common.files import read_json, sha256_file, write_json
 from posbench.config.typed_args import arguments, class_named
 
 SPLITS = ("train", "validation", "test")
+ALL = "all"  # the documents of all splits, which may be scored where nothing is trained
 
 
 class Source:

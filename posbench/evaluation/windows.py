@@ -59,7 +59,8 @@ def choose(file: TokenFile, max_length: int, windows: int, n_targets: int, seed:
     if total == 0:
         raise ConfigError(
             f"No document has the {max_length + 1} tokens that evaluate.max_length={max_length} needs; the longest has {longest}: "
-            f"lower evaluate.lengths and evaluate.max_length to {max(1, longest - 1)}, or give longer documents."
+            f"lower evaluate.lengths and evaluate.max_length to {max(1, longest - 1)}, or give longer documents (books with data=books, or "
+            "for a checkpoint those of every split with evaluate.split=all)."
         )
     count = max(1, min(windows, total // n_targets))
     place_N = ((np.arange(count) + np.random.default_rng(seed).random()) * total / count).astype(np.int64)

@@ -11,6 +11,7 @@ from conftest import CONFIGS, choices, node, small_shape
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
+from posbench.common.errors import ConfigError
 from posbench.config import compose as composition
 from posbench.config.composer import unresolved
 from posbench.config.schema import SCHEMAS, resolve, typed
@@ -88,6 +89,13 @@ def test_defaults_fit_the_training_length_and_ids_hash_their_numbers(words, leng
     (job,) = composition.expand(unresolved(compose("run", list(words))), list(words))
     found = resolve(job)["evaluate"]
     assert [found[key] for key in ("lengths", "max_length", "windows", "targets")] == [lengths, max_length, windows, targets]
+
+
+def test_text_of_the_training_is_scored_for_checkpoints_alone():
+    (job,) = composition.expand(unresolved(compose("run", ["evaluate.split=all"])), ["evaluate.split=all"])
+    with pytest.raises(ConfigError, match="evaluate.split=all scores the text of the training too"):
+        resolve(job)
+    assert resolve({**job, "model": {**job["model"], "checkpoint": {"digest": "x"}}})["evaluate"]["split"] == "all"
 
 
 @pytest.mark.parametrize("name", [name for name in choices("experiment") if name != "none"])

@@ -275,6 +275,24 @@ def test_one_split_alone_is_the_same_as_in_the_whole(local, tmp_path, tokenizer)
     assert again.folder == whole.folder and again.train is None  # what is there already is used
 
 
+def test_all_splits_together_hold_the_documents_of_each_once(local, tmp_path):
+    """Also where a training document is a copy of a test document."""
+    write(tmp_path / "texts", {"train/e.txt": TEXTS["test/d.txt"], "validation/f.txt": TEXTS["train/a.txt"]})
+    whole, every = prepare(local, tmp_path / "cache"), prepare(local, tmp_path / "cache", ["all"])
+    assert every.train is every.validation is every.test is whole.all is None and every.folder.name == whole.folder.name + "_all"
+    assert every.fingerprint == whole.fingerprint
+    parts = [documents(whole, split) for split in ("train", "validation", "test")]
+    assert list(documents(every, "all").items()) == [item for part in parts for item in part.items()]
+    assert len(documents(every, "all")) == len({text for text, _ in documents(every, "all").values()}) == 4
+
+
+def test_a_whole_copy_of_a_cut_book_is_no_second_document_of_all_splits(tmp_path):
+    book = "a line of a title page\n" * 20 + "the prose itself\n" * 20
+    path = write(tmp_path / "books", {"train/a.txt": book, "train/b.txt": "b", "validation/c.txt": "c", "test/d.txt": book})
+    every = prepare(data_config("books", f"path={path}", "tokenizer=bytes", "source.skip_test_bytes=100"), tmp_path / "cache", ["all"])
+    assert list(documents(every, "all")) == ["train/b.txt", "validation/c.txt", "test/d.txt"]
+
+
 def test_an_evaluation_of_a_finished_run_tokenizes_only_what_it_scores(world, capfd):
     shutil.rmtree(world.root / "cache")
     assert call(capfd, world.root, "run", *SMALL, *PLACES, "extension=window").returncode == 0

@@ -25,6 +25,7 @@ from hf_models import (
 )
 from safetensors.torch import load_file
 
+import posbench
 from posbench.common import machine
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.machine import multiplies_bf16
@@ -291,6 +292,12 @@ def test_there_and_back_on_the_command_line(tmp_path, text_folder, capfd):
     (tmp_path / "moved").rename(path)
     call("run", f"run={run}", "extension=ntk", "scale_attention=log_n")
     assert list(run.glob("evals/fixed_targets/ntk+log_n-*.json"))
+    call("run", f"run={run}", "evaluate.split=all")
+    (found,) = run.glob("evals/fixed_targets/none+none-*.json")
+    nlls = [row["nll"] for row in json.loads(found.read_text())["rows"]]
+    loaded = posbench.load(run, device="cpu", cache_dir=tmp_path / "cache")
+    asked = {"lengths": [16, 32], "windows": 8, "max_length": 64}
+    assert loaded.evaluate(split="all", **asked)["nll"].tolist() == nlls != loaded.evaluate(**asked)["nll"].tolist()
     arguments = ["extension=yarn", "extension.mode=fixed", "extension.target_len=64"]
     said = call("export_hf", f"run={run}", f"out={tmp_path}/out", *arguments).stdout
     assert "LlamaForCausalLM" in said and "rope_type yarn, up to 64 tokens" in said and "no tokenizer" in said
