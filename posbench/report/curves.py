@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from posbench.common.errors import RunError
+from posbench.report import positions
 from posbench.report.points import SECTION, Point, section_of
 from posbench.report.references import Compared, compare, exact_context, gains, ladders, plain, reference, references
 from posbench.runs.evaluation import Evaluation
@@ -22,11 +23,11 @@ from posbench.statistics.crossed import across, estimate
 MEANS = ("nll", "bpb", "accuracy")  # columns of a point that are means over seeds
 
 
-def points(evaluations: list[Evaluation], label: Callable[[dict], tuple]) -> list[Point]:
+def points(evaluations: list[Evaluation], label: Callable[[dict], tuple], wide: bool = False) -> list[Point]:
     """Points of all methods and lengths, in the order of the evaluations, without the floor, the half window and `ladders`.
 
-    For a protocol by position they come from the longest window, one for each position. `label` is as from `labels`. If the floor was
-    not evaluated at a length, its shortest exact length is used: from twice the training length on, all lengths give the same floor.
+    For a protocol by position they come from the longest window, one for each bin of positions; with `wide` only these, and one for each
+    stretch of several bins. `label` is as from `labels`.
 
     Raises RunError if two evaluations have the same method, training and length.
     """
@@ -37,29 +38,44 @@ def points(evaluations: list[Evaluation], label: Callable[[dict], tuple]) -> lis
         if reference(first) or key in inside and (exact_context(first) or math.inf) <= first["train_len"]:
             continue
         floor, unextended = found.get((key, "floor")), None if plain(first) else found.get((key, "plain"))
-        longest = max(row["length"] for row in evaluation.rows)
-        for row in evaluation.rows:
-            length, seed, by_position = row["length"], row["seed"], row["position"] is not None
-            if by_position and length != longest:
-                continue
-            place = (row["position"], length) if by_position else (length, None)
+        by_position = first["position"] is not None
+        if wide and not by_position:
+            continue
+        for place, *compared in _by_position(evaluation, unextended, wide) if by_position else _by_length(evaluation, floor, unextended):
+            row, seed = compared[0], first["seed"]
             seeds = cells[(*section_of(evaluation), *label(row), evaluation.source, *place)]
             other = seeds[seed][0] if seed in seeds else row
             if other["eval_id"] != row["eval_id"]:
                 raise RunError(
                     f"{row['run_id']} (evaluation {row['eval_id']}) and {other['run_id']} ({other['eval_id']}) both give "
-                    f"{' '.join(label(row))}, seed {seed}, length {length}: report them apart."
+                    f"{' '.join(label(row))}, seed {seed}, length {row['length']}: report them apart."
                 )
-            against_floor = compare(evaluation, length, floor, floor and floor.exact_length(length))
-            seeds[seed] = (row, against_floor, compare(evaluation, length, unextended, length), known.get(key))
+            seeds[seed] = (*compared, known.get(key))
     return [_point(key, list(seeds.values())) for key, seeds in cells.items()]
+
+
+Compare = tuple[tuple[int, int | None], dict, Compared | None, Compared | None]  # (length, window), row, against floor and no extension
+
+
+def _by_length(evaluation: Evaluation, floor: Evaluation | None, unextended: Evaluation | None) -> Iterator[Compare]:
+    """Rows of one evaluation. If the floor was not evaluated at a length, its shortest exact length is used: from twice the training
+    length on, all lengths give the same floor."""
+    for row in evaluation.rows:
+        length = row["length"]
+        against_floor = compare(evaluation, length, floor, floor and floor.exact_length(length))
+        yield (length, None), row, against_floor, compare(evaluation, length, unextended, length)
+
+
+def _by_position(evaluation: Evaluation, unextended: Evaluation | None, wide: bool) -> Iterator[Compare]:
+    for low, row in positions.spans(evaluation, wide):
+        yield (row["position"], row["length"]), row, None, positions.compare(evaluation, low, row, unextended)
 
 
 def _point(key: tuple, seeds: list[tuple]) -> Point:
     rows, against_floor, against_plain, known = zip(*seeds, strict=True)
     first = rows[0]
     difference, half_width, over = interval(against_floor, first["sem_unit"])
-    change, change_half_width, _ = interval(against_plain, first["sem_unit"])
+    change, change_half_width, changed_over = interval(against_plain, first["sem_unit"])
     return Point(
         **dict(zip((*SECTION, "encoding", "extension", "scale_attention", "source", "length", "window"), key, strict=True)),
         untested=any(row["untested"] for row in rows),
@@ -69,7 +85,7 @@ def _point(key: tuple, seeds: list[tuple]) -> Point:
         floor=_finite(np.mean([base for *_, base in against_floor])) if all(against_floor) else None,
         difference=difference,
         half_width=half_width,
-        over=over,
+        over=over or changed_over,
         gain=_finite(np.mean([one.value for one in known])) if all(known) else None,
         gain_lower=_finite(min(one.lower for one in known)) if all(known) else None,
         change=change,

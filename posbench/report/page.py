@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from posbench.report.html import LACKING, NUMBER, Grid, link, place, svg, template
-from posbench.report.points import Placed, section_of
+from posbench.report.points import Placed, Point, section_of
 from posbench.report.references import gains, ladders, reference
 from posbench.report.tables import METHOD, Table, file, number
 from posbench.runs.evaluation import Evaluation
@@ -24,7 +24,7 @@ FIGURES = {
     "context": "Loss by context", "curve": "Loss by length", "position": "Loss by position",
     "heatmap": "Methods and lengths", "differences": "Intervals",
 }  # fmt: skip
-COLOURS = "colours: green below the floor, orange above it, grey where zero lies inside the interval; the deeper the further"
+COLOURS = "colours: green below {}, orange above it, grey where zero lies inside the interval; the deeper the further"
 
 
 def page(report: Report, drawn: Iterable[Mapping[str, Sequence[Path]]]) -> str:
@@ -39,7 +39,7 @@ def page(report: Report, drawn: Iterable[Mapping[str, Sequence[Path]]]) -> str:
         for index, (section, heading) in enumerate(zip(sections, headings(sections), strict=True)):
             figures, (tables, lines) = next(each)
             own = [evaluation for evaluation in evaluations if section_of(evaluation) == section[0].section]
-            coloured = kind == "section" and any(point.half_width is not None for point in section)
+            lines = [*lines, *(_colours(section) if kind == "section" else []), "seeds: each leads to its training"]
             part = {
                 "anchor": f"{kind}-{index}",
                 "heading": heading if kind == "section" else f"Inside the window: {heading}",
@@ -48,7 +48,7 @@ def page(report: Report, drawn: Iterable[Mapping[str, Sequence[Path]]]) -> str:
                     for name, (_, path) in figures.items()
                 },
                 "tables": [sources.results(table, own) for table in tables],
-                "lines": [_signs(line) for line in [*lines, *[COLOURS] * coloured, "seeds: each leads to its training"]],
+                "lines": [_signs(line) for line in lines],
                 "evaluations": sources.evaluations(own),
             }
             parts.append(part)
@@ -57,6 +57,13 @@ def page(report: Report, drawn: Iterable[Mapping[str, Sequence[Path]]]) -> str:
     names = [link(origin.path.name, sources.anchors[origin.path]) for origin in readable]
     told = {"trainings": sources.trainings(), "readable": readable, "differences": differences(names, found), "absent": ABSENT}
     return template("page.html").render(report=report, titles=FIGURES, parts=parts, differing=found, **told)
+
+
+def _colours(section: Sequence[Point]) -> list[str]:
+    """Line on the colours of a section's cells, if any has one."""
+    if section[0].window:
+        return [COLOURS.format("the loss without extension")] * any(point.change_half_width is not None for point in section)
+    return [COLOURS.format("the floor")] * any(point.half_width is not None for point in section)
 
 
 def headings(found: Sequence[Sequence[Placed]]) -> list[str]:

@@ -54,7 +54,7 @@ class Point(Placed):
     floor: float | None = None  # loss with exactly train_len tokens of context
     difference: float | None = None  # nll - floor: about 0 holds, above fails, below gains from text beyond the training length
     half_width: float | None = None
-    over: str | None = None  # units of the interval: "seeds x documents", the sem_unit for one seed, "seeds" if only means are known
+    over: str | None = None  # units of the intervals: "seeds x documents", the sem_unit for one seed, "seeds" if only means are known
     gain: float | None = None  # G of the encoding, mean over seeds
     gain_lower: float | None = None  # the lowest of the seeds' lower 95 % bounds of G
     change: float | None = None  # nll - the loss of the same trainings at this length without an extension

@@ -14,7 +14,8 @@ from posbench.common.errors import RunError
 from posbench.common.files import write_atomic
 from posbench.config.names import called
 from posbench.report import context_loss as context
-from posbench.report import limits
+from posbench.report import limits, positions
+from posbench.report.checkpoints import checkpoint_lines
 from posbench.report.context_loss import Step
 from posbench.report.curves import points
 from posbench.report.external_csv import adopt, place
@@ -31,7 +32,7 @@ from posbench.runs.rows import SETTING, write_csv
 from posbench.runs.search import told_apart
 from posbench.runs.trainings import Training, trainings
 
-DRAWN = re.compile(r"(context|curve|position|heatmap|differences)(-\d+)?\.(png|svg)|context\.csv")
+DRAWN = re.compile(r"(context|curve|position|heatmap|differences)(-\d+)?\.(png|svg)|(context|position)\.csv")
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class Report:
     origins: dict[Path, Origin]  # of every run directory
     label: Callable[[dict], tuple[str, str, str]]  # row -> names of its encoding, extension and scale
     sections: list[list[Point]]
+    stretches: dict[tuple, list[Point]]  # {section: points of wide stretches} of protocols by position
     contexts: list[list[Step]]  # loss against context inside the window, if measured
     gain_lines: dict[tuple, list[str]]  # section -> one line per encoding and seed
 
@@ -93,12 +95,17 @@ class Report:
     def shown(self, intervals: bool = True) -> list[tuple[list[Table], list[str]]]:
         """Tables of every section and the lines below them, loss against context first; with half widths if `intervals`."""
         inside = [([context.table(section, intervals)], context.below(section)) for section in self.contexts]
-        return inside + [(tables(curve, intervals), self.below(curve)) for curve in self.sections]
+        return inside + [(self._tables(curve, intervals), self.below(curve)) for curve in self.sections]
+
+    def _tables(self, curve: list[Point], intervals: bool) -> list[Table]:
+        wide = self.stretches.get(curve[0].section)
+        return positions.tables(wide, intervals) if wide else tables(curve, intervals)
 
     def below(self, curve: list[Point]) -> list[str]:
         """Lines below the tables of one section: protocol, counts, marks, arguments, the gate."""
         shown = [evaluation for evaluation in self.evaluations if section_of(evaluation) == curve[0].section]
-        return footer(curve) + _argument_line(shown) + self.gain_lines.get(curve[0].section, [])
+        origins = [self.origins[folder] for folder in dict.fromkeys(evaluation.origin for evaluation in shown)]
+        return footer(curve) + checkpoint_lines(origins) + _argument_line(shown) + self.gain_lines.get(curve[0].section, [])
 
 
 def collect(
@@ -140,7 +147,8 @@ def collect(
         curve = [[replace(point, source=None) for point in part] for part in curve]
     limits.check(curve)
     inside = sections(context.steps(evaluations, label))
-    return Report(clean(title), notes, evaluations, origins, label, curve, inside, gain_lines(evaluations, label))
+    stretches = {part[0].section: part for part in sections(points(evaluations, label, wide=True))}
+    return Report(clean(title), notes, evaluations, origins, label, curve, stretches, inside, gain_lines(evaluations, label))
 
 
 def _at(evaluation: Evaluation, lengths: Sequence[int] | None) -> Evaluation:
@@ -172,6 +180,8 @@ def write(report: Report, out_dir: Path | str) -> list[Path]:
         "table.md": report.markdown(),
         "table.tex": report.latex(),
     }
+    if report.stretches:
+        texts["position.csv"] = to_csv(itertools.chain(*report.stretches.values()), Point)
     if report.contexts:
         texts["context.csv"] = to_csv(itertools.chain(*report.contexts), Step)
     write_csv(report.rows, out_dir / "rows.csv")

@@ -72,13 +72,13 @@ def _style(cell: str) -> str:
 GAINS, FAILS, LEVEL = " <", " >", " ~"
 
 
-def verdict(point: Point) -> str:
-    """Mark of the 95 % interval of the difference to the floor: below zero, above zero, or across it; "" without an interval."""
-    if point.difference is None or point.half_width is None:
+def verdict(difference: float | None, half_width: float | None) -> str:
+    """Mark of a 95 % interval: below zero, above zero, or across it; "" without an interval."""
+    if difference is None or half_width is None:
         return ""
-    if abs(point.difference) <= point.half_width:
+    if abs(difference) <= half_width:
         return LEVEL
-    return GAINS if point.difference < 0 else FAILS
+    return GAINS if difference < 0 else FAILS
 
 
 def tables(curve: list[Point], intervals: bool = True) -> list[Table]:
@@ -86,28 +86,33 @@ def tables(curve: list[Point], intervals: bool = True) -> list[Table]:
     lengths = marked(point.length for point in curve)
     cells = methods(curve)
     heads = [heading(length, curve[0].train_len) for length in lengths]
-    where = f"by position in a window of {curve[0].window} tokens " if curve[0].window else ""
-    loss = Table(f"Loss {where}(nats/token)", [*METHOD, *heads], _rows(cells, lengths, lambda point: number(point.nll)))
+    loss = Table("Loss (nats/token)", [*METHOD, *heads], _rows(cells, lengths, lambda point: number(point.nll)))
     result = [loss]
+
+    def difference(point: Point) -> str:
+        return marked_difference(point.difference, point.half_width, intervals)
+
     if any(point.difference is not None for point in curve):
         title = f"Loss minus the floor, which is the loss with exactly {curve[0].train_len} tokens of context (nats/token)"
-        result.append(Table(title, [*METHOD, *heads], _rows(cells, lengths, lambda point: _difference(point, intervals))))
+        result.append(Table(title, [*METHOD, *heads], _rows(cells, lengths, difference)))
     longest = lengths[-1:]
-    rows = [[*_names(cell), *_other_units(cell.get(longest[0]))] for cell in cells.values()]
+    rows = [[*names(cell), *other_units(cell.get(longest[0]))] for cell in cells.values()]
     return [*result, Table(f"At {heads[-1]} tokens", [*METHOD, "perplexity", "bits per byte", "accuracy"], rows)]
 
 
-def _other_units(point: Point | None) -> list[str]:
+def other_units(point: Point | None) -> list[str]:
+    """Cells of the perplexity, bits per byte and accuracy of a point."""
     if point is None:
         return ["-"] * 3
     return [number(_ppl(point), 4), *("-" if point.foreign else number(value) for value in (point.bpb, point.accuracy))]
 
 
 def _rows(cells: dict, lengths: list[int], text) -> list[list[str]]:
-    return [[*_names(cell), *(text(cell[length]) if length in cell else "-" for length in lengths)] for cell in cells.values()]
+    return [[*names(cell), *(text(cell[length]) if length in cell else "-" for length in lengths)] for cell in cells.values()]
 
 
-def _names(cell: dict[int, Point]) -> list[str]:
+def names(cell: dict[int, Point]) -> list[str]:
+    """Cells that name a method; * marks an untested pair."""
     first = next(iter(cell.values()))
     return [first.encoding + file(first.source), first.extension + (" *" if first.untested else ""), first.scale_attention]
 
@@ -129,11 +134,12 @@ def number(value: float | None, digits: int | None = None) -> str:
     return f"{value:.3f}" if digits is None else f"{value:#.{digits}g}"
 
 
-def _difference(point: Point, intervals: bool) -> str:
-    if point.difference is None:
+def marked_difference(difference: float | None, half_width: float | None, intervals: bool) -> str:
+    """Text of a difference with its mark, and half its interval if `intervals`; "-" for None."""
+    if difference is None:
         return "-"
-    width = f" +- {point.half_width:.3f}" if intervals and point.half_width is not None else ""
-    return f"{point.difference:+.3f}{width}{verdict(point)}"
+    width = f" +- {half_width:.3f}" if intervals and half_width is not None else ""
+    return f"{difference:+.3f}{width}{verdict(difference, half_width)}"
 
 
 def _ppl(point: Point) -> float | None:
@@ -146,7 +152,7 @@ def scored(point: Point) -> str:
         return "which targets were scored is not stated"
     units = f"{point.n_units} {point.sem_unit}s{among(point.setting)}"
     if point.window:
-        return f"every token of windows of {point.window} tokens from {units}, by its position"
+        return f"every token of windows of {point.window} tokens in {units}, by its position"
     same = getattr(known(point.protocol), "same_targets", False)
     return f"the same {point.n_targets} targets in {units} at every length" if same else f"targets in {units}"
 
@@ -167,7 +173,20 @@ def footer(curve: list[Point]) -> list[str]:
         lines.append(
             "< gains from the longer context, > fails, ~ zero lies inside the interval (which does not prove that nothing is lost)"
         )
+    if first.window:
+        lines += _of_positions(curve)
     lines += two_seeds(curve)
     if any(point.untested for point in curve):
         lines.append("* a pair of methods its authors have not tested")
     return lines
+
+
+def _of_positions(curve: list[Point]) -> list[str]:
+    """Lines on the differences to no extension in a table by position."""
+    if curve[0].n_units == 1:
+        return [f"one {curve[0].sem_unit}: there is no interval, and another text gives other numbers (evaluate.windows for more)"]
+    over = sorted({point.over for point in curve if point.change_half_width is not None})
+    if not over:
+        return []
+    line = f"+- : half a 95 % interval of the paired difference, Student's t {' or '.join(map(over_words, over))}"
+    return [f"{line}; it says nothing of other corpora", "< a lower loss than without extension, > a higher one, ~ zero lies inside"]

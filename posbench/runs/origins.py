@@ -76,7 +76,7 @@ class Origin:
         kept = {key: value for key, value in self.config.items() if key.startswith(("model.", "train.")) and not _under(key, skipped)}
         if "model.checkpoint.sha256" in kept:  # the name of its folder comes first, then its shape and content
             sha256 = str(kept.pop("model.checkpoint.sha256"))
-            kept = {"checkpoint": Path(str(self.config.get("model.path"))).name, **kept, "sha256": sha256[:10]}
+            kept = {"checkpoint": Path(str(self.config.get("model.path")).rpartition(":")[2]).name, **kept, "sha256": sha256[:10]}
         return {**kept, "data": self.fingerprint[:10]} if kept else {}
 
 

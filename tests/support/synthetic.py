@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 
+from posbench.evaluators.by_position import bins
 from posbench.report.report import collect, write
 from posbench.runs.rows import eval_content, make_row
 
@@ -84,3 +85,29 @@ class Built:
 
     def __getattr__(self, name):
         return getattr(self.report, name)
+
+
+def write_positions(root, extension, losses_NL, train_len=64, args=None, document_N=None, **changed):
+    """Write one evaluation by position (json + npz) of the losses of whole windows; returns the json's path."""
+    n, length = losses_NL.shape
+    document_N = np.arange(n) if document_N is None else document_N
+    path = write_eval(
+        root, "rope", extension, "none", [np.zeros(TARGETS)], [length], args=args, protocol="by_position", train_len=train_len, **changed
+    )
+    content, ends = json.loads(path.read_text()), bins(length)
+    values = [
+        {
+            "position": high,
+            "n_targets": n * (high - low),
+            "n_bytes": 2 * n * (high - low),
+            "n_units": len(set(document_N.tolist())),
+            "nll": float(losses_NL[:, low:high].mean()),
+        }
+        for low, high in zip([0, *ends], ends, strict=False)
+    ]
+    content["rows"] = [{**content["rows"][0], **value} for value in values]
+    path.write_text(json.dumps(content))
+    fields = {"length": np.array([length]), "document": document_N, "offset": np.arange(n)}
+    nll = losses_NL.astype(np.float32)
+    np.savez(path.with_suffix(".npz"), **fields, **{f"nll_{length}": nll, f"correct_{length}": np.zeros_like(nll, bool)})
+    return path

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from posbench.report.figures import heatmap, intervals, loss_curves
+from posbench.report.figures import heatmap, intervals, loss_curves, positions
 from posbench.report.figures.style import save
 from posbench.report.points import read_points, sections
 
@@ -20,8 +20,10 @@ def draw(points_csv: Path | str, out_dir: Path | str, title: str) -> list[dict[s
     for curve in sections(read_points(points_csv)):
         kind = "position" if curve[0].window else "curve"
         counted[kind] += 1
-        figures = {kind: loss_curves.figure(curve, title)}
-        if not curve[0].window:
+        if curve[0].window:
+            figures = {kind: positions.figure(curve, title)}
+        else:
+            figures = {kind: loss_curves.figure(curve, title)}
             figures |= {"heatmap": heatmap.figure(curve, title), "differences": intervals.figure(curve, title)}
         number = f"-{counted[kind]}" if counted[kind] > 1 else ""
         drawn.append({name: save(figure, Path(out_dir) / (name + number)) for name, figure in figures.items() if figure})

@@ -100,7 +100,7 @@ def _row(axes, line: int, points: list[Point | None], norm, colours, edge: float
             axes.text(place + 0.5, line + 0.52, text, ha="center", va="center", fontsize=7.4, color="#222222")
             continue
         axes.add_patch(Rectangle((place, line), 1, 1, facecolor=colours(norm(point.difference)), edgecolor="white", linewidth=0.5))
-        undecided = verdict(point) == LEVEL
+        undecided = verdict(point.difference, point.half_width) == LEVEL
         text = f"{point.difference:+.{3 if abs(point.difference) < 1 else 2 if abs(point.difference) < 100 else 0}f}"
         text = ("^" if abs(point.difference) > edge else "") + text + "~" * undecided
         ink = legible(colours(norm(point.difference)), INKS if undecided else INKS[1:])

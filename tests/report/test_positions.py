@@ -1,0 +1,125 @@
+"""Losses by position in long windows: bins for the figure, stretches for the tables, each token paired with itself unextended."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from synthetic import Built, write_positions
+
+from posbench.common.errors import RunError
+from posbench.evaluators.by_position import bins
+from posbench.report.figures import positions as figure
+from posbench.report.points import read_points
+from posbench.report.positions import edges
+from posbench.report.report import collect
+from posbench.statistics.clustered import clustered_mean, student_quantile
+
+WINDOW, TRAIN_LEN, DOCUMENT = 256, 64, np.array([3, 3, 5, 8])
+rng = np.random.default_rng(0)
+PLAIN = rng.exponential(2.0, (4, WINDOW)) + 4.0 * (np.arange(WINDOW) >= TRAIN_LEN)
+OTHER = PLAIN + rng.normal(0.1, 0.3, PLAIN.shape) - 3.0 * (np.arange(WINDOW) >= TRAIN_LEN)
+
+
+@pytest.fixture
+def paths(tmp_path):
+    return [write_positions(tmp_path, name, losses, document_N=DOCUMENT) for name, losses in (("none", PLAIN), ("pi", OTHER))]
+
+
+def only(points, extension, last):
+    (found,) = [point for point in points if (point.extension, point.length) == (extension, last)]
+    return found
+
+
+def test_stretches_are_means_over_their_tokens_paired_with_no_extension_over_documents(paths, tmp_path):
+    report = Built(paths, tmp_path / "out", "t", "")
+    points = read_points(tmp_path / "out" / "position.csv")
+    starts, ends = [0, 16, 32, 64, 91, 128, 181], [16, 32, 64, 91, 128, 181, 256]
+    assert sorted({point.length for point in points}) == ends
+    for low, high in zip(starts, ends, strict=True):
+        plain, other = only(points, "none", high), only(points, "pi", high)
+        assert plain.nll == pytest.approx(PLAIN[:, low:high].mean(), abs=1e-5) and plain.change is None
+        assert other.nll == pytest.approx(OTHER[:, low:high].mean(), abs=1e-5) and other.n_targets == 4 * (high - low)
+        assert other.bpb == pytest.approx(other.nll / math.log(2) / 2)
+        difference = (OTHER - PLAIN)[:, low:high].ravel()
+        mean, sem, n = clustered_mean(difference, np.repeat(DOCUMENT, high - low))
+        assert (n, other.over) == (3, "document") and other.change == pytest.approx(mean, abs=1e-5)
+        assert other.change_half_width == pytest.approx(student_quantile(0.975, 2) * sem, rel=1e-3)
+    last = only(points, "pi", 256)
+    assert f"| {last.change:+.3f} +- {last.change_half_width:.3f} < |" in report.markdown()
+    assert "| 1 to 16 | 17 to 32 | 33 to 64 | 65 to 91 |" in report.markdown()
+    assert "Student's t over documents (one seed)" in report.markdown() and "the floor" not in report.markdown()
+
+
+def test_bins_cover_each_position_once_and_stretches_are_made_of_whole_bins(paths, tmp_path):
+    (curve,) = collect(paths, "t", "").sections
+    plain = [point for point in curve if point.extension == "none"]
+    assert [point.length for point in plain] == bins(WINDOW) and sum(point.n_targets for point in plain) == PLAIN.size
+    for train_len, window in ((64, 1024), (100, 1000), (8192, 32768), (2048, 2000), (8192, 100)):
+        ends = edges(bins(window), train_len)
+        assert ends == sorted(set(ends)) and ends[-1] == window and set(ends) <= set(bins(window))
+    assert edges(bins(16384), 8192) == [2048, 4096, 8192, 11585, 16384]
+
+
+def test_rows_alone_give_the_same_differences_without_intervals(paths, tmp_path):
+    Built(paths, tmp_path / "out", "t", "")
+    report = collect([], "t", "", [tmp_path / "out" / "rows.csv"])
+    (stretches,) = report.stretches.values()
+    whole = read_points(tmp_path / "out" / "position.csv")
+    assert [point.length for point in stretches] == [point.length for point in whole]
+    for one, other in zip(stretches, whole, strict=True):
+        assert one.nll == pytest.approx(other.nll) and one.change_half_width is None
+        assert one.change == (None if other.change is None else pytest.approx(other.change, abs=1e-5))
+
+
+def test_one_document_has_no_interval_and_the_report_says_so(tmp_path):
+    alone = np.zeros(4, dtype=int)
+    paths = [write_positions(tmp_path, name, losses, document_N=alone) for name, losses in (("none", PLAIN), ("pi", OTHER))]
+    report = collect(paths, "t", "")
+    assert " +- " not in report.markdown() and "one document: there is no interval" in report.markdown()
+
+
+def test_other_windows_are_not_paired(tmp_path):
+    paths = [write_positions(tmp_path, name, PLAIN, document_N=DOCUMENT + k) for k, name in enumerate(("none", "pi"))]
+    with pytest.raises(RunError, match="scored different targets"):
+        collect(paths, "t", "")
+
+
+def test_a_loss_that_is_not_finite_is_no_number_and_breaks_nothing(tmp_path):
+    broken = OTHER.copy()
+    broken[0, -1] = np.inf
+    paths = [write_positions(tmp_path, name, losses, document_N=DOCUMENT) for name, losses in (("none", PLAIN), ("pi", broken))]
+    report = Built(paths, tmp_path / "out", "t", "")
+    assert "not finite" in report.markdown()
+
+
+def test_the_figure_shows_where_it_breaks_and_what_it_costs(paths, tmp_path):
+    report = Built(paths, tmp_path / "out", "t", "")
+    drawn = figure.figure(report.sections[0], "t")
+    loss, cost = drawn.axes
+    assert "loss (nats/token)" in loss.get_title(loc="left") and "minus no extension" in cost.get_title(loc="left")
+    assert loss.get_xlim()[1] > WINDOW and cost.get_xlim()[1] < 1.1 * TRAIN_LEN
+    (line,) = [line for line in cost.lines if len(line.get_xdata()) > 3]
+    shown = [point for point in report.sections[0] if point.extension == "pi" and TRAIN_LEN / 8 <= point.length <= TRAIN_LEN]
+    np.testing.assert_allclose(line.get_ydata(), [point.change for point in shown])
+    starts = [0, *bins(WINDOW)]
+    middles = [math.sqrt((starts[starts.index(point.length) - 1] + 1) * point.length) for point in shown]
+    np.testing.assert_allclose(line.get_xdata(), middles)
+
+
+@pytest.mark.parametrize("count", [1, 5, 14])
+def test_names_do_not_overlap_however_many_methods_there_are(tmp_path, count):
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.text import Text
+
+    names = ["none", "pi", "ntk", "yarn", "rerope", "leaky_rerope", "streaming", "window", "lm_infinite", "self_extend", "dca", "string"]
+    names = [*names, "dynamic_ntk", "llama3"][:count]
+    paths = [write_positions(tmp_path, name, PLAIN + 0.01 * k, document_N=DOCUMENT) for k, name in enumerate(names)]
+    drawn = figure.figure(collect(paths, "t", "").sections[0], "t")
+    renderer = FigureCanvasAgg(drawn).get_renderer()
+    drawn.draw(renderer)
+    texts = [text for text in drawn.findobj(Text) if text.get_text() and text.get_visible()]
+    boxes = [(text.get_text(), text.get_window_extent(renderer).shrunk(1.0, 0.8)) for text in texts]
+    assert len(boxes) > 2 * count
+    assert not [(one[0], two[0]) for i, one in enumerate(boxes) for two in boxes[i + 1 :] if one[1].overlaps(two[1])]
