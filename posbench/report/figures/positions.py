@@ -25,7 +25,7 @@ ROOM = 0.3  # nats/token
 
 @dataclass(frozen=True)
 class Column:
-    """What a column of panels shows: the number and half interval of a point, bottom and top of its axis, and its points."""
+    """Content of a column of panels: the number and half interval of a point, bottom and top of its axis, and its points."""
 
     heading: str
     value: Callable[[Point], float | None]
