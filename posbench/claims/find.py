@@ -14,8 +14,9 @@ from posbench.common.errors import RunError
 from posbench.config.identity import LATER
 from posbench.report.references import other_targets, references
 from posbench.runs.evaluation import Evaluation, load
-from posbench.runs.origins import ABSENT, Origin, flatten, read
-from posbench.statistics.crossed import Sums, estimate, sums
+from posbench.runs.evidence import pool
+from posbench.runs.origins import ABSENT, Origin, flatten
+from posbench.statistics.crossed import Sums, across, estimate
 
 # Required of a training's configuration unless a cell names another value. So is train.length, one number: the row's train_len.
 PLAIN = {"model.qk_norm": "none"}
@@ -38,10 +39,14 @@ class Pool:
     known: dict = field(default_factory=dict)  # `windows` of an evaluation -> lower bound of G
 
     @classmethod
-    def read(cls, paths: Iterable[Path], defaults: Mapping[tuple[str, str], dict]) -> Pool:
-        """Pool of the eval files among `paths` that exist, each once. Raises RunError if one is damaged."""
-        evaluations = [load(path) for path in dict.fromkeys(paths) if path.exists()]
-        return cls(evaluations, {folder: read(folder) for folder in {one.origin for one in evaluations}}, defaults)
+    def read(cls, paths: Iterable[Path], defaults: Mapping[tuple[str, str], dict], evidence: Iterable[Path] = ()) -> Pool:
+        """Pool of the eval files among `paths` that exist, and of folders of evidence, each evaluation once.
+
+        Raises RunError if one is damaged, or if one training has two weights.
+        """
+        own = [load(path) for path in dict.fromkeys(paths) if path.exists()]
+        evaluations, origins, _ = pool(own, evidence)
+        return cls(evaluations, origins, defaults)
 
     def find(self, cell: Cell) -> dict[int, Evaluation]:
         """Evaluations of a cell by seed. Raises Missing if no evaluation fits, RunError if two of one seed do."""
@@ -128,16 +133,16 @@ def measured(entries: Sequence[Evaluation], length: int, name: str = "nll", task
         row = next((row for row in entry.rows if (row["length"], row["task"], row["position"]) == (length, task, None)), None)
         if row is None or not row["n_bytes"]:
             raise Missing(f"{_name(entry)} lacks length {length}")
-        value_T, document_T = _values(entry, name, length)
-        if name == "nll" and np.isfinite(value_T).all() and not np.isclose(value_T.mean(), row["nll"], rtol=1e-3):
-            raise RunError(
-                f"{_name(entry)} weighs its targets ({row['nll']:.4f}, their plain mean is {value_T.mean():.4f}): no claim rests on it."
-            )
-        values.append(value_T)
+        found = _sums(entry, row, name)
+        mean = float(found.means[0])
+        if name == "nll" and np.isfinite(mean) and not np.isclose(mean, row["nll"], rtol=1e-3):
+            raise RunError(f"{_name(entry)} weighs its targets ({row['nll']:.4f}, their plain mean is {mean:.4f}): no claim rests on it.")
+        values.append(found)
         factors.add(row["n_targets"] / (np.log(2) * row["n_bytes"]) if name == "nll" else 1.0)
-    if len(factors) > 1 or len({len(value_T) for value_T in values}) > 1:
+    whole = across(values)
+    if len(factors) > 1 or whole is None:
         raise RunError(f"seeds of {_name(entries[0])} scored different targets at length {length}: evaluate all with one setting.")
-    return sums(values, document_T), float(factors.pop())
+    return whole, float(factors.pop())
 
 
 def exact(entries: Sequence[Evaluation]) -> tuple[Sums, float]:
@@ -148,9 +153,11 @@ def exact(entries: Sequence[Evaluation]) -> tuple[Sums, float]:
     lengths = [min((row["length"] for row in one.rows if row["length"] >= 2 * row["train_len"]), default=0) for one in entries]
     if 0 in lengths:
         raise Missing(f"{_name(entries[lengths.index(0)])} lacks twice the training length")
-    values = [_values(entry, "nll", length) for entry, length in zip(entries, lengths, strict=True)]
+    whole = across([_sums(entry, entry.row(length), "nll") for entry, length in zip(entries, lengths, strict=True)])
+    if whole is None:
+        raise RunError(f"seeds of {_name(entries[0])} scored different targets: evaluate all with one setting.")
     row = entries[0].row(lengths[0])
-    return sums([value_T for value_T, _ in values], values[0][1]), row["n_targets"] / (float(np.log(2)) * row["n_bytes"])
+    return whole, row["n_targets"] / (float(np.log(2)) * row["n_bytes"])
 
 
 def same_targets(entries: Sequence[Evaluation]) -> None:
@@ -161,15 +168,15 @@ def same_targets(entries: Sequence[Evaluation]) -> None:
             raise other_targets(entry.first, fixed[0].first)
 
 
-def _values(entry: Evaluation, name: str, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """nll or correct of every target [T] at one length, and its document [T]. Raises Missing if this length was not evaluated."""
-    found = _stored(entry).stored.at(name, length)
+def _sums(entry: Evaluation, row: dict, name: str) -> Sums:
+    """Sums of nll or correct of a row. Raises Missing without the losses of its targets."""
+    found = _stored(entry).sums(row, name)
     if found is None:
-        raise Missing(f"{_name(entry)} lacks length {length}")
+        raise Missing(f"{_name(entry)} lacks length {row['length']}")
     return found
 
 
 def _stored(entry: Evaluation) -> Evaluation:
-    if not entry.arrays:
+    if not entry.stored.targets:
         raise Missing(f"{entry.stored.path.name} of {entry.first['run_id']} is not there, and losses of single targets decide")
     return entry

@@ -61,8 +61,8 @@ def pools(cfg: dict) -> Callable[[Claim], tuple[Pool, str]]:
 
     @cache
     def pool(experiments: tuple[str, ...]) -> Pool:
-        given = _given(cfg["runs"]) if cfg["runs"] is not None else []
-        return Pool.read(given + [path for name in experiments for path in planned(name)], defaults())
+        given, evidence = _given(cfg["runs"]) if cfg["runs"] is not None else ([], [])
+        return Pool.read(given + [path for name in experiments for path in planned(name)], defaults(), evidence)
 
     def look_up(claim: Claim) -> tuple[Pool, str]:
         there = tuple(name for name in claim.experiments if (CONFIGS / "experiment" / f"{name}.yaml").exists())
@@ -73,15 +73,17 @@ def pools(cfg: dict) -> Callable[[Claim], tuple[Pool, str]]:
     return look_up
 
 
-def _given(runs: list[str]) -> list[Path]:
-    """Evaluation files of runs=."""
+def _given(runs: list[str]) -> tuple[list[Path], list[Path]]:
+    """Evaluation files and folders of evidence of runs=."""
     from posbench.runs.directory import Run
     from posbench.runs.search import find
 
-    folders, csvs = find(runs)
-    if csvs:
-        raise ConfigError(f"{csvs[0]} holds means, and claims are judged on the losses of single targets: give run directories.")
-    return [path for folder in folders for path in Run(folder).eval_files()]
+    named = find(runs)
+    if named.csvs:
+        raise ConfigError(
+            f"{named.csvs[0]} holds means, and claims are judged on sums over documents: give run directories, or folders of reports."
+        )
+    return [path for folder in named.runs for path in Run(folder).eval_files()], named.evidence
 
 
 @cache

@@ -125,7 +125,7 @@ def report(request: Request) -> int:
     if cfg["runs"] is not None and (request.sweep or cfg["run"]):
         raise ConfigError("runs= names what to report, and so do -m, experiment= and run=: give one of them.")
     jobs, elsewhere = plan_existing(request.cfgs) if request.sweep else ([], "")
-    csvs = []
+    csvs, evidence = [], []
     if jobs:
         name = experiment["name"] or cfg["log"]["group"]  # an unnamed sweep is named by its hash: other reports stay
         never = left_out(jobs)
@@ -136,12 +136,12 @@ def report(request: Request) -> int:
     else:
         name = Path(cfg["run"]).resolve().name if cfg["run"] else "all" if cfg["runs"] is None else "runs"
         command = "python scripts/run.py" + (" run=DIR" if cfg["runs"] is not None else "")
-        paths, csvs, title, notes = _named(cfg)
-    if not csvs and not any(path.exists() for path in paths):
+        paths, csvs, evidence, title, notes = _named(cfg)
+    if not csvs and not evidence and not any(path.exists() for path in paths):
         raise ConfigError(f"There is nothing to report yet: run '{command}' first.")
     out_dir = Path(cfg["report_dir"] or Path(cfg["results_dir"]).parent / "report" / name)
     lengths = {cell.path: cell.evaluate["lengths"] for job in jobs for cell in job.cells}
-    made = reporting.collect(paths, title, command, csvs, skip_damaged=True, lengths=lengths)
+    made = reporting.collect(paths, title, command, csvs, skip_damaged=True, lengths=lengths, evidence=evidence)
     made.notes.extend(notes)
     print(_text(made))
     for path in reporting.write(made, out_dir):
@@ -151,19 +151,19 @@ def report(request: Request) -> int:
     return 0
 
 
-def _named(cfg: dict) -> tuple[list[Path], list[Path], str, list[str]]:
-    """(eval files, CSVs, title, notes) of run=DIR, runs= or all of results_dir."""
+def _named(cfg: dict) -> tuple[list[Path], list[Path], list[Path], str, list[str]]:
+    """(eval files, CSVs, folders of evidence, title, notes) of run=DIR, runs= or all of results_dir."""
     from posbench.runs.directory import Run
     from posbench.runs.origins import clean
-    from posbench.runs.search import find, inside
+    from posbench.runs.search import Found, find, inside
 
     if cfg["runs"] is not None:
-        (folders, csvs), title = find(cfg["runs"]), f"Runs of {', '.join(cfg['runs'])}"
+        named, title = find(cfg["runs"]), f"Runs of {', '.join(cfg['runs'])}"
     elif cfg["run"]:
-        folders, csvs, title = [Path(cfg["run"])], [], cfg["run"]
+        named, title = Found([Path(cfg["run"])], [], []), cfg["run"]
     else:
-        folders, csvs, title = inside(Path(cfg["results_dir"])), [], f"Everything in {cfg['results_dir']}"
-    files = [Run(folder).eval_files() for folder in folders]
-    empty = [clean(folder.name) for folder, found in zip(folders, files, strict=True) if not found]
-    notes = [f"{len(empty)} of {len(folders)} runs have no evaluation: {', '.join(empty)}"] if empty else []
-    return [path for found in files for path in found], csvs, clean(title), notes
+        named, title = Found(inside(Path(cfg["results_dir"])), [], []), f"Everything in {cfg['results_dir']}"
+    files = [Run(folder).eval_files() for folder in named.runs]
+    empty = [clean(folder.name) for folder, found in zip(named.runs, files, strict=True) if not found]
+    notes = [f"{len(empty)} of {len(named.runs)} runs have no evaluation: {', '.join(empty)}"] if empty else []
+    return [path for found in files for path in found], named.csvs, named.evidence, clean(title), notes

@@ -12,7 +12,7 @@ from posbench.common.errors import RunError
 from posbench.evaluation.protocol import known
 from posbench.runs.evaluation import Evaluation
 from posbench.statistics.clustered import Gain, clustered_mean, gain
-from posbench.statistics.crossed import Sums, sums
+from posbench.statistics.crossed import Sums, estimate, sums
 
 
 def exact_context(row: dict) -> int | None:
@@ -75,6 +75,19 @@ def pair(evaluation: Evaluation, length: int, other: Evaluation, at: int) -> tup
     return ours, theirs, evaluation.arrays["document"]
 
 
+def pooled(evaluation: Evaluation, length: int, other: Evaluation, at: int) -> tuple[Sums, Sums] | None:
+    """Sums over documents of both losses, on the same targets; None if one is unknown. Raises RunError if the targets are not the same."""
+    rows = (evaluation.row(length), other.row(at))
+    if None in rows:
+        return None
+    found = (evaluation.sums(rows[0]), other.sums(rows[1]))
+    if None in found:
+        return None
+    if not evaluation.same_targets(other):
+        raise other_targets(evaluation.first, other.first)
+    return found
+
+
 def other_targets(a: dict, b: dict) -> RunError:
     """Make the error for two rows whose evaluations cannot be paired."""
     return RunError(
@@ -94,6 +107,11 @@ def compare(evaluation: Evaluation, length: int, other: Evaluation | None, at: i
     if other is None or at is None:
         return None
     both = pair(evaluation, length, other, at)
+    summed = None if both else pooled(evaluation, length, other, at)
+    if summed:
+        one, two = summed
+        difference = one.minus(two)
+        return float(difference.means[0]), difference, float(two.means[0])
     if both:
         with np.errstate(invalid="ignore"):
             difference = sums([np.subtract(both[0], both[1], dtype=np.float64)], both[2])
@@ -110,7 +128,11 @@ def gains(evaluations: list[Evaluation]) -> dict[tuple, Gain]:
     found, result = references(evaluations), {}
     for (key, kind), full in found.items():
         half, length = found.get((key, "half")), full.exact_length(0)
-        both = pair(full, length, half, half.exact_length(length)) if kind == "floor" and half and length else None
-        if both:
+        if kind != "floor" or not half or not length:
+            continue
+        if both := pair(full, length, half, half.exact_length(length)):
             result[key] = gain(*both)
+        elif summed := pooled(half, half.exact_length(length), full, length):
+            one = estimate([(1.0, summed[0].minus(summed[1]))])
+            result[key] = Gain(one.value, one.sem, one.interval()[0], one.n_documents)
     return result

@@ -26,8 +26,10 @@ from posbench.report.labels import METHODS, labels
 from posbench.report.latex import comments, latex, long
 from posbench.report.points import Point, section_of, sections
 from posbench.report.tables import Table, footer, tables
-from posbench.runs.evaluation import Evaluation, load_all, once
-from posbench.runs.origins import Origin, clean, read, variants
+from posbench.runs.evaluation import Evaluation, load_all
+from posbench.runs.evidence import pool
+from posbench.runs.evidence import write as write_evidence
+from posbench.runs.origins import Origin, clean, variants
 from posbench.runs.rows import SETTING, write_csv
 from posbench.runs.search import told_apart
 from posbench.runs.trainings import Training, trainings
@@ -115,15 +117,18 @@ def collect(
     csvs: Sequence[Path] = (),
     skip_damaged: bool = False,
     lengths: Mapping[Path, Sequence[int]] | None = None,
+    evidence: Sequence[Path] = (),
 ) -> Report:
-    """Collect the eval files that exist among `paths`, and `csvs` of losses. `command` is the one that makes missing evaluations.
+    """Collect the eval files that exist among `paths`, folders of `evidence`, and `csvs` of losses.
+
+    `command` is the one that makes missing evaluations.
 
     `lengths` restricts some files to these lengths, since another experiment may have added others. Raises RunError if no file exists
     or one is damaged (with `skip_damaged` a note instead), ConfigError for a CSV without losses.
     """
     wanted = list(dict.fromkeys(map(Path, paths)))
     present = [path for path in wanted if path.exists()]
-    if not present and not csvs:
+    if not present and not csvs and not evidence:
         raise RunError(f"None of the {len(wanted)} evaluations of this report exists yet: make them with `{command}`.")
     loaded, notes = load_all(present, skip_damaged)
     own = [kept for kept in (_at(evaluation, (lengths or {}).get(evaluation.path)) for evaluation in loaded) if kept.rows]
@@ -133,11 +138,10 @@ def collect(
     alone = not own and len(names) == 1  # the report is of one CSV alone, so no line needs its name
     if alone:
         beside = [replace(evaluation, source=None) for evaluation in beside]
-    evaluations, twice = once(own + beside)
+    evaluations, origins, twice = pool(own + beside, evidence)
     if len(present) < len(wanted):
         notes.insert(0, f"{len(wanted) - len(present)} of {len(wanted)} evaluations are not there yet: `{command}`")
     notes += twice + _csv_notes(found, names)
-    origins = {folder: read(folder) for folder in dict.fromkeys(evaluation.origin for evaluation in evaluations)}
     words, keys = variants(evaluations, {evaluation.first["run_id"]: origins[evaluation.origin] for evaluation in reversed(evaluations)})
     if words:
         notes.append(f"Trainings of one encoding differ in {', '.join(keys)}; their names say as much of it as tells them apart.")
@@ -185,12 +189,14 @@ def write(report: Report, out_dir: Path | str) -> list[Path]:
     if report.contexts:
         texts["context.csv"] = to_csv(itertools.chain(*report.contexts), Step)
     write_csv(report.rows, out_dir / "rows.csv")
+    evidence = write_evidence(out_dir, report.evaluations, report.origins)
     for name, text in texts.items():
         write_atomic(out_dir / name, text)
     with matplotlib.rc_context({"text.parse_math": False}):  # print dollar signs in names as they are
         drawn = context_figure.draw(out_dir / "context.csv", out_dir, report.title) if report.contexts else []
         drawn += draw(out_dir / "curve.csv", out_dir, report.title)
-    written = [out_dir / name for name in ("rows.csv", *texts)] + [path for section in drawn for pair in section.values() for path in pair]
+    figures = [path for section in drawn for pair in section.values() for path in pair]
+    written = [out_dir / name for name in ("rows.csv", *texts)] + evidence + figures
     if (out_dir / "report.html").exists():  # the folder holds an older report, whose other figures are out of date
         for path in out_dir.iterdir():
             if DRAWN.fullmatch(path.name) and path not in written:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,6 +15,10 @@ from posbench.runs.origins import clean
 from posbench.runs.rows import agree, eval_rows, key
 from posbench.runs.setting import Setting
 from posbench.runs.target_losses import TargetLosses
+from posbench.statistics.crossed import Sums
+
+if TYPE_CHECKING:
+    from posbench.runs.evidence import PooledLosses
 
 
 @dataclass(frozen=True)
@@ -23,8 +28,9 @@ class Evaluation:
     rows: list[dict]
     path: Path  # the json, or the CSV
     setting: Setting | str | None = None
-    stored: TargetLosses | None = None  # None for a CSV
+    stored: TargetLosses | PooledLosses | None = None  # None for a CSV
     source: str | None = None  # name of the CSV, if it is to be shown
+    machines: dict = field(default_factory=dict)  # {length: machine that evaluated it}, as far as it is known
 
     @property
     def first(self) -> dict:
@@ -77,9 +83,19 @@ class Evaluation:
         found = np.flatnonzero(self.arrays["length"] == length) if self.paired else ()
         return self.arrays["nll"][found[0]] if len(found) else None
 
+    def sums(self, row: dict, name: str = "nll") -> Sums | None:
+        """Sums by document of a row's nll or correct; None if its targets are not known."""
+        if self.stored is None:
+            return None
+        if row["position"] is None:
+            return self.stored.sums(name, row["length"])
+        edges = [one["position"] for one in self.rows if one["length"] == row["length"]]
+        before = max((edge for edge in edges if edge < row["position"]), default=0)
+        return self.stored.sums(name, row["length"], slice(before, row["position"]))
+
     def same_targets(self, other: Evaluation) -> bool:
         """True if both scored the same targets, in the same order."""
-        return all(np.array_equal(self.arrays[name], other.arrays[name]) for name in ("document", "offset"))
+        return self.stored.targets == other.stored.targets
 
     def row(self, length: int) -> dict | None:
         """Row of `length`, or None. Protocols by position have no such row."""
@@ -129,7 +145,8 @@ def load(path: Path) -> Evaluation:
         raise RunError(f"{path} is damaged ({error!r}): delete it and evaluate again.") from error
     if not rows:
         raise RunError(f"{path} holds no rows: delete it and evaluate again.")
-    return Evaluation(rows, path, setting, TargetLosses(path.with_suffix(".npz"), {row["length"] for row in rows}))
+    losses, machines = TargetLosses(path.with_suffix(".npz"), {row["length"] for row in rows}), content.get("machines")
+    return Evaluation(rows, path, setting, losses, machines=machines if isinstance(machines, dict) else {})
 
 
 def once(evaluations: list[Evaluation]) -> tuple[list[Evaluation], list[str]]:

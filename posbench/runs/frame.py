@@ -11,7 +11,7 @@ from posbench.common.errors import RunError
 from posbench.runs.columns import STATED, TABLE
 from posbench.runs.directory import Run
 from posbench.runs.rows import key, read_csv, read_eval
-from posbench.runs.search import find
+from posbench.runs.search import ROWS, find
 
 if TYPE_CHECKING:
     import pandas
@@ -22,12 +22,13 @@ DTYPES |= {name: "int64" for name in STATED if DTYPES.get(name) == "Int64"}
 
 
 def read(paths: str | Path | Iterable[str | Path]) -> pandas.DataFrame:
-    """DataFrame of all rows of run directories, folders of them, CSVs or globs (one or several), each row once.
+    """DataFrame of all rows of run directories, folders of them, folders of reports, CSVs or globs (one or several), each row once.
 
     Damaged files are skipped with a warning. Raises ConfigError for a path without runs, RunError when every file is damaged.
     """
-    runs, csvs = find([paths] if isinstance(paths, str | Path) else paths)
-    files = [(read_eval, path) for run in runs for path in Run(run).eval_files()] + [(read_csv, path) for path in csvs]
+    named = find([paths] if isinstance(paths, str | Path) else paths)
+    files = [(read_eval, path) for run in named.runs for path in Run(run).eval_files()]
+    files += [(read_csv, path) for path in (*named.csvs, *(folder / ROWS for folder in named.evidence))]
     found: dict[tuple, dict] = {}
     damaged = []
     for reader, path in files:

@@ -10,7 +10,7 @@ import json
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,11 +42,16 @@ def clean(value: object) -> object:
 
 @dataclass(frozen=True)
 class Origin:
-    """Configuration (`nested`) and provenance of a run. Unreadable files give empty dicts."""
+    """Configuration (`nested`), provenance and summary of a run. Unreadable files give empty dicts.
+
+    `end_slope` is known only where the log of the training is not: see posbench/runs/evidence.py.
+    """
 
     path: Path
     nested: dict
     provenance: dict
+    summary: dict = field(default_factory=dict)
+    end_slope: float | None = None
 
     @cached_property
     def config(self) -> dict[str, object]:
@@ -87,7 +92,8 @@ def _under(key: str, names: Iterable[str]) -> bool:
 def read(path: Path) -> Origin:
     """Origin of the run in `path`. Never fails: damaged and foreign files count as empty."""
     run = Run(path)
-    return Origin(path, or_nothing(run.read_config), or_nothing(lambda: read_json(run.provenance)))
+    provenance, summary = (or_nothing(lambda file=file: read_json(file)) for file in (run.provenance, run.summary))
+    return Origin(path, or_nothing(run.read_config), provenance, summary)
 
 
 def or_nothing(reader: Callable[[], object]) -> dict:

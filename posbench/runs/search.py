@@ -6,38 +6,61 @@ import glob
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from posbench.common.errors import ConfigError, RunError
 from posbench.runs.directory import Run
 from posbench.runs.origins import clean
 
+ROWS, SUMS, CONFIGS = "rows.csv", "sums.npz", "configs.jsonl"  # files of a report whose rows can be pooled with others
 RUN_ID = re.compile(r"[A-Za-z0-9_]+-\d+(\+\d+)*-s\d+-[0-9a-f]{10}")
 
 
-def find(asked: Iterable[object]) -> tuple[list[Path], list[Path]]:
-    """(run directories, CSVs) named by paths and globs: a run itself, a folder of runs, a file.
+@dataclass(frozen=True)
+class Found:
+    """Results that were named: run directories, CSVs of losses, and folders of reports that hold evidence."""
 
-    Raises ConfigError for a name that leads to neither.
+    runs: list[Path]
+    csvs: list[Path]
+    evidence: list[Path]
+
+
+def find(asked: Iterable[object]) -> Found:
+    """Results named by paths and globs: a run itself, a folder of runs, the folder of a report, a CSV.
+
+    Raises ConfigError for a name that leads to none of them.
     """
     runs: dict[Path, Path] = {}
     files: dict[Path, Path] = {}
-    ways = "give run directories, a folder of them, a CSV of losses, or a quoted glob of any of these."
+    reports: dict[Path, Path] = {}
+    ways = "give run directories, a folder of them, the folder of a report, a CSV of losses, or a quoted glob of any of these."
     for name in asked:
         name = os.path.expanduser(str(name))
         paths = [Path(name)] if name and Path(name).exists() else [Path(path) for path in sorted(glob.glob(name))]
         csvs = [path for path in paths if path.is_file() and path.suffix.lower() == ".csv"]
+        evidence = [path for path in paths if is_evidence(path)]
         found = [run for path in paths for run in ([path] if Run(path).has_config else inside(path))]
-        if not found and not csvs:
+        if not found and not csvs and not evidence:
             held = f" There is a {Path(name) / 'rows.csv'}: name that." if name and (Path(name) / "rows.csv").is_file() else ""
             raise ConfigError(f"runs={clean(name)} leads to no training and no CSV: {ways}{held}")
         for run in found:
             runs.setdefault(run.resolve(), run)
         for file in csvs:
             files.setdefault(file.resolve(), file)
-    if not runs and not files:
+        for folder in evidence:
+            reports.setdefault(folder.resolve(), folder)
+    if not runs and not files and not reports:
         raise ConfigError(f"runs=[] names nothing: {ways}")
-    return list(runs.values()), list(files.values())
+    return Found(list(runs.values()), list(files.values()), list(reports.values()))
+
+
+def is_evidence(folder: Path) -> bool:
+    """True for the folder of a report that holds evidence (see posbench/runs/evidence.py), and that can be read."""
+    try:
+        return all((folder / name).is_file() for name in (ROWS, SUMS, CONFIGS))
+    except OSError:
+        return False
 
 
 def inside(folder: Path) -> list[Path]:

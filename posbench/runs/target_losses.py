@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import zipfile
 from collections.abc import Collection
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import numpy as np
 
 from posbench.common.errors import RunError
 from posbench.common.files import atomic_path, opened
+from posbench.statistics.crossed import Sums, sums
 
 NAMES = ("nll", "correct")
 SHARED = (*NAMES, "length", "document", "offset")  # fields that all lengths share; those of one length, such as nll_1024, are read alone
@@ -43,6 +46,16 @@ def load_arrays(path: Path) -> dict[int, dict[str, np.ndarray]]:
         }
     except Exception as error:
         raise RunError(f"{path} is damaged ({error}): delete it with its .json, and run the same command again.") from error
+
+
+@dataclass(frozen=True)
+class Document:
+    """Document of a set of targets, which is named by its SHA-256: number of its targets, and their bytes if that is known."""
+
+    targets: str
+    document: int
+    n_targets: int
+    n_bytes: int | None
 
 
 class TargetLosses:
@@ -83,6 +96,30 @@ class TargetLosses:
         except Exception as error:
             raise self._damaged(error) from error
         return each.astype(np.float64).ravel(), np.repeat(arrays["document"], each.shape[1])
+
+    def sums(self, name: str, length: int, columns: slice = slice(None)) -> Sums | None:
+        """Sums by document of nll or correct at one length, of all targets of a window or of some columns; None if not evaluated."""
+        found = self.at(name, length)
+        if found is None:
+            return None
+        value_NS, document_NS = (array.reshape(len(self.arrays["document"]), -1)[:, columns] for array in found)
+        return sums([value_NS.ravel()], document_NS.ravel())
+
+    @cached_property
+    def targets(self) -> str | None:
+        """SHA-256 of the scored targets: their documents and their offsets there; None without arrays."""
+        arrays = self.arrays
+        if not arrays:
+            return None
+        return hashlib.sha256(b"".join(arrays[name].astype("<i8").tobytes() for name in ("document", "offset"))).hexdigest()
+
+    @property
+    def documents(self) -> list[Document]:
+        """Documents of the targets, with the bytes of their targets if all lengths share them."""
+        each, bytes_T = self.arrays["document"], read_npz(self.path, ("bytes",)).get("bytes")
+        documents, member, counts = np.unique(each, return_inverse=True, return_counts=True)
+        n_bytes = [None] * len(documents) if bytes_T is None else np.bincount(member, weights=bytes_T).astype(int).tolist()
+        return [Document(self.targets, *one) for one in zip(documents.tolist(), counts.tolist(), n_bytes, strict=True)]
 
     def _damaged(self, error: Exception) -> RunError:
         return RunError(f"{self.path} is damaged ({error}): delete it and {self.path.stem}.json, and evaluate again.")

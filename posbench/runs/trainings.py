@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from posbench.common.files import read_bytes, read_json
+from posbench.common.files import read_bytes
 from posbench.runs.directory import Run
-from posbench.runs.origins import Origin, or_nothing
+from posbench.runs.origins import Origin
 
 SHARE = 0.2  # share of the steps, at the end, used for the slope
 
@@ -48,25 +48,26 @@ def trainings(origins: Iterable[Origin], names: Mapping[str, str] | None = None)
 
 
 def _training(origin: Origin, names: Mapping[str, str]) -> Training:
-    said, run = origin.provenance, Run(origin.path)
-    summary = or_nothing(lambda: read_json(run.summary))
+    said, summary = origin.provenance, origin.summary
     return Training(
         run_id=origin.path.name,
         encoding=names.get(origin.path.name),
         changed=said.get("dirty_diff"),
         weights_sha256=summary.get("sha256"),
         parameters=said.get("n_parameters"),
-        end_slope=_end_slope(run),
+        end_slope=end_slope(origin),
         **{name: said.get(name) for name in ("seed", "commit", "data_fingerprint", "started", "device", "threads", "platform")},
         **{name: summary.get(name) for name in ("tokens", "loss", "validation_loss", "seconds")},
         **{name: origin.versions.get(name) for name in ("python", "torch", "numpy", "tokenizers")},
     )
 
 
-def _end_slope(run: Run) -> float | None:
+def end_slope(origin: Origin) -> float | None:
     """Slope of a line fitted through the last logged training losses, per million tokens."""
+    if origin.end_slope is not None:
+        return origin.end_slope
     try:
-        lines = [json.loads(line) for line in read_bytes(run.train_log).decode().splitlines()]
+        lines = [json.loads(line) for line in read_bytes(Run(origin.path).train_log).decode().splitlines()]
         points = np.array([(line["tokens"] / 1e6, line["loss"]) for line in lines if "loss" in line], dtype=float)
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None

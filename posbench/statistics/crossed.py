@@ -27,6 +27,11 @@ class Sums:
         """Mean of each seed [S], with all targets weighing alike."""
         return self.totals.sum(1) / self.counts.sum()
 
+    def minus(self, other: Sums) -> Sums:
+        """Sums of the differences on the same targets."""
+        with np.errstate(invalid="ignore"):
+            return Sums(self.documents, self.counts, self.totals - other.totals)
+
 
 def sums(values_ST: Sequence[np.ndarray] | np.ndarray, clusters_T: np.ndarray) -> Sums:
     """Sum the values of the same targets under each seed by cluster. Raises ValueError unless shapes are [S, T] and [T], T > 0."""

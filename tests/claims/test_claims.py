@@ -232,7 +232,9 @@ def test_a_key_that_the_configuration_lacks_has_its_default(world, tmp_path):
 
 def test_the_gate_is_of_the_windows_that_a_claim_is_of(world, tmp_path):
     def asked(path, windows):
-        path.write_text(json.dumps({**json.loads(path.read_text()), "config": {"evaluate": {**EVALUATE, "windows": windows}}}))
+        content = json.loads(path.read_text())
+        rows = [{**row, "eval_id": f"{row['eval_id']}-{windows}"} for row in content["rows"]]
+        path.write_text(json.dumps({**content, "rows": rows, "config": {"evaluate": {**EVALUATE, "windows": windows}}}))
 
     world.train("rope", 0, gain=0.1)
     world.evaluate("rope", 0, "none", 0.5)

@@ -56,7 +56,7 @@ def test_rows_of_one_seed_have_differences_without_intervals():
 
 def test_a_csv_may_be_named_in_capitals(tmp_path):
     shutil.copy(REPORTED / "demo" / "rows.csv", tmp_path / "ROWS.CSV")
-    _, csvs = find([tmp_path / "ROWS.CSV"])
+    csvs = find([tmp_path / "ROWS.CSV"]).csvs
     report = collect([], "t", "x", csvs)
     assert csvs == [tmp_path / "ROWS.CSV"] and "gate" not in report.markdown() and list(report.origins) == csvs
 

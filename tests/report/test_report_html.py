@@ -22,7 +22,7 @@ from posbench.report.latex import escape
 from posbench.report.page import headings
 from posbench.report.points import Placed, read_points
 from posbench.runs.origins import ABSENT, clean, differing, flatten
-from posbench.runs.search import find
+from posbench.runs.search import Found, find
 
 ROOM = CONFIGS.parent / "posbench" / "report"
 VOID = {"meta", "br", "img", "link"}
@@ -150,7 +150,7 @@ def test_what_a_results_folder_says_is_text(tmp_path):
     run = describe(path.parents[2], provenance={"commit": EVIL, "device": [EVIL], "versions": EVIL, "n_parameters": {EVIL: 1}})
     (run / "config.yaml").write_text(f"model: {{_target_: os.system, x: {json.dumps(EVIL[:20])}, y: '${{oc.env:HOME}}'}}\n")
     run = run.rename(tmp_path / "<b onclick=x>&'\x1b[0m")
-    assert find([str(tmp_path)]) == ([run], [])
+    assert find([str(tmp_path)]) == Found([run], [], [])
     report = Built(sorted((run / "evals").glob("*/*.json")), tmp_path / "out", EVIL, "x")
     page = Page(tmp_path / "out" / "report.html")
     assert not {tag for tag, _ in page.tags} & {"img", "b"} and not any(name.startswith("on") for _, has in page.tags for name in has)
@@ -202,7 +202,7 @@ def test_runs_are_found_by_name_glob_and_folder(tmp_path, monkeypatch):
         (["*"], ["alibi-1", "rope-1", "rope-[2]"]),
         (["two/rope-[2]", "one/*", f"{tmp_path}/one/rope-1"], ["rope-[2]", "alibi-1", "rope-1"]),
     ):
-        assert [path.name for path in find(asked)[0]] == wanted
+        assert [path.name for path in find(asked).runs] == wanted
     for wrong in (["three"], [""], [], ["one", "four/*"]):
         with pytest.raises(ConfigError, match="a quoted glob"):
             find(wrong)

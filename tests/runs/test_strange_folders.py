@@ -321,7 +321,7 @@ def test_a_folder_that_may_not_be_read_costs_no_other_run_of_a_report(folder, mo
         return real(path)
 
     monkeypatch.setattr(Path, "is_file", is_file)
-    assert sound in find([f"{folder}/rope-*"])[0]
+    assert sound in find([f"{folder}/rope-*"]).runs
 
 
 def test_weights_that_are_a_fifo_keep_no_export_waiting(tmp_path):

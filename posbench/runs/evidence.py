@@ -1,0 +1,182 @@
+"""Evidence of a report: sums over documents behind its rows, and configurations, small enough to be committed and pooled.
+
+Every interval, G and usable length follows from them, without the runs and without the losses of single targets. In a report's folder:
+
+rows.csv       the rows
+sums.npz       an entry for each row and document, sorted: row (its number in rows.csv), document, n_targets, and the sums nll and correct
+documents.csv  a line for each document of each set of targets (Document)
+configs.jsonl  a line for each training: run_id, config, provenance, summary, end_slope; evaluations: {eval_id: targets, setting, machines}
+
+Rows whose targets do not weigh alike, and rows of CSVs, have no entries.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from posbench.common.csv_records import from_csv, to_csv
+from posbench.common.errors import RunError
+from posbench.common.files import atomic_path, finite, read_bytes, write_atomic
+from posbench.runs.evaluation import Evaluation, once
+from posbench.runs.origins import Origin, clean
+from posbench.runs.origins import read as origin_of
+from posbench.runs.rows import read_csv
+from posbench.runs.search import CONFIGS, ROWS, SUMS
+from posbench.runs.setting import Setting
+from posbench.runs.target_losses import NAMES, Document, read_npz
+from posbench.runs.trainings import end_slope
+from posbench.statistics.crossed import Sums
+
+DOCUMENTS = "documents.csv"
+ENTRY = ("row", "document", "n_targets")
+
+
+@dataclass(frozen=True)
+class PooledLosses:
+    """Sums by document of one evaluation, in place of the losses of single targets: `found` is {(name, length, position): Sums}."""
+
+    path: Path
+    found: Mapping[tuple[str, int, int | None], Sums]
+    targets: str | None
+    documents: Sequence[Document]
+    arrays: ClassVar[dict] = {}  # there are no losses of single targets
+
+    def sums(self, name: str, length: int, columns: slice = slice(None)) -> Sums | None:
+        """Sums by document of nll or correct at one length, or of the bin of positions that ends with columns.stop."""
+        return self.found.get((name, length, columns.stop))
+
+
+def write(folder: Path, evaluations: Sequence[Evaluation], origins: Mapping[Path, Origin]) -> list[Path]:
+    """Write the evidence of evaluations whose rows, in this order, are rows.csv of the folder; returns the files."""
+    entries: dict[str, list] = {name: [] for name in (*ENTRY, *NAMES)}
+    numbered = enumerate((evaluation, row) for evaluation in evaluations for row in evaluation.rows)
+    for number, (evaluation, row) in numbered:
+        found = [evaluation.sums(row, name) for name in NAMES]
+        if None in found or not _is_mean(found[0], row):
+            continue
+        for name, values in zip(entries, (np.full(len(found[0].documents), number), found[0].documents, found[0].counts), strict=False):
+            entries[name].append(values)
+        for name, one in zip(NAMES, found, strict=True):
+            entries[name].append(one.totals[0])
+    arrays = {name: np.concatenate(parts) if parts else np.zeros(0) for name, parts in entries.items()}
+    kinds = {**dict.fromkeys(ENTRY, np.int64), "nll": np.float64, "correct": np.int64}
+    with atomic_path(folder / SUMS) as temporary, open(temporary, "wb") as file:
+        np.savez_compressed(file, **{name: array.astype(kinds[name]) for name, array in arrays.items()})
+    own = [evaluation for evaluation in evaluations if not evaluation.rows_alone and evaluation.stored.targets]
+    sets = {evaluation.stored.targets: evaluation.stored.documents for evaluation in own}
+    write_atomic(folder / DOCUMENTS, to_csv((one for documents in sets.values() for one in documents), Document))
+    write_atomic(folder / CONFIGS, "".join(_line(origins[path], own) for path in dict.fromkeys(one.origin for one in own)))
+    return [folder / name for name in (SUMS, DOCUMENTS, CONFIGS)]
+
+
+def _is_mean(found: Sums, row: dict) -> bool:
+    """True if the row is the plain mean of all targets; not finite counts, since it is so in both."""
+    mean = float(found.means[0])
+    return not math.isfinite(mean) or row["nll"] is not None and math.isclose(mean, row["nll"], rel_tol=1e-5, abs_tol=1e-7)
+
+
+def _line(origin: Origin, evaluations: Iterable[Evaluation]) -> str:
+    own = {
+        one.first["eval_id"]: {
+            "targets": one.stored.targets,
+            "setting": asdict(one.setting) if isinstance(one.setting, Setting) else None,
+            "machines": one.machines,
+        }
+        for one in evaluations
+        if one.origin == origin.path
+    }
+    said = {"run_id": origin.path.name, "config": origin.nested, "provenance": origin.provenance, "summary": origin.summary}
+    return json.dumps(finite({**said, "end_slope": end_slope(origin), "evaluations": own}), sort_keys=True, default=str) + "\n"
+
+
+def read(folder: Path) -> tuple[list[Evaluation], dict[Path, Origin]]:
+    """Evaluations of a folder of evidence, and the origins of their trainings by `Evaluation.origin`.
+
+    Rows without evidence are left out. Raises RunError for damaged files.
+    """
+    rows, again = read_csv(folder / ROWS), f"make it again with scripts/report.py, or leave {folder} out"
+    try:
+        lines = [clean(json.loads(line)) for line in read_bytes(folder / CONFIGS).decode().splitlines()]
+        runs = {line["run_id"]: line for line in lines}
+        origins = {folder / run: _origin(folder / run, line) for run, line in runs.items()}
+        apart: dict[tuple, list[int]] = {}
+        for number, row in enumerate(rows):
+            apart.setdefault((row["run_id"], row["eval_id"]), []).append(number)
+        sums, documents = _sums(folder / SUMS, rows), {}
+        for one in from_csv(folder / DOCUMENTS, Document, "a CSV of documents", "scripts/report.py"):
+            documents.setdefault(one.targets, []).append(one)
+        found = []
+        for (run, name), numbers in apart.items():
+            if name not in (known := runs.get(run, {}).get("evaluations", {})):
+                continue
+            one, own = known[name], {key: value for number in numbers for key, value in sums.get(number, {}).items()}
+            setting = one["setting"] and Setting.of(one["setting"])
+            losses = PooledLosses(folder / SUMS, own, one["targets"], documents.get(one["targets"], []))
+            path = folder / run / "evals" / rows[numbers[0]]["protocol"] / f"{name}.json"
+            stripped = [{key: value for key, value in rows[number].items() if key != "setting"} for number in numbers]
+            found.append(Evaluation(stripped, path, setting, losses, machines=dict(one["machines"])))
+        return found, origins
+    except RunError:
+        raise
+    except Exception as error:  # zipfile, zlib, json and numpy raise a dozen kinds of errors for damage
+        raise RunError(f"The evidence in {folder} is damaged ({error!r}): {again}.") from error
+
+
+def pool(evaluations: Sequence[Evaluation], folders: Iterable[Path]) -> tuple[list[Evaluation], dict[Path, Origin], list[str]]:
+    """(evaluations and those of folders of evidence, each row once; the origins of all; notes on rows that repeat).
+
+    Raises RunError if two weights stand for one training: what was measured of one does not pair with what was measured of the other.
+    """
+    pooled, origins = list(evaluations), {}
+    for folder in folders:
+        found, known = read(folder)
+        pooled += found
+        origins |= known
+    kept, notes = once(pooled)
+    origins = {path: origins.get(path) or origin_of(path) for path in dict.fromkeys(one.origin for one in kept)}
+    weights: dict[str, tuple[str, Path]] = {}
+    for path, origin in origins.items():
+        sha256 = str(origin.summary.get("sha256") or "")
+        known, other = weights.setdefault(path.name, (sha256, path)) if sha256 else (sha256, path)
+        if known != sha256:
+            raise RunError(
+                f"{other} and {path} are one training, made twice with different weights ({known[:10]} and {sha256[:10]}): they are no "
+                "two seeds, and their evaluations do not pair. Leave one of them out."
+            )
+    return kept, origins, notes
+
+
+def _origin(path: Path, line: dict) -> Origin:
+    parts = [line[name] for name in ("config", "provenance", "summary")]
+    slope = line["end_slope"]
+    if not all(isinstance(part, dict) for part in (*parts, line["evaluations"])) or not isinstance(slope, float | int | None):
+        raise ValueError(f"{path.name} has parts of a wrong type")
+    return Origin(path, *parts, slope)
+
+
+def _sums(path: Path, rows: Sequence[dict]) -> dict[int, dict[tuple[str, int, int | None], Sums]]:
+    """{row number: {(name, length, position): Sums}}. Raises ValueError for entries that do not fit the rows."""
+    stored = read_npz(path)
+    row_E, document_E, count_E = found = [stored[name] for name in ENTRY]
+    whole = row_E.ndim == 1 and all(array.dtype.kind in "iu" for array in found)
+    if not whole or len({stored[name].shape for name in (*ENTRY, *NAMES)}) > 1:
+        raise ValueError("its arrays do not fit together")
+    later = np.diff(row_E)
+    if len(row_E) and (row_E[0] < 0 or row_E[-1] >= len(rows) or (later < 0).any() or (np.diff(document_E)[later == 0] <= 0).any()):
+        raise ValueError("its entries are not sorted by row and document")
+    found = {}
+    for number in np.unique(row_E).tolist():
+        low, high = np.searchsorted(row_E, [number, number + 1])
+        row, counts = rows[number], count_E[low:high]
+        if counts.min() < 1 or counts.sum() != row["n_targets"]:
+            raise ValueError(f"row {number} has {row['n_targets']} targets, and its entries {counts.sum()}")
+        parts = {name: Sums(document_E[low:high], counts, stored[name][None, low:high].astype(np.float64)) for name in NAMES}
+        found[number] = {(name, row["length"], row["position"]): one for name, one in parts.items()}
+    return found

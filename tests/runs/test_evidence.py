@@ -1,0 +1,179 @@
+"""Evidence: a report's folder stands for the runs it was made of, alone and beside others."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import astuple
+
+import numpy as np
+import pytest
+from synthetic import DOCUMENTS, LENGTHS, TARGETS, Built, write_eval, write_run
+
+import posbench
+from posbench.common.errors import RunError
+from posbench.report.report import collect
+from posbench.runs.evaluation import Evaluation, load
+from posbench.runs.evidence import PooledLosses, read, write
+from posbench.runs.origins import Origin
+from posbench.runs.rows import read_csv, write_csv
+from posbench.runs.search import CONFIGS, SUMS, find
+from posbench.runs.target_losses import TargetLosses
+
+
+def numbers(report) -> list[tuple]:
+    """Every point of a report, with losses to the digits that float64 sums carry."""
+    points = sorted((point for section in report.sections for point in section), key=lambda point: (point.method, point.length))
+    return [tuple(float(f"{one:.10g}") if isinstance(one, float) else one for one in astuple(point)) for point in points]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Three seeds of two encodings: {seed: eval files}."""
+    root = tmp_path_factory.mktemp("runs")
+    found = {seed: [path for encoding in ("rope", "alibi") for path in write_run(root, encoding, seed)] for seed in (0, 1, 2)}
+    for run in root.iterdir():
+        (run / "config.yaml").write_text(
+            json.dumps({"encoding": {"_target_": "x"}, "train": {"steps": 3}, "seed": 0, "data": {}, "model": {}})
+        )
+        (run / "provenance.json").write_text(json.dumps({"seed": 0, "platform": "one"}))
+        (run / "train.json").write_text(json.dumps({"sha256": run.name, "tokens": 7}))
+        lines = [json.dumps({"tokens": 1e5 * step, "loss": 3 - 0.01 * step}) for step in range(1, 40)]
+        (run / "train.jsonl").write_text("\n".join(lines))
+    return found
+
+
+@pytest.fixture(scope="module")
+def whole(runs, tmp_path_factory):
+    """The report of all runs, and its folder."""
+    folder = tmp_path_factory.mktemp("whole") / "report"
+    return Built([path for paths in runs.values() for path in paths], folder, "All", "x"), folder
+
+
+def test_a_report_of_evidence_is_the_report_of_its_runs(whole):
+    report, folder = whole
+    again = collect([], "All", "x", evidence=[folder])
+    assert numbers(again) == numbers(report) and len(numbers(again)) > 30
+    assert again.markdown() == report.markdown() and "G" in again.markdown()
+    assert [list(lines) for lines in again.gain_lines.values()] == [list(lines) for lines in report.gain_lines.values()]
+    assert again.rows == report.rows
+    first, second = (one.origins for one in (report, again))
+    assert [origin.provenance for origin in first.values()] == [origin.provenance for origin in second.values()]
+
+
+def test_seeds_of_several_machines_pool(runs, whole, tmp_path):
+    for name, seeds in {"here": (0, 2), "there": (1,)}.items():
+        Built([path for seed in seeds for path in runs[seed]], tmp_path / name, "Part", "x")
+    pooled = collect([], "All", "x", evidence=[tmp_path / "here", tmp_path / "there"])
+    assert numbers(pooled) == numbers(whole[0]) and {point.n_seeds for section in pooled.sections for point in section} == {3}
+    beside = collect(runs[1], "All", "x", evidence=[tmp_path / "here"])  # runs of one machine beside the evidence of another
+    assert numbers(beside) == numbers(whole[0])
+
+
+def test_evidence_of_evidence_is_the_same(whole, tmp_path):
+    folder = whole[1]
+    evaluations, origins = read(folder)
+    write_csv([row for one in evaluations for row in one.rows], tmp_path / "rows.csv")
+    write(tmp_path, evaluations, origins)
+    again, others = read(tmp_path)
+    assert [one.rows for one in again] == [one.rows for one in evaluations]
+    assert [origin.end_slope for origin in others.values()] == [origin.end_slope for origin in origins.values()] != [None] * len(origins)
+    for name in ("documents.csv", CONFIGS):
+        assert (tmp_path / name).read_text() == (folder / name).read_text()
+
+
+def test_it_is_named_as_runs_are(whole):
+    folder = whole[1]
+    assert find([folder]).evidence == [folder] and not find([folder]).csvs
+    assert len(posbench.rows(folder)) == len(read_csv(folder / "rows.csv"))
+
+
+def test_other_targets_do_not_pair(tmp_path):
+    losses = np.full(TARGETS, 3.0)
+    floor = write_eval(tmp_path / "a", "rope", "recompute_window", "none", [losses] * 3, LENGTHS[1:], args={"window": None})
+    curve = write_eval(tmp_path / "b", "rope", "none", "none", [losses] * 4, LENGTHS)
+    with np.load(curve.with_suffix(".npz")) as stored:
+        arrays = {**stored, "offset": stored["offset"] + 1}
+    np.savez(curve.with_suffix(".npz"), **arrays)
+    for path, name in ((floor, "floor"), (curve, "curve")):
+        Built([path], tmp_path / name, "t", "x")
+    with pytest.raises(RunError, match="scored different targets"):
+        collect([], "t", "x", evidence=[tmp_path / "floor", tmp_path / "curve"])
+
+
+def test_two_weights_of_one_training_are_refused(runs, tmp_path):
+    first, *others = runs[0]
+    Built([first], tmp_path / "one", "t", "x")
+    lines = [json.loads(line) for line in (tmp_path / "one" / CONFIGS).read_text().splitlines()]
+    (tmp_path / "one" / CONFIGS).write_text("".join(json.dumps({**line, "summary": {"sha256": "elsewhere"}}) + "\n" for line in lines))
+    with pytest.raises(RunError, match="made twice with different weights .*elsewhere"):
+        collect(others, "t", "x", evidence=[tmp_path / "one"])
+
+
+def test_bins_of_positions_have_sums(tmp_path):
+    nll = np.random.default_rng(0).normal(3, 1, (6, 16)).astype(np.float32)
+    document = np.array([0, 0, 1, 4, 4, 4])
+    np.savez(tmp_path / "a.npz", length=[16], nll_16=nll, correct_16=nll > 3, document=document, offset=np.arange(6))
+    edges, rows = (1, 2, 4, 8, 16), []
+    for low, high in zip((0, *edges), edges, strict=False):
+        rows.append({"length": 16, "position": high, "nll": float(nll[:, low:high].mean())})
+    evaluation = Evaluation(rows, tmp_path / "a.json", stored=TargetLosses(tmp_path / "a.npz", {16}))
+    for row, low in zip(rows, (0, *edges), strict=False):
+        found = evaluation.sums(row)
+        assert found.documents.tolist() == [0, 1, 4] and found.counts.tolist() == [n * (row["position"] - low) for n in (2, 1, 3)]
+        assert (
+            found.means[0] == pytest.approx(row["nll"])
+            and evaluation.sums(row, "correct").totals.sum() == (nll > 3)[:, low : row["position"]].sum()
+        )
+
+
+def test_a_row_whose_targets_weigh_differently_has_none(tmp_path):
+    path = write_eval(tmp_path, "rope", "none", "none", [np.full(TARGETS, 3.0)] * 4, LENGTHS)
+    content = json.loads(path.read_text())
+    content["rows"][1]["nll"] = 3.1
+    path.write_text(json.dumps(content))
+    Built([path], tmp_path / "out", "t", "x")
+    ((found,), _) = read(tmp_path / "out")
+    assert [found.sums(row) is None for row in found.rows] == [False, True, False, False]
+
+
+def test_an_infinite_loss_stays_one(tmp_path):
+    losses = np.full(TARGETS, 3.0)
+    losses[5] = np.inf
+    path = write_eval(tmp_path, "rope", "none", "none", [losses] * 4, LENGTHS)
+    write(tmp_path, [load(path)], {path.parents[2]: Origin(path.parents[2], {}, {})})
+    write_csv(load(path).rows, tmp_path / "rows.csv")
+    ((found,), _) = read(tmp_path)
+    assert math.isinf(found.sums(found.rows[0]).means[0]) and isinstance(found.stored, PooledLosses)
+    assert len(found.stored.documents) == DOCUMENTS and sum(one.n_targets for one in found.stored.documents) == TARGETS
+
+
+DAMAGE = {
+    "short": lambda arrays: {name: array[:-1] for name, array in arrays.items()},
+    "of other rows": lambda arrays: {**arrays, "row": arrays["row"] + 1},
+    "unsorted": lambda arrays: {**arrays, "row": arrays["row"][::-1]},
+    "a document twice": lambda arrays: {**arrays, "document": arrays["document"] * 0},
+    "of unequal lengths": lambda arrays: {**arrays, "nll": arrays["nll"][1:]},
+    "no number": lambda arrays: {**arrays, "row": arrays["row"].astype(float)},
+    "without losses": lambda arrays: {name: array for name, array in arrays.items() if name != "nll"},
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damaged_sums_are_one_sentence(whole, tmp_path, damage):
+    for path in (whole[1] / name for name in ("rows.csv", SUMS, "documents.csv", CONFIGS)):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    with np.load(tmp_path / SUMS) as stored:
+        arrays = dict(stored)
+    np.savez(tmp_path / SUMS, **DAMAGE[damage](arrays))
+    with pytest.raises(RunError, match="evidence in .* is damaged.*: make it again with scripts/report.py, or leave"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"run_id": 3}', '{"run_id": "a", "config": []}'])
+def test_damaged_configurations_are_one_sentence(whole, tmp_path, text):
+    for path in (whole[1] / name for name in ("rows.csv", SUMS, "documents.csv", CONFIGS)):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    (tmp_path / CONFIGS).write_text(text + "\n")
+    with pytest.raises(RunError, match="is damaged"):
+        read(tmp_path)
