@@ -14,7 +14,7 @@ from posbench.report.points import Point
 from posbench.report.references import Compared, other_targets
 from posbench.report.tables import METHOD, Table, marked_difference, names, number, other_units
 from posbench.runs.evaluation import Evaluation
-from posbench.statistics.crossed import sums
+from posbench.statistics.crossed import Sums, sums
 
 TOTALS = ("n_targets", "n_bytes")
 
@@ -65,17 +65,36 @@ def compare(evaluation: Evaluation, low: int, row: dict, other: Evaluation | Non
             difference_NS = (ours - theirs)[:, low:high]
         found = sums([difference_NS.ravel()], np.repeat(evaluation.arrays["document"], difference_NS.shape[1]))
         return float(found.means[0]), found, float(theirs[:, low:high].mean())
-    bins = [one for one in other.rows if one["length"] == row["length"] and low < one["position"] <= high]
+    bins = _bins(other, low, row)
     if not bins or sum(one["n_targets"] for one in bins) != row["n_targets"]:
         return None
+    summed = [_sums(one, low, row) for one in (evaluation, other)]
+    if None not in summed:
+        if not evaluation.same_targets(other):
+            raise other_targets(evaluation.first, other.first)
+        difference = summed[0].minus(summed[1])
+        return float(difference.means[0]), difference, float(summed[1].means[0])
     base = _joined(bins)["nll"]
     values = (math.nan if value is None else value for value in (row["nll"], base))
     return float(np.subtract(*values)), None, math.nan if base is None else base
 
 
+def _bins(evaluation: Evaluation, low: int, row: dict) -> list[dict]:
+    """Rows of the bins that make up a row of the positions above `low`."""
+    return [one for one in evaluation.rows if one["length"] == row["length"] and low < one["position"] <= row["position"]]
+
+
+def _sums(evaluation: Evaluation, low: int, row: dict) -> Sums | None:
+    """Sums by document of the tokens of several bins, or None."""
+    found = [evaluation.sums(one) for one in _bins(evaluation, low, row)]
+    if not found or None in found:
+        return None
+    return Sums(found[0].documents, sum(one.counts for one in found), sum(one.totals for one in found))
+
+
 def _losses(evaluation: Evaluation, length: int) -> np.ndarray | None:
     """Loss of every token [N, length] of the windows, or None."""
-    found = evaluation.stored and evaluation.stored.at("nll", length)
+    found = evaluation.stored.at("nll", length) if evaluation.arrays else None
     return found[0].reshape(-1, length) if found and found[0].size % length == 0 else None
 
 

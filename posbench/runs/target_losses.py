@@ -64,6 +64,7 @@ class TargetLosses:
     def __init__(self, path: Path, lengths: Collection[int]):
         self.path = path
         self.lengths = set(lengths)
+        self._last: tuple = (None, None)
 
     @cached_property
     def arrays(self) -> dict[str, np.ndarray]:
@@ -90,12 +91,15 @@ class TargetLosses:
         found = np.flatnonzero(arrays.get("length") == length)
         if not len(found):
             return None
+        if self._last[0] == (name, length):  # the bins of one window are asked for one by one
+            return self._last[1]
         try:
             values = arrays[name][found[0]] if name in arrays else read_npz(self.path, (f"{name}_{length}",))[f"{name}_{length}"]
             each = values.reshape(len(arrays["document"]), -1)
         except Exception as error:
             raise self._damaged(error) from error
-        return each.astype(np.float64).ravel(), np.repeat(arrays["document"], each.shape[1])
+        self._last = (name, length), (each.astype(np.float64).ravel(), np.repeat(arrays["document"], each.shape[1]))
+        return self._last[1]
 
     def sums(self, name: str, length: int, columns: slice = slice(None)) -> Sums | None:
         """Sums by document of nll or correct at one length, of all targets of a window or of some columns; None if not evaluated."""

@@ -8,7 +8,7 @@ from dataclasses import astuple
 
 import numpy as np
 import pytest
-from synthetic import DOCUMENTS, LENGTHS, TARGETS, Built, write_eval, write_run
+from synthetic import DOCUMENTS, LENGTHS, TARGETS, Built, write_eval, write_positions, write_run
 
 import posbench
 from posbench.common.errors import RunError
@@ -125,6 +125,16 @@ def test_bins_of_positions_have_sums(tmp_path):
             found.means[0] == pytest.approx(row["nll"])
             and evaluation.sums(row, "correct").totals.sum() == (nll > 3)[:, low : row["position"]].sum()
         )
+
+
+def test_a_report_by_position_is_that_of_its_runs(tmp_path):
+    plain = np.random.default_rng(0).exponential(2.0, (5, 256))
+    paths = [
+        write_positions(tmp_path, name, plain + shift, document_N=np.array([0, 0, 1, 2, 7])) for name, shift in (("none", 0), ("pi", plain))
+    ]
+    report = Built(paths, tmp_path / "out", "t", "x")
+    again = collect([], "t", "x", evidence=[tmp_path / "out"])
+    assert again.markdown() == report.markdown() and "+- " in again.markdown() and numbers(again) == numbers(report)
 
 
 def test_a_row_whose_targets_weigh_differently_has_none(tmp_path):
