@@ -23,8 +23,11 @@ class Setting:
 
     @classmethod
     def of(cls, evaluate: dict, version: int = 1) -> Setting:
-        """Setting of a resolved `evaluate` configuration. Raises TypeError for one that lacks a key, or holds a list."""
-        setting = cls(**{key: value for key, value in evaluate.items() if key in cls.__dataclass_fields__}, version=version)
+        """Setting of a resolved `evaluate` configuration, which has no version, or of a setting as a dict, which has its own.
+
+        Raises TypeError for one that lacks a key, or holds a list.
+        """
+        setting = cls(**{"version": version, **{key: value for key, value in evaluate.items() if key in cls.__dataclass_fields__}})
         hash(setting)
         return setting
 

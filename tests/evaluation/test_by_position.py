@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -107,4 +108,5 @@ def test_an_evaluation_of_before_has_another_id_and_another_setting():
     evaluate = {"windows": 4, "targets": 2, "max_length": 64, "split": "test", "dtype": "fp32", "seed": 0}
     old, new = Setting.of(evaluate), Setting.of(evaluate, 2)
     assert old != new and old.unstrided == new.unstrided
+    assert Setting.of(asdict(new)) == new and Setting.of(asdict(old)) == old
     assert str(new) == str(old).replace(", test split", ", version 2 of the protocol, test split")
