@@ -1,0 +1,118 @@
+"""Command of scripts/advise.py: what to set so that one model reads longer texts, chosen on validation and judged on test documents.
+
+Three stages of evaluations, all stored as any others are: every family beyond the training length, then the best few at the target with
+each factor (both on validation documents), then the finalists on test documents. The rule of the choice is in posbench/report/advice.py.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from fnmatch import fnmatchcase
+
+from posbench.cli.advise_candidates import OWN, SCALED, Candidate, chosen, fixed, follow, references
+from posbench.cli.advise_losses import Measurements
+from posbench.cli.advise_plan import KEPT, KEPT_OWN, Plan, make_plan
+from posbench.common.errors import ConfigError
+from posbench.config.compose import Request
+from posbench.config.identity import method_name
+from posbench.config.schema import EvaluateConfig, typed
+from posbench.report.advice import CUT, PLAIN, Question, finalists, rankings
+from posbench.statistics.recommendation import ranked
+from posbench.sweep.jobs import Job, plan_jobs
+
+SPLITS = ("validation", "test")
+DECIDED = ("lengths", "max_length", "windows", "protocol", "split", "floor", "targets")  # of evaluate, which the plan chooses
+
+
+def advise(request: Request) -> int:
+    """Search, judge, print the advice and write advice.json, the page and config.json. Returns the exit code."""
+    cfg = _checked(request)
+    (job,) = plan_jobs([cfg])
+    families, train_len = chosen(cfg["methods"]), typed("train", job.cfg["train"]).train_len
+    from posbench.sweep.work import size
+
+    plan = make_plan(size(job.cfg), train_len, cfg["target"], cfg["budget"], families)
+    documents = _documents(job, plan)
+    found = Measurements(cfg, request.launcher, shlex.join(sys.orig_argv), plan, job)
+    if cfg["dry"]:
+        from posbench.cli.advise_dry import describe
+
+        print("\n".join(describe(found, families, documents)))
+        return 0
+    question = Question(train_len, plan.target, plan.short, cfg["tolerance"])
+    candidates = {one.name: one for one in search(found, families)}
+    ranking = rankings(found.of("validation"), question)
+    final = finalists(ranking, {name: one.option for name, one in candidates.items()})
+    found.measure("test", judged(final, candidates, plan), f"judging {len(final)} options on test documents")
+    from posbench.cli.advise_output import write
+
+    about = {"probe": plan.probe, "windows": plan.windows, "left_out": found.left_out}
+    return write(found, question, candidates, ranking, about)
+
+
+def search(found: Measurements, families: tuple[str, ...]) -> list[Candidate]:
+    """Measure on validation documents; returns the candidates. Only the best families of the first stage go on to the target."""
+    plan, both = found.plan, references()
+    probing = [follow(family) for family in families]
+    wanted = [(both[0], [*plan.short, plan.probe]), (both[1], sorted({*plan.short, plan.probe, plan.target}))]
+    found.measure(
+        "validation", wanted + [(one, [plan.probe]) for one in probing], f"comparing {len(probing)} methods at {plan.probe:,} tokens"
+    )
+    means = found.of("validation").means([plan.probe])
+    order = [one for name in ranked(means) for one in probing if one.name == name]
+    kept = [one.option.family for one in order if one.option.family not in OWN][:KEPT]
+    kept += [one.option.family for one in order if one.option.family in OWN][:KEPT_OWN]
+    long = [(one, [*plan.short, plan.target]) for family in kept for one in [*fixed(family, plan.long_factors), follow(family)]]
+    costs = [(one, list(plan.short)) for family in kept if family in SCALED for one in fixed(family, plan.factors)]
+    if means[PLAIN] <= means[CUT]:  # else it is broken already, and only the test documents show how much at the target
+        long.append((both[0], [*plan.short, plan.target]))
+    wanted = [*long, *((one, lengths) for one, lengths in costs if one not in [other for other, _ in long])]
+    found.measure("validation", wanted, f"comparing the factors of {', '.join(kept)} at {plan.target:,} tokens")
+    return [*both, *probing, *(one for family in kept for one in fixed(family, plan.factors))]
+
+
+def judged(final: list[str], candidates: dict[str, Candidate], plan: Plan) -> list[tuple[Candidate, list[int]]]:
+    """Measurements for the test documents: the finalists at all lengths, and the cost of every factor of a finalist's family."""
+    families = {candidates[name].option.family for name in final if candidates[name].option.frequencies}
+    costs = [one for one in candidates.values() if one.option.family in families and one.option.factor and one.name not in final]
+    return [(candidates[name], list(plan.grid)) for name in final] + [(one, list(plan.short)) for one in costs]
+
+
+def _checked(request: Request) -> dict:
+    """The one configuration. Raises ConfigError for words that the command chooses itself, or that name no model."""
+    cfg = request.cfgs[0]
+    if request.sweep or cfg["runs"] is not None:
+        raise ConfigError("scripts/advise.py advises on one model: give it model.path= or run=, without -m, experiment= and runs=.")
+    for group in ("extension", "scale_attention"):
+        if method_name(cfg[group]) != "none":
+            raise ConfigError(
+                f"{group}={method_name(cfg[group])} is what scripts/advise.py chooses: leave it out, or narrow it with methods=."
+            )
+    usual = vars(EvaluateConfig())
+    given = [key for key in DECIDED if cfg["evaluate"].get(key, usual[key]) != usual[key]]
+    if given:
+        raise ConfigError(f"evaluate.{given[0]}={cfg['evaluate'][given[0]]} is what target= and budget= choose here: leave it out.")
+    return cfg
+
+
+def _documents(job: Job, plan: Plan) -> dict[str, int]:
+    """{split: documents that are long enough}. Raises ConfigError for a text whose splits lack them."""
+    from posbench.data import prepare
+
+    found, named = {}, job.cfg["evaluate"]["documents"]
+    for split in SPLITS:
+        corpus = prepare(job.cfg["data"], job.cfg["cache_dir"], (split,))
+        file = getattr(corpus, split)
+        fit = [named is None or fnmatchcase(name, named) for name in file.names]
+        lengths = [int(length) for length, fits in zip(file.document_lengths(), fit, strict=True) if fits]
+        found[split] = sum(length > plan.target for length in lengths)
+        if not found[split]:
+            why = (
+                f"the longest of {len(lengths)} documents has {max(lengths):,}" if lengths else "no document is left by evaluate.documents"
+            )
+            raise ConfigError(
+                f"data={corpus.name} has no {split} document of the {plan.target + 1:,} tokens that target={plan.target} needs ({why}): "
+                f"give longer documents for both splits, such as data=books data.path=DIR, or a shorter target={max([*lengths, 1]) - 1}."
+            )
+    return found

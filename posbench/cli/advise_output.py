@@ -1,0 +1,93 @@
+"""Output of scripts/advise.py: the text on the terminal, advice.json, the page with its figure, and a config.json for each setting."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from posbench.cli.advise_candidates import Candidate
+from posbench.cli.advise_losses import Measurements
+from posbench.common.errors import ConfigError
+from posbench.common.files import write_atomic, write_json
+from posbench.config.identity import method_name
+from posbench.config.names import nodes
+from posbench.pretrained.checkpoint import find_checkpoint
+from posbench.report.advice import CUT, PLAIN, USES, Question
+from posbench.report.advice_content import content
+from posbench.report.advice_text import terminal
+
+
+def write(
+    found: Measurements, question: Question, candidates: Mapping[str, Candidate], ranking: Mapping[str, list[str]], about: dict
+) -> int:
+    """Write everything and print the advice. Returns the exit code."""
+    from posbench.report.advice_page import page
+    from posbench.report.figures.advice import figure
+    from posbench.report.figures.style import save
+    from posbench.report.html import svg
+
+    cfg, job = found.job.cfg, found.job
+    out = Path(cfg["report_dir"] or Path(cfg["results_dir"]).parent / "report" / f"advice-{job.run.id}-{question.target}")
+    model = Path(cfg["model"]["path"] or str(job.run.path)).name
+    about = {"model": model, "run": job.run.id, "data": f"{cfg['data']['name']}, {cfg['evaluate']['dtype']}", **about}
+    options = [one.option for one in candidates.values()]
+    made = content(about, question, options, found.of("validation"), found.of("test"), ranking)
+    made["settings"] = {name: _setting(found, candidates[name], out) for name in _to_set(made)}
+    write_json(out / "advice.json", made)
+    drawn = save(figure(made), out / "advice")
+    drawing = svg(drawn[1].read_text(encoding="utf-8"), "advice-", f"advice on {model}")
+    write_atomic(out / "advice.html", page(made, drawing))
+    print(terminal(made))
+    print()
+    for path in (out / "advice.html", out / "advice.json", *drawn):
+        print(f"{path.suffix.lstrip('.'):4} {path}")
+    return 0
+
+
+def _to_set(made: dict) -> list[str]:
+    """Options to describe: those advised, and the best at the target that frequencies express if the advised one is none of them."""
+    advised = [made["answers"][use]["advised"] for use in USES]
+    served = {one["name"]: one["factor"] for one in made["options"]}
+    advised += [name for name in made["ranking"]["long"] if served.get(name)][:1]
+    return [name for name in dict.fromkeys(advised) if name not in (PLAIN, CUT)]
+
+
+def _setting(found: Measurements, candidate: Candidate, out: Path) -> dict:
+    """Setting of an option: rope_parameters and words for each engine, or the reason why no engine expresses it."""
+    from posbench.huggingface.engines import config_json, engines, settings
+
+    plan, cfg, option = found.plan, found.job.cfg, candidate.option
+    extension = candidate.at(plan.target, plan.train_len)[0] if option.factor else candidate.extension
+    typed = words("extension", extension)
+    lacking = {"rope_parameters": None, "engines": {}, "files": [], "json": None}
+    if not option.frequencies:
+        own = f"{typed} {words('scale_attention', candidate.scale)}" if method_name(candidate.scale) != "none" else typed
+        return {**lacking, "reason": f"Needs own attention: rope_parameters cannot say it. In posbench: {own}."}
+    try:
+        told = settings(cfg, extension)
+        config = config_json(_config_of(cfg), cfg, extension) if cfg["model"].get("checkpoint") else None
+    except ConfigError as error:
+        apart = f"serve two configurations, the model as it is up to {plan.train_len:,} tokens and a fixed factor beyond"
+        return {
+            **lacking,
+            "reason": f"rope_parameters follow the length in none but dynamic_ntk: {apart}." if option.by_length else str(error),
+        }
+    path = out / candidate.name.replace(" ", "-") / "config.json"
+    files = [f"with the weights: python scripts/export_hf.py run={found.job.run.path} out=DIR {typed}"]
+    if config:
+        write_json(path, config)
+        files.insert(0, f"config.json with it: {path}")
+    return {**lacking, **told, "engines": engines(told, plan.target), "json": json.dumps(told["rope_parameters"]), "files": files}
+
+
+def words(group: str, node: dict) -> str:
+    """Words that choose a method, as they are typed: its name, and its arguments that differ from its yaml."""
+    usual = nodes(group)[method_name(node)]
+    return " ".join([f"{group}={method_name(node)}", *(f"{group}.{key}={value}" for key, value in node.items() if value != usual[key])])
+
+
+def _config_of(cfg: dict) -> dict | None:
+    """config.json of the checkpoint; None for a GGUF file."""
+    place = find_checkpoint(cfg["model"]["path"], download=False).place
+    return json.loads((place / "config.json").read_text(encoding="utf-8")) if place.is_dir() else None

@@ -1,0 +1,71 @@
+"""Plan of scripts/advise.py: lengths, factors and numbers of windows, by arithmetic alone, so that the same words make the same plan.
+
+One window of the search reads every family once, beyond the training length; then the best few families read the target with each
+factor. One window of the test reads the finalists at all lengths. budget=1 is BUDGET FLOP, of which the search has a share; no stage
+has fewer than its least number of windows, so a long target can take more than its budget, which the plan says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from posbench.cli.advise_candidates import SCALED, WORK
+from posbench.common.errors import ConfigError
+from posbench.evaluation.protocol import Reading
+from posbench.sweep.work import Size
+
+BUDGET = 9e14  # about an hour on two cores with AMX, in bf16
+SEARCH = 0.4  # share of the budget
+FEWEST, MOST = {"validation": 1, "test": 3}, {"validation": 128, "test": 512}  # windows
+KEPT, KEPT_OWN = 2, 1  # families that go on to the target: with frequencies alone, and with attention of their own
+METHODS = 2.5  # finalists beside the two references, as multiples of the plain model's work
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Lengths in tokens: `short` within the training length, `probe` where families are compared, `grid` for the finalists."""
+
+    train_len: int
+    target: int
+    probe: int
+    short: tuple[int, ...]
+    grid: tuple[int, ...]
+    factors: tuple[float, ...]
+    targets: int
+    windows: dict[str, int]  # by split
+    flop: float  # of the whole plan
+
+    @property
+    def long_factors(self) -> tuple[float, ...]:
+        """Factors that reach the target."""
+        return tuple(factor for factor in self.factors if factor * self.train_len >= self.target)
+
+
+def make_plan(size: Size, train_len: int, target: int | None, budget: float, families: Sequence[str], targets: int | None = None) -> Plan:
+    """Plan for a model of a size. Raises ConfigError for a target that is not beyond the training length."""
+    target = target or 2 * train_len
+    if target <= train_len:
+        raise ConfigError(f"target={target} lies within the {train_len} tokens that the model was trained for: ask for a longer one.")
+    targets = targets or max(1, train_len // 8)
+    short = tuple(sorted({max(targets, train_len // 4), train_len}))
+    probe = min(target, 2 * train_len)
+    doubled = [train_len * 2**n for n in range(1, 40) if train_len * 2**n < target]
+    grid = (*short, *doubled, target)
+    reached = target / train_len
+    factors = tuple(sorted({factor for factor in (2.0, 4.0, reached, 2 * reached) if factor <= max(4.0, 2 * reached)}))
+
+    def forward(length: int) -> float:
+        return size.forward(Reading(1, length, min(targets, length), 0))
+
+    within, cut = sum(map(forward, short)), 2 * forward(train_len)
+    scaled = min(KEPT, sum(name in SCALED for name in families))
+    own = min(KEPT_OWN, sum(name not in SCALED for name in families))
+    long = sum(factor >= reached for factor in factors)
+    probing = sum(WORK.get(name.split("+")[0], 1.0) for name in families) + 1
+    searched = probing * forward(probe) + cut + (scaled * long + 1.7 * own) * forward(target) + (scaled * len(factors) + own + 1) * within
+    tested = (1 + METHODS) * sum(map(forward, grid)) + cut + len(factors) * within
+    spent = {"validation": (SEARCH * budget, searched), "test": ((1 - SEARCH) * budget, tested)}
+    windows = {split: min(MOST[split], max(FEWEST[split], int(share * BUDGET // each))) for split, (share, each) in spent.items()}
+    flop = sum(windows[split] * each for split, (_, each) in spent.items())
+    return Plan(train_len, target, probe, short, grid, factors, targets, windows, flop)

@@ -1,0 +1,98 @@
+"""Serving engines and the rope types they express, and how each is told. Data in one place; torch-free but for `settings`.
+
+Sources, read in November 2026: transformers `modeling_rope_utils.py`; vLLM `model_executor/layers/rotary_embedding` and its page on
+context extension (--hf-overrides with rope_parameters); SGLang `srt/layers/rotary_embedding/factory.py` and its server arguments;
+llama.cpp's options (--rope-scaling none|linear|yarn) and PR 2268 (YaRN). What the engines do otherwise than transformers:
+
+- dynamic: transformers follows the length of the text, but keeps the base of the longest one until a short text comes, and keys in the
+  cache keep the base they were made with (transformers issue 25104); vLLM and SGLang compute one base for all lengths (vLLM issue 3488).
+- yarn: vLLM and SGLang read no attention_factor but compute YaRN's own, which is what the extension has with temperature=true.
+- longrope: vLLM and SGLang read no attention_factor, and take the long divisors for every text once the longest that is served is beyond
+  the training length.
+- llama3, longrope: llama.cpp reads them from the file alone, into which its converter writes them from config.json.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+
+from posbench.common.errors import ConfigError
+
+ENGINES = ("transformers", "vLLM", "SGLang", "llama.cpp")
+SERVED = {
+    "default": ENGINES,
+    "linear": ENGINES,
+    "yarn": ENGINES,
+    "llama3": ENGINES,
+    "longrope": ("transformers",),
+    "dynamic": ("transformers",),
+    "proportional": ("transformers",),
+}
+IN_FILE = ("llama3",)  # rope types that llama.cpp reads from the file alone
+
+
+def settings(trained: dict, extension: dict) -> dict:
+    """Settings with which a checkpoint runs with an extension: keys of config.json, and of each engine the words that set them.
+
+    rope_parameters is what transformers 5 reads, rope_theta and rope_scaling what earlier versions read. Raises ConfigError where no set
+    of frequencies expresses it.
+    """
+    from posbench.huggingface.export import describe
+
+    found = describe(trained, extension)
+    theta, scaling, longest = (found[key] for key in ("rope_theta", "rope_scaling", "max_position_embeddings"))
+    return {
+        "rope_parameters": {"rope_type": "default", "rope_theta": theta, **(scaling or {})},
+        "rope_theta": theta,
+        "rope_scaling": scaling,
+        "max_position_embeddings": longest,
+    }
+
+
+def engines(found: dict, target: int) -> dict[str, str | None]:
+    """{engine: what to type or to set} for `settings`; None for an engine that cannot express them."""
+    kind, own = found["rope_parameters"]["rope_type"], found["rope_parameters"]
+    usual = math.isclose(own.get("attention_factor", 1.0), 0.1 * math.log(own.get("factor", 1.0)) + 1)
+    served = SERVED[kind] if kind != "yarn" or usual else ("transformers",)
+    theirs = {"rope_theta": found["rope_theta"], "rope_scaling": found["rope_scaling"], "max_position_embeddings": target}
+    told = {
+        "transformers": "rope_parameters in config.json (rope_theta and rope_scaling before version 5)",
+        "vLLM": f"--hf-overrides {_word({'rope_parameters': own})} --max-model-len {target}",
+        "SGLang": f"--json-model-override-args {_word(theirs)} --context-length {target}",
+        "llama.cpp": _llama_cpp(found, target),
+    }
+    return {engine: told[engine] if engine in served else None for engine in ENGINES}
+
+
+def _llama_cpp(found: dict, target: int) -> str:
+    own, theta = found["rope_parameters"], found["rope_theta"]
+    kind = own["rope_type"]
+    if kind in IN_FILE:
+        return "convert the checkpoint with this config.json: its options have no such type"
+    words = {"default": "--rope-scaling none"}.get(kind, f"--rope-scaling {kind} --rope-scale {own.get('factor', 1):g}")
+    if kind == "yarn":
+        words += f" --yarn-orig-ctx {own['original_max_position_embeddings']:g}"
+        words += f" --yarn-beta-slow {own['beta_slow']:g} --yarn-beta-fast {own['beta_fast']:g}"
+    return f"{words} --rope-freq-base {theta:.10g} -c {target}"
+
+
+def _word(value: dict) -> str:
+    return shlex.quote(json.dumps(value))
+
+
+def config_json(own: dict | None, trained: dict, extension: dict) -> dict:
+    """config.json of a checkpoint that runs with an extension: its `own` with other keys of RoPE, or a new one for a GGUF file.
+
+    Raises ConfigError as `settings` does, and for a config.json that keeps RoPE for several kinds of layers apart.
+    """
+    from posbench.huggingface.export import describe
+
+    found = settings(trained, extension)
+    if own is None:
+        sizes = {"vocab_size": trained["model"]["checkpoint"]["vocab_size"], "intermediate_size": trained["model"]["d_ff"]}
+        return {**describe(trained, extension), **sizes, "rope_parameters": found["rope_parameters"]}
+    if any(isinstance(value, dict) for value in (own.get("rope_parameters") or {}).values()):
+        raise ConfigError("config.json keeps RoPE for several kinds of layers apart: set it there by hand.")
+    return {**own, **found}

@@ -1,0 +1,147 @@
+"""Advice as sentences and a table for a terminal of 80 characters, from the content of advice.json alone."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from posbench.report.advice import CUT, PLAIN
+from posbench.statistics.recommendation import CONFIRMED, REFUTED, UNDECIDED
+
+WIDTH = 80
+VERDICTS = {
+    CONFIRMED: "Confirmed by the test documents",
+    UNDECIDED: "The intervals of the test documents do not tell",
+    REFUTED: "The test documents say otherwise",
+}
+OVER_NEXT = {
+    CONFIRMED: "Better than the next best, {}: {}.",
+    UNDECIDED: "The intervals do not tell it from the next best, {}: {}.",
+    REFUTED: "On the test documents the next best, {}, is better: {}.",
+}
+Bounds = Sequence[float | None]
+
+
+def terminal(content: dict) -> str:
+    """Whole text: what was asked, the table of the options, an answer for each use, what to set."""
+    said = map(wrapped, answers(content))
+    return "\n\n".join(["\n".join(map(wrapped, question(content))), table(content), *said, *notes(content)])
+
+
+def question(content: dict) -> list[str]:
+    """Sentences on the model, the text and what the numbers are."""
+    texts, train_len = content["texts"], f"{content['train_len']:,}"
+    return [
+        f"{content['model']}: trained to {train_len} tokens, asked for {content['target']:,}.",
+        f"Chosen on {_texts(texts['validation'])} of validation, judged on {_texts(texts['test'])} of test ({content['data']}).",
+        "Differences in nats per token with 95 % intervals over documents: up to "
+        f"{train_len} tokens to the model as it is (the cost), beyond to the text cut to its last {train_len} tokens (below 0: a gain).",
+    ]
+
+
+def _texts(counted: dict) -> str:
+    return f"{counted['documents']} document{'s' * (counted['documents'] != 1)} ({counted['targets']:,} targets)"
+
+
+def table(content: dict) -> str:
+    """Table of the options on the test documents, without the cut text, to which they are compared."""
+    lengths, rows = [*content["short"], content["target"]], []
+    for option in shown(content):
+        known = {point["length"]: point["difference"] for point in option["points"]}
+        rows.append([option["name"], *(interval(known.get(length)) for length in lengths), reach(option["usable"], content)])
+    rows = [["", *(f"{length:,}" for length in lengths), "usable to"], *rows]
+    widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
+    padded = [[row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))] for row in rows]
+    return "\n".join("  ".join(row).rstrip() for row in padded)
+
+
+def shown(content: dict) -> list[dict]:
+    """Options with numbers of their own."""
+    return [option for option in content["options"] if option["name"] != CUT]
+
+
+def interval(bounds: Bounds | None) -> str:
+    """A difference with half of its interval: -0.051 +-0.012; 0 where nothing changes."""
+    if bounds is None:
+        return "-"
+    value, low, high = bounds
+    if value is None:
+        return "not finite"
+    if value == low == high == 0:
+        return "0"
+    return f"{value:+.3f}" + (f" +-{(high - low) / 2:.3f}" if low is not None and high is not None else "")
+
+
+def within(bounds: Bounds) -> str:
+    """A difference with its interval in brackets, for a sentence."""
+    value, low, high = bounds
+    if value is None:
+        return "not finite"
+    return f"{value:+.3f} " + (f"[{low:+.3f}, {high:+.3f}]" if low is not None and high is not None else "(one document: no interval)")
+
+
+def reach(usable: dict, content: dict) -> str:
+    """Usable length in words: what is sure, and what is possible if that is more."""
+    surely, perhaps = (f"{usable[key]:,}" if usable[key] else None for key in ("surely", "perhaps"))
+    if surely == perhaps:
+        return surely or f"below {min(content['short']):,}"
+    return f"{surely or '?'}-{perhaps}"
+
+
+def answers(content: dict) -> list[str]:
+    """Sentences for each use. What is best for long texts and costs short ones nothing is said once."""
+    found = content["answers"]
+    same = all(found["both"][key] == found["long"][key] for key in ("choice", "advised", "verdict", "next_best"))
+    told = [answer(content, use) for use in ("short", "long")]
+    return [*told, "Both: the same as for long texts." if same and not found["both"]["costs"] else answer(content, "both")]
+
+
+def answer(content: dict, use: str) -> str:
+    """Sentences for one use: the choice, its verdict and the intervals behind it."""
+    found, train_len = content["answers"][use], f"{content['train_len']:,}"
+    heads = {"short": f"Short texts (to {train_len} tokens)", "long": f"Long texts ({content['target']:,} tokens)", "both": "Both"}
+    free = found["choice"] in (PLAIN, CUT)
+    against = [f"{within(one)} to {named(name, content)}" for name, one in found["against"].items() if name in (PLAIN, CUT)]
+    said = [f"{heads[use]}: {to_do(found['choice'], content)}.", f"{VERDICTS[found['verdict']]}{': ' * bool(against)}{', '.join(against)}."]
+    if use == "both" and not free:
+        costs = [f"{within(one)} at {int(length):,} tokens" for length, one in found["costs"].items()]
+        told = f"It costs {', '.join(costs)}; {content['tolerance']:g} is tolerated."
+        said.append(told if costs else f"It costs nothing up to {train_len} tokens.")
+    if found["next_best"] not in (None, PLAIN, CUT):
+        said.append(OVER_NEXT[found["over_next"]].format(found["next_best"], within(found["against"][found["next_best"]])))
+    if found["advised"] != found["choice"]:
+        said.append(f"So instead: {to_do(found['advised'], content)}.")
+    return " ".join(said)
+
+
+def to_do(name: str, content: dict) -> str:
+    """An option as a thing to do."""
+    cut = f"leave the model as it is and cut the text to its last {content['train_len']:,} tokens"
+    return {PLAIN: "leave the model as it is", CUT: cut}.get(name, name)
+
+
+def named(name: str, content: dict) -> str:
+    """An option as a thing to compare with."""
+    return {PLAIN: "the model as it is", CUT: "the cut text"}.get(name, name)
+
+
+def notes(content: dict) -> list[str]:
+    """Settings of the options that are advised, and the options that were left out."""
+    parts = []
+    for name, one in content["settings"].items():
+        lines = [f"To set {name}:"]
+        if one["rope_parameters"]:
+            lines.append(f"  rope_parameters: {one['json']}")
+            lines += [f"  {engine}: {told or 'cannot express it'}" for engine, told in one["engines"].items()]
+            lines += [f"  {line}" for line in one["files"]]
+        else:
+            lines.append(wrapped(one["reason"], "  "))
+        parts.append("\n".join(lines))
+    if content["left_out"]:
+        parts.append("\n".join(wrapped(f"left out: {name}: {why}") for name, why in content["left_out"].items()))
+    return parts
+
+
+def wrapped(text: str, indent: str = "") -> str:
+    """Text in lines of at most 80 characters."""
+    return "\n".join(textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent, break_long_words=False))

@@ -1,0 +1,172 @@
+"""scripts/advise.py on a small checkpoint: the whole command, what it writes, its plan, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import node
+from hf_models import checkpoint
+from script_calls import call
+from test_report_html import Page
+
+from posbench.cli.advise_candidates import FAMILIES, SCALED, chosen, fixed, follow
+from posbench.cli.advise_plan import BUDGET, FEWEST, make_plan
+from posbench.common.errors import ConfigError
+from posbench.encodings.rope import Rope
+from posbench.position.geometry import Shape
+from posbench.position.instantiate import make
+from posbench.position.plan import make_plan as position_plan
+from posbench.report.advice import PLAIN
+from posbench.runs.evaluation import load
+from posbench.sweep.work import Size
+
+SMOLLM2 = Size(layer=3_538_944, n_layer=30, head=49_152 * 576, tied=True, width=576)
+SMALL = ("budget=1e-9", "methods=[yarn,ntk,dynamic_ntk,rerope,streaming]", "log.mode=disabled")
+
+
+@pytest.fixture(scope="module")
+def advised(tmp_path_factory):
+    """A folder with a checkpoint of 32 tokens and a text; the command runs in it."""
+    folder = tmp_path_factory.mktemp("advice")
+    checkpoint(folder, vocab_size=256)
+    for split, count in (("train", 1), ("validation", 3), ("test", 4)):
+        (folder / "text" / split).mkdir(parents=True)
+        for i in range(count):
+            words = " ".join(f"{split} document {i} says word {n * (i + 3) % 37} and number {n * n % 101}." for n in range(20))
+            (folder / "text" / split / f"{i}.txt").write_text(words)
+    return folder
+
+
+@pytest.fixture
+def script(advised, capfd):
+    data = ("data=local", f"data.path={advised}/text", "data.tokenizer=bytes", f"model.path={advised}/Llama")
+    return lambda *words: call(capfd, advised, "advise", *data, *SMALL, *words)
+
+
+def stored(folder: Path) -> list:
+    return [load(path) for path in folder.glob("results/runs/*/evals/fixed_targets/*.json")]
+
+
+def test_the_whole_command(advised, script):
+    done = script("target=128")
+    assert done.returncode == 0, done.stderr
+    (out,) = advised.glob("results/report/advice-hf-32-*-128")
+    told = json.loads((out / "advice.json").read_text())
+    assert set(told["answers"]) == {"short", "long", "both"}
+    assert all(
+        head in done.stdout for head in ("Short texts (to 32 tokens)", "Long texts (128 tokens)", "Both", "usable to", "advice.html")
+    )
+    table = [line for line in done.stdout.splitlines() if line.startswith(("as it is", "yarn", "ntk", "rerope", "streaming"))]
+    assert table and max(map(len, table)) <= 80
+
+    evaluations = stored(advised)
+    assert {one.setting.split for one in evaluations} == {"validation", "test"}
+    by_split = {split: [one for one in evaluations if one.setting.split == split] for split in ("validation", "test")}
+    assert all(len({one.setting.windows for one in found}) == 1 for found in by_split.values())
+    chosen_on = {one["name"] for one in told["search"]}
+    assert chosen_on > {one["name"] for one in told["options"]}  # the test documents see the finalists alone
+
+    page = Page(out / "advice.html")
+    assert "What to set" in page.text and "http" not in "".join(page.values("src") + page.values("href"))
+    assert (out / "advice.svg").exists() and (out / "advice.png").stat().st_size > 1000
+
+    before = {path: path.stat().st_mtime_ns for path in advised.glob("results/runs/*/evals/*/*.json")}
+    again = script("target=128")
+    assert again.stdout == done.stdout and "evaluations to make" not in again.stderr
+    assert before == {path: path.stat().st_mtime_ns for path in advised.glob("results/runs/*/evals/*/*.json")}
+
+
+def test_its_numbers_are_those_of_the_stored_losses(advised, script):
+    assert script("target=128").returncode == 0
+    (out,) = advised.glob("results/report/advice-hf-32-*-128")
+    told, test = json.loads((out / "advice.json").read_text()), [one for one in stored(advised) if one.setting.split == "test"]
+    plain = next(one for one in test if one.first["extension"] == "none")
+    floor = next(one for one in test if one.first["extension"] == "recompute_window")
+    option = next(one for one in told["options"] if one["name"] == PLAIN)
+    for point in option["points"]:
+        assert point["nll"] == pytest.approx(plain.losses(point["length"]).mean(), rel=1e-6)
+        base = plain.losses(point["length"]) if point["length"] <= 32 else floor.losses(128)
+        difference = np.subtract(plain.losses(point["length"]), base, dtype=np.float64).mean()
+        assert point["difference"][0] == pytest.approx(difference, abs=1e-6)
+    for factor in told["factors"]:
+        (own,) = {one.path: one for one in test if _is(one.first, factor)}.values()
+        assert [point["nll"] for point in factor["points"]] == pytest.approx([own.losses(n).mean() for n in told["short"]], rel=1e-6)
+
+
+def _is(row: dict, option: dict) -> bool:
+    return row["extension"] == option["family"] and row["extension_args"].get("target_len") == option["factor"] * 32
+
+
+def test_dry_tells_the_plan_and_writes_nothing(advised, script):
+    before = set(advised.rglob("*"))
+    done = script("target=64", "dry=true")
+    assert done.returncode == 0, done.stderr
+    assert "32 to 64 tokens" in done.stdout and "3 windows (4 documents long enough)" in done.stdout
+    assert not [path for path in set(advised.rglob("*")) - before if path.suffix == ".json" and "evals" in path.parts]
+
+
+REFUSED = {
+    "target=32": "lies within the 32 tokens",
+    "target=5000": "no validation document of the 5,001 tokens",
+    "methods=[yarm]": "methods=yarm is unknown (did you mean yarn?)",
+    "extension=ntk": "is what scripts/advise.py chooses",
+    "evaluate.windows=7": "evaluate.windows=7 is what target= and budget= choose",
+    "evaluate.split=validation": "evaluate.split=validation is what",
+    "budget=0": "budget=0",
+    "tolerance=-1": "tolerance=-1",
+    "runs=x": "advises on one model",
+}
+
+
+@pytest.mark.parametrize("word", REFUSED)
+def test_what_it_cannot_do_is_refused_in_a_sentence(script, word):
+    done = script(word)
+    assert done.returncode == 2 and REFUSED[word] in done.stderr and done.stderr.count("\n") == 1, done.stderr
+
+
+@pytest.mark.parametrize("family", SCALED)
+@pytest.mark.parametrize("length", [8, 16, 17, 64])
+def test_a_factor_that_follows_the_length_is_the_fixed_one_there(family, length):
+    """So both forms share evaluations, and nothing is derived that was not measured."""
+    encoding = Rope(Shape(16, 1, 2, 2, 16))
+    extension, _ = follow(family).at(length, 16)
+    ours, theirs = (position_plan(encoding, make(one), length=length) for one in (extension, node("extension", family)))
+    for a, b in zip(ours.layers, theirs.layers, strict=True):
+        assert all(torch.equal(one.q_table, two.q_table) for one, two in zip(a.bands, b.bands, strict=True))
+        assert (a.factor is None) == (b.factor is None) and (a.factor is None or torch.equal(a.factor, b.factor))
+
+
+def test_a_fixed_factor_stays_at_every_length():
+    (candidate,) = fixed("yarn", [4.0])
+    assert candidate.at(8, 16) == candidate.at(64, 16)
+    assert candidate.at(8, 16)[0]["target_len"] == 64
+    assert not fixed("rerope", [4.0])
+
+
+def test_families_are_chosen_by_name():
+    assert chosen(None) == FAMILIES and chosen(["rerope", "yarn"]) == ("yarn", "rerope")
+
+
+def test_the_plan_grows_with_the_budget_and_never_falls_below_its_least():
+    plans = [make_plan(SMOLLM2, 8192, 16384, budget, FAMILIES) for budget in (1e-6, 1, 4, 40)]
+    assert plans[0].windows == FEWEST
+    for small, large in zip(plans, plans[1:], strict=False):
+        assert all(small.windows[split] <= large.windows[split] for split in FEWEST)
+    assert plans[1].windows["test"] < plans[2].windows["test"] < plans[3].windows["test"]
+    assert plans[3].flop <= 40 * BUDGET
+
+
+def test_the_plan_of_a_real_model():
+    plan = make_plan(SMOLLM2, 8192, 32768, 1.0, FAMILIES)
+    assert (plan.probe, plan.short, plan.grid) == (16384, (2048, 8192), (2048, 8192, 16384, 32768))
+    assert plan.factors == (2.0, 4.0, 8.0) and plan.long_factors == (4.0, 8.0) and plan.targets == 1024
+    assert plan.windows["test"] >= 3 and plan.flop < 2 * BUDGET
+    assert replace(plan, target=16384, probe=16384) != make_plan(SMOLLM2, 8192, None, 1.0, FAMILIES)
+    assert make_plan(SMOLLM2, 8192, None, 1.0, FAMILIES).target == 16384
+    with pytest.raises(ConfigError, match="lies within"):
+        make_plan(SMOLLM2, 8192, 8192, 1.0, FAMILIES)

@@ -1,0 +1,75 @@
+"""What an extension is set by: transformers, given the written config.json, computes what posbench computes; words for the engines."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+
+import pytest
+from hf_models import TRAIN_LEN, adopted, assert_equal_logits, checkpoint, imported, method, transformers
+
+from posbench.common.errors import ConfigError
+from posbench.huggingface.engines import ENGINES, config_json, engines, settings
+
+FIXED = {"mode": "fixed", "target_len": 4 * TRAIN_LEN}
+CASES = {
+    "pi": ("linear", FIXED, {*ENGINES}),
+    "ntk": ("default", FIXED, {*ENGINES}),
+    "yarn": ("yarn", FIXED, {*ENGINES}),
+    "yarn flat": ("yarn", {**FIXED, "temperature": False}, {"transformers"}),
+    "llama3": ("llama3", FIXED, {*ENGINES}),
+    "dynamic_ntk": ("dynamic", {}, {"transformers"}),
+    "longrope": ("longrope", FIXED, {"transformers"}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_config_json_is_the_extension(tmp_path, name):
+    kind, arguments, served = CASES[name]
+    path, extension = checkpoint(tmp_path), method("extension", name.split()[0], **arguments)
+    cfg = adopted(path)
+    own = json.loads((path / "config.json").read_text())
+    config = config_json(own, cfg, extension)
+    assert config["rope_parameters"]["rope_type"] == kind
+    assert {key for key in config if config[key] != own.get(key)} <= {
+        "rope_parameters", "rope_theta", "rope_scaling", "max_position_embeddings",
+    }  # fmt: skip
+    run = imported(path)
+    (tmp_path / "set").mkdir()
+    shutil.copy(path / "model.safetensors", tmp_path / "set")
+    (tmp_path / "set" / "config.json").write_text(json.dumps(config))
+    theirs = transformers.LlamaForCausalLM.from_pretrained(tmp_path / "set").eval()
+    assert_equal_logits(run, theirs, extension, relative=True)
+    told = engines(settings(cfg, extension), 128)
+    assert {engine for engine, words in told.items() if words} == served
+
+
+def test_a_new_config_json_is_that_of_the_checkpoint(tmp_path):
+    """As it is written for a GGUF file, which has none."""
+    path = checkpoint(tmp_path)
+    extension, run = method("extension", "yarn", **FIXED), imported(path)
+    (path / "config.json").write_text(json.dumps(config_json(None, adopted(path), extension)))
+    assert_equal_logits(run, transformers.LlamaForCausalLM.from_pretrained(path).eval(), extension, relative=True)
+
+
+def test_the_words_for_each_engine(tmp_path):
+    cfg = adopted(checkpoint(tmp_path))
+    yarn = engines(settings(cfg, method("extension", "yarn", **FIXED)), 128)
+    words = shlex.split(yarn["vLLM"])
+    assert words[0] == "--hf-overrides" and words[2:] == ["--max-model-len", "128"]
+    assert json.loads(words[1])["rope_parameters"]["original_max_position_embeddings"] == TRAIN_LEN
+    assert json.loads(shlex.split(yarn["SGLang"])[1])["rope_scaling"]["rope_type"] == "yarn"
+    assert yarn["llama.cpp"].startswith("--rope-scaling yarn --rope-scale 4 --yarn-orig-ctx 32 --yarn-beta-slow 1 ")
+    ntk = engines(settings(cfg, method("extension", "ntk", **FIXED)), 128)["llama.cpp"]
+    assert ntk.startswith("--rope-scaling none --rope-freq-base ") and float(ntk.split()[3]) > 40000
+    assert engines(settings(cfg, method("extension", "pi", **FIXED)), 128)["llama.cpp"].startswith("--rope-scaling linear --rope-scale 4 ")
+    assert "convert" in engines(settings(cfg, method("extension", "llama3", **FIXED)), 128)["llama.cpp"]
+
+
+def test_what_frequencies_cannot_say_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="is no set of frequencies"):
+        settings(adopted(checkpoint(tmp_path)), method("extension", "rerope"))
+    own = {"rope_parameters": {"full_attention": {"rope_type": "default"}}}
+    with pytest.raises(ConfigError, match="kinds of layers apart"):
+        config_json(own, adopted(checkpoint(tmp_path)), method("extension", "pi", **FIXED))
