@@ -5,6 +5,7 @@ Every method reads the same windows, so each token is paired with itself read wi
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable
 
@@ -14,6 +15,7 @@ from posbench.report.points import Point
 from posbench.report.references import Compared, other_targets
 from posbench.report.tables import METHOD, Table, marked_difference, names, number, other_units
 from posbench.runs.evaluation import Evaluation
+from posbench.runs.target_losses import TargetLosses
 from posbench.statistics.crossed import Sums, sums
 
 TOTALS = ("n_targets", "n_bytes")
@@ -57,7 +59,7 @@ def compare(evaluation: Evaluation, low: int, row: dict, other: Evaluation | Non
     """
     if other is None:
         return None
-    high, ours, theirs = row["position"], _losses(evaluation, row["length"]), _losses(other, row["length"])
+    high, (ours, theirs) = row["position"], (_losses(one.stored, row["length"]) if one.arrays else None for one in (evaluation, other))
     if ours is not None and theirs is not None:
         if not evaluation.same_targets(other):
             raise other_targets(evaluation.first, other.first)
@@ -92,9 +94,10 @@ def _sums(evaluation: Evaluation, low: int, row: dict) -> Sums | None:
     return Sums(found[0].documents, sum(one.counts for one in found), sum(one.totals for one in found))
 
 
-def _losses(evaluation: Evaluation, length: int) -> np.ndarray | None:
+@functools.lru_cache(maxsize=4)  # read once for all bins of two methods
+def _losses(stored: TargetLosses, length: int) -> np.ndarray | None:
     """Loss of every token [N, length] of the windows, or None."""
-    found = evaluation.stored.at("nll", length) if evaluation.arrays else None
+    found = stored.at("nll", length)
     return found[0].reshape(-1, length) if found and found[0].size % length == 0 else None
 
 
