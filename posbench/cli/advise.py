@@ -40,6 +40,7 @@ def advise(request: Request) -> int:
 
         print("\n".join(describe(found, families, documents)))
         return 0
+    print(f"{plan.train_len:,} to {plan.target:,} tokens, {plan.told} (dry=true tells the plan)", file=sys.stderr, flush=True)
     question = Question(train_len, plan.target, plan.short, cfg["tolerance"])
     candidates = {one.name: one for one in search(found, families)}
     ranking = rankings(found.of("validation"), question)

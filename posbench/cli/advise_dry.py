@@ -20,11 +20,12 @@ def describe(found: Measurements, families: Sequence[str], documents: dict[str, 
         lengths = sorted({length for _, asked in wanted for length in asked})
         fit = f"{documents[split]} document{'s' * (documents[split] != 1)} long enough"
         shown = " ".join(f"{length:,}" for length in lengths)
-        lines.append(f"{title}: {len(wanted)} options at {shown} tokens, {plan.windows[split]} windows ({fit})")
+        windows = f"{plan.windows[split]} window{'s' * (plan.windows[split] != 1)}"
+        lines.append(f"{title}: {len(wanted)} options at {shown} tokens, {windows} ({fit})")
         jobs.append(job)
         missing += [(job, cell, left) for cell in {cell.path: cell for cell, _ in serving.values()}.values() if (left := cell.missing())]
     lines += [f"left out: {name}: {why}" for name, why in found.left_out.items()]
-    lines.append(f"at most {plan.flop / 1e12:,.0f} TFLOP; budget= multiplies the windows")
+    lines.append(f"{plan.told}; budget= multiplies the windows")
     return lines + cost(jobs[:1], [job for job in jobs[:1] if not job.run.finished], missing)
 
 

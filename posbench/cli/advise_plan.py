@@ -37,6 +37,13 @@ class Plan:
     flop: float  # of the whole plan
 
     @property
+    def told(self) -> str:
+        """Work of the whole plan in words, and its time on the machine that BUDGET is of."""
+        minutes = self.flop / BUDGET * 60
+        took = f"about {minutes:,.0f} min" if minutes >= 1 else "less than a minute"
+        return f"at most {self.flop / 1e12:,.3g} TFLOP: {took} on two cores with AMX"
+
+    @property
     def long_factors(self) -> tuple[float, ...]:
         """Factors that reach the target."""
         return tuple(factor for factor in self.factors if factor * self.train_len >= self.target)

@@ -21,16 +21,21 @@ import shlex
 from posbench.common.errors import ConfigError
 
 ENGINES = ("transformers", "vLLM", "SGLang", "llama.cpp")
-SERVED = {
-    "default": ENGINES,
-    "linear": ENGINES,
-    "yarn": ENGINES,
-    "llama3": ENGINES,
-    "longrope": ("transformers",),
-    "dynamic": ("transformers",),
-    "proportional": ("transformers",),
+ONE_BASE = "it computes one base for all lengths (vLLM issue 3488)"
+ITS_OWN = "it reads no attention_factor and computes YaRN's own"
+ALL_LONG = "it takes the long divisors for every text, and reads no attention_factor"
+# {rope type: {engine that cannot express it: why}}
+LACKING = {
+    "default": {},
+    "linear": {},
+    "yarn": {},
+    "llama3": {},
+    "longrope": {"vLLM": ALL_LONG, "SGLang": ALL_LONG, "llama.cpp": "its options have no such type"},
+    "dynamic": {"vLLM": ONE_BASE, "SGLang": ONE_BASE, "llama.cpp": "its options have no such type"},
+    "proportional": dict.fromkeys(ENGINES[1:], "it has no such type"),
 }
-IN_FILE = ("llama3",)  # rope types that llama.cpp reads from the file alone
+OTHER_TEMPERATURE = {"vLLM": ITS_OWN, "SGLang": ITS_OWN, "llama.cpp": "its options compute YaRN's own temperature"}
+CACHED = "; keys in the cache keep the base they were made with (transformers issue 25104)"
 
 
 def settings(trained: dict, extension: dict) -> dict:
@@ -51,25 +56,26 @@ def settings(trained: dict, extension: dict) -> dict:
     }
 
 
-def engines(found: dict, target: int) -> dict[str, str | None]:
-    """{engine: what to type or to set} for `settings`; None for an engine that cannot express them."""
-    kind, own = found["rope_parameters"]["rope_type"], found["rope_parameters"]
+def engines(found: dict, target: int) -> dict[str, dict]:
+    """{engine: {"serves": whether it expresses these `settings`, "words": what to type or to set, or why it cannot}}."""
+    own = found["rope_parameters"]
+    kind = own["rope_type"]
     usual = math.isclose(own.get("attention_factor", 1.0), 0.1 * math.log(own.get("factor", 1.0)) + 1)
-    served = SERVED[kind] if kind != "yarn" or usual else ("transformers",)
+    lacking = LACKING[kind] if kind != "yarn" or usual else OTHER_TEMPERATURE
     theirs = {"rope_theta": found["rope_theta"], "rope_scaling": found["rope_scaling"], "max_position_embeddings": target}
-    told = {
-        "transformers": "rope_parameters in config.json (rope_theta and rope_scaling before version 5)",
+    words = {
+        "transformers": f"rope_parameters in config.json (rope_theta and rope_scaling before version 5){CACHED * (kind == 'dynamic')}",
         "vLLM": f"--hf-overrides {_word({'rope_parameters': own})} --max-model-len {target}",
         "SGLang": f"--json-model-override-args {_word(theirs)} --context-length {target}",
         "llama.cpp": _llama_cpp(found, target),
     }
-    return {engine: told[engine] if engine in served else None for engine in ENGINES}
+    return {engine: {"serves": engine not in lacking, "words": lacking.get(engine, words[engine])} for engine in ENGINES}
 
 
 def _llama_cpp(found: dict, target: int) -> str:
     own, theta = found["rope_parameters"], found["rope_theta"]
     kind = own["rope_type"]
-    if kind in IN_FILE:
+    if kind == "llama3":
         return "convert the checkpoint with this config.json: its options have no such type"
     words = {"default": "--rope-scaling none"}.get(kind, f"--rope-scaling {kind} --rope-scale {own.get('factor', 1):g}")
     if kind == "yarn":

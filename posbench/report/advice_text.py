@@ -132,7 +132,7 @@ def notes(content: dict) -> list[str]:
         lines = [f"To set {name}:"]
         if one["rope_parameters"]:
             lines.append(f"  rope_parameters: {one['json']}")
-            lines += [f"  {engine}: {told or 'cannot express it'}" for engine, told in one["engines"].items()]
+            lines += [f"  {engine}: {'' if told['serves'] else 'cannot: '}{told['words']}" for engine, told in one["engines"].items()]
             lines += [f"  {line}" for line in one["files"]]
         else:
             lines.append(wrapped(one["reason"], "  "))

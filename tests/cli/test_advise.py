@@ -10,11 +10,14 @@ import numpy as np
 import pytest
 import torch
 from conftest import node
-from hf_models import checkpoint
+from hf_models import adopted, checkpoint
 from script_calls import call
 from test_report_html import Page
 
+from posbench.cli import advise_losses
 from posbench.cli.advise_candidates import FAMILIES, SCALED, chosen, fixed, follow
+from posbench.cli.advise_losses import Measurements
+from posbench.cli.advise_output import _setting
 from posbench.cli.advise_plan import BUDGET, FEWEST, make_plan
 from posbench.common.errors import ConfigError
 from posbench.encodings.rope import Rope
@@ -22,7 +25,9 @@ from posbench.position.geometry import Shape
 from posbench.position.instantiate import make
 from posbench.position.plan import make_plan as position_plan
 from posbench.report.advice import PLAIN
+from posbench.runs.directory import Run
 from posbench.runs.evaluation import load
+from posbench.sweep.jobs import Job, Outcome, Result
 from posbench.sweep.work import Size
 
 SMOLLM2 = Size(layer=3_538_944, n_layer=30, head=49_152 * 576, tied=True, width=576)
@@ -108,6 +113,31 @@ def test_dry_tells_the_plan_and_writes_nothing(advised, script):
     assert done.returncode == 0, done.stderr
     assert "32 to 64 tokens" in done.stdout and "3 windows (4 documents long enough)" in done.stdout
     assert not [path for path in set(advised.rglob("*")) - before if path.suffix == ".json" and "evals" in path.parts]
+
+
+def test_each_kind_of_option_says_what_to_set(advised, tmp_path):
+    """Frequencies alone: for engines. A factor that follows the length: two configurations. Anything else: own attention."""
+    cfg = adopted(advised / "Llama")
+    job = Job(cfg, Run(tmp_path / "hf-32-s0-0000000000"), "")
+    found = Measurements(cfg, {}, "", make_plan(SMOLLM2, 32, 128, 1.0, FAMILIES), job)
+    told = {name: _setting(found, one, tmp_path) for name, one in (
+        ("yarn x4", fixed("yarn", [4.0])[0]), ("yarn by length", follow("yarn")), ("dynamic_ntk", follow("dynamic_ntk")),
+        ("rerope+log_n", follow("rerope+log_n")), ("log_n", follow("log_n")),
+    )}  # fmt: skip
+    assert told["yarn x4"]["rope_parameters"]["factor"] == 4 and told["dynamic_ntk"]["rope_parameters"]["rope_type"] == "dynamic"
+    written = json.loads((tmp_path / "yarn-x4" / "config.json").read_text())
+    assert written["rope_parameters"] == told["yarn x4"]["rope_parameters"] and written["max_position_embeddings"] == 128
+    assert "extension=yarn extension.mode=fixed extension.target_len=128" in told["yarn x4"]["files"][1]
+    assert "serve two configurations, the model as it is up to 32 tokens" in told["yarn by length"]["reason"]
+    assert told["rerope+log_n"]["reason"].endswith("In posbench: extension=rerope scale_attention=log_n.")
+    assert "Needs own attention" in told["log_n"]["reason"]
+
+
+def test_an_evaluation_that_failed_ends_the_command_with_its_reason(advised, script, monkeypatch):
+    failed = Outcome("fixed_targets yarn + none", "failed", "out of memory")
+    monkeypatch.setattr(advise_losses, "launch", lambda jobs, launcher, command: [Result(jobs[0], 1, [failed])])
+    done = script("target=96")
+    assert done.returncode == 1 and "failed: fixed_targets yarn + none: out of memory" in done.stderr
 
 
 REFUSED = {

@@ -42,7 +42,8 @@ def test_the_config_json_is_the_extension(tmp_path, name):
     theirs = transformers.LlamaForCausalLM.from_pretrained(tmp_path / "set").eval()
     assert_equal_logits(run, theirs, extension, relative=True)
     told = engines(settings(cfg, extension), 128)
-    assert {engine for engine, words in told.items() if words} == served
+    assert all(one["words"] for one in told.values())
+    assert {engine for engine, one in told.items() if one["serves"]} == served
 
 
 def test_a_new_config_json_is_that_of_the_checkpoint(tmp_path):
@@ -55,16 +56,20 @@ def test_a_new_config_json_is_that_of_the_checkpoint(tmp_path):
 
 def test_the_words_for_each_engine(tmp_path):
     cfg = adopted(checkpoint(tmp_path))
-    yarn = engines(settings(cfg, method("extension", "yarn", **FIXED)), 128)
+    yarn = _words(cfg, "yarn")
     words = shlex.split(yarn["vLLM"])
     assert words[0] == "--hf-overrides" and words[2:] == ["--max-model-len", "128"]
     assert json.loads(words[1])["rope_parameters"]["original_max_position_embeddings"] == TRAIN_LEN
     assert json.loads(shlex.split(yarn["SGLang"])[1])["rope_scaling"]["rope_type"] == "yarn"
     assert yarn["llama.cpp"].startswith("--rope-scaling yarn --rope-scale 4 --yarn-orig-ctx 32 --yarn-beta-slow 1 ")
-    ntk = engines(settings(cfg, method("extension", "ntk", **FIXED)), 128)["llama.cpp"]
+    ntk = _words(cfg, "ntk")["llama.cpp"]
     assert ntk.startswith("--rope-scaling none --rope-freq-base ") and float(ntk.split()[3]) > 40000
-    assert engines(settings(cfg, method("extension", "pi", **FIXED)), 128)["llama.cpp"].startswith("--rope-scaling linear --rope-scale 4 ")
-    assert "convert" in engines(settings(cfg, method("extension", "llama3", **FIXED)), 128)["llama.cpp"]
+    assert _words(cfg, "pi")["llama.cpp"].startswith("--rope-scaling linear --rope-scale 4 ")
+    assert "convert" in _words(cfg, "llama3")["llama.cpp"]
+
+
+def _words(cfg: dict, name: str) -> dict[str, str]:
+    return {engine: one["words"] for engine, one in engines(settings(cfg, method("extension", name, **FIXED)), 128).items()}
 
 
 def test_what_frequencies_cannot_say_is_refused(tmp_path):
