@@ -10,7 +10,7 @@ import shlex
 import sys
 from fnmatch import fnmatchcase
 
-from posbench.cli.advise_candidates import OWN, SCALED, Candidate, chosen, fixed, follow, references
+from posbench.cli.advise_candidates import OWN, SCALED, SINKS, Candidate, chosen, fixed, follow, references
 from posbench.cli.advise_losses import Measurements
 from posbench.cli.advise_plan import KEPT, KEPT_OWN, Plan, make_plan
 from posbench.common.errors import ConfigError
@@ -60,10 +60,12 @@ def search(found: Measurements, families: tuple[str, ...]) -> list[Candidate]:
     found.measure(
         "validation", wanted + [(one, [plan.probe]) for one in probing], f"comparing {len(probing)} methods at {plan.probe:,} tokens"
     )
+    if not any(one.name in found.options for one in probing):
+        raise ConfigError(
+            f"none of the methods acts on this model ({'; '.join(f'{name}: {why}' for name, why in found.left_out.items())})."
+        )
     means = found.of("validation").means([plan.probe])
-    order = [one for name in ranked(means) for one in probing if one.name == name]
-    kept = [one.option.family for one in order if one.option.family not in OWN][:KEPT]
-    kept += [one.option.family for one in order if one.option.family in OWN][:KEPT_OWN]
+    kept = survivors([one.option.family for name in ranked(means) for one in probing if one.name == name])
     long = [(one, [*plan.short, plan.target]) for family in kept for one in [*fixed(family, plan.long_factors), follow(family)]]
     costs = [(one, list(plan.short)) for family in kept if family in SCALED for one in fixed(family, plan.factors)]
     if means[PLAIN] <= means[CUT]:  # else it is broken already, and only the test documents show how much at the target
@@ -71,6 +73,17 @@ def search(found: Measurements, families: tuple[str, ...]) -> list[Candidate]:
     wanted = [*long, *((one, lengths) for one, lengths in costs if one not in [other for other, _ in long])]
     found.measure("validation", wanted, f"comparing the factors of {', '.join(kept)} at {plan.target:,} tokens")
     return [*both, *probing, *(one for family in kept for one in fixed(family, plan.factors))]
+
+
+def survivors(order: list[str]) -> list[str]:
+    """Families that go on to the target, of all in their order: the best by frequencies alone, and the best with attention of its own.
+
+    Sinks see no more than the training length, so near the cut text's loss they always are; they go on beside another, if they are better.
+    """
+    own = [family for family in order if family in OWN]
+    reading = [family for family in own if family not in SINKS][:KEPT_OWN]
+    sinks = [family for family in own if family in SINKS and (not reading or own.index(family) < own.index(reading[0]))][:1]
+    return [family for family in order if family not in OWN][:KEPT] + [family for family in order if family in (*reading, *sinks)]
 
 
 def judged(final: list[str], candidates: dict[str, Candidate], plan: Plan) -> list[tuple[Candidate, list[int]]]:

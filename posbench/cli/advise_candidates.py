@@ -14,8 +14,9 @@ SCALED = ("pi", "ntk", "yarn", "llama3")  # change frequencies by a factor, whic
 FOLLOWS = ("dynamic_ntk",)  # changes frequencies by the length of the text alone, with a factor that overshoots
 # Attention of their own, or a factor on the logits that no engine has.
 OWN = ("log_n", "ntk+log_n", "rerope", "rerope+log_n", "self_extend", "dca", "string", "streaming", "lm_infinite")
+SINKS = ("streaming", "lm_infinite")
 FAMILIES = (*SCALED, *FOLLOWS, *OWN)
-WORK = {**dict.fromkeys(("rerope", "self_extend", "dca", "string"), 1.7), **dict.fromkeys(("streaming", "lm_infinite"), 0.6)}  # of plain
+WORK = {**dict.fromkeys(("rerope", "self_extend", "dca", "string"), 1.7), **dict.fromkeys(SINKS, 0.6)}  # of plain
 
 
 @dataclass(frozen=True)

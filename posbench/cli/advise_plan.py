@@ -70,7 +70,7 @@ def make_plan(size: Size, train_len: int, target: int | None, budget: float, fam
     own = min(KEPT_OWN, sum(name not in SCALED for name in families))
     long = sum(factor >= reached for factor in factors)
     probing = sum(WORK.get(name.split("+")[0], 1.0) for name in families) + 1
-    searched = probing * forward(probe) + cut + (scaled * long + 1.7 * own) * forward(target) + (scaled * len(factors) + own + 1) * within
+    searched = probing * forward(probe) + cut + (scaled * long + 2.3 * own) * forward(target) + (scaled * len(factors) + own + 1) * within
     tested = (1 + METHODS) * sum(map(forward, grid)) + cut + len(factors) * within
     spent = {"validation": (SEARCH * budget, searched), "test": ((1 - SEARCH) * budget, tested)}
     windows = {split: min(MOST[split], max(FEWEST[split], int(share * BUDGET // each))) for split, (share, each) in spent.items()}

@@ -15,8 +15,9 @@ from script_calls import call
 from test_report_html import Page
 
 from posbench.cli import advise_losses
+from posbench.cli.advise import survivors
 from posbench.cli.advise_candidates import FAMILIES, SCALED, chosen, fixed, follow
-from posbench.cli.advise_losses import Measurements
+from posbench.cli.advise_losses import NONE, Measurements
 from posbench.cli.advise_output import _setting
 from posbench.cli.advise_plan import BUDGET, FEWEST, make_plan
 from posbench.common.errors import ConfigError
@@ -24,7 +25,7 @@ from posbench.encodings.rope import Rope
 from posbench.position.geometry import Shape
 from posbench.position.instantiate import make
 from posbench.position.plan import make_plan as position_plan
-from posbench.report.advice import PLAIN
+from posbench.report.advice import CUT, PLAIN
 from posbench.runs.directory import Run
 from posbench.runs.evaluation import load
 from posbench.sweep.jobs import Job, Outcome, Result
@@ -140,6 +141,17 @@ def test_an_evaluation_that_failed_ends_the_command_with_its_reason(advised, scr
     assert done.returncode == 1 and "failed: fixed_targets yarn + none: out of memory" in done.stderr
 
 
+def test_methods_of_which_none_acts_are_refused(advised, script, monkeypatch):
+    monkeypatch.setattr("posbench.cli.advise_losses.Measurements._methods", _nothing_but_references)
+    done = script("target=64", "methods=[yarn]")
+    assert done.returncode == 2 and "none of the methods acts on this model (yarn by length: changes nothing" in done.stderr
+
+
+def _nothing_but_references(self, candidate, length):
+    own = candidate.name == CUT and length > 32
+    return (json.dumps([candidate.extension, candidate.scale]), 64) if own else (NONE, length)
+
+
 REFUSED = {
     "target=32": "lies within the 32 tokens",
     "target=5000": "no validation document of the 5,001 tokens",
@@ -180,6 +192,12 @@ def test_a_fixed_factor_stays_at_every_length():
 
 def test_families_are_chosen_by_name():
     assert chosen(None) == FAMILIES and chosen(["rerope", "yarn"]) == ("yarn", "rerope")
+
+
+def test_the_best_families_go_on_and_sinks_only_beside_another():
+    assert survivors(["yarn", "streaming", "lm_infinite", "rerope", "ntk", "dca", "pi"]) == ["yarn", "ntk", "streaming", "rerope"]
+    assert survivors(["rerope", "streaming", "pi"]) == ["pi", "rerope"]
+    assert survivors(["lm_infinite", "streaming"]) == ["lm_infinite"]
 
 
 def test_the_plan_grows_with_the_budget_and_never_falls_below_its_least():

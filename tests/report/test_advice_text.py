@@ -1,0 +1,107 @@
+"""What a reader of an advice sees: sentences, table, figure and page, from the content of advice.json alone."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from markupsafe import Markup
+from test_advice import OPTIONS, QUESTION, TRUTH, made_up
+from test_report_html import Page
+
+from posbench.report.advice import CUT, Losses, rankings
+from posbench.report.advice_content import content
+from posbench.report.advice_page import page
+from posbench.report.advice_text import answer, answers, interval, reach, table, terminal
+from posbench.report.figures.advice import factors, figure
+from posbench.report.figures.style import save
+
+ABOUT = {
+    "model": "small <b>&",
+    "run": "x",
+    "data": "made up, fp32",
+    "probe": 128,
+    "windows": {},
+    "left_out": {"string": "refused for a reason"},
+}
+SETTINGS = {
+    "rerope": {"rope_parameters": None, "reason": "Needs own attention."},
+    "yarn x4": {
+        "rope_parameters": {"rope_type": "yarn"},
+        "json": '{"rope_type": "yarn"}',
+        "engines": {
+            "vLLM": {"serves": True, "words": "--hf-overrides '{}'"},
+            "llama.cpp": {"serves": False, "words": "it has no such type"},
+        },
+        "files": ["config.json with it: DIR"],
+    },
+}
+
+
+def told(test: Losses, validation: Losses | None = None) -> dict:
+    validation = validation or made_up(0)
+    made = content(ABOUT, QUESTION, OPTIONS.values(), validation, test, rankings(validation, QUESTION))
+    return json.loads(json.dumps({**made, "settings": SETTINGS}, allow_nan=False))
+
+
+def test_the_sentences_say_what_was_found():
+    found = told(made_up(1))
+    short, long, both = answers(found)
+    assert short.startswith("Short texts (to 64 tokens): leave the model as it is. Confirmed by the test documents.")
+    assert "Long texts (256 tokens): rerope. Confirmed by the test documents: -3.2" in long
+    assert " to the cut text." in long and "Better than the next best, yarn x4: -0.1" in long
+    assert both.startswith("Both: yarn by length.") and "It costs nothing up to 64 tokens." in both
+
+
+def test_what_the_test_documents_refute_is_said_with_what_to_do_instead():
+    said = answer(told(made_up(1, rerope=(3.4, 3.0, 3.3))), "long")
+    assert "The test documents say otherwise" in said and "+0.3" in said
+    assert said.endswith("So instead: leave the model as it is and cut the text to its last 64 tokens.")
+
+
+def test_both_is_said_once_if_it_is_the_same():
+    without = {name: TRUTH[name] for name in TRUTH if name not in ("yarn by length", "rerope", "yarn x4")}
+    found = told(made_up(1, without), made_up(0, without))
+    assert answers(found)[2] == "Both: the same as for long texts."
+
+
+def test_the_table_fits_a_terminal_and_leaves_the_reference_out():
+    lines = table(told(made_up(1))).splitlines()
+    assert max(map(len, lines)) <= 80 and len({len(line) for line in lines[1:]}) == 1
+    assert [line.split("  ")[0] for line in lines[1:]] == ["as it is", "yarn x4", "yarn by length", "rerope"]
+    assert lines[1].split()[-1] == "64" and lines[2].endswith("below 16")
+
+
+def test_one_document_and_losses_that_are_not_finite_are_words():
+    found = told(made_up(1, documents=1, rerope=(3.4, 3.0, np.inf)))
+    text = terminal(found)
+    assert "(one document: no interval)" in text and "not finite" in text and "nan" not in text
+    assert interval([0.1, None, None]) == "+0.100" and interval(None) == "-"
+    assert reach({"surely": None, "perhaps": 64}, found) == "?-64" and reach({"surely": 16, "perhaps": 64}, found) == "16-64"
+
+
+def test_settings_stand_below_with_what_cannot_be_served():
+    text = terminal(told(made_up(1)))
+    assert "To set rerope:\n  Needs own attention." in text
+    assert "  vLLM: --hf-overrides '{}'\n  llama.cpp: cannot: it has no such type" in text
+    assert text.endswith("left out: string: refused for a reason")
+
+
+def test_the_figure_and_the_page_hold_the_same_numbers(tmp_path):
+    found = told(made_up(1))
+    found["factors"] = [one for one in found["options"] if one["name"] == "yarn x4"]
+    assert factors(found)[1] == ("yarn at 64", [(1.0, [0.0, 0.0, 0.0]), (4.0, found["factors"][0]["points"][1]["difference"])])
+    png, _ = save(figure(found), tmp_path / "advice")
+    assert png.stat().st_size > 1000
+    (tmp_path / "advice.html").write_text(page(found, Markup("<p></p>")))
+    read = Page(tmp_path / "advice.html")
+    assert "small <b>&" in read.text and "b" not in {tag for tag, _ in read.tags}
+    long = next(one for one in found["options"] if one["name"] == "rerope")["points"][-1]
+    assert f"{long['nll']:.3f} ({interval(long['difference'])})".replace("+-", "\u00b1") in read.text
+    assert CUT in read.text and "cannot, since it has no such type" in read.text
+
+
+@pytest.mark.parametrize("documents", [1, 12])
+def test_no_number_of_the_content_is_nan(documents):
+    json.dumps(told(made_up(1, documents=documents, rerope=(3.4, 3.0, np.inf))), allow_nan=False)
