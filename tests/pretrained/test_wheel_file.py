@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 from conftest import CONFIGS
+from gguf import GGMLQuantizationType as Kind
 from gguf_models import write_gguf
 from hf_models import adopted, checkpoint, imported
 from omegaconf import OmegaConf
+from script_calls import call
 
 from posbench.common.errors import ConfigError
 from posbench.common.wheel_file import wheel_file
@@ -19,6 +21,7 @@ from posbench.config.identity import run_id
 from posbench.data.tokenizers import pretrained_json, tokenizer_name
 from posbench.model.build import load_model
 from posbench.runs.origins import read
+from posbench.runs.rows import read_csv
 
 ROOT = CONFIGS.parent
 NAMED = "tiny-model@1.2:tiny.gguf"
@@ -31,7 +34,7 @@ def place(tmp_path, monkeypatch) -> Path:
     record = folder.parent / "tiny_model-1.2.dist-info"
     for one in (folder / "also", record):
         one.mkdir(parents=True)
-    shutil.copyfile(write_gguf(checkpoint(tmp_path, vocab_size=130)), folder / "tiny.gguf")
+    shutil.copyfile(write_gguf(checkpoint(tmp_path, vocab_size=130, intermediate_size=64), Kind.Q4_1), folder / "tiny.gguf")
     for name in ("twice.txt", "also/twice.txt"):
         (folder / name).touch()
     (record / "METADATA").write_text("Metadata-Version: 2.1\nName: tiny-model\nVersion: 1.2\n")
@@ -77,6 +80,21 @@ def test_its_weights_are_read_in_place_and_its_name_stands_in_reports(place, tmp
     run = imported(Path(NAMED))
     assert load_model(run, run.read_config(), 130, "cpu").lm_head.weight.shape == (130, 32)
     assert read(run.path).training["checkpoint"] == "tiny.gguf"
+
+
+def test_make_pretrained_runs_and_reports_its_experiment(place, text_folder, tmp_path, capfd):
+    words = [f"model.path={NAMED}", "data=local", f"data.path={text_folder}", "evaluate.documents=null", "evaluate.windows=4"]
+    words += ["evaluate.lengths=[64]", "evaluate.max_length=64", "device=cpu", "log.mode=disabled"]
+    for script in ("run", "report"):
+        done = call(capfd, tmp_path, script, "experiment=pretrained", *words)
+        assert done.returncode == 0, done.stderr
+    assert "| rope | streaming | none | +0.000 +- 0.000 ~ |" in (tmp_path / "results/report/pretrained/table.md").read_text()
+    (said,) = [line for line in done.stdout.splitlines() if line.startswith("checkpoint")]
+    assert said == "checkpoint tiny.gguf: 4-bit weights, dequantised (15 Q4_1, 5 F32)"
+    rows = read_csv(tmp_path / "results/report/pretrained/rows.csv")
+    assert {row["extension"] for row in rows} == {"none", "pi", "yarn", "rerope", "streaming"} and {row["length"] for row in rows} == {64}
+    assert "1 to 8" in done.stdout and "46 to 64" in done.stdout and "next: another extension:" in done.stdout
+    assert (tmp_path / "results/report/pretrained/position.svg").stat().st_size > 0
 
 
 def test_what_make_installs_is_pinned_by_its_hash_and_is_what_the_experiment_reads():
