@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from posbench.common.errors import ConfigError
+from posbench.common.pieces import pieces
 from posbench.encodings.none import NoEncoding
 from posbench.position.fixed_frequencies import by_length, trained_in
 from posbench.position.geometry import Base, Layout, Shape, Spectrum, Tokens, Trait
@@ -121,7 +122,23 @@ class Rope(Encoding):
         """Rotate the first channels, two for each column of the table; the others stay as they are."""
         cos_TF, sin_TF = table
         x_BHTR, rest = x_BHTD.tensor_split([2 * cos_TF.shape[-1]], dim=-1)
-        a_BHTF, b_BHTF = x_BHTR.chunk(2, dim=-1) if self.layout == "half" else x_BHTR.unflatten(-1, (-1, 2)).unbind(-1)
+        if not torch.is_grad_enabled():
+            return torch.cat((self._turn_long(x_BHTR, table), rest), dim=-1) if rest.shape[-1] else self._turn_long(x_BHTR, table)
+        a_BHTF, b_BHTF = self._pairs(x_BHTR)
         turned = (a_BHTF * cos_TF - b_BHTF * sin_TF, b_BHTF * cos_TF + a_BHTF * sin_TF)
         x_BHTR = torch.cat(turned, dim=-1) if self.layout == "half" else torch.stack(turned, dim=-1).flatten(-2)
         return torch.cat((x_BHTR, rest), dim=-1) if rest.shape[-1] else x_BHTR
+
+    def _turn_long(self, x_BHTR: Tensor, table: Tensor) -> Tensor:
+        """The same without gradients, written in its place piece by piece."""
+        made_BHTR = torch.empty(x_BHTR.shape, dtype=torch.result_type(x_BHTR, table), device=x_BHTR.device)
+        for some in pieces(x_BHTR, 2):
+            cos_SF, sin_SF = table[..., some, :]
+            (a_BHSF, b_BHSF), (to_a, to_b) = self._pairs(x_BHTR[:, :, some]), self._pairs(made_BHTR[:, :, some])
+            torch.mul(a_BHSF, cos_SF, out=to_a).sub_(b_BHSF * sin_SF)
+            torch.mul(b_BHSF, cos_SF, out=to_b).add_(a_BHSF * sin_SF)
+        return made_BHTR
+
+    def _pairs(self, x_BHTR: Tensor) -> tuple[Tensor, Tensor]:
+        """Both channels of every pair, as views."""
+        return x_BHTR.chunk(2, dim=-1) if self.layout == "half" else x_BHTR.unflatten(-1, (-1, 2)).unbind(-1)

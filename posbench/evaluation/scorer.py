@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from posbench.common.errors import RunError
 from posbench.config.schema import EvaluateConfig
@@ -22,11 +22,13 @@ from posbench.evaluation.windows import BOS
 from posbench.model import precision as bf16
 from posbench.model.gpt import GPT
 from posbench.model.memory import Peak
+from posbench.model.rounded import rounded
 from posbench.position.interfaces import Extension, ScaleAttention
 from posbench.position.legality import fed_length, name_of
 from posbench.position.plan import Plan, make_plan
 
 HEAD_ROWS = 4096  # rows that pass the output head at once
+HEAD_LOGITS, LOSS_LOGITS = 2**25, 2**22  # with a large vocabulary fewer: so many logits of the head at once, and in float32 for the loss
 
 
 @dataclass
@@ -86,6 +88,7 @@ class Evaluation:
                 told = done
 
         plan = plan.telling(tell)
+        model = rounded(self.model) if self.config.dtype == "bf16" else self.model
         for start in range(0, len(at_N), batch):
             index_NL = index(at_N[start : start + batch], plan.length)
             ids_NL = self.file.tokens[index_NL].astype(np.int64)
@@ -94,8 +97,8 @@ class Evaluation:
             text_NL = torch.from_numpy(ids_NL).to(self.device)
             size, told = text_NL[:, :-1].numel(), 0
             with bf16.autocast(self.device, self.config.dtype):
-                hidden_NRC = self.model.hidden(text_NL[:, :-1], plan, n_rows)
-                nll_NR, correct_NR = self._read(hidden_NRC, text_NL[:, -n_rows:])
+                hidden_NRC = model.hidden(text_NL[:, :-1], plan, n_rows)
+                nll_NR, correct_NR = _read(model.lm_head, hidden_NRC, text_NL[:, -n_rows:])
             if nll_NR.isnan().any():
                 wider = "" if self.config.dtype == "fp32" else "set evaluate.dtype=fp32, "
                 raise RunError(
@@ -107,15 +110,6 @@ class Evaluation:
             corrects.append(correct_NR.cpu().numpy())
             self.progress(size - told)
         return np.concatenate(nlls), np.concatenate(corrects)
-
-    def _read(self, hidden_NRC: Tensor, target_NR: Tensor) -> tuple[Tensor, Tensor]:
-        nlls, corrects = [], []
-        targets = target_NR.flatten().split(HEAD_ROWS)
-        for hidden_RC, target_R in zip(hidden_NRC.flatten(0, 1).split(HEAD_ROWS), targets, strict=True):
-            logits_RV = self.model.lm_head(hidden_RC).float()
-            nlls.append(torch.nn.functional.cross_entropy(logits_RV, target_R, reduction="none"))
-            corrects.append(logits_RV.argmax(-1) == target_R)
-        return torch.cat(nlls).view_as(target_NR), torch.cat(corrects).view_as(target_NR)
 
     @contextmanager
     def measured(self) -> Iterator[dict]:
@@ -135,3 +129,15 @@ class Evaluation:
             for band in layer.bands
         ]
         return max(float(distance_T.max()) for distance_T in farthest if len(distance_T))
+
+
+def _read(head: nn.Linear, hidden_NRC: Tensor, target_NR: Tensor) -> tuple[Tensor, Tensor]:
+    nlls, corrects = [], []
+    at_once, together = (max(1, logits // head.out_features) for logits in (HEAD_LOGITS, LOSS_LOGITS))
+    targets, hiddens = (t.split(min(HEAD_ROWS, at_once)) for t in (target_NR.flatten(), hidden_NRC.flatten(0, 1)))
+    for hidden_RC, target_R in zip(hiddens, targets, strict=True):
+        for logits_RV, some_R in zip(head(hidden_RC).split(together), target_R.split(together), strict=True):
+            logits_RV = logits_RV.float()
+            nlls.append(torch.nn.functional.cross_entropy(logits_RV, some_R, reduction="none"))
+            corrects.append(logits_RV.argmax(-1) == some_R)
+    return torch.cat(nlls).view_as(target_NR), torch.cat(corrects).view_as(target_NR)

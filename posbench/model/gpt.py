@@ -14,7 +14,8 @@ from posbench.common.errors import ConfigError
 from posbench.config.schema import ModelConfig
 from posbench.extensions.none import NoExtension
 from posbench.model.attention import Attention
-from posbench.position.geometry import Shape
+from posbench.model.elementwise import added, gated, normed
+from posbench.position.geometry import Bias, Shape
 from posbench.position.interfaces import Encoding, ScaleAttention
 from posbench.position.legality import check_extension
 from posbench.position.plan import LayerPlan, Plan, make_plan
@@ -44,7 +45,7 @@ class MLP(nn.Module):
         self.down_proj = nn.Linear(d_ff, config.d_model, bias=False)
 
     def forward(self, x_BTC: Tensor) -> Tensor:
-        return self.down_proj(F.silu(self.gate_proj(x_BTC)) * self.up_proj(x_BTC))
+        return self.down_proj(gated(self.gate_proj(x_BTC), self.up_proj(x_BTC)))
 
 
 class Block(nn.Module):
@@ -58,9 +59,11 @@ class Block(nn.Module):
         self.mlp = MLP(config)
 
     def forward(self, x_BTC: Tensor, plan: LayerPlan, last: int | None = None) -> Tensor:
-        attended = self.self_attn(self.input_layernorm(x_BTC), plan, last)
-        x_BTC = x_BTC[:, -attended.shape[1] :] + attended
-        x_BTC = x_BTC + self.mlp(self.post_attention_layernorm(x_BTC))
+        # Gates are computed in float32.
+        exact = Bias.GATES in plan.encoding.biases
+        attended = self.self_attn(self.input_layernorm(x_BTC) if exact else normed(self.input_layernorm, x_BTC), plan, last)
+        x_BTC = added(x_BTC[:, -attended.shape[1] :], attended)
+        x_BTC = added(x_BTC, self.mlp(normed(self.post_attention_layernorm, x_BTC)))
         plan.tell(1.0)
         return x_BTC
 

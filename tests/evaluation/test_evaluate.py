@@ -14,6 +14,7 @@ from posbench.common.errors import ConfigError
 from posbench.config.schema import EvaluateConfig
 from posbench.data.tokenfile import TokenFile
 from posbench.encodings.rope import Rope
+from posbench.evaluation import scorer
 from posbench.evaluation.scorer import Evaluation
 from posbench.evaluation.windows import choose
 from posbench.evaluators.by_position import ByPosition, bins
@@ -82,6 +83,27 @@ def test_a_long_text_can_be_interrupted_before_it_is_read():
     found.progress = interrupt
     with pytest.raises(KeyboardInterrupt):
         FixedTargets(found).score(256)
+
+
+def test_losses_in_bf16_are_those_of_weights_rounded_in_every_pass(monkeypatch):
+    found = evaluation(lengths=[256], max_length=256, windows=3, dtype="bf16")
+    wanted = evaluation(lengths=[256], max_length=256, windows=3)
+    once, asked = FixedTargets(found).score(256), []
+    monkeypatch.setattr(scorer, "rounded", lambda model: asked.append(model) or model)
+    every = FixedTargets(found).score(256)
+    exact = FixedTargets(wanted).score(256)
+    assert asked == [found.model] and all(np.array_equal(a, b) for a, b in zip(once, every, strict=True))
+    assert not np.array_equal(once[0], exact[0]) and np.abs(once[0] - exact[0]).max() < 0.2
+
+
+def test_logits_of_a_large_vocabulary_are_made_a_few_rows_at_once(monkeypatch):
+    found = evaluation(lengths=[64], windows=9)
+    whole = FixedTargets(found).score(64)
+    monkeypatch.setattr(scorer, "LOSS_LOGITS", 150)
+    assert all(np.array_equal(a, b) for a, b in zip(FixedTargets(found).score(64), whole, strict=True))
+    monkeypatch.setattr(scorer, "HEAD_LOGITS", 1)
+    few = FixedTargets(found).score(64)
+    assert np.allclose(few[0], whole[0], atol=1e-5) and np.array_equal(few[1], whole[1])
 
 
 def test_windows_stay_inside_documents_and_depend_on_max_length_alone():

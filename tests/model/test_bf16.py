@@ -13,6 +13,7 @@ from posbench.extensions.rerope import Rerope
 from posbench.extensions.window import Window
 from posbench.model import precision as bf16
 from posbench.model.gpt import GPT
+from posbench.model.rounded import rounded
 from posbench.position.geometry import Shape
 from posbench.position.plan import make_plan
 from posbench.scale_attention.none import NoScale
@@ -122,6 +123,7 @@ def test_no_product_of_an_evaluation_is_left_to_the_slow_kernels(without, extens
     shape = Shape(d_model=16, n_layer=2, n_head=2, n_kv_head=1, train_len=16)
     model = GPT(ModelConfig(d_model=16, n_layer=2, n_head=2, n_kv_head=1, d_ff=32), Rope(shape), 11).eval()
     plan = make_plan(model.encoding, extension, scale=NoScale(shape), trained_scale=model.scale, length=48, device="cpu")
+    model = rounded(model)
     with Slow() as slow, torch.inference_mode(), bf16.autocast("cpu", "bf16"):
         hidden_BTC = model.hidden(torch.zeros(1, 48, dtype=torch.long), plan, 4)
         assert model.lm_head(hidden_BTC).dtype == torch.bfloat16

@@ -32,7 +32,7 @@ def attend(layer: LayerPlan, x_BTC: Tensor, q_BHTD: Tensor, k_BGTD: Tensor, v_BG
     length = q_BHTD.shape[2]
     last = min(last or length, length)
     with torch.autocast(q_BHTD.device.type, enabled=False):
-        gates_BHT = layer.encoding.gates(x_BTC.float(), layer.index)
+        gates_BHT = layer.encoding.gates(x_BTC.float(), layer.index) if Bias.GATES in layer.encoding.biases else None
         if gates_BHT is not None:
             gates_BHT = gates_BHT.double().cumsum(dim=-1)
         if fusible(layer) and 2 * last > length:

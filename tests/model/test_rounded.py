@@ -1,0 +1,111 @@
+"""Evaluation in bf16: weights rounded once, and sums in place, give bit for bit what autocast gives with gradients."""
+
+import gc
+import weakref
+
+import pytest
+import torch
+
+from posbench.common import pieces as cache
+from posbench.config.names import nodes
+from posbench.config.schema import ModelConfig
+from posbench.model import precision as bf16
+from posbench.model.gpt import GPT, make_shape
+from posbench.model.rounded import rounded
+from posbench.position.instantiate import make
+from posbench.position.plan import make_plan
+
+VOCAB = 61
+KINDS = {
+    "plain": ("rope", {}),
+    "tied": ("rope", {"tied": True, "n_kv_head": 1, "qkv_bias": True}),
+    "rms": ("rope", {"qk_norm": "rms"}),
+    "interleaved": ({"layout": "interleaved"}, {}),
+    "part": ({"fraction": 0.5}, {}),
+    "gates": ("fox_rope", {}),
+    "mixed": ("fope", {}),
+    "added": ("sinusoidal", {}),
+}
+
+
+def made(kind: str = "plain") -> GPT:
+    encoding, changed = KINDS[kind]
+    node = nodes("encoding")[encoding] if isinstance(encoding, str) else {**nodes("encoding")["rope"], **encoding}
+    config = ModelConfig(d_model=32, n_head=2, n_layer=2, d_ff=48, **changed)
+    torch.manual_seed(0)
+    model = GPT(config, make(node, make_shape(config, 64)), VOCAB)
+    for parameter in model.layers.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    torch.nn.init.normal_(model.lm_head.weight)
+    return model.eval()
+
+
+def logits(model: GPT, text_BT: torch.Tensor, dtype: str = "bf16", last: int | None = None) -> torch.Tensor:
+    plan = make_plan(model.encoding, length=text_BT.shape[1])
+    with bf16.autocast("cpu", dtype):
+        return model(text_BT, plan, last).detach()
+
+
+@pytest.mark.parametrize("piece", [2**16, 40])  # a piece of 40 numbers is one token
+@pytest.mark.parametrize("kind", KINDS)
+def test_logits_are_those_with_gradients(kind, piece, monkeypatch):
+    model, text_BT = made(kind), torch.randint(0, VOCAB, (2, 33))
+    for dtype in ("bf16", "fp32"):
+        expected, of_last = logits(model, text_BT, dtype), logits(model, text_BT, dtype, last=20)
+        monkeypatch.setattr(cache, "PIECE", piece)
+        with torch.inference_mode():
+            assert torch.equal(logits(model, text_BT, dtype), expected)
+            assert torch.equal(logits(model, text_BT, dtype, last=20), of_last)
+            if dtype == "bf16":
+                assert torch.equal(logits(rounded(model), text_BT), expected)
+        monkeypatch.undo()
+
+
+def test_the_model_stays_as_it_was():
+    model, text_BT = made("tied"), torch.randint(0, VOCAB, (1, 20))
+    before, state = logits(model, text_BT, "fp32"), {name: value.clone() for name, value in model.state_dict().items()}
+    other = rounded(model)
+    with torch.inference_mode():
+        logits(other, text_BT)
+    assert torch.equal(logits(model, text_BT, "fp32"), before)
+    assert list(model.state_dict()) == list(state) and all(value.equal(state[name]) for name, value in model.state_dict().items())
+    assert not any(value.dtype == torch.bfloat16 for value in model.parameters())
+
+
+def test_only_products_of_the_blocks_and_the_head_are_in_bf16_and_all_else_is_shared():
+    for kind in KINDS:
+        model = made(kind)
+        other, own = dict(rounded(model).named_parameters(remove_duplicate=False)), dict(model.named_parameters(remove_duplicate=False))
+        products = {name for name in own if "_proj." in name or name == "lm_head.weight"}
+        assert {name for name, value in other.items() if value.dtype == torch.bfloat16} == products
+        assert all(other[name] is own[name] for name in own.keys() - products)
+        assert rounded(model).encoding is model.encoding
+
+
+def test_it_is_made_once_and_again_when_a_weight_changed():
+    model, text_BT = made(), torch.randint(0, VOCAB, (1, 20))
+    first = rounded(model)
+    assert rounded(model) is first
+    with torch.no_grad():
+        model.layers[1].mlp.up_proj.weight.mul_(2)
+    assert rounded(model) is not first
+    assert torch.equal(logits(rounded(model), text_BT), logits(model, text_BT))
+    model.load_state_dict({name: torch.ones_like(value) for name, value in model.state_dict().items()}, assign=True)
+    assert torch.equal(logits(rounded(model), text_BT), logits(model, text_BT))
+
+
+def test_it_leaves_with_the_model():
+    model = made()
+    gone = weakref.ref(rounded(model))
+    del model
+    gc.collect()
+    assert gone() is None
+
+
+def test_pieces_are_all_of_it(monkeypatch):
+    monkeypatch.setattr(cache, "PIECE", 10)
+    for shape, dim in (((3, 7, 2), 1), ((1, 1), 0), ((2, 4, 999), 1), ((0, 5), 1), ((5, 0), 0), ((4, 0), 1)):
+        found = cache.pieces(torch.zeros(shape), dim)
+        assert [i for some in found for i in range(shape[dim])[some]] == list(range(shape[dim]))
+    threads = max(2, torch.get_num_threads())
+    assert len(cache.pieces(torch.zeros(100, 10), 0)) == -(-100 // threads)
