@@ -10,7 +10,7 @@ import shlex
 import sys
 from fnmatch import fnmatchcase
 
-from posbench.cli.advise_candidates import OWN, SCALED, SINKS, Candidate, chosen, fixed, follow, references
+from posbench.cli.advise_candidates import OVERSHOOT, OWN, SCALED, SINKS, Candidate, chosen, fixed, follow, references
 from posbench.cli.advise_losses import Measurements
 from posbench.cli.advise_plan import KEPT, KEPT_OWN, Plan, make_plan
 from posbench.common.errors import ConfigError
@@ -55,24 +55,26 @@ def advise(request: Request) -> int:
 def search(found: Measurements, families: tuple[str, ...]) -> list[Candidate]:
     """Measure on validation documents; returns the candidates. Only the best families of the first stage go on to the target."""
     plan, both = found.plan, references()
-    probing = [follow(family) for family in families]
+    overshoot = [2 * plan.probe / plan.train_len]
+    probing = [one for family in families for one in [follow(family), *(fixed(family, overshoot) if family in OVERSHOOT else [])]]
     wanted = [(both[0], [*plan.short, plan.probe]), (both[1], sorted({*plan.short, plan.probe, plan.target}))]
     found.measure(
-        "validation", wanted + [(one, [plan.probe]) for one in probing], f"comparing {len(probing)} methods at {plan.probe:,} tokens"
+        "validation", wanted + [(one, [plan.probe]) for one in probing], f"comparing {len(families)} methods at {plan.probe:,} tokens"
     )
     if not any(one.name in found.options for one in probing):
         raise ConfigError(
             f"none of the methods acts on this model ({'; '.join(f'{name}: {why}' for name, why in found.left_out.items())})."
         )
     means = found.of("validation").means([plan.probe])
-    kept = survivors([one.option.family for name in ranked(means) for one in probing if one.name == name])
+    kept = survivors(list(dict.fromkeys(one.option.family for name in ranked(means) for one in probing if one.name == name)))
     long = [(one, [*plan.short, plan.target]) for family in kept for one in [*fixed(family, plan.long_factors), follow(family)]]
     costs = [(one, list(plan.short)) for family in kept if family in SCALED for one in fixed(family, plan.factors)]
     if means[PLAIN] <= means[CUT]:  # else it is broken already, and only the test documents show how much at the target
         long.append((both[0], [*plan.short, plan.target]))
     wanted = [*long, *((one, lengths) for one, lengths in costs if one not in [other for other, _ in long])]
     found.measure("validation", wanted, f"comparing the factors of {', '.join(kept)} at {plan.target:,} tokens")
-    return [*both, *probing, *(one for family in kept for one in fixed(family, plan.factors))]
+    every = [*both, *probing, *(one for family in kept for one in fixed(family, plan.factors))]
+    return list({one.name: one for one in every}.values())
 
 
 def survivors(order: list[str]) -> list[str]:

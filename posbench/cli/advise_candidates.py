@@ -12,6 +12,7 @@ from posbench.report.advice import CUT, PLAIN, Option
 
 SCALED = ("pi", "ntk", "yarn", "llama3")  # change frequencies by a factor, which may be fixed
 FOLLOWS = ("dynamic_ntk",)  # changes frequencies by the length of the text alone, with a factor that overshoots
+OVERSHOOT = ("ntk",)  # better with a larger factor than the length's (posbench/extensions/ntk.py), so compared with twice that too
 # Attention of their own, or a factor on the logits that no engine has.
 OWN = ("log_n", "ntk+log_n", "rerope", "rerope+log_n", "self_extend", "dca", "string", "streaming", "lm_infinite")
 SINKS = ("streaming", "lm_infinite")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from posbench.cli.advise_candidates import Candidate, fixed, follow, references
+from posbench.cli.advise_candidates import OVERSHOOT, Candidate, fixed, follow, references
 from posbench.cli.advise_losses import Measurements
 from posbench.cli.advise_plan import KEPT, Plan
 from posbench.sweep.cost_estimate import cost
@@ -32,7 +32,11 @@ def describe(found: Measurements, families: Sequence[str], documents: dict[str, 
 def stand_ins(plan: Plan, families: Sequence[str]) -> list[tuple[str, str, list[tuple[Candidate, list[int]]]]]:
     """(title, split, what is measured) of each stage, with the first families in place of those that will turn out the best."""
     both = references()
-    first = [*both, *map(follow, families)]
+    first = [
+        *both,
+        *map(follow, families),
+        *(one for family in OVERSHOOT if family in families for one in fixed(family, [2 * plan.probe / plan.train_len])),
+    ]
     kept = [family for family in ("yarn", "ntk", *families) if fixed(family, [2.0]) and family in families]
     kept = list(dict.fromkeys(kept))[:KEPT]
     own = [family for family in families if not follow(family).option.frequencies][:1]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from posbench.cli.advise_candidates import SCALED, WORK
+from posbench.cli.advise_candidates import OVERSHOOT, SCALED, WORK
 from posbench.common.errors import ConfigError
 from posbench.evaluation.protocol import Reading
 from posbench.sweep.work import Size
@@ -69,7 +69,7 @@ def make_plan(size: Size, train_len: int, target: int | None, budget: float, fam
     scaled = min(KEPT, sum(name in SCALED for name in families))
     own = min(KEPT_OWN, sum(name not in SCALED for name in families))
     long = sum(factor >= reached for factor in factors)
-    probing = sum(WORK.get(name.split("+")[0], 1.0) for name in families) + 1
+    probing = sum(WORK.get(name.split("+")[0], 1.0) + (name in OVERSHOOT) for name in families) + 1
     searched = probing * forward(probe) + cut + (scaled * long + 2.3 * own) * forward(target) + (scaled * len(factors) + own + 1) * within
     tested = (1 + METHODS) * sum(map(forward, grid)) + cut + len(factors) * within
     spent = {"validation": (SEARCH * budget, searched), "test": ((1 - SEARCH) * budget, tested)}
