@@ -3,11 +3,12 @@
 Two rows with the same posbench.runs.rows.key are equal bit for bit if all columns but the volatile ones agree. They are
 reproduced if the losses differ by at most the experiment's tolerance: another processor, thread count or version of torch
 rounds differently, and training amplifies this. Far above its floor a model is broken and its loss varies more with the
-rounding, so the tolerance grows with the distance from the floor.
+rounding, so the tolerance grows with the distance from the floor. The mean of few tokens also moves by more than that of many.
 """
 
 from __future__ import annotations
 
+import math
 import shlex
 import shutil
 import sys
@@ -53,14 +54,18 @@ class Pair:
         return self.distance > self.allowed
 
 
-def compare(reported: Sequence[dict], again: Iterable[dict], nll: float, share: float) -> list[Pair]:
-    """Pair every reported row with its rerun. Allowed are `nll` nats/token plus `share` of the distance above the floor."""
+def compare(reported: Sequence[dict], again: Iterable[dict], nll: float, share: float = 0.0, token: float = 0.0) -> list[Pair]:
+    """Pair every reported row with its rerun.
+
+    Allowed are `nll` nats/token, `share` of the distance above the floor, and `token` for a single token, which shrinks with the root of
+    their number.
+    """
     made = {key(row): row for row in again}
     floors = {_scored(row): row["nll"] for row in reported if reference(row) == "floor"}
 
     def allowed(row: dict) -> float:
-        floor = floors.get(_scored(row))
-        return nll + share * max(0.0, row["nll"] - floor) if floor is not None and row["nll"] is not None else nll
+        floor, few = floors.get(_scored(row)), token / math.sqrt(row["n_targets"])
+        return nll + few + (share * max(0.0, row["nll"] - floor) if floor is not None and row["nll"] is not None else 0.0)
 
     return [Pair(row, made.get(key(row)), allowed(row)) for row in reported]
 
@@ -95,8 +100,12 @@ def _name(row: dict) -> str:
 def reproduce(request: Request) -> int:
     """Run the cells of an experiment again and compare; exit code 1 on a miss. Words beside experiment= choose some of the cells."""
     experiment, cfg = request.experiment, request.cfgs[0]
-    if not experiment.get("tolerance"):
-        raise ConfigError("experiment=NAME must be a reported one, whose yaml gives a tolerance: such as experiment=demo.")
+    tolerance = experiment.get("tolerance") or {}
+    if "nll" not in tolerance or not set(tolerance) <= {"nll", "share", "token"}:
+        raise ConfigError(
+            "experiment=NAME must be a reported one, whose yaml gives a tolerance (nll, and if wanted share and token): such as "
+            "experiment=demo."
+        )
     folder = Path(cfg["report_dir"] or f"results/reported/{experiment['name']}")
     if not (folder / "rows.csv").exists():
         raise ConfigError(f"{folder}/rows.csv does not exist: run this where it lies, or name its folder as report_dir=DIR.")
@@ -118,7 +127,7 @@ def reproduce(request: Request) -> int:
     if any(result.failures for result in outcomes):
         print("\n".join(table(outcomes, None)), file=sys.stderr)
     made = [row for job in jobs for cell in job.cells if cell.path.exists() for row in read_eval(cell.path)]
-    pairs = compare(reported, made, experiment["tolerance"]["nll"], experiment["tolerance"]["share"])
+    pairs = compare(reported, made, **tolerance)
     lines = [f"{folder}/rows.csv against {results}, {len(jobs)} of its trainings", *verdict(pairs)]
     print("\n".join(lines))
     missed = any(pair.missed for pair in pairs)

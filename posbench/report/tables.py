@@ -150,7 +150,7 @@ def scored(point: Point) -> str:
     """Text on the targets that a point is a mean over."""
     if point.foreign:
         return "which targets were scored is not stated"
-    units = f"{point.n_units} {point.sem_unit}s{among(point.setting)}"
+    units = f"{point.n_units} {point.sem_unit}{'s' * (point.n_units != 1)}{among(point.setting)}"
     if point.window:
         return f"every token of windows of {point.window} tokens in {units}, by its position"
     same = getattr(known(point.protocol), "same_targets", False)

@@ -96,6 +96,8 @@ def test_the_tolerance_grows_with_the_height_above_the_floor():
     assert floor.missed and not broken.missed and broken.allowed == pytest.approx(0.21)
     assert unknown.missed and "missing" in verdict([unknown])[-1]
     assert not compare(rows[2:], [row("pi", None)], nll=0.01, share=0.1)[0].missed  # infinite in both
+    few = compare(rows[1:2], again, nll=0.01, token=0.4)
+    assert few[0].missed and few[0].allowed == pytest.approx(0.01 + 0.4 / 8)  # 64 tokens
     others = [row("recompute_window", 4.0, 10), row("none", 5.0, 10)]  # the same training on another text
     allowed = [pair.allowed for pair in compare(rows + others, [], nll=0.01, share=0.1) if pair.reported["extension"] == "none"]
     assert allowed == pytest.approx([0.21, 0.11])
