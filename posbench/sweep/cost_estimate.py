@@ -1,6 +1,7 @@
 """Cost estimate of jobs: time and disk, each with the measurements that it rests on.
 
 Time is the computed work (posbench/sweep/work.py) times the seconds per FLOP of stored runs, of the same model size if there are any.
+That of checkpoints is in checkpoint_time.py.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from posbench.evaluation.protocol import protocol
 from posbench.runs.directory import Run
 from posbench.runs.origins import read
 from posbench.runs.search import run_directories
+from posbench.sweep.checkpoint_time import Texts, checkpoint_time
 from posbench.sweep.jobs import RECOMPUTE, Cell, Job
 from posbench.sweep.work import Size, Work, size, work
 
@@ -52,6 +54,7 @@ class Measured:
     evaluation: Rates = field(default_factory=Rates)
     per_parameter: Rates = field(default_factory=Rates)
     per_loss: Rates = field(default_factory=Rates)
+    texts: Texts = field(default_factory=Texts)
 
     def add(self, run: Run) -> None:
         """Add the rates of a run and its evaluations. Damaged files are skipped."""
@@ -76,6 +79,7 @@ class Measured:
         texts = {(content.get("texts") or {}).get(str(length), length) for length in lengths}
         done = work(model, config["protocol"], extension, config["evaluate"], crop, train_len, lengths, texts)
         self.evaluation.add(sum(took.values()) / done.flop, *done.alike)
+        self.texts.add(model, config, crop, train_len, {length: seconds for (length, _), seconds in took.items() if length in texts})
         self.per_loss.add((path.stat().st_size + path.with_suffix(".npz").stat().st_size) / done.losses, done.protocol)
 
 
@@ -85,6 +89,8 @@ def cost(jobs: list[Job], fresh: list[Job], missing: list[tuple[Job, Cell, list[
     fresh = [job for job in fresh if job not in taken]
     tokens = [job.cfg["train"]["steps"] * job.cfg["train"]["tokens_per_step"] for job in fresh]
     done = [_work(*one) for one in missing]
+    theirs = [(job, cell, one) for (job, cell, _), one in zip(missing, done, strict=True) if job.cfg["model"].get("checkpoint")]
+    own = [one for (job, _, _), one in zip(missing, done, strict=True) if not job.cfg["model"].get("checkpoint")]
     trainings = sum(not job.cfg["model"].get("checkpoint") for job in jobs)
     words = [f"{len(fresh)} of {trainings} trainings to make, {_number(sum(tokens))} tokens"] if trainings else []
     words += [f"{len(taken)} of {len(jobs) - trainings} checkpoints to take"] if trainings < len(jobs) else []
@@ -96,12 +102,10 @@ def cost(jobs: list[Job], fresh: list[Job], missing: list[tuple[Job, Cell, list[
         for path in run_directories(folder):
             known.add(Run(path))
     times = [_training(known, fresh, tokens)] if fresh else []
-    times += [_evaluation(known, done)] if done else []
-    told = (
-        f"about {', '.join(times)}"
-        if known.training.found or known.evaluation.found
-        else "time unknown: nothing has been measured here yet"
-    )
+    times += [_evaluation(known, own)] if own else []
+    times += [_of_checkpoints(known, theirs)] if theirs else []
+    measured = known.training.found or known.evaluation.found or theirs
+    told = f"about {', '.join(times)}" if measured else "time unknown: nothing has been measured here yet"
     shared = f"; jobs={jobs[0].cfg['jobs']} divides the time as far as the machine has cores for it" if jobs[0].cfg["jobs"] > 1 else ""
     bytes_ = sum(_weights(known, job) for job in [*fresh, *taken])
     bytes_ += sum(one.losses * (known.per_loss.of(one.protocol) or BYTES_PER_LOSS) for one in done)
@@ -148,6 +152,11 @@ def _evaluation(known: Measured, done: list[Work]) -> str:
     if not known.evaluation.found:
         return f"{told} by arithmetic from trainings"
     return f"{told} {_basis(known.evaluation, [one.model for one in done], 'evaluation')}"
+
+
+def _of_checkpoints(known: Measured, theirs: list[tuple[Job, Cell, Work]]) -> str:
+    seconds, basis = checkpoint_time(known.texts, theirs)
+    return f"an unknown time of evaluation ({basis})" if seconds is None else f"{_time(seconds)} of evaluation {basis}"
 
 
 def _basis(rates: Rates, sizes: list[Size], what: str) -> str:

@@ -14,6 +14,7 @@ from test_cli import TINY
 from test_evaluate import TRAIN_LEN, evaluation, text
 
 from posbench import evaluators
+from posbench.config.identity import method_name
 from posbench.evaluation.protocol import Reading, protocol
 from posbench.extensions.recompute_window import RecomputeWindow
 from posbench.model.build import make_model
@@ -24,9 +25,10 @@ from posbench.sweep.jobs import RECOMPUTE, Cell, Job
 from posbench.sweep.work import size
 
 MODEL, OTHER = {"d_model": 16, "d_ff": 32}, {"d_model": 512, "d_ff": 1376, "n_layer": 12}
+NONE = {"_target_": "posbench.scale_attention.none.NoScale"}
 NTK, PI = {"_target_": "posbench.extensions.ntk.Ntk"}, {"_target_": "posbench.extensions.pi.Pi"}
 DATA = {"tokenizer": "bytes", "bos": False}
-EVALUATE = {"windows": 10, "targets": 2, "max_length": 1000, "stride": 4, "lengths": [100]}
+EVALUATE = {"windows": 10, "targets": 2, "max_length": 1000, "stride": 4, "lengths": [100], "dtype": "fp32"}
 
 
 def job(folder: Path, name: str, jobs: int = 1, model: dict = MODEL, **changed) -> Job:
@@ -169,7 +171,55 @@ def test_a_checkpoint_is_taken_and_not_trained(tmp_path, capfd, typed):
     words = [word for word in typed if word.startswith("train.length=") or not word.startswith(("model.", "train."))]
     said = call(capfd, tmp_path, "run", "model=hf", "model.path=llama", *words).stdout
     assert "to train" not in said and "trainings" not in said and "checkpoint to take" in said
-    assert "\n1 of 1 checkpoints to take; 3 evaluations" in said and said.endswith("; 0.0 MiB of disk\n")
+    assert "\n1 of 1 checkpoints to take; 3 evaluations" in said and said.endswith("by one layer measured just now; 0.0 MiB of disk\n")
+
+
+def checkpoint(folder: Path, dtype: str = "fp32", device: str = "cpu") -> tuple[Job, dict]:
+    """A job on a checkpoint, and the settings of its evaluations."""
+    model = {**MODEL, "checkpoint": {"sha256": "x", "vocab_size": 300, "bos": None}}
+    return job(folder, "hf-16-s0-0000000000", model=model, encoding=node("encoding", "rope"), seed=0, device=device), {
+        **EVALUATE,
+        "dtype": dtype,
+    }
+
+
+def test_a_checkpoints_texts_are_told_by_stored_ones_and_else_by_a_layer_measured_now(tmp_path, monkeypatch):
+    measured(tmp_path, "hf-16-s0-0000000001", 0.0, {**MODEL, "checkpoint": {"vocab_size": 300}}, 1, pi=7.0)
+    asked = []
+
+    class Probe:
+        def __init__(self, cfg, vocab_size, dtype):
+            asked.append((vocab_size, dtype))
+
+        def seconds(self, reading, extension, scale):
+            asked.append((reading.tokens, reading.texts, method_name(extension)))
+            return 3600.0
+
+    monkeypatch.setattr("posbench.evaluation.probe.Probe", Probe)
+
+    def told(extension: dict, lengths: list[int], dtype: str = "fp32") -> str:
+        job, settings = checkpoint(tmp_path, dtype)
+        asked.clear()
+        cells = [Cell("fixed_targets", extension, NONE, {**settings, "lengths": lengths}, False, "", Path("nowhere"))]
+        return cost([job], [job], [(job, one, lengths) for one in cells])[1]
+
+    assert told(PI, [100]).startswith("about 7 s of evaluation by stored evaluations of texts like these; ") and not asked
+    assert told(PI, [200]).startswith("about 60 min of evaluation by one layer measured just now; ")
+    assert asked == [(300, "fp32"), (200, 10, "pi")]
+    assert told(PI, [100], "bf16").startswith("about 60 min of evaluation by one layer") and asked[0] == (300, "bf16")
+    assert told(NTK, [120, 200]).startswith("about 2.0 h of evaluation by one layer") and len(asked) == 3
+    both = told(PI, [120, 200])  # 120 tokens are about as many as 100
+    assert "60 min of evaluation by stored evaluations of texts like these and one layer measured just now" in both and len(asked) == 2
+
+
+def test_a_checkpoint_is_measured_on_its_device_if_that_is_there(tmp_path):
+    for device, said in (
+        ("cpu", r"about \d+ s of evaluation by one layer measured just now; "),
+        ("cuda:99", "unknown time of evaluation \\(device="),
+    ):
+        job, settings = checkpoint(tmp_path, device=device)
+        line = cost([job], [job], [(job, Cell("fixed_targets", PI, NONE, settings, False, "", Path("nowhere")), [100])])[1]
+        assert re.search(said, line), line
 
 
 @pytest.fixture

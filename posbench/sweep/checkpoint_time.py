@@ -1,0 +1,76 @@
+"""Time of the evaluations of checkpoints, text by text: by stored evaluations that read such texts, else by one layer measured now.
+
+The stored ones are of the same model size, method, number format and about the same length (the nearest power of two).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Hashable, Iterable
+from typing import TYPE_CHECKING
+
+from posbench.common.errors import ConfigError
+from posbench.config.identity import method_name
+from posbench.evaluation.protocol import Reading
+from posbench.sweep.jobs import Cell, Job
+from posbench.sweep.work import Size, Work, vocabulary, work
+
+if TYPE_CHECKING:
+    from posbench.evaluation.probe import Probe
+
+
+class Texts:
+    """Seconds per FLOP of texts that stored evaluations read, by model size, method, number format and length."""
+
+    def __init__(self) -> None:
+        self.found: dict[Hashable, list[float]] = defaultdict(list)
+
+    def add(self, model: Size, config: dict, crop: int, train_len: int, seconds: dict[int, float]) -> None:
+        """Store the texts of one evaluation, whose `seconds` are {length: seconds of its own text}."""
+        known: set[Reading] = set()
+        for length, took in sorted(seconds.items()):
+            (one,) = work(model, config["protocol"], config["extension"], config["evaluate"], crop, train_len, [length]).reading
+            if one not in known:  # beyond the crop every length reads the same texts, once
+                self.found[_key(model, config, one)].append(took / model.forward(one))
+                known.add(one)
+
+    def rate(self, model: Size, config: dict, reading: Reading) -> float | None:
+        """Median of the seconds per FLOP of texts like those of a reading; None if there are none."""
+        rates = self.found.get(_key(model, config, reading))
+        return statistics.median(rates) if rates else None
+
+
+def _key(model: Size, config: dict, reading: Reading) -> Hashable:
+    return model, method_name(config["extension"]), config["evaluate"]["dtype"], round(math.log2(reading.tokens))
+
+
+def checkpoint_time(texts: Texts, cells: Iterable[tuple[Job, Cell, Work]]) -> tuple[float | None, str]:
+    """(seconds, what they rest on) of evaluations of checkpoints; None if their device is not there to be measured."""
+    total, stored, measured = 0.0, 0, 0
+
+    @functools.cache
+    def probe(path: str, dtype: str) -> Probe:
+        from posbench.evaluation.probe import Probe
+
+        return Probe(jobs[path].cfg, vocabulary(jobs[path].cfg), dtype)
+
+    jobs = {}
+    for job, cell, planned in cells:
+        jobs[str(job.run.path)] = job
+        config = {"extension": cell.extension, "evaluate": cell.evaluate}
+        for reading in planned.reading:
+            rate = texts.rate(planned.model, config, reading)
+            if rate is not None:
+                stored += 1
+                total += rate * planned.model.forward(reading)
+                continue
+            measured += 1
+            try:
+                total += probe(str(job.run.path), cell.evaluate["dtype"]).seconds(reading, cell.extension, cell.scale_attention)
+            except ConfigError as error:
+                return None, str(error)
+    basis = ["stored evaluations of texts like these"] * bool(stored) + ["one layer measured just now"] * bool(measured)
+    return total, f"by {' and '.join(basis)}"
