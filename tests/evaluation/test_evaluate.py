@@ -67,7 +67,7 @@ def test_progress_is_told_while_a_long_text_is_read(extension):
 def test_a_long_text_is_read_one_key_head_after_the_other_to_the_same_bits(monkeypatch):
     found, told = evaluation(lengths=[256], max_length=256, windows=1), []
     wanted = FixedTargets(found).score(256)[0]
-    monkeypatch.setattr(kernels, "LONG", 200)
+    monkeypatch.setattr(kernels, "CALL", 2**14)
     found.progress = lambda n, part=False: told.append(n)
     assert np.array_equal(FixedTargets(found).score(256)[0], wanted)
     assert len(told) == 3 + 2 + 1  # two key heads and the rest of one layer, the few rows of the last and its rest, the end of the batch

@@ -15,6 +15,7 @@ from posbench.encodings.rope import Rope
 from posbench.model.kernels import blocks, flex
 from posbench.model.kernels import dispatch as kernels
 from posbench.model.kernels.blocks import rows
+from posbench.model.kernels.folding import fold
 from posbench.position.geometry import Trait
 from posbench.position.instantiate import make
 from posbench.position.legality import fed_length
@@ -127,7 +128,7 @@ def test_relative_encodings_ignore_a_common_shift(encoding):
         turned_q, turned_k = (q, k) if table is None else encoding.rotate(q, k, table, table)
         columns = encoding.columns(pos_T, pos_T, row_constant=True)
         if columns is not None:
-            turned_q, turned_k = kernels.fold(turned_q, turned_k, *columns)
+            turned_q, turned_k = fold(turned_q, turned_k, *columns)
         return turned_q @ turned_k.repeat_interleave(2, dim=1).mT
 
     torch.testing.assert_close(weights(0), weights(1000), rtol=0, atol=2e-3)

@@ -11,7 +11,7 @@ from measures import attend_in, attention_inputs
 from posbench.model.kernels import dispatch, number_format
 from posbench.position.plan import make_plan
 
-LONG = number_format.FLOAT32 + 1
+LONG = number_format.SHORT + 1
 
 
 @pytest.fixture

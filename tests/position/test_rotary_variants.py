@@ -16,6 +16,7 @@ from posbench.encodings.rope import Rope
 from posbench.encodings.xpos import Xpos
 from posbench.model.kernels import dispatch as kernels
 from posbench.model.kernels.blocks import rows
+from posbench.model.kernels.folding import damp
 from posbench.position.plan import make_plan
 
 
@@ -31,7 +32,7 @@ def test_xpos_scores_are_those_of_x_transformers(layout):
     order = torch.cat((torch.arange(0, 16, 2), torch.arange(1, 16, 2))) if layout == "half" else torch.arange(16)
     ours_q, ours_k = (turned(encoding, t[..., order]) for t in (q, k))
     pos_T = torch.arange(90, dtype=torch.float64)
-    ours_q, ours_k = kernels.damp(ours_q, ours_k, encoding.decay(), pos_T, pos_T, pos_T[20])
+    ours_q, ours_k = damp(ours_q, ours_k, encoding.decay(), pos_T, pos_T, pos_T[20])
     same((ours_q @ ours_k.mT).tril(), (theirs_q @ theirs_k.mT).tril(), 1e-4)
 
 
@@ -43,7 +44,7 @@ def test_xpos_without_decay_is_rope_and_with_it_ignores_a_common_shift():
     def scores(shift: float) -> torch.Tensor:
         pos_T = torch.arange(30, dtype=torch.float64) + shift
         table = encoding.table(pos_T, encoding.spectrum())
-        damped_q, damped_k = kernels.damp(*encoding.rotate(q, k, table, table), encoding.decay(), pos_T, pos_T, pos_T[10])
+        damped_q, damped_k = damp(*encoding.rotate(q, k, table, table), encoding.decay(), pos_T, pos_T, pos_T[10])
         return (damped_q @ damped_k.mT).tril()
 
     same(scores(0), scores(1000), 1e-4)

@@ -1,14 +1,52 @@
 """Decays, low-rank biases and gates as a part of q and k, so that any kernel can run them.
 
-Letters: B batch, T tokens, H heads, G key heads, D head width, R columns of a bias.
+Letters: B batch, T tokens, H heads, G key heads, D head width, R columns of a bias, W width with columns.
 """
 
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from posbench.model.kernels import number_format
+from posbench.position.plan import BandPlan, LayerPlan
+
+DECAY = 60.0  # largest exponent of a decay counted from the middle of the text: its products stay within float32
 TERMS = ((0, 0), (0, 1), (1, 0), (0, 2), (1, 1), (2, 0))  # products of bf16 pieces down to 2^-24 of the largest
+
+
+def foldable(layer: LayerPlan, band: BandPlan) -> bool:
+    """True if the decay, if any, stays within float32 over a whole band."""
+    decay_D, middle = layer.encoding.decay(), band.q_pos_T[len(band.q_pos_T) // 2]
+    if decay_D is None:
+        return True
+    reach = max(float((pos_T - middle).abs().max()) for pos_T in (band.q_pos_T, band.k_pos_T))
+    return float(decay_D.max()) * reach < DECAY
+
+
+def operands(
+    layer: LayerPlan, band: BandPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, gates_BHT: Tensor | None = None, *, row_constant: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """q, k and v of a band as a fused kernel takes them: rotated, scaled, with all biases as columns, of one format and width W."""
+    encoding, width, device = layer.encoding, v_BGTD.shape[-1], v_BGTD.device
+    q_BHTD, k_BGTD = layer.turned(band, q_BHTD, k_BGTD)
+    q_pos_T, k_pos_T = band.q_pos_T.to(device), band.k_pos_T.to(device)
+    decay_D = encoding.decay()
+    if decay_D is not None:
+        q_BHTD, k_BGTD = damp(q_BHTD, k_BGTD, decay_D, q_pos_T, k_pos_T, q_pos_T[len(q_pos_T) // 2])
+    q_BHTD = layer.scaled(q_BHTD, width)
+    dtype = number_format.of_fused(v_BGTD, gated=gates_BHT is not None)
+    q_BHTD, k_BGTD, v_BGTD = q_BHTD.to(dtype), k_BGTD.to(dtype), v_BGTD.to(dtype)
+    columns = encoding.columns(q_pos_T, k_pos_T, row_constant=row_constant)
+    if columns is not None:
+        q_BHTD, k_BGTD = fold(q_BHTD, k_BGTD, *columns)
+    if gates_BHT is not None:
+        q_BHTD, k_BGTD = fold_gates(q_BHTD, k_BGTD, gates_BHT)
+    # The fused kernels need q, k and v of equal width (CUDA's: a multiple of 8); otherwise torch silently builds the [T, T] matrix.
+    wide = max(q_BHTD.shape[-1], width)
+    wide += -wide % 8 if wide > width else 0
+    return tuple(F.pad(t, (0, wide - t.shape[-1])) if t.shape[-1] < wide else t for t in (q_BHTD, k_BGTD, v_BGTD))
 
 
 def damp(q_BHTD: Tensor, k_BGTD: Tensor, decay_D: Tensor, q_pos_T: Tensor, k_pos_T: Tensor, origin: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,9 +10,9 @@ import functools
 import torch
 from torch import Tensor
 
-# Tokens up to which a CPU attends in float32. Rows of such texts were reported before there was a choice, and stay the same bit for
-# bit. Beyond them bf16 takes 0.3 to 0.65 of float32's time with AMX (heads 128 to 32 wide).
-FLOAT32 = 1024
+# Tokens up to which a CPU attends in float32 and by `fused` or `rows`. Rows of such texts were reported before there was a choice, and
+# stay the same bit for bit. Beyond them bf16 takes 0.3 to 0.65 of float32's time with AMX (heads 128 to 32 wide).
+SHORT = 1024
 
 
 def of_fused(v_BGTD: Tensor, gated: bool) -> torch.dtype:
@@ -22,7 +22,7 @@ def of_fused(v_BGTD: Tensor, gated: bool) -> torch.dtype:
     if v_BGTD.device.type != "cpu":
         return v_BGTD.dtype
     # The backward pass in bf16 takes three times as long at 64 tokens. With AVX-512 alone bf16 is no faster forward either.
-    fast = v_BGTD.dtype == torch.bfloat16 and not torch.is_grad_enabled() and v_BGTD.shape[2] > FLOAT32 and amx()
+    fast = v_BGTD.dtype == torch.bfloat16 and not torch.is_grad_enabled() and v_BGTD.shape[2] > SHORT and amx()
     return torch.bfloat16 if fast else torch.float32
 
 

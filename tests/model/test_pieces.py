@@ -1,0 +1,164 @@
+"""Bands in pieces: the pieces hold each pair once, equal the dense oracle and `rows`, run where they should, and take linear memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import dense
+import pytest
+import torch
+from conftest import TRAIN_LEN, choices, legal_pairs, make_triple, node, small_shape
+from measures import attention_inputs
+
+from posbench.encodings.rope import Rope
+from posbench.model.kernels import cutting, dispatch, number_format, pieces
+from posbench.model.kernels.blocks import rows
+from posbench.model.memory import tensor_mib
+from posbench.position.instantiate import make
+from posbench.position.legality import fed_length
+from posbench.position.plan import make_plan
+
+LONG = 4 * TRAIN_LEN
+PAIRS = [pair for pair in legal_pairs(LONG) if pair[0] in ("rope", "alibi", "xpos", "pope", "none")]
+PAIRS = [pair for pair in PAIRS if fed_length(make(node("extension", pair[1])), TRAIN_LEN, LONG) == LONG]
+SIZES = {"many": (7, 2, 3, 2), "wide": (20, 4, 5, 3), "narrow": (20, 4, 99, 6)}  # ROWS, STEP, NARROW, MASKED for short texts
+BANDED = ("rerope", "leaky_rerope", "self_extend", "dca", "string", "lm_infinite", "streaming", "window", "compose")
+
+
+def resize(monkeypatch, sizes: tuple[int, ...]) -> None:
+    for name, size in zip(("ROWS", "STEP", "NARROW", "MASKED"), sizes, strict=True):
+        monkeypatch.setattr(cutting, name, size)
+
+
+def layer_of(triple: tuple[str, str, str], length: int, train_len: int = TRAIN_LEN):
+    encoding, extension, scale = make_triple(*triple, train_len=train_len)
+    return make_plan(encoding, extension, scale, length=length).layers[0]
+
+
+def pairs(found: list[cutting.Piece], length: int) -> torch.Tensor:
+    """Number of pieces that hold each pair: [T, T]."""
+    held_TT = torch.zeros(length, length, dtype=torch.long)
+    for piece in found:
+        row_S, key_K = torch.arange(piece.rows)[:, None], torch.arange(piece.keys)
+        after, before = piece.kind in ("lower", "diagonal"), piece.kind in ("upper", "diagonal")
+        seen = (key_K <= row_S + piece.keys - piece.rows) if after else torch.ones(piece.rows, piece.keys, dtype=torch.bool)
+        seen = seen & (key_K >= row_S) if before else seen
+        held_TT[piece.start : piece.start + piece.rows, piece.first : piece.first + piece.keys] += seen
+    return held_TT
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("extension", choices("extension"))
+def test_the_pieces_of_a_band_hold_each_of_its_pairs_once(extension, sizes, monkeypatch):
+    resize(monkeypatch, SIZES[sizes])
+    for length in (1, 2, TRAIN_LEN, 3 * TRAIN_LEN + 1):
+        for band in layer_of(("rope", extension, "none"), length).bands:
+            for first in {0, length // 2, length - 1}:
+                index_T = torch.arange(length)
+                wanted = (index_T >= band.first_T[:, None]) & (index_T <= band.last_T[:, None]) & (index_T[:, None] >= first)
+                found = cutting.cut(band.first_T, band.last_T, first)
+                assert torch.equal(pairs(found, length), wanted.long())
+                assert torch.equal(pairs([piece for one in cutting.joined(found) for piece in one.pieces()], length), wanted.long())
+
+
+def test_intervals_without_long_runs_are_left_to_rows():
+    random, index_T = torch.Generator().manual_seed(0), torch.arange(2000)
+    assert cutting.cut(torch.randint(0, 2000, (2000,), generator=random).minimum(index_T), index_T, 0) is None
+    layer = layer_of(("rope", "window", "none"), 2000)
+    jumping = replace(layer.bands[0], first_T=index_T // 2)
+    assert pieces.possible(layer, 0) and not pieces.possible(replace(layer, bands=(jumping,)), 0)
+
+
+@pytest.mark.parametrize("triple", PAIRS, ids="-".join)
+@torch.no_grad()
+def test_pieces_equal_the_dense_oracle(triple, monkeypatch):
+    length = 3 * TRAIN_LEN + 1
+    layer = layer_of(triple, length)
+    (q, k, v), x = attention_inputs(layer.encoding, length)
+    wide = [t[0].double().repeat_interleave(4 // t.shape[1], dim=0) for t in (q, k, v)]
+    expected = dense.attention(*triple, layer.encoding, *wide, x[0].double(), TRAIN_LEN)
+    for sizes in SIZES.values():
+        resize(monkeypatch, sizes)
+        for band in layer.bands:
+            band.kept.clear()
+        assert pieces.possible(layer, 0)
+        torch.testing.assert_close(pieces.pieces(layer, q, k, v)[0].double(), expected, rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("train_len", [100, 1200, 3000])
+@pytest.mark.parametrize("extension", BANDED)
+@torch.no_grad()
+def test_long_texts_equal_rows(extension, train_len):
+    """Windows below and above a block, two texts, a factor on the scores, and the last queries alone."""
+    length = 2500
+    layer = layer_of(("rope", extension, "log_n"), length, train_len)
+    (q, k, v), _ = attention_inputs(layer.encoding, length)
+    q, k, v = (torch.cat((t, t.flip(2))) for t in (q, k, v))
+    wanted = rows(layer, q, k, v)
+    for first in (0, 1300, length - 3):
+        found = pieces.pieces(layer, q, k, v, first)
+        assert (found - wanted[:, :, first:]).norm() < 2e-6 * wanted[:, :, first:].norm()
+        torch.testing.assert_close(found, wanted[:, :, first:], rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("pair", [("rope", "dca"), ("rope", "lm_infinite"), ("alibi", "streaming"), ("alibi", "window")], ids="-".join)
+@torch.no_grad()
+def test_bf16_deviates_by_its_rounding(pair, monkeypatch):
+    monkeypatch.setattr(number_format, "amx", lambda: True)
+    layer = layer_of((*pair, "none"), 2500, 1200)
+    (q, k, v), _ = attention_inputs(layer.encoding, 2500)
+    wanted = pieces.pieces(layer, q, k, v.bfloat16().float())
+    found = pieces.pieces(layer, q, k, v.bfloat16())
+    assert found.dtype == torch.bfloat16
+    deviation_BHT = (found - wanted).norm(dim=-1) / wanted.norm(dim=-1)
+    assert 1e-4 < deviation_BHT.mean() < 0.007 and deviation_BHT.max() < 0.05
+
+
+@torch.no_grad()
+def test_calls_of_few_pairs_give_the_same_and_tell_their_progress(monkeypatch):
+    told = []
+    layer = replace(layer_of(("rope", "dca", "none"), 1500, 400), tell=told.append)
+    (q, k, v), _ = attention_inputs(layer.encoding, 1500)
+    wanted = pieces.pieces(layer, q, k, v)
+    assert len(told) > 5 and told == sorted(told) and 0 < told[0] < told[-1] < 1
+    monkeypatch.setattr(pieces, "CALL", 1000)
+    torch.testing.assert_close(pieces.pieces(layer, q, k, v), wanted, rtol=0, atol=2e-6)
+
+
+CHOSEN = {
+    "bands": (("rope", "rerope", "none"), {}, "pieces"),
+    "a window": (("alibi", "window", "none"), {}, "pieces"),
+    "the last queries": (("rope", "none", "none"), {"last": 9}, "pieces"),
+    "the plain triangle": (("rope", "none", "none"), {}, "fused"),
+    "a short text": (("rope", "rerope", "none"), {"length": number_format.SHORT}, "rows"),
+    "training": (("rope", "rerope", "none"), {"learns": True}, "rows"),
+    "gates": (("fox", "window", "none"), {}, "rows"),
+    "a bias by distance": (("t5", "window", "none"), {}, "rows"),
+    "whole rows": (("stick_breaking", "window", "none"), {}, "rows"),
+    "a scale by distance": (("rope", "window", "scale_invariant"), {}, "rows"),
+}
+
+
+@pytest.mark.parametrize("case", CHOSEN)
+def test_the_plan_the_length_and_the_gradient_choose_the_kernel(case, monkeypatch):
+    triple, given, wanted = CHOSEN[case]
+    length, ran = given.get("length", number_format.SHORT + 1), []
+    for name in ("fused", "pieces", "rows"):
+        kernel = getattr(dispatch, name)
+        monkeypatch.setattr(dispatch, name, lambda *a, name=name, kernel=kernel, **k: ran.append(name) or kernel(*a, **k))
+    layer = layer_of(triple, length)
+    leaves, x = attention_inputs(layer.encoding, length)
+    with torch.set_grad_enabled(given.get("learns", False)):
+        dispatch.attend(layer, x, *leaves, last=given.get("last"))
+    assert ran == [wanted]
+
+
+@pytest.mark.parametrize("extension", BANDED)
+def test_memory_grows_with_the_length_alone(extension):
+    mib = []
+    for length in (2048, 4096):
+        layer = layer_of(("rope", extension, "none"), length, 1500)
+        (q, k, v), _ = attention_inputs(Rope(small_shape()), length)
+        with torch.inference_mode():
+            mib.append(tensor_mib(lambda layer=layer, q=q, k=k, v=v: pieces.pieces(layer, q, k, v)))
+    assert mib[1] < 2.2 * mib[0]
