@@ -97,7 +97,8 @@ def config_json(own: dict | None, trained: dict, extension: dict) -> dict:
 
     found = settings(trained, extension)
     if own is None:
-        sizes = {"vocab_size": trained["model"]["checkpoint"]["vocab_size"], "intermediate_size": trained["model"]["d_ff"]}
+        checkpoint, d_ff = trained["model"]["checkpoint"], trained["model"]["d_ff"]
+        sizes = {"vocab_size": checkpoint["vocab_size"], "intermediate_size": d_ff, "bos_token_id": checkpoint["bos"]}
         return {**describe(trained, extension), **sizes, "rope_parameters": found["rope_parameters"]}
     if any(isinstance(value, dict) for value in (own.get("rope_parameters") or {}).values()):
         raise ConfigError("config.json keeps RoPE for several kinds of layers apart: set it there by hand.")

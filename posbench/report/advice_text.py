@@ -11,12 +11,12 @@ from posbench.statistics.recommendation import CONFIRMED, REFUTED, UNDECIDED
 WIDTH = 80
 VERDICTS = {
     CONFIRMED: "Confirmed by the test documents",
-    UNDECIDED: "The intervals of the test documents do not tell",
-    REFUTED: "The test documents say otherwise",
+    UNDECIDED: "Undecided, the intervals of the test documents do not tell",
+    REFUTED: "Refuted by the test documents",
 }
 OVER_NEXT = {
     CONFIRMED: "Better than the next best, {}: {}.",
-    UNDECIDED: "The intervals do not tell it from the next best, {}: {}.",
+    UNDECIDED: "Not told apart from the next best, {}: {}.",
     REFUTED: "On the test documents the next best, {}, is better: {}.",
 }
 Bounds = Sequence[float | None]

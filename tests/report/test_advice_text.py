@@ -56,7 +56,7 @@ def test_the_sentences_say_what_was_found():
 
 def test_what_the_test_documents_refute_is_said_with_what_to_do_instead():
     said = answer(told(made_up(1, rerope=(3.4, 3.0, 3.3))), "long")
-    assert "The test documents say otherwise" in said and "+0.3" in said
+    assert "Refuted by the test documents" in said and "+0.3" in said
     assert said.endswith("So instead: leave the model as it is and cut the text to its last 64 tokens.")
 
 
