@@ -78,7 +78,7 @@ reproduce: setup $(if $(filter pretrained%,$(EXP)),$(VENV)/.installed-pretrained
 claims: setup ## every claim of results/claims: confirmed, refuted or undecided, from files: make claims ARGS="runs='results/runs/*'"
 	@$(BIN)/python scripts/claims.py $(ARGS)
 
-bench: $(VENV)/.installed-dev ## speed and memory of every method beside plain attention and transformers, as ratios within one run
+bench: $(VENV)/.installed-dev ## speed and memory beside transformers, of every method or a checkpoint: make bench ARGS="model.path=FILE.gguf"
 	@$(BIN)/python scripts/benchmark.py $(ARGS)
 
 compat: setup ## what goes with what; why: make compat ARGS=reasons

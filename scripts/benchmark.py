@@ -1,50 +1,81 @@
-"""Speed and memory of every method beside plain attention and transformers, as ratios within one run.
+"""Speed and memory beside plain attention and transformers, as ratios within one run: of every method, or of a checkpoint.
 
-python scripts/benchmark.py                                     all methods, into results/benchmark (table.md, benchmark.json, figure)
+python scripts/benchmark.py                                     all methods on the default model, into results/benchmark
 python scripts/benchmark.py only=t5,fox lengths=64,1024 repeats=9
+python scripts/benchmark.py model.path=FILE.gguf                a checkpoint: a folder, a GGUF file or a name of the hub
+python scripts/benchmark.py model.path=FILE.gguf only=rerope,window lengths=16384,32768 dtype=fp32
+
+Written: table.md, benchmark.json and the figure. A checkpoint is read in dtype=bf16, at 2,048, 8,192 and 16,384 tokens, in 3 rounds,
+beside transformers' own model of the same file; only= names its extensions.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
 import posbench  # noqa: F401  (before torch)
 from posbench.cli.key_values import options, run
+from posbench.common.errors import ConfigError
 
-DEFAULTS = {"train_len": 64, "lengths": [2**n for n in range(6, 14)], "repeats": 5, "only": "", "out": "results/benchmark"}
+DEFAULTS = {
+    **{"train_len": 64, "lengths": [2**n for n in range(6, 14)], "repeats": 5, "only": "", "out": "results/benchmark"},
+    **{"model.path": "", "dtype": "bf16"},
+}
+OF_CHECKPOINT = {"lengths": [2048, 8192, 16384], "repeats": 3}
 
 
 def main(arguments: list[str]) -> None:
-    """Measure, and write each result as soon as it is there."""
-    chosen = options(arguments, DEFAULTS)
-    train_len, repeats, lengths = chosen["train_len"], chosen["repeats"], chosen["lengths"]
+    """Measure, and write each result as soon as it is there. Raises ConfigError for a word that would do nothing."""
+    chosen, typed = options(arguments, DEFAULTS), {word.partition("=")[0] for word in arguments}
+    path = chosen["model.path"]
+    if "model.path" in typed and not path:
+        raise ConfigError("model.path= is empty: give a folder, a GGUF file or a name of the hub, or leave it out.")
+    if not path and "dtype" in typed:
+        raise ConfigError("dtype= is for a checkpoint: add model.path=PATH, or leave it out.")
+    if path and "train_len" in typed:
+        raise ConfigError(f"train_len= is for the small model: model.path={path} is not trained, so leave it out.")
+    if path:
+        chosen |= {key: value for key, value in OF_CHECKPOINT.items() if key not in typed}
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # silences the memory profiler, which announces every start
     import platform
 
     import torch
 
-    from posbench.benchmark.measure import evaluation, training
-    from posbench.benchmark.report import draw, markdown
+    from posbench.benchmark import checkpoint_report, report
     from posbench.common.files import write_atomic, write_json
     from posbench.runs.provenance import commit
 
-    out, only = Path(chosen["out"]), [name for name in chosen["only"].split(",") if name]
+    out, figures = Path(chosen["out"]), []
     threads = f"{torch.get_num_threads()} threads, torch {torch.__version__}"
-    machine = f"{platform.machine()}, {threads}, commit {commit()}, {repeats} rounds."
-    figures = []
-    passes = evaluation(train_len, lengths, repeats, only)
-    for found in itertools.chain([training(train_len, 4 * repeats, only)], passes):
+    read = f" in {chosen['dtype']}" if path else ""
+    machine = f"{platform.machine()}, {threads}, commit {commit()}, {chosen['repeats']} rounds{read}."
+    for found in _passes(path, chosen):
         for one in found:
             ratio = one.note if one.ratio is None else f"{one.ratio:6.2f} x {one.seconds * 1e3:9.1f} ms {one.mib:8.0f} MiB"
             print(f"{one.kind:10} {one.length:6} {one.case:32} {ratio}", flush=True)
         figures += found
         write_json(out / "benchmark.json", {"machine": machine, "figures": [asdict(one) for one in figures]})
-    write_atomic(out / "table.md", markdown(figures, machine))
-    for path in (out / "table.md", *draw(figures, out / "benchmark")):
-        print(path)
+    table = checkpoint_report.markdown(figures, path, machine) if path else report.markdown(figures, machine)
+    write_atomic(out / "table.md", table)
+    drawn = checkpoint_report.draw(figures, path, out / "benchmark") if path else report.draw(figures, out / "benchmark")
+    for file in (out / "table.md", *drawn):
+        print(file)
+
+
+def _passes(path: str, chosen: dict) -> Iterator[list]:
+    lengths, repeats, only = chosen["lengths"], chosen["repeats"], [name for name in chosen["only"].split(",") if name]
+    if path:
+        from posbench.benchmark.checkpoint import measure
+
+        return measure(path, chosen["dtype"], lengths, repeats, only)
+    from posbench.benchmark.measure import evaluation, training
+
+    trained = training(chosen["train_len"], 4 * repeats, only)
+    return itertools.chain([trained], evaluation(chosen["train_len"], lengths, repeats, only))
 
 
 if __name__ == "__main__":

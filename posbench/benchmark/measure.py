@@ -39,9 +39,12 @@ Case = Callable[[Tensor], object]  # one training step, or one evaluation pass, 
 
 @dataclass(frozen=True)
 class Figure:
-    """One measurement: `ratio` of its time to the base case's in the same rounds, `seconds` of a step or pass, `mib` of tensors."""
+    """One measurement: `ratio` of its time to the base case's in the same rounds, `seconds` of a step or pass, `mib` of tensors.
 
-    kind: str  # training, or evaluation
+    `of_theirs`: ratio of its time to that of transformers' model of the same checkpoint.
+    """
+
+    kind: str  # training, evaluation, or checkpoint
     case: str
     length: int
     ratio: float | None = None
@@ -49,6 +52,7 @@ class Figure:
     tokens_per_second: float | None = None
     mib: float | None = None
     note: str = ""
+    of_theirs: float | None = None
 
 
 def transformers_llama() -> nn.Module | None:
@@ -170,10 +174,10 @@ def _models(train_len: int) -> dict[str, tuple]:
 
 def _measure(kind: str, cases: dict[str, Case], text_BT: Tensor, weighed_BT: Tensor, repeats: int) -> tuple[list[Figure], set[str]]:
     """Figures of the cases, with the memory of `weighed_BT`, and the names of the cases above BUDGET, which are not run again."""
-    timings: dict[str, list[float]] = {name: [] for name, case in cases.items() if _seconds(case, text_BT) <= BUDGET}  # this warms up
+    timings: dict[str, list[float]] = {name: [] for name, case in cases.items() if timed(case, text_BT) <= BUDGET}  # this warms up
     for _ in range(repeats):
         for name, seconds in timings.items():
-            seconds.append(_seconds(cases[name], text_BT))
+            seconds.append(timed(cases[name], text_BT))
     figures = []
     for name, seconds in timings.items():
         typical = statistics.median(seconds)
@@ -183,7 +187,8 @@ def _measure(kind: str, cases: dict[str, Case], text_BT: Tensor, weighed_BT: Ten
     return figures, cases.keys() - timings
 
 
-def _seconds(case: Case, text_BT: Tensor) -> float:
+def timed(case: Case, text_BT: Tensor) -> float:
+    """Time of one step or pass."""
     began = time.perf_counter()
     case(text_BT)
     return time.perf_counter() - began

@@ -5,7 +5,6 @@ A reader that got RoPE wrong is seen at once: the passage is the worse, the more
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from posbench.common.errors import ConfigError, RunError
-from posbench.common.gguf_file import is_gguf
+from posbench.huggingface.theirs import theirs
 from posbench.pretrained.checkpoint import Checkpoint, find_checkpoint
 
 if TYPE_CHECKING:
@@ -71,25 +70,10 @@ def _check_offsets(name: str, losses: dict[int, float]) -> None:
 @torch.no_grad()
 def beside_transformers(checkpoint: Checkpoint, model: GPT, text_T: torch.Tensor) -> float | str:
     """Norm of the difference from transformers' logits over their norm, in float32; or the reason why there is none."""
-    options = {"dtype": torch.float32, "local_files_only": True}
-    if importlib.util.find_spec("transformers") is None:
-        return "transformers is not installed"
-    if is_gguf(checkpoint.place):
-        if importlib.util.find_spec("accelerate") is None:
-            return "transformers reads GGUF files only where accelerate is installed"
-        config = checkpoint.config()
-        if config["rope_scaling"] or config["model_type"] == "smollm3":
-            return "transformers does not read all of what this GGUF file says about RoPE"
-        options["gguf_file"] = checkpoint.place.name
-    import transformers
-
-    folder = checkpoint.place.parent if is_gguf(checkpoint.place) else checkpoint.place
-    transformers.utils.logging.disable_progress_bar()
-    try:
-        theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, **options).eval()
-    except Exception as error:  # another library's errors, on another's files
-        return f"transformers does not read it ({type(error).__name__}: {(str(error).splitlines() or [''])[0]})"
-    expected_TV = theirs(text_T[None].cpu()).logits[0]
+    other = theirs(checkpoint, torch.float32)
+    if isinstance(other, str):
+        return other
+    expected_TV = other(text_T[None].cpu()).logits[0]
     found_TV = model(text_T[None])[0].float().cpu()
     if found_TV.shape != expected_TV.shape:
         raise ConfigError(f"transformers gives logits of {list(expected_TV.shape)} for model.path={checkpoint.name}: download it again.")

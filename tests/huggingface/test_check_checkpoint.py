@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import numpy as np
 import pytest
 import torch
@@ -43,7 +45,7 @@ def test_rows_of_q_and_k_in_another_order_are_told(tmp_path, monkeypatch):
 def test_without_transformers_it_says_so(tmp_path, monkeypatch):
     path = checkpoint(tmp_path)
     _, model = read(path)
-    monkeypatch.setattr(checks.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert beside_transformers(find_checkpoint(str(path)), model, torch.arange(5)) == "transformers is not installed"
 
 

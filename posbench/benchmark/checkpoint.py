@@ -1,0 +1,128 @@
+"""Speed and memory of a checkpoint: one window as it is, with extensions, and in transformers' own model of the same file.
+
+The first pass of every case is for its memory. Then every case runs once in each round, and its time is divided by those of the plain
+model and of transformers in the same round. A case whose first pass took longer than BUDGET is not run again: that pass is its time.
+Weights are counted apart. Tokens are random, and the last SCORED positions get logits, as in an evaluation with fixed targets.
+Letters: B batch, T tokens.
+"""
+
+from __future__ import annotations
+
+import functools
+import statistics
+from collections.abc import Iterator
+from dataclasses import asdict
+
+import torch
+from torch import Tensor
+
+from posbench.benchmark.measure import SCORED, Case, Figure, timed
+from posbench.common.errors import ConfigError, did_you_mean
+from posbench.config.names import nodes
+from posbench.config.schema import TrainConfig
+from posbench.huggingface.theirs import theirs
+from posbench.model import precision as bf16
+from posbench.model.build import make_model
+from posbench.model.gpt import GPT
+from posbench.model.memory import tensor_mib
+from posbench.model.rounded import rounded
+from posbench.position.effect import changes
+from posbench.position.instantiate import make
+from posbench.position.legality import check, fed_length
+from posbench.position.plan import make_plan
+from posbench.pretrained.checkpoint import find_checkpoint
+from posbench.pretrained.import_config import adopt
+from posbench.pretrained.weights import load_checkpoint
+from posbench.scale_attention.none import NoScale
+
+PLAIN, THEIRS = "none", "transformers"
+FEW = ("yarn", "rerope", "dca", "window", "streaming", "lm_infinite")  # one of each kind of attention
+BUDGET = 120.0  # seconds: a pass over 16,384 tokens of 135 M parameters takes half of it on two cores
+DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
+
+
+def names(only: list[str]) -> list[str]:
+    """Extensions to measure. Raises ConfigError for a name that is none."""
+    known = [*nodes("extension"), THEIRS]
+    for name in only:
+        if name not in known:
+            raise ConfigError(f"only={name} is no extension{did_you_mean(name, known)}: choose from {', '.join(known)}.")
+    return [name for name in only or FEW if name not in (PLAIN, THEIRS)]
+
+
+def load(path: str) -> GPT:
+    """Model of a model.path, in float32. Raises ConfigError for what posbench cannot read."""
+    unread = {"train": asdict(TrainConfig()), "data": {"tokenizer": "none", "vocab_size": 0}, "cache_dir": None}
+    cfg = adopt({"model": {"path": path}, "encoding": nodes("encoding")["rope"], **unread})
+    checkpoint = cfg["model"]["checkpoint"]
+    with torch.device("meta"):
+        model = make_model(cfg, checkpoint["vocab_size"])
+    load_checkpoint(path, checkpoint["sha256"], model, cfg["model"]["tied"])
+    return model.eval().requires_grad_(False)
+
+
+def measure(path: str, dtype: str, lengths: list[int], repeats: int, only: list[str]) -> Iterator[list[Figure]]:
+    """Measure every case at every length. Yields a list for each length; a case that is not defined there, or changes nothing, is left out.
+
+    Raises ConfigError for a dtype or a method that is none, and for a checkpoint that posbench cannot read.
+    """
+    if dtype not in DTYPES:
+        raise ConfigError(f"dtype={dtype} must be bf16 or fp32.")
+    chosen, model = names(only), load(path)
+    reader = rounded(model) if dtype == "bf16" else model
+    other = theirs(find_checkpoint(path, download=False), DTYPES[dtype], attn_implementation="sdpa")
+    for length in lengths:
+        text_BT = torch.randint(0, model.embed_tokens.num_embeddings, (1, length), generator=torch.Generator().manual_seed(length))
+        cases, left_out = {}, {}
+        for name in (PLAIN, *chosen):
+            extension, scale = make(nodes("extension")[name]), NoScale(model.encoding.shape)
+            try:
+                check(model.encoding, extension, scale, [length], allow_untested=True)
+            except ConfigError as error:
+                left_out[name] = str(error)
+                continue
+            if name != PLAIN and fed_length(extension, model.encoding.shape.train_len, length) < length:
+                left_out[name] = "has a text of its own for each target"
+            elif name != PLAIN and not changes(model.encoding, extension, length):
+                left_out[name] = "changes nothing"
+            else:
+                cases[name] = _ours(reader, make_plan(model.encoding, extension, scale, length=length), dtype)
+        if isinstance(other, str):
+            left_out[THEIRS] = other
+        else:
+            cases[THEIRS] = functools.partial(other, use_cache=False, logits_to_keep=SCORED)
+        with torch.inference_mode():
+            figures = _measure(cases, text_BT, repeats)
+        yield figures + [Figure("checkpoint", name, length, note=note) for name, note in left_out.items()]
+
+
+def _ours(model: GPT, plan: object, dtype: str) -> Case:
+    def run(text_BT: Tensor) -> Tensor:
+        with bf16.autocast("cpu", dtype):
+            return model(text_BT, plan, SCORED)
+
+    return run
+
+
+def _measure(cases: dict[str, Case], text_BT: Tensor, repeats: int) -> list[Figure]:
+    first, mib = {}, {}
+    for name, case in cases.items():
+        first[name] = timed(lambda text_BT, name=name, case=case: mib.update({name: tensor_mib(lambda: case(text_BT))}), text_BT)
+    rounds: dict[str, list[float]] = {name: [] for name, spent in first.items() if spent <= BUDGET}
+    for _ in range(repeats):
+        for name, spent in rounds.items():
+            spent.append(timed(cases[name], text_BT))
+    return [_figure(name, rounds, first, mib[name], text_BT.shape[1]) for name in cases]
+
+
+def _figure(name: str, rounds: dict[str, list[float]], first: dict[str, float], mib: float, length: int) -> Figure:
+    def ratio(base: str) -> float | None:
+        if base not in first:
+            return None
+        if name in rounds and base in rounds:
+            return statistics.median(one / other for one, other in zip(rounds[name], rounds[base], strict=True))
+        return first[name] / first[base]
+
+    typical = statistics.median(rounds[name]) if name in rounds else first[name]
+    note = "" if name in rounds else "one pass"
+    return Figure("checkpoint", name, length, ratio(PLAIN), typical, length / typical, mib, note, ratio(THEIRS))

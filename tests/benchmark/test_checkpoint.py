@@ -1,0 +1,112 @@
+"""The benchmark of a checkpoint: cases, ratios, table and figure, and words that are refused."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+
+import pytest
+import torch
+from gguf_models import write_gguf
+from hf_models import checkpoint
+from script_calls import call
+
+from posbench.benchmark import checkpoint as bench
+from posbench.benchmark.measure import Figure
+from posbench.common.errors import ConfigError
+from posbench.model.rounded import rounded
+
+BEYOND = 80  # the checkpoints were trained for 32 tokens
+
+
+def found(path, **changed) -> dict:
+    given = {"dtype": "bf16", "lengths": [BEYOND], "repeats": 2, "only": ["rerope", "window"], **changed}
+    return {(one.case, one.length): one for figures in bench.measure(str(path), **given) for one in figures}
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_every_case_is_measured_beside_the_plain_model_and_transformers(tmp_path, dtype):
+    figures = found(checkpoint(tmp_path), dtype=dtype, only=[])
+    assert {case for case, _ in figures} == {"none", "transformers", *bench.FEW}
+    assert all(one.ratio > 0 and one.of_theirs > 0 and one.mib > 0 and one.tokens_per_second > 0 for one in figures.values())
+    assert figures["none", BEYOND].ratio == figures["transformers", BEYOND].of_theirs == 1
+
+
+def test_what_changes_nothing_or_reads_less_is_left_out_with_a_reason(tmp_path):
+    figures = found(checkpoint(tmp_path), lengths=[16, BEYOND], only=["window", "recompute_window", "table_linear"])
+    notes = {key: one.note for key, one in figures.items() if one.ratio is None}
+    assert notes["window", 16] == "changes nothing" and ("window", BEYOND) not in notes
+    assert notes["recompute_window", BEYOND] == "has a text of its own for each target"
+    assert "learned" in notes["table_linear", BEYOND]
+
+
+def test_the_passes_are_those_of_the_checkpoint_in_both_libraries(tmp_path, monkeypatch):
+    seen = {}
+    monkeypatch.setattr(bench, "_measure", lambda cases, text_BT, repeats: seen.update({k: c(text_BT) for k, c in cases.items()}) or [])
+    pytest.importorskip("accelerate")
+    for path in (checkpoint(tmp_path), write_gguf(checkpoint(tmp_path / "other", vocab_size=130))):
+        found(path, dtype="fp32")
+        theirs = seen["transformers"].logits
+        assert seen["none"].shape == theirs.shape and torch.allclose(seen["none"], theirs, atol=1e-4)
+        assert not torch.allclose(seen["window"], theirs, atol=1e-4)
+        assert seen["none"].dtype == torch.float32
+        found(path)
+        assert seen["none"].dtype == seen["transformers"].logits.dtype == torch.bfloat16
+
+
+def test_bf16_holds_its_weights_in_bf16(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(bench, "rounded", lambda model: asked.append(model) or rounded(model))
+    path = checkpoint(tmp_path)
+    found(path, dtype="fp32", only=["none"])
+    assert not asked
+    found(path, only=["none"])
+    assert len(asked) == 1
+
+
+def test_a_slow_case_is_timed_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(bench, "BUDGET", 0.0)
+    figures = found(checkpoint(tmp_path))
+    assert all(one.note == "one pass" and one.ratio > 0 and one.of_theirs > 0 for one in figures.values())
+
+
+def test_without_transformers_it_says_so(tmp_path, monkeypatch):
+    path = checkpoint(tmp_path)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    figures = found(path)
+    assert figures["transformers", BEYOND].note == "transformers is not installed"
+    assert figures["window", BEYOND].ratio > 0 and figures["window", BEYOND].of_theirs is None
+
+
+def test_files_of_the_script(tmp_path, capfd):
+    path = checkpoint(tmp_path)
+    done = call(capfd, tmp_path, "benchmark", f"model.path={path}", f"lengths=16,{BEYOND}", "only=window", "repeats=1", "out=here")
+    assert done.returncode == 0, done.stderr
+    content = json.loads((tmp_path / "here/benchmark.json").read_text())
+    assert {Figure(**one).kind for one in content["figures"]} == {"checkpoint"} and "1 rounds in bf16" in content["machine"]
+    table = (tmp_path / "here/table.md").read_text()
+    assert f"| {BEYOND} | window |" in table and "- window (changes nothing) at 16 tokens" in table
+    assert (tmp_path / "here/benchmark.svg").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["dtype=fp32"], "add model.path=PATH"),
+        (["model.path="], "model.path= is empty"),
+        (["model.path=DIR", "train_len=32"], "is not trained, so leave it out"),
+        (["model.path=DIR", "dtype=fp16"], "dtype=fp16 must be bf16 or fp32"),
+        (["model.path=DIR", "only=rerop"], "only=rerop is no extension (did you mean rerope?)"),
+        (["model.path=nowhere/at/all"], "no folder with a config.json"),
+    ],
+)
+def test_words_that_would_do_nothing_are_refused(tmp_path, capfd, words, said):
+    path = checkpoint(tmp_path) if "DIR" in words[0] else ""
+    done = call(capfd, tmp_path, "benchmark", *(word.replace("DIR", str(path)) for word in words))
+    assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1
+    assert not (tmp_path / "results").exists()
+
+
+def test_an_extension_that_does_not_exist_is_refused_before_a_file_is_read():
+    with pytest.raises(ConfigError, match="choose from"):
+        list(bench.measure("nowhere", "bf16", [BEYOND], 1, ["t5"]))
