@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 
 from posbench.cli.advise_candidates import OVERSHOOT, OWN, SCALED, SINKS, Candidate, chosen, fixed, follow, references
 from posbench.cli.advise_losses import Measurements
-from posbench.cli.advise_plan import KEPT, KEPT_OWN, Plan, make_plan
+from posbench.cli.advise_plan import BROKEN, KEPT, KEPT_OWN, Plan, make_plan
 from posbench.common.errors import ConfigError
 from posbench.config.compose import Request
 from posbench.config.identity import method_name
@@ -45,7 +45,12 @@ def advise(request: Request) -> int:
     candidates = {one.name: one for one in search(found, families)}
     ranking = rankings(found.of("validation"), question)
     final = finalists(ranking, {name: one.option for name, one in candidates.items()})
-    found.measure("test", judged(final, candidates, plan), f"judging {len(final)} options on test documents")
+    means = found.of("validation").means([plan.probe])
+    above = means[PLAIN] - means[CUT]
+    if broken := plan.probe < plan.target and above > BROKEN:
+        at = f"at {plan.probe:,} tokens of validation text its loss is {above:.1f} nats above that of the cut text"
+        found.left_out[PLAIN] = f"not read at {plan.target:,} tokens, since {at}"
+    found.measure("test", judged(final, candidates, plan, broken), f"judging {len(final)} options on test documents")
     from posbench.cli.advise_output import write
 
     about = {"probe": plan.probe, "windows": plan.windows, "left_out": found.left_out}
@@ -67,7 +72,7 @@ def search(found: Measurements, families: tuple[str, ...]) -> list[Candidate]:
         )
     means = found.of("validation").means([plan.probe])
     kept = survivors(list(dict.fromkeys(one.option.family for name in ranked(means) for one in probing if one.name == name)))
-    long = [(one, [*plan.short, plan.target]) for family in kept for one in [*fixed(family, plan.long_factors), follow(family)]]
+    long = [(one, [*plan.short, plan.target]) for family in kept for one in [*fixed(family, plan.long_factors(family)), follow(family)]]
     costs = [(one, list(plan.short)) for family in kept if family in SCALED for one in fixed(family, plan.factors)]
     if means[PLAIN] <= means[CUT]:  # else it is broken already, and only the test documents show how much at the target
         long.append((both[0], [*plan.short, plan.target]))
@@ -88,11 +93,15 @@ def survivors(order: list[str]) -> list[str]:
     return [family for family in order if family not in OWN][:KEPT] + [family for family in order if family in (*reading, *sinks)]
 
 
-def judged(final: list[str], candidates: dict[str, Candidate], plan: Plan) -> list[tuple[Candidate, list[int]]]:
-    """Measurements for the test documents: the finalists at all lengths, and the cost of every factor of a finalist's family."""
+def judged(final: list[str], candidates: dict[str, Candidate], plan: Plan, broken: bool) -> list[tuple[Candidate, list[int]]]:
+    """Measurements for the test documents: the finalists at all lengths, and the cost of every factor of a finalist's family.
+
+    A model that is `broken` as it is before the target is not read there.
+    """
     families = {candidates[name].option.family for name in final if candidates[name].option.frequencies}
     costs = [one for one in candidates.values() if one.option.family in families and one.option.factor and one.name not in final]
-    return [(candidates[name], list(plan.grid)) for name in final] + [(one, list(plan.short)) for one in costs]
+    own = {name: [length for length in plan.grid if name != PLAIN or length < plan.target or not broken] for name in final}
+    return [(candidates[name], own[name]) for name in final] + [(one, list(plan.short)) for one in costs]
 
 
 def _checked(request: Request) -> dict:

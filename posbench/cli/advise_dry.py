@@ -40,9 +40,15 @@ def stand_ins(plan: Plan, families: Sequence[str]) -> list[tuple[str, str, list[
     kept = [family for family in ("yarn", "ntk", *families) if fixed(family, [2.0]) and family in families]
     kept = list(dict.fromkeys(kept))[:KEPT]
     own = [family for family in families if not follow(family).option.frequencies][:1]
-    long = [one for family in kept for one in [*fixed(family, plan.long_factors), follow(family)]] + [follow(family) for family in own]
+    long = [one for family in kept for one in [*fixed(family, plan.long_factors(family)), follow(family)]] + [
+        follow(family) for family in own
+    ]
     costs = [one for family in kept for one in fixed(family, plan.factors) if one not in long]
-    final = [*both, *(one for family in kept[:1] for one in [*fixed(family, plan.long_factors[:1]), follow(family)]), *map(follow, own)]
+    final = [
+        *both,
+        *(one for family in kept[:1] for one in [*fixed(family, plan.long_factors(family)[:1]), follow(family)]),
+        *map(follow, own),
+    ]
     return [
         ("search", "validation", [(one, [plan.probe]) for one in first]),
         ("factors", "validation", [*((one, [*plan.short, plan.target]) for one in long), *((one, list(plan.short)) for one in costs)]),

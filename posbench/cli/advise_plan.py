@@ -15,10 +15,11 @@ from posbench.common.errors import ConfigError
 from posbench.evaluation.protocol import Reading
 from posbench.sweep.work import Size
 
-BUDGET = 9e14  # about an hour on two cores with AMX, in bf16
+BUDGET = 1e15  # about an hour on two cores with AMX, in bf16
 SEARCH = 0.4  # share of the budget
 FEWEST, MOST = {"validation": 1, "test": 3}, {"validation": 128, "test": 512}  # windows
 KEPT, KEPT_OWN = 2, 1  # families that go on to the target: with frequencies alone, and with attention of their own
+BROKEN = 1.0  # nats per token above the cut text from which the model as it is is not read at the target
 METHODS = 2.5  # finalists beside the two references, as multiples of the plain model's work
 
 
@@ -43,10 +44,11 @@ class Plan:
         took = f"about {minutes:,.0f} min" if minutes >= 1 else "less than a minute"
         return f"at most {self.flop / 1e12:,.3g} TFLOP: {took} on two cores with AMX"
 
-    @property
-    def long_factors(self) -> tuple[float, ...]:
-        """Factors that reach the target."""
-        return tuple(factor for factor in self.factors if factor * self.train_len >= self.target)
+    def long_factors(self, family: str) -> tuple[float, ...]:
+        """Factors of a family that are compared at the target: those that reach it, beyond 4 only one that overshoots."""
+        reached = self.target / self.train_len
+        most = max(self.factors) if family in OVERSHOOT else max(4.0, reached)
+        return tuple(factor for factor in self.factors if reached <= factor <= most)
 
 
 def make_plan(size: Size, train_len: int, target: int | None, budget: float, families: Sequence[str], targets: int | None = None) -> Plan:
@@ -68,9 +70,11 @@ def make_plan(size: Size, train_len: int, target: int | None, budget: float, fam
     within, cut = sum(map(forward, short)), 2 * forward(train_len)
     scaled = min(KEPT, sum(name in SCALED for name in families))
     own = min(KEPT_OWN, sum(name not in SCALED for name in families))
-    long = sum(factor >= reached for factor in factors)
+    long = sum(factor >= reached for factor in factors) + sum(reached <= factor <= max(4.0, reached) for factor in factors)
     probing = sum(WORK.get(name.split("+")[0], 1.0) + (name in OVERSHOOT) for name in families) + 1
-    searched = probing * forward(probe) + cut + (scaled * long + 2.3 * own) * forward(target) + (scaled * len(factors) + own + 1) * within
+    searched = (
+        probing * forward(probe) + cut + (scaled / KEPT * long + 2.3 * own) * forward(target) + (scaled * len(factors) + own + 1) * within
+    )
     tested = (1 + METHODS) * sum(map(forward, grid)) + cut + len(factors) * within
     spent = {"validation": (SEARCH * budget, searched), "test": ((1 - SEARCH) * budget, tested)}
     windows = {split: min(MOST[split], max(FEWEST[split], int(share * BUDGET // each))) for split, (share, each) in spent.items()}

@@ -19,7 +19,7 @@ def content(
     """All numbers of the advice. `about` has the model, the text and the plan; options that were measured on test documents are judged."""
     known = {option.name: option for option in options}
     answers = {use: answer(use, ranking[use], test, question) for use in USES}
-    final = [name for name in test.nll if question.target in test.nll[name]]
+    final = [name for name in test.nll if name == PLAIN or max(test.nll[name]) > question.train_len]
     return {
         **about,
         "train_len": question.train_len,

@@ -15,8 +15,8 @@ from script_calls import call
 from test_report_html import Page
 
 from posbench.cli import advise_losses
-from posbench.cli.advise import survivors
-from posbench.cli.advise_candidates import FAMILIES, SCALED, chosen, fixed, follow
+from posbench.cli.advise import judged, survivors
+from posbench.cli.advise_candidates import FAMILIES, SCALED, chosen, fixed, follow, references
 from posbench.cli.advise_losses import NONE, Measurements
 from posbench.cli.advise_output import _setting
 from posbench.cli.advise_plan import BUDGET, FEWEST, make_plan
@@ -200,6 +200,15 @@ def test_the_best_families_go_on_and_sinks_only_beside_another():
     assert survivors(["lm_infinite", "streaming"]) == ["lm_infinite"]
 
 
+def test_a_model_that_is_broken_before_the_target_is_not_read_there():
+    plan = make_plan(SMOLLM2, 32, 128, 1.0, FAMILIES)
+    candidates = {one.name: one for one in [*references(), *fixed("yarn", plan.factors)]}
+    for broken in (True, False):
+        wanted = {one.name: lengths for one, lengths in judged([PLAIN, CUT, "yarn x4"], candidates, plan, broken)}
+        assert wanted[PLAIN] == [8, 32, 64] + [128] * (not broken) and wanted[CUT] == wanted["yarn x4"] == [8, 32, 64, 128]
+        assert wanted["yarn x2"] == wanted["yarn x8"] == [8, 32]
+
+
 def test_the_plan_grows_with_the_budget_and_never_falls_below_its_least():
     plans = [make_plan(SMOLLM2, 8192, 16384, budget, FAMILIES) for budget in (1e-6, 1, 4, 40)]
     assert plans[0].windows == FEWEST
@@ -212,8 +221,9 @@ def test_the_plan_grows_with_the_budget_and_never_falls_below_its_least():
 def test_the_plan_of_a_real_model():
     plan = make_plan(SMOLLM2, 8192, 32768, 1.0, FAMILIES)
     assert (plan.probe, plan.short, plan.grid) == (16384, (2048, 8192), (2048, 8192, 16384, 32768))
-    assert plan.factors == (2.0, 4.0, 8.0) and plan.long_factors == (4.0, 8.0) and plan.targets == 1024
-    assert plan.windows["test"] >= 3 and plan.flop < 2 * BUDGET
+    assert plan.factors == (2.0, 4.0, 8.0) and plan.targets == 1024
+    assert plan.long_factors("ntk") == (4.0, 8.0) and plan.long_factors("yarn") == (4.0,)
+    assert plan.windows["test"] >= 3 and plan.flop < 1.25 * BUDGET
     assert replace(plan, target=16384, probe=16384) != make_plan(SMOLLM2, 8192, None, 1.0, FAMILIES)
     assert make_plan(SMOLLM2, 8192, None, 1.0, FAMILIES).target == 16384
     with pytest.raises(ConfigError, match="lies within"):
