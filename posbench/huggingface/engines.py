@@ -6,6 +6,7 @@ llama.cpp's options (--rope-scaling none|linear|yarn) and PR 2268 (YaRN). What t
 
 - dynamic: transformers follows the length of the text, but keeps the base of the longest one until a short text comes, and keys in the
   cache keep the base they were made with (transformers issue 25104); vLLM and SGLang compute one base for all lengths (vLLM issue 3488).
+- default, llama3: vLLM serves max_position_embeddings tokens at most, which its words raise; of other types it multiplies them by factor.
 - yarn: vLLM and SGLang read no attention_factor but compute YaRN's own, which is what the extension has with temperature=true.
 - longrope: vLLM and SGLang read no attention_factor, and take the long divisors for every text once the longest that is served is beyond
   the training length.
@@ -63,9 +64,10 @@ def engines(found: dict, target: int) -> dict[str, dict]:
     usual = math.isclose(own.get("attention_factor", 1.0), 0.1 * math.log(own.get("factor", 1.0)) + 1)
     lacking = LACKING[kind] if kind != "yarn" or usual else OTHER_TEMPERATURE
     theirs = {"rope_theta": found["rope_theta"], "rope_scaling": found["rope_scaling"], "max_position_embeddings": target}
+    longer = {"max_position_embeddings": target} if kind in ("default", "llama3") else {}
     words = {
         "transformers": f"rope_parameters in config.json (rope_theta and rope_scaling before version 5){CACHED * (kind == 'dynamic')}",
-        "vLLM": f"--hf-overrides {_word({'rope_parameters': own})} --max-model-len {target}",
+        "vLLM": f"--hf-overrides {_word({'rope_parameters': own, **longer})} --max-model-len {target}",
         "SGLang": f"--json-model-override-args {_word(theirs)} --context-length {target}",
         "llama.cpp": _llama_cpp(found, target),
     }

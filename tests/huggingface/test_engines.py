@@ -62,6 +62,8 @@ def test_the_words_for_each_engine(tmp_path):
     assert json.loads(words[1])["rope_parameters"]["original_max_position_embeddings"] == TRAIN_LEN
     assert json.loads(shlex.split(yarn["SGLang"])[1])["rope_scaling"]["rope_type"] == "yarn"
     assert yarn["llama.cpp"].startswith("--rope-scaling yarn --rope-scale 4 --yarn-orig-ctx 32 --yarn-beta-slow 1 ")
+    assert json.loads(words[1]).keys() == {"rope_parameters"}
+    assert json.loads(shlex.split(_words(cfg, "ntk")["vLLM"])[1])["max_position_embeddings"] == 128
     ntk = _words(cfg, "ntk")["llama.cpp"]
     assert ntk.startswith("--rope-scaling none --rope-freq-base ") and float(ntk.split()[3]) > 40000
     assert _words(cfg, "pi")["llama.cpp"].startswith("--rope-scaling linear --rope-scale 4 ")
