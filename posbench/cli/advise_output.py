@@ -30,7 +30,13 @@ def write(
     cfg, job = found.job.cfg, found.job
     out = Path(cfg["report_dir"] or Path(cfg["results_dir"]).parent / "report" / f"advice-{job.run.id}-{question.target}")
     model = Path(cfg["model"]["path"] or str(job.run.path)).name
-    about = {"model": model, "run": job.run.id, "data": f"{cfg['data']['name']}, {cfg['evaluate']['dtype']}", **about}
+    about = {
+        "model": model,
+        "run": job.run.id,
+        "command": found.command,
+        "data": f"{cfg['data']['name']}, {cfg['evaluate']['dtype']}",
+        **about,
+    }
     options = [one.option for one in candidates.values()]
     made = content(about, question, options, found.of("validation"), found.of("test"), ranking)
     made["settings"] = {name: _setting(found, candidates[name], out) for name in _to_set(made)}

@@ -20,6 +20,7 @@ from posbench.report.figures.style import save
 ABOUT = {
     "model": "small <b>&",
     "run": "x",
+    "command": "advise",
     "data": "made up, fp32",
     "probe": 128,
     "windows": {},
