@@ -5,10 +5,10 @@ begin with the same token. A row is a bin of positions p (tokens of context), na
 per doubling. The first position follows the BOS, if there is one, else the token before it.
 
 Where a method treats the first L tokens of a longer text as it treats a text of L tokens, the losses are the same but for rounding (in
-bf16 a short text may be attended in float32, a long one not), and all such lengths are read at once, as the longest of them. Its rows have the seconds of that pass, the others next to none. It is decided by comparing the
-plans of the lengths (keys seen, coordinates, tables, factors). A dynamic method uses the factor of L at every position, so each length
-takes a pass of its own and has another curve, also at positions that a shorter one holds. The evaluation's json has, under `texts`, the
-length of the text that each length was read from.
+bf16 a short text may be attended in float32, a long one not), and all such lengths are read at once, as the longest of them. Its rows
+have the seconds of that pass, the others next to none. It is decided by comparing the plans of the lengths (keys seen, coordinates,
+tables, factors). A dynamic method uses the factor of L at every position, so each length takes a pass of its own and has another curve,
+also at positions that a shorter one holds. The evaluation's json has, under `texts`, the length of the text that each was read from.
 
 Version 2. In version 1 the windows of all lengths ended, not began, with the same token; at L = max_length it is the same.
 
