@@ -82,19 +82,23 @@ def test_its_weights_are_read_in_place_and_its_name_stands_in_reports(place, tmp
     assert read(run.path).training["checkpoint"] == "tiny.gguf"
 
 
-def test_make_pretrained_runs_and_reports_its_experiment(place, text_folder, tmp_path, capfd):
+def test_make_pretrained_runs_reports_and_reproduces_its_experiment(place, text_folder, tmp_path, capfd):
     words = [f"model.path={NAMED}", "data=local", f"data.path={text_folder}", "evaluate.documents=null", "evaluate.windows=4"]
     words += ["evaluate.lengths=[64]", "evaluate.max_length=64", "device=cpu", "log.mode=disabled"]
-    for script in ("run", "report"):
-        done = call(capfd, tmp_path, script, "experiment=pretrained", *words)
+    folder = tmp_path / "results/reported/pretrained"
+    for script, *more in (("run",), ("report", f"report_dir={folder}")):
+        done = call(capfd, tmp_path, script, "experiment=pretrained", *words, *more)
         assert done.returncode == 0, done.stderr
-    assert "| rope | streaming | none | +0.000 +- 0.000 ~ |" in (tmp_path / "results/report/pretrained/table.md").read_text()
+    assert re.search(r"\| rope \| streaming \| none \| [+-]0\.000 \+- 0\.000 ~ \|", (folder / "table.md").read_text())
     (said,) = [line for line in done.stdout.splitlines() if line.startswith("checkpoint")]
     assert said == "checkpoint tiny.gguf: 4-bit weights, dequantised (15 Q4_1, 5 F32)"
-    rows = read_csv(tmp_path / "results/report/pretrained/rows.csv")
+    rows = read_csv(folder / "rows.csv")
     assert {row["extension"] for row in rows} == {"none", "pi", "yarn", "rerope", "streaming"} and {row["length"] for row in rows} == {64}
     assert "1 to 8" in done.stdout and "46 to 64" in done.stdout and "next: another extension:" in done.stdout
-    assert (tmp_path / "results/report/pretrained/position.svg").stat().st_size > 0
+    assert (folder / "position.svg").stat().st_size > 0
+    again = call(capfd, tmp_path, "reproduce", "experiment=pretrained", "extension=yarn", *words)
+    own = [row for row in rows if row["extension"] == "yarn"]
+    assert f"{len(own)} of {len(own)} reported rows reproduced, all of them bit for bit" in again.stdout and again.returncode == 0
 
 
 def test_what_make_installs_is_pinned_by_its_hash_and_is_what_the_experiment_reads():
