@@ -9,6 +9,7 @@ from posbench.report.advice import CUT, PLAIN
 from posbench.statistics.recommendation import CONFIRMED, REFUTED, UNDECIDED
 
 WIDTH = 80
+FEW = 6  # test documents up to which their number is pointed out
 VERDICTS = {
     CONFIRMED: "Confirmed by the test documents",
     UNDECIDED: "Undecided, the intervals of the test documents do not tell",
@@ -31,11 +32,14 @@ def terminal(content: dict) -> str:
 def question(content: dict) -> list[str]:
     """Sentences on the model, the text and what the numbers are."""
     texts, train_len = content["texts"], f"{content['train_len']:,}"
+    judged = texts["test"]["documents"]
+    few = f"So few documents as {judged} leave wide intervals: a larger budget= gives more of them, as far as the text has them."
     return [
         f"{content['model']}: trained to {train_len} tokens, asked for {content['target']:,}.",
         f"Chosen on {_texts(texts['validation'])} of validation, judged on {_texts(texts['test'])} of test ({content['data']}).",
         "Differences in nats per token with 95 % intervals over documents: up to "
         f"{train_len} tokens to the model as it is (the cost), beyond to the text cut to its last {train_len} tokens (below 0: a gain).",
+        *([few] if 1 < judged <= FEW else []),
     ]
 
 

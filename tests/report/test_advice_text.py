@@ -13,7 +13,7 @@ from test_report_html import Page
 from posbench.report.advice import CUT, Losses, rankings
 from posbench.report.advice_content import content
 from posbench.report.advice_page import page
-from posbench.report.advice_text import answer, answers, interval, reach, table, terminal
+from posbench.report.advice_text import answer, answers, interval, question, reach, table, terminal
 from posbench.report.figures.advice import factors, figure
 from posbench.report.figures.style import save
 
@@ -44,6 +44,11 @@ def told(test: Losses, validation: Losses | None = None) -> dict:
     validation = validation or made_up(0)
     made = content(ABOUT, QUESTION, OPTIONS.values(), validation, test, rankings(validation, QUESTION))
     return json.loads(json.dumps({**made, "settings": SETTINGS}, allow_nan=False))
+
+
+def test_few_documents_are_pointed_out():
+    said = [question(told(made_up(1, documents=n)))[-1] for n in (2, 12)]
+    assert "So few documents as 2 leave wide intervals" in said[0] and "So few" not in said[1]
 
 
 def test_the_sentences_say_what_was_found():
