@@ -108,6 +108,14 @@ def test_the_figure_shows_where_it_breaks_and_what_it_costs(paths, tmp_path):
     np.testing.assert_allclose(line.get_xdata(), middles)
 
 
+def test_a_method_that_costs_very_much_does_not_flatten_the_others(tmp_path):
+    losses = {"none": PLAIN, "yarn": PLAIN + 0.02, "pi": PLAIN + 1.5}
+    paths = [write_positions(tmp_path, name, found, document_N=DOCUMENT) for name, found in losses.items()]
+    _, cost = figure.figure(collect(paths, "t", "").sections[0], "t").axes
+    assert cost.get_ylim()[1] == pytest.approx(0.3)
+    assert {text.get_text() for text in cost.texts} == {"yarn", "pi 1.50"}
+
+
 @pytest.mark.parametrize("count", [1, 5, 14])
 def test_names_do_not_overlap_however_many_methods_there_are(tmp_path, count):
     from matplotlib.backends.backend_agg import FigureCanvasAgg

@@ -74,7 +74,8 @@ def _columns(curve: list[Point]) -> list[Column]:
     inside = [point for point in curve if point.change is not None and point.length <= point.train_len]
     if inside:
         low, high, _ = edges([(0.0, None), *((point.change, point.change_half_width) for point in inside)])
-        heading = "minus no extension, inside the training length"
+        high = ROOM if high > 2 * ROOM else high  # a method that costs so much would flatten the others; its value follows its name
+        heading = f"minus no extension, up to {curve[0].train_len}"
         found.append(Column(heading, lambda point: point.change, lambda point: point.change_half_width, (low, high), inside))
     return found
 
