@@ -64,7 +64,9 @@ def search(found: Measurements, families: tuple[str, ...]) -> list[Candidate]:
     probing = [one for family in families for one in [follow(family), *(fixed(family, overshoot) if family in OVERSHOOT else [])]]
     wanted = [(both[0], [*plan.short, plan.probe]), (both[1], sorted({*plan.short, plan.probe, plan.target}))]
     found.measure(
-        "validation", wanted + [(one, [plan.probe]) for one in probing], f"comparing {len(families)} methods at {plan.probe:,} tokens"
+        "validation",
+        wanted + [(one, [plan.probe]) for one in probing],
+        f"comparing {len(families)} method{'s' * (len(families) != 1)} at {plan.probe:,} tokens",
     )
     if not any(one.name in found.options for one in probing):
         raise ConfigError(
