@@ -38,5 +38,6 @@ def _make(model: GPT) -> GPT:
     made = copy.deepcopy(model, {id(one): one for one in shared})
     for layer in _linears(made):
         for name, value in list(layer.named_parameters()):
-            setattr(layer, name, nn.Parameter(value.bfloat16(), requires_grad=False))
+            delattr(layer, name)
+            layer.register_buffer(name, value.bfloat16())  # nothing learns it
     return made
