@@ -132,12 +132,13 @@ class Evaluation:
 
 
 def _read(head: nn.Linear, hidden_NRC: Tensor, target_NR: Tensor) -> tuple[Tensor, Tensor]:
-    nlls, corrects = [], []
+    # Filled in place: small results kept between large logits would keep the allocator from using their memory again.
+    nll_NR, correct_NR = torch.empty_like(target_NR, dtype=torch.float32), torch.empty_like(target_NR, dtype=torch.bool)
     at_once, together = (max(1, logits // head.out_features) for logits in (HEAD_LOGITS, LOSS_LOGITS))
-    targets, hiddens = (t.split(min(HEAD_ROWS, at_once)) for t in (target_NR.flatten(), hidden_NRC.flatten(0, 1)))
-    for hidden_RC, target_R in zip(hiddens, targets, strict=True):
-        for logits_RV, some_R in zip(head(hidden_RC).split(together), target_R.split(together), strict=True):
+    rows = (t.split(min(HEAD_ROWS, at_once)) for t in (hidden_NRC.flatten(0, 1), target_NR.flatten(), nll_NR.view(-1), correct_NR.view(-1)))
+    for hidden_RC, *some in zip(*rows, strict=True):
+        for logits_RV, target_R, nll_R, correct_R in zip(head(hidden_RC).split(together), *(t.split(together) for t in some), strict=True):
             logits_RV = logits_RV.float()
-            nlls.append(torch.nn.functional.cross_entropy(logits_RV, some_R, reduction="none"))
-            corrects.append(logits_RV.argmax(-1) == some_R)
-    return torch.cat(nlls).view_as(target_NR), torch.cat(corrects).view_as(target_NR)
+            nll_R.copy_(torch.nn.functional.cross_entropy(logits_RV, target_R, reduction="none"))
+            correct_R.copy_(logits_RV.argmax(-1) == target_R)
+    return nll_NR, correct_NR
