@@ -1,4 +1,4 @@
-"""Speed and memory beside plain attention and transformers, as ratios within one run: of every method, or of a checkpoint.
+"""Speed and memory of every method, or of a checkpoint, beside plain attention and transformers.
 
 python scripts/benchmark.py                                     all methods on the default model, into results/benchmark
 python scripts/benchmark.py only=t5,fox lengths=64,1024 repeats=9

@@ -18,13 +18,19 @@ from posbench.scale_attention.none import NoScale
 VOCAB = 50  # tokens 0 .. VOCAB - 1, and VOCAB is the BOS
 
 
+class Head(torch.nn.Identity):
+    """Takes what `Known.hidden` gives for logits."""
+
+    out_features = VOCAB + 1
+
+
 class Known:
     """Gives the token that `predict` names the probability it says, and all others the rest in equal parts; `fed` keeps what it was fed."""
 
     scale = None
 
     def __init__(self, train_len: int = TRAIN_LEN):
-        self.encoding, self.lm_head, self.fed = NoEncoding(small_shape(train_len)), torch.nn.Identity(), []
+        self.encoding, self.lm_head, self.fed = NoEncoding(small_shape(train_len)), Head(), []
 
     def predict(self, feed_NL: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The next token of each position, and its probability."""
