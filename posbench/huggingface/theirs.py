@@ -28,9 +28,13 @@ def theirs(checkpoint: Checkpoint, dtype: torch.dtype, **options: object) -> nn.
     import transformers
 
     folder = checkpoint.place.parent if is_gguf(checkpoint.place) else checkpoint.place
-    told = io.StringIO()  # progress bars and advice on packed weights
+    logs = transformers.utils.logging
+    before, told = logs.get_verbosity(), io.StringIO()  # progress bars and advice on packed weights are no news
+    logs.set_verbosity_error()
     try:
         with contextlib.redirect_stderr(told):
             return transformers.AutoModelForCausalLM.from_pretrained(folder, **options).eval()
     except Exception as error:  # another library's errors, on another's files
         return f"transformers does not read it ({type(error).__name__}: {(str(error).splitlines() or [''])[0]})"
+    finally:
+        logs.set_verbosity(before)
