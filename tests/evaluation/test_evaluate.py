@@ -64,13 +64,13 @@ def test_progress_is_told_while_a_long_text_is_read(extension):
     assert ends[0] >= (2 if isinstance(extension, NoExtension) else 8) and max(n for n, _ in told) <= 128
 
 
-def test_a_long_text_is_read_one_key_head_after_the_other_to_the_same_bits(monkeypatch):
+def test_a_long_text_is_read_two_heads_after_the_other_to_the_same_bits(monkeypatch):
     found, told = evaluation(lengths=[256], max_length=256, windows=1), []
     wanted = FixedTargets(found).score(256)[0]
-    monkeypatch.setattr(kernels, "CALL", 2**14)
+    monkeypatch.setattr(kernels, "SHORT", 128)
     found.progress = lambda n, part=False: told.append(n)
     assert np.array_equal(FixedTargets(found).score(256)[0], wanted)
-    assert len(told) == 3 + 2 + 1  # two key heads and the rest of one layer, the few rows of the last and its rest, the end of the batch
+    assert len(told) == 3 + 3 + 1  # pairs of heads and the rest of a layer, few rows of the last, the end of the batch
 
 
 def test_a_long_text_can_be_interrupted_before_it_is_read():

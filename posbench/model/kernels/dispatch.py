@@ -10,14 +10,17 @@ Letters: B batch, T tokens, H heads, G key heads, D head width, R columns of a b
 
 from __future__ import annotations
 
+import functools
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from posbench.model.kernels import flex, number_format
+from posbench.model.kernels import flex
 from posbench.model.kernels.blocks import rows
 from posbench.model.kernels.folding import foldable, operands
-from posbench.model.kernels.pieces import CALL, pieces, possible
+from posbench.model.kernels.number_format import SHORT
+from posbench.model.kernels.pieces import pieces, possible
 from posbench.position.geometry import Bias
 from posbench.position.plan import LayerPlan
 
@@ -38,7 +41,7 @@ def attend(layer: LayerPlan, x_BTC: Tensor, q_BHTD: Tensor, k_BGTD: Tensor, v_BG
         if fusible(layer) and 2 * last > length:
             return fused(layer, q_BHTD, k_BGTD, v_BGTD, gates_BHT)[:, :, -last:]
         first, learns = length - last, torch.is_grad_enabled()
-        if v_BGTD.device.type == "cpu" and not learns and length > number_format.SHORT and possible(layer, first):
+        if v_BGTD.device.type == "cpu" and not learns and length > SHORT and possible(layer, first):
             return pieces(layer, q_BHTD, k_BGTD, v_BGTD, first)
         if v_BGTD.is_cuda and not learns and 2 * last > length and flex.possible(layer):
             try:
@@ -59,17 +62,17 @@ def fusible(layer: LayerPlan) -> bool:
 
 
 def fused(layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, gates_BHT: Tensor | None = None) -> Tensor:
-    """Run the whole causal triangle in one kernel call (one call per key head for long texts on a CPU): [B, H, T, D]."""
-    width, kept, device = v_BGTD.shape[-1], v_BGTD.dtype, v_BGTD.device
+    """Run the whole causal triangle in one kernel call, or two heads a call in evaluations of long texts on a CPU: [B, H, T, D]."""
+    width, kept, length = v_BGTD.shape[-1], v_BGTD.dtype, v_BGTD.shape[2]
     q_BHTD, k_BGTD, v_BGTD = operands(layer, layer.bands[0], q_BHTD, k_BGTD, v_BGTD, gates_BHT, row_constant=False)
-    groups = q_BHTD.shape[1] // k_BGTD.shape[1]
-    # A CPU needs seconds for more pairs: then key heads run one by one, so that Ctrl-C and progress need not wait.
-    many = q_BHTD[..., 0].numel() * q_BHTD.shape[2] / 2 > CALL
-    together = device.type != "cpu" or not many or torch.is_grad_enabled()
-    parts = 1 if together else k_BGTD.shape[1]
+    heads, groups = q_BHTD.shape[1], q_BHTD.shape[1] // k_BGTD.shape[1]
+    causal = functools.partial(F.scaled_dot_product_attention, is_causal=True, scale=1.0)
+    if v_BGTD.device.type != "cpu" or torch.is_grad_enabled() or length <= SHORT:
+        return causal(q_BHTD, k_BGTD, v_BGTD, enable_gqa=groups > 1)[..., :width].to(kept)
     done = []
-    for q, k, v in zip(*(t.chunk(parts, dim=1) for t in (q_BHTD, k_BGTD, v_BGTD)), strict=True):
-        done.append(F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1.0, enable_gqa=groups > 1))
-        layer.tell(len(done) / (parts + 1))
-    y_BHTD = done[0] if together else torch.cat(done, dim=1)
-    return y_BHTD[..., :width].to(kept)
+    # Threads share out the rows of all heads, and a row costs what precedes it: of one head or three, one thread gets most of the work.
+    # Calls stay short, so that Ctrl-C and progress need not wait.
+    for pair in torch.arange(heads).split(2):
+        done.append(causal(q_BHTD[:, pair], k_BGTD[:, pair // groups], v_BGTD[:, pair // groups])[..., :width].to(kept))
+        layer.tell((pair[-1].item() + 1) / (heads + 1))
+    return torch.cat(done, dim=1)
