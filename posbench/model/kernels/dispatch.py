@@ -72,7 +72,10 @@ def fused(layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, gate
     done = []
     # Threads share out the rows of all heads, and a row costs what precedes it: of one head or three, one thread gets most of the work.
     # Calls stay short, so that Ctrl-C and progress need not wait.
-    for pair in torch.arange(heads).split(2):
-        done.append(causal(q_BHTD[:, pair], k_BGTD[:, pair // groups], v_BGTD[:, pair // groups])[..., :width].to(kept))
-        layer.tell((pair[-1].item() + 1) / (heads + 1))
+    for start in range(0, heads, 2):
+        q = q_BHTD[:, start : start + 2]
+        two = slice(start // groups, (start + q.shape[1] - 1) // groups + 1)
+        k, v = (t[:, two].expand(-1, q.shape[1], -1, -1) for t in (k_BGTD, v_BGTD))
+        done.append(causal(q, k, v)[..., :width].to(kept))
+        layer.tell((start + q.shape[1]) / (heads + 1))
     return torch.cat(done, dim=1)
