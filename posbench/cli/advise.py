@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
-from posbench.cli.advise_candidates import OVERSHOOT, OWN, SCALED, SINKS, Candidate, chosen, fixed, follow, references
+from posbench.cli.advise_candidates import OWN, SCALED, SINKS, Candidate, chosen, fixed, follow, probed, references
 from posbench.cli.advise_losses import Measurements
 from posbench.cli.advise_plan import BROKEN, KEPT, KEPT_OWN, Plan, make_plan
 from posbench.common.errors import ConfigError
@@ -36,8 +37,6 @@ def advise(request: Request) -> int:
     documents = _documents(job, plan)
     found = Measurements(cfg, request.launcher, shlex.join(sys.orig_argv), plan, job)
     if cfg["dry"]:
-        from posbench.cli.advise_dry import describe
-
         print("\n".join(describe(found, families, documents)))
         return 0
     print(f"{plan.train_len:,} to {plan.target:,} tokens, {plan.told} (dry=true tells the plan)", file=sys.stderr, flush=True)
@@ -60,8 +59,7 @@ def advise(request: Request) -> int:
 def search(found: Measurements, families: tuple[str, ...]) -> list[Candidate]:
     """Measure on validation documents; returns the candidates. Only the best families of the first stage go on to the target."""
     plan, both = found.plan, references()
-    overshoot = [2 * plan.probe / plan.train_len]
-    probing = [one for family in families for one in [follow(family), *(fixed(family, overshoot) if family in OVERSHOOT else [])]]
+    probing = probed(families, 2 * plan.probe / plan.train_len)
     wanted = [(both[0], [*plan.short, plan.probe]), (both[1], sorted({*plan.short, plan.probe, plan.target}))]
     found.measure(
         "validation",
@@ -74,14 +72,52 @@ def search(found: Measurements, families: tuple[str, ...]) -> list[Candidate]:
         )
     means = found.of("validation").means([plan.probe])
     kept = survivors(list(dict.fromkeys(one.option.family for name in ranked(means) for one in probing if one.name == name)))
-    long = [(one, [*plan.short, plan.target]) for family in kept for one in [*fixed(family, plan.long_factors(family)), follow(family)]]
-    costs = [(one, list(plan.short)) for family in kept if family in SCALED for one in fixed(family, plan.factors)]
+    wanted = compared(kept, plan)
     if means[PLAIN] <= means[CUT]:  # else it is broken already, and only the test documents show how much at the target
-        long.append((both[0], [*plan.short, plan.target]))
-    wanted = [*long, *((one, lengths) for one, lengths in costs if one not in [other for other, _ in long])]
+        wanted.append((both[0], [*plan.short, plan.target]))
     found.measure("validation", wanted, f"comparing the factors of {', '.join(kept)} at {plan.target:,} tokens")
     every = [*both, *probing, *(one for family in kept for one in fixed(family, plan.factors))]
     return list({one.name: one for one in every}.values())
+
+
+def compared(families: Sequence[str], plan: Plan) -> list[tuple[Candidate, list[int]]]:
+    """Measurements of the second stage: each factor that reaches the target there too, the others within the training length."""
+    long = [one for family in families for one in [*fixed(family, plan.long_factors(family)), follow(family)]]
+    costs = [one for family in families for one in fixed(family, plan.factors) if one not in long]
+    return [*((one, [*plan.short, plan.target]) for one in long), *((one, list(plan.short)) for one in costs)]
+
+
+def describe(found: Measurements, families: Sequence[str], documents: dict[str, int]) -> list[str]:
+    """Lines for the three stages, and the estimated cost. Which methods go on is not known yet: yarn or the first families stand in."""
+    from posbench.sweep.cost_estimate import cost
+
+    plan = found.plan
+    missing, lines = [], [f"{found.job.cfg['model']['path'] or found.job.run.path}: {plan.train_len:,} to {plan.target:,} tokens"]
+    for title, split, wanted in stand_ins(plan, families):
+        job, serving = found.planned(split, wanted)
+        lengths = sorted({length for _, asked in wanted for length in asked})
+        fit = f"{documents[split]} document{'s' * (documents[split] != 1)} long enough"
+        shown = " ".join(f"{length:,}" for length in lengths)
+        windows = f"{plan.windows[split]} window{'s' * (plan.windows[split] != 1)}"
+        lines.append(f"{title}: {len(wanted)} options at {shown} tokens, {windows} ({fit})")
+        missing += [(job, cell, left) for cell in {cell.path: cell for cell, _ in serving.values()}.values() if (left := cell.missing())]
+    lines += [f"left out: {name}: {why}" for name, why in found.left_out.items()]
+    lines.append(f"{plan.told}; budget= multiplies the windows")
+    return lines + cost([found.job], [] if found.job.run.finished else [found.job], missing)
+
+
+def stand_ins(plan: Plan, families: Sequence[str]) -> list[tuple[str, str, list[tuple[Candidate, list[int]]]]]:
+    """(title, split, what is measured) of each stage, with the first families in place of those that will turn out the best."""
+    both = references()
+    first = [*both, *probed(families, 2 * plan.probe / plan.train_len)]
+    kept = [family for family in dict.fromkeys(("yarn", "ntk", *families)) if family in families and family in SCALED][:KEPT]
+    own = [one for one in map(follow, families) if not one.option.frequencies][:1]
+    best = [one for family in kept[:1] for one in [*fixed(family, plan.long_factors(family)[:1]), follow(family)]]
+    return [
+        ("search", "validation", [(one, [plan.probe]) for one in first]),
+        ("factors", "validation", [*compared(kept, plan), *((one, [*plan.short, plan.target]) for one in own)]),
+        ("test", "test", [(one, list(plan.grid)) for one in [*both, *best, *own]]),
+    ]
 
 
 def survivors(order: list[str]) -> list[str]:

@@ -17,7 +17,8 @@ OVERSHOOT = ("ntk",)  # better with a larger factor than the length's (posbench/
 OWN = ("log_n", "ntk+log_n", "rerope", "rerope+log_n", "self_extend", "dca", "string", "streaming", "lm_infinite")
 SINKS = ("streaming", "lm_infinite")
 FAMILIES = (*SCALED, *FOLLOWS, *OWN)
-WORK = {**dict.fromkeys(("rerope", "self_extend", "dca", "string"), 1.7), **dict.fromkeys(SINKS, 0.6)}  # of plain
+# Work of one text of some families, as a multiple of the plain model's.
+WORK = {**dict.fromkeys(("rerope", "self_extend", "dca", "string"), 1.7), **dict.fromkeys(SINKS, 0.6)}
 
 
 @dataclass(frozen=True)
@@ -32,11 +33,6 @@ class Candidate:
     def name(self) -> str:
         """Name of the option."""
         return self.option.name
-
-    @property
-    def work(self) -> float:
-        """Work of one text, as a multiple of the plain model's."""
-        return WORK.get(self.option.family.split("+")[0], 1.0)
 
     def at(self, length: int, train_len: int) -> tuple[dict, dict]:
         """(extension, scale) at one length. A factor that follows the length is a fixed one there, so both forms share evaluations."""
@@ -71,6 +67,11 @@ def fixed(family: str, factors: Iterable[float]) -> list[Candidate]:
     if family not in SCALED:
         return []
     return [Candidate(Option(f"{family} x{factor:g}", family, factor, True), _node(family), _scale("none")) for factor in factors]
+
+
+def probed(families: Iterable[str], factor: float) -> list[Candidate]:
+    """Candidates of the first stage: every family by length, and those of OVERSHOOT with a fixed factor too."""
+    return [one for family in families for one in [follow(family), *(fixed(family, [factor]) if family in OVERSHOOT else [])]]
 
 
 def chosen(methods: Sequence[str] | None) -> tuple[str, ...]:

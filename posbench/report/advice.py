@@ -17,7 +17,7 @@ Letters: T targets.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -87,18 +87,15 @@ class Question:
 def rankings(losses: Losses, question: Question) -> dict[str, list[str]]:
     """{use: options by their mean loss, the best first}. What needs no setting comes first among equals."""
     order = sorted(losses.nll, key=lambda name: name not in (PLAIN, CUT))
-    costs = {name: max(loss - losses.means([length])[PLAIN] for length, loss in _each(losses, name, question.short)) for name in order}
+    short = [losses.means([length]) for length in question.short]
+    # What was not measured counts as infinitely dear.
+    costs = {name: max(means.get(name, math.inf) - means[PLAIN] for means in short) for name in order}
     found = {}
     for use in USES:
         means = losses.means(question.lengths(use))
         limits = (costs, question.tolerance) if use == "both" else ()
         found[use] = ranked({name: means[name] for name in order if name in means}, *limits)
     return found
-
-
-def _each(losses: Losses, name: str, lengths: Iterable[int]) -> list[tuple[int, float]]:
-    """(length, mean loss) where it was measured; infinite where it was not, so that nothing unmeasured counts as cheap."""
-    return [(length, losses.means([length]).get(name, math.inf)) for length in lengths]
 
 
 def finalists(ranking: Mapping[str, Sequence[str]], options: Mapping[str, Option]) -> list[str]:

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from posbench.common.files import finite
 from posbench.report.advice import CUT, PLAIN, USES, Answer, Losses, Option, Question, advised, answer, rises, usable
 from posbench.statistics.crossed import Estimate
-
-Number = float | None
 
 
 def content(
     about: dict, question: Question, options: Iterable[Option], search: Losses, test: Losses, ranking: Mapping[str, list[str]]
 ) -> dict:
-    """All numbers of the advice. `about` has the model, the text and the plan; options that were measured on test documents are judged."""
+    """All numbers of the advice, None for one that is not finite. `about` has the model, the text and the plan.
+
+    Options that were measured on test documents are judged.
+    """
     known = {option.name: option for option in options}
     answers = {use: answer(use, ranking[use], test, question) for use in USES}
     final = [name for name in test.nll if name == PLAIN or max(test.nll[name]) > question.train_len]
-    return {
+    made = {
         **about,
         "train_len": question.train_len,
         "target": question.target,
@@ -33,6 +34,7 @@ def content(
         "search": [_searched(known[name], search, question) for name in search.nll],
         "ranking": {use: list(names) for use, names in ranking.items()},
     }
+    return finite(made)
 
 
 def _counts(losses: Losses) -> dict[str, int]:
@@ -57,7 +59,7 @@ def _option(option: Option, losses: Losses, question: Question, short: bool = Fa
     points = [
         {
             "length": length,
-            "nll": number(losses.nll[option.name][length].mean()),
+            "nll": float(losses.nll[option.name][length].mean()),
             "against": PLAIN if length <= question.train_len else CUT,
             "difference": bounds(told[length]) if length in told else [0.0, 0.0, 0.0],
         }
@@ -73,15 +75,10 @@ def _option(option: Option, losses: Losses, question: Question, short: bool = Fa
 def _searched(option: Option, losses: Losses, question: Question) -> dict:
     nll = losses.nll[option.name]
     return {"name": option.name, "family": option.family, "factor": option.factor} | {
-        "nll": {str(length): number(nll[length].mean()) for length in sorted(nll)}
+        "nll": {str(length): float(nll[length].mean()) for length in sorted(nll)}
     }
 
 
-def bounds(found: Estimate) -> list[Number]:
-    """[value, low, high] of the 95 % interval; None for what is not finite."""
-    return [number(value) for value in (found.value, *found.interval())]
-
-
-def number(value: float) -> Number:
-    """A number for JSON: None for what is not finite."""
-    return float(value) if math.isfinite(value) else None
+def bounds(found: Estimate) -> list[float]:
+    """[value, low, high] of the 95 % interval."""
+    return [found.value, *found.interval()]

@@ -20,6 +20,7 @@ OVER_NEXT = {
     UNDECIDED: "Not told apart from the next best, {}: {}.",
     REFUTED: "On the test documents the next best, {}, is better: {}.",
 }
+COMPARED = {PLAIN: "the model as it is", CUT: "the cut text"}
 Bounds = Sequence[float | None]
 
 
@@ -105,7 +106,7 @@ def answer(content: dict, use: str) -> str:
     found, train_len = content["answers"][use], f"{content['train_len']:,}"
     heads = {"short": f"Short texts (to {train_len} tokens)", "long": f"Long texts ({content['target']:,} tokens)", "both": "Both"}
     free = found["choice"] in (PLAIN, CUT)
-    against = [f"{within(one)} to {named(name, content)}" for name, one in found["against"].items() if name in (PLAIN, CUT)]
+    against = [f"{within(one)} to {COMPARED[name]}" for name, one in found["against"].items() if name in COMPARED]
     said = [f"{heads[use]}: {to_do(found['choice'], content)}.", f"{VERDICTS[found['verdict']]}{': ' * bool(against)}{', '.join(against)}."]
     if use == "both" and not free:
         costs = [f"{within(one)} at {int(length):,} tokens" for length, one in found["costs"].items()]
@@ -122,11 +123,6 @@ def to_do(name: str, content: dict) -> str:
     """An option as a thing to do."""
     cut = f"leave the model as it is and cut the text to its last {content['train_len']:,} tokens"
     return {PLAIN: "leave the model as it is", CUT: cut}.get(name, name)
-
-
-def named(name: str, content: dict) -> str:
-    """An option as a thing to compare with."""
-    return {PLAIN: "the model as it is", CUT: "the cut text"}.get(name, name)
 
 
 def notes(content: dict) -> list[str]:

@@ -10,6 +10,7 @@ from posbench.report.figures.style import BEND, DASHES, FONT, GREY, MARKERS, OKA
 
 WIDTH, HEIGHT, LEFT, LEGEND, GAP = 290, 190, 40, 96, 56  # points
 APART = 0.05  # octaves between the marks of two lines
+LOOKS = tuple(zip(OKABE_ITO, DASHES, MARKERS, strict=True))
 Line = tuple[str, list[tuple[float, list[float | None]]]]  # name, [(x, [difference, low, high])]
 CAPTION = (
     "Nats per token with 95 % intervals over documents, on the test documents. Left: up to the training length (dashed) the loss minus "
@@ -60,14 +61,11 @@ def _panel(axes, lines: list[Line], label: str) -> None:
     for index, (name, points) in enumerate(lines):
         shift = 2 ** (APART * (index - (len(lines) - 1) / 2))
         told = [(at * shift, bounds) for at, bounds in points if bounds[0] is not None]
-        look = {
-            "color": OKABE_ITO[index % len(OKABE_ITO)],
-            "linestyle": DASHES[index % len(DASHES)],
-            "marker": MARKERS[index % len(MARKERS)],
-        }
-        axes.plot([at for at, _ in told], [one[0] for _, one in told], markersize=4, linewidth=1.4, label=name, **look)
+        colour, dash, marker = LOOKS[index % len(LOOKS)]
+        style = {"color": colour, "linestyle": dash, "marker": marker, "markersize": 4, "linewidth": 1.4}
+        axes.plot([at for at, _ in told], [one[0] for _, one in told], label=name, **style)
         bars = [(at, one[1], one[2]) for at, one in told if None not in one]
         if bars:
-            axes.vlines(*zip(*bars, strict=True), color=look["color"], linewidth=2.4, alpha=0.35)
+            axes.vlines(*zip(*bars, strict=True), color=colour, linewidth=2.4, alpha=0.35)
     axes.set_xlabel(label, fontsize=FONT)
     axes.legend(fontsize=FONT - 0.5, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0), handlelength=2.6)
