@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from posbench.common.csv_records import from_csv
+from posbench.common.errors import ConfigError
+from posbench.runs.evaluation import Evaluation
 from posbench.statistics.clustered import student_quantile
 
 if TYPE_CHECKING:
     from posbench.report.context_loss import Step
-    from posbench.runs.evaluation import Evaluation
+
+MOST = {"encodings": 300, "methods": 1_000, "lengths or positions": 1_000, "tables of different data, protocols or settings": 500}
 
 
 @dataclass(frozen=True)
@@ -119,6 +122,23 @@ def marked(lengths: Iterable[int]) -> list[int]:
     """Lengths that get a tick or a column: all of up to ten, of more the powers of two and the last."""
     lengths = sorted(set(lengths))
     return lengths if len(lengths) <= 10 else [n for n in lengths if n & (n - 1) == 0 or n == lengths[-1]]
+
+
+def check_size(sections: Sequence[Sequence[Point]]) -> None:
+    """Raise ConfigError for more encodings, methods, lengths or sections than a report can show.
+
+    Beyond MOST drawing would take hours, and nobody could read it.
+    """
+    points = [point for section in sections for point in section]
+    counted = (
+        len({point.encoding for point in points}),
+        len({(point.encoding, point.extension, point.scale_attention) for point in points}),
+        max((len({point.length for point in section}) for section in sections), default=0),
+        len(sections),
+    )
+    for (what, most), count in zip(MOST.items(), counted, strict=True):
+        if count > most:
+            raise ConfigError(f"These runs hold {count:,} {what}, and a report shows at most {most:,}: name fewer with runs=.")
 
 
 def read_points(path: Path | str) -> list[Point]:

@@ -6,14 +6,16 @@ Every method reads the same windows, so each token is paired with itself read wi
 from __future__ import annotations
 
 import functools
+import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from posbench.report.points import Point
+from posbench.report.points import Point, methods
 from posbench.report.references import Compared, other_targets
-from posbench.report.tables import METHOD, Table, marked_difference, names, number, other_units
+from posbench.report.tables import Table, of_methods
 from posbench.runs.evaluation import Evaluation
 from posbench.runs.target_losses import TargetLosses
 from posbench.statistics.crossed import Sums, sums
@@ -101,23 +103,13 @@ def _losses(stored: TargetLosses, length: int) -> np.ndarray | None:
     return found[0].reshape(-1, length) if found and found[0].size % length == 0 else None
 
 
-def tables(stretches: Iterable[Point], intervals: bool = True) -> list[Table]:
+def tables(stretches: Sequence[Point], intervals: bool = True) -> list[Table]:
     """Tables of the loss in each stretch of positions, the difference to no extension, and other units at the end of the window."""
-    stretches = list(stretches)
-    window, ends = stretches[0].window, sorted({point.length for point in stretches})
-    starts = [1, *(end + 1 for end in ends)]
-    heads = [f"{start} to {end}" for start, end in zip(starts, ends, strict=False)]
-    cells: dict[tuple, dict[int, Point]] = {}
-    for point in stretches:
-        cells.setdefault(point.method, {})[point.length] = point
-
-    def rows(text) -> list[list[str]]:
-        return [[*names(cell), *(text(cell[end]) if end in cell else "-" for end in ends)] for cell in cells.values()]
-
-    result = [Table(f"Loss by position in windows of {window} tokens (nats/token)", [*METHOD, *heads], rows(lambda one: number(one.nll)))]
-    if any(point.change is not None for point in stretches):
-        title = "Loss minus that of the same tokens without an extension (nats/token)"
-        changed = rows(lambda one: marked_difference(one.change, one.change_half_width, intervals))
-        result.append(Table(title, [*METHOD, *heads], [row for row in changed if set(row[len(METHOD) :]) != {"-"}]))
-    last = [[*names(cell), *other_units(cell.get(ends[-1]))] for cell in cells.values()]
-    return [*result, Table(f"At positions {heads[-1]}", [*METHOD, "perplexity", "bits per byte", "accuracy"], last)]
+    ends = sorted({point.length for point in stretches})
+    heads = {end: f"{start + 1} to {end}" for start, end in itertools.pairwise([0, *ends])}
+    change = "Loss minus that of the same tokens without an extension (nats/token)"
+    titles = f"Loss by position in windows of {stretches[0].window} tokens (nats/token)", change, f"At positions {heads[ends[-1]]}"
+    loss, *changed, last = of_methods(methods(stretches), heads, titles, lambda one: (one.change, one.change_half_width), intervals)
+    # The methods without an extension have no change.
+    told = [replace(table, rows=[row for row in table.rows if set(row[table.names :]) != {"-"}]) for table in changed]
+    return [loss, *told, last]

@@ -12,19 +12,17 @@ from posbench.common import defuse
 from posbench.common.csv_records import to_csv
 from posbench.common.errors import RunError
 from posbench.common.files import write_atomic
-from posbench.config.names import called
 from posbench.report import context_loss as context
-from posbench.report import limits, positions
-from posbench.report.checkpoints import checkpoint_lines
+from posbench.report import positions
+from posbench.report.below import argument_line, checkpoint_lines, gain_lines
 from posbench.report.context_loss import Step
 from posbench.report.curves import points
 from posbench.report.external_csv import adopt, place
 from posbench.report.external_csv import read as read_foreign
 from posbench.report.figures.draw import draw
-from posbench.report.gate import gain_lines
-from posbench.report.labels import METHODS, labels
+from posbench.report.labels import labels
 from posbench.report.latex import comments, latex, long
-from posbench.report.points import Point, section_of, sections
+from posbench.report.points import Point, check_size, section_of, sections
 from posbench.report.tables import Table, footer, tables
 from posbench.runs.evaluation import Evaluation, load_all
 from posbench.runs.evidence import pool
@@ -107,7 +105,7 @@ class Report:
         """Lines below the tables of one section: protocol, counts, marks, arguments, the gate."""
         shown = [evaluation for evaluation in self.evaluations if section_of(evaluation) == curve[0].section]
         origins = [self.origins[folder] for folder in dict.fromkeys(evaluation.origin for evaluation in shown)]
-        return footer(curve) + checkpoint_lines(origins) + _argument_line(shown) + self.gain_lines.get(curve[0].section, [])
+        return footer(curve) + checkpoint_lines(origins) + argument_line(shown) + self.gain_lines.get(curve[0].section, [])
 
 
 def collect(
@@ -149,7 +147,7 @@ def collect(
     curve = place((point for _, stated in found for point in stated), sections(points(evaluations, label)))
     if alone:
         curve = [[replace(point, source=None) for point in part] for part in curve]
-    limits.check(curve)
+    check_size(curve)
     inside = sections(context.steps(evaluations, label))
     stretches = {part[0].section: part for part in sections(points(evaluations, label, wide=True))}
     return Report(clean(title), notes, evaluations, origins, label, curve, stretches, inside, gain_lines(evaluations, label))
@@ -203,14 +201,3 @@ def write(report: Report, out_dir: Path | str) -> list[Path]:
                 path.unlink()
     write_atomic(out_dir / "report.html", page(report, drawn))
     return [*written, out_dir / "report.html"]
-
-
-def _argument_line(evaluations: list[Evaluation]) -> list[str]:
-    """Line with the arguments of each method, without those that are null. One method may have several sets."""
-    found: dict[str, dict] = {}
-    for row, group in itertools.product((evaluation.first for evaluation in evaluations), METHODS):
-        args = row[METHODS[group]]
-        text = ", ".join(f"{key}={value}" for key, value in (args or {}).items() if value is not None)
-        if text and row[group] != "recompute_window":
-            found.setdefault(called(group, row[group], args), {})[text] = None
-    return ["arguments: " + "; ".join(f"{name} {' or '.join(texts)}" for name, texts in found.items())] if found else []

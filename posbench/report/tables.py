@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from posbench.evaluation.protocol import known
@@ -11,6 +11,7 @@ from posbench.report.points import Point, marked, methods, over_words, span, two
 from posbench.runs.setting import among
 
 METHOD = ("encoding", "extension", "scale_attention")
+Difference = Callable[[Point], tuple[float | None, float | None]]  # and half of its interval
 
 
 @dataclass(frozen=True)
@@ -83,35 +84,37 @@ def verdict(difference: float | None, half_width: float | None) -> str:
 
 def tables(curve: list[Point], intervals: bool = True) -> list[Table]:
     """Tables of loss, difference to the floor (half widths if `intervals`), and other units at the longest length."""
-    lengths = marked(point.length for point in curve)
-    cells = methods(curve)
-    heads = [heading(length, curve[0].train_len) for length in lengths]
-    loss = Table("Loss (nats/token)", [*METHOD, *heads], _rows(cells, lengths, lambda point: number(point.nll)))
-    result = [loss]
-
-    def difference(point: Point) -> str:
-        return marked_difference(point.difference, point.half_width, intervals)
-
-    if any(point.difference is not None for point in curve):
-        title = f"Loss minus the floor, which is the loss with exactly {curve[0].train_len} tokens of context (nats/token)"
-        result.append(Table(title, [*METHOD, *heads], _rows(cells, lengths, difference)))
-    longest = lengths[-1:]
-    rows = [[*names(cell), *other_units(cell.get(longest[0]))] for cell in cells.values()]
-    return [*result, Table(f"At {heads[-1]} tokens", [*METHOD, "perplexity", "bits per byte", "accuracy"], rows)]
+    train_len = curve[0].train_len
+    heads = {length: heading(length, train_len) for length in marked(point.length for point in curve)}
+    floor = f"Loss minus the floor, which is the loss with exactly {train_len} tokens of context (nats/token)"
+    titles = "Loss (nats/token)", floor, f"At {heads[max(heads)]} tokens"
+    return of_methods(methods(curve), heads, titles, lambda point: (point.difference, point.half_width), intervals)
 
 
-def other_units(point: Point | None) -> list[str]:
-    """Cells of the perplexity, bits per byte and accuracy of a point."""
+def of_methods(
+    cells: dict[tuple, dict[int, Point]], heads: dict[int, str], titles: tuple[str, str, str], difference: Difference, intervals: bool
+) -> list[Table]:
+    """Three tables with a row for each method: the loss, a difference (if there is any), and other units at the last of `heads`."""
+
+    def rows(text: Callable[[Point], str]) -> list[list[str]]:
+        return [[*_names(cell), *(text(cell[at]) if at in cell else "-" for at in heads)] for cell in cells.values()]
+
+    columns = [*METHOD, *heads.values()]
+    result = [Table(titles[0], columns, rows(lambda point: number(point.nll)))]
+    if any(difference(point)[0] is not None for cell in cells.values() for point in cell.values()):
+        result.append(Table(titles[1], columns, rows(lambda point: marked_difference(*difference(point), intervals))))
+    last = [[*_names(cell), *_other_units(cell.get(max(heads)))] for cell in cells.values()]
+    return [*result, Table(titles[2], [*METHOD, "perplexity", "bits per byte", "accuracy"], last)]
+
+
+def _other_units(point: Point | None) -> list[str]:
     if point is None:
         return ["-"] * 3
-    return [number(_ppl(point), 4), *("-" if point.foreign else number(value) for value in (point.bpb, point.accuracy))]
+    ppl = math.exp(point.nll) if point.nll is not None and point.nll < 709 else None
+    return [number(ppl, 4), *("-" if point.foreign else number(value) for value in (point.bpb, point.accuracy))]
 
 
-def _rows(cells: dict, lengths: list[int], text) -> list[list[str]]:
-    return [[*names(cell), *(text(cell[length]) if length in cell else "-" for length in lengths)] for cell in cells.values()]
-
-
-def names(cell: dict[int, Point]) -> list[str]:
+def _names(cell: dict[int, Point]) -> list[str]:
     """Cells that name a method; * marks an untested pair."""
     first = next(iter(cell.values()))
     return [first.encoding + file(first.source), first.extension + (" *" if first.untested else ""), first.scale_attention]
@@ -140,10 +143,6 @@ def marked_difference(difference: float | None, half_width: float | None, interv
         return "-"
     width = f" +- {half_width:.3f}" if intervals and half_width is not None else ""
     return f"{difference:+.3f}{width}{verdict(difference, half_width)}"
-
-
-def _ppl(point: Point) -> float | None:
-    return math.exp(point.nll) if point.nll is not None and point.nll < 709 else None
 
 
 def scored(point: Point) -> str:

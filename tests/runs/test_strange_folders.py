@@ -20,9 +20,8 @@ from synthetic import LENGTHS, TARGETS, write_eval
 from posbench.common import defuse
 from posbench.common.csv_records import from_csv, to_csv
 from posbench.common.errors import ConfigError, RunError
-from posbench.report import limits
 from posbench.report.external_csv import read as read_foreign
-from posbench.report.points import Point, read_points
+from posbench.report.points import MOST, Point, read_points
 from posbench.report.report import collect
 from posbench.runs import rows
 from posbench.runs.directory import Run
@@ -293,10 +292,10 @@ def test_more_rows_than_are_read_are_a_sentence(folder, monkeypatch):
 
 def test_what_no_report_can_show_is_a_sentence(folder, monkeypatch):
     path, _ = evals(folder)
-    monkeypatch.setitem(limits.MOST, "lengths or positions", 3)
+    monkeypatch.setitem(MOST, "lengths or positions", 3)
     with pytest.raises(ConfigError, match="hold 4 lengths or positions, and a report shows at most 3: name fewer with runs="):
         collect([path], "", "")
-    monkeypatch.setitem(limits.MOST, "encodings", 1)
+    monkeypatch.setitem(MOST, "encodings", 1)
     changed(path, in_rows(encoding="other"))
     with pytest.raises(ConfigError, match="hold 2 encodings"):
         collect(evals(folder), "", "")

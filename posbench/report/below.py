@@ -1,19 +1,52 @@
-"""Lines on G, the gain of a model from the second half of its window, and on the gate: whether it uses its window at all."""
+"""Lines below the tables of a report: checkpoints, arguments of methods, and G with its gate.
+
+G is the gain of a model from the second half of its window; the gate is whether it uses its window at all.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
 
+from posbench.config.names import called
+from posbench.report.labels import METHODS
 from posbench.report.points import section_of
 from posbench.report.references import gains, references
 from posbench.report.tables import number
 from posbench.runs.evaluation import Evaluation
+from posbench.runs.origins import Origin, text
 from posbench.statistics.clustered import Gain
 
+QUANTISED = re.compile(r"(\d+) I?Q(\d)_?\w*")  # 210 Q4_1 in the text of train.json
 WAY_ON = (
     "gate failed: nothing shows that the model uses the second half of its window, and a comparison of methods then says little: train "
     "longer (train.steps) or a larger model (model.d_model, model.n_layer), until the lower bound of G lies above 0"
 )
+
+
+def checkpoint_lines(origins: Iterable[Origin]) -> list[str]:
+    """A line for each checkpoint among the runs; quantised weights are named as such, since they are dequantised when loaded."""
+    lines = {}
+    for origin in origins:
+        if path := origin.config.get("model.path"):
+            stored = text(origin.summary.get("stored") or "")
+            quantised = QUANTISED.match(stored)  # the most frequent kind comes first
+            how = f": {quantised[2]}-bit weights, dequantised" if quantised else ""
+            lines[f"checkpoint {Path(text(path).rpartition(':')[2]).name}{how}{f' ({stored})' if stored else ''}"] = None
+    return list(lines)
+
+
+def argument_line(evaluations: list[Evaluation]) -> list[str]:
+    """Line with the arguments of each method, without those that are null. One method may have several sets."""
+    found: dict[str, dict] = {}
+    for row, group in itertools.product((evaluation.first for evaluation in evaluations), METHODS):
+        args = row[METHODS[group]]
+        text = ", ".join(f"{key}={value}" for key, value in (args or {}).items() if value is not None)
+        if text and row[group] != "recompute_window":
+            found.setdefault(called(group, row[group], args), {})[text] = None
+    return ["arguments: " + "; ".join(f"{name} {' or '.join(texts)}" for name, texts in found.items())] if found else []
 
 
 def gain_lines(evaluations: list[Evaluation], label: Callable[[dict], tuple]) -> dict[tuple, list[str]]:
