@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from posbench.claims.find import Pool
+from posbench.claims.judge import judge
+from posbench.claims.language import Claim, load_all
+from posbench.claims.table import brief, markdown, terminal, to_csv
+from posbench.common import defuse
 from posbench.common.errors import ConfigError
+from posbench.common.files import write_atomic
 from posbench.config.compose import Request, compose, expand
 from posbench.config.composer import Composer
+from posbench.config.identity import method_args, method_name
 from posbench.config.names import CONFIGS, nodes
-
-if TYPE_CHECKING:
-    from posbench.claims.find import Pool
-    from posbench.claims.language import Claim
+from posbench.runs.directory import Run
+from posbench.runs.search import find
+from posbench.sweep.jobs import plan_existing
 
 
 def claims(request: Request) -> int:
@@ -22,15 +29,6 @@ def claims(request: Request) -> int:
 
     Works from files alone. Code named in a results folder is never executed.
     """
-    import shutil
-    import sys
-
-    from posbench.claims.judge import judge
-    from posbench.claims.language import load_all
-    from posbench.claims.table import brief, markdown, terminal, to_csv
-    from posbench.common import defuse
-    from posbench.common.files import write_atomic
-
     cfg = request.cfgs[0]
     if request.sweep or cfg["run"]:
         raise ConfigError(
@@ -49,12 +47,9 @@ def claims(request: Request) -> int:
 
 def pools(cfg: dict) -> Callable[[Claim], tuple[Pool, str]]:
     """Look-up of the evaluations that serve a claim, and of the command that makes the missing ones."""
-    from posbench.claims.find import Pool
 
     @cache
     def planned(experiment: str) -> list[Path]:
-        from posbench.sweep.jobs import plan_existing
-
         overrides, composer = [f"{key}='{cfg[key]}'" for key in ("results_dir", "cache_dir")], Composer()
         cfgs = expand(compose([f"experiment={experiment}", *overrides], composer), overrides, composer)
         return [cell.path for job in plan_existing(cfgs)[0] for cell in job.cells]
@@ -75,9 +70,6 @@ def pools(cfg: dict) -> Callable[[Claim], tuple[Pool, str]]:
 
 def _given(runs: list[str]) -> tuple[list[Path], list[Path]]:
     """Evaluation files and folders of evidence of runs=."""
-    from posbench.runs.directory import Run
-    from posbench.runs.search import find
-
     named = find(runs)
     if named.csvs:
         raise ConfigError(
@@ -89,8 +81,6 @@ def _given(runs: list[str]) -> tuple[list[Path], list[Path]]:
 @cache
 def defaults() -> dict[tuple[str, str], dict]:
     """{(group, name): arguments in configs/} for encodings and extensions."""
-    from posbench.config.identity import method_args, method_name
-
     return {
         (group, name): method_args(node)
         for group in ("encoding", "extension")

@@ -59,7 +59,10 @@ def run(request: Request) -> int:
     _tell(results, request.sweep)
     if any(result.failures for result in results):
         if request.sweep:
-            _tell_failures(results, command)
+            # Printed last, so that they are read.
+            width = shutil.get_terminal_size().columns if sys.stderr.isatty() else None
+            print("\n".join(table(results, width)), file=sys.stderr)
+            print(f"once the cause is removed, this goes on with what is missing:\n  {command}", file=sys.stderr)
         return 1
     _show(request, jobs)
     refused = [outcome for result in results for outcome in result.outcomes if outcome.status == "refused"]
@@ -101,13 +104,6 @@ def _tell(results: list[Result], sweep: bool) -> None:
     print(", ".join(f"{number} {WORDS[status]}" for status, number in counted.items()))
     for path in dict.fromkeys(result.job.run.path for result in results if result.job.run.finished):
         print(f"  {path}")
-
-
-def _tell_failures(results: list[Result], command: str) -> None:
-    """Print all failures and the command that continues. Printed last, so that they are read."""
-    width = shutil.get_terminal_size().columns if sys.stderr.isatty() else None
-    print("\n".join(table(results, width)), file=sys.stderr)
-    print(f"once the cause is removed, this goes on with what is missing:\n  {command}", file=sys.stderr)
 
 
 def _count(number: int, noun: str) -> str:

@@ -9,7 +9,7 @@ from posbench.common.errors import ConfigError, RunError
 from posbench.config.identity import LATER, method_name
 from posbench.config.schema import typed
 from posbench.runs.directory import Run
-from posbench.runs.origins import ABSENT, clean, flatten, text
+from posbench.runs.origins import ABSENT, clean, flatten, text, under
 
 TRAINING = ("encoding", "model", "data", "train", "seed")  # parts of a configuration that describe a training
 OF_CHECKPOINT = {"model", "model.path", "train.length", "train.scale_attention"}  # the last is refused with its own sentence
@@ -41,7 +41,7 @@ def _check(cfg: dict, given: set[str]) -> None:
         own = _values(trained)
     except (RunError, ConfigError):
         return
-    asked = {key: value for key, value in _values(cfg).items() if _is_given(key, given)}
+    asked = {key: value for key, value in _values(cfg).items() if under(key, given)}
     differing = [key for key, value in asked.items() if value != own.get(key, LATER.get(key, ABSENT))]
     kinds = {part: f"{part}.{kind}" for part, kind in KINDS.items()}
     named = [key for key in differing if kinds.get(part := key.split(".")[0]) not in differing or key == kinds[part]]
@@ -75,11 +75,6 @@ def _values(cfg: dict) -> dict[str, object]:
         train = typed("train", parts["train"])
         parts["train"] = {**asdict(train), "length": train.lengths}
     return flatten(parts)
-
-
-def _is_given(key: str, given: set[str]) -> bool:
-    """True if a value was given by its own key or by one above it: encoding=alibi gives encoding.slope_scale too."""
-    return key in given or any(key.startswith(f"{name}.") for name in given)
 
 
 def _word(key: str, value: object) -> str:

@@ -11,11 +11,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from posbench.common.errors import RunError
+from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import read_json
-from posbench.config.names import named
+from posbench.config.names import chosen_node, named
 from posbench.data.sources import SPLITS
-from posbench.position.instantiate import trusted_config
+from posbench.position.instantiate import make, trusted_config
 from posbench.runs.directory import Run
 from posbench.runs.frame import read
 
@@ -156,9 +156,38 @@ class LoadedRun:
     ) -> str:
         """`n` tokens drawn after `text`, as text; temperature=0 takes the most likely token each time.
 
-        Every token is read with the plan of the length it has reached, so a dynamic extension changes along the way.
+        Every token is read with the plan of the length it has reached, so a dynamic extension changes along the way. Each step reads the
+        whole text: no cache of keys is kept.
         Raises ConfigError for methods that the command line refuses at the final length.
         """
-        from posbench.cli.generate import generate
+        import torch
 
-        return generate(self, text, n, (extension, scale_attention), temperature, seed, allow_untested)
+        from posbench.position.interfaces import Extension, ScaleAttention
+        from posbench.position.legality import check, fed_length
+        from posbench.position.plan import make_plan
+
+        if not isinstance(n, int) or n < 1 or temperature < 0:
+            raise ConfigError(f"n={n} must be a whole number of at least 1, and temperature={temperature} at least 0.")
+        encoding, bos = self.model.encoding, self.corpus.bos
+        extension = make(chosen_node("extension", extension, {}), kind=Extension)
+        scale = make(chosen_node("scale_attention", scale_attention, {}), encoding.shape, kind=ScaleAttention)
+        ids = self.encode(text)[0].tolist()
+        if not ids:
+            raise ConfigError("text='' gives no token to begin with: give some text.")
+        check(encoding, extension, scale, [len(ids) + n - 1], allow_untested)
+        generator = torch.Generator().manual_seed(seed)
+        begun = len(ids)
+        for _ in range(n):
+            fed = ids[-fed_length(extension, encoding.shape.train_len, len(ids)) :]
+            if bos is not None:
+                fed[0] = bos  # as a window begins in training
+            plan = make_plan(encoding, extension, scale, length=len(fed), device=self.device, trained_scale=self.model.scale)
+            with torch.inference_mode():
+                logits_V = self.model(torch.tensor([fed], device=self.device), plan, last=1)[0, 0].float().cpu()
+                if bos is not None:
+                    logits_V[bos] = -torch.inf  # it stands at the start alone
+            if temperature:
+                ids.append(int(torch.multinomial(torch.softmax(logits_V / temperature, 0), 1, generator=generator)))
+            else:
+                ids.append(int(logits_V.argmax()))
+        return self.decode(ids[begun:])

@@ -78,14 +78,15 @@ class Origin:
     def training(self) -> dict[str, object]:
         """Settings that determine the weights, except encoding, trained scale and seed, which every row has."""
         skipped = [*(f"train.{name}" for name in NOT_TRAIN), *(f"model.{name}" for name in NOT_MODEL), "train.scale_attention"]
-        kept = {key: value for key, value in self.config.items() if key.startswith(("model.", "train.")) and not _under(key, skipped)}
+        kept = {key: value for key, value in self.config.items() if key.startswith(("model.", "train.")) and not under(key, skipped)}
         if "model.checkpoint.sha256" in kept:  # the name of its folder comes first, then its shape and content
             sha256 = str(kept.pop("model.checkpoint.sha256"))
             kept = {"checkpoint": Path(str(self.config.get("model.path")).rpartition(":")[2]).name, **kept, "sha256": sha256[:10]}
         return {**kept, "data": self.fingerprint[:10]} if kept else {}
 
 
-def _under(key: str, names: Iterable[str]) -> bool:
+def under(key: str, names: Iterable[str]) -> bool:
+    """True for one of the names or a key below it: encoding.slope_scale stands under encoding."""
     return any(key == name or key.startswith(f"{name}.") for name in names)
 
 
@@ -142,7 +143,7 @@ def text(value: object) -> str:
 
 def settings(origin: Origin) -> dict[str, object]:
     """Settings in which two trainings are compared: the configuration without paths and evaluations, and the data fingerprint."""
-    kept = {key: value for key, value in origin.config.items() if not _under(key, NOT_TRAINING)}
+    kept = {key: value for key, value in origin.config.items() if not under(key, NOT_TRAINING)}
     return {**kept, "data fingerprint": origin.fingerprint[:16] or ABSENT}
 
 

@@ -10,16 +10,12 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Hashable, Iterable
-from typing import TYPE_CHECKING
 
 from posbench.common.errors import ConfigError
 from posbench.config.identity import method_name
 from posbench.evaluation.protocol import Reading
 from posbench.sweep.jobs import Cell, Job
 from posbench.sweep.work import Size, Work, vocabulary, work
-
-if TYPE_CHECKING:
-    from posbench.evaluation.probe import Probe
 
 
 class Texts:
@@ -52,7 +48,7 @@ def checkpoint_time(texts: Texts, cells: Iterable[tuple[Job, Cell, Work]]) -> tu
     total, stored, measured = 0.0, 0, 0
 
     @functools.cache
-    def probe(path: str, dtype: str) -> Probe:
+    def probe(path: str, dtype: str):
         from posbench.evaluation.probe import Probe
 
         return Probe(jobs[path].cfg, vocabulary(jobs[path].cfg), dtype)

@@ -7,13 +7,10 @@ import signal
 import sys
 import textwrap
 from collections.abc import Collection
-from typing import TYPE_CHECKING
 
 from posbench.common.errors import RunError
 from posbench.common.files import write_atomic
-
-if TYPE_CHECKING:
-    from posbench.sweep.jobs import Result
+from posbench.sweep.jobs import Result
 
 TAIL = 200  # lines of a job's output that are kept
 NO_MEMORY = re.compile("out of memory|OutOfMemory|MemoryError|allocate memory|bad_alloc", re.I)

@@ -13,14 +13,11 @@ import sys
 from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from posbench.common.appending import opened_log, write_line
 from posbench.common.errors import RunError
 from posbench.sweep.failure import keep
-
-if TYPE_CHECKING:
-    from posbench.sweep.jobs import Result
+from posbench.sweep.jobs import Result
 
 NAME = "ledger.jsonl"
 STATUS = {"done": "ok", "exists": "skipped"}  # statuses of outcomes that have another name here

@@ -8,12 +8,9 @@ import re
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING
 
 from posbench.common.progress import Progress
-
-if TYPE_CHECKING:
-    from posbench.sweep.jobs import Result
+from posbench.sweep.jobs import Result
 
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -32,11 +29,6 @@ class Live(Progress):
         self.seconds: list[float] = []
         self.started: dict[str, float] = {}  # {running job: when it began}
         self.ends: dict[str, float] = {}  # {running job: when it ends by its own estimate}
-
-    @property
-    def running(self) -> int:
-        """Number of running jobs."""
-        return len(self.started)
 
     def start(self, job: str) -> None:
         """Register the start of a job under a unique name."""
@@ -88,7 +80,7 @@ class Live(Progress):
             return None
         each = sum(known) / len(known)
         left = [max(0.0, began + each - now, self.ends.get(job, now) - now) for job, began in self.started.items()]
-        waiting = self.total - self.done - self.running
+        waiting = self.total - self.done - len(self.started)
         return max([(sum(left) + each * waiting) / self.parallel, *left])
 
     def close(self, finished: bool = True) -> None:
@@ -106,7 +98,7 @@ class Live(Progress):
 
     def _tell(self, n: int) -> None:
         # A plain line is printed between two jobs, so the number of running jobs is only shown on a terminal.
-        self.update(n, **({"running": self.running} if self.terminal else {}), failed=self.failed)
+        self.update(n, **({"running": len(self.started)} if self.terminal else {}), failed=self.failed)
 
     def _print(self, line: str, end: str = "\n") -> None:
         # A closed terminal must not end the jobs.

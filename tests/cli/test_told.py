@@ -13,8 +13,7 @@ from conftest import CONFIGS
 from script_calls import call
 from spoils import PLACES, SMALL, write_text
 
-from posbench.cli import key_values as options
-from posbench.cli import unforeseen
+from posbench.cli import key_values
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import sha256_json
 from posbench.runs.directory import Run
@@ -169,10 +168,10 @@ def raising(error: Exception):
     ],
 )
 def test_scripts_without_hydra_end_in_one_sentence(capsys, monkeypatch, tmp_path, error, code, said):
-    monkeypatch.setattr(unforeseen.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(key_values.tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(sys, "argv", ["script.py"])
     with pytest.raises(SystemExit) as ended:
-        options.run(raising(error))
+        key_values.run(raising(error))
     told = capsys.readouterr().err
     assert ended.value.code == code and told.startswith(said) and told.count("\n") == 1
 
@@ -189,33 +188,33 @@ def test_what_nobody_foresaw_names_the_file_in_hand_and_keeps_the_traceback(tmp_
         raise IndexError("list index out of range")
 
     monkeypatch.setattr(Run, "eval_files", spoilt)
-    monkeypatch.setattr(unforeseen.tempfile, "tempdir", str(tmp_path / "tmp"))
+    monkeypatch.setattr(key_values.tempfile, "tempdir", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
     done = call(capfd, tmp_path, "report", "run=some/run")
     assert done.returncode == 1 and done.stderr.count("\n") == 1 and "Traceback" not in done.stderr, done.stderr
     assert "unforeseen IndexError in commands._named, at work on some/run (list index out of range): the traceback is in " in done.stderr
     kept = tmp_path / done.stderr.split(" is in ")[1].strip().rstrip(".")
     assert "Traceback" in kept.read_text() and "in spoilt" in kept.read_text()
-    monkeypatch.setenv(unforeseen.PRINT, "1")
+    monkeypatch.setenv(key_values.TRACEBACK, "1")
     assert "Traceback" in call(capfd, tmp_path, "report", "run=some/run").stderr
 
 
 def test_where_no_file_can_be_written_the_traceback_is_printed(capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr(unforeseen.tempfile, "tempdir", str(tmp_path / "gone"))
+    monkeypatch.setattr(key_values.tempfile, "tempdir", str(tmp_path / "gone"))
     try:
         os.stat(tmp_path / "absent")
     except OSError as error:
-        assert unforeseen.tell(error, str(tmp_path)) == 1
+        assert key_values.unforeseen(error, str(tmp_path)) == 1
     told = capsys.readouterr().err
     assert "Traceback" in told and f"at work on {tmp_path / 'absent'}"[:60] in told and "the traceback is above" in told
 
 
 def test_an_error_that_nobody_foresaw_names_its_function_in_any_room(capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr(unforeseen.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(key_values.tempfile, "tempdir", str(tmp_path))
     try:
         sha256_json({"no json": object()})
     except TypeError as error:
-        assert unforeseen.tell(error) == 1
+        assert key_values.unforeseen(error) == 1
     assert "failed: unforeseen TypeError in files.sha256_json (" in capsys.readouterr().err
 
 

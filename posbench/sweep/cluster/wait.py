@@ -50,4 +50,4 @@ def _show(live: Live, task: Submitted, running: bool) -> None:
     elif task.running and not running:
         live.put_back(task.job.run.id)  # preempted, or at its time limit: queued again
     task.running = running
-    live.parallel = max(live.parallel, live.running)
+    live.parallel = max(live.parallel, len(live.started))
