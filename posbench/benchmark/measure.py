@@ -83,7 +83,7 @@ def training(train_len: int, repeats: int, only: list[str]) -> list[Figure]:
         cases[name] = _gpt_step(GPT(MODEL, make(node, shape), VOCAB))
     for name, node in nodes("scale_attention").items():
         scale = make(node, shape)
-        if scale.trained or scale.by_distance:
+        if scale.trained or scale.by_distance or scale.sinks:
             cases[f"{BASE}, {name} trained in"] = _gpt_step(GPT(MODEL, make(nodes("encoding")[BASE], shape), VOCAB, scale))
     llama = transformers_llama()
     if llama is not None:

@@ -202,7 +202,16 @@ class ScaleAttention(nn.Module):
         """Factor and addend [K] of the content score at each index distance (float64); None: the rule is one factor per query."""
         return None
 
+    def sink(self, layer: int) -> Tensor | None:
+        """Logit of a sink, [H] or [1]: it enters every query's softmax, in layers of any kind, and has no value. None: no sink."""
+        return None
+
     @property
     def by_distance(self) -> bool:
         """True if the scale has a rule by distance."""
         return self.distance(torch.zeros(1, dtype=torch.float64)) is not None
+
+    @property
+    def sinks(self) -> bool:
+        """True if the scale adds a sink."""
+        return type(self).sink is not ScaleAttention.sink

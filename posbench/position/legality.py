@@ -88,6 +88,8 @@ def check_scale(encoding: Encoding, extension: Extension, scale: ScaleAttention,
         raise ConfigError(f"scale_attention={name} has parameters to learn, so it must be trained in with train.scale_attention={name}.")
     if not _scaled(encoding, scale, f"scale_attention={name}"):
         return f"no layer of encoding={name_of(encoding)} lets a scale act, so scale_attention={name} changes nothing"
+    if scale.sinks:
+        return None
     longer = [length for length in lengths if length > train_len]
     if longer:
         # Both plans contain the extension's temperature, so only the scale can make their factors differ.
@@ -105,7 +107,7 @@ def check_trained_scale(encoding: Encoding, scale: ScaleAttention) -> None:
         return
     _scaled(encoding, scale, f"train.scale_attention={name}")
     plan = make_plan(encoding, length=encoding.shape.train_len, trained_scale=scale)
-    if not scale.trained and all(layer.factor is None and not layer.distance_rules for layer in plan.layers):
+    if not scale.trained and all(layer.factor is None and not layer.distance_rules and not layer.has_sink for layer in plan.layers):
         raise ConfigError(
             f"train.scale_attention={name} is 1 for every query of {encoding.shape.train_len} tokens, so training never meets it: "
             f"use scale_attention={name} at evaluation, or a form that acts within the training length."
@@ -135,10 +137,12 @@ def fed_length(extension: Extension, train_len: int, length: int) -> int:
 
 def _scaled(encoding: Encoding, scale: ScaleAttention, choice: str) -> list[Encoding]:
     """Encodings of the layers that a scale acts on. Raises ConfigError, naming `choice`, if one of them cannot be scaled."""
-    scaled = [layer.encoding for layer in encoding.layers() if layer.scaled]
+    scaled = [layer.encoding for layer in encoding.layers() if layer.scaled or scale.sinks]
     for one in scaled:
         if Bias.ROWS in one.biases and scale.by_distance:
             raise ConfigError(f"{_layers(encoding, one)} weighs whole rows, which {choice} cannot scale by distance: take none.")
+        if Bias.ROWS in one.biases and scale.sinks:
+            raise ConfigError(f"{_layers(encoding, one)} weighs whole rows itself, where {choice} has no place for a sink: take none.")
         if not one.scalable:
             raise ConfigError(f"{_layers(encoding, one)} has no softmax whose logits {choice} could scale: take none.")
     return scaled

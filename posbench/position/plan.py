@@ -95,6 +95,16 @@ class LayerPlan:
         """Scales whose factor depends on distance."""
         return [scale for scale, _ in self.scales if scale.by_distance]
 
+    @property
+    def has_sink(self) -> bool:
+        """True if a scale adds a sink. Then a constant on all scores of a query matters."""
+        return any(scale.sinks for scale, _ in self.scales)
+
+    def sink(self, q_BHTD: Tensor) -> Tensor | None:
+        """Logit of the sink of each head of q, of several their logarithmic sum: [H], float32; None without one."""
+        found = [scale.sink(self.number) for scale, _ in self.scales if scale.sinks]
+        return torch.stack([one.to(q_BHTD.device).float().expand(q_BHTD.shape[1]) for one in found]).logsumexp(dim=0) if found else None
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -132,7 +142,7 @@ def make_plan(
     layers = []
     for number, layer in enumerate(encoding.layers()):
         if layer not in made:
-            scales = [one for one in (trained_scale, scale) if one is not None and layer.scaled]
+            scales = [one for one in (trained_scale, scale) if one is not None and (layer.scaled or one.sinks)]
             made[layer] = _plan_layer(layer, extension if layer.extended else Extension(), scales, span, index_T, device)
         layers.append(replace(made[layer], index=layer.index, number=number))
     q_pos_T = extension.bands(span)[0].q(index_T)

@@ -27,6 +27,8 @@ ENCODINGS: dict[str, Callable[[Case], Tensor]] = {}
 RULES: dict[str, Callable[[Tensor], tuple[Tensor, Tensor]]] = {}
 # scale -> (keys seen by each query [L], length, train_len) -> factor [L]
 SCALES: dict[str, Callable[[Tensor, int, int], Tensor]] = {}
+# scale -> logit of its sink
+SINKS: dict[str, float] = {}
 
 
 @dataclass
@@ -45,6 +47,7 @@ class Case:
     extension: str
     layer: int = 0
     rule: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None
+    sink_H: Tensor | None = None
 
     @property
     def distance(self) -> Tensor:
@@ -79,8 +82,10 @@ class Case:
         return scores * multiply + add
 
     def softmax(self, scores: Tensor) -> Tensor:
-        weights = torch.where(self.visible, scores, torch.tensor(-math.inf, dtype=torch.float64)).softmax(dim=-1)
-        return weights
+        scores = torch.where(self.visible, scores, torch.tensor(-math.inf, dtype=torch.float64))
+        if self.sink_H is None:
+            return scores.softmax(dim=-1)
+        return scores.softmax(dim=-1) * torch.sigmoid(scores.logsumexp(dim=-1) - self.sink_H[:, None]).unsqueeze(-1)
 
     def parameter(self, name: str) -> Tensor:
         """A learned number of the module, in float64."""
@@ -92,15 +97,17 @@ def plain(case: Case) -> Tensor:
 
 
 def attention(
-    encoding: str, extension: str, scale: str, module: nn.Module, q_HTD, k_HTD, v_HTD, x_TC, train_len: int, layer: int = 0
+    encoding: str, extension: str, scale: str, module: nn.Module, q_HTD, k_HTD, v_HTD, x_TC, train_len: int, layer: int = 0, sink_H=None
 ) -> Tensor:
-    """The method's attention [H, L, D]; a scale multiplies the content score, never a bias."""
+    """The method's attention [H, L, D]; a scale multiplies the content score, never a bias. `sink_H`: logits of learned sinks."""
     length = q_HTD.shape[1]
     q_pos, k_pos, visible = COORDINATES.get(extension, everything)(length, train_len)
     factor_T = SCALES[scale](visible.sum(dim=1).double(), length, train_len) if scale in SCALES else torch.ones(length).double()
     if extension in TEMPERATURE:
         factor_T = factor_T * TEMPERATURE[extension](length, train_len)
-    case = Case(module, q_HTD, k_HTD, x_TC, q_pos, k_pos, visible, factor_T, train_len, extension, layer, RULES.get(scale))
+    if scale in SINKS:
+        sink_H = torch.full((len(q_HTD),), SINKS[scale], dtype=torch.float64)
+    case = Case(module, q_HTD, k_HTD, x_TC, q_pos, k_pos, visible, factor_T, train_len, extension, layer, RULES.get(scale), sink_H)
     return ENCODINGS[encoding](case) @ v_HTD
 
 
@@ -180,6 +187,7 @@ COORDINATES |= {
     "window": window,
 }
 RULES |= {"scale_invariant": lambda d: (torch.sqrt(1 + 2 * torch.log(1 + d / 10)), -2 * torch.log(1 + d / 10))}
+SINKS |= {"off_by_one": 0.0}
 SCALES |= {"log_n": lambda n, length, train_len: (n.log() / math.log(train_len)).clamp(min=1)}
 
 import dense_bias  # noqa: E402, F401  (registers)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from posbench.model.kernels.folding import damp, fold
+from posbench.model.kernels.folding import damp, fold, sink_logit
 from posbench.position.geometry import Bias
 from posbench.position.plan import BandPlan, LayerPlan
 
@@ -31,7 +31,8 @@ class PreparedBand:
         self.q_BHTD, self.k_BGTD = layer.turned(band, q_BHTD, k_BGTD)
         if not whole:
             self.q_BHTD = layer.scaled(self.q_BHTD, q_BHTD.shape[-1])
-        self.columns = encoding.columns(self.q_pos_T, self.k_pos_T, row_constant=len(layer.bands) > 1)
+        self.sink_H = layer.sink(q_BHTD)
+        self.columns = encoding.columns(self.q_pos_T, self.k_pos_T, row_constant=len(layer.bands) > 1 or layer.has_sink)
         # Whole rows and scales by distance need the bias apart from the product of q and k.
         if self.columns is not None and not (whole or layer.distance_rules):
             self.q_BHTD, self.k_BGTD = fold(self.q_BHTD, self.k_BGTD, *self.columns)
@@ -71,6 +72,10 @@ class PreparedBand:
             # a constant per row, which softmax ignores.
             parts.append((self.gates_BHT[..., start, None] - self.gates_BHT[..., keys]).float()[:, :, None])
         return functools.reduce(operator.add, parts) if parts else None
+
+    def sink(self, start: int, stop: int) -> Tensor | None:
+        """Logit of the sink beside the scores of a block: [1 or B, H, 1 or S, 1]; None without one."""
+        return None if self.sink_H is None else sink_logit(self.sink_H, self.gates_BHT, slice(start, stop), start).unsqueeze(-1)
 
     def seen(self, start: int, stop: int, keys: slice) -> Tensor:
         """True for the keys that each query sees: [S, K]."""

@@ -60,11 +60,16 @@ class Masked:
         if not self.band.hides:
             mask = torch.zeros(1, 1, 1, 1, device=q_BHSW.device) if mask is None else mask
             mask = torch.where(self.band.seen(start, stop, keys), mask, -torch.inf)
+        v_BGKW = self.v_BGTW[:, :, keys]
+        if (sink := self.band.sink(start, stop)) is not None:
+            k_BGKW, v_BGKW = (F.pad(t, (0, 0, 0, 1)) for t in (k_BGKW, v_BGKW))
+            wide = torch.broadcast_shapes(mask.shape[:-1], sink.shape[:-1])
+            mask = torch.cat((mask.expand(*wide, -1), sink.expand(*wide, -1)), dim=-1)
         if groups > 1:
             # The query heads of a group become further queries of one key head, so no key is copied.
             mask = mask.expand(-1, q_BHSW.shape[1], -1, -1)
             q_BHSW, mask = (t.unflatten(1, (-1, groups)).flatten(2, 3) for t in (q_BHSW, mask))
-        y_BHSW = F.scaled_dot_product_attention(q_BHSW, k_BGKW, self.v_BGTW[:, :, keys], attn_mask=mask, scale=1.0)
+        y_BHSW = F.scaled_dot_product_attention(q_BHSW, k_BGKW, v_BGKW, attn_mask=mask, scale=1.0)
         return y_BHSW.unflatten(2, (groups, -1)).flatten(1, 2)[..., : self.width]
 
 
@@ -83,9 +88,11 @@ class Banded:
         reached = [(band, band.keys(start, stop)) for band in self.bands]
         reached = [(band, keys) for band, keys in reached if keys.stop > keys.start]
         scores = [self._scores(band, start, stop, keys) for band, keys in reached]
+        if (sink := self.bands[0].sink(start, stop)) is not None:
+            scores.append(sink.expand(*scores[0].shape[:-1], -1))
         weights_BHSK = torch.cat(scores, dim=-1).softmax(dim=-1) if len(scores) > 1 else scores[0].softmax(dim=-1)
-        parts = weights_BHSK.split([keys.stop - keys.start for _, keys in reached], dim=-1)
-        return sum(grouped(part, self.v_BGTD[:, :, keys].mT) for part, (_, keys) in zip(parts, reached, strict=True))
+        parts = weights_BHSK.split([one.shape[-1] for one in scores], dim=-1)
+        return sum(grouped(part, self.v_BGTD[:, :, keys].mT) for part, (_, keys) in zip(parts, reached, strict=False))
 
     def _scores(self, band: PreparedBand, start: int, stop: int, keys: slice) -> Tensor:
         """Scores with every factor and bias, -inf where not visible: [B, H, S, K]."""

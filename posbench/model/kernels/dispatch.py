@@ -64,11 +64,13 @@ def fusible(layer: LayerPlan) -> bool:
 def fused(layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, gates_BHT: Tensor | None = None) -> Tensor:
     """Run the whole causal triangle in one kernel call, or two heads a call in evaluations of long texts on a CPU: [B, H, T, D]."""
     width, kept, length = v_BGTD.shape[-1], v_BGTD.dtype, v_BGTD.shape[2]
-    q_BHTD, k_BGTD, v_BGTD = operands(layer, layer.bands[0], q_BHTD, k_BGTD, v_BGTD, gates_BHT, row_constant=False)
+    sink_H, own = layer.sink(q_BHTD), slice(int(layer.has_sink), None)  # a sink is the first token, and no result
+    given = layer, layer.bands[0], q_BHTD, k_BGTD, v_BGTD, gates_BHT
+    q_BHTD, k_BGTD, v_BGTD = operands(*given, row_constant=layer.has_sink, sink_H=sink_H)
     heads, groups = q_BHTD.shape[1], q_BHTD.shape[1] // k_BGTD.shape[1]
     causal = functools.partial(F.scaled_dot_product_attention, is_causal=True, scale=1.0)
     if v_BGTD.device.type != "cpu" or torch.is_grad_enabled() or length <= SHORT:
-        return causal(q_BHTD, k_BGTD, v_BGTD, enable_gqa=groups > 1)[..., :width].to(kept)
+        return causal(q_BHTD, k_BGTD, v_BGTD, enable_gqa=groups > 1)[:, :, own, :width].to(kept)
     done = []
     # Threads share out the rows of all heads, and a row costs what precedes it: of one head or three, one thread gets most of the work.
     # Calls stay short, so that Ctrl-C and progress need not wait.
@@ -76,6 +78,6 @@ def fused(layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, gate
         q = q_BHTD[:, start : start + 2]
         two = slice(start // groups, (start + q.shape[1] - 1) // groups + 1)
         k, v = (t[:, two].expand(-1, q.shape[1], -1, -1) for t in (k_BGTD, v_BGTD))
-        done.append(causal(q, k, v)[..., :width].to(kept))
+        done.append(causal(q, k, v)[:, :, own, :width].to(kept))
         layer.tell((start + q.shape[1]) / (heads + 1))
     return torch.cat(done, dim=1)

@@ -43,10 +43,12 @@ def flex(layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, gates
             outs.append(y_BHTD)
             # A query that sees no key of a band gets no weight there; its row of the kernel's output is undefined.
             sums.append(torch.where(band.seen_T.to(lse_BHT.device) > 0, lse_BHT, -torch.inf))
-    if len(outs) == 1:
+    if layer.has_sink:
+        sums.append(layer.sink(q_BHTD)[:, None].expand_as(sums[0]))
+    if len(sums) == 1:
         return outs[0]
     share = torch.stack(sums).softmax(dim=0).unsqueeze(-1)
-    return sum(part * y_BHTD for part, y_BHTD in zip(share, outs, strict=True))
+    return sum(part * y_BHTD for part, y_BHTD in zip(share, outs, strict=False))  # a sink has a share and no value
 
 
 def _band(

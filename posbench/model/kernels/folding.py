@@ -26,9 +26,20 @@ def foldable(layer: LayerPlan, band: BandPlan) -> bool:
 
 
 def operands(
-    layer: LayerPlan, band: BandPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, gates_BHT: Tensor | None = None, *, row_constant: bool
+    layer: LayerPlan,
+    band: BandPlan,
+    q_BHTD: Tensor,
+    k_BGTD: Tensor,
+    v_BGTD: Tensor,
+    gates_BHT: Tensor | None = None,
+    *,
+    row_constant: bool,
+    sink_H: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """q, k and v of a band as a fused kernel takes them: rotated, scaled, with all biases as columns, of one format and width W."""
+    """q, k and v of a band as a fused kernel takes them: rotated, scaled, with all biases as columns, of one format and width W.
+
+    With `sink_H` they have a token more, in front: see `front`.
+    """
     encoding, width, device = layer.encoding, v_BGTD.shape[-1], v_BGTD.device
     q_BHTD, k_BGTD = layer.turned(band, q_BHTD, k_BGTD)
     q_pos_T, k_pos_T = band.q_pos_T.to(device), band.k_pos_T.to(device)
@@ -43,6 +54,8 @@ def operands(
         q_BHTD, k_BGTD = fold(q_BHTD, k_BGTD, *columns)
     if gates_BHT is not None:
         q_BHTD, k_BGTD = fold_gates(q_BHTD, k_BGTD, gates_BHT)
+    if sink_H is not None:
+        q_BHTD, k_BGTD, v_BGTD = front(q_BHTD, k_BGTD, v_BGTD, sink_logit(sink_H, gates_BHT))
     # The fused kernels need q, k and v of equal width (CUDA's: a multiple of 8); otherwise torch silently builds the [T, T] matrix.
     wide = max(q_BHTD.shape[-1], width)
     wide += -wide % 8 if wide > width else 0
@@ -82,6 +95,23 @@ def fold_gates(q_BHTD: Tensor, k_BGTD: Tensor, gates_BHT: Tensor) -> tuple[Tenso
     q_HR = torch.eye(groups, device=q_BHTD.device).repeat(k_BGTD.shape[1], 1)
     q_extra = q_HR[:, None].expand(q_BHTD.shape[0], -1, q_BHTD.shape[2], -1)
     return torch.cat((q_BHTD, q_extra), dim=-1), torch.cat((k_BGTD, k_BGTR), dim=-1)
+
+
+def sink_logit(sink_H: Tensor, gates_BHT: Tensor | None, rows: slice = slice(None), origin: int | None = None) -> Tensor:
+    """Logit of the sink beside scores whose gates are summed from `origin` (the middle) and not from the query: [1 or B, H, 1 or S]."""
+    if gates_BHT is None:
+        return sink_H[None, :, None]
+    origin = gates_BHT.shape[-1] // 2 if origin is None else origin
+    return (sink_H[:, None] - (gates_BHT[..., rows] - gates_BHT[..., origin, None])).float()
+
+
+def front(q_BHTW: Tensor, k_BGTW: Tensor, v_BGTW: Tensor, sink_BHT: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """q, k and v with a sink as the first token: a key that each query scores by `sink_BHT`, whose value is 0, and a query to leave out."""
+    pieces = split_bf16(sink_BHT) if q_BHTW.dtype == torch.bfloat16 else [sink_BHT]
+    extra = torch.stack(pieces, dim=-1).to(q_BHTW.dtype).expand(*q_BHTW.shape[:3], -1)
+    q_BHTW, k_BGTW, v_BGTW = (F.pad(t, (0, 0, 1, 0)) for t in (torch.cat((q_BHTW, extra), dim=-1), k_BGTW, v_BGTW))
+    key_T = F.pad(k_BGTW.new_ones(1), (0, k_BGTW.shape[2] - 1))
+    return q_BHTW, torch.cat((k_BGTW, key_T[:, None].expand(*k_BGTW.shape[:3], len(pieces))), dim=-1), v_BGTW
 
 
 def split_bf16(x: Tensor) -> list[Tensor]:

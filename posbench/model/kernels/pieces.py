@@ -35,9 +35,11 @@ def pieces(layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, fir
     # The order in memory in which the heads of a token lie side by side: the output projection reads them so.
     y_BTGPD = q_BHTD.new_zeros(batch, length, groups, heads // groups, width)
     y_BGPTD, lse_BGPT1 = y_BTGPD.permute(0, 2, 3, 1, 4), q_BHTD.new_full((batch, groups, heads // groups, length, 1), -torch.inf)
+    if layer.has_sink:  # a first piece of value 0
+        lse_BGPT1.copy_(layer.sink(q_BHTD).view(groups, -1, 1, 1))
     total, done = sum(_pairs(series) for band in layer.bands for series in _series(band, first)), 0
     for band in layer.bands:
-        q_BHTW, k_BGTW, v_BGTW = operands(layer, band, q_BHTD, k_BGTD, v_BGTD, row_constant=len(layer.bands) > 1)
+        q_BHTW, k_BGTW, v_BGTW = operands(layer, band, q_BHTD, k_BGTD, v_BGTD, row_constant=len(layer.bands) > 1 or layer.has_sink)
         q_BGPTW = q_BHTW.unflatten(1, (groups, -1))
         for series in _series(band, first):
             y_NBGPSD, lse_NBGPS1 = (_queries(series, t) for t in (y_BGPTD, lse_BGPT1))
@@ -111,6 +113,6 @@ def _call(kind: str, q_NPSW: Tensor, k_NKW: Tensor, v_NKW: Tensor) -> tuple[Tens
 
 
 def _merge(y_SD: Tensor, lse_S1: Tensor, more_SD: Tensor, more_S1: Tensor) -> None:
-    """Take outputs over further keys into outputs so far. Before the first of a query, its log-sum-exp is -inf."""
+    """Take outputs over further keys into outputs so far. Before the first of a query, its log-sum-exp is -inf or the logit of a sink."""
     y_SD.lerp_(more_SD.float(), torch.sigmoid(more_S1 - lse_S1))
     lse_S1.copy_(torch.logaddexp(lse_S1, more_S1))
