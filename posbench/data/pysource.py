@@ -13,9 +13,11 @@ import hashlib
 import importlib.metadata
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
+from pathlib import Path
 
 from posbench.common.errors import ConfigError
 from posbench.common.files import sha256_json
+from posbench.common.wheel_file import installed
 from posbench.config.typed_args import fitting
 from posbench.data.sources import Source
 
@@ -66,13 +68,7 @@ def verified_rows(package: str, version: str, expected: str) -> list[tuple[str, 
 
     Raises ConfigError when the wheel is missing, has another version, or lists other files than the pinned ones.
     """
-    install = f"pip install {package}=={version}"
-    try:
-        wheel = importlib.metadata.distribution(package)
-    except importlib.metadata.PackageNotFoundError as error:
-        raise ConfigError(f"data=pysource reads {package} {version}, which is not installed: {install}") from error
-    if wheel.version != version:
-        raise ConfigError(f"data=pysource reads {package} {version}, but {wheel.version} is installed: {install}")
+    wheel = installed(package, version, "data=pysource reads", f"pip install {package}=={version}")
     record = csv.reader((wheel.read_text("RECORD") or "").splitlines())
     rows = sorted((row[0], row[1]) for row in record if row[0].startswith(f"{package}/") and row[0].endswith(".py"))
     if (found := rows_digest(rows)) != expected:
@@ -87,8 +83,7 @@ def read_verified(package: str, version: str, path: str, digest: str) -> bytes:
     """Content of one installed file. Raises ConfigError when it is missing or its hash differs from its RECORD row."""
     repair = f"pip install --force-reinstall --no-deps {package}=={version}"
     try:
-        with open(str(importlib.metadata.distribution(package).locate_file(path)), "rb") as file:
-            content = file.read()
+        content = Path(str(importlib.metadata.distribution(package).locate_file(path))).read_bytes()
     except OSError as error:
         raise ConfigError(f"{path} of {package} {version} cannot be read ({error.strerror}): {repair}") from error
     found = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()

@@ -55,7 +55,7 @@ def test_an_edited_file_is_refused_when_read(wheel):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"package": "no-such-wheel"}, r"not installed: pip install no-such-wheel==1.0"),
+        ({"package": "no-such-wheel"}, r"not installed here: pip install no-such-wheel==1.0"),
         ({"version": "2.0"}, r"reads small 2.0, but 1.0 is installed: pip install small==2.0"),
         ({"digest": "0" * 64}, r"not the released wheel .*000000"),
     ],
