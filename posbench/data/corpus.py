@@ -5,10 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
-import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -17,7 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from posbench.common.errors import ConfigError, RunError
-from posbench.common.files import disk_errors, sync_folder, write_json
+from posbench.common.files import disk_errors, write_json
+from posbench.common.folders import whole_folder
 from posbench.data.identity import content_key, with_bos
 from posbench.data.sources import ALL, SPLITS, Source, make_source
 from posbench.data.tokenfile import TokenFile, file_record, open_split, verify_files, write_split
@@ -106,14 +104,11 @@ def _open(cfg_data: dict, folder: Path, identity: str, wanted: list[str]) -> Cor
 
 
 def _build(cfg_data: dict, folder: Path, key: str, wanted: list[str]) -> None:
-    """Write all files into a temporary folder, the manifest last, then rename the folder.
+    """Write all files, the manifest last, into a folder that is whole or absent.
 
     Raises RunError when the text changed since `key` was computed: its tokens would be stored under the key of another text.
     """
-    for left in folder.parent.glob(f".{folder.name}-*"):
-        shutil.rmtree(left, ignore_errors=True)  # left by a killed process, since this one holds the lock
-    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    try:
+    with whole_folder(folder) as temporary:
         source = make_source(cfg_data, folder.parent)
         held_out = _digests(source)
         tokenizer = _make_tokenizer(cfg_data, source, held_out, temporary)
@@ -126,20 +121,11 @@ def _build(cfg_data: dict, folder: Path, key: str, wanted: list[str]) -> None:
                 raise ConfigError(f"data={cfg_data['name']} has no document in its {split} split{_why_empty(source, split, held_out)}")
         if content_key(cfg_data, folder.parent, again=True) != key:
             raise RunError(f"The text or tokenizer of data={cfg_data['name']} changed while it was read: run the same command again.")
-        written = sorted(temporary.iterdir())
-        for path in written:
-            with open(path, "rb") as content:
-                os.fsync(content.fileno())
-        files = {path.name: file_record(path) for path in written}
+        files = {path.name: file_record(path) for path in sorted(temporary.iterdir())}
         name = tokenizer_name(cfg_data["tokenizer"], cfg_data["vocab_size"])
         manifest = {"name": cfg_data["name"], "tokenizer": name, "vocab_size": tokenizer.vocab_size, "source": cfg_data["source"],
                     "origin": source.describe(), "splits": splits, "files": files}  # fmt: skip
         write_json(temporary / "manifest.json", manifest)
-        temporary.chmod(0o755)
-        os.replace(temporary, folder)
-        sync_folder(folder.parent)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _digest(text: str) -> bytes:
