@@ -5,16 +5,12 @@ Letters: N stretches, S targets per stretch, M all targets, W windows read, L to
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from posbench.config.schema import EvaluateConfig
+from posbench.data.tokenfile import TokenFile
 from posbench.evaluation.protocol import Protocol, Reading, not_scored
 from posbench.evaluation.windows import Windows, choose
-
-if TYPE_CHECKING:
-    from posbench.data.tokenfile import TokenFile
 
 
 class Stretches(Protocol):

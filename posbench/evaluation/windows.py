@@ -7,15 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from posbench.common.errors import ConfigError
-
-if TYPE_CHECKING:
-    from posbench.data.tokenfile import TokenFile
-
+from posbench.data.tokenfile import TokenFile
 
 BOS = -1  # the BOS token, in an array of token indices
 

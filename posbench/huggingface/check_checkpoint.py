@@ -6,7 +6,6 @@ A reader that got RoPE wrong is seen at once: the passage is the worse, the more
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -14,10 +13,8 @@ import torch.nn.functional as F
 
 from posbench.common.errors import ConfigError, RunError
 from posbench.huggingface.theirs import theirs
+from posbench.model.gpt import GPT
 from posbench.pretrained.checkpoint import Checkpoint, find_checkpoint
-
-if TYPE_CHECKING:
-    from posbench.model.gpt import GPT
 
 PASSAGE, COMPARED = 256, 1024  # tokens at most
 SHARES = (0.0, 0.125, 0.25, 0.5, 1.0)  # of the text that fits before the passage within the training length

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
+from torch import nn
 
 from posbench.common.errors import RunError
+from posbench.config.schema import TrainConfig
 from posbench.training import optimizers as optim
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from posbench.config.schema import TrainConfig
 
 PATIENCE = 100  # consecutive steps with a loss above HOPELESS times that of a uniform guess before a training counts as diverged
 HOPELESS = 3.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -13,16 +12,14 @@ from posbench.common.appending import append_line
 from posbench.common.progress import Progress
 from posbench.common.signals import Signals, Stopped
 from posbench.config.schema import TrainConfig
+from posbench.data import Corpus
 from posbench.model.memory import Peak
 from posbench.model.weights import save_weights
+from posbench.runs.directory import Run
 from posbench.training import checkpoint
 from posbench.training.distributed import World
 from posbench.training.divergence import Diverged
 from posbench.training.trainer import Trainer, due
-
-if TYPE_CHECKING:
-    from posbench.data import Corpus
-    from posbench.runs.directory import Run
 
 
 def fit(

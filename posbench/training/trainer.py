@@ -10,24 +10,21 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from posbench.common.machine import check_share
 from posbench.config.schema import TrainConfig
+from posbench.data import Corpus
 from posbench.data.batches import Batches
 from posbench.model import precision as bf16
 from posbench.model.kernels.flex import compiled
+from posbench.runs.directory import Run
 from posbench.training import checkpoint
 from posbench.training import optimizers as optim
 from posbench.training.distributed import World
 from posbench.training.divergence import Watch
-
-if TYPE_CHECKING:
-    from posbench.data import Corpus
-    from posbench.runs.directory import Run
 
 
 class Trainer:
