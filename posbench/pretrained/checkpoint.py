@@ -15,8 +15,7 @@ from posbench.common.gguf_file import is_gguf, read_gguf
 from posbench.common.wheel_file import wheel_file
 from posbench.pretrained import gguf_config, hub
 from posbench.pretrained.config_files import completed, read_config, weight_names
-from posbench.pretrained.gguf_tensors import Stored, gguf_tensors
-from posbench.pretrained.safetensors_tensors import safetensors_tensors
+from posbench.pretrained.tensors import Stored, gguf_tensors, safetensors_tensors
 
 
 @dataclass(frozen=True)

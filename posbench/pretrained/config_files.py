@@ -8,6 +8,7 @@ from pathlib import Path
 
 from posbench.common.errors import ConfigError
 from posbench.common.files import read_bytes
+from posbench.common.gguf_file import shortened
 
 # Defaults of transformers for keys that config.json lacks.
 SILENT = {"hidden_act": "silu", "rms_norm_eps": 1e-6, "tie_word_embeddings": False}
@@ -123,11 +124,11 @@ def _check(mapping: dict, where: str, file: Path) -> None:
             continue
         what = f"a whole number from {wanted[0]} to {wanted[1]}" if isinstance(wanted, tuple) else WORDS[wanted]
         if not _is(value, wanted):
-            raise ConfigError(f"{file} has {where}{key}={_short(value)}, where {what} belongs: download it again.")
+            raise ConfigError(f"{file} has {where}{key}={shortened(json.dumps(value))}, where {what} belongs: download it again.")
         for entry in value if key in LISTED else ():
             if not _is(entry, LISTED[key]):
                 what = WORDS.get(LISTED[key], "0 or 1")
-                raise ConfigError(f"{file} has {_short(entry)} in {where}{key}, where {what} belongs: download it again.")
+                raise ConfigError(f"{file} has {shortened(json.dumps(entry))} in {where}{key}, where {what} belongs: download it again.")
 
 
 def _is(value: object, wanted: tuple[int, int] | type) -> bool:
@@ -136,8 +137,3 @@ def _is(value: object, wanted: tuple[int, int] | type) -> bool:
     if wanted is float:
         return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < MOST
     return isinstance(value, wanted)
-
-
-def _short(value: object) -> str:
-    said = json.dumps(value)
-    return said if len(said) <= 60 else f"{said[:57]}..."

@@ -13,7 +13,7 @@ import numpy as np
 
 from posbench.common.errors import ConfigError
 from posbench.common.gguf_file import GgufFile, shortened
-from posbench.pretrained.gguf_tensors import numbers
+from posbench.pretrained.tensors import numbers
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3", "smollm3")  # named as transformers' model types; Mistral's files say llama
 # {key below the architecture's name: key of config.json}

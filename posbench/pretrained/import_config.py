@@ -45,11 +45,7 @@ def adopt(cfg: dict) -> dict:
         raise ConfigError(f"train.scale_attention was not trained into model.path={path}: scale_attention is what acts at evaluation.")
     length = cfg["train"]["length"]
     length = config["max_position_embeddings"] if length == TrainConfig().length else length
-    checkpoint = {
-        "sha256": digest,
-        "vocab_size": config["vocab_size"],
-        "bos": config.get("bos_token_id"),
-    }
+    checkpoint = {"sha256": digest, "vocab_size": config["vocab_size"], "bos": config.get("bos_token_id")}
     model = replace(_shape(config), path=found.name, checkpoint=checkpoint)
     # Other training settings have no effect, since nothing is trained or drawn: one checkpoint is one run.
     train = asdict(TrainConfig(length=length, steps=0, dtype="bf16"))

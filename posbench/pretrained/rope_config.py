@@ -77,20 +77,16 @@ def _scaling(kind: str, said: dict, config: dict, path: str) -> dict:
     target = {"_target_": f"posbench.extensions.{CLASSES.get(kind, f'{kind}.{kind.title()}')}"}
     if kind == "dynamic":
         return {"scaling": {**target, "factor": factor, "mode": "dynamic", "target_len": None}, "scaling_len": longest}
-    arguments = {"llama3": _llama3, "yarn": _yarn, "longrope": _longrope}.get(kind, _linear)(said, before, factor)
+    arguments = {"alpha": said["low_freq_factor"], "beta": said["high_freq_factor"]} if kind == "llama3" else {}
+    if kind == "yarn":
+        arguments = _yarn(said, before, factor)
+    elif kind == "longrope":
+        arguments = _longrope(said, before, factor)
     if isinstance(arguments, str):
         raise ConfigError(f"model.path={path} has rope_type={kind} with {arguments}, which is not done here: choose another checkpoint.")
     amplitude = arguments.pop("amplitude", None)
     scaling = {**target, **arguments, "mode": "fixed", "target_len": _whole(factor * before)}
     return {"scaling": scaling, "scaling_len": _whole(before), **({"amplitude": amplitude} if amplitude else {})}
-
-
-def _linear(said: dict, before: float, factor: float) -> dict:
-    return {}
-
-
-def _llama3(said: dict, before: float, factor: float) -> dict:
-    return {"alpha": said["low_freq_factor"], "beta": said["high_freq_factor"]}
 
 
 def _yarn(said: dict, before: float, factor: float) -> dict | str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from posbench.common.errors import ConfigError, RunError
 from posbench.pretrained.checkpoint import Checkpoint, find_checkpoint
-from posbench.pretrained.gguf_tensors import Stored
+from posbench.pretrained.tensors import Stored
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

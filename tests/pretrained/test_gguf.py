@@ -17,8 +17,8 @@ from safetensors.torch import load_file
 from posbench.common.errors import ConfigError
 from posbench.common.gguf_file import read_gguf
 from posbench.model.build import load_model, make_model
-from posbench.pretrained import gguf_tensors
 from posbench.pretrained.checkpoint import find_checkpoint
+from posbench.pretrained.tensors import gguf_tensors
 from posbench.pretrained.weights import checked_tensors
 
 VOCAB = 130
@@ -237,7 +237,7 @@ def test_a_false_tensor_is_refused_in_one_sentence(tmp_path, one, said):
     file = tmp_path / "false.gguf"
     file.write_bytes(header(one, tensors=1, keys=0) + bytes(999))
     with pytest.raises(ConfigError, match=said) as error:
-        gguf_tensors.gguf_tensors(read_gguf(file), {})
+        gguf_tensors(read_gguf(file), {})
     assert_one_sentence(error.value, file)
 
 

@@ -1,11 +1,13 @@
-"""Tensors of a GGUF file under the names of transformers, dequantised one at a time."""
+"""Tensors of a checkpoint's files under the names of transformers, read one at a time; those of a GGUF file are dequantised."""
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,9 +17,11 @@ from posbench.common.files import opened
 from posbench.common.gguf_file import GgufFile, TensorEntry, readable, shortened
 
 if TYPE_CHECKING:
+    from safetensors import safe_open as SafeOpen
     from torch import Tensor
 
-FLOAT32 = 0  # number of the type that is not quantised
+FLOATS = {"F64", "F32", "F16", "BF16"}  # of safetensors
+FLOAT32 = 0  # number of the type of a GGUF file that is not quantised
 WHOLE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 OF_LAYER = {
     "attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
@@ -113,3 +117,30 @@ def _dequantised(file: GgufFile, entry: TensorEntry, count: int, heads: int | No
     if heads is not None:
         values = values.reshape(heads, -1, 2, *entry.shape[1:]).swapaxes(1, 2).reshape(entry.shape)
     return torch.from_numpy(values)
+
+
+def safetensors_tensors(files: list[Path]) -> dict[str, Stored]:
+    """{name: tensor} of all safetensors files. Raises ConfigError for a file that is damaged."""
+    found = {}
+    for file in files:
+        with _opened(file) as content:
+            for name in content.keys():  # noqa: SIM118 (no dict)
+                piece, read = content.get_slice(name), functools.partial(_read, file, name)
+                found[name] = Stored(list(piece.get_shape()), piece.get_dtype(), read, piece.get_dtype() in FLOATS)
+    return found
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[SafeOpen]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, framework="pt") as content:
+            yield content
+    except (SafetensorError, OSError) as error:
+        raise ConfigError(f"{file} cannot be read ({error}): download it again.") from error
+
+
+def _read(file: Path, name: str) -> Tensor:
+    with _opened(file) as content:
+        return content.get_tensor(name)
