@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> None:
 
     import torch
 
-    from posbench.benchmark import checkpoint_report, report
+    from posbench.benchmark import report
     from posbench.common.files import write_atomic, write_json
     from posbench.runs.provenance import commit
 
@@ -59,9 +59,9 @@ def main(arguments: list[str]) -> None:
             print(f"{one.kind:10} {one.length:6} {one.case:32} {ratio}", flush=True)
         figures += found
         write_json(out / "benchmark.json", {"machine": machine, "figures": [asdict(one) for one in figures]})
-    table = checkpoint_report.markdown(figures, path, machine) if path else report.markdown(figures, machine)
+    table = report.checkpoint_markdown(figures, path, machine) if path else report.markdown(figures, machine)
     write_atomic(out / "table.md", table)
-    drawn = checkpoint_report.draw(figures, path, out / "benchmark") if path else report.draw(figures, out / "benchmark")
+    drawn = report.draw_checkpoint(figures, path, out / "benchmark") if path else report.draw(figures, out / "benchmark")
     for file in (out / "table.md", *drawn):
         print(file)
 
