@@ -12,6 +12,8 @@ from statistics import NormalDist
 
 import numpy as np
 
+TINY = 1e-30  # stands for zero in a continued fraction
+
 
 def clustered_mean(values: np.ndarray, clusters: np.ndarray) -> tuple[float, float, int]:
     """Mean, standard error and number of clusters of n values that are correlated within clusters.
@@ -33,22 +35,47 @@ def clustered_mean(values: np.ndarray, clusters: np.ndarray) -> tuple[float, flo
     return float(mean), sem, g
 
 
-def student_cdf(t: float, df: int) -> float:
-    """P(T <= t) of Student's t with a whole number of degrees of freedom, by the finite series of Abramowitz and Stegun 26.7.3-4."""
+def student_cdf(t: float, df: float) -> float:
+    """P(T <= t) of Student's t: for whole degrees of freedom the finite series of Abramowitz and Stegun 26.7.3-4, else the incomplete beta
+    function I_x(df / 2, 1 / 2) at x = df / (df + t^2), which is P(|T| > |t|) (26.7.1).
+    """
+    if df != int(df):
+        tail = _beta_ratio(df / (df + t * t), df / 2, 0.5) / 2
+        return tail if t < 0 else 1 - tail
     theta = math.atan(t / math.sqrt(df))
     sine, cosine = math.sin(theta), math.cos(theta)
-    odd = df % 2
+    odd = int(df) % 2
     term = cosine if odd else 1.0
     total = term if df > 1 else 0.0
-    for k in range(2 if odd else 1, df - 2, 2):
+    for k in range(2 if odd else 1, int(df) - 2, 2):
         term *= cosine * cosine * k / (k + 1)
         total += term
     area = 2 / math.pi * (theta + sine * total) if odd else sine * total
     return (1 + area) / 2
 
 
-@functools.cache
-def student_quantile(probability: float, df: int) -> float:
+def _beta_ratio(x: float, a: float, b: float) -> float:
+    """Regularised incomplete beta function I_x(a, b), by the continued fraction of Abramowitz and Stegun 26.5.8 in Lentz's form."""
+    if x <= 0 or x >= 1:
+        return min(max(x, 0.0), 1.0)
+    if x > (a + 1) / (a + b + 2):  # beyond it the fraction of the complement converges faster
+        return 1 - _beta_ratio(1 - x, b, a)
+    ratio, above, below = TINY, TINY, 0.0
+    for n in range(1000):
+        m = n // 2
+        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+        part = odd if n % 2 else m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)) if n else 1.0
+        below = 1 / ((1 + part * below) or TINY)
+        above = (1 + part / above) or TINY
+        ratio *= below * above
+        if n and abs(below * above - 1) < 1e-15:
+            break
+    logarithm = a * math.log(x) + b * math.log1p(-x) + math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
+    return math.exp(logarithm) / a * ratio
+
+
+@functools.lru_cache(maxsize=4096)
+def student_quantile(probability: float, df: float) -> float:
     """Quantile t with P(T <= t) = probability, for probability in (0.5, 1) and df >= 1; the normal's above 1000 degrees of freedom."""
     if df > 1000:
         return NormalDist().inv_cdf(probability)

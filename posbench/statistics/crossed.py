@@ -13,6 +13,8 @@ import numpy as np
 
 from posbench.statistics.clustered import student_cdf, student_quantile
 
+ANOVA_FROM = 5  # seeds from which the variance is that of `anova`; with fewer it is that of `clustered`
+
 
 @dataclass(frozen=True)
 class Sums:
@@ -56,7 +58,7 @@ class Estimate:
 
     value: float
     sem: float
-    df: int
+    df: float
     by_seed: tuple[float, ...]
     n_documents: int
     n_targets: int
@@ -84,14 +86,12 @@ class Estimate:
         return replace(self, value=-self.value).p_above(-bound)
 
 
-def estimate(terms: Sequence[tuple[float, Sums]]) -> Estimate:
+def estimate(terms: Sequence[tuple[float, Sums]], anova_from: float = ANOVA_FROM) -> Estimate:
     """Estimate of the sum of weight x mean over (weight, Sums), all of the same seeds in the same order.
 
-    Two-way clustered variance of Cameron, Gelbach and Miller (2011): V_seeds + V_documents - V_seeds&documents, each with its g / (g - 1).
-    By chance it can fall below one of its parts, or below zero. So the largest of it and its parts is taken (the max-se of MacKinnon,
-    Nielsen and Webb 2024, arXiv 2406.08880, who take the one-way variances), since in expectation no part exceeds it. Student's t has
-    min(seeds, documents) - 1 degrees of freedom. One seed: documents alone, documents - 1. Terms may have different targets in the
-    same documents: each enters with its own residuals (sum - mean x count) / targets, which for equal targets is the paired difference.
+    Its variance is that of `clustered`, and from `anova_from` seeds on that of `anova`. One seed: documents alone, documents - 1 degrees of
+    freedom. Terms may have different targets in the same documents: each enters with its own residuals (sum - mean x count) / targets,
+    which for equal targets is the paired difference.
 
     Raises ValueError if the terms do not have equally many seeds.
     """
@@ -99,24 +99,74 @@ def estimate(terms: Sequence[tuple[float, Sums]]) -> Estimate:
     if len(n_seeds) != 1:
         raise ValueError(f"terms of {sorted(n_seeds)} seeds cannot be paired")
     documents = np.unique(np.concatenate([one.documents for _, one in terms]))
-    residual_SC = np.zeros((n_seeds.pop(), len(documents)))
-    by_seed_S = np.zeros(len(residual_SC))
+    shape = (n_seeds.pop(), len(documents))
+    residual_SC, between_SC, share_C, by_seed_S = np.zeros(shape), np.zeros(shape), np.zeros(shape[1]), np.zeros(shape[0])
     with np.errstate(invalid="ignore"):
         for weight, one in terms:
-            at = np.searchsorted(documents, one.documents)
-            residual_SC[:, at] += weight * (one.totals - one.means.mean() * one.counts) / one.counts.sum()
+            at, mean, n = np.searchsorted(documents, one.documents), one.means.mean(), one.counts.sum()
+            residual_SC[:, at] += weight * (one.totals - mean * one.counts) / n
+            between_SC[:, at] += weight * (one.means - mean)[:, None] * one.counts / n
+            share_C[at] += abs(weight) * one.counts / n
             by_seed_S += weight * one.means
-        s, c = residual_SC.shape
-        by_document = _variance(residual_SC.mean(0), c)
-        if s > 1:
-            by_seeds, both = _variance(residual_SC.sum(1) / s, s), _variance(residual_SC.ravel() / s, s * c)
-            variance = max(by_seeds + by_document - both, by_seeds, by_document, both) if c > 1 else math.nan
-            df = min(s, c) - 1
+        s, c = shape
+        if s == 1:
+            variance, df = _variance(residual_SC[0], c), c - 1
+        elif s < anova_from or c == 1:
+            variance, df = clustered(residual_SC)
         else:
-            variance, df = by_document, c - 1
+            variance, df = anova(residual_SC - between_SC, by_seed_S, share_C)
         value = float(by_seed_S.mean())
     n_targets = max(int(one.counts.sum()) for _, one in terms)
     return Estimate(value, math.sqrt(variance) if math.isfinite(variance) else math.nan, df, tuple(map(float, by_seed_S)), c, n_targets)
+
+
+def clustered(residual_SC: np.ndarray) -> tuple[float, int]:
+    """Variance and degrees of freedom, min(S, C) - 1, by clustering on both sides.
+
+    Cameron, Gelbach and Miller (2011): V_seeds + V_documents - V_seeds&documents, each with its g / (g - 1). By chance it can fall below
+    one of its parts, or below zero. So the largest of it and its parts is taken (the max-se of MacKinnon, Nielsen and Webb 2024,
+    arXiv 2406.08880, who take the one-way variances), since in expectation no part exceeds it. Where documents decide, the few degrees of
+    freedom make the interval wider than it needs to be.
+    """
+    s, c = residual_SC.shape
+    by_seeds, by_document = _variance(residual_SC.sum(1) / s, s), _variance(residual_SC.mean(0), c)
+    both = _variance(residual_SC.ravel() / s, s * c)
+    return max(by_seeds + by_document - both, by_seeds, by_document, both) if c > 1 else math.nan, min(s, c) - 1
+
+
+def anova(residual_SC: np.ndarray, by_seed_S: np.ndarray, share_C: np.ndarray) -> tuple[float, float]:
+    """Variance and degrees of freedom by the analysis of variance of seeds crossed with documents, both random.
+
+    Model: the mean of document c under seed s is m + a_s + b_c + e_sc, with independent a, b and e of variances A, B and E, and w_c is the
+    document's share of the targets. What is estimated is the mean over seeds of sum_c w_c d_sc, so its variance is
+    A / S + sum w^2 B + sum w^2 E / S. With the residuals r_sc = w_c (d_sc - d_s) from each seed's own mean d_s, three sums estimate it:
+
+    seeds = sum_s (d_s - d)^2 / (S (S - 1)), of expectation A / S + sum w^2 E / S
+    documents = sum_c (mean_s r_sc)^2 / f, of expectation sum w^2 (B + E / S), with f = 1 + sum w^2 - 2 sum w^3 / sum w^2
+    both = sum_sc (r_sc - mean_s r_sc)^2 / f / (S (S - 1)), of expectation sum w^2 E / S
+
+    and the variance is seeds + documents - both. For documents of equally many targets f is (C - 1) / C, and these are the mean squares of
+    the two-way layout without replication, each over S C (Searle, Casella and McCulloch, Variance Components, 1992, chapter 4). All three
+    are unbiased for any numbers of targets as long as B and E are the same in every document. Where E falls with the number of targets,
+    `seeds` and its share in the sum remain exact, and f is right up to the share of the largest documents. If several terms have other
+    targets, w is the mean of their shares by |weight|.
+
+    Degrees of freedom are Satterthwaite's (1946, Biometrics Bulletin 2, 110-114): variance^2 over the sum of each part^2 / its own. Those
+    of `seeds` are S - 1. Those of `documents` are C - 1 only if all documents vary alike; here one may hold a twentieth of the targets. So
+    they are taken from its terms x_c = mean_s r_sc: for normal x_c of any variances v_c, (sum v)^2 / sum v^2 is estimated by
+    3 (sum x^2)^2 / sum x^4, less 1 for the mean. `both` has S - 1 times as many. If by chance `both` exceeds another part, that source does
+    not show, and the larger of the two others stands alone with its own degrees.
+    """
+    s, w_C = len(by_seed_S), share_C / share_C.sum()
+    square, cube = float((w_C**2).sum()), float((w_C**3).sum())
+    x_C, f = residual_SC.mean(0), 1 + square - 2 * cube / square
+    seeds, documents = float(np.var(by_seed_S, ddof=1)) / s, float((x_C**2).sum()) / f
+    both = float(np.square(residual_SC - x_C).sum()) / f / (s * (s - 1))
+    df = max(3 * (documents * f) ** 2 / float((x_C**4).sum()) - 1, 1.0) if documents else 1.0
+    if not both < min(seeds, documents):
+        return max((seeds, float(s - 1)), (documents, df))
+    variance = seeds + documents - both
+    return variance, variance**2 / (seeds**2 / (s - 1) + documents**2 / df + both**2 / ((s - 1) * df))
 
 
 def _variance(total_G: np.ndarray, g: int) -> float:

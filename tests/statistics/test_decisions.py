@@ -12,9 +12,9 @@ from posbench.statistics.usable_length import Usable
 from posbench.statistics.verdict_rules import Rule, decide, exclusive, holm
 
 
-def crossed(values_ST, clusters_T):
+def crossed(values_ST, clusters_T, *anova_from):
     """The estimate of the mean of the same targets under each seed."""
-    return estimate([(1.0, sums(values_ST, clusters_T))])
+    return estimate([(1.0, sums(values_ST, clusters_T))], *anova_from)
 
 
 def fabricated(rng, n_seeds, of_seed=0.0, of_document=0.0, of_both=0.0, noise=1.0, n_documents=30, mean=0.25):
@@ -37,7 +37,7 @@ def test_the_variance_is_the_sandwich_of_cameron_gelbach_and_miller(n_seeds):
         g = len(set(cluster_N))
         shared_NN = cluster_N[:, None] == cluster_N
         parts.append(g / (g - 1) * float(e_N @ shared_NN @ e_N) / len(e_N) ** 2)
-    found = crossed(d_ST, document_T)
+    found = crossed(d_ST, document_T, math.inf)
     assert found.value == pytest.approx(d_ST.mean(), rel=1e-12)
     assert found.sem**2 == pytest.approx(max(parts[0] + parts[1] - parts[2], *parts), rel=1e-9)
     assert (found.df, found.n_documents, found.n_targets) == (n_seeds - 1, 6, len(document_T))
@@ -51,7 +51,7 @@ WORLDS = {"seeds": (0.3, 0, 0, 1.0), "both": (0.2, 0.8, 0, 1.0), "documents": (0
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("n_seeds", [3, 5, 8])
 def test_the_interval_covers_the_truth(world, n_seeds):
-    """95 % where seeds decide, and more where documents do: t has the few degrees of freedom of the seeds whatever the sources are."""
+    """95 %; with three seeds more where documents decide: t has the few degrees of freedom of the seeds whatever the sources are."""
     rng, draws = np.random.default_rng(n_seeds), 600
     covered = 0
     for _ in range(draws):
@@ -87,7 +87,7 @@ def test_degenerate_cases():
     assert same.sem == 0 and same.interval() == (0.5, 0.5) and same.p_above(0.4) == 0 and same.p_above(0.5) == 1
     for lost in (crossed(np.ones((3, 8)), np.zeros(8)), crossed([[1.0, math.inf], [0.0, 1.0]], [0, 1])):
         assert math.isnan(lost.interval()[0]) and lost.p_above(-1e9) == lost.p_below(1e9) == 1
-    assert crossed(np.random.default_rng(0).normal(size=(9, 4)), np.arange(4)).df == 3  # fewer documents than seeds
+    assert crossed(np.random.default_rng(0).normal(size=(9, 4)), np.arange(4), math.inf).df == 3  # fewer documents than seeds
     for values, clusters in ((np.ones(3), np.arange(3)), (np.ones((2, 3)), np.arange(2)), (np.ones((0, 3)), np.arange(3))):
         with pytest.raises(ValueError, match="targets"):
             crossed(values, clusters)
