@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 
 from posbench.report.advice_text import shown
-from posbench.report.figures.frame import Frame, octaves, ticks
-from posbench.report.figures.style import BEND, DASHES, FONT, GREY, MARKERS, OKABE_ITO
+from posbench.report.figures.style import BEND, DASHES, FONT, GREY, MARKERS, OKABE_ITO, Frame, octaves, ticks
 
 WIDTH, HEIGHT, LEFT, LEGEND, GAP = 290, 190, 40, 96, 56  # points
 APART = 0.05  # octaves between the marks of two lines

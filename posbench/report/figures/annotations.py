@@ -6,8 +6,7 @@ import functools
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from posbench.report.figures.frame import note
-from posbench.report.figures.style import GREY
+from posbench.report.figures.style import GREY, note
 from posbench.report.points import Point, over_words, span, two_seeds
 from posbench.report.tables import file, scored
 

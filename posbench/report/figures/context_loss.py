@@ -7,9 +7,8 @@ from pathlib import Path
 
 from posbench.report.context_loss import Step, by_name, gain, of_intervals, read_steps, scored
 from posbench.report.figures.annotations import GAP, end_labels, measured, shortened, width
-from posbench.report.figures.frame import Frame, note, octaves
 from posbench.report.figures.palette import looks
-from posbench.report.figures.style import DASHES, FONT, GREY, MARKERS, save
+from posbench.report.figures.style import DASHES, FONT, GREY, MARKERS, Frame, note, octaves, save
 from posbench.report.points import marked, sections, two_seeds
 
 PANEL_WIDTH, PANEL_HEIGHT = 250, 250  # points

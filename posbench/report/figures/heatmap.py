@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from posbench.report.figures.annotations import caption, extension_name, of_intervals, shortened, width
-from posbench.report.figures.frame import Frame, note, ticks
-from posbench.report.figures.style import BEND, BROKEN, ENOUGH, FAIL, FONT, GAIN, GREY
+from posbench.report.figures.style import BEND, BROKEN, ENOUGH, FAIL, FONT, GAIN, GREY, Frame, note, ticks
 from posbench.report.points import Point, marked, methods
 from posbench.report.tables import LEVEL, heading, verdict
 

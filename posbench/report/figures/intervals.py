@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from posbench.report.figures.annotations import caption, extension_name, of_intervals, shortened, width
-from posbench.report.figures.frame import Frame, note, ticks
 from posbench.report.figures.heatmap import ordered
 from posbench.report.figures.loss_curves import limits
-from posbench.report.figures.style import BEND, ENOUGH, FAIL, FONT, GAIN, GREY
+from posbench.report.figures.style import BEND, ENOUGH, FAIL, FONT, GAIN, GREY, Frame, note, ticks
 from posbench.report.points import Point, methods
 from posbench.report.tables import heading
 

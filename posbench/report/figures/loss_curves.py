@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from posbench.report.figures.annotations import GAP, caption, carets, name, stack, width
-from posbench.report.figures.frame import Frame, note, octaves, ticks
 from posbench.report.figures.lines import PANEL_WIDTH, behind, beside, height, lines_of
 from posbench.report.figures.palette import apart, encoding_look, extension_look, looks
-from posbench.report.figures.style import BEND, BROKEN, FEW, FONT, GAIN, GREY
+from posbench.report.figures.style import BEND, BROKEN, FEW, FONT, GAIN, GREY, Frame, note, octaves, ticks
 from posbench.report.points import Point, marked, methods
 
 PANEL_HEIGHT = 232
@@ -67,7 +65,8 @@ def pens(curve: list[Point], shown: list[Panel]) -> list[dict[tuple[str, str], t
 
 def figure(curve: list[Point], title: str):
     """Figure of one section."""
-    shown, relative = panels(curve), is_relative(curve)
+    shown = panels(curve)
+    relative = all(point.difference is not None or point.nll is None for point in curve)  # every finite loss has a floor
     known = [value for value in (height(point, relative) for point in curve) if value is not None]
     bottom, top = limits(known or [0.0], relative)
     labels = [[name(next(iter(cell.values())), panel.points) for cell in methods(panel.points).values()] for panel in shown]
@@ -107,11 +106,6 @@ def figure(curve: list[Point], title: str):
     others = ["Thin grey: the methods of the other panels of that name."] * any(panel.others for panel in shown)
     frame.caption(caption(curve, relative) + others)
     return frame.figure
-
-
-def is_relative(curve: Iterable[Point]) -> bool:
-    """True if every finite loss has a floor to be drawn against."""
-    return all(point.difference is not None or point.nll is None for point in curve)
 
 
 def clipped(points: list[Point], relative: bool, top: float, pens: dict) -> dict[int, list[tuple[float, str]]]:

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 
 from posbench.report.figures.annotations import GAP, caption, end_labels, name, number, width
 from posbench.report.figures.context_loss import edges
-from posbench.report.figures.frame import Frame, note, octaves
 from posbench.report.figures.lines import OTHERS
 from posbench.report.figures.loss_curves import BELOW, LEADER, PANEL_HEIGHT, panels, pens
-from posbench.report.figures.style import FONT, GREY, MARKERS
+from posbench.report.figures.style import FONT, GREY, MARKERS, Frame, note, octaves
 from posbench.report.points import Point, marked, methods, over_words
 
 PANEL_WIDTH, LEFT, BETWEEN, ABOVE = 270, 48, 52, 26  # points

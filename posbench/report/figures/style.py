@@ -1,7 +1,9 @@
-"""Style shared by the figures: colours, dashes, sizes, the scale of differences, and the writing of files."""
+"""Parts shared by the figures: colours, dashes and sizes, the frame of panels with title and caption, axes, and the writing of files."""
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from posbench.common.files import atomic_path
@@ -27,3 +29,49 @@ def save(figure, stem: Path) -> list[Path]:
         with atomic_path(written[-1]) as path, matplotlib.rc_context({"svg.hashsalt": "posbench"}):
             figure.savefig(path, bbox_inches="tight", pad_inches=0.15, facecolor="white", **extra)
     return written
+
+
+class Frame:
+    """Figure of `width` points, with `height` points (1/72 inch) below its title."""
+
+    def __init__(self, title: str, width: float, height: float):
+        from matplotlib.figure import Figure
+
+        titles = textwrap.wrap(title, max(30, int(width / 8)))
+        self.above = 18 * len(titles)
+        self.width, self.height = width, self.above + height
+        self.figure = Figure(figsize=(self.width / 72, self.height / 72), layout=None)
+        self.figure.text(0, 1, "\n".join(titles), fontsize=13, fontweight="bold", va="top")
+
+    def axes(self, left: float, top: float, width: float, height: float):
+        """Axes whose upper left corner is `left` and `top` points from that of the space below the title."""
+        bottom = 1 - (self.above + top + height) / self.height
+        return self.figure.add_axes([left / self.width, bottom, width / self.width, height / self.height])
+
+    def caption(self, lines: Iterable[str], up: float = 0, least: int = 0) -> None:
+        """Write the caption from `up` points above the lower edge, in lines as wide as the figure, or of `least` characters."""
+        parts = [part for line in lines for part in textwrap.wrap(line, max(least, int(self.width / 3.9)))]
+        self.figure.text(0, up / self.height, "\n".join(parts), fontsize=7.8, color=GREY, linespacing=1.35, va="top")
+
+
+def note(axes, text: str, at: tuple[float, float], offset: tuple[float, float], **style: object) -> None:
+    """Write a text `offset` points from a place of the axes, outside of them as well."""
+    axes.annotate(text, at, xytext=offset, textcoords="offset points", annotation_clip=False, **style)
+
+
+def octaves(axes, lengths: Sequence[int], train_len: int) -> None:
+    """Set up an x axis of octaves with ticks at `lengths`, a line at the training length, and horizontal rules."""
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(lengths, map(str, lengths))
+    axes.set_xticks([], minor=True)
+    axes.axvline(train_len, color=GREY, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
+    axes.tick_params(labelsize=FONT, color=GREY)
+    axes.grid(axis="y", color="#e6e6e6", linewidth=0.6, zorder=0)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def ticks(low: float, high: float, sizes: Iterable[float] = TICKS) -> tuple[list[float], list[str]]:
+    """Ticks of a scale of differences from `low` to `high`, and their labels."""
+    places = [tick for tick in sorted({sign * size for size in sizes for sign in (1, -1)}) if low <= tick <= high]
+    return places, [f"{tick:+g}" if tick else "0" for tick in places]
