@@ -18,9 +18,12 @@ from posbench.common.errors import ConfigError
 from posbench.config.compose import Request
 from posbench.config.identity import method_name
 from posbench.config.schema import EvaluateConfig, typed
+from posbench.data import prepare
 from posbench.report.advice import CUT, PLAIN, Question, finalists, rankings
 from posbench.statistics.recommendation import ranked
+from posbench.sweep.cost_estimate import cost
 from posbench.sweep.jobs import Job, plan_jobs
+from posbench.sweep.work import size
 
 SPLITS = ("validation", "test")
 DECIDED = ("lengths", "max_length", "windows", "protocol", "split", "floor", "targets")  # of evaluate, which the plan chooses
@@ -31,8 +34,6 @@ def advise(request: Request) -> int:
     cfg = _checked(request)
     (job,) = plan_jobs([cfg])
     families, train_len = chosen(cfg["methods"]), typed("train", job.cfg["train"]).train_len
-    from posbench.sweep.work import size
-
     plan = make_plan(size(job.cfg), train_len, cfg["target"], cfg["budget"], families)
     documents = _documents(job, plan)
     found = Measurements(cfg, request.launcher, shlex.join(sys.orig_argv), plan, job)
@@ -89,8 +90,6 @@ def compared(families: Sequence[str], plan: Plan) -> list[tuple[Candidate, list[
 
 def describe(found: Measurements, families: Sequence[str], documents: dict[str, int]) -> list[str]:
     """Lines for the three stages, and the estimated cost. Which methods go on is not known yet: yarn or the first families stand in."""
-    from posbench.sweep.cost_estimate import cost
-
     plan = found.plan
     missing, lines = [], [f"{found.job.cfg['model']['path'] or found.job.run.path}: {plan.train_len:,} to {plan.target:,} tokens"]
     for title, split, wanted in stand_ins(plan, families):
@@ -161,8 +160,6 @@ def _checked(request: Request) -> dict:
 
 def _documents(job: Job, plan: Plan) -> dict[str, int]:
     """{split: documents that are long enough}. Raises ConfigError for a text whose splits lack them."""
-    from posbench.data import prepare
-
     found, named = {}, job.cfg["evaluate"]["documents"]
     for split in SPLITS:
         corpus = prepare(job.cfg["data"], job.cfg["cache_dir"], (split,))

@@ -12,21 +12,21 @@ from posbench.common.errors import ConfigError
 from posbench.common.files import write_atomic, write_json
 from posbench.config.identity import method_name
 from posbench.config.names import nodes
+from posbench.huggingface.engines import config_json, engines, settings
 from posbench.pretrained.checkpoint import find_checkpoint
 from posbench.report.advice import CUT, PLAIN, USES, Question
 from posbench.report.advice_content import content
+from posbench.report.advice_page import page
 from posbench.report.advice_text import terminal
+from posbench.report.figures.advice import figure
+from posbench.report.figures.style import save
+from posbench.report.html import svg
 
 
 def write(
     found: Measurements, question: Question, candidates: Mapping[str, Candidate], ranking: Mapping[str, list[str]], about: dict
 ) -> int:
     """Write everything and print the advice. Returns the exit code."""
-    from posbench.report.advice_page import page
-    from posbench.report.figures.advice import figure
-    from posbench.report.figures.style import save
-    from posbench.report.html import svg
-
     cfg, job = found.job.cfg, found.job
     out = Path(cfg["report_dir"] or Path(cfg["results_dir"]).parent / "report" / f"advice-{job.run.id}-{question.target}")
     model = Path(cfg["model"]["path"] or str(job.run.path)).name
@@ -61,8 +61,6 @@ def _to_set(made: dict) -> list[str]:
 
 def _setting(found: Measurements, candidate: Candidate, out: Path) -> dict:
     """Setting of an option: rope_parameters and words for each engine, or the reason why no engine expresses it."""
-    from posbench.huggingface.engines import config_json, engines, settings
-
     plan, cfg, option = found.plan, found.job.cfg, candidate.option
     extension = candidate.at(plan.target, plan.train_len)[0] if option.factor else candidate.extension
     typed = words("extension", extension)

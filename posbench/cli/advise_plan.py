@@ -51,12 +51,12 @@ class Plan:
         return tuple(factor for factor in self.factors if reached <= factor <= most)
 
 
-def make_plan(size: Size, train_len: int, target: int | None, budget: float, families: Sequence[str], targets: int | None = None) -> Plan:
+def make_plan(size: Size, train_len: int, target: int | None, budget: float, families: Sequence[str]) -> Plan:
     """Plan for a model of a size. Raises ConfigError for a target that is not beyond the training length."""
     target = target or 2 * train_len
     if target <= train_len:
         raise ConfigError(f"target={target} lies within the {train_len} tokens that the model was trained for: ask for a longer one.")
-    targets = targets or max(1, train_len // 8)
+    targets = max(1, train_len // 8)
     short = tuple(sorted({max(targets, train_len // 4), train_len}))
     probe = min(target, 2 * train_len)
     doubled = [train_len * 2**n for n in range(1, 40) if train_len * 2**n < target]

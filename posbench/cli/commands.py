@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING
 
 from posbench.common.errors import ConfigError
 from posbench.config.compose import Request
+from posbench.runs.directory import Run
+from posbench.runs.origins import clean
+from posbench.runs.search import Found, find, inside
 from posbench.sweep.child_processes import check
-from posbench.sweep.failure import table
 from posbench.sweep.fate import is_done, left_out, there
 from posbench.sweep.jobs import Job, Result, plan_existing, plan_jobs
 from posbench.sweep.launch import launch
-from posbench.sweep.ledger import record
+from posbench.sweep.ledger import failure_table, record
 
 if TYPE_CHECKING:
     from posbench.report.report import Report
@@ -61,7 +63,7 @@ def run(request: Request) -> int:
         if request.sweep:
             # Printed last, so that they are read.
             width = shutil.get_terminal_size().columns if sys.stderr.isatty() else None
-            print("\n".join(table(results, width)), file=sys.stderr)
+            print("\n".join(failure_table(results, width)), file=sys.stderr)
             print(f"once the cause is removed, this goes on with what is missing:\n  {command}", file=sys.stderr)
         return 1
     _show(request, jobs)
@@ -149,10 +151,6 @@ def report(request: Request) -> int:
 
 def _named(cfg: dict) -> tuple[list[Path], list[Path], list[Path], str, list[str]]:
     """(eval files, CSVs, folders of evidence, title, notes) of run=DIR, runs= or all of results_dir."""
-    from posbench.runs.directory import Run
-    from posbench.runs.origins import clean
-    from posbench.runs.search import Found, find, inside
-
     if cfg["runs"] is not None:
         named, title = find(cfg["runs"]), f"Runs of {', '.join(cfg['runs'])}"
     elif cfg["run"]:

@@ -12,7 +12,9 @@ from posbench.common.progress import Progress
 from posbench.config.names import chosen_node
 from posbench.config.schema import EvaluateConfig, resolve
 from posbench.data.sources import ALL
+from posbench.evaluation.protocol import protocol
 from posbench.runs.frame import frame
+from posbench.sweep.fate import judge
 from posbench.sweep.jobs import Job, make_cell
 
 if TYPE_CHECKING:
@@ -23,9 +25,7 @@ if TYPE_CHECKING:
 
 def evaluate(run: LoadedRun, extension: Any, scale_attention: Any, given: dict, allow_untested: bool) -> pandas.DataFrame:
     """See LoadedRun.evaluate. `given`: settings of configs/evaluate and arguments of the extension by name."""
-    from posbench.evaluation.protocol import protocol
     from posbench.sweep.evaluate_cell import evaluation, make_rows
-    from posbench.sweep.fate import judge
 
     job = _plan(run, extension, scale_attention, given, allow_untested)
     fate, cells = judge(job), job.cells

@@ -21,9 +21,9 @@ from posbench.common.files import write_json
 from posbench.config.compose import Request
 from posbench.report.references import reference
 from posbench.runs.rows import agree, key, read_csv, read_eval
-from posbench.sweep.failure import table
 from posbench.sweep.jobs import Job, plan_existing
 from posbench.sweep.launch import launch
+from posbench.sweep.ledger import failure_table
 
 SHOWN = 10  # misses that are listed, worst first
 MARK = "compared.json"  # result of the last comparison; exists only after a complete rerun
@@ -125,7 +125,7 @@ def reproduce(request: Request) -> int:
     _begin(jobs, results)
     outcomes = launch(jobs, {"n_jobs": cfg["jobs"], **request.launcher}, shlex.join(sys.orig_argv))
     if any(result.failures for result in outcomes):
-        print("\n".join(table(outcomes, None)), file=sys.stderr)
+        print("\n".join(failure_table(outcomes, None)), file=sys.stderr)
     made = [row for job in jobs for cell in job.cells if cell.path.exists() for row in read_eval(cell.path)]
     pairs = compare(reported, made, **tolerance)
     lines = [f"{folder}/rows.csv against {results}, {len(jobs)} of its trainings", *verdict(pairs)]

@@ -5,7 +5,6 @@ Every method reads the same windows, so each token is paired with itself read wi
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Sequence
@@ -96,11 +95,10 @@ def _sums(evaluation: Evaluation, low: int, row: dict) -> Sums | None:
     return Sums(found[0].documents, sum(one.counts for one in found), sum(one.totals for one in found))
 
 
-@functools.lru_cache(maxsize=4)  # read once for all bins of two methods
 def _losses(stored: TargetLosses, length: int) -> np.ndarray | None:
     """Loss of every token [N, length] of the windows, or None."""
-    found = stored.at("nll", length)
-    return found[0].reshape(-1, length) if found and found[0].size % length == 0 else None
+    loss_NS = stored.at("nll", length)
+    return loss_NS if loss_NS is not None and loss_NS.shape[1] == length else None
 
 
 def tables(stretches: Sequence[Point], intervals: bool = True) -> list[Table]:

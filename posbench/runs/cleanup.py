@@ -22,7 +22,7 @@ from posbench.common.errors import RunError
 from posbench.common.files import locked, read_json
 from posbench.runs.directory import Run
 from posbench.runs.inventory import Entry, described
-from posbench.runs.origins import read
+from posbench.runs.origins import or_nothing, read
 from posbench.runs.search import files, run_directories
 
 TOKENS = re.compile(r"[0-9a-f]{24}(_(train|validation|test))*")
@@ -129,11 +129,8 @@ def unused_tokens(cache: Path, folder: Path, name: str = "*") -> Iterator[Waste]
         with contextlib.suppress(KeyError, TypeError):
             used.add(_tokens(data["name"], data["source"], tokenizer_name(data["tokenizer"], data["vocab_size"])))
     for manifest in sorted(cache.glob(f"{name}/manifest.json")):
-        tokens, content = manifest.parent, {}
-        with contextlib.suppress(RunError):
-            content = read_json(manifest)
-        known = isinstance(content, dict) and {"name", "source", "tokenizer"} <= set(content)
-        if not TOKENS.fullmatch(tokens.name) or tokens.is_symlink() or not known:
+        tokens, content = manifest.parent, or_nothing(partial(read_json, manifest))
+        if not TOKENS.fullmatch(tokens.name) or tokens.is_symlink() or not {"name", "source", "tokenizer"} <= set(content):
             continue
         if _tokens(content["name"], content["source"], content["tokenizer"]) not in used:
             why = f"tokens of {content['name']} ({content['tokenizer']}), on which no run of this results folder was trained"

@@ -114,18 +114,14 @@ class Recorder:
     def finish(self, ok: bool) -> None:
         """End the wandb run, as failed unless `ok`. Data not uploaded in time stays on disk for `wandb sync`."""
         if self._rows:
-            self._send(lambda wandb: wandb_run.log_table(wandb, wandb_run.all_rows(self.run, self._rows)))
+            self._send(lambda wandb: wandb_run.log_table(wandb, self.run, self._rows))
         started, self._wandb = self._wandb, None
         if started:
             began = time.monotonic()
             self._guarded(lambda: started.finish(exit_code=0 if ok else 1), "finish", limit=2 * PATIENCE)
             if PATIENCE <= time.monotonic() - began < 2 * PATIENCE:  # wandb gave up in time without an error
-                folder = wandb_run.folder(started)
-                print(
-                    f"wandb could not upload everything in {PATIENCE:g} s: wandb sync --include-online {shlex.quote(str(folder))}",
-                    file=sys.stderr,
-                    flush=True,
-                )
+                later = f"wandb sync --include-online {shlex.quote(str(Path(started.dir).parent))}"
+                print(f"wandb could not upload everything in {PATIENCE:g} s: {later}", file=sys.stderr, flush=True)
 
     def _send(self, action: Callable[[Any], None]) -> None:
         if self._wandb:

@@ -31,9 +31,7 @@ def find(asked: Iterable[object]) -> Found:
 
     Raises ConfigError for a name that leads to none of them.
     """
-    runs: dict[Path, Path] = {}
-    files: dict[Path, Path] = {}
-    reports: dict[Path, Path] = {}
+    named: tuple[dict[Path, Path], ...] = ({}, {}, {})  # runs, CSVs and evidence, each once, by its resolved path
     ways = "give run directories, a folder of them, the folder of a report, a CSV of losses, or a quoted glob of any of these."
     for name in asked:
         name = os.path.expanduser(str(name))
@@ -41,18 +39,15 @@ def find(asked: Iterable[object]) -> Found:
         csvs = [path for path in paths if path.is_file() and path.suffix.lower() == ".csv"]
         evidence = [path for path in paths if is_evidence(path)]
         found = [run for path in paths for run in ([path] if Run(path).has_config else inside(path))]
-        if not found and not csvs and not evidence:
+        if not (found or csvs or evidence):
             held = f" There is a {Path(name) / 'rows.csv'}: name that." if name and (Path(name) / "rows.csv").is_file() else ""
             raise ConfigError(f"runs={clean(name)} leads to no training and no CSV: {ways}{held}")
-        for run in found:
-            runs.setdefault(run.resolve(), run)
-        for file in csvs:
-            files.setdefault(file.resolve(), file)
-        for folder in evidence:
-            reports.setdefault(folder.resolve(), folder)
-    if not runs and not files and not reports:
+        for known, new in zip(named, (found, csvs, evidence), strict=True):
+            for path in new:
+                known.setdefault(path.resolve(), path)
+    if not any(named):
         raise ConfigError(f"runs=[] names nothing: {ways}")
-    return Found(list(runs.values()), list(files.values()), list(reports.values()))
+    return Found(*(list(known.values()) for known in named))
 
 
 def is_evidence(folder: Path) -> bool:

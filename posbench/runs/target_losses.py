@@ -82,8 +82,8 @@ class TargetLosses:
         except Exception as error:  # zipfile, zlib and numpy raise a dozen kinds of errors for damage
             raise self._damaged(error) from error
 
-    def at(self, name: str, length: int) -> tuple[np.ndarray, np.ndarray] | None:
-        """nll or correct at one length, as floats, and the document of each value; None if this length was not evaluated.
+    def at(self, name: str, length: int) -> np.ndarray | None:
+        """nll or correct at one length [N, targets of each of the N `document`s], as floats; None if this length was not evaluated.
 
         Raises RunError if the npz is damaged.
         """
@@ -95,10 +95,9 @@ class TargetLosses:
             return self._last[1]
         try:
             values = arrays[name][found[0]] if name in arrays else read_npz(self.path, (f"{name}_{length}",))[f"{name}_{length}"]
-            each = values.reshape(len(arrays["document"]), -1)
+            self._last = (name, length), values.reshape(len(arrays["document"]), -1).astype(np.float64)
         except Exception as error:
             raise self._damaged(error) from error
-        self._last = (name, length), (each.astype(np.float64).ravel(), np.repeat(arrays["document"], each.shape[1]))
         return self._last[1]
 
     def sums(self, name: str, length: int, columns: slice = slice(None)) -> Sums | None:
@@ -106,8 +105,8 @@ class TargetLosses:
         found = self.at(name, length)
         if found is None:
             return None
-        value_NS, document_NS = (array.reshape(len(self.arrays["document"]), -1)[:, columns] for array in found)
-        return sums([value_NS.ravel()], document_NS.ravel())
+        value_NS = found[:, columns]
+        return sums([value_NS.ravel()], np.repeat(self.arrays["document"], value_NS.shape[1]))
 
     @cached_property
     def targets(self) -> str | None:

@@ -33,11 +33,6 @@ def home(run: Run) -> Path:
     return run.path.parent / ".wandb"
 
 
-def folder(started: Any) -> Path:
-    """Folder in which wandb keeps the data of a started run."""
-    return Path(started.dir).parent
-
-
 def start(run: Run, log: LogConfig, config: dict, job_type: str, mode: str, patience: float) -> Any:
     """Begin a wandb run, online or offline. Raises wandb's own errors, and ConnectionError for a server that does not answer."""
     directory = home(run)
@@ -87,8 +82,7 @@ def catch_up(started: Any, run: Run, evaluations: bool = False) -> None:
     would count as later ones. So one file gets everything from train.jsonl, which has every step once. A server skips the steps that
     it knows.
     """
-    own = folder(started)
-    attempts = [path for path in _attempts(run) if path != own]
+    attempts = [path for path in _attempts(run) if path != Path(started.dir).parent]
     if evaluations and any(map(_on_server, attempts)):
         return
     earlier = [path for path in attempts if not _on_server(path)]
@@ -113,12 +107,6 @@ def stored_rows(run: Run) -> list[dict]:
     return found
 
 
-def all_rows(run: Run, fresh: list[dict]) -> list[dict]:
-    """Rows of all evaluations of a run, in which `fresh` rows replace the stored ones."""
-    made = {(row["eval_id"], row["length"]) for row in fresh}
-    return [row for row in stored_rows(run) if (row["eval_id"], row["length"]) not in made] + fresh
-
-
 def curve_name(row: dict) -> str:
     """Name of a curve: protocol and methods, such as fixed_targets/ntk_multiplier2+log_n."""
     numbers = "".join(f"_{key}{value:g}" for key, value in row["extension_args"].items() if isinstance(value, int | float))
@@ -135,10 +123,12 @@ def log_curves(started: Any, rows: list[dict]) -> None:
         started.log({**step, **{f"{curve}/{name}": row[name] for name in SHOWN if row[name] is not None}})
 
 
-def log_table(started: Any, rows: list[dict]) -> None:
-    """Log all rows as one table."""
+def log_table(started: Any, run: Run, fresh: list[dict]) -> None:
+    """Log the rows of all evaluations of a run as one table, in which `fresh` rows replace the stored ones."""
     import wandb
 
+    made = {(row["eval_id"], row["length"]) for row in fresh}
+    rows = [row for row in stored_rows(run) if (row["eval_id"], row["length"]) not in made] + fresh
     cells = [[json.dumps(row[name]) if isinstance(row[name], dict) else row[name] for name in COLUMNS] for row in rows]
     started.log({"eval_rows": wandb.Table(columns=list(COLUMNS), data=cells, allow_mixed_types=True)})
 

@@ -22,9 +22,8 @@ from posbench.common.progress import SHOWN
 from posbench.common.signals import Signals, name_parent
 from posbench.config.schema import typed
 from posbench.runs import provenance
-from posbench.sweep import failure
 from posbench.sweep.jobs import BUSY, Job, Outcome, Result
-from posbench.sweep.ledger import record
+from posbench.sweep.ledger import TAIL, record, why_ended
 from posbench.sweep.live_progress import Live
 
 DRAIN_SECONDS = 5.0  # to read the rest of a dead child's stderr, which a grandchild may hold open forever
@@ -49,7 +48,7 @@ class Children(Signals):
 
     def call(self, job: Job, wait: bool, threads: int, prefix: str, command: str) -> Result:
         """Run one job in a child and record its result. Its lines get `prefix`, if given, since several children share one terminal."""
-        began, tail = time.monotonic(), deque(maxlen=failure.TAIL)
+        began, tail = time.monotonic(), deque(maxlen=TAIL)
         try:
             code, outcomes = self._run(job, wait, threads, prefix, tail)
         except (OSError, RunError) as error:  # no process or no disk for its outcome: only this job fails
@@ -59,7 +58,7 @@ class Children(Signals):
         code = 128 - code if code < 0 else code
         if outcomes is None or (code and not outcomes):
             status = "failed" if self.received is None else "interrupted"
-            code, outcomes = code or 1, [Outcome("", status, failure.reason(code, tail))]
+            code, outcomes = code or 1, [Outcome("", status, why_ended(code, tail))]
         result = Result(job, code, outcomes, time.monotonic() - began)
         record([result], command, tail)
         return result

@@ -17,6 +17,7 @@ from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import read_json
 from posbench.config.schema import typed
 from posbench.evaluation.protocol import protocol
+from posbench.position.instantiate import make
 from posbench.runs.directory import Run
 from posbench.runs.origins import read
 from posbench.runs.search import run_directories
@@ -103,7 +104,9 @@ def cost(jobs: list[Job], fresh: list[Job], missing: list[tuple[Job, Cell, list[
             known.add(Run(path))
     times = [_training(known, fresh, tokens)] if fresh else []
     times += [_evaluation(known, own)] if own else []
-    times += [_of_checkpoints(known, theirs)] if theirs else []
+    if theirs:
+        seconds, basis = checkpoint_time(known.texts, theirs)
+        times.append(f"an unknown time of evaluation ({basis})" if seconds is None else f"{_time(seconds)} of evaluation {basis}")
     measured = known.training.found or known.evaluation.found or theirs
     told = f"about {', '.join(times)}" if measured else "time unknown: nothing has been measured here yet"
     shared = f"; jobs={jobs[0].cfg['jobs']} divides the time as far as the machine has cores for it" if jobs[0].cfg["jobs"] > 1 else ""
@@ -113,7 +116,6 @@ def cost(jobs: list[Job], fresh: list[Job], missing: list[tuple[Job, Cell, list[
 
 
 def _work(job: Job, cell: Cell, lengths: list[int]) -> Work:
-    from posbench.position.instantiate import make
     from posbench.position.legality import fed_length
 
     train_len = typed("train", job.cfg["train"]).train_len
@@ -126,7 +128,6 @@ def _texts(job: Job, cell: Cell, lengths: list[int]) -> Iterable[int]:
     """Lengths of the texts that a nested protocol reads for `lengths`, as its evaluation finds them."""
     from posbench.model.build import make_encoding, make_trained_scale
     from posbench.position.effect import together
-    from posbench.position.instantiate import make
     from posbench.position.plan import make_plan
 
     encoding, extension = make_encoding(job.cfg), make(cell.extension)
@@ -152,11 +153,6 @@ def _evaluation(known: Measured, done: list[Work]) -> str:
     if not known.evaluation.found:
         return f"{told} by arithmetic from trainings"
     return f"{told} {_basis(known.evaluation, [one.model for one in done], 'evaluation')}"
-
-
-def _of_checkpoints(known: Measured, theirs: list[tuple[Job, Cell, Work]]) -> str:
-    seconds, basis = checkpoint_time(known.texts, theirs)
-    return f"an unknown time of evaluation ({basis})" if seconds is None else f"{_time(seconds)} of evaluation {basis}"
 
 
 def _basis(rates: Rates, sizes: list[Size], what: str) -> str:

@@ -60,13 +60,6 @@ def run_job(job: Job, wait: bool = False, world: World | None = None) -> list[Ou
             raise
 
 
-def help_train(job: Job, world: World) -> None:
-    """Work of a process other than the main one: wait until the main one starts to train, then do its share."""
-    world.largest(0)
-    device = pick_device(job.cfg["device"], world.rank, world.size)
-    _train(job, _corpus(job), device, None, world)
-
-
 def _corpus(job: Job) -> Corpus:
     """Corpus of a job; for a finished training, only the scored splits. Raises RunError when the text does not match the run's id."""
     trains = not job.run.finished and not job.cfg["model"]["checkpoint"]
@@ -167,7 +160,8 @@ def main(spec: str) -> int:
         (job,) = plan_jobs(wanted["cfgs"])
         if not world.main:
             with Signals(), contextlib.suppress(Stopped, Diverged):  # the main process obeys and reports both
-                help_train(job, world)
+                world.largest(0)  # waits until the main process starts to train
+                _train(job, _corpus(job), pick_device(job.cfg["device"], world.rank, world.size), None, world)
             return 0
         outcomes = run_job(job, wanted["wait"], world)
     except runs.Busy:

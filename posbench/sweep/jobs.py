@@ -10,9 +10,11 @@ from posbench.common.errors import ConfigError
 from posbench.common.machine import fast_dtype
 from posbench.config import identity
 from posbench.config.schema import resolve, typed
+from posbench.evaluation.protocol import protocol
 from posbench.position.instantiate import trusted_config
-from posbench.runs import directory as runs
+from posbench.runs.directory import Run
 from posbench.runs.rows import read_eval
+from posbench.runs.setting import Setting
 
 RECOMPUTE = "posbench.extensions.recompute_window.RecomputeWindow"
 NO_SCALE = {"_target_": "posbench.scale_attention.none.NoScale"}
@@ -59,7 +61,7 @@ class Job:
     """One training with all its evaluations."""
 
     cfg: dict
-    run: runs.Run
+    run: Run
     fingerprint: str
     cfgs: list[dict] = field(default_factory=list)  # the given configurations that it was made from
     cells: list[Cell] = field(default_factory=list)
@@ -137,7 +139,7 @@ def _job(cfg: dict, fingerprints: dict[str, str], auto: str | None) -> Job:
     from posbench.pretrained.import_config import adopt
 
     if cfg["run"] is not None:
-        run = runs.Run(cfg["run"])
+        run = Run(cfg["run"])
         if not run.config.exists():
             raise ConfigError(
                 f"run={cfg['run']} holds no training (no config.yaml there): give a directory such as results/runs/rope-64-s0-1a2b3c4d5e."
@@ -157,12 +159,10 @@ def _job(cfg: dict, fingerprints: dict[str, str], auto: str | None) -> Job:
             f"run={cfg['run']} is not the training that its config.yaml and its data describe now (that would be {run_id}): restore "
             "config.yaml, or the text it was trained on."
         )
-    return Job(cfg, run if cfg["run"] is not None else runs.Run(Path(cfg["results_dir"]) / run_id), found)
+    return Job(cfg, run if cfg["run"] is not None else Run(Path(cfg["results_dir"]) / run_id), found)
 
 
 def _cells(job: Job, cfg: dict) -> list[Cell]:
-    from posbench.evaluation.protocol import protocol
-
     cells = []
     for name in cfg["evaluate"]["protocol"]:
         asked = protocol(name)
@@ -180,8 +180,6 @@ def _references(job: Job, cfg: dict, name: str) -> list[Cell]:
     one length suffices. A smaller max_length serves if it gives every target the training length of context. Otherwise there is no
     floor, and the report says so.
     """
-    from posbench.runs.setting import Setting
-
     train_len, evaluate = typed("train", cfg["train"]).train_len, _evaluate(cfg, name)
     length = min(train_len + max(train_len, evaluate["stride"] or 0), evaluate["max_length"])
     if length < Setting.of(evaluate).shortest_exact(train_len):
@@ -193,8 +191,6 @@ def _references(job: Job, cfg: dict, name: str) -> list[Cell]:
 
 def make_cell(job: Job, cfg: dict, name: str, extension: dict, scale: dict, reference: bool = False) -> Cell:
     """One evaluation of a job by its resolved configuration; `name` of the protocol."""
-    from posbench.evaluation.protocol import protocol
-
     evaluate = _evaluate(cfg, name)
     evaluation = identity.eval_id(name, extension, scale, evaluate, job.run.id, protocol(name).version)
     path = job.run.eval_path(name, identity.method_name(extension), identity.method_name(scale), evaluation)
@@ -203,8 +199,6 @@ def make_cell(job: Job, cfg: dict, name: str, extension: dict, scale: dict, refe
 
 def _evaluate(cfg: dict, name: str) -> dict:
     """Settings of one protocol: without a stride or blocks if it uses none, and with its own lengths."""
-    from posbench.evaluation.protocol import protocol
-
     train_len, one, asked = typed("train", cfg["train"]).train_len, protocol(name), cfg["evaluate"]
     stride = (asked["stride"] or max(1, train_len // 4)) if one.strided else None
     block = 1 if one.instead else asked["floor_block"]

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from posbench.common.errors import ConfigError
 from posbench.sweep.child_processes import check, run_jobs
+from posbench.sweep.cluster.queue import Queue
+from posbench.sweep.cluster.wait import run_on
 from posbench.sweep.fate import begin
 from posbench.sweep.jobs import Job, Result
 
@@ -19,15 +21,11 @@ def launch(jobs: list[Job], launcher: dict, command: str) -> list[Result]:
     """
     via, parallel, queue = launcher.get("via"), launcher["n_jobs"], None
     if via in ("slurm", "local"):
-        from posbench.sweep.cluster.queue import Queue
-
         queue = Queue(launcher, command)
     elif via == "joblib":
         parallel = _joblib(parallel)
     done, left = begin(jobs, command, trained=queue is None)
     if queue:
-        from posbench.sweep.cluster.wait import run_on
-
         check(left, launcher)
         made = run_on(queue, left, len(done))
     else:

@@ -1,25 +1,31 @@
-"""Ledger of a results folder: one line per outcome of every job of every command. Lines are appended and never changed.
+"""Records of what became of jobs: the ledger of a results folder, and failure.txt with the end of the output of a failed job.
 
-Each line is a JSON object: time (UTC), command, run_id, cell (protocol, extension and scale; empty for the job as a whole), status,
-reason (one sentence, or empty), seconds (wall time of the job's process, shared by all its cells) and file (end of the output of a
-failed job, or null). status is ok, failed, skipped (already there), noop, refused or interrupted.
+The ledger has one line per outcome of every job of every command. Lines are appended and never changed. Each is a JSON object: time
+(UTC), command, run_id, cell (protocol, extension and scale; empty for the job as a whole), status, reason (one sentence, or empty),
+seconds (wall time of the job's process, shared by all its cells) and file (end of the output of a failed job, or null). status is ok,
+failed, skipped (already there), noop, refused or interrupted.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
+import signal
 import sys
+import textwrap
 from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 
 from posbench.common.appending import opened_log, write_line
 from posbench.common.errors import RunError
-from posbench.sweep.failure import keep
+from posbench.common.files import write_atomic
 from posbench.sweep.jobs import Result
 
 NAME = "ledger.jsonl"
+TAIL = 200  # lines of a job's output that are kept
+NO_MEMORY = re.compile("out of memory|OutOfMemory|MemoryError|allocate memory|bad_alloc", re.I)
 STATUS = {"done": "ok", "exists": "skipped"}  # statuses of outcomes that have another name here
 
 
@@ -68,3 +74,49 @@ def append(folder: Path | str, lines: Iterable[dict]) -> None:
             torn = size and os.pread(ledger, 1, size - 1) != b"\n"  # the last line was cut short: do not join the next one to it
             write_line(ledger, b"\n" * bool(torn) + json.dumps(values).encode())
         os.fsync(ledger)
+
+
+def keep(result: Result, tail: Collection[str], command: str) -> None:
+    """Write failure.txt for a failed job and name it in the result. After a success, delete that of an earlier attempt.
+
+    The file does not belong to the results and is written without the run's lock. If that fails, one line on stderr says so.
+    """
+    path = result.job.run.failure
+    try:
+        if result.failures:
+            said = [*(outcome.reason for outcome in result.failures), f"command: {command}", "", *tail]
+            write_atomic(path, "\n".join(said) + "\n")
+            result.file = path
+        elif result.code == 0:
+            path.unlink(missing_ok=True)
+    except (OSError, RunError) as error:
+        print(f"{path} was not written: {error}", file=sys.stderr, flush=True)
+
+
+def why_ended(code: int, tail: Collection[str]) -> str:
+    """Reason why a child ended without outcomes: the signal (code 128 + n), the exception it raised, or its exit code."""
+    if code > 128:
+        name = signal.Signals(code - 128).name if code - 128 in signal.valid_signals() else f"signal {code - 128}"
+        hint = " (the system may have run out of memory)" if name == "SIGKILL" else ""
+        return f"ended by {name}{hint}; the same command goes on from its last checkpoint"
+    lines = list(tail)
+    starts = [i for i, line in enumerate(lines) if line.startswith("Traceback ")]
+    raised = [line for line in lines[starts[-1] + 1 :] if line.strip() and not line.startswith(" ")] if starts else []
+    if not raised:
+        return f"ended with exit code {code} before it was done"
+    return f"out of memory: {raised[0]}" if any(map(NO_MEMORY.search, raised)) else raised[0]
+
+
+def failure_table(results: list[Result], width: int | None) -> list[str]:
+    """Table of all failures: run, cell and reason, with the file below. `width` is that of the terminal, or None."""
+    failed = [(result, outcome) for result in results for outcome in result.failures]
+    whats = [outcome.label or ("evaluation" if result.job.run.finished else "training") for result, outcome in failed]
+    runs = [result.job.run.id for result, _ in failed]
+    wide, wider = (max(map(len, [title, *column])) for title, column in (("failed", runs), ("what", whats)))
+    lines = [f"{'failed':{wide}}  {'what':{wider}}  reason and file"]
+    for run, what, (result, outcome) in zip(runs, whats, failed, strict=True):
+        room = max(40, width - wide - wider - 5) if width else sys.maxsize
+        first, *more = textwrap.wrap(outcome.reason, room, break_long_words=False) or [""]
+        lines.append(f"{run:{wide}}  {what:{wider}}  {first}")
+        lines += [" " * (wide + wider + 4) + text for text in [*more, *([str(result.file)] if result.file else [])]]
+    return lines

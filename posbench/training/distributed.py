@@ -101,7 +101,7 @@ def join() -> World:
         return World()
     told = sys.excepthook
     _together(dist.init_process_group, "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo", timeout=PATIENCE)
-    sys.excepthook = told  # torch's hook puts the rank before each line of a traceback, which failure.py cannot read
+    sys.excepthook = told  # torch's hook puts the rank before each line of a traceback, which ledger.py cannot read
     return World(dist.get_rank(), dist.get_world_size())
 
 

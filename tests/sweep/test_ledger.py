@@ -16,7 +16,7 @@ from ledger_lines import read_ledger
 from posbench.common.progress import SHOWN, Progress
 from posbench.runs.directory import Run
 from posbench.sweep import child_processes as sweep
-from posbench.sweep import failure, ledger
+from posbench.sweep import ledger
 from posbench.sweep import live_progress as live
 from posbench.sweep.jobs import BUSY, Job, Outcome, Result
 from posbench.sweep.launch import launch
@@ -91,7 +91,7 @@ def test_ledger_and_failure_txt_are_not_followed_as_links(tmp_path, capsys, name
     (tmp_path / "mine").write_text("mine")
     link = (failed.job.run.path if name == "failure.txt" else tmp_path / "runs") / name
     link.symlink_to(tmp_path / "mine")
-    ledger.record([failed], ""), failure.keep(failed, [], "")
+    ledger.record([failed], ""), ledger.keep(failed, [], "")
     assert (tmp_path / "mine").read_text() == "mine" and link.is_symlink()
     assert f"{name} was not written: {link} is a link to {tmp_path / 'mine'}" in capsys.readouterr().err
 
@@ -114,31 +114,31 @@ TRACEBACK = ["Traceback (most recent call last):", '  File "x.py", line 1, in <m
     ],
 )
 def test_why_a_child_ended(code, tail, said):
-    assert failure.reason(code, tail).startswith(said)
+    assert ledger.why_ended(code, tail).startswith(said)
 
 
 def test_failure_txt_lives_until_a_later_attempt_succeeds(tmp_path):
     failed = result(tmp_path, Outcome("", "failed", "ValueError: boom"), code=1)
-    failure.keep(failed, ["one", "two"], "python scripts/run.py seed=1")
+    ledger.keep(failed, ["one", "two"], "python scripts/run.py seed=1")
     assert failed.file == failed.job.run.path / "failure.txt"
     assert failed.file.read_text() == "ValueError: boom\ncommand: python scripts/run.py seed=1\n\none\ntwo\n"
-    failure.keep(result(tmp_path, Outcome("", "interrupted", "SIGTERM"), code=143), [], "")
+    ledger.keep(result(tmp_path, Outcome("", "interrupted", "SIGTERM"), code=143), [], "")
     assert failed.file.exists()
-    failure.keep(result(tmp_path, Outcome("a", "done")), [], "")
+    ledger.keep(result(tmp_path, Outcome("a", "done")), [], "")
     assert not failed.file.exists()
 
 
 def test_the_table_of_failures_names_run_what_why_and_file(tmp_path):
     first = result(tmp_path, Outcome("", "failed", "ValueError: boom"), code=1)
-    failure.keep(first, [], "")
+    ledger.keep(first, [], "")
     second = result(tmp_path, Outcome("a", "done"), Outcome("fixed_targets pi + none", "failed", "Too long. " * 9), run_id="alibi")
-    assert failure.table([first, result(tmp_path, Outcome("a", "done")), second], None) == [
+    assert ledger.failure_table([first, result(tmp_path, Outcome("a", "done")), second], None) == [
         "failed                 what                     reason and file",
         "rope-16-s0-0123456789  training                 ValueError: boom",
         f"                                                {first.file}",
         f"alibi                  fixed_targets pi + none  {('Too long. ' * 9).strip()}",
     ]
-    assert max(map(len, failure.table([second], 80))) <= 80
+    assert max(map(len, ledger.failure_table([second], 80))) <= 80
 
 
 def ended(run_id: str, seconds: float, *outcomes: Outcome) -> Result:

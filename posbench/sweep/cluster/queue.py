@@ -22,10 +22,9 @@ from posbench.common.files import read_json, write_json
 from posbench.common.machine import check_jobs, cores
 from posbench.position.instantiate import DECLARED
 from posbench.sweep.cluster.task import Task
-from posbench.sweep.failure import TAIL
 from posbench.sweep.fate import is_done, there
 from posbench.sweep.jobs import Job, Outcome, Result
-from posbench.sweep.ledger import record
+from posbench.sweep.ledger import TAIL, record
 
 OWN = {"_target_", "via", "n_jobs", "submitit_folder", "max_num_timeout"}  # posbench's own keys; the rest go to submitit
 SHARED = {"name", "timeout_min", "mem_gb", "cpus_per_task", "gpus_per_node", "stderr_to_stdout"}  # submitit's, for every cluster
