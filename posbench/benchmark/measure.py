@@ -13,7 +13,7 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,7 @@ from posbench.config.schema import ModelConfig, TrainConfig
 from posbench.model import precision as bf16
 from posbench.model.gpt import GPT, make_shape
 from posbench.model.memory import tensor_mib
+from posbench.position.geometry import Shape
 from posbench.position.instantiate import make
 from posbench.position.legality import check, fed_length
 from posbench.position.plan import make_plan, training_plans
@@ -32,7 +33,7 @@ from posbench.training import optimizers as optim
 MODEL, VOCAB = ModelConfig(d_ff=320), 1024
 SCORED = 8  # positions of each window that get logits, as in evaluation
 BUDGET = 20.0  # seconds: a case whose first pass takes longer is not measured, here and at longer lengths, and is reported as slow
-BASE, LLAMA = "rope", "transformers Llama"
+BASE, GATED, LLAMA = "rope", "rope, output gate", "transformers Llama"
 
 Case = Callable[[Tensor], object]  # one training step, or one evaluation pass, over tokens [B, T]
 
@@ -85,11 +86,16 @@ def training(train_len: int, repeats: int, only: list[str]) -> list[Figure]:
         scale = make(node, shape)
         if scale.trained or scale.by_distance or scale.sinks:
             cases[f"{BASE}, {name} trained in"] = _gpt_step(GPT(MODEL, make(nodes("encoding")[BASE], shape), VOCAB, scale))
+    cases[GATED] = _gpt_step(_gated(shape))
     llama = transformers_llama()
     if llama is not None:
         cases[LLAMA] = _llama_step(llama)
     figures, _ = _measure("training", {name: case for name, case in cases.items() if _wanted(name, only)}, text_BT, text_BT, repeats)
     return figures
+
+
+def _gated(shape: Shape) -> GPT:
+    return GPT(replace(MODEL, output_gate="elementwise"), make(nodes("encoding")[BASE], shape), VOCAB)
 
 
 def _wanted(name: str, only: list[str]) -> bool:
@@ -169,6 +175,7 @@ def _models(train_len: int) -> dict[str, tuple]:
             models[f"{BASE}, {name} trained in"] = (GPT(MODEL, rope, VOCAB, scale).eval(), plain, unscaled)
         elif name != "none":
             models[f"{BASE}, {name}"] = (models[BASE][0], plain, scale)
+    models[GATED] = (_gated(shape).eval(), plain, unscaled)
     return models
 
 

@@ -19,7 +19,7 @@ from posbench.runs.origins import ABSENT, Origin, flatten
 from posbench.statistics.crossed import Sums, across, estimate
 
 # Required of a training's configuration unless a cell names another value. So is train.length, one number: the row's train_len.
-PLAIN = {"model.qk_norm": "none"}
+PLAIN = {"model.qk_norm": "none", "model.output_gate": "none"}
 
 
 class Missing(Exception):

@@ -27,6 +27,7 @@ LATER: dict[str, object] = {
     "model.head_dim": None,
     "model.qkv_bias": False,
     "model.checkpoint": None,
+    "model.output_gate": "none",
     "evaluate.stride": None,
     "evaluate.documents": None,
     "evaluate.floor_block": 1,

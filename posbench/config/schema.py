@@ -42,6 +42,7 @@ class ModelConfig:
     head_dim: int | None = None  # channels of a head; None: d_model / n_head
     qkv_bias: bool = False  # biases on q, k and v
     qk_norm: Literal["none", "rms", "l2", "key_l2"] = "none"  # norm of q and k before their product
+    output_gate: Literal["none", "elementwise", "headwise"] = "none"  # sigmoid gate on the output of attention
     tied: bool = False  # one matrix for embedding and head
     norm_eps: Weight = 1e-5  # added to the mean square in RMSNorm
     init_std: Weight = 0.02  # of the initial weights

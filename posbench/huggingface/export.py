@@ -80,6 +80,8 @@ def describe(trained: dict, extension: dict) -> dict:
         raise ConfigError(
             f"model.qk_norm={model.qk_norm} with model.qkv_bias={model.qkv_bias} has no place in the format: it knows rms or biases."
         )
+    if model.output_gate != "none":
+        raise ConfigError(f"model.output_gate={model.output_gate} has no place in the format: it knows none.")
     windows = set(encoding.windows)
     kind = "qwen3" if model.qk_norm == "rms" else "qwen2" if model.qkv_bias else "llama" if windows == {None} else "mistral"
     if len(windows - {None}) > 1 or (kind == "mistral" and len(windows) > 1):

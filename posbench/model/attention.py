@@ -1,6 +1,6 @@
-"""The attention module: projections, optional normalisation of q and k, then the plan's geometry.
+"""The attention module: projections, optional normalisation of q and k, the plan's geometry, and an optional gate on the output.
 
-Letters: B batch, T tokens, C width, H heads, G key heads, D head width.
+Letters: B batch, T tokens, C width, H heads, G key heads, D head width, R queries with an output.
 """
 
 from __future__ import annotations
@@ -15,7 +15,11 @@ from posbench.position.plan import LayerPlan
 
 
 class Attention(nn.Module):
-    """Grouped-query attention; for qk_norm see `QKNorm`."""
+    """Grouped-query attention; for qk_norm see `QKNorm`.
+
+    output_gate: each head's output times sigmoid(W x), before the output projection, elementwise or one number for each head (Qiu et al.
+    2025, arXiv 2505.06708; elementwise is Qwen3-Next's). With it the first tokens attract less attention.
+    """
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -26,6 +30,8 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(config.d_model, kv_width, bias=config.qkv_bias)
         self.o_proj = nn.Linear(q_width, config.d_model, bias=False)
         self.norm = QKNorm(config) if config.qk_norm != "none" else None
+        gates = {"none": 0, "headwise": config.n_head, "elementwise": q_width}[config.output_gate]
+        self.gate_proj = nn.Linear(config.d_model, gates, bias=False) if gates else None
 
     def forward(self, x_BTC: Tensor, plan: LayerPlan, last: int | None = None) -> Tensor:
         q_BHTD, k_BGTD, v_BGTD = (self._heads(p(x_BTC)) for p in (self.q_proj, self.k_proj, self.v_proj))
@@ -33,8 +39,11 @@ class Attention(nn.Module):
         q_BHTD, k_BGTD = q_BHTD.float(), k_BGTD.float()
         if self.norm is not None:
             q_BHTD, k_BGTD = self.norm(q_BHTD, k_BGTD)
-        y_BHTD = kernels.attend(plan, x_BTC, q_BHTD, k_BGTD, v_BGTD, last)
-        return self.o_proj(y_BHTD.transpose(1, 2).flatten(2))
+        y_BRHD = kernels.attend(plan, x_BTC, q_BHTD, k_BGTD, v_BGTD, last).transpose(1, 2)
+        if self.gate_proj is not None:
+            gate_BRN = self.gate_proj(x_BTC[:, -y_BRHD.shape[1] :]).sigmoid()
+            y_BRHD = y_BRHD * gate_BRN.unflatten(-1, (y_BRHD.shape[2], -1))
+        return self.o_proj(y_BRHD.flatten(2))
 
     def _heads(self, x_BTC: Tensor) -> Tensor:
         return x_BTC.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)

@@ -100,6 +100,7 @@ def test_p_rope_is_their_proportional_type(tmp_path, extension, arguments):
         (job(method("encoding", "p_rope", p=0.0)), {}, "turns no pair"),
         (job(method("encoding", "p_rope")), method("extension", "yarn", **FIXED), "choose none, pi, ntk or abf"),
         (job(model={"qk_norm": "l2"}), {}, "model.qk_norm=l2"),
+        (job(model={"output_gate": "headwise"}), {}, "model.output_gate=headwise"),
         (job(model={"qk_norm": "rms", "qkv_bias": True}), {}, "rms or biases"),
         (job(model={"n_head": 3, "head_dim": 8}), {}, "no multiple of model.n_head=3"),
         (job(train={"length": 32, "scale_attention": node("scale_attention", "ssmax")}), {}, "train.scale_attention=ssmax"),

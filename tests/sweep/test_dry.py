@@ -139,7 +139,8 @@ def test_evaluations_are_told_by_trainings_where_none_is_there(tmp_path):
 
 
 def test_parameters_are_those_of_the_model(tmp_path):
-    for model, bos in (({"n_kv_head": 1, "tied": True}, True), ({"d_ff": 48, "head_dim": 24, "n_layer": 3}, False), ({}, False)):
+    for model, bos in (({"n_kv_head": 1, "tied": True}, True), ({"d_ff": 48, "head_dim": 24, "n_layer": 3}, False), ({}, False),
+                       ({"output_gate": "headwise"}, False), ({"output_gate": "elementwise", "head_dim": 24}, False)):  # fmt: skip
         cfg = {"model": {"d_model": 64, **model}, "data": {"tokenizer": "bytes", "bos": bos}, "train": {"length": 16}, "seed": 0}
         made = make_model({**cfg, "encoding": node("encoding", "rope")}, 256 + bos)
         assert size(cfg).parameters == sum(one.numel() for name, one in made.named_parameters() if "norm" not in name)
