@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 import torch
-from dense import ENCODINGS, Case, factor, grid, plain, turned
+from dense import ENCODINGS, Case, factor, grid, plain, rope, turned
 from torch import Tensor
 
 
@@ -114,4 +114,5 @@ def alternating(full):
 
 
 ENCODINGS |= {"p_rope": p_rope, "xpos": xpos, "fope": fope, "pope": pope, "fox": fox, "fox_rope": fox_rope, "randomized": randomized}
+ENCODINGS |= {"smollm3": lambda case: rope(case) if case.layer == 0 else plain(case)}  # two layers are one period
 ENCODINGS |= {"hybrid": alternating(plain), "gemma3": alternating(lambda case: case.softmax(rope_scores(case, 1e6)))}
