@@ -15,6 +15,7 @@ from posbench.config.schema import TrainConfig
 from posbench.encodings.alibi import Alibi, slopes
 from posbench.encodings.fire import Fire
 from posbench.encodings.kerple import Kerple
+from posbench.encodings.nape import Nape
 from posbench.encodings.sandwich import Sandwich
 from posbench.extensions.pi import Pi
 from posbench.extensions.rerope import Rerope
@@ -147,3 +148,10 @@ def test_fire_survives_a_threshold_of_nothing():
     bias_HTT = encoding.bias(pos_T, pos_T, 0)
     bias_HTT.sum().backward()
     assert bias_HTT.isfinite().all() and all(p.grad.isfinite().all() for p in encoding.parameters() if p.grad is not None)
+
+
+def test_nape_is_alibi_in_half_of_its_heads():
+    linear, geometric = Nape(small_shape()), Nape(small_shape(n_head=9, n_kv_head=3, d_model=72), slopes="geometric")
+    assert linear.slope_H.tolist() == [1, 0.5, 0, 0]
+    assert geometric.slope_H.tolist() == [1, 1 / 2, 1 / 4, 1 / 8, 0, 0, 0, 0, 0]
+    assert Nape(small_shape(n_head=1, n_kv_head=1)).slope_H.tolist() == [1]

@@ -7,6 +7,11 @@ from dense import ENCODINGS, Case
 from torch import Tensor
 
 
+def nape(case: Case) -> Tensor:
+    slope = [1 / (h + 1) if h < case.n_head // 2 else 0.0 for h in range(case.n_head)]
+    return case.softmax(case.content() - torch.tensor(slope, dtype=torch.float64)[:, None, None] * case.distance)
+
+
 def t5(case: Case) -> Tensor:
     """A loop over pairs; the bucket by the paper's logarithm, in float64."""
     table = case.parameter("weight")
@@ -96,4 +101,5 @@ def stick_breaking(case: Case) -> Tensor:
     return torch.stack(rows, dim=1)
 
 
+ENCODINGS |= {"nape": nape}
 ENCODINGS |= {"t5": t5, "kerple": kerple, "sandwich": sandwich, "fire": fire, "cope": cope, "dape": dape, "stick_breaking": stick_breaking}
