@@ -22,6 +22,7 @@ LATER: dict[str, object] = {
     "encoding.window": None,
     "encoding.amplitude": None,
     "encoding.unturned": None,
+    "encoding.real": False,
     "scale_attention.clamp": True,
     "train.scale_attention": {"_target_": "posbench.scale_attention.none.NoScale"},
     "model.head_dim": None,

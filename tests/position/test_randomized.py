@@ -52,3 +52,15 @@ def test_randomized_learned_has_a_row_for_each_position():
     assert encoding.rows().shape == (64, 32) and encoding.shape.train_len == TRAIN_LEN
     added_TC = make_plan(encoding, length=16).embed()
     same(added_TC, encoding.base.weight[::4], 0)
+
+
+def test_real_positions_are_drawn_evenly_from_the_whole_range():
+    encoding = Randomized(small_shape(), ROPE, max_len=40, eval="random", real=True)
+    drawn = torch.stack([encoding.positions(16, torch.Generator().manual_seed(seed)) for seed in range(400)])
+    assert drawn.dtype == torch.float64 and (drawn.diff() > 0).all() and drawn.min() >= 0 and drawn.max() < 40
+    assert drawn.mean().item() == pytest.approx(20, abs=0.5) and drawn.std().item() == pytest.approx(40 / math.sqrt(12), abs=0.5)
+    assert (drawn % 1 > 0).all() and torch.equal(encoding.positions(16, None), encoding.positions(16, None))
+    spread = Randomized(small_shape(), ROPE, max_len=40, real=True).positions(16, None)
+    assert spread.tolist() == [2.5 * t for t in range(16)]
+    with pytest.raises(ConfigError, match="between the rows of a learned table"):
+        Randomized(small_shape(), LEARNED, real=True)

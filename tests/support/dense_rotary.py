@@ -90,9 +90,9 @@ def fox_rope(case: Case) -> Tensor:
     return case.softmax(rope_scores(case) + forgotten(case))
 
 
-def randomized(case: Case) -> Tensor:
+def randomized(case: Case, rounded=math.floor) -> Tensor:
     """RoPE over 16 train_len positions, evenly; extensions count tokens only where they mask."""
-    spread = torch.tensor([math.floor(t * 16 * case.train_len / case.length) for t in range(case.length)], dtype=torch.float64)
+    spread = torch.tensor([rounded(t * 16 * case.train_len / case.length) for t in range(case.length)], dtype=torch.float64)
     if case.extension == "pi":
         spread = spread / factor(case.length, case.train_len)
     case = replace(case, q_pos=spread[:, None].expand_as(case.q_pos), k_pos=spread[None].expand_as(case.k_pos))
@@ -114,5 +114,6 @@ def alternating(full):
 
 
 ENCODINGS |= {"p_rope": p_rope, "xpos": xpos, "fope": fope, "pope": pope, "fox": fox, "fox_rope": fox_rope, "randomized": randomized}
+ENCODINGS |= {"random_float": lambda case: randomized(case, float)}
 ENCODINGS |= {"smollm3": lambda case: rope(case) if case.layer == 0 else plain(case)}  # two layers are one period
 ENCODINGS |= {"hybrid": alternating(plain), "gemma3": alternating(lambda case: case.softmax(rope_scores(case, 1e6)))}
