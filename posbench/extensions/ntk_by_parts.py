@@ -60,14 +60,18 @@ class NtkByParts(ScaledExtension):
         beta = self.kept_from(spectrum.freq_F, train_len)
         if self.ramp == "turns":
             return ((turns_F - self.alpha) / (beta - self.alpha)).clamp(0, 1)
-        pairs = len(turns_F)
-        low, high = (_index(turns_F, turns, spectrum) for turns in (beta, self.alpha))
+        low, high = self.bounds(spectrum, train_len)
+        return 1 - ((torch.arange(len(turns_F), dtype=torch.float64) - low) / (high - low)).clamp(0, 1)
+
+    def bounds(self, spectrum: Spectrum, train_len: int) -> tuple[float, float]:
+        """Indices of the pairs between which ramp=index falls."""
+        turns_F = train_len * spectrum.freq_F / (2 * math.pi)
+        low, high = (_index(turns_F, turns, spectrum) for turns in (self.kept_from(spectrum.freq_F, train_len), self.alpha))
         if self.truncate:
             low, high = math.floor(low), math.ceil(high)
-        low, high = max(low, 0), min(high, 2 * pairs - 1)
+        low, high = max(low, 0), min(high, 2 * len(turns_F) - 1)
         # Equal bounds, or bounds before the first pair, become a step instead of a division by zero or less.
-        high = max(high, low + 1e-3)
-        return 1 - ((torch.arange(pairs, dtype=torch.float64) - low) / (high - low)).clamp(0, 1)
+        return low, max(high, low + 1e-3)
 
 
 def _index(turns_F: Tensor, turns: float, spectrum: Spectrum) -> float:

@@ -24,6 +24,7 @@ from posbench.extensions.ntk_fixed import NtkFixed
 from posbench.extensions.ntk_mixed import NtkMixed
 from posbench.extensions.pi import Pi
 from posbench.extensions.yarn import Yarn
+from posbench.extensions.yarn_radix import YarnRadix
 from posbench.model.kernels import dispatch as kernels
 from posbench.model.kernels.blocks import rows
 from posbench.position.geometry import Span, Spectrum, Trait
@@ -205,3 +206,19 @@ def test_a_base_on_the_fast_pairs_alone_is_that_of_the_whole_grid():
     trained = PRope(shape, p=0.75).spectrum()
     for base in (10000.0, 500000.0):
         np.testing.assert_allclose(freq(Abf(base), trained).numpy(), PRope(shape, p=0.75, base=base).spectrum().freq_F.numpy(), rtol=1e-12)
+
+
+def test_yarn_radix_stretches_each_digit_more_than_the_one_before():
+    """Llama 2's 64 pairs from 4,096 to 32,768 tokens: pairs 20 to 46, e of pair 33 by hand: 13 x 14 / (26 x 27)."""
+    spectrum, span = Rope(small_shape(4096, d_model=512)).spectrum(), Span(4096, 8 * 4096, 8 * 4096)
+    extension = YarnRadix(1, 32)
+    assert extension.bounds(spectrum, 4096) == (20, 46)
+    slower_F = spectrum.freq_F / freq(extension, spectrum, span)
+    assert slower_F[33].item() == pytest.approx(8 ** (182 / 702)) and (slower_F[:21] == 1).all()
+    equal(slower_F[46:], torch.full((18,), 8.0).double(), atol=1e-12)
+    digits_F = slower_F[1:] / slower_F[:-1]
+    assert (digits_F[20:46].diff() > 0).all()
+    uniform_F = spectrum.freq_F / freq(YarnRadix(1, 32, "uniform"), spectrum, span)
+    equal((uniform_F[1:] / uniform_F[:-1])[20:46], torch.full((26,), 8 ** (1 / 26), dtype=torch.float64), atol=1e-12)
+    assert torch.equal(freq(extension, spectrum, Span(4096, 4096, 4096)), spectrum.freq_F)
+    assert extension.temperature(span) == Yarn().temperature(span)

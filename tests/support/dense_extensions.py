@@ -69,6 +69,19 @@ def yarn(theta: list[float], base: float, dim: int, length: int, train_len: int)
     return [speed / s * r + speed * (1 - r) for speed, r in zip(theta, ramp, strict=True)]
 
 
+def yarn_radix(theta: list[float], base: float, dim: int, length: int, train_len: int) -> list[float]:
+    """Digit by digit: the base of digit n after `low` grows by a factor whose logarithm is n times that of the first."""
+    s, beta = factor(length, train_len), default_beta(theta, train_len)
+    low = max(0, math.floor(dim / 2 * math.log(train_len / beta / 2 / math.pi, base)))
+    high = min(dim - 1, math.ceil(dim / 2 * math.log(train_len / 2 / math.pi, base)))
+    first = s ** (1 / sum(range(1, high - low + 1)))
+    result, slower = [], 1.0
+    for c, speed in enumerate(theta):
+        slower *= first ** (c - low) if low < c <= high else 1.0
+        result.append(speed / slower)
+    return result
+
+
 def abf(theta: list[float], base: float, dim: int, length: int, train_len: int) -> list[float]:
     return [500000.0 ** (-2 * c / dim) for c in range(len(theta))]
 
@@ -126,6 +139,7 @@ FREQUENCIES |= {
     "ntk_mixed": ntk_mixed,
     "ntk_by_parts": ntk_by_parts,
     "yarn": yarn,
+    "yarn_radix": yarn_radix,
     "llama3": llama3,
     "abf": abf,
     "longrope": yarn,
@@ -141,6 +155,7 @@ COORDINATES |= {
 }
 TEMPERATURE |= {
     "yarn": lambda length, train_len: (0.1 * math.log(factor(length, train_len)) + 1) ** 2,
+    "yarn_radix": lambda length, train_len: (0.1 * math.log(factor(length, train_len)) + 1) ** 2,
     "longrope": lambda length, train_len: math.log(max(length, train_len)) / math.log(train_len),
     "compose": lambda length, train_len: (0.1 * math.log(factor(length, train_len)) + 1) ** 2,
 }
