@@ -169,6 +169,7 @@ def steps(keys: Tensor, train_len: int) -> Tensor:
 SCALES |= {
     "log_n_global": lambda n, length, train_len: torch.full_like(n, max(1.0, math.log(n.max()) / math.log(train_len))),
     "yarn_temperature": lambda n, length, train_len: torch.full_like(n, (0.1 * math.log(factor(length, train_len)) + 1) ** 2),
+    "drope_temperature": lambda n, length, train_len: torch.full_like(n, math.log(math.e * factor(length, train_len) ** 0.412)),
     "llama4": lambda n, length, train_len: steps(n, train_len),
     "ministral": lambda n, length, train_len: steps(n - 1, train_len),
     "ssmax": lambda n, length, train_len: n.log() * train_len / math.lgamma(train_len + 1),
