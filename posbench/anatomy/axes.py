@@ -5,6 +5,9 @@ from __future__ import annotations
 from itertools import groupby
 
 import torch
+from matplotlib import colormaps
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.ticker import FixedLocator, NullLocator
 from torch import Tensor
 
 from posbench.report.figures.style import FONT, GREY, OKABE_ITO
@@ -33,8 +36,7 @@ def frame(axes, heading: str, x: str, y: str = "", legend: str = "best") -> None
     axes.set_ylabel(y, fontsize=FONT)
     axes.tick_params(labelsize=7.8, color=GREY)
     axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    axes.spines[["top", "right"]].set_visible(False)
     if axes.get_legend_handles_labels()[0]:
         ground = {"facecolor": "white", "edgecolor": "none", "framealpha": 0.85}
         axes.legend(loc=legend, fontsize=7.6, handlelength=1.6, borderaxespad=0.3, labelspacing=0.3, **ground)
@@ -42,8 +44,6 @@ def frame(axes, heading: str, x: str, y: str = "", legend: str = "best") -> None
 
 def log2_axis(axis, low: float, high: float) -> None:
     """Set the ticks of an axis: powers of two, at most eight of them, as plain numbers."""
-    from matplotlib.ticker import FixedLocator, NullLocator
-
     bottom, top = int(torch.tensor(low).log2().floor()), int(torch.tensor(high).log2().ceil())
     step = 1 + (top - bottom) // 8
     axis.set_major_locator(FixedLocator([2.0**power for power in range(bottom, top + 1) if power % step == top % step]))
@@ -72,16 +72,12 @@ def line(axes, values: list, colour: str, label: str = "") -> None:
 
 def picture(axes, x, rows: Tensor, top: float = 1.0) -> None:
     """Draw a heat map of rows [row, x], from blue for -top to orange for `top`."""
-    from matplotlib.colors import LinearSegmentedColormap
-
     diverging = LinearSegmentedColormap.from_list("posbench", [BLUE, "#8fbfdf", "#ffffff", "#f0ae82", ORANGE])
     axes.pcolormesh(x, range(len(rows)), rows, cmap=diverging, vmin=-top, vmax=top, shading="nearest", rasterized=True, zorder=1)
 
 
 def heads(axes, rows: list[list], label: str = "head {}") -> None:
     """Draw a line for each head, one if all are equal. Of more than four heads only the first and the last are named."""
-    from matplotlib import colormaps
-
     if len(rows) > 1 and all(row == rows[0] for row in rows):
         rows, label = rows[:1], "all heads"
     many = colormaps["viridis"]

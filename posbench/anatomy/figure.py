@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from posbench.anatomy import panels as draws
 from posbench.anatomy.dissect import Anatomy
@@ -22,8 +23,6 @@ def draw(anatomy: Anatomy, stem: Path | str) -> list[Path]:
 
 def page(anatomy: Anatomy):
     """Figure of the panels, with the property table and the notes below them."""
-    from matplotlib.figure import Figure
-
     numbers, shown = anatomy.numbers, panels(anatomy)
     columns = 2 if len(shown) in (2, 4) else min(3, len(shown))
     lines = -(-len(shown) // columns)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import textwrap
 from pathlib import Path
 
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator
+
 from posbench.anatomy.gallery_tiles import FLOOR, LENGTH, SHAPE, TURNS, Tile, encoding_tiles, extension_tiles
 from posbench.report.figures.style import GREY, save
 
@@ -30,8 +33,6 @@ def draw(stem: Path | str) -> list[Path]:
 
 def sheet(encodings: list[Tile], extensions: list[Tile]):
     """Figure of both sections: small multiples on one grid."""
-    from matplotlib.figure import Figure
-
     sections = (("Encodings", encodings, ENCODINGS, 1.0), ("Extensions", extensions, EXTENSIONS, 1.15))  # the last: inches of the head
     lines = [-(-len(tiles) // COLUMNS) for _, tiles, _, _ in sections]
     width, height = 0.45 + COLUMNS * (TILE + GAP), sum(head for *_, head in sections) + sum(lines) * LINE + 0.1
@@ -53,8 +54,6 @@ def sheet(encodings: list[Tile], extensions: list[Tile]):
 
 
 def _dress(axes, tile: Tile, distances: bool, first: bool) -> None:
-    from matplotlib.ticker import FixedLocator
-
     axes.set_title(tile.name, fontsize=9.4, loc="left", pad=13, color="black")
     axes.text(0, 1.035, tile.words, fontsize=7.6, color=GREY, transform=axes.transAxes)
     axes.set_xlim(0, LENGTH)

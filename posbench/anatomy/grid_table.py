@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass, make_dataclass
 from pathlib import Path
 
@@ -55,17 +54,11 @@ def rows(cfgs: list[dict]) -> tuple[list[Row], list[str]]:
     """
     found, reasons = [], {}
     for cfg, length in _at_longest(cfgs, reasons):
-        with _told(reasons):
+        try:
             found += _rows(cfg, length, reasons)
+        except ConfigError as error:
+            reasons[f"refused: {error}"] = None
     return found, list(reasons)
-
-
-@contextmanager
-def _told(reasons: dict) -> Iterator[None]:
-    try:
-        yield
-    except ConfigError as error:
-        reasons[f"refused: {error}"] = None
 
 
 def _at_longest(cfgs: list[dict], reasons: dict) -> Iterable[tuple[dict, int]]:
@@ -74,12 +67,15 @@ def _at_longest(cfgs: list[dict], reasons: dict) -> Iterable[tuple[dict, int]]:
     for cfg in cfgs:
         if cfg["extension"]["_target_"] == RECOMPUTE:
             continue
-        with _told(reasons):
+        try:
             cfg = whole(cfg)
             shape = make_shape(typed("model", cfg["model"]), typed("train", cfg["train"]).train_len)
-            key = json.dumps([cfg["run"], cfg["encoding"], cfg["extension"], shape], sort_keys=True, default=repr)
-            first, longest = found.get(key, (cfg, 0))
-            found[key] = first, max(longest, cfg["length"] or max(cfg["evaluate"]["lengths"]))
+        except ConfigError as error:
+            reasons[f"refused: {error}"] = None
+            continue
+        key = json.dumps([cfg["run"], cfg["encoding"], cfg["extension"], shape], sort_keys=True, default=repr)
+        first, longest = found.get(key, (cfg, 0))
+        found[key] = first, max(longest, cfg["length"] or max(cfg["evaluate"]["lengths"]))
     return found.values()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from matplotlib.ticker import MaxNLocator
 
 from posbench.anatomy import query_view
 from posbench.anatomy.axes import BLUE, HIDDEN, ORANGE, TRAINED, frame, heads, line, log2_axis, over_distance, picture, several
@@ -115,8 +116,6 @@ def decay(axes, numbers: dict) -> None:
 
 def bias(axes, numbers: dict) -> None:
     """Draw the bias of each head over distance."""
-    from matplotlib.ticker import MaxNLocator
-
     over_distance(axes, numbers)
     layer, _, name = several(numbers, "bias")[0]
     heads(axes, layer["bias"])
@@ -126,13 +125,8 @@ def bias(axes, numbers: dict) -> None:
         axes.set_ylim(UNSEEN, max(0.5, max(known)))
         axes.annotate("below: no weight is left", (0.02, 0.02), xycoords="axes fraction", fontsize=7.4, color=GREY)
     axes.axhline(0, color="black", linewidth=0.7, zorder=1)
-    frame(
-        axes,
-        "What is added to the score" + (f" ({name})" if name else ""),
-        "tokens between query and key",
-        "bias (nats)",
-        legend="center left",
-    )
+    heading = "What is added to the score" + (f" ({name})" if name else "")
+    frame(axes, heading, "tokens between query and key", "bias (nats)", legend="center left")
 
 
 def weights(axes, numbers: dict) -> None:
