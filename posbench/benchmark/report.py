@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure as Canvas
+
 from posbench.benchmark.checkpoint import PLAIN, THEIRS
 from posbench.benchmark.measure import BASE, Figure
 from posbench.report.figures.style import BLACK, GREY, OKABE_ITO, save
@@ -34,9 +37,6 @@ def markdown(figures: list[Figure], machine: str) -> str:
 
 def draw(figures: list[Figure], stem: Path) -> list[Path]:
     """Draw bars of training speed beside a heat map of evaluation time, as png and svg. Returns their paths."""
-    from matplotlib.colors import LogNorm
-    from matplotlib.figure import Figure as Canvas
-
     train = sorted((one for one in figures if one.kind == "training"), key=lambda one: one.ratio)
     tested = {(one.case, one.length): one.ratio for one in figures if one.kind == "evaluation" and one.ratio is not None}
     cases, lengths = list(dict.fromkeys(case for case, _ in tested)), sorted({length for _, length in tested})
@@ -119,8 +119,6 @@ def checkpoint_markdown(figures: list[Figure], path: str, machine: str) -> str:
 
 def draw_checkpoint(figures: list[Figure], path: str, stem: Path) -> list[Path]:
     """Draw tokens per second and memory of every case by length, as png and svg. Returns their paths."""
-    from matplotlib.figure import Figure as Canvas
-
     canvas = Canvas(figsize=(10, 4.2), layout="constrained")
     speed, memory = canvas.subplots(1, 2)
     measured = [one for one in figures if one.ratio is not None]

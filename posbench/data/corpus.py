@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from filelock import FileLock, Timeout
 
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import disk_errors, write_json
 from posbench.common.folders import whole_folder
+from posbench.common.locks import holder, take
 from posbench.data.identity import content_key, with_bos
 from posbench.data.sources import ALL, SPLITS, Source, make_source
 from posbench.data.tokenfile import TokenFile, file_record, open_split, verify_files, write_split
@@ -64,10 +66,6 @@ def prepare(cfg_data: dict, cache_dir: Path | str, splits: Iterable[str] = SPLIT
 
 @contextlib.contextmanager
 def _lock(folder: Path, name: str) -> Iterator[None]:
-    from filelock import FileLock, Timeout
-
-    from posbench.common.locks import holder, take
-
     lock = FileLock(f"{folder}.lock")
     try:
         take(lock, wait=False)

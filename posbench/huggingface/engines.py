@@ -20,6 +20,7 @@ import math
 import shlex
 
 from posbench.common.errors import ConfigError
+from posbench.huggingface.export import describe
 
 ENGINES = ("transformers", "vLLM", "SGLang", "llama.cpp")
 ONE_BASE = "it computes one base for all lengths (vLLM issue 3488)"
@@ -45,8 +46,6 @@ def settings(trained: dict, extension: dict) -> dict:
     rope_parameters is what transformers 5 reads, rope_theta and rope_scaling what earlier versions read. Raises ConfigError where no set
     of frequencies expresses it.
     """
-    from posbench.huggingface.export import describe
-
     found = describe(trained, extension)
     theta, scaling, longest = (found[key] for key in ("rope_theta", "rope_scaling", "max_position_embeddings"))
     return {
@@ -95,8 +94,6 @@ def config_json(own: dict | None, trained: dict, extension: dict) -> dict:
 
     Raises ConfigError as `settings` does, and for a config.json that keeps RoPE for several kinds of layers apart.
     """
-    from posbench.huggingface.export import describe
-
     found = settings(trained, extension)
     if own is None:
         checkpoint, d_ff = trained["model"]["checkpoint"], trained["model"]["d_ff"]

@@ -13,6 +13,7 @@ from posbench.common.errors import ConfigError
 from posbench.common.files import sha256_json
 from posbench.common.gguf_file import is_gguf, read_gguf
 from posbench.common.wheel_file import wheel_file
+from posbench.data.sources import file_digests
 from posbench.pretrained import gguf_config, hub
 from posbench.pretrained.config_files import completed, read_config, weight_names
 from posbench.pretrained.tensors import Stored, gguf_tensors, safetensors_tensors
@@ -45,8 +46,6 @@ class Checkpoint:
 
     def digest(self, cache_dir: str | Path | None, again: bool = False) -> str:
         """Hex SHA-256 of the weights. With `again` the files are read now, and cached digests are ignored."""
-        from posbench.data.sources import file_digests
-
         digests = file_digests(self.files(), Path(cache_dir) / "digests.json" if cache_dir else None, again)
         return digests[0] if len(digests) == 1 else sha256_json(digests)
 

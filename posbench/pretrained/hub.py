@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from posbench.common.errors import ConfigError
+from posbench.data.hub import hub_miss, quiet_hub
 from posbench.pretrained.config_files import weight_names
 
 NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*(@\w[\w./-]*)?")
@@ -22,8 +23,6 @@ def snapshot(name: str, download: bool) -> tuple[str, Path]:
 
     Raises ConfigError when it is not there whole.
     """
-    from posbench.data.hub import hub_miss, quiet_hub
-
     remedy = "or copy that cache from a machine where it lies."
     try:
         folder = _fetch(name, None, local=True)

@@ -20,16 +20,14 @@ def build(model: nn.Module, config: TrainConfig) -> list[torch.optim.Optimizer]:
     decay) or `param.use_adamw = True` (Muon).
     """
     inside, matrices = _linear_weights(model)
-    parameters = [param for param in model.parameters() if param.requires_grad]
-    hidden = [p for p in parameters if config.optimizer == "muon" and id(p) in inside and not getattr(p, "use_adamw", False)]
-    taken = {id(p) for p in hidden}
-    rest = [p for p in parameters if id(p) not in taken]
-    decayed = [p for p in rest if id(p) in matrices and not getattr(p, "no_decay", False)]
-    taken |= {id(p) for p in decayed}
-    groups = [
-        {"params": decayed, "weight_decay": config.weight_decay},
-        {"params": [p for p in rest if id(p) not in taken], "weight_decay": 0.0},
-    ]
+    hidden, decayed, rest = [], [], []
+    for p in model.parameters():
+        if p.requires_grad and config.optimizer == "muon" and id(p) in inside and not getattr(p, "use_adamw", False):
+            hidden.append(p)
+        elif p.requires_grad:
+            decays = id(p) in matrices and not getattr(p, "no_decay", False)
+            (decayed if decays else rest).append(p)
+    groups = [{"params": decayed, "weight_decay": config.weight_decay}, {"params": rest, "weight_decay": 0.0}]
     optimizers: list[torch.optim.Optimizer] = []
     if hidden:
         optimizers.append(torch.optim.Muon(hidden, lr=config.muon_lr, momentum=config.momentum, weight_decay=config.weight_decay))
