@@ -1,7 +1,7 @@
 """Command of scripts/advise.py: what to set so that one model reads longer texts, chosen on validation and judged on test documents.
 
-Three stages of evaluations, all stored as any others are: every family beyond the training length, then the best few at the target with
-each factor (both on validation documents), then the finalists on test documents. The rule of the choice is in posbench/report/advice.py.
+Three stages of evaluations, all stored as any others are; advise_plan.py says what each reads. The rule of the choice is in
+posbench/report/advice.py.
 """
 
 from __future__ import annotations
@@ -11,9 +11,23 @@ import sys
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
-from posbench.cli.advise_candidates import OWN, SCALED, SINKS, Candidate, chosen, fixed, follow, probed, references
 from posbench.cli.advise_losses import Measurements
-from posbench.cli.advise_plan import BROKEN, KEPT, KEPT_OWN, Plan, make_plan
+from posbench.cli.advise_plan import (
+    BROKEN,
+    KEPT,
+    KEPT_OWN,
+    OWN,
+    SCALED,
+    SINKS,
+    Candidate,
+    Plan,
+    chosen,
+    fixed,
+    follow,
+    make_plan,
+    probed,
+    references,
+)
 from posbench.common.errors import ConfigError
 from posbench.config.compose import Request
 from posbench.config.identity import method_name
@@ -62,15 +76,11 @@ def search(found: Measurements, families: tuple[str, ...]) -> list[Candidate]:
     plan, both = found.plan, references()
     probing = probed(families, 2 * plan.probe / plan.train_len)
     wanted = [(both[0], [*plan.short, plan.probe]), (both[1], sorted({*plan.short, plan.probe, plan.target}))]
-    found.measure(
-        "validation",
-        wanted + [(one, [plan.probe]) for one in probing],
-        f"comparing {len(families)} method{'s' * (len(families) != 1)} at {plan.probe:,} tokens",
-    )
+    title = f"comparing {len(families)} method{'s' * (len(families) != 1)} at {plan.probe:,} tokens"
+    found.measure("validation", wanted + [(one, [plan.probe]) for one in probing], title)
     if not any(one.name in found.options for one in probing):
-        raise ConfigError(
-            f"none of the methods acts on this model ({'; '.join(f'{name}: {why}' for name, why in found.left_out.items())})."
-        )
+        reasons = "; ".join(f"{name}: {why}" for name, why in found.left_out.items())
+        raise ConfigError(f"none of the methods acts on this model ({reasons}).")
     means = found.of("validation").means([plan.probe])
     kept = survivors(list(dict.fromkeys(one.option.family for name in ranked(means) for one in probing if one.name == name)))
     wanted = compared(kept, plan)

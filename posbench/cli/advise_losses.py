@@ -11,8 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from posbench.cli.advise_candidates import Candidate
-from posbench.cli.advise_plan import Plan
+from posbench.cli.advise_plan import Candidate, Plan
 from posbench.common.errors import ConfigError, RunError
 from posbench.report.advice import CUT, PLAIN, Losses, Option
 from posbench.runs.evaluation import load

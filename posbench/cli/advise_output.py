@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from posbench.cli.advise_candidates import Candidate
 from posbench.cli.advise_losses import Measurements
+from posbench.cli.advise_plan import Candidate
 from posbench.common.errors import ConfigError
 from posbench.common.files import write_atomic, write_json
 from posbench.config.identity import method_name
@@ -16,8 +16,7 @@ from posbench.huggingface.engines import config_json, engines, settings
 from posbench.pretrained.checkpoint import find_checkpoint
 from posbench.report.advice import CUT, PLAIN, USES, Question
 from posbench.report.advice_content import content
-from posbench.report.advice_page import page
-from posbench.report.advice_text import terminal
+from posbench.report.advice_text import page, terminal
 from posbench.report.figures.advice import figure
 from posbench.report.figures.style import save
 from posbench.report.html import svg
@@ -73,10 +72,8 @@ def _setting(found: Measurements, candidate: Candidate, out: Path) -> dict:
         config = config_json(_config_of(cfg), cfg, extension) if cfg["model"].get("checkpoint") else None
     except ConfigError as error:
         apart = f"serve two configurations, the model as it is up to {plan.train_len:,} tokens and a fixed factor beyond"
-        return {
-            **lacking,
-            "reason": f"rope_parameters follow the length in none but dynamic_ntk: {apart}." if option.by_length else str(error),
-        }
+        reason = f"rope_parameters follow the length in none but dynamic_ntk: {apart}." if option.by_length else str(error)
+        return {**lacking, "reason": reason}
     path = out / candidate.name.replace(" ", "-") / "config.json"
     files = [f"with the weights: python scripts/export_hf.py run={found.job.run.path} out=DIR {typed}"]
     if config:

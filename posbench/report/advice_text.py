@@ -1,11 +1,14 @@
-"""Advice as sentences and a table for a terminal of 80 characters, from the content of advice.json alone."""
+"""Advice for a terminal of 80 characters and as an HTML page, from the content of advice.json alone."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
 
+from markupsafe import Markup
+
 from posbench.report.advice import CUT, PLAIN
+from posbench.report.html import Grid, template
 from posbench.statistics.recommendation import CONFIRMED, REFUTED, UNDECIDED
 
 WIDTH = 80
@@ -145,3 +148,39 @@ def notes(content: dict) -> list[str]:
 def wrapped(text: str, indent: str = "") -> str:
     """Text in lines of at most 80 characters."""
     return "\n".join(textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent, break_long_words=False))
+
+
+def page(content: dict, drawing: Markup) -> str:
+    """HTML of the whole page. Equal content gives equal text."""
+    grids = {"results": _results(content), "factors": _factors(content), "search": _search(content)}
+    return template("advice.html").render(content=content, drawing=drawing, asked=question(content), answers=answers(content), **grids)
+
+
+def _results(content: dict) -> Grid:
+    lengths = sorted({point["length"] for option in content["options"] for point in option["points"]})
+    rows = []
+    for option in content["options"]:
+        points = {point["length"]: point for point in option["points"]}
+        told = [f"{_loss(points[n]['nll'])} ({_difference(points[n])})" if n in points else "-" for n in lengths]
+        rows.append([option["name"], *told, "" if option["name"] == CUT else reach(option["usable"], content)])
+    return Grid(["option", *(f"{length:,}" for length in lengths), "usable to"], rows, range(1, len(lengths) + 1))
+
+
+def _factors(content: dict) -> Grid:
+    found = sorted(content["factors"], key=lambda one: (one["family"], one["factor"]))
+    rows = [[one["family"], f"{one['factor']:g}", *map(_difference, one["points"])] for one in found]
+    return Grid(["method", "factor", *(f"cost at {length:,}" for length in content["short"])], rows, range(1, 2 + len(content["short"])))
+
+
+def _search(content: dict) -> Grid:
+    lengths = sorted({int(length) for one in content["search"] for length in one["nll"]})
+    rows = [[one["name"], *(_loss(one["nll"].get(str(length), "-")) for length in lengths)] for one in content["search"]]
+    return Grid(["option", *(f"{length:,}" for length in lengths)], rows, range(1, len(lengths) + 1))
+
+
+def _difference(point: dict) -> str:
+    return interval(point["difference"]).replace("+-", "\u00b1")
+
+
+def _loss(value: float | str | None) -> str:
+    return value if isinstance(value, str) else "not finite" if value is None else f"{value:.3f}"

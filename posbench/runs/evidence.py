@@ -61,10 +61,9 @@ def write(folder: Path, evaluations: Sequence[Evaluation], origins: Mapping[Path
         found = [evaluation.sums(row, name) for name in NAMES]
         if None in found or not _is_mean(found[0], row):
             continue
-        for name, values in zip(entries, (np.full(len(found[0].documents), number), found[0].documents, found[0].counts), strict=False):
+        documents, counts = found[0].documents, found[0].counts
+        for name, values in zip(entries, (np.full(len(counts), number), documents, counts, *(one.totals[0] for one in found)), strict=True):
             entries[name].append(values)
-        for name, one in zip(NAMES, found, strict=True):
-            entries[name].append(one.totals[0])
     arrays = {name: np.concatenate(parts) if parts else np.zeros(0) for name, parts in entries.items()}
     kinds = {**dict.fromkeys(ENTRY, np.int64), "nll": np.float64, "correct": np.int64}
     with atomic_path(folder / SUMS) as temporary, open(temporary, "wb") as file:

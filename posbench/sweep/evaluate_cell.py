@@ -37,12 +37,8 @@ def evaluate(job: Job, evaluator: Protocol, cell: Cell, untested: bool, progress
     settings = {"protocol": cell.protocol, "version": evaluator.version}
     settings |= {"extension": cell.extension, "scale_attention": cell.scale_attention, "evaluate": cell.evaluate}
     if evaluator.nested and len(passes) > 1:
-        each = ", ".join(map(str, passes))
-        print(
-            f"{cell.protocol} {method}: a pass for each of {each} tokens, since the method depends on the length",
-            file=sys.stderr,
-            flush=True,
-        )
+        each = f"a pass for each of {', '.join(map(str, passes))} tokens, since the method depends on the length"
+        print(f"{cell.protocol} {method}: {each}", file=sys.stderr, flush=True)
     for text, length in [(text, length) for text, lengths in passes.items() for length in lengths]:
         until = progress.done + evaluator.cost(text) * (text == length)
         given.progress = functools.partial(progress.update, method=method, length=length)

@@ -16,10 +16,9 @@ from test_report_html import Page
 
 from posbench.cli import advise_losses
 from posbench.cli.advise import judged, survivors
-from posbench.cli.advise_candidates import FAMILIES, SCALED, chosen, fixed, follow, references
 from posbench.cli.advise_losses import NONE, Measurements
 from posbench.cli.advise_output import _setting
-from posbench.cli.advise_plan import BUDGET, FEWEST, make_plan
+from posbench.cli.advise_plan import BUDGET, FAMILIES, FEWEST, SCALED, chosen, fixed, follow, make_plan, references
 from posbench.common.errors import ConfigError
 from posbench.encodings.rope import Rope
 from posbench.position.geometry import Shape

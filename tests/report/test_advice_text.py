@@ -12,8 +12,7 @@ from test_report_html import Page
 
 from posbench.report.advice import CUT, Losses, rankings
 from posbench.report.advice_content import content
-from posbench.report.advice_page import page
-from posbench.report.advice_text import answer, answers, interval, question, reach, table, terminal
+from posbench.report.advice_text import answer, answers, interval, page, question, reach, table, terminal
 from posbench.report.figures.advice import factors, figure
 from posbench.report.figures.style import save
 
