@@ -39,7 +39,6 @@ class Pair:
 
     @property
     def equal(self) -> bool:
-        """True if both rows agree bit for bit."""
         return self.again is not None and agree(self.reported, self.again)
 
     @property
@@ -50,7 +49,6 @@ class Pair:
 
     @property
     def missed(self) -> bool:
-        """True if the losses differ by more than is allowed."""
         return self.distance > self.allowed
 
 

@@ -90,10 +90,10 @@ def _change(ladder: dict[int, Evaluation], context: int, other: int):
 
 def by_name(section: Iterable[Step]) -> dict[str, dict[int, Step]]:
     """Steps by name and context, both in the given order."""
-    found: dict[str, dict[int, Step]] = defaultdict(dict)
+    found: dict[str, dict[int, Step]] = {}
     for step in section:
-        found[step.name][step.context] = step
-    return dict(found)
+        found.setdefault(step.name, {})[step.context] = step
+    return found
 
 
 def table(section: list[Step], intervals: bool = True) -> Table:

@@ -100,7 +100,6 @@ class Sources:
         return Grid([*table.columns, "seeds"], rows, range(table.names, len(table.columns)), table.title)
 
     def evaluations(self, own: list[Evaluation]) -> Grid:
-        """Table of evaluations: commit, gain, gate and lengths."""
         rows = []
         for evaluation in own:
             first, found = evaluation.first, self.gains.get(evaluation.key)
@@ -116,7 +115,6 @@ class Sources:
         return Grid(columns, rows, numeric=(3, 7))
 
     def trainings(self) -> Grid:
-        """Table with the provenance of every training."""
         seeds: dict[Path, dict[str, None]] = defaultdict(dict)
         for evaluation in self.report.evaluations:
             seeds[evaluation.origin][str(evaluation.first["seed"])] = None

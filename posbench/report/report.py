@@ -55,7 +55,6 @@ class Report:
         return [{**row, SETTING: evaluation.words} for evaluation in self.evaluations for row in evaluation.rows]
 
     def markdown(self) -> str:
-        """Whole report as Markdown."""
         parts = [f"# {self.title}"]
         for found, said in self.shown():
             parts += [table.markdown() for table in found]

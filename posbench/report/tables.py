@@ -24,7 +24,6 @@ class Table:
     names: int = len(METHOD)
 
     def markdown(self) -> str:
-        """Table as Markdown."""
         rule = [":---"] * self.names + ["---:"] * (len(self.columns) - self.names)
         return "\n".join([f"**{self.title}**", "", *map(markdown_row, (self.columns, rule, *self.rows))])
 

@@ -107,7 +107,6 @@ class Run:
             self.path.rmdir()
 
     def write_config(self, cfg: dict) -> None:
-        """Write the resolved configuration."""
         from omegaconf import OmegaConf
 
         assert self._lock.is_locked

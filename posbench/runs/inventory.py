@@ -88,6 +88,7 @@ def described(path: Path, now: float, held: bool = False) -> tuple[Entry, Origin
     if run.finished and not summary:
         damage = damage or "train.json cannot be read"
     last = _last_line(run.train_log)
+    loss = summary.get("validation_loss", last.get("validation_loss"))
     entry = Entry(
         path=path,
         state="running" if not held and locked(run.lock_file) else _state(run, damage, run.has_state or bool(last)),
@@ -96,7 +97,7 @@ def described(path: Path, now: float, held: bool = False) -> tuple[Entry, Origin
         seed=_number(config.get("seed")),
         steps=_number(summary.get("steps", last.get("step"))) or 0,
         total=_number(config.get("train.steps")),
-        loss=_loss(summary.get("validation_loss", last.get("validation_loss"))),
+        loss=loss if isinstance(loss, float) else None,
         evaluations=len(run.eval_files()),
         size=sum(status.st_size for status in there),
         age=max(0.0, now - max([status.st_mtime for status in there], default=path.stat().st_mtime)),
@@ -140,10 +141,6 @@ def _last_line(path: Path) -> dict:
 
 def _number(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < WIDEST else None
-
-
-def _loss(value: object) -> float | None:
-    return value if isinstance(value, float) else None
 
 
 def _encoding(config: dict) -> str:

@@ -93,7 +93,6 @@ class Recorder:
         self._send(lambda wandb: wandb_run.log_curves(wandb, rows))
 
     def summary(self, values: dict[str, float]) -> None:
-        """Add values to the summary of the wandb run."""
         self._send(lambda wandb: wandb.summary.update(values))
 
     @property

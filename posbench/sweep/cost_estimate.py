@@ -37,7 +37,6 @@ class Rates:
     found: dict[Hashable, list[float]] = field(default_factory=lambda: defaultdict(list))
 
     def add(self, value: float, *keys: Hashable) -> None:
-        """Store a number under each of its keys."""
         for key in (*keys, None):
             self.found[key].append(value)
 

@@ -84,7 +84,6 @@ class Result:
 
     @property
     def failures(self) -> list[Outcome]:
-        """Outcomes with the status failed."""
         return [outcome for outcome in self.outcomes if outcome.status == "failed"]
 
 

@@ -29,7 +29,6 @@ class Size:
 
     @property
     def parameters(self) -> int:
-        """Parameters of the whole model."""
         return self.n_layer * self.layer + (1 if self.tied else 2) * self.head
 
     def forward(self, reading: Reading) -> float:
@@ -88,12 +87,10 @@ class Work:
 
     @property
     def tokens(self) -> int:
-        """Number of tokens that the model reads."""
         return sum(one.texts * one.tokens for one in self.reading)
 
     @property
     def flop(self) -> float:
-        """FLOP of all readings."""
         return sum(map(self.model.forward, self.reading))
 
     @property
