@@ -9,6 +9,8 @@ import torch
 from conftest import small_shape
 from measures import outputs, same, turned, wide
 
+from posbench.common.errors import ConfigError
+from posbench.encodings.clipped_rope import ClippedRope
 from posbench.encodings.fope import Fope
 from posbench.encodings.p_rope import PRope
 from posbench.encodings.pope import Pope
@@ -111,3 +113,21 @@ def test_pope_scores_are_those_of_x_transformers():
         table = encoding.table(pos_T, encoding.spectrum())
         ours_q, ours_k = encoding.rotate(q, k, table, table)
     same(ours_q @ ours_k.mT, expected.detach(), 1e-4)
+
+
+def test_clipping_fades_the_slowest_20_of_64_pairs():
+    shape = wide(128, train_len=4096)
+    soft, hard, rope = ClippedRope(shape), ClippedRope(shape, clip="hard"), Rope(shape)
+    soft_F, hard_F, rope_F = (one.table(torch.ones(1).double(), one.spectrum())[1, 0].double().asin() for one in (soft, hard, rope))
+    assert torch.equal(soft_F[:45], rope_F[:45]) and soft_F[-1].abs() < 1e-9  # pair 44 is the first that is clipped
+    assert (soft_F / rope_F)[54].item() == pytest.approx(math.cos(5 * math.pi / 19) ** 2, rel=1e-6)
+    assert ((soft_F / rope_F)[44:].diff() < 0).all()
+    assert torch.equal(hard_F[:44], rope_F[:44]) and not hard_F[44:].any()
+    with pytest.raises(ConfigError, match="encoding.share=1.5"):
+        ClippedRope(shape, share=1.5)
+
+
+def test_hard_clipping_is_p_rope_and_none_is_rope():
+    shape = small_shape()
+    same(outputs(ClippedRope(shape, share=0.25, clip="hard")), outputs(PRope(shape, p=0.75)))
+    same(outputs(ClippedRope(shape, share=0)), outputs(Rope(shape)))

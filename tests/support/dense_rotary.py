@@ -28,6 +28,16 @@ def p_rope(case: Case) -> Tensor:
     return case.softmax(case.scaled(turned(case, theta) / math.sqrt(dim)))
 
 
+def clipped_rope(case: Case) -> Tensor:
+    """Of four pairs two are clipped: the first of them not at all, the last whole."""
+    dim = case.q_HTD.shape[-1]
+    theta = case.frequencies(grid_of(dim), 10000.0, dim)
+    clipped = math.ceil(20 / 64 * len(theta))
+    for n in range(clipped):
+        theta[n - clipped] *= math.cos(math.pi * n / (clipped - 1) / 2) ** 2
+    return case.softmax(case.scaled(turned(case, theta) / math.sqrt(dim)))
+
+
 def xpos(case: Case) -> Tensor:
     dim = case.q_HTD.shape[-1]
     q, k = (torch.complex(t[..., : dim // 2], t[..., dim // 2 :]) for t in (case.q_HTD, case.k_HTD))
@@ -113,6 +123,7 @@ def alternating(full):
     return lambda case: windowed(case) if case.layer == 0 else full(case)
 
 
+ENCODINGS |= {"clipped_rope": clipped_rope}
 ENCODINGS |= {"p_rope": p_rope, "xpos": xpos, "fope": fope, "pope": pope, "fox": fox, "fox_rope": fox_rope, "randomized": randomized}
 ENCODINGS |= {"random_float": lambda case: randomized(case, float)}
 ENCODINGS |= {"smollm3": lambda case: rope(case) if case.layer == 0 else plain(case)}  # two layers are one period

@@ -1,0 +1,37 @@
+"""Clipped RoPE: the slowest pairs of channels turn less, or not at all: theta_c times 0.5 (1 + cos t), t from 0 to pi over these pairs.
+
+Li et al. 2026, arXiv 2602.05258, where it is called CoPE; here encoding=cope is Golovneva's. In hrlics/CoPE the slowest 20 of 64 pairs
+are clipped, so the first of these turns as before and the last not at all. `clip: hard` stops all of them, which p_rope does too.
+Clipping comes after any change of frequencies by an extension, as in that code, which clips ABF's and YaRN's frequencies.
+"""
+
+import math
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from posbench.common.errors import ConfigError
+from posbench.encodings.rope import Rope
+from posbench.position.geometry import Base, Layout, Shape, Spectrum
+
+
+class ClippedRope(Rope):
+    """Rotary positions whose slow pairs fade out. Raises ConfigError for a share outside 0..1."""
+
+    def __init__(
+        self, shape: Shape, share: float = 0.3125, clip: Literal["soft", "hard"] = "soft", base: Base = 10000.0, layout: Layout = "half"
+    ):
+        super().__init__(shape, base, layout)
+        if not 0 <= share <= 1:
+            raise ConfigError(f"encoding.share={share} is a share of the pairs of channels: choose a number from 0 to 1.")
+        pairs = shape.head_dim // 2
+        clipped = math.ceil(share * pairs)
+        with torch.device("cpu"):
+            fade_F = 0.5 * (1 + torch.linspace(0, math.pi, clipped, dtype=torch.float64).cos())
+            self.left_F = torch.cat((torch.ones(pairs - clipped, dtype=torch.float64), fade_F * (clip == "soft")))
+
+    def table(self, pos_T: Tensor, spectrum: Spectrum) -> Tensor:
+        exact_F = None if spectrum.exact_F is None else spectrum.exact_F * self.left_F
+        return super().table(pos_T, replace(spectrum, freq_F=spectrum.freq_F * self.left_F, exact_F=exact_F))
