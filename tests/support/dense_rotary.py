@@ -28,6 +28,25 @@ def p_rope(case: Case) -> Tensor:
     return case.softmax(case.scaled(turned(case, theta) / math.sqrt(dim)))
 
 
+def lerope(case: Case) -> Tensor:
+    dim, scale_F = case.q_HTD.shape[-1], case.parameter("log_scale_F").exp()
+    theta = case.frequencies(grid_of(dim), 10000.0, dim)
+    return case.softmax(case.scaled(turned(case, [speed * float(a) for speed, a in zip(theta, scale_F, strict=True)]) / math.sqrt(dim)))
+
+
+def mistral_large4(case: Case) -> Tensor:
+    """Neighbouring channels of the first half of a head are pairs; the second of two layers does not turn."""
+    if case.layer:
+        return plain(case)
+    dim, part = case.q_HTD.shape[-1], case.q_HTD.shape[-1] // 2
+    theta = case.frequencies(grid_of(part), 10000.0, part)
+    theta = [speed * float(a) for speed, a in zip(theta, case.parameter("log_scale_F").exp(), strict=True)]
+    (q, q_rest), (k, k_rest) = (one.split([part, dim - part], dim=-1) for one in (case.q_HTD, case.k_HTD))
+    halves = (torch.cat((one[..., 0::2], one[..., 1::2]), dim=-1) for one in (q, k))
+    moved = turned(replace(case, **dict(zip(("q_HTD", "k_HTD"), halves, strict=True))), theta)
+    return case.softmax(case.scaled((moved + torch.einsum("hid,hjd->hij", q_rest, k_rest)) / math.sqrt(dim)))
+
+
 def clipped_rope(case: Case) -> Tensor:
     """Of four pairs two are clipped: the first of them not at all, the last whole."""
     dim = case.q_HTD.shape[-1]
@@ -123,7 +142,7 @@ def alternating(full):
     return lambda case: windowed(case) if case.layer == 0 else full(case)
 
 
-ENCODINGS |= {"clipped_rope": clipped_rope}
+ENCODINGS |= {"clipped_rope": clipped_rope, "lerope": lerope, "mistral_large4": mistral_large4}
 ENCODINGS |= {"p_rope": p_rope, "xpos": xpos, "fope": fope, "pope": pope, "fox": fox, "fox_rope": fox_rope, "randomized": randomized}
 ENCODINGS |= {"random_float": lambda case: randomized(case, float)}
 ENCODINGS |= {"smollm3": lambda case: rope(case) if case.layer == 0 else plain(case)}  # two layers are one period
