@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from posbench.encodings.rope import Rope
-from posbench.position.geometry import Base, Layers, Layout, Shape, Spectrum
+from posbench.position.geometry import Base, Layout, Period, Shape, Spectrum
 
 
 class LeRope(Rope):
@@ -26,7 +26,7 @@ class LeRope(Rope):
         scaling: dict | None = None,
         scaling_len: float | None = None,
         amplitude: float | None = None,
-        unturned: list[int] | Layers | None = None,
+        unturned: list[int] | Period | None = None,
     ):
         super().__init__(shape, base, layout, fraction, scaling=scaling, scaling_len=scaling_len, amplitude=amplitude, unturned=unturned)
         self.log_scale_F = nn.Parameter(torch.zeros(self.rotary_dim // 2))

@@ -15,7 +15,7 @@ frequencies at each length beyond it, so that no further extension may change th
 
 `window` is a sliding window, one for all layers (Mistral 7B, Jiang et al. 2023, arXiv 2310.06825) or a list with one for each (Qwen2).
 `unturned` are the layers without rotation (NoPE, Kazemnejad et al. 2023, arXiv 2305.19466): their indices, or a number n for the last of
-every n (SmolLM3, Hugging Face 2025: 4, as in configs/encoding/smollm3.yaml; a model of fewer layers is one period).
+every n (SmolLM3, Hugging Face 2025: 4, as in configs/encoding/smollm3.yaml). A model of fewer layers is one period; a single layer turns.
 """
 
 import math
@@ -28,7 +28,7 @@ from posbench.common.errors import ConfigError
 from posbench.common.pieces import pieces
 from posbench.encodings.none import NoEncoding
 from posbench.position.fixed_frequencies import by_length, trained_in
-from posbench.position.geometry import Base, Layers, Layout, Shape, Spectrum, Tokens, Trait
+from posbench.position.geometry import Base, Layout, Period, Shape, Spectrum, Tokens, Trait
 from posbench.position.instantiate import make
 from posbench.position.interfaces import Encoding, Extension, Layer
 
@@ -58,7 +58,7 @@ class Rope(Encoding):
         scaling_len: float | None = None,
         window: Tokens | list[Tokens | None] | None = None,
         amplitude: float | None = None,
-        unturned: list[int] | Layers | None = None,
+        unturned: list[int] | Period | None = None,
     ):
         super().__init__(shape)
         if shape.head_dim % 2 or shape.head_dim < 4:
@@ -82,7 +82,7 @@ class Rope(Encoding):
         if amplitude is not None and (scaling is None or amplitude <= 0):
             raise ConfigError(f"encoding.amplitude={amplitude} must be above 0, and belongs to an encoding.scaling: leave it out.")
         if isinstance(unturned, int):
-            period = min(unturned, shape.n_layer)
+            period = max(2, min(unturned, shape.n_layer))
             unturned = list(range(period - 1, shape.n_layer, period))
         if unturned and not set(unturned) < set(range(shape.n_layer)):
             raise ConfigError(f"encoding.unturned={unturned} must be some of the layers 0 to {shape.n_layer - 1}, counted from 0.")

@@ -21,7 +21,7 @@ IndexMap = Callable[[Tensor], Tensor]
 Base = Annotated[float, Must("above 1, or no channel is slower than another: 10000 is usual", lambda base: base > 1)]
 Layout = Literal["half", "interleaved"]  # of the two channels of a pair
 Mode = Literal["dynamic", "fixed"]  # of an extension's factor: from each length, or from target_len
-Layers = Annotated[int, Must("at least 1 layer", lambda layers: layers >= 1)]
+Period = Annotated[int, Must("at least 2 layers, of which one differs", lambda layers: layers >= 2)]
 Tokens = Annotated[int, Must("at least 1 token", lambda tokens: tokens >= 1)]
 
 
