@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, pad
 
-from posbench.anatomy.dimensionless import dimensionless
-from posbench.anatomy.properties import properties, trained_reach
+from posbench.anatomy.properties import dimensionless, properties, trained_reach
 from posbench.anatomy.query_view import Kind, bias, distance, even_weights, kinds
 from posbench.position.geometry import Bias, Trait
 from posbench.position.interfaces import HOOKS, Encoding, Extension, ScaleAttention

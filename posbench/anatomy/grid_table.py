@@ -9,8 +9,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from posbench.anatomy.dimensionless import dimensionless
 from posbench.anatomy.from_config import in_words, parts, whole
+from posbench.anatomy.properties import dimensionless
 from posbench.anatomy.query_view import kinds
 from posbench.anatomy.words import DIMENSIONLESS
 from posbench.common.csv_records import to_csv
