@@ -20,7 +20,6 @@ import math
 import shlex
 
 from posbench.common.errors import ConfigError
-from posbench.huggingface.export import describe
 
 ENGINES = ("transformers", "vLLM", "SGLang", "llama.cpp")
 ONE_BASE = "it computes one base for all lengths (vLLM issue 3488)"
@@ -46,6 +45,8 @@ def settings(trained: dict, extension: dict) -> dict:
     rope_parameters is what transformers 5 reads, rope_theta and rope_scaling what earlier versions read. Raises ConfigError where no set
     of frequencies expresses it.
     """
+    from posbench.huggingface.export import describe
+
     found = describe(trained, extension)
     theta, scaling, longest = (found[key] for key in ("rope_theta", "rope_scaling", "max_position_embeddings"))
     return {
@@ -96,6 +97,8 @@ def config_json(own: dict | None, trained: dict, extension: dict) -> dict:
     """
     found = settings(trained, extension)
     if own is None:
+        from posbench.huggingface.export import describe
+
         checkpoint, d_ff = trained["model"]["checkpoint"], trained["model"]["d_ff"]
         sizes = {"vocab_size": checkpoint["vocab_size"], "intermediate_size": d_ff, "bos_token_id": checkpoint["bos"]}
         return {**describe(trained, extension), **sizes, "rope_parameters": found["rope_parameters"]}

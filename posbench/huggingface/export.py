@@ -13,22 +13,30 @@ import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import write_json
 from posbench.common.folders import whole_folder
+from posbench.config.compose import Request
 from posbench.config.identity import as_typed, method_name
+from posbench.config.schema import typed
+from posbench.data import prepare
+from posbench.encodings.rope import Rope
+from posbench.extensions.dynamic_ntk import DynamicNtk
+from posbench.extensions.ntk import Ntk
+from posbench.extensions.ntk_by_parts import NtkByParts
 from posbench.huggingface.weights import write_theirs
-from posbench.position.instantiate import trusted_config
+from posbench.model.build import make_encoding
+from posbench.position.fixed_frequencies import frequencies
+from posbench.position.geometry import Span
+from posbench.position.instantiate import make, trusted_config
+from posbench.position.interfaces import Extension
+from posbench.position.legality import check, file_of, name_of
 from posbench.runs.directory import Run
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from posbench.config.compose import Request
-    from posbench.encodings.rope import Rope
-    from posbench.position.interfaces import Extension
+from posbench.scale_attention.none import NoScale
 
 
 def export(request: Request) -> int:
@@ -61,12 +69,6 @@ def describe(trained: dict, extension: dict) -> dict:
 
     Raises ConfigError for settings that the format cannot express.
     """
-    from posbench.config.schema import typed
-    from posbench.model.build import make_encoding
-    from posbench.position.instantiate import make
-    from posbench.position.legality import check, file_of, name_of
-    from posbench.scale_attention.none import NoScale
-
     model, train = typed("model", trained["model"]), typed("train", trained["train"])
     encoding, method = make_encoding(trained), make(extension)
     name = file_of(encoding)
@@ -126,14 +128,6 @@ def _window(windows: list[int | None], kind: str) -> dict:
 
 def _rope(encoding: Rope, extension: Extension, name: str) -> tuple[float, dict | None, int]:
     """(rope_theta, rope_scaling, max_position_embeddings) of an encoding with an extension."""
-    import torch
-
-    from posbench.encodings.rope import Rope
-    from posbench.extensions.dynamic_ntk import DynamicNtk
-    from posbench.extensions.ntk import Ntk
-    from posbench.extensions.ntk_by_parts import NtkByParts
-    from posbench.position.legality import name_of
-
     scaled = encoding.scaling is not None
     if scaled and name == "none" and name_of(encoding) == "rope":
         # The trained scaling is an extension of the earlier model.
@@ -188,9 +182,6 @@ def _rope(encoding: Rope, extension: Extension, name: str) -> tuple[float, dict 
 
 def _seen(encoding: Rope, extension: Extension, name: str, length: int) -> tuple[Tensor, float, float]:
     """(radians per token of each pair, their base, temperature) at one length."""
-    from posbench.position.fixed_frequencies import frequencies
-    from posbench.position.geometry import Span
-
     span = Span(encoding.shape.train_len, length, extension.target_len(length))
     spectrum = frequencies(extension, encoding.spectrum_at(length), span)
     if spectrum is None:
@@ -209,8 +200,6 @@ def _share(turned: int, width: int) -> float:
 
 def _tokenizer(data: dict, cache_dir: str, folder: Path) -> str:
     """Copy the tokenizer if it has a file. Returns a sentence about it for the user."""
-    from posbench.data import prepare
-
     if data["tokenizer"] == "bytes":
         return "no tokenizer: a token's id is the value of its byte"
     try:

@@ -1,4 +1,4 @@
-"""A finished run made of a checkpoint, and a run's weights written as one. Heavy libraries are imported inside the functions.
+"""A finished run made of a checkpoint, and a run's weights written as one.
 
 For the names of tensors see pretrained/weights.py; with encoding.layout=interleaved the channels of a head are in another order.
 """
@@ -10,16 +10,19 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
 
 from posbench.common.errors import RunError
 from posbench.common.files import sha256_file
+from posbench.model.build import make_model
+from posbench.model.safetensors_file import write_safetensors
 from posbench.pretrained.checkpoint import find_checkpoint
 from posbench.pretrained.weights import checked_tensors, their_name, unchanged
+from posbench.runs import provenance
 from posbench.runs.directory import Run
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def take(run: Run, cfg: dict, vocab_size: int, device: str, fingerprint: str) -> None:
@@ -28,11 +31,6 @@ def take(run: Run, cfg: dict, vocab_size: int, device: str, fingerprint: str) ->
     Raises ConfigError when the files do not contain the tensors that their configuration describes, RunError when they changed since
     the run's id was computed.
     """
-    import torch
-
-    from posbench.model.build import make_model
-    from posbench.runs import provenance
-
     began, path = time.perf_counter(), cfg["model"]["path"]
     with torch.device("meta"):
         model = make_model(cfg, vocab_size)
@@ -64,11 +62,6 @@ def read_tensors(run: Run, cfg: dict) -> Iterator[tuple[str, Tensor]]:
 
     Raises RunError for weights that are missing, or are not those of train.json.
     """
-    import torch
-    from safetensors import safe_open
-
-    from posbench.model.build import make_model
-
     sha256, checkpoint = run.read_summary()["sha256"], cfg["model"].get("checkpoint")
     if checkpoint and not run.weights.exists():
         with torch.device("meta"):
@@ -90,10 +83,6 @@ def write_theirs(run: Run, cfg: dict, to: Path, config: dict) -> dict:
 
     Returns the sizes for config.json.
     """
-    import torch
-
-    from posbench.model.safetensors_file import write_safetensors
-
     D, interleaved = config["head_dim"], cfg["encoding"].get("layout") == "interleaved"
     order_D = torch.arange(D).unflatten(0, (-1, 2)).mT.flatten()
     tensors = {}
