@@ -84,7 +84,7 @@ def _show(request: Request, jobs: list[Job]) -> None:
     (job,) = jobs
     found = reporting.collect([cell.path for cell in job.cells], job.run.id, "")
     print(_text(found))
-    if not found.sections and not found.contexts:  # a run of recompute_window alone: the tables only show what is compared with it
+    if not (found.sections or found.contexts or found.scores):  # recompute_window alone: tables only show what is compared with it
         for row in found.rows:
             window = row["extension_args"]["window"] or row["train_len"]
             print(f"{row['extension']} {window} at length {row['length']}: {row['nll']:.3f} +- {row['nll_sem']:.3f} nats/token (s.e.)")

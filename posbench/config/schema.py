@@ -95,8 +95,8 @@ class EvaluateConfig:
 
     lengths: Annotated[list[int] | None, LISTED] = None  # None: 1, 2, 4, 8 and 16 times the training length; above 1,024 to 4 times
     max_length: Size | None = None  # places the windows; None: 16 times the training length; above 1,024 the longest of the lengths
-    protocol: Annotated[list[Name], LISTED, Must("one protocol or several, such as fixed_targets", bool)] = field(
-        default_factory=lambda: ["fixed_targets"]
+    protocol: Annotated[list[Name] | None, LISTED, Must("one protocol or several, such as fixed_targets", lambda given: given != [])] = (
+        None  # None: fixed_targets, and accuracy for a task
     )
     windows: Size | None = None  # None: 512, or 8 for training lengths above 1,024
     targets: Size | None = None  # scored tokens at the end of a window; None: an eighth of the training length
@@ -217,7 +217,9 @@ def resolve(cfg: dict, auto: str | None = None) -> dict:
             f"set evaluate.max_length to {lengths[-1]} or more."
         )
     dtype = asked.dtype or ("auto" if long else "fp32")
+    task = cfg.get("data", {}).get("tokenizer") == "task"
     settled = {"max_length": largest, "lengths": lengths, "windows": windows, "targets": targets, "floor_block": block}
+    settled["protocol"] = asked.protocol or ["accuracy" if task else "fixed_targets"]
     groups["evaluate"] = replace(asked, **settled, dtype=_dtype(dtype, auto))
     groups["train"] = replace(groups["train"], dtype=_dtype(groups["train"].dtype, auto))
     return {**cfg, **{group: dict(vars(config)) for group, config in groups.items()}}

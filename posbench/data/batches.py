@@ -11,10 +11,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from posbench.common.errors import ConfigError
+from posbench.data.task import TaskBatches, TaskSplit
 from posbench.data.tokenfile import TokenFile
 
 if TYPE_CHECKING:
     import torch
+
+
+def batches(split: TokenFile | TaskSplit, lengths: list[int], tokens_per_step: int, seed: int, bos: int | None) -> Batches | TaskBatches:
+    """Batches of a split of text or of a task. Raises ConfigError as they do."""
+    if isinstance(split, TaskSplit):
+        return TaskBatches(split, lengths, tokens_per_step, seed)
+    return Batches(split, lengths, tokens_per_step, seed, bos)
 
 
 class Batches:
@@ -52,6 +60,11 @@ class Batches:
             return windows_BW[:, :-1].contiguous(), windows_BW[:, 1:].contiguous()
         start_B1 = torch.full((len(first_B), 1), self.bos, dtype=torch.int64)
         return torch.cat([start_B1, windows_BW[:, :-1]], dim=1), windows_BW
+
+    def n_targets(self, step: int) -> int:
+        """Number of targets of a step, over all processes."""
+        length = self.lengths[self._choices(step + 1)[step]]
+        return self.tokens_per_step // length * length
 
     def _choices(self, steps: int) -> np.ndarray:
         """Index into `lengths` of each of the first `steps` steps. Drawn in blocks, so that no draw depends on `steps`."""

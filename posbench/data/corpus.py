@@ -19,7 +19,8 @@ from posbench.common.files import disk_errors, write_json
 from posbench.common.folders import whole_folder
 from posbench.common.locks import holder, take
 from posbench.data.identity import content_key, with_bos
-from posbench.data.sources import ALL, SPLITS, Source, make_source
+from posbench.data.sources import ALL, SPLITS, TASK, Source, make_source
+from posbench.data.task import TaskSplit
 from posbench.data.tokenfile import TokenFile, file_record, open_split, verify_files, write_split
 from posbench.data.tokenizers import BPE_TRAIN_BYTES, Tokenizer, load_tokenizer, pretrained_json, tokenizer_name, train_bpe
 
@@ -29,11 +30,14 @@ EVERY = 2.0  # seconds between two lines of progress
 
 @dataclass(frozen=True)
 class Corpus:
-    """Prepared data set for training and evaluation. A split that was not requested is None; `all` holds the documents of the three."""
+    """Prepared data set for training and evaluation. A split that was not requested is None; `all` holds the documents of the three.
 
-    train: TokenFile | None
-    validation: TokenFile | None
-    test: TokenFile | None
+    The splits of a task draw examples, and its `folder` does not exist.
+    """
+
+    train: TokenFile | TaskSplit | None
+    validation: TokenFile | TaskSplit | None
+    test: TokenFile | TaskSplit | None
     fingerprint: str
     name: str
     tokenizer: str
@@ -46,13 +50,15 @@ class Corpus:
 def prepare(cfg_data: dict, cache_dir: Path | str, splits: Iterable[str] = SPLITS) -> Corpus:
     """Tokenize a text into `cache_dir` if it is not there yet, verify the files and memory-map them.
 
-    Other `splits` than all three are tokenized into a folder of their own. Raises ConfigError when the data is not available, RunError
-    when files in `cache_dir` are damaged or the disk is full.
+    Other `splits` than all three are tokenized into a folder of their own. A task needs no files. Raises ConfigError when the data is not
+    available, RunError when files in `cache_dir` are damaged or the disk is full.
     """
     cache_dir = Path(cache_dir)
     key = content_key(cfg_data, cache_dir)
     splits = [split for split in (*SPLITS, ALL) if split in splits]
     folder = cache_dir / key[:24]
+    if cfg_data["tokenizer"] == TASK:
+        return _task(cfg_data, folder, with_bos(key, cfg_data))
     if ALL in splits or (len(splits) < len(SPLITS) and not folder.exists()):
         folder = cache_dir / "_".join([folder.name, *splits])
     if not folder.exists():
@@ -62,6 +68,15 @@ def prepare(cfg_data: dict, cache_dir: Path | str, splits: Iterable[str] = SPLIT
                 if not folder.exists():
                     _build(cfg_data, folder, key, splits)
     return _open(cfg_data, folder, with_bos(key, cfg_data), splits)
+
+
+def _task(cfg_data: dict, folder: Path, identity: str) -> Corpus:
+    if cfg_data["bos"]:
+        raise ConfigError(f"data.bos=true: data={cfg_data['name']} is a task, whose texts begin as it says; leave data.bos out.")
+    task, tokenizer = make_source(cfg_data), tokenizer_name(TASK, cfg_data["vocab_size"])
+    splits = {split: TaskSplit(task, split) for split in SPLITS}
+    return Corpus(**splits, fingerprint=identity, name=cfg_data["name"], tokenizer=tokenizer, vocab_size=task.vocab_size, bos=None,
+                  folder=folder)  # fmt: skip
 
 
 @contextlib.contextmanager

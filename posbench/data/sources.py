@@ -13,6 +13,7 @@ from posbench.common.files import read_json, sha256_file, write_json
 from posbench.config.typed_args import arguments, class_named
 
 SPLITS = ("train", "validation", "test")
+TASK = "task"  # data.tokenizer of a task, whose tokens are its own (posbench/data/task.py)
 ALL = "all"  # the documents of all splits, which may be scored where nothing is trained
 
 
@@ -42,15 +43,21 @@ class Source:
 def make_source(cfg_data: dict, cache_dir: Path | str | None = None) -> Source:
     """Source built from the class `source._target_`, with the other keys of `source` and `data.path`, if any, as arguments.
 
-    `path` stands beside `source`, not in it, since it does not identify the data. Raises ConfigError for an unknown class or
-    argument.
+    `path` stands beside `source`, not in it, since it does not identify the data; the vocab_size of a task stands there too. Raises
+    ConfigError for an unknown class or argument.
     """
     config = cfg_data["source"]
     given = {key: value for key, value in config.items() if key != "_target_"}
     path = {"path": cfg_data["path"]} if "path" in cfg_data else {}
+    path |= {"vocab_size": cfg_data["vocab_size"]} if cfg_data.get("tokenizer") == TASK else {}
     source_class = class_named(config.get("_target_"))
     if not all(callable(getattr(source_class, name, None)) for name in ("fingerprint", "documents")):
         raise ConfigError(f"data.source._target_={config['_target_']} is no source of documents: choose a class that is one.")
+    if (cfg_data.get("tokenizer") == TASK) != hasattr(source_class, "draw"):
+        raise ConfigError(
+            f"data.tokenizer={cfg_data.get('tokenizer')} and data={cfg_data.get('name')} do not go together: tasks have "
+            f"data.tokenizer={TASK}, and texts any other."
+        )
     try:
         inspect.signature(source_class).bind(**given, **path)
     except TypeError as error:

@@ -23,6 +23,7 @@ from posbench.common.gguf_file import is_gguf
 from posbench.common.wheel_file import wheel_file
 from posbench.data.gguf_tokenizer import tokenizer_json
 from posbench.data.hub import hub_miss, quiet_hub
+from posbench.data.sources import TASK
 
 if TYPE_CHECKING:
     import tokenizers
@@ -38,8 +39,8 @@ Pieces = tuple[np.ndarray, np.ndarray]  # (ids, bytes per token), both [n]
 
 def tokenizer_name(tokenizer: str, vocab_size: int) -> str:
     """Name in result rows: `bytes`, `bpe-1024`, the hub name, or a file name with its digest."""
-    if tokenizer == "bpe":
-        return f"bpe-{vocab_size}"
+    if tokenizer in ("bpe", TASK):
+        return f"{tokenizer}-{vocab_size}"
     if not os.path.exists(tokenizer) and wheel_file("data.tokenizer", tokenizer) is None:
         return tokenizer
     file = pretrained_file(tokenizer)
@@ -50,6 +51,8 @@ def tokenizer_identity(tokenizer: str, vocab_size: int) -> list:
     """Settings that determine the tokens of a text. Raises ConfigError for an impossible size or a missing tokenizer."""
     if tokenizer == "bytes":
         return ["bytes"]
+    if tokenizer == TASK:
+        return [TASK, vocab_size]
     if tokenizer == "bpe":
         if not 257 <= vocab_size <= MOST_IDS:
             raise ConfigError(f"data.vocab_size={vocab_size} cannot hold a byte-level BPE: choose 257 or more (256 bytes plus merges).")
@@ -214,6 +217,8 @@ def load_tokenizer(name: str, folder: Path) -> Tokenizer:
 
     if name == "bytes":
         return ByteTokenizer()
+    if name.startswith(f"{TASK}-"):
+        raise ConfigError("A task has tokens of its own, which stand for no text: give the model token ids.")
     with foreign(name):
         model = tokenizers.Tokenizer.from_buffer(read_bytes(folder / "tokenizer.json"))
     return BPETokenizer(model) if TRAINED.fullmatch(name) else PretrainedTokenizer(model, name)

@@ -51,6 +51,7 @@ class Protocol:
     instead: ClassVar[str | None] = None  # for extensions that give each target its own text, which only other protocols can use
     beside: ClassVar[tuple[str, ...]] = ()  # protocols that also evaluate the same method, for comparison
     nested: ClassVar[bool] = False  # a length's text is the beginning of a longer one's, and may be read as part of it
+    asks: ClassVar[bool] = False  # reads the questions of a task, not text
     floor: ClassVar[str | None] = None  # protocol of the floor, and of the half window for G; None: no floor
 
     def __init__(self, evaluation: Evaluation):

@@ -1,6 +1,6 @@
 """Scoring of the windows that a protocol chooses, with one extension and one scale.
 
-Letters: N windows, L tokens fed, R scored rows, V vocabulary.
+Letters: N windows, L tokens fed, R scored rows, V vocabulary, K choices, Q questions.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from posbench.common.errors import RunError
 from posbench.config.schema import EvaluateConfig
 from posbench.data.corpus import Corpus
+from posbench.data.task import IGNORED, TaskSplit
 from posbench.data.tokenfile import TokenFile
 from posbench.evaluation.windows import BOS
 from posbench.model import precision as bf16
@@ -51,7 +52,7 @@ class Evaluation:
         return self.model.encoding.shape.train_len
 
     @property
-    def file(self) -> TokenFile:
+    def file(self) -> TokenFile | TaskSplit:
         return getattr(self.corpus, self.config.split)
 
     def fed(self, length: int) -> int:
@@ -69,15 +70,32 @@ class Evaluation:
             index_NL[:, 0] = BOS
         return index_NL
 
-    @torch.inference_mode()
     def score(self, plan: Plan, at_N: np.ndarray, n_rows: int, index: Callable[[np.ndarray, int], np.ndarray]) -> tuple:
         """nll and correctness [N, n_rows] of the last n_rows tokens of windows, each predicted from everything before it in its window.
 
         `index(at_n, L)` returns the token indices [n, L + 1] of some of the windows: the L = plan.length tokens fed, and the last target.
         Raises RunError for a loss that is nan. An infinite loss is kept.
         """
+
+        def text(at_n: np.ndarray) -> tuple[np.ndarray, np.ndarray, None]:
+            index_NL = index(at_n, plan.length)
+            ids_NL = self.file.tokens[index_NL].astype(np.int64)
+            if self.corpus.bos is not None:
+                ids_NL[index_NL == BOS] = self.corpus.bos
+            return ids_NL[:, :-1], ids_NL[:, -n_rows:], None
+
+        return self.read(plan, at_N, n_rows, text)[:2]
+
+    @torch.inference_mode()
+    def read(self, plan: Plan, at_N: np.ndarray, n_rows: int, text: Callable[[np.ndarray], tuple]) -> tuple[np.ndarray, ...]:
+        """nll and correctness [N, n_rows] of the targets of texts, and, with choices, the answer's rank and nll among them [N, n_rows].
+
+        `text(at_n)` gives of some of the texts the tokens that are fed [n, L], the targets of the last n_rows [n, n_rows], IGNORED where
+        nothing is asked, and the choices [n, K] or None. The rank of the likeliest choice is 1, and equals count against the answer.
+        Raises as `score`.
+        """
         batch = max(1, self.config.batch_tokens // plan.length)
-        nlls, corrects = [], []
+        found = []
         size = told = 0  # tokens of the batch, and those already reported
 
         def tell(share: float) -> None:
@@ -90,15 +108,14 @@ class Evaluation:
         plan = plan.telling(tell)
         model = rounded(self.model) if self.config.dtype == "bf16" else self.model
         for start in range(0, len(at_N), batch):
-            index_NL = index(at_N[start : start + batch], plan.length)
-            ids_NL = self.file.tokens[index_NL].astype(np.int64)
-            if self.corpus.bos is not None:
-                ids_NL[index_NL == BOS] = self.corpus.bos
-            text_NL = torch.from_numpy(ids_NL).to(self.device)
-            size, told = text_NL[:, :-1].numel(), 0
+            fed_NL, target_NR, choice_NK = text(at_N[start : start + batch])
+            fed_NL, target_NR = (torch.from_numpy(ids).to(self.device) for ids in (fed_NL, target_NR))
+            size, told = fed_NL.numel(), 0
             with bf16.autocast(self.device, self.config.dtype):
-                hidden_NRC = model.hidden(text_NL[:, :-1], plan, n_rows)
-                nll_NR, correct_NR = _read(model.lm_head, hidden_NRC, text_NL[:, -n_rows:])
+                hidden_NRC = model.hidden(fed_NL, plan, n_rows)
+                nll_NR, correct_NR = read = _read(model.lm_head, hidden_NRC, target_NR)
+                if choice_NK is not None:
+                    read += _among(model.lm_head, hidden_NRC, target_NR, torch.from_numpy(choice_NK).to(self.device))
             if nll_NR.isnan().any():
                 wider = "" if self.config.dtype == "fp32" else "set evaluate.dtype=fp32, "
                 raise RunError(
@@ -106,10 +123,9 @@ class Evaluation:
                     f"extension={name_of(self.extension)} in {self.config.dtype}: {wider}leave this length out of evaluate.lengths, or "
                     "train again with a lower train.lr."
                 )
-            nlls.append(nll_NR.cpu().numpy())
-            corrects.append(correct_NR.cpu().numpy())
+            found.append([one.cpu().numpy() for one in read])
             self.progress(size - told)
-        return np.concatenate(nlls), np.concatenate(corrects)
+        return tuple(map(np.concatenate, zip(*found, strict=True)))
 
     @contextmanager
     def measured(self) -> Iterator[dict]:
@@ -142,3 +158,20 @@ def _read(head: nn.Linear, hidden_NRC: Tensor, target_NR: Tensor) -> tuple[Tenso
             nll_R.copy_(torch.nn.functional.cross_entropy(logits_RV, target_R, reduction="none"))
             correct_R.copy_(logits_RV.argmax(-1) == target_R)
     return nll_NR, correct_NR
+
+
+def _among(head: nn.Linear, hidden_NRC: Tensor, target_NR: Tensor, choice_NK: Tensor) -> tuple[Tensor, Tensor]:
+    """Rank of each target among the choices of its text, and its nll if there were no other tokens; 0 where nothing is asked."""
+    asked_NR = target_NR != IGNORED
+    rank_NR, nll_NR = torch.zeros_like(target_NR), torch.zeros_like(target_NR, dtype=torch.float32)
+    target_Q1, choice_QK = target_NR[asked_NR][:, None], choice_NK[asked_NR.nonzero()[:, 0]]
+    step = max(1, LOSS_LOGITS // head.out_features)
+    rows = zip(*(each.split(step) for each in (hidden_NRC[asked_NR], target_Q1, choice_QK)), strict=True)
+    ranks, nlls = [], []
+    for hidden_QC, own_Q1, others_QK in rows:
+        logits_QV = head(hidden_QC).float()
+        answer_Q1, among_QK = logits_QV.gather(1, own_Q1), logits_QV.gather(1, others_QK)
+        ranks.append((among_QK >= answer_Q1).sum(1))
+        nlls.append(among_QK.logsumexp(1) - answer_Q1[:, 0])
+    rank_NR[asked_NR], nll_NR[asked_NR] = torch.cat(ranks), torch.cat(nlls)
+    return rank_NR, nll_NR

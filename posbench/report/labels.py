@@ -35,7 +35,7 @@ def labels(rows: Iterable[dict], variants: Mapping[str, str] | None = None):
         encoding, extension = (telling(name, called(name, row[name], row[args]), row[args] or {}) for name, args in METHODS.items())
         trained = "" if row["trained_scale"] in (None, "none") else f" trained with {row['trained_scale']}"
         tuned = f" tuned from {row['finetune']}" if row["finetune"] else ""
-        extension += f" ({row['task']})" if row["task"] else ""
+        extension += f" ({row['task']})" if row["task"] and row["protocol"] != "accuracy" else ""
         return encoding + trained + tuned + (variants or {}).get(row["run_id"], ""), extension, row["scale_attention"]
 
     return label

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 FIGURES = {
-    "context": "Loss by context", "curve": "Loss by length", "position": "Loss by position",
-    "heatmap": "Methods and lengths", "differences": "Intervals",
+    "context": "Loss by context", "accuracy": "Accuracy by length", "depth": "Accuracy by length and depth", "curve": "Loss by length",
+    "position": "Loss by position", "heatmap": "Methods and lengths", "differences": "Intervals",
 }  # fmt: skip
 COLOURS = "colours: green below {}, orange above it, grey where zero lies inside the interval; the deeper the further"
 
@@ -34,7 +34,8 @@ def page(report: Report, drawn: Iterable[Mapping[str, Sequence[Path]]]) -> str:
     """
     sources, parts, each = Sources(report), [], zip(drawn, report.shown(), strict=True)
     rungs = [ladder[context] for ladder in ladders(report.evaluations).values() for context in sorted(ladder)]
-    kinds = (("context", report.contexts, rungs), ("section", report.sections, report.evaluations))
+    every = report.evaluations
+    kinds = (("context", report.contexts, rungs), ("tasks", report.scores, every), ("section", report.sections, every))
     for kind, sections, evaluations in kinds:
         for index, (section, heading) in enumerate(zip(sections, headings(sections), strict=True)):
             figures, (tables, lines) = next(each)
@@ -42,7 +43,7 @@ def page(report: Report, drawn: Iterable[Mapping[str, Sequence[Path]]]) -> str:
             lines = [*lines, *(_colours(section) if kind == "section" else []), "seeds: each leads to its training"]
             part = {
                 "anchor": f"{kind}-{index}",
-                "heading": heading if kind == "section" else f"Inside the window: {heading}",
+                "heading": f"Inside the window: {heading}" if kind == "context" else heading,
                 "figures": {
                     name: svg(path.read_text(encoding="utf-8"), f"{kind[0]}{index}-{name}-", f"{FIGURES[name]}: {report.title}")
                     for name, (_, path) in figures.items()

@@ -14,6 +14,7 @@ from posbench.common.errors import RunError
 from posbench.common.files import write_atomic
 from posbench.report import context_loss as context
 from posbench.report import positions
+from posbench.report import scores as asked
 from posbench.report.below import argument_line, checkpoint_lines, gain_lines
 from posbench.report.context_loss import Step
 from posbench.report.curves import points
@@ -23,6 +24,7 @@ from posbench.report.figures.draw import draw
 from posbench.report.labels import labels
 from posbench.report.latex import comments, latex, long
 from posbench.report.points import Point, check_size, section_of, sections
+from posbench.report.scores import Score
 from posbench.report.tables import Table, footer, tables
 from posbench.runs.evaluation import Evaluation, load_all
 from posbench.runs.evidence import pool
@@ -32,7 +34,7 @@ from posbench.runs.rows import SETTING, write_csv
 from posbench.runs.search import told_apart
 from posbench.runs.trainings import Training, trainings
 
-DRAWN = re.compile(r"(context|curve|position|heatmap|differences)(-\d+)?\.(png|svg)|(context|position)\.csv")
+DRAWN = re.compile(r"(context|accuracy|depth|curve|position|heatmap|differences)(-\d+)?\.(png|svg)|(context|accuracy|position)\.csv")
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ class Report:
     sections: list[list[Point]]
     stretches: dict[tuple, list[Point]]  # {section: points of wide stretches} of protocols by position
     contexts: list[list[Step]]  # loss against context inside the window, if measured
+    scores: list[list[Score]]  # accuracy in tasks, if measured
     gain_lines: dict[tuple, list[str]]  # section -> one line per encoding and seed
 
     @property
@@ -92,8 +95,9 @@ class Report:
         return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
 
     def shown(self, intervals: bool = True) -> list[tuple[list[Table], list[str]]]:
-        """Tables of every section and the lines below them, loss against context first; with half widths if `intervals`."""
+        """Tables of every section and the lines below them, loss against context first, then tasks; with intervals if `intervals`."""
         inside = [([context.table(section, intervals)], context.below(section)) for section in self.contexts]
+        inside += [(asked.tables(section, intervals), asked.below(section)) for section in self.scores]
         return inside + [(self._tables(curve, intervals), self.below(curve)) for curve in self.sections]
 
     def _tables(self, curve: list[Point], intervals: bool) -> list[Table]:
@@ -143,13 +147,15 @@ def collect(
     if words:
         notes.append(f"Trainings of one encoding differ in {', '.join(keys)}; their names say as much of it as tells them apart.")
     label = labels((evaluation.first for evaluation in evaluations), words)
-    curve = place((point for _, stated in found for point in stated), sections(points(evaluations, label)))
+    tasks = [one for one in evaluations if one.first["protocol"] == asked.PROTOCOL]
+    texts = [one for one in evaluations if one.first["protocol"] != asked.PROTOCOL]
+    curve = place((point for _, stated in found for point in stated), sections(points(texts, label)))
     if alone:
         curve = [[replace(point, source=None) for point in part] for part in curve]
     check_size(curve)
-    inside = sections(context.steps(evaluations, label))
-    stretches = {part[0].section: part for part in sections(points(evaluations, label, wide=True))}
-    return Report(clean(title), notes, evaluations, origins, label, curve, stretches, inside, gain_lines(evaluations, label))
+    inside, scores = sections(context.steps(texts, label)), sections(asked.scores(tasks, label))
+    stretches = {part[0].section: part for part in sections(points(texts, label, wide=True))}
+    return Report(clean(title), notes, evaluations, origins, label, curve, stretches, inside, scores, gain_lines(texts, label))
 
 
 def _at(evaluation: Evaluation, lengths: Sequence[int] | None) -> Evaluation:
@@ -170,6 +176,7 @@ def write(report: Report, out_dir: Path | str) -> list[Path]:
     """Write a report's rows, curve, tables, figures and page into `out_dir`, delete an older report's figures, and return the files."""
     import matplotlib
 
+    from posbench.report.figures import accuracy as accuracy_figure
     from posbench.report.figures import context_loss as context_figure
     from posbench.report.page import page
 
@@ -185,12 +192,15 @@ def write(report: Report, out_dir: Path | str) -> list[Path]:
         texts["position.csv"] = to_csv(itertools.chain(*report.stretches.values()), Point)
     if report.contexts:
         texts["context.csv"] = to_csv(itertools.chain(*report.contexts), Step)
+    if report.scores:
+        texts["accuracy.csv"] = to_csv(itertools.chain(*report.scores), Score)
     write_csv(report.rows, out_dir / "rows.csv")
     evidence = write_evidence(out_dir, report.evaluations, report.origins)
     for name, text in texts.items():
         write_atomic(out_dir / name, text)
     with matplotlib.rc_context({"text.parse_math": False}):  # print dollar signs in names as they are
         drawn = context_figure.draw(out_dir / "context.csv", out_dir, report.title) if report.contexts else []
+        drawn += accuracy_figure.draw(out_dir / "accuracy.csv", out_dir, report.title) if report.scores else []
         drawn += draw(out_dir / "curve.csv", out_dir, report.title)
     figures = [path for section in drawn for pair in section.values() for path in pair]
     written = [out_dir / name for name in ("rows.csv", *texts)] + evidence + figures

@@ -12,10 +12,12 @@ def summary(found: Report) -> dict[str, float]:
     floors = {(point.section, point.length): point.floor for curve in found.sections for point in curve}
     values: dict[str, float] = {}
     for evaluation, row in ((one, row) for one in found.evaluations for row in one.rows):
-        if row["position"] is not None or row["nll"] is None:
+        if row["position"] is not None or row["depth"] is not None or row["nll"] is None:
             continue
         name, floor = f"eval/{curve_name(row)}", floors.get((section_of(evaluation), row["length"]))
         values[f"{name}/nll_at_{row['length']}"] = row["nll"]
+        if row["protocol"] == "accuracy":
+            values[f"{name}/accuracy_at_{row['length']}"] = row["accuracy"]
         if floor is not None:
             values[f"{name}/above_floor_at_{row['length']}"] = row["nll"] - floor
     return values

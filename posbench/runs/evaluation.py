@@ -14,7 +14,7 @@ from posbench.common.files import read_json
 from posbench.runs.origins import clean
 from posbench.runs.rows import agree, eval_rows, key
 from posbench.runs.setting import Setting
-from posbench.runs.target_losses import TargetLosses
+from posbench.runs.target_losses import TargetLosses, part_of
 from posbench.statistics.crossed import Sums
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class Evaluation:
         if self.stored is None:
             return None
         if row["position"] is None:
-            return self.stored.sums(name, row["length"])
+            return self.stored.sums(name, row["length"], part=part_of(row))
         edges = [one["position"] for one in self.rows if one["length"] == row["length"]]
         before = max((edge for edge in edges if edge < row["position"]), default=0)
         return self.stored.sums(name, row["length"], slice(before, row["position"]))

@@ -30,27 +30,28 @@ from posbench.runs.origins import read as origin_of
 from posbench.runs.rows import read_csv
 from posbench.runs.search import CONFIGS, ROWS, SUMS
 from posbench.runs.setting import Setting
-from posbench.runs.target_losses import NAMES, Document, read_npz
+from posbench.runs.target_losses import NAMES, Document, part_of, read_npz
 from posbench.runs.trainings import end_slope
 from posbench.statistics.crossed import Sums
 
 DOCUMENTS = "documents.csv"
 ENTRY = ("row", "document", "n_targets")
+Place = tuple[str, int, int | None, int | None]  # name (nll or correct), length, position, part of protocol accuracy
 
 
 @dataclass(frozen=True)
 class PooledLosses:
-    """Sums by document of one evaluation, in place of the losses of single targets: `found` is {(name, length, position): Sums}."""
+    """Sums by document of one evaluation, in place of the losses of single targets: `found` is {(name, length, position, part): Sums}."""
 
     path: Path
-    found: Mapping[tuple[str, int, int | None], Sums]
+    found: Mapping[Place, Sums]
     targets: str | None
     documents: Sequence[Document]
     arrays: ClassVar[dict] = {}  # there are no losses of single targets
 
-    def sums(self, name: str, length: int, columns: slice = slice(None)) -> Sums | None:
-        """Sums by document of nll or correct at one length, or of the bin of positions that ends with columns.stop."""
-        return self.found.get((name, length, columns.stop))
+    def sums(self, name: str, length: int, columns: slice = slice(None), part: int | None = None) -> Sums | None:
+        """Sums by document of nll or correct at one length, of the bin of positions that ends with columns.stop, or of a part."""
+        return self.found.get((name, length, columns.stop, part))
 
 
 def write(folder: Path, evaluations: Sequence[Evaluation], origins: Mapping[Path, Origin]) -> list[Path]:
@@ -160,8 +161,8 @@ def _origin(path: Path, line: dict) -> Origin:
     return Origin(path, *parts, slope)
 
 
-def _sums(path: Path, rows: Sequence[dict]) -> dict[int, dict[tuple[str, int, int | None], Sums]]:
-    """{row number: {(name, length, position): Sums}}. Raises ValueError for entries that do not fit the rows."""
+def _sums(path: Path, rows: Sequence[dict]) -> dict[int, dict[Place, Sums]]:
+    """{row number: {(name, length, position, part): Sums}}. Raises ValueError for entries that do not fit the rows."""
     stored = read_npz(path)
     row_E, document_E, count_E = found = [stored[name] for name in ENTRY]
     whole = row_E.ndim == 1 and all(array.dtype.kind in "iu" for array in found)
@@ -177,5 +178,5 @@ def _sums(path: Path, rows: Sequence[dict]) -> dict[int, dict[tuple[str, int, in
         if counts.min() < 1 or counts.sum() != row["n_targets"]:
             raise ValueError(f"row {number} has {row['n_targets']} targets, and its entries {counts.sum()}")
         parts = {name: Sums(document_E[low:high], counts, stored[name][None, low:high].astype(np.float64)) for name in NAMES}
-        found[number] = {(name, row["length"], row["position"]): one for name, one in parts.items()}
+        found[number] = {(name, row["length"], row["position"], part_of(row)): one for name, one in parts.items()}
     return found

@@ -11,8 +11,8 @@ class Setting:
     """Keys of configs/evaluate that choose windows, targets, text and number format."""
 
     windows: int
-    targets: int
-    max_length: int
+    targets: int | None  # None: what a task asks for
+    max_length: int | None
     split: str
     dtype: str
     seed: int
@@ -32,6 +32,8 @@ class Setting:
         return setting
 
     def __str__(self) -> str:
+        if self.max_length is None:
+            return f"{self.windows} examples asked for, {self.split} split, {self.dtype}, seed {self.seed} of the examples"
         windows = f"{self.windows} windows asked for, {self.targets} targets each, room for {self.max_length} tokens"
         windows += f", advancing by {self.stride}" if self.stride else ""
         windows += f", in documents `{self.documents}`" if self.documents else ""

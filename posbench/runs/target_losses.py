@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import zipfile
+import zlib
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,18 +18,19 @@ from posbench.statistics.crossed import Sums, sums
 
 NAMES = ("nll", "correct")
 SHARED = (*NAMES, "length", "document", "offset")  # fields that all lengths share; those of one length, such as nll_1024, are read alone
-KINDS = {"nll": "f", "length": "iu", "document": "iu", "offset": "iu"}  # {field: legal kinds of numpy dtypes}, of some fields
+ASKED = ("part", "rank")  # further fields of one length, of protocol accuracy
+KINDS = {"nll": "f", **dict.fromkeys(("length", "document", "offset", *ASKED), "iu")}  # {field: legal kinds of numpy dtypes}, of some
 LARGEST = 4 * 2**30  # bytes
 
 
 def save_arrays(path: Path, shared: dict[str, np.ndarray], by_length: dict[int, dict[str, np.ndarray]]) -> None:
-    """Write `shared`, `length` [n_length], nll and correct to an npz.
+    """Write `shared`, `length` [n_length], nll and correct, and what else each length has, to an npz.
 
-    nll and correct are [n_length, n_targets] if all lengths score the same targets, else one field per length (nll_1024).
+    These are [n_length, n_targets] if all lengths score the same targets, else one field per length (nll_1024).
     """
     lengths = sorted(by_length)
     fields = {**shared, "length": np.array(lengths)}
-    for name in NAMES:
+    for name in dict.fromkeys((*NAMES, *(name for length in lengths for name in by_length[length]))):
         found = [by_length[length][name] for length in lengths]
         same_targets = all(array.ndim == 1 for array in found)
         fields |= {name: np.stack(found)} if same_targets else {f"{name}_{length}": a for length, a in zip(lengths, found, strict=True)}
@@ -37,15 +39,21 @@ def save_arrays(path: Path, shared: dict[str, np.ndarray], by_length: dict[int, 
 
 
 def load_arrays(path: Path) -> dict[int, dict[str, np.ndarray]]:
-    """{length: {"nll": array, "correct": array}} of an npz. Raises RunError when the file is damaged."""
+    """{length: {"nll": array, "correct": array, ...}} of an npz. Raises RunError when the file is damaged."""
     try:
         stored = read_npz(path)
         return {
             int(length): {name: stored[name][i] if name in stored else stored[f"{name}_{length}"] for name in NAMES}
+            | {name: stored[f"{name}_{length}"] for name in ASKED if f"{name}_{length}" in stored}
             for i, length in enumerate(stored["length"])
         }
     except Exception as error:
         raise RunError(f"{path} is damaged ({error}): delete it with its .json, and run the same command again.") from error
+
+
+def part_of(row: dict) -> int | None:
+    """Number that stands for a row's task and depth among the columns of its arrays; None but for protocol accuracy."""
+    return zlib.crc32(f"{row['task']} {row['depth']}".encode()) if row["protocol"] == "accuracy" else None
 
 
 @dataclass(frozen=True)
@@ -100,13 +108,23 @@ class TargetLosses:
             raise self._damaged(error) from error
         return self._last[1]
 
-    def sums(self, name: str, length: int, columns: slice = slice(None)) -> Sums | None:
-        """Sums by document of nll or correct at one length, of all targets of a window or of some columns; None if not evaluated."""
+    def sums(self, name: str, length: int, columns: slice = slice(None), part: int | None = None) -> Sums | None:
+        """Sums by document of nll or correct at one length, of all targets of a window, of some columns, or of a part (`part_of`).
+
+        None if not evaluated.
+        """
         found = self.at(name, length)
         if found is None:
             return None
-        value_NS = found[:, columns]
+        value_NS = found[:, columns if part is None else self.parts(length) == part]
         return sums([value_NS.ravel()], np.repeat(self.arrays["document"], value_NS.shape[1]))
+
+    def parts(self, length: int) -> np.ndarray:
+        """Part of each column of the arrays of one length, of protocol accuracy. Raises RunError if the npz is damaged."""
+        try:
+            return read_npz(self.path, (f"part_{length}",))[f"part_{length}"].ravel()
+        except Exception as error:
+            raise self._damaged(error) from error
 
     @cached_property
     def targets(self) -> str | None:

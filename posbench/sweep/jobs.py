@@ -10,6 +10,7 @@ from posbench.common.errors import ConfigError
 from posbench.common.machine import fast_dtype
 from posbench.config import identity
 from posbench.config.schema import resolve, typed
+from posbench.data.sources import TASK
 from posbench.evaluation.protocol import protocol
 from posbench.position.instantiate import trusted_config
 from posbench.runs.directory import Run
@@ -165,6 +166,13 @@ def _cells(job: Job, cfg: dict) -> list[Cell]:
     cells = []
     for name in cfg["evaluate"]["protocol"]:
         asked = protocol(name)
+        if asked.asks != (cfg["data"]["tokenizer"] == TASK):
+            raise ConfigError(
+                f"evaluate.protocol={name} asks the questions of a task, and data={cfg['data']['name']} is text: choose data=mqar, "
+                "data=copy or another task."
+                if asked.asks
+                else f"evaluate.protocol={name} reads text, and data={cfg['data']['name']} is a task: choose evaluate.protocol=accuracy."
+            )
         for one in (name, *asked.beside):
             cells.append(make_cell(job, cfg, one, cfg["extension"], cfg["scale_attention"], reference=one != name))
         if asked.floor and cfg["evaluate"]["floor"]:
@@ -197,8 +205,9 @@ def make_cell(job: Job, cfg: dict, name: str, extension: dict, scale: dict, refe
 
 
 def _evaluate(cfg: dict, name: str) -> dict:
-    """Settings of one protocol: without a stride or blocks if it uses none, and with its own lengths."""
+    """Settings of one protocol: without those it does not use, such as a stride or blocks, and with its own lengths."""
     train_len, one, asked = typed("train", cfg["train"]).train_len, protocol(name), cfg["evaluate"]
     stride = (asked["stride"] or max(1, train_len // 4)) if one.strided else None
     block = 1 if one.instead else asked["floor_block"]
-    return {**asked, "stride": stride, "floor_block": block, "lengths": one.lengths(asked["lengths"], train_len)}
+    unused = dict.fromkeys(("targets", "max_length", "documents")) if one.asks else {}
+    return {**asked, "stride": stride, "floor_block": block, "lengths": one.lengths(asked["lengths"], train_len), **unused}

@@ -11,6 +11,7 @@ from pathlib import Path
 from posbench.common.files import read_json
 from posbench.config.identity import method_name
 from posbench.config.schema import typed
+from posbench.data.sources import TASK
 from posbench.evaluation.protocol import Reading, protocol
 
 
@@ -61,7 +62,8 @@ def vocabulary(cfg: dict) -> int:
     if checkpoint := cfg["model"].get("checkpoint"):
         return checkpoint["vocab_size"]
     tokenizer = cfg["data"]["tokenizer"]
-    own = {"bytes": 256, "bpe": cfg["data"].get("vocab_size", 0)}
+    size = cfg["data"].get("vocab_size", 0)
+    own = {"bytes": 256, "bpe": size, TASK: size}
     return (own[tokenizer] if tokenizer in own else _entries(tokenizer)) + bool(cfg["data"].get("bos"))
 
 

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from posbench.common.machine import check_share
 from posbench.config.schema import TrainConfig
 from posbench.data import Corpus
-from posbench.data.batches import Batches
+from posbench.data.batches import batches
+from posbench.data.task import IGNORED
 from posbench.model import precision as bf16
 from posbench.model.kernels.flex import compiled
 from posbench.runs.directory import Run
@@ -48,11 +49,11 @@ class Trainer:
         self.optimizers = optim.build(model, config)
         self.plan_for = plan_for
         data_seed = seed if config.seed_data is None else config.seed_data
-        self.batches = Batches(corpus.train, config.lengths, config.tokens_per_step, data_seed, corpus.bos)
+        self.batches = batches(corpus.train, config.lengths, config.tokens_per_step, data_seed, corpus.bos)
         check_share(self.world.size, config.tokens_per_step, config.train_len)
         # Made here, so that validation text without a long enough document is refused before training.
         # Seed 0: the same windows for every run, independent of the run's seed.
-        self.held_out = Batches(corpus.validation, [config.train_len], config.tokens_per_step, 0, corpus.bos)
+        self.held_out = batches(corpus.validation, [config.train_len], config.tokens_per_step, 0, corpus.bos)
         self.step, self.tokens, self.seconds = 0, 0, 0.0
         self.recent: deque[tuple[float, int, float]] = deque(maxlen=config.log_every)  # loss, tokens, seconds of the last steps
         self.watch = Watch(config, corpus.vocab_size)
@@ -67,7 +68,7 @@ class Trainer:
         began = time.perf_counter()
         optim.set_rate(self.optimizers, optim.rate(self.step, self.config))
         inputs_BT, targets_BT = self.batches.at(self.step, self.world.share)
-        loss = self._backward(inputs_BT.to(self.device, non_blocking=True), targets_BT.to(self.device, non_blocking=True))
+        loss = self._backward(inputs_BT, targets_BT)
         loss = self.world.sum_gradients(self.model.parameters(), loss)
         self._clip()
         for optimizer in self.optimizers:
@@ -147,12 +148,17 @@ class Trainer:
             return loss(inputs_BT, targets_BT, self.plan_for(inputs_BT.shape[1], step))
 
     def _backward(self, inputs_BT: Tensor, targets_BT: Tensor) -> Tensor:
-        """Add the gradients of the given rows' part of the batch's mean loss, one micro-batch at a time. Returns that part."""
-        windows = self.config.tokens_per_step // inputs_BT.shape[1]  # of a whole batch, over all processes
+        """Add the gradients of the given rows' part of the batch's mean loss, one micro-batch at a time. Returns that part.
+
+        The mean is over the targets of the whole batch, over all processes; of a task, over the tokens of its answers.
+        """
+        n_targets = self.batches.n_targets(self.step)
         parts = zip(inputs_BT.chunk(self.config.micro_batches), targets_BT.chunk(self.config.micro_batches), strict=True)
         losses = []
         for part_BT, part_targets_BT in parts:
-            loss = self._loss(self.loss, part_BT, part_targets_BT, self.step) * (len(part_BT) / windows)
+            share = int((part_targets_BT != IGNORED).sum()) / n_targets
+            part_BT, part_targets_BT = (part.to(self.device, non_blocking=True) for part in (part_BT, part_targets_BT))
+            loss = self._loss(self.loss, part_BT, part_targets_BT, self.step) * share
             with bf16.products(self.device, self.config.dtype):
                 loss.backward()
             losses.append(loss.detach())
@@ -186,7 +192,7 @@ class Trainer:
             if bf16.slow(self.device, self.config.dtype):
                 raise RuntimeError("this CPU multiplies bf16 numbers as float32, which cannot be compiled; train.dtype=fp32 can")
             self.loss = compiled(self.model.loss)
-            self._backward(*(part.to(self.device) for part in self.batches.at(self.step, self.world.share)))
+            self._backward(*self.batches.at(self.step, self.world.share))
             self.compiled = True
         except Exception as error:
             self.loss = self.model.loss

@@ -1,0 +1,45 @@
+"""Addition of two numbers, digit by digit (Kazemnejad et al. 2023, arXiv 2305.19466, McGill-NLP).
+
+BOS a + b SEP sum EOS, a token for each digit. In training both numbers have 1 to n digits, drawn alike, n the most that fit the
+training length: 3 n + 5 tokens with the last target. An evaluation at L tokens asks for the n that fit L: one of the numbers has exactly
+n digits, so that beyond the training length at least one is longer than any seen. With `reverse_answer` the sum begins with its last digit.
+
+Deviations: by length of the text, not by number of digits (1 to 8 in training and 9 to 16 in the test there); digits are tokens of their
+own, and there is no instruction in words.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from posbench.common.errors import ConfigError
+from posbench.data.copy import SYMBOLS, laid_out
+from posbench.data.task import Examples, Task
+
+PLUS = SYMBOLS + 10
+
+
+class Addition(Task):
+    """Addition of numbers of up to (length - 4) // 3 digits."""
+
+    least_vocab = PLUS + 1
+
+    def __init__(self, vocab_size: int, reverse_answer: bool = False):
+        super().__init__(vocab_size)
+        self.reverse_answer = reverse_answer
+
+    def draw(self, random: np.random.Generator, length: int, count: int, full: bool = False) -> Examples:
+        most = (length - 4) // 3
+        if most < 1:
+            raise ConfigError(f"data=addition needs 7 tokens for numbers of one digit, not {length}: use longer texts.")
+        size_N2 = random.integers(1, most + 1, size=(count, 2))
+        if full:
+            size_N2[np.arange(count), random.integers(2, size=count)] = most
+        digit_N2P = random.integers(10, size=(count, 2, most))
+        digit_N2P[:, :, 0] = np.where(size_N2 > 1, random.integers(1, 10, size=(count, 2)), digit_N2P[:, :, 0])
+        return laid_out(length, [self._asked(a[:m], b[:n]) for (a, b), (m, n) in zip(digit_N2P, size_N2, strict=True)])
+
+    def _asked(self, a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        total = str(sum(int("".join(map(str, digits))) for digits in (a, b)))
+        answer = SYMBOLS + np.array([int(digit) for digit in (total[::-1] if self.reverse_answer else total)])
+        return np.concatenate([SYMBOLS + a, [PLUS], SYMBOLS + b]), answer

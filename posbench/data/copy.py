@@ -1,0 +1,46 @@
+"""Copy: a string of random symbols, and the same string behind a separator (Kazemnejad et al. 2023, arXiv 2305.19466, McGill-NLP).
+
+BOS s_1 .. s_n SEP s_1 .. s_n EOS: everything behind SEP is the answer, EOS too, and one wrong token makes it wrong. In training n is drawn
+from 1 to the largest that fits the training length; an evaluation at L tokens asks for the largest that fits L: (L - 2) // 2 symbols.
+What is left of a text is padding, in which nothing is asked.
+
+Deviation: tokens are symbols of data.vocab_size, not words of a language model's vocabulary, and there is no instruction in words.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from posbench.common.errors import ConfigError
+from posbench.data.task import IGNORED, Examples, Task
+
+PAD, BOS, SEP, EOS, SYMBOLS = range(5)  # the first symbol is SYMBOLS
+
+
+class Copy(Task):
+    """Copying of strings of up to (length - 2) // 2 symbols."""
+
+    least_vocab = SYMBOLS + 2
+
+    def draw(self, random: np.random.Generator, length: int, count: int, full: bool = False) -> Examples:
+        most = (length - 2) // 2
+        if most < 1:
+            raise ConfigError(f"data={self.name} needs 4 tokens for one symbol, not {length}: use longer texts.")
+        size_N = np.full(count, most) if full else random.integers(1, most + 1, size=count)
+        symbol_NP = random.integers(SYMBOLS, self.vocab_size, size=(count, most))
+        return laid_out(length, [(symbols[:n], self.answer(symbols[:n])) for symbols, n in zip(symbol_NP, size_N, strict=True)])
+
+    def answer(self, symbols: np.ndarray) -> np.ndarray:
+        """Answer to a string of symbols, without EOS."""
+        return symbols
+
+
+def laid_out(length: int, asked: list[tuple[np.ndarray, np.ndarray]]) -> Examples:
+    """Examples BOS question SEP answer EOS of (question, answer), padded to `length` tokens and a last target."""
+    text_NW = np.full((len(asked), length + 1), PAD)
+    answer_NT = np.full((len(asked), length), -1)
+    for row, (question, answer) in enumerate(asked):
+        text = np.concatenate([[BOS], question, [SEP], answer, [EOS]])
+        text_NW[row, : len(text)] = text
+        answer_NT[row, len(question) + 1 : len(text) - 1] = 0
+    return Examples(text_NW[:, :-1].copy(), np.where(answer_NT < 0, IGNORED, text_NW[:, 1:]), answer_NT)

@@ -1,0 +1,65 @@
+"""MQAR, multi-query associative recall (Arora et al. 2023, arXiv 2312.04927; zoology/data/multiquery_ar.py).
+
+A text begins with pairs of a key and a value; later each key stands once more, and its value is asked for there. Keys are 1 .. V/2 - 1,
+values V/2 .. V - 1, each at most once in a text. With g = 1, 2, ... counting the even places behind the pairs, a key's place is drawn
+without replacement with probability in proportion to g^(a - 1): most are asked for soon. Random tokens fill the rest, and the answer
+itself is never read. A text of T tokens holds up to T / 4 pairs.
+
+Deviations: examples are drawn anew in every step (there 20,000 to 100,000 are repeated); the number of pairs is drawn for each text from
+those in `pairs` that fit (there each number has a length of its own); odd lengths are possible. Places are drawn by Gumbel keys, which
+is drawing one after the other without replacement. At longer lengths the same numbers of pairs are asked for: only the text grows.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from posbench.common.errors import ConfigError
+from posbench.data.task import IGNORED, Examples, Task
+
+
+class Mqar(Task):
+    """MQAR with one of `pairs` pairs in each text; `power` is the a of the places."""
+
+    least_vocab = 8
+
+    def __init__(self, vocab_size: int, pairs: list[int], power: float = 0.01):
+        super().__init__(vocab_size)
+        self.pairs, self.power = sorted(set(pairs)), power
+        if not pairs or self.pairs[0] < 1 or self.pairs[-1] >= vocab_size // 2:
+            raise ConfigError(
+                f"data.source.pairs={pairs} must lie in 1 .. {vocab_size // 2 - 1}, the keys that data.vocab_size={vocab_size} has."
+            )
+
+    def draw(self, random: np.random.Generator, length: int, count: int, pairs: int | None = None) -> Examples:
+        fitting = [n for n in self.pairs if 4 * n <= length]
+        if not fitting:
+            raise ConfigError(f"MQAR with {self.pairs[0]} pairs needs {4 * self.pairs[0]} tokens, not {length}: see data.source.pairs.")
+        pairs_N = random.choice(fitting, count) if pairs is None else np.full(count, pairs)
+        most, keys = int(pairs_N.max()), self.vocab_size // 2
+        key_NP = 1 + drawn(random.random((count, keys - 1)), most)
+        value_NP = keys + drawn(random.random((count, self.vocab_size - keys)), most)
+        inputs_NT = random.integers(self.vocab_size, size=(count, length))
+        targets_NT, answer_NT = np.full((count, length), IGNORED), np.full((count, length), -1)
+        for n in np.unique(pairs_N):
+            of_N = np.flatnonzero(pairs_N == n)
+            places = (length - 2 * n) // 2
+            gap_NP = drawn(random.gumbel(size=(len(of_N), places)) + (self.power - 1) * np.log(np.arange(1, places + 1)), n)
+            at_NP, row_N1 = 2 * n + 2 * gap_NP, of_N[:, None]
+            inputs_NT[of_N, 0 : 2 * n : 2], inputs_NT[of_N, 1 : 2 * n : 2] = key_NP[of_N, :n], value_NP[of_N, :n]
+            inputs_NT[row_N1, at_NP], targets_NT[row_N1, at_NP] = key_NP[of_N, :n], value_NP[of_N, :n]
+            answer_NT[row_N1, at_NP] = np.arange(n)
+        return Examples(inputs_NT, targets_NT, answer_NT, value_NP if most > 1 else None)
+
+    def parts(self, length: int) -> dict[str, dict]:
+        return {f"{self.name} {n} pairs": {"pairs": n} for n in self.pairs if 4 * n <= length}
+
+    @property
+    def n_parts(self) -> int:
+        return len(self.pairs)
+
+
+def drawn(score_NM: np.ndarray, n: int) -> np.ndarray:
+    """Indices of the `n` highest scores of each row, the highest first."""
+    first_NP = np.argpartition(-score_NM, n - 1, axis=1)[:, :n]
+    return np.take_along_axis(first_NP, np.argsort(-np.take_along_axis(score_NM, first_NP, 1), axis=1), 1)

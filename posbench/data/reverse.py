@@ -1,0 +1,17 @@
+"""Reverse: a string of random symbols, and behind a separator the same string from its end (Kazemnejad et al. 2023, McGill-NLP).
+
+As `copy` in everything else; the first symbol of the answer is the last one read, and the distance grows by two with each.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from posbench.data.copy import Copy
+
+
+class Reverse(Copy):
+    """Reversal of strings of up to (length - 2) // 2 symbols."""
+
+    def answer(self, symbols: np.ndarray) -> np.ndarray:
+        return symbols[::-1]

@@ -1,0 +1,124 @@
+"""Task, the base class of generated data: questions with answers in tokens of their own, drawn from a seed; no text is read.
+
+A task is one file with a class and one yaml of configs/data. Training draws its batches by (seed, step), and evaluate.protocol=accuracy
+draws its questions by (evaluate.seed, length); the splits draw from streams of random numbers of their own. What is asked for travels as
+in any batch: as targets, which are IGNORED wherever nothing is asked, so that the loss is the mean over the tokens of answers.
+
+Letters: N examples, T tokens, K choices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from posbench.common.errors import ConfigError
+from posbench.common.files import sha256_json
+from posbench.data.sources import SPLITS, Source
+
+if TYPE_CHECKING:
+    import torch
+
+IGNORED = -100  # target of a position where nothing is asked, which torch's cross entropy leaves out
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Examples of one length: `inputs_NT` are read, `targets_NT` asked for behind them.
+
+    `answer_NT` is the number of the answer that a target belongs to, counted from 0 in each example and -1 where nothing is asked. All
+    examples have equally many answers. `choices_NK`: the tokens among which an answer is to be found, if it is one of those in the text.
+    """
+
+    inputs_NT: np.ndarray
+    targets_NT: np.ndarray
+    answer_NT: np.ndarray
+    choices_NK: np.ndarray | None = None
+
+
+class Task(Source):
+    """Generated data. A subclass has `draw`, and `parts` if there are several; its attributes determine the examples."""
+
+    version: ClassVar[int] = 1  # raised when the same seed gives other examples, so that earlier trainings keep their ids
+    least_vocab: ClassVar[int] = 2
+
+    def __init__(self, vocab_size: int):
+        if vocab_size < self.least_vocab:
+            raise ConfigError(f"data.vocab_size={vocab_size} cannot hold the tokens of data={self.name}: give {self.least_vocab} or more.")
+        self.vocab_size = vocab_size
+
+    @property
+    def name(self) -> str:
+        """Name of the task, that of its module."""
+        return type(self).__module__.rpartition(".")[2]
+
+    def fingerprint(self) -> str:
+        kept = {key: value for key, value in vars(self).items() if key not in ("memo", "again")}
+        return sha256_json([f"{type(self).__module__}.{type(self).__qualname__}", self.version, kept])
+
+    def documents(self, split: str):
+        raise ConfigError(f"data={self.name} is a task whose examples are drawn in training: there are no documents to read.")
+
+    def draw(self, random: np.random.Generator, length: int, count: int, **part: object) -> Examples:
+        """`count` examples of `length` tokens: for training without `part`, else of one of `parts`.
+
+        Raises ConfigError if `length` is too short for the task.
+        """
+        raise NotImplementedError
+
+    def parts(self, length: int) -> dict[str, dict]:
+        """{name in the column `task`: arguments of `draw`} of what is evaluated at a length, each apart."""
+        return {self.name: {"full": True}}
+
+    @property
+    def n_parts(self) -> int:
+        """Largest number of `parts` at any length, among which the examples of an evaluation are divided."""
+        return 1
+
+
+@dataclass(frozen=True)
+class TaskSplit:
+    """Split of a task, in place of a token file: a stream of random numbers of its own."""
+
+    task: Task
+    split: str
+
+    def draw(self, length: int, count: int, key: list[int], **part: object) -> Examples:
+        """`count` examples of `length` tokens that depend on the split and on `key` alone."""
+        return self.task.draw(np.random.default_rng([SPLITS.index(self.split), *key]), length, count, **part)
+
+
+class TaskBatches:
+    """Batches of a task as a pure function of (seed, step), without end and in the shape of `Batches`.
+
+    With several `lengths` each step has one of them. Raises ConfigError when a step cannot hold one example or a length no question.
+    """
+
+    def __init__(self, split: TaskSplit, lengths: list[int], tokens_per_step: int, seed: int):
+        if tokens_per_step < max(lengths):
+            raise ConfigError(f"train.tokens_per_step={tokens_per_step} cannot hold one example of train.length={max(lengths)}: raise it.")
+        self.split, self.lengths, self.tokens_per_step, self.seed = split, sorted(lengths), tokens_per_step, seed
+        for length in self.lengths:
+            split.draw(length, 1, [seed])
+        self._latest: tuple[int, Examples] | None = None
+
+    def at(self, step: int, share: Callable[[int], slice] | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        """(inputs_BT, targets_BT) of a step, both int64, or the share(B) of its rows that this process reads."""
+        import torch
+
+        found = self._examples(step)
+        rows = slice(None) if share is None else share(len(found.inputs_NT))
+        return torch.from_numpy(found.inputs_NT[rows]), torch.from_numpy(found.targets_NT[rows])
+
+    def n_targets(self, step: int) -> int:
+        """Number of targets of a step, over all processes."""
+        return int((self._examples(step).targets_NT != IGNORED).sum())
+
+    def _examples(self, step: int) -> Examples:
+        if self._latest is None or self._latest[0] != step:
+            length = self.lengths[int(np.random.default_rng([len(SPLITS), self.seed, step]).integers(len(self.lengths)))]
+            self._latest = step, self.split.draw(length, self.tokens_per_step // length, [self.seed, step])
+        return self._latest[1]

@@ -1,0 +1,114 @@
+"""accuracy: the share of a task's questions that are answered right, by length, for data=mqar and the other tasks.
+
+At length L texts of L tokens are drawn, the same for every method, and every token of an answer is predicted from the right ones before it.
+An answer is right if each of its tokens was the likeliest: so it is what the model would write, always taking the likeliest token. A row is
+one part of the task, such as a number of pairs; evaluate.windows texts are divided among the parts. Its targets are answers: accuracy is
+the share that was right, nll the mean of -ln p(answer), in nats per answer. Where the answer is one of several tokens in the text, the row
+`TASK choice` is the same among these alone: accuracy is the share of answers that were likelier than the other choices, nll their -ln p.
+
+The training length is evaluated too: what a model has not learned inside its window says nothing about a method beyond it. A task says
+itself how its texts begin, so there is no other BOS. Arrays are [texts, answers of all parts] for each length: nll, correct, part, and
+rank, the answer's place among the choices (1 is best, 0 where there are none).
+
+References: none but the accuracy inside the window, since a text's last w tokens would lack the question.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from posbench.config.schema import EvaluateConfig
+from posbench.data.task import IGNORED, Examples, TaskSplit
+from posbench.evaluation.protocol import Protocol, Reading, mean_row
+from posbench.runs.target_losses import part_of
+
+if TYPE_CHECKING:
+    from posbench.data.tokenfile import TokenFile
+    from posbench.evaluation.scorer import Evaluation
+
+
+class Accuracy(Protocol):
+    """A row for each length and part of the task, and one for each that has choices."""
+
+    same_targets = False
+    paired = False
+    instead = "fixed_targets"
+    asks = True
+
+    def __init__(self, evaluation: Evaluation):
+        self.evaluation = evaluation
+        self.place(evaluation.file, evaluation.config, evaluation.train_len)
+
+    @classmethod
+    def lengths(cls, asked: list[int], train_len: int) -> list[int]:
+        return asked if min(asked) <= train_len else [train_len, *asked]
+
+    @classmethod
+    def place(cls, file: TokenFile | TaskSplit, config: EvaluateConfig, train_len: int) -> None:
+        """Check that there is a question at every length. Raises ConfigError."""
+        for length in config.lengths:
+            if not file.task.parts(length):
+                file.draw(length, 1, [config.seed])  # says what it needs
+
+    @classmethod
+    def reading(cls, config: EvaluateConfig, train_len: int, length: int, fed: int) -> Reading:
+        return Reading(config.windows, length, length, config.windows)
+
+    @property
+    def count(self) -> int:
+        """Number of texts of each part."""
+        return max(1, self.evaluation.config.windows // self.evaluation.file.task.n_parts)
+
+    def cost(self, length: int) -> int:
+        return length * self.count * len(self.evaluation.file.task.parts(length))
+
+    def run(self, length: int) -> tuple[list[dict], dict[str, np.ndarray]]:
+        evaluation, rows, columns = self.evaluation, [], []
+        seed, parts = evaluation.config.seed, evaluation.file.task.parts(length)
+        for index, (task, part) in enumerate(parts.items()):
+            with evaluation.measured() as spent:
+                examples = evaluation.file.draw(length, self.count, [seed, length, index], **part)
+                for label, nll_NA, correct_NA, rank_NA in self.answers(task, examples):
+                    row = {"task": label, **self.row(nll_NA, correct_NA)}
+                    number = part_of({**row, "protocol": "accuracy", "depth": None})
+                    rows.append(row)
+                    columns.append({"nll": nll_NA, "correct": correct_NA, "part": np.full((1, nll_NA.shape[1]), number), "rank": rank_NA})
+            spent["max_distance"] = evaluation.max_distance(evaluation.plan(length))
+            rows = [row if "seconds" in row else {**row, **spent} for row in rows]
+        return rows, {name: np.concatenate([one[name] for one in columns], axis=1) for name in columns[0]}
+
+    def answers(self, task: str, examples: Examples) -> list[tuple[str, np.ndarray, np.ndarray, np.ndarray]]:
+        """(name of the row, nll, correctness and rank [N, A] of the answers): of the answers, and of the choice among those in the text."""
+        asked_T = (examples.targets_NT != IGNORED).any(axis=0)
+        n_rows = len(asked_T) - int(asked_T.argmax())
+        target_NR, answer_NR, choice_NK = examples.targets_NT[:, -n_rows:], examples.answer_NT[:, -n_rows:], examples.choices_NK
+
+        def text(at_n: np.ndarray) -> tuple:
+            return examples.inputs_NT[at_n], target_NR[at_n], None if choice_NK is None else choice_NK[at_n]
+
+        evaluation, length = self.evaluation, len(asked_T)
+        nll_NR, correct_NR, *among = evaluation.read(evaluation.plan(length), np.arange(len(target_NR)), n_rows, text)
+        nll_NA, wrong_NA = (summed(answer_NR, one) for one in (nll_NR, ~correct_NR))
+        rank_NA = summed(answer_NR, among[0]).astype(np.int64) if among else np.zeros(nll_NA.shape, np.int64)
+        found = [(task, nll_NA.astype(np.float32), wrong_NA == 0, rank_NA)]
+        return found + ([(f"{task} choice", summed(answer_NR, among[1]).astype(np.float32), rank_NA == 1, rank_NA)] if among else [])
+
+    def row(self, nll_NA: np.ndarray, correct_NA: np.ndarray) -> dict:
+        """Columns of a row from the answers of the texts, which are independent of each other."""
+        found = mean_row(nll_NA.astype(np.float64), correct_NA, np.arange(len(nll_NA)), np.zeros(1))
+        return {**found, "sem_unit": "example"}
+
+    def shared(self) -> dict[str, np.ndarray]:
+        """Arrays [N] that all lengths share: the number of each text, for the same texts of all methods are paired."""
+        return {"document": np.arange(self.count), "offset": np.full(self.count, self.evaluation.file.task.n_parts)}
+
+
+def summed(answer_NR: np.ndarray, value_NR: np.ndarray) -> np.ndarray:
+    """Sums [N, A] of the values of the rows of each answer."""
+    count = answer_NR.max() + 1
+    row_Q, column_Q = np.nonzero(answer_NR >= 0)
+    at_Q = row_Q * count + answer_NR[row_Q, column_Q]
+    total = np.bincount(at_Q, weights=value_NR[row_Q, column_Q].astype(np.float64), minlength=len(answer_NR) * count)
+    return total.reshape(len(answer_NR), count)

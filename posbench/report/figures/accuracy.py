@@ -1,0 +1,134 @@
+"""Figures of accuracy: by length, a row of panels for each part of a task, and by length and depth, a map for each method."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from posbench.report.figures.annotations import GAP, end_labels, extension_name, shortened, width
+from posbench.report.figures.frame import Frame, note, octaves
+from posbench.report.figures.heatmap import INKS, legible
+from posbench.report.figures.palette import looks
+from posbench.report.figures.style import DASHES, GAIN, GREY, MARKERS, save
+from posbench.report.points import marked, sections
+from posbench.report.scores import Score, asked, by_task, read_scores, unlearned
+
+PANEL_WIDTH, PANEL_HEIGHT = 230, 200  # points
+LEFT, LEADER, BETWEEN, ABOVE, BELOW = 40, 14, 46, 30, 44
+CELL, ROW, WIDEST = 28, 15, 900  # points: a cell of a map, and the widest row of maps
+
+
+def draw(scores_csv: Path | str, out_dir: Path | str, title: str) -> list[dict[str, list[Path]]]:
+    """Draw every section of `scores_csv`: accuracy.png and .svg, depth.png and .svg, then accuracy-2 and so on. Returns as figures.draw.
+
+    Equal input gives equal bytes.
+    """
+    drawn = []
+    for number, section in enumerate(sections(read_scores(scores_csv)), start=1):
+        figures = {"accuracy": curves(section, title), "depth": maps(section, title)}
+        end = f"-{number}" if number > 1 else ""
+        drawn.append({name: save(figure, Path(out_dir) / (name + end)) for name, figure in figures.items() if figure})
+    return drawn
+
+
+def curves(section: list[Score], title: str):
+    """Figure of accuracy by length: on the left all encodings without an extension, then the extensions of each encoding."""
+    found = by_task(section)
+    groups = panels([method for cells in found.values() for method in cells])
+    gutter = LEADER + max(width(_name(method, heading)) for heading, methods in groups.items() for method in methods)
+    tall = max(PANEL_HEIGHT, 1.3 * GAP * max(map(len, groups.values())))
+    frame = Frame(title, LEFT + len(groups) * (PANEL_WIDTH + gutter) + (len(groups) - 1) * BETWEEN, len(found) * (ABOVE + tall + BELOW))
+    lengths, train_len = marked(score.length for score in section), section[0].train_len
+    for line, (task, cells) in enumerate(found.items()):
+        for place, (heading, methods) in enumerate(groups.items()):
+            top = line * (ABOVE + tall + BELOW) + ABOVE
+            axes = frame.axes(LEFT + place * (PANEL_WIDTH + gutter + BETWEEN), top, PANEL_WIDTH, tall)
+            axes.set_title(f"{task}: {heading}", fontsize=9.5, loc="left", pad=6, color="#222222")
+            octaves(axes, lengths, train_len)
+            axes.set(xlim=(min(lengths) / 1.2, max(lengths) * 1.2), ylim=(-0.03, 1.04), ylabel="accuracy" if place == 0 else "")
+            _lines(axes, {method: cells[method] for method in methods if method in cells}, heading)
+            axes.set_xlabel("length (tokens)", fontsize=8.5)
+    frame.caption(_said(section), up=2)
+    return frame.figure
+
+
+def panels(methods: list[tuple]) -> dict[str, list[tuple]]:
+    """Methods of each panel by its heading: those without extension and scale, then those of each encoding that has others."""
+    distinct = list(dict.fromkeys(methods))
+    bare = [method for method in distinct if method[1:3] == ("none", "none")]
+    groups = {"no extension": bare} if bare else {}
+    for encoding in dict.fromkeys(method[0] for method in distinct):
+        own = [method for method in distinct if method[0] == encoding]
+        if len(own) > 1 or own[0] not in bare:
+            groups[encoding] = own
+    if len(groups) == 2 and len(bare) == 1:
+        groups.pop("no extension")  # the other panel shows it too
+    return groups
+
+
+def _name(method: tuple, heading: str) -> str:
+    return shortened(method[0]) if heading == "no extension" else extension_name(method, ())
+
+
+def _lines(axes, cells: dict[tuple, dict[int, Score]], heading: str) -> None:
+    pens = looks([method[:2] for method in cells], dict.fromkeys(method[1] for method in cells))
+    ends, scales = [], list(dict.fromkeys(method[2] for method in cells))
+    for method, cell in cells.items():
+        known = [score for _, score in sorted(cell.items()) if score.shown]
+        if not known:
+            continue
+        colour, dash = pens[method[:2]]
+        marker = MARKERS[(scales.index(method[2]) if len(scales) > 1 else DASHES.index(dash)) % len(MARKERS)]
+        x, y = [score.length for score in known], [score.accuracy for score in known]
+        axes.plot(x, y, color=colour, linestyle=dash, marker=marker, markersize=3.8, linewidth=1.3, zorder=3)
+        axes.vlines(x, [score.low for score in known], [score.high for score in known], color=colour, linewidth=2.2, alpha=0.3, zorder=2)
+        ends.append((y[-1], x[-1], _name(method, heading), colour))
+    end_labels(axes, ends)
+
+
+def maps(section: list[Score], title: str):
+    """Maps of accuracy by length and depth, one for each method and part of a task; None without depths."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    deep = [score for score in section if score.depth is not None]
+    if not deep:
+        return None
+    apart: dict[tuple, list[Score]] = {}
+    for score in deep:
+        apart.setdefault((score.task, *score.method), []).append(score)
+    lengths, depths = marked(score.length for score in deep), sorted({score.depth for score in deep})
+    wide, tall = CELL * len(lengths), ROW * len(depths)
+    names = {key: [key[0], f"{shortened(key[1])}, {extension_name(key[1:], apart[key])}"] for key in apart}
+    step = max(wide, *(width(text) for lines in names.values() for text in lines)) + 34
+    across = max(1, min(len(apart), int(WIDEST // step)))
+    down = -(-len(apart) // across)
+    frame = Frame(title, across * step, down * (44 + tall + 22) + 14)
+    colours = LinearSegmentedColormap.from_list("accuracy", ["#ffffff", GAIN])
+    for index, (key, own) in enumerate(apart.items()):
+        axes = frame.axes(index % across * step + 30, index // across * (44 + tall + 22) + 40, wide, tall)
+        axes.set(xlim=(0, len(lengths)), ylim=(len(depths), 0))
+        axes.set_xticks([place + 0.5 for place in range(len(lengths))], map(str, lengths))
+        axes.set_yticks([place + 0.5 for place in range(len(depths))], [f"{depth:.2g}" for depth in depths])
+        axes.tick_params(labelsize=7, color=GREY, length=2)
+        for line, text in enumerate(names[key]):
+            note(axes, text, (0, 0), (0, 16 - 11 * line), fontsize=8.2, fontweight="bold" if line else "normal")
+        for score in own:
+            if score.length in lengths:
+                _cell(axes, lengths.index(score.length), depths.index(score.depth), score, colours)
+        axes.spines[:].set_color(GREY)
+    frame.caption(["Rows: depth of what is asked for, 0 at the start of the text; columns: length in tokens.", *_said(section)])
+    return frame.figure
+
+
+def _cell(axes, place: int, line: int, score: Score, colours) -> None:
+    from matplotlib.patches import Rectangle
+
+    ground = colours(score.accuracy) if score.shown else (0.925, 0.925, 0.925, 1.0)
+    axes.add_patch(Rectangle((place, line), 1, 1, facecolor=ground, edgecolor="white", linewidth=0.5))
+    text, ink = (f"{score.accuracy:.2f}" if score.shown else "", legible(ground, INKS[1:]))
+    axes.text(place + 0.5, line + 0.52, text, ha="center", va="center", fontsize=7, color=ink)
+
+
+def _said(section: list[Score]) -> list[str]:
+    first = section[0]
+    lines = [f"{first.data}, {first.tokenizer} | protocol {first.protocol}: {asked(section)}. Bars: 95 % intervals."]
+    return lines + [f"{said[0].upper()}{said[1:]}." for said in unlearned(section)]

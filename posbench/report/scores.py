@@ -1,0 +1,230 @@
+"""Scores: the share of right answers to the questions of a task, from the rows of protocol accuracy.
+
+A training that is right in less than LEARNED of its answers inside the window has not learned the task: beyond the window it shows nothing
+of a method, and it is left out of the means of its method. Where no seed has learned it, the method is reported as never learned.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from posbench.common.csv_records import from_csv
+from posbench.common.errors import RunError
+from posbench.report.points import SECTION, Placed, marked, over_words, section_of, span, two_seeds
+from posbench.report.references import plain
+from posbench.report.tables import METHOD, Table, file, heading
+from posbench.runs.evaluation import Evaluation
+from posbench.statistics.clustered import student_interval
+from posbench.statistics.crossed import across, estimate
+from posbench.statistics.wilson import wilson
+
+PROTOCOL = "accuracy"
+LEARNED = 0.9  # accuracy inside the window below which a task was not learned
+CHOICE = " choice"  # end of the task of a row on the choice among the answers in the text
+NEVER = "never learned"
+
+
+@dataclass(frozen=True)
+class Score(Placed):
+    """Accuracy of one method at one length, on one part of a task, with both ends of its 95 % interval."""
+
+    task: str
+    encoding: str
+    extension: str
+    scale_attention: str
+    untested: bool
+    length: int
+    depth: float | None  # where in the text the asked-for item stands; None: all
+    n_seeds: int  # trainings in the mean: those that learned the task, or all if none did
+    n_trained: int
+    n_texts: int
+    n_answers: int
+    accuracy: float
+    low: float
+    high: float
+    over: str  # units of the interval: "seeds x examples", "example" for one seed, "seeds" if only means are known
+    nll: float | None  # -ln p(answer) in nats per answer
+    choice: float | None  # share of answers that were likelier than all other choices in the text
+    learned: bool  # a training of this method learned the task
+    inside: float | None  # accuracy inside the window, the mean over all seeds; None if it was not evaluated
+    source: str | None = None  # the CSV that the rows were read from; None if the report is of that file alone, or of runs
+
+    @property
+    def method(self) -> tuple[str, str, str, str | None]:
+        """Key of a line of a figure and of a row of a table."""
+        return self.encoding, self.extension, self.scale_attention, self.source
+
+    @property
+    def shown(self) -> bool:
+        """True where the score says something of the method."""
+        return self.learned or self.length <= self.train_len
+
+
+def scores(evaluations: Sequence[Evaluation], label: Callable[[dict], tuple]) -> list[Score]:
+    """Scores of all methods, parts of tasks, lengths and depths, in the order of the evaluations; `label` as from `labels`.
+
+    Raises RunError if two evaluations have the same method, training, task and length.
+    """
+    cells: dict[tuple, dict[int, tuple[Evaluation, dict]]] = defaultdict(dict)
+    choices: dict[tuple, dict] = {}
+    inside = _inside(evaluations)
+    for evaluation in evaluations:
+        section = section_of(evaluation)
+        for row in evaluation.rows:
+            if row["task"].endswith(CHOICE):
+                choices[row["eval_id"], row["task"].removesuffix(CHOICE), row["length"], row["depth"]] = row
+                continue
+            key = (*section, row["task"], *label(row), evaluation.source, row["length"], row["depth"])
+            other = cells[key].setdefault(row["seed"], (evaluation, row))[1]
+            if other["eval_id"] != row["eval_id"]:
+                raise RunError(
+                    f"{row['run_id']} (evaluation {row['eval_id']}) and {other['run_id']} ({other['eval_id']}) both give "
+                    f"{' '.join(label(row))}, seed {row['seed']}, {row['task']}, length {row['length']}: report them apart."
+                )
+    return [_score(key, list(seeds.values()), inside, choices) for key, seeds in cells.items()]
+
+
+def _inside(evaluations: Iterable[Evaluation]) -> dict[tuple, float]:
+    """{(key of a training, extension or None, task): accuracy at the longest length inside the window}; None without an extension."""
+    found: dict[tuple, dict] = {}
+    for evaluation in evaluations:
+        for row in evaluation.rows:
+            name = (evaluation.key, None if plain(row) else row["eval_id"], row["task"])
+            within = row["length"] <= row["train_len"] and row["depth"] is None
+            if within and (name not in found or found[name]["length"] < row["length"]):
+                found[name] = row
+    return {name: row["accuracy"] for name, row in found.items()}
+
+
+def _score(key: tuple, seeds: list[tuple[Evaluation, dict]], inside: dict[tuple, float], choices: dict[tuple, dict]) -> Score:
+    own = [inside.get((one.key, None, row["task"]), inside.get((one.key, row["eval_id"], row["task"]))) for one, row in seeds]
+    passed = [seed for seed, share in zip(seeds, own, strict=True) if share is None or share >= LEARNED]
+    rows = [row for _, row in passed or seeds]
+    found = [choices.get((row["eval_id"], row["task"], row["length"], row["depth"])) for row in rows]
+    low, high, over = interval(passed or seeds)
+    known = [share for share in own if share is not None]
+    return Score(
+        **dict(zip((*SECTION, "task", "encoding", "extension", "scale_attention", "source", "length", "depth"), key, strict=True)),
+        untested=any(row["untested"] for row in rows),
+        n_seeds=len(rows),
+        n_trained=len(seeds),
+        n_texts=rows[0]["n_units"],
+        n_answers=rows[0]["n_targets"],
+        accuracy=_mean([row["accuracy"] for row in rows]),
+        low=low,
+        high=high,
+        over=over,
+        nll=None if any(row["nll"] is None for row in rows) else _mean([row["nll"] for row in rows]),
+        choice=_mean([row["accuracy"] for row in found]) if all(found) else None,
+        learned=bool(passed),
+        inside=_mean(known) if known else None,
+    )
+
+
+def interval(seeds: Sequence[tuple[Evaluation, dict]]) -> tuple[float, float, str]:
+    """Ends of the 95 % interval of the mean accuracy, and its units.
+
+    One seed: Wilson's, over the texts, since the answers to one text may depend on each other. Several: t over seeds crossed with texts, or
+    over seeds if single answers are not known; Wilson's over the texts where all seeds gave the same answers. It ends at 0 and 1.
+    """
+    rows = [row for _, row in seeds]
+    mean, unit = _mean([row["accuracy"] for row in rows]), rows[0]["sem_unit"]
+    if len(rows) > 1:
+        known = [evaluation.sums(row, "correct") for evaluation, row in seeds]
+        whole = across(known) if all(known) else None
+        if whole is None:
+            _, half, _ = student_interval([row["accuracy"] for row in rows])
+        else:
+            low, high = estimate([(1.0, whole)]).interval()
+            half = (high - low) / 2
+        if half and math.isfinite(half):
+            return max(0.0, mean - half), min(1.0, mean + half), "seeds" if whole is None else f"seeds x {unit}s"
+    return *wilson(mean, rows[0]["n_units"]), unit
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def by_task(section: Iterable[Score]) -> dict[str, dict[tuple, dict[int, Score]]]:
+    """Scores over all depths by task, method and length, in the given order."""
+    found: dict[str, dict[tuple, dict[int, Score]]] = {}
+    for score in section:
+        if score.depth is None:
+            found.setdefault(score.task, {}).setdefault(score.method, {})[score.length] = score
+    return found
+
+
+def tables(section: list[Score], intervals: bool = True) -> list[Table]:
+    """Tables of each part of a task: the accuracy, with its interval if `intervals`, and that of the choice in the text."""
+    lengths = marked(score.length for score in section)
+    heads = [*METHOD, *(heading(length, section[0].train_len) for length in lengths)]
+
+    def rows(cells: dict, text: Callable[[Score], str]) -> list[list[str]]:
+        return [[*_names(cell), *(text(cell[one]) if one in cell else "-" for one in lengths)] for cell in cells.values()]
+
+    def accuracy(score: Score) -> str:
+        return f"{score.accuracy:.3f}" + f" ({score.low:.2f}-{score.high:.2f})" * intervals if score.shown else NEVER
+
+    def choice(score: Score) -> str:
+        return NEVER if not score.shown else "-" if score.choice is None else f"{score.choice:.3f}"
+
+    result = []
+    for task, cells in by_task(section).items():
+        result.append(Table(f"Accuracy: {task}", heads, rows(cells, accuracy)))
+        if any(score.choice is not None for cell in cells.values() for score in cell.values()):
+            result.append(Table(f"Accuracy of the choice among the answers in the text: {task}", heads, rows(cells, choice)))
+    return result
+
+
+def _names(cell: dict[int, Score]) -> list[str]:
+    first = next(iter(cell.values()))
+    return [first.encoding + file(first.source), first.extension + " *" * first.untested, first.scale_attention]
+
+
+def below(section: list[Score]) -> list[str]:
+    """Lines below the tables: what was asked, what the intervals are over, and which methods have not learned the task."""
+    first = section[0]
+    over = " or ".join(over_words(unit) for unit in sorted({score.over for score in section}))
+    return [
+        f"data {first.data}, tokenizer {first.tokenizer}, trained at {first.train_len} tokens",
+        f"protocol {first.protocol}: {asked(section)}, the same for every method",
+        *([f"setting: {first.setting}"] if first.setting else []),
+        f"seeds: {span(score.n_seeds for score in section)}; in brackets: 95 % interval {over}, Wilson's for one seed",
+        *unlearned(section),
+        *two_seeds(section),
+        *(["* a pair of methods its authors have not tested"] if any(score.untested for score in section) else []),
+    ]
+
+
+def asked(section: Iterable[Score]) -> str:
+    """Text on the questions of a section: their number at each length, and what a right answer is."""
+    whole = [score for score in section if score.depth is None]
+    texts, answers = (span(getattr(score, name) for score in whole) for name in ("n_texts", "n_answers"))
+    return f"{answers} answers in {texts} texts of each length, right if every token was the likeliest"
+
+
+def unlearned(section: Iterable[Score]) -> list[str]:
+    """Lines on the trainings that have not learned a task inside the window."""
+    never: dict[str, dict[str, None]] = {}
+    some: dict[str, dict[str, None]] = {}
+    for score in section:
+        if score.depth is None and (not score.learned or score.n_seeds < score.n_trained):
+            if score.learned:
+                said = f"{score.encoding} ({score.n_trained - score.n_seeds} of {score.n_trained} seeds)"
+                some.setdefault(score.task, {})[said] = None
+            else:
+                never.setdefault(score.task, {})[f"{score.encoding} ({score.inside:.3f})"] = None
+    bound = f"accuracy inside the window below {LEARNED}"
+    moral = "so that nothing beyond counts against a method"
+    lines = [f"{NEVER} ({bound}), {moral}: {task}: {', '.join(names)}" for task, names in never.items()]
+    return lines + [f"left out of the means ({bound}): {task}: {', '.join(names)}" for task, names in some.items()]
+
+
+def read_scores(path: Path | str) -> list[Score]:
+    """Read the scores of a CSV. Raises RunError for another file."""
+    return from_csv(path, Score, "a CSV of scores", "scripts/report.py")

@@ -1,0 +1,168 @@
+"""Tasks against their definitions, and their batches: what a text holds, what is asked for, and that seeds decide all of it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from conftest import CONFIGS, node
+
+from posbench.common.errors import ConfigError
+from posbench.data import fingerprint, prepare
+from posbench.data.addition import PLUS, Addition
+from posbench.data.batches import batches
+from posbench.data.copy import BOS, EOS, PAD, SEP, SYMBOLS, Copy
+from posbench.data.mqar import Mqar
+from posbench.data.reverse import Reverse
+from posbench.data.task import IGNORED, TaskSplit
+
+TASKS = sorted(path.stem for path in (CONFIGS / "data").glob("*.yaml") if "tokenizer: task" in path.read_text())
+
+
+def data(name: str) -> dict:
+    base = {"bos": False}
+    return base | {key: value for key, value in node("data", name).items() if key != "defaults"}
+
+
+def draw(task, length=32, count=200, seed=0, **part):
+    return task.draw(np.random.default_rng(seed), length, count, **part)
+
+
+def asked(examples, row: int) -> list[int]:
+    return [target for target in examples.targets_NT[row].tolist() if target != IGNORED]
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_task_draws_what_its_vocabulary_holds_and_the_same_for_the_same_seed(name, tmp_path):
+    corpus = prepare(data(name), tmp_path / "cache")
+    assert (
+        not (tmp_path / "cache").exists()
+        and corpus.tokenizer == f"task-{corpus.vocab_size}"
+        and corpus.fingerprint == fingerprint(data(name))
+    )
+    for part in ({}, *corpus.test.task.parts(64).values()):
+        one, again, other = (split.draw(64, 9, [3], **part) for split in (corpus.test, corpus.test, corpus.train))
+        assert all(np.array_equal(getattr(one, key), getattr(again, key)) for key in ("inputs_NT", "targets_NT", "answer_NT"))
+        assert not np.array_equal(one.inputs_NT, other.inputs_NT)  # another split, other examples
+        known = one.targets_NT != IGNORED
+        assert one.inputs_NT.shape == one.targets_NT.shape == (9, 64) and known.any(1).all()
+        assert np.array_equal(known, one.answer_NT >= 0)
+        for ids in (one.inputs_NT, one.targets_NT[known]):
+            assert ids.min() >= 0 and ids.max() < corpus.vocab_size
+        if part:  # of an evaluation: equally many answers everywhere
+            assert {tuple(np.unique(row[row >= 0])) for row in one.answer_NT} == {tuple(range(one.answer_NT.max() + 1))}
+
+
+def test_other_arguments_are_another_data_set():
+    one = data("mqar")
+    changed = [{**one, "vocab_size": 64}, {**one, "source": {**one["source"], "pairs": [4]}}, data("copy"), data("reverse")]
+    assert len({fingerprint(each) for each in (one, *changed)}) == 5
+
+
+def test_examples_are_the_same_in_another_process():
+    code = "from posbench.data.task import TaskSplit; from posbench.data.mqar import Mqar; print(TaskSplit(Mqar(64, [2, 4]), 'test')"
+    code += ".draw(24, 2, [1, 5]).inputs_NT.tolist())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=CONFIGS.parent, timeout=60, check=True)
+    assert eval(done.stdout) == TaskSplit(Mqar(64, [2, 4]), "test").draw(24, 2, [1, 5]).inputs_NT.tolist()
+
+
+@pytest.mark.parametrize("length", [32, 33])
+def test_mqar_asks_each_key_once_more_and_wants_its_value(length):
+    examples = draw(Mqar(64, [2, 8]), length)
+    seen = set()
+    for row, inputs in enumerate(examples.inputs_NT.tolist()):
+        n = len(asked(examples, row))
+        seen.add(n)
+        keys, values = inputs[0 : 2 * n : 2], inputs[1 : 2 * n : 2]
+        assert len(set(keys)) == len(set(values)) == n and 1 <= min(keys) <= max(keys) < 32 <= min(values) <= max(values) < 64
+        places = np.flatnonzero(examples.targets_NT[row] != IGNORED)
+        assert min(places) >= 2 * n and all(place % 2 == 0 for place in places)
+        for place in places.tolist():
+            number = examples.answer_NT[row, place]
+            assert inputs[place] == keys[number] and examples.targets_NT[row, place] == values[number]
+            assert examples.choices_NK[row, number] == values[number]
+    assert seen == {2, 8}
+
+
+def test_mqar_draws_places_one_after_the_other_by_the_power_law():
+    """Against the law itself: the first place drawn has p ~ g^(a - 1), the second the same among those left."""
+    length, n, power = 20, 2, 0.5
+    examples = draw(Mqar(64, [n], power), length, 20_000)
+    places = (length - 2 * n) // 2
+    gaps = np.stack([[(np.flatnonzero(row == number)[0] - 2 * n) // 2 for number in range(n)] for row in examples.answer_NT])
+    p = np.arange(1, places + 1) ** (power - 1.0)
+    p /= p.sum()
+    np.testing.assert_allclose(np.bincount(gaps[:, 0], minlength=places) / len(gaps), p, atol=0.012)
+    second = [sum(p[first] * p[g] / (1 - p[first]) for first in range(places) if first != g) for g in range(places)]
+    np.testing.assert_allclose(np.bincount(gaps[:, 1], minlength=places) / len(gaps), second, atol=0.012)
+
+
+@pytest.mark.parametrize("task", [Copy(20), Reverse(20)], ids=lambda task: task.name)
+def test_copy_and_reverse_ask_for_the_string_and_its_end(task):
+    for full in (False, True):
+        examples, sizes = draw(task, full=full), set()
+        for row, inputs in enumerate(examples.inputs_NT.tolist()):
+            n = inputs.index(SEP) - 1
+            sizes.add(n)
+            string = inputs[1 : n + 1]
+            answer = string if isinstance(task, Copy) and not isinstance(task, Reverse) else string[::-1]
+            assert inputs[0] == BOS and min(string) >= SYMBOLS and asked(examples, row) == [*answer, EOS]
+            assert inputs[n + 2 :] == [*answer, EOS, *[PAD] * 32][: 32 - n - 2]  # what is asked for is fed behind it
+            assert np.flatnonzero(examples.targets_NT[row] != IGNORED).tolist() == list(range(n + 1, 2 * n + 2))
+        assert sizes == ({15} if full else set(range(1, 16)))
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_addition_asks_for_the_sum(reverse):
+    for full in (False, True):
+        examples, sizes = draw(Addition(15, reverse), 32, full=full), []
+        for row, inputs in enumerate(examples.inputs_NT.tolist()):
+            text = inputs[1 : inputs.index(SEP)]
+            a, b = ("".join(str(digit - SYMBOLS) for digit in part) for part in (text[: text.index(PLUS)], text[text.index(PLUS) + 1 :]))
+            total = str(int(a) + int(b))
+            wanted = [SYMBOLS + int(digit) for digit in (total[::-1] if reverse else total)]
+            assert asked(examples, row) == [*wanted, EOS] and all(len(one) == 1 or one[0] != "0" for one in (a, b))
+            sizes.append(sorted((len(a), len(b))))
+        assert {high for _, high in sizes} == ({9} if full else set(range(1, 10))) and {low for low, _ in sizes} == set(range(1, 10))
+
+
+@pytest.mark.parametrize("task", [Mqar(64, [1, 2, 4]), Copy(20), Addition(15)], ids=lambda task: task.name)
+def test_batches_are_a_function_of_seed_and_step(task):
+    def made(seed=0, split="train"):
+        return batches(TaskSplit(task, split), [16, 32], 128, seed, None)
+
+    here, forward = made(), [made().at(step) for step in range(12)]
+    for step in (11, 0, 5, 5):
+        inputs_BT, targets_BT = here.at(step)
+        assert inputs_BT.equal(forward[step][0]) and targets_BT.equal(forward[step][1])
+        assert inputs_BT.numel() == 128 and here.n_targets(step) == int((targets_BT != IGNORED).sum())
+        parts = [here.at(step, lambda n, i=i: slice(i * n // 2, (i + 1) * n // 2))[1] for i in (0, 1)]
+        assert [row for part in parts for row in part.tolist()] == targets_BT.tolist()
+    assert {batch[0].shape[1] for batch in forward} == {16, 32}
+    assert not any(made(seed, split).at(1)[0].equal(forward[1][0]) for seed, split in ((1, "train"), (0, "validation")))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"bos": True}, "data.bos=true"),
+        ({"vocab_size": 5}, "data.vocab_size=5 cannot hold"),
+        ({"tokenizer": "bytes"}, "data.tokenizer=bytes and data=mqar do not go together"),
+        ({"source": {"_target_": "posbench.data.mqar.Mqar", "pairs": [5000]}}, "must lie in 1 .. 4095"),
+        ({"source": {"_target_": "posbench.data.mqar.Mqar", "pairs": []}}, "must lie in 1 .. 4095"),
+    ],
+)
+def test_impossible_tasks_are_refused(change, said, tmp_path):
+    with pytest.raises(ConfigError, match=said):
+        prepare(data("mqar") | change, tmp_path)
+
+
+def test_texts_too_short_for_a_question_are_refused():
+    for task, length, least in ((Mqar(64, [4]), 15, 16), (Copy(20), 3, 4), (Addition(15), 6, 7)):
+        with pytest.raises(ConfigError, match=f"needs {least} tokens"):
+            batches(TaskSplit(task, "train"), [length], 64, 0, None)
+        draw(task, least, 2)
+    with pytest.raises(ConfigError, match="cannot hold one example of train.length=64"):
+        batches(TaskSplit(Copy(20), "train"), [64], 32, 0, None)

@@ -1,0 +1,169 @@
+"""Protocol accuracy: against the plainest loop, against greedy decoding by transformers, and in whole commands."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from conftest import node, small_model, small_shape
+from test_cli import cli  # noqa: F401
+
+from posbench.common.errors import ConfigError
+from posbench.common.files import read_json
+from posbench.config.schema import EvaluateConfig
+from posbench.data.copy import EOS, SEP, Copy
+from posbench.data.mqar import Mqar
+from posbench.data.task import IGNORED, TaskSplit
+from posbench.encodings.rope import Rope
+from posbench.evaluation.scorer import Evaluation
+from posbench.evaluators.accuracy import Accuracy
+from posbench.extensions.none import NoExtension
+from posbench.extensions.ntk import Ntk
+from posbench.extensions.rerope import Rerope
+from posbench.position.plan import make_plan
+from posbench.runs.rows import read_eval
+from posbench.runs.target_losses import load_arrays, part_of, save_arrays
+from posbench.scale_attention.log_n import LogN
+
+SMALL = ["model.d_model=32", "model.n_layer=2", "train.length=16", "train.tokens_per_step=256", "data.vocab_size=24", "log.mode=disabled"]
+SMALL += ["train.steps=4", "train.validate_windows=4", "device=cpu", "results_dir=runs", "cache_dir=cache"]
+
+
+def evaluator(task, extension=None, model=None, **options) -> Accuracy:
+    config = EvaluateConfig(**{"lengths": [16, 40], "windows": 12, "batch_tokens": 100, **options})
+    corpus = SimpleNamespace(test=TaskSplit(task, "test"), bos=None)
+    return Accuracy(
+        Evaluation(model or small_model(Rope(small_shape())), corpus, extension or NoExtension(), LogN(small_shape()), config, "cpu")
+    )
+
+
+@pytest.mark.parametrize("extension", [NoExtension(), Ntk(), Rerope()], ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("task", [Mqar(50, [1, 3]), Copy(50)], ids=lambda task: task.name)
+def test_rows_and_arrays_are_those_of_one_question_at_a_time(task, extension, tmp_path):
+    found, by_length = evaluator(task, extension), {}
+    for length in (16, 40):
+        rows, by_length[length] = found.run(length)
+        arrays, plan = by_length[length], make_plan(found.evaluation.model.encoding, extension, LogN(small_shape()), length=length)
+        for index, (name, part) in enumerate(task.parts(length).items()):
+            examples = found.evaluation.file.draw(length, found.count, [0, length, index], **part)
+            nll, right, ranks, among = {}, {}, {}, {}
+            for row in range(found.count):
+                with torch.no_grad():
+                    logits = found.evaluation.model(torch.from_numpy(examples.inputs_NT[row : row + 1]), plan)[0].double()
+                for at in np.flatnonzero(examples.targets_NT[row] != IGNORED):
+                    key, target = (row, examples.answer_NT[row, at]), int(examples.targets_NT[row, at])
+                    nll[key] = nll.get(key, 0.0) - torch.log_softmax(logits[at], -1)[target].item()
+                    right[key] = right.get(key, True) and int(logits[at].argmax()) == target
+                    if examples.choices_NK is not None:
+                        chosen = logits[at][examples.choices_NK[row]]
+                        ranks[key] = int((chosen >= logits[at, target]).sum())
+                        among[key] = float(chosen.logsumexp(0) - logits[at, target])
+            sized = {
+                label: (values, truths)
+                for label, values, truths in ((name, nll, right), (f"{name} choice", among, {k: r == 1 for k, r in ranks.items()}))
+                if values
+            }
+            for label, (values, truths) in sized.items():
+                (row,) = (row for row in rows if row["task"] == label)
+                columns = arrays["part"][0] == part_of({**row, "protocol": "accuracy", "depth": None})
+                keys = sorted(values)
+                np.testing.assert_allclose(arrays["nll"][:, columns].ravel(), [values[key] for key in keys], rtol=1e-4, atol=1e-4)
+                assert arrays["correct"][:, columns].ravel().tolist() == [truths[key] for key in keys]
+                assert row["nll"] == pytest.approx(np.mean(list(values.values())), rel=1e-4) and row["sem_unit"] == "example"
+                assert row["accuracy"] == np.mean(list(truths.values())) and row["n_targets"] == len(keys) and row["n_units"] == found.count
+                assert arrays["rank"][:, columns].ravel().tolist() == [ranks.get(key, 0) for key in keys]
+        assert len(rows) == (2 * 2 - 1 if isinstance(task, Mqar) else 1)  # of one pair there is no choice
+    save_arrays(tmp_path / "a.npz", found.shared(), by_length)
+    loaded = load_arrays(tmp_path / "a.npz")
+    assert all(np.array_equal(loaded[n][name], by_length[n][name]) for n in by_length for name in ("nll", "correct", "part", "rank"))
+
+
+def test_texts_do_not_depend_on_other_lengths_and_cost_is_what_is_read():
+    read = []
+    found, other = evaluator(Mqar(50, [1, 3])), evaluator(Mqar(50, [1, 3]), lengths=[12, 24, 40])
+    found.evaluation.progress = lambda n, part=False: read.append(n)
+    assert found.run(40)[1]["nll"].tolist() == other.run(40)[1]["nll"].tolist() and sum(read) == found.cost(40) == 40 * 12
+
+
+def test_the_training_length_is_asked_too_unless_a_shorter_one_is():
+    assert Accuracy.lengths([128, 256], 64) == [64, 128, 256] and Accuracy.lengths([32, 256], 64) == [32, 256]
+    with pytest.raises(ConfigError, match="needs 12 tokens"):
+        evaluator(Mqar(50, [3]), lengths=[8, 16])
+
+
+def test_right_answers_are_what_transformers_would_write():
+    """A Llama that copies only now and then: of each prompt the greedy continuation, token by token without any right one fed."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    shape = small_shape()
+    model, task = small_model(Rope(shape), vocab_size=7), Copy(7)
+    split, optimizer = TaskSplit(task, "train"), torch.optim.Adam(model.parameters(), 3e-3)
+    for step in range(150):
+        examples = split.draw(16, 32, [step])
+        optimizer.zero_grad()
+        plan = make_plan(model.encoding, length=16)
+        model.loss(torch.from_numpy(examples.inputs_NT), torch.from_numpy(examples.targets_NT), plan).backward()
+        optimizer.step()
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    wide = model.layers[0].mlp.gate_proj.out_features
+    config = transformers.LlamaConfig(vocab_size=7, intermediate_size=wide, rms_norm_eps=1e-5, **sizes, tie_word_embeddings=False)
+    oracle = transformers.LlamaForCausalLM(config).eval()
+    own = {f"model.{name}" if not name.startswith("lm_head") else name: value for name, value in model.state_dict().items()}
+    missing = oracle.load_state_dict({name: value for name, value in own.items() if "encoding" not in name}, strict=False)
+    assert not missing.missing_keys and not missing.unexpected_keys
+    found = evaluator(task, model=model.eval(), windows=60, lengths=[8])
+    found.evaluation.scale = LogN(small_shape(10_000))  # which changes nothing at 8 tokens
+    rows, arrays = found.run(8)
+    examples = found.evaluation.file.draw(8, 60, [0, 8, 0], full=True)
+    right = []
+    for inputs, targets in zip(examples.inputs_NT, examples.targets_NT, strict=True):
+        prompt, answer = inputs[: inputs.tolist().index(SEP) + 1], targets[targets != IGNORED]
+        settings = {"max_new_tokens": len(answer), "do_sample": False, "eos_token_id": EOS, "pad_token_id": 0}
+        written = oracle.generate(torch.from_numpy(prompt)[None], attention_mask=torch.ones(1, len(prompt), dtype=torch.long), **settings)
+        right.append(written[0, len(prompt) :].tolist() == answer.tolist())
+    assert arrays["correct"].ravel().tolist() == right and 0 < sum(right) < 60 and rows[0]["accuracy"] == np.mean(right)
+
+
+def test_a_task_is_trained_evaluated_and_reported_by_one_command(cli, tmp_path):  # noqa: F811
+    words = ("data=mqar", "data.source.pairs=[2]", *SMALL, "evaluate.windows=6", "evaluate.lengths=[16,24]")
+    done = cli(*words, "extension=ntk", common=False)
+    assert "Accuracy: mqar 2 pairs" in done.stdout and "never learned" in done.stdout
+    (path,) = tmp_path.rglob("evals/accuracy/*.json")
+    rows = read_eval(path)
+    assert [(row["length"], row["task"]) for row in rows] == [
+        (n, task) for n in (16, 24) for task in ("mqar 2 pairs", "mqar 2 pairs choice")
+    ]
+    assert {(row["data"], row["tokenizer"], row["n_units"], row["n_targets"]) for row in rows} == {("mqar", "task-24", 6, 12)}
+    before = path.read_bytes()
+    cli(*words, "extension=ntk", common=False)
+    assert path.read_bytes() == before
+    cli(*words[:-1], "evaluate.lengths=[16,32]", "extension=ntk", common=False)
+    report = cli(*words[:-1], "evaluate.lengths=[16,32]", "extension=ntk", "report_dir=report", script="report", common=False)
+    assert "Accuracy: mqar 2 pairs" in report.stdout
+    assert {"accuracy.csv", "accuracy.png", "accuracy.svg", "report.html"} <= {file.name for file in (tmp_path / "report").iterdir()}
+    assert "Accuracy by length" in (tmp_path / "report" / "report.html").read_text()
+    assert [row for row in read_eval(path) if row["length"] in (16, 24)] == rows and len(read_eval(path)) == 6
+    assert read_json(path)["config"]["evaluate"]["max_length"] is None
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("data=mqar", "data.source.pairs=[2]", *SMALL, "evaluate.protocol=fixed_targets"), "data=mqar is a task"),
+        (("evaluate.protocol=accuracy", "log.mode=disabled"), "is text: choose data=mqar"),
+        (("data=mqar", *SMALL, "data.source.pairs=[2]", "evaluate.lengths=[4]", "evaluate.targets=1"), "needs 8 tokens, not 4"),
+        (("data=copy", *SMALL, "extension=recompute_window"), "use 'evaluate.protocol=\\[fixed_targets\\]'"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_in_a_sentence(words, said, cli):  # noqa: F811
+    done = cli(*words, code=2, common=False)
+    assert re.search(said, done.stdout + done.stderr)
+
+
+def test_a_method_makes_no_other_examples():
+    (plain,), (stretched,) = (evaluator(Copy(50), one, lengths=[32]).run(32)[0] for one in (NoExtension(), Ntk()))
+    assert plain["nll"] != stretched["nll"] and plain["n_targets"] == stretched["n_targets"]
+    assert node("data", "copy")["source"]["_target_"] == "posbench.data.copy.Copy"
