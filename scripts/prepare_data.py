@@ -11,9 +11,13 @@ def prepare_data(request: Request) -> int:
     """Tokenize every data set and print its splits and their overlap with training. Returns the exit code."""
     from posbench.data import prepare
     from posbench.data.overlap import overlap, sequences
+    from posbench.data.sources import TASK
 
     for data, cache_dir in {repr(cfg["data"]): (cfg["data"], cfg["cache_dir"]) for cfg in request.cfgs}.values():
         corpus = prepare(data, cache_dir)
+        if data["tokenizer"] == TASK:
+            print(f"{corpus.name}: a task of {corpus.vocab_size} ids, whose examples are drawn in training: nothing to prepare")
+            continue
         print(f"{corpus.name}, {corpus.tokenizer}, {corpus.vocab_size} ids, fingerprint {corpus.fingerprint[:16]}, in {corpus.folder}")
         print(f"  {'split':10}{'documents':>11}{'tokens':>14}{'bytes':>14}{'bytes/token':>13}  documents of at least L + 64 tokens")
         for split in ("train", "validation", "test"):

@@ -117,6 +117,8 @@ def curve_name(row: dict) -> str:
 def log_curves(started: Any, rows: list[dict]) -> None:
     """Log rows as points over eval/length, or over position/tokens."""
     for row in rows:
+        if row["depth"] is not None:
+            continue  # the row over all depths has the same name
         position, method = row["position"], curve_name(row)
         curve = f"eval/{method}" if position is None else f"position/{method}/{row['length']}"
         step = {"eval/length": row["length"]} if position is None else {"position/tokens": position}

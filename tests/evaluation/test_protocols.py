@@ -34,7 +34,8 @@ from posbench.runs.setting import Setting
 from posbench.runs.target_losses import load_arrays, save_arrays
 from posbench.sweep.jobs import plan_jobs
 
-NAMES = [module.name for module in pkgutil.iter_modules(evaluators.__path__)]
+ALL = [module.name for module in pkgutil.iter_modules(evaluators.__path__)]
+NAMES = [name for name in ALL if not protocol(name).asks]  # those that read text; test_accuracy.py has the other
 WHOLE = ("by_position", "yarn_script", "yarn_script_truncate", "lceg_script")
 EXTENSIONS = (NoExtension(), Rerope(), RecomputeWindow())
 RUNS = [(name, one) for name in NAMES for one in EXTENSIONS if name not in WHOLE or not isinstance(one, RecomputeWindow)]
@@ -72,7 +73,7 @@ def test_a_length_more_moves_no_number(name):
     assert np.array_equal(ones["nll"], twos["nll"]) and [row["nll"] for row in one] == [row["nll"] for row in two]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ALL)
 def test_every_protocol_says_what_it_does_with_a_bos_and_what_it_is_compared_with(name):
     words = importlib.import_module(protocol(name).__module__).__doc__
     assert words.startswith(f"{name}: ") and "BOS" in words and "eferences" in words
@@ -299,14 +300,14 @@ def test_a_stride_belongs_to_the_protocols_that_have_one(text_folder):
 
 
 def test_what_a_protocol_says_of_itself_is_known_without_torch():
-    asked = f"print([protocol(name).__name__ for name in {NAMES}], 'torch' in sys.modules)"
+    asked = f"print([protocol(name).__name__ for name in {ALL}], 'torch' in sys.modules)"
     code = f"import sys; from posbench.evaluation.protocol import protocol; {asked}"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert "FixedTargets" in said and said.endswith("] False\n")
 
 
 def test_protocols_name_others_that_exist_and_a_floor_that_is_its_own():
-    for name in NAMES:
+    for name in ALL:
         one = protocol(name)
         assert set(one.beside) <= set(NAMES) - {name}
         assert one.floor is None or protocol(one.floor).floor == one.floor

@@ -22,6 +22,9 @@ from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import read_json, sha256_file
 from posbench.common.signals import Stopped
 from posbench.config.schema import ModelConfig, TrainConfig
+from posbench.data.batches import batches
+from posbench.data.copy import Copy
+from posbench.data.task import IGNORED, TaskSplit
 from posbench.data.tokenfile import TokenFile
 from posbench.model import precision as bf16
 from posbench.runs.directory import Run
@@ -100,13 +103,17 @@ def train(folder: Path, cfg: TrainConfig, model: nn.Module | None = None, corpus
         )
 
 
-def child(folder: str, name: str, at: str, optimizer: str) -> None:
+def task_corpus() -> SimpleNamespace:
+    return make_corpus(**{split: TaskSplit(Copy(VOCAB), split) for split in ("train", "validation")})
+
+
+def child(folder: str, name: str, at: str, optimizer: str, task: bool) -> None:
     """Runs in a process of its own: ends itself by signal `name` after logging step `at`."""
-    train(Path(folder), config(optimizer=optimizer), number=signal.Signals[name], at=int(at))
+    train(Path(folder), config(optimizer=optimizer), number=signal.Signals[name], at=int(at), corpus=task_corpus() if task else None)
 
 
-def run_child(folder: Path, name: str, at: int, optimizer: str = "muon") -> subprocess.CompletedProcess:
-    code = f"import test_train; test_train.child({str(folder)!r}, {name!r}, {at}, {optimizer!r})"
+def run_child(folder: Path, name: str, at: int, optimizer: str = "muon", task: bool = False) -> subprocess.CompletedProcess:
+    code = f"import test_train; test_train.child({str(folder)!r}, {name!r}, {at}, {optimizer!r}, {task})"
     # Bytes are equal only for equal numbers of threads.
     threads = {"OMP_NUM_THREADS": str(torch.get_num_threads())}
     environment = os.environ | threads | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -140,6 +147,36 @@ def test_an_interrupted_run_ends_in_the_same_bytes(tmp_path, name, at, saved, op
     assert log_of(tmp_path / "cut") == log_of(tmp_path / "whole")
     assert [line["step"] for line in log_of(tmp_path / "cut")] == [2, 4, 6, 8, 10, 12]
     assert not (tmp_path / "cut/state.pt").exists()
+
+
+def test_an_interrupted_training_on_a_task_ends_in_the_same_bytes(tmp_path):
+    train(tmp_path / "whole", config(), corpus=task_corpus())
+    run_child(tmp_path / "cut", "SIGKILL", 8, task=True)
+    assert not (tmp_path / "cut/train.json").exists()
+    train(tmp_path / "cut", config(), model=tiny(seed=9), corpus=task_corpus())
+    assert (tmp_path / "cut/model.safetensors").read_bytes() == (tmp_path / "whole/model.safetensors").read_bytes()
+    assert log_of(tmp_path / "cut") == log_of(tmp_path / "whole")
+
+
+def test_parts_of_a_task_weigh_by_their_answers(tmp_path):
+    """Examples ask for unequally many tokens, and the gradient is that of the mean over all of them, however a batch is divided."""
+
+    def gradients(micro_batches: int, shares: int) -> list[torch.Tensor]:
+        model = tiny()
+        for share in range(shares):
+            trainer = Trainer(
+                model, task_corpus(), config(dtype="fp32", micro_batches=micro_batches), 0, torch.device("cpu"), lambda n, step: n
+            )
+            trainer._backward(*trainer.batches.at(0, lambda n, i=share: slice(i * n // shares, (i + 1) * n // shares)))
+        return [parameter.grad for parameter in model.parameters()]
+
+    inputs_BT, targets_BT = batches(task_corpus().train, [8], 64, 0, None).at(0)
+    assert len(set((targets_BT != IGNORED).sum(1).tolist())) > 1
+    model = tiny()
+    model.loss(inputs_BT, targets_BT, 8).backward()
+    for micro_batches, shares in ((1, 1), (3, 1), (8, 1), (1, 2), (2, 2)):
+        for one, two in zip(gradients(micro_batches, shares), model.parameters(), strict=True):
+            torch.testing.assert_close(one, two.grad, rtol=1e-4, atol=1e-6)
 
 
 def test_resuming_goes_on_from_the_state_and_not_from_the_start(tmp_path):

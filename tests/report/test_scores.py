@@ -1,0 +1,102 @@
+"""Scores of tasks: intervals against published ones, the bound of what was learned, and what tables and figures show of it."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from synthetic import Built
+from test_rows import VALUES
+
+from posbench.report.report import collect
+from posbench.report.scores import LEARNED, by_task, read_scores
+from posbench.runs.evidence import read as read_evidence
+from posbench.runs.rows import eval_content, make_row
+from posbench.runs.target_losses import part_of, save_arrays
+from posbench.statistics.crossed import estimate, sums
+from posbench.statistics.wilson import wilson
+
+TEXTS, DEPTHS, LENGTHS = 40, (0.0, 0.5, 1.0), (64, 128)
+
+
+def write_scores(root, encoding, extension, seed, share, task="needle"):
+    """Evaluation whose answers are right in `share`[length] of the texts: rows of all depths and of each, and their arrays."""
+    run, eval_id = f"{encoding}-64-s{seed}-0123456789", f"{extension}{seed}"
+    random, rows, arrays = np.random.default_rng([seed, len(encoding), len(extension)]), [], {}
+    for length in LENGTHS:
+        correct_NA = random.random((TEXTS, len(DEPTHS))) < share[length]
+        nll_NA = np.where(correct_NA, 0.1, 3.0).astype(np.float32)
+        columns = []
+        for depth, part in ((None, slice(None)), *((depth, slice(i, i + 1)) for i, depth in enumerate(DEPTHS))):
+            right, nll = correct_NA[:, part], nll_NA[:, part]
+            values = {"nll": float(nll.mean()), "accuracy": float(right.mean()), "n_targets": right.size, "n_units": TEXTS}
+            own = {"run_id": run, "eval_id": eval_id, "encoding": encoding, "extension": extension, "seed": seed, "protocol": "accuracy"}
+            own |= {"encoding_args": {}, "extension_args": {}, "scale_attention": "none", "trained_scale": "none", "position": None}
+            own |= {"train_len": 64, "length": length, "task": task, "depth": depth, "n_bytes": 0, "sem_unit": "example"}
+            rows.append(make_row(**{**VALUES, **own, **values}))
+            columns.append((nll, right, np.full((1, right.shape[1]), part_of(rows[-1]))))
+        names = ("nll", "correct", "part")
+        arrays[length] = {name: np.concatenate([one[i] for one in columns], axis=1) for i, name in enumerate(names)}
+    path = root / run / "evals" / "accuracy" / f"{extension}-{eval_id}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(eval_content(rows, {"seed": seed})))
+    save_arrays(path.with_suffix(".npz"), {"document": np.arange(TEXTS), "offset": np.zeros(TEXTS, int)}, arrays)
+    return path, arrays
+
+
+@pytest.mark.parametrize(
+    ("right", "n", "low", "high"),
+    [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)],
+)
+def test_intervals_of_shares_are_those_of_newcombe_1998(right, n, low, high):
+    """Table I of Newcombe, Statistics in Medicine 17, 857-872, method 3 (score, without continuity correction)."""
+    assert wilson(right / n, n) == pytest.approx((low, high), abs=6e-5)
+    mirrored = wilson(1 - right / n, n)
+    assert mirrored == pytest.approx((1 - high, 1 - low), abs=6e-5)
+
+
+@pytest.fixture
+def found(tmp_path):
+    good = {64: 1.0, 128: 0.6}
+    paths = [write_scores(tmp_path / "runs", "rope", "none", seed, good)[0] for seed in (0, 1, 2)]
+    paths += [write_scores(tmp_path / "runs", "rope", "ntk", seed, {64: 1.0, 128: 0.8})[0] for seed in (0, 1, 2)]
+    paths += [write_scores(tmp_path / "runs", "alibi", "none", 0, {64: 0.5, 128: 0.4})[0]]
+    paths += [write_scores(tmp_path / "runs", "none", "none", seed, {64: (1.0, 0.3)[seed], 128: 0.7})[0] for seed in (0, 1)]
+    return paths, Built(paths, tmp_path / "report", "needles", "")
+
+
+def test_the_mean_is_over_seeds_that_learned_the_task_and_its_interval_is_crossed(found):
+    scores = {(one.encoding, one.extension, one.length, one.depth): one for section in found[1].scores for one in section}
+    one = scores["rope", "none", 128, None]
+    by_seed = [np.load(path.with_suffix(".npz")) for path in found[0][:3]]
+    first = [npz["correct_128"][:, : len(DEPTHS)].astype(float) for npz in by_seed]  # the first columns are those of all depths
+    wanted = estimate([(1.0, sums([one.ravel() for one in first], np.repeat(np.arange(TEXTS), len(DEPTHS))))])
+    assert one.accuracy == pytest.approx(wanted.value) and (one.low, one.high) == pytest.approx(wanted.interval())
+    assert (one.n_seeds, one.over, one.learned, one.inside) == (3, "seeds x examples", True, 1.0)
+    exact = scores["rope", "none", 64, None]  # all seeds are right everywhere, and still the interval has a width
+    assert exact.accuracy == exact.high == 1.0 and exact.low == wilson(1.0, TEXTS)[0] < 1
+    single = scores["alibi", "none", 128, None]
+    assert (single.low, single.high) == wilson(single.accuracy, TEXTS) and single.over == "example"
+    half = scores["none", "none", 128, None]
+    assert (half.n_seeds, half.n_trained, half.learned) == (1, 2, True) and half.inside < LEARNED
+
+
+def test_what_was_never_learned_is_no_failure_of_a_method(found):
+    text = found[1].markdown()
+    row = next(line for line in text.splitlines() if line.startswith("| alibi"))
+    assert row.endswith("| never learned |") and "never learned (accuracy inside the window below 0.9)" in text
+    assert "left out of the means" in text and "none (1 of 2 seeds)" in text
+    assert not any(one.shown for section in found[1].scores for one in section if one.encoding == "alibi" and one.length == 128)
+
+
+def test_files_hold_what_is_shown_and_evidence_pools(found, tmp_path):
+    files = {path.name for path in found[1].files}
+    assert {"accuracy.csv", "accuracy.png", "accuracy.svg", "depth.png", "depth.svg", "report.html"} <= files
+    (section,) = found[1].scores
+    assert read_scores(tmp_path / "report" / "accuracy.csv") == section
+    assert [len(cells) for cells in by_task(section).values()] == [4]
+    again = collect([], "needles", "", evidence=[tmp_path / "report"])
+    assert read_evidence(tmp_path / "report")[0] and again.scores == found[1].scores
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert "Accuracy by length and depth" in page and "needles" in page
