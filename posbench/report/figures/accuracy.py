@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from posbench.report.figures.annotations import GAP, end_labels, extension_name, shortened, width
-from posbench.report.figures.frame import Frame, note, octaves
 from posbench.report.figures.heatmap import INKS, legible
 from posbench.report.figures.palette import looks
-from posbench.report.figures.style import DASHES, GAIN, GREY, MARKERS, save
+from posbench.report.figures.style import DASHES, GAIN, GREY, MARKERS, Frame, note, octaves, save
 from posbench.report.points import marked, sections
 from posbench.report.scores import Score, asked, by_task, read_scores, unlearned
 
@@ -47,7 +46,8 @@ def curves(section: list[Score], title: str):
             axes.set(xlim=(min(lengths) / 1.2, max(lengths) * 1.2), ylim=(-0.03, 1.04), ylabel="accuracy" if place == 0 else "")
             _lines(axes, {method: cells[method] for method in methods if method in cells}, heading)
             axes.set_xlabel("length (tokens)", fontsize=8.5)
-    frame.caption(_said(section), up=2)
+    first, *others = _said(section)
+    frame.caption([f"{first} Bars: 95 % intervals.", *others], up=2)
     return frame.figure
 
 
@@ -130,5 +130,5 @@ def _cell(axes, place: int, line: int, score: Score, colours) -> None:
 
 def _said(section: list[Score]) -> list[str]:
     first = section[0]
-    lines = [f"{first.data}, {first.tokenizer} | protocol {first.protocol}: {asked(section)}. Bars: 95 % intervals."]
+    lines = [f"{first.data}, {first.tokenizer} | protocol {first.protocol}: {asked(section)}."]
     return lines + [f"{said[0].upper()}{said[1:]}." for said in unlearned(section)]
