@@ -1,18 +1,24 @@
-"""Judgement of claims: an effect with its interval, a verdict against the margin, Holm over all primaries that pass the gate."""
+"""Judgement of claims: an effect with its interval, a verdict against the margin, Holm over the primaries of a stage that pass the gate.
+
+Stage one keeps the rules by which it was judged: intervals by clustering whatever the number of seeds, each endpoint a question of its own,
+two sides. Stage two takes the analysis of variance from five seeds on, counts a comparison once, and asks one side where the rules are the
+two sides of one bound. Seeds that stage two names take no part in stage one.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from posbench.claims.find import Missing, Pool, exact, measured, same_targets
-from posbench.claims.language import MEASURES, Claim, Endpoint
+from posbench.claims.language import BOTH, MEASURES, Claim, Endpoint
 from posbench.common.errors import RunError
 from posbench.runs.evaluation import Evaluation
-from posbench.statistics.crossed import Estimate, Sums, estimate
+from posbench.statistics.crossed import ANOVA_FROM, Estimate, Sums, estimate
 from posbench.statistics.usable_length import Usable
-from posbench.statistics.verdict_rules import ALPHA, decide, holm
+from posbench.statistics.verdict_rules import ALPHA, benjamini_hochberg, decide, holm, sides
 
 Terms = list[tuple[float, Sums]]
 
@@ -32,6 +38,8 @@ class Finding:
     unit: str
     confirm: str
     refute: str
+    stage: int = 1
+    sides: int = 2  # of p: 1 where confirm and refute are the two sides of one bound
     effect: float | None = None  # in `unit`; inf: beyond the longest length evaluated
     lower: float | None = None
     upper: float | None = None
@@ -44,27 +52,44 @@ class Finding:
     gain_lower: float | None = None  # the lowest lower 95 % bound of G among the trainings, bits/byte
     p: float | None = None
     p_holm: float | None = None
-    by_interval: str | None = None  # the verdict of this interval alone
+    q: float | None = None  # of Benjamini and Hochberg
+    by_interval: str | None = None  # the verdict of this p alone
     verdict: str = ""  # after the gate and Holm; empty for a descriptive endpoint
     note: str = ""
     evaluations: str = ""  # eval ids, as in rows.csv
 
 
 def judge(claims: Sequence[Claim], pools) -> list[Finding]:
-    """Findings for all endpoints of all claims. `pools(claim)` returns (Pool, command that makes missing evaluations)."""
-    findings = [one for claim in claims for one in _claim(claim, pools)]
-    tested = [index for index, one in enumerate(findings) if one.primary and one.p is not None and one.verdict != "gated"]
-    for index, adjusted in zip(tested, holm([findings[index].p for index in tested]), strict=True):
-        one = findings[index]
-        stands = one.by_interval == "undecided" or adjusted < ALPHA
-        taken_back = f"{one.by_interval} by its own interval, not after Holm over {len(tested)} primaries"
-        note = one.note if stands else _also(one.note, taken_back)
-        findings[index] = replace(one, p_holm=adjusted, verdict=one.by_interval if stands else "undecided", note=note)
+    """Findings for all endpoints of all claims, each stage a family of its own.
+
+    `pools(claim)` returns (Pool, command that makes missing evaluations).
+    """
+    reserved = {seed for claim in claims for one in claim.primary for seed in one.seeds}
+    readings = Counter((claim.stage, str(one)) for claim in claims for one in claim.primary)
+    findings = [one for claim in claims for one in _claim(claim, pools, reserved, readings)]
+    for stage in sorted({one.stage for one in findings}):
+        tested = [i for i, one in enumerate(findings) if one.stage == stage and one.p is not None and one.verdict != "gated"]
+        _correct(findings, tested)
     return findings
 
 
-def _claim(claim: Claim, pools) -> list[Finding]:
-    shared = {"claim": claim.id, **{name: getattr(claim, name) for name in ("statement", "source", "rule")}}
+def _correct(findings: list[Finding], tested: Sequence[int]) -> None:
+    """Correct the verdicts of one family, in place."""
+    family = [findings[index] for index in tested]
+    groups = [one.compared if one.stage > 1 else number for number, one in enumerate(family)]
+    whole = {group: max(one.p for one, own in zip(family, groups, strict=True) if own == group) for group in groups}
+    q = dict(zip(whole, benjamini_hochberg(list(whole.values())), strict=True))
+    for index, group, adjusted in zip(tested, groups, holm([one.p for one in family], groups), strict=True):
+        one = findings[index]
+        stands = one.by_interval == "undecided" or adjusted < ALPHA
+        questions = f"{len(whole)} {'comparisons' if one.stage > 1 else 'primaries'}"
+        note = one.note if stands else _also(one.note, f"{one.by_interval} by its own interval, not after Holm over {questions}")
+        verdict = one.by_interval if stands else "undecided"
+        findings[index] = replace(one, p_holm=adjusted, q=q[group], verdict=verdict, note=note)
+
+
+def _claim(claim: Claim, pools, reserved: Collection[int], readings: Counter) -> list[Finding]:
+    shared = {"claim": claim.id, **{name: getattr(claim, name) for name in ("statement", "source", "rule", "stage")}}
     if claim.test:
         empty = dict.fromkeys(("experiment", "unit", "confirm", "refute"), "")
         return [Finding(endpoint="", primary=False, **shared, **empty, compared=claim.test, verdict=claim.shows, note="by test")]
@@ -76,17 +101,21 @@ def _claim(claim: Claim, pools) -> list[Finding]:
             endpoint=endpoint.name, primary=primary, **shared, experiment=" ".join(claim.experiments), compared=str(endpoint),
             unit=MEASURES[endpoint.measure], **rules,
         )  # fmt: skip
+        if claim.stage > 1 and primary and readings[claim.stage, str(endpoint)] == 1:
+            blank = replace(blank, sides=sides(endpoint.confirm, endpoint.refute))
         try:
-            found.append(_measure(endpoint, pool, blank))
+            found.append(_measure(endpoint, pool, blank, reserved))
         except (Missing, RunError) as error:
             note = f"{error}: {command}" if isinstance(error, Missing) else str(error)
             found.append(replace(blank, verdict="not measured" if primary else "", note=note))
     return found
 
 
-def _measure(endpoint: Endpoint, pool: Pool, blank: Finding) -> Finding:
-    cells = [(weight, cell, pool.find(cell)) for weight, cell in endpoint.cells]
+def _measure(endpoint: Endpoint, pool: Pool, blank: Finding, reserved: Collection[int]) -> Finding:
+    cells = [(weight, cell, _of_seeds(pool.find(cell), endpoint, reserved)) for weight, cell in endpoint.cells]
     seeds = sorted(set.intersection(*(set(found) for _, _, found in cells)))
+    if absent := sorted(set(endpoint.seeds) - set(seeds)):
+        raise Missing(f"seeds {', '.join(map(str, absent))} have not all cells, and {endpoint} is judged by all of its seeds or not at all")
     if not seeds:
         raise Missing(f"the cells have no seed in common ({'; '.join(str(sorted(found)) for _, _, found in cells)})")
     lone = sorted(set.union(*(set(found) for _, _, found in cells)) - set(seeds))
@@ -97,11 +126,12 @@ def _measure(endpoint: Endpoint, pool: Pool, blank: Finding) -> Finding:
     same_targets([entry for _, _, entries in chosen for entry in entries])
     first = chosen[0][2][0].first
     gain_lower = min(pool.gain_lower(entry) for _, _, entries in chosen for entry in entries)
+    anova_from = ANOVA_FROM if blank.stage > 1 else math.inf
     if endpoint.measure == "usable_length":
-        judged, compare = _usable(chosen, pool, endpoint.margin)
+        judged, compare = _usable(chosen, pool, endpoint.margin, anova_from)
     else:
         terms = [term for weight, cell, entries in chosen for term in _terms(endpoint.measure, weight, cell, entries, pool)]
-        judged = compare = estimate(terms)
+        judged = compare = estimate(terms, anova_from)
     lower, upper = judged.interval()
     one = replace(
         blank, effect=judged.value, lower=lower, upper=upper, over=compare.over, seeds=" ".join(map(str, seeds)),
@@ -111,20 +141,26 @@ def _measure(endpoint: Endpoint, pool: Pool, blank: Finding) -> Finding:
     )  # fmt: skip
     if not blank.primary:
         return one
-    if not gain_lower > 0:
-        return replace(
-            one, verdict="gated", note=_also(note, "the lower 95 % bound of G is not above 0: the model does not use its window")
-        )
+    unused = "" if gain_lower > 0 else "the lower 95 % bound of G is not above 0: the model does not use its window"
+    if unused and endpoint.gate == BOTH:
+        return replace(one, verdict="gated", note=_also(note, unused))
     if not math.isfinite(judged.value) and compare is judged:
         return replace(one, verdict="undecided", by_interval="undecided", p=1.0, note=_also(note, "a loss is not finite"))
 
     def against(bound: float):
         if not endpoint.confirm.of_gain:
             return judged, bound
-        return estimate([*terms, *((-bound * weight, one) for weight, one in pool.gain_terms(chosen[0][2]))]), 0.0
+        return estimate([*terms, *((-bound * weight, one) for weight, one in pool.gain_terms(chosen[0][2]))], anova_from), 0.0
 
-    word, p = decide(endpoint.confirm, endpoint.refute, against)
+    word, p = decide(endpoint.confirm, endpoint.refute, against, blank.sides)
+    if unused and word == endpoint.gate:
+        return replace(one, p=1.0, by_interval="undecided", verdict="undecided", note=_also(note, f"not {word}: {unused}"))
     return replace(one, p=p, by_interval=word, verdict=word)
+
+
+def _of_seeds(found: dict[int, Evaluation], endpoint: Endpoint, reserved: Collection[int]) -> dict[int, Evaluation]:
+    """Evaluations of the seeds that an endpoint names, or else of all seeds that no endpoint has reserved."""
+    return {seed: one for seed, one in found.items() if (seed in endpoint.seeds if endpoint.seeds else seed not in reserved)}
 
 
 def _terms(measure: str, weight: float, cell, entries: list[Evaluation], pool: Pool) -> Terms:
@@ -142,7 +178,7 @@ def _terms(measure: str, weight: float, cell, entries: list[Evaluation], pool: P
     return [(weight * per, one), (-weight * per_floor, floor)]
 
 
-def _usable(chosen: list, pool: Pool, margin: float) -> tuple[Usable, Estimate]:
+def _usable(chosen: list, pool: Pool, margin: float, anova_from: float) -> tuple[Usable, Estimate]:
     """Usable length as a multiple of the training length, and the Estimate of the rise at the longest length.
 
     Raises Missing for fewer than three lengths.
@@ -153,7 +189,7 @@ def _usable(chosen: list, pool: Pool, margin: float) -> tuple[Usable, Estimate]:
     multiples = sorted(length / train_len for length in lengths if length >= train_len)
     if len(multiples) < 3:
         raise Missing(f"{cell} has {len(multiples)} lengths from the training length on, a usable length needs a grid")
-    rises = {multiple: estimate(_terms("rise", 1.0, replace(cell, at=multiple), entries, pool)) for multiple in multiples}
+    rises = {multiple: estimate(_terms("rise", 1.0, replace(cell, at=multiple), entries, pool), anova_from) for multiple in multiples}
     return Usable(rises, margin), rises[multiples[-1]]
 
 

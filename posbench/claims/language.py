@@ -1,12 +1,15 @@
 """Language of claims: each has a yaml in results/claims, with the rules that would confirm or refute it.
 
-results/reported/claims holds the verdicts. The language is small and contains no code. tests/claims/test_claims.py reads every file.
+results/reported/claims holds the verdicts. The language is small and contains no code. tests/claims/test_claim_ledger.py reads every file.
+
+Claims of one `stage` are one family. Those of stage 2 lie in results/claims/stage2 and name the seeds that decide. A primary with
+`same_as: "H02 sinusoidal"` is another reading of that primary's comparison, by its own rules; the correction counts both once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from posbench.common.errors import ConfigError
@@ -18,6 +21,9 @@ MEASURES = {
     "accuracy": "share of targets",
     "usable_length": "x train_len",  # first length whose upper bound exceeds the floor by more than `margin`
 }
+
+
+BOTH = "both"
 
 
 @dataclass(frozen=True)
@@ -60,6 +66,9 @@ class Endpoint:
     margin: float | None = None  # bits/byte, of usable_length
     confirm: Rule | None = None
     refute: Rule | None = None
+    gate: str = BOTH  # verdicts that need every training to use its window (G): both, or confirmed alone
+    seeds: tuple[int, ...] = ()  # that decide, all of them; () for all that are there
+    same_as: str = ""  # claim and name of the primary whose cells these are
 
     def __str__(self) -> str:
         words = []
@@ -77,6 +86,7 @@ class Claim:
     statement: str
     source: str
     rule: str  # in words
+    stage: int = 1
     experiments: tuple[str, ...] = ()
     primary: tuple[Endpoint, ...] = ()
     secondary: tuple[Endpoint, ...] = ()
@@ -100,21 +110,41 @@ def load(path: Path) -> Claim:
 
 
 def load_all(folder: Path) -> list[Claim]:
-    """Read every claim of a folder, in the order of file names. Raises ConfigError as `load` does, and for an id given twice."""
-    claims = [load(path) for path in sorted(folder.glob("*.yaml"))]
-    if len({claim.id for claim in claims}) < len(claims):
+    """Read every claim of a folder and of the folders in it, in the order of file names.
+
+    Raises ConfigError as `load` does, for an id given twice in one stage, and for a primary that is the same as none.
+    """
+    claims = [load(path) for path in sorted(folder.rglob("*.yaml"))]
+    if len({(claim.stage, claim.id) for claim in claims}) < len(claims):
         raise ConfigError(f"{folder} has two claims of one id: {', '.join(claim.id for claim in claims)}.")
-    return claims
+    known = {(claim.stage, called(claim.id, one.name)): one for claim in claims for one in claim.primary if not one.same_as}
+    return [replace(claim, primary=tuple(_resolved(one, claim, known) for one in claim.primary)) for claim in claims]
+
+
+def called(claim: str, endpoint: str) -> str:
+    """Name of an endpoint among all claims: "H02 sinusoidal", or the claim's id if it has no name."""
+    return " ".join(filter(None, (claim, endpoint)))
+
+
+def _resolved(one: Endpoint, claim: Claim, known: Mapping[tuple[int, str], Endpoint]) -> Endpoint:
+    if not one.same_as:
+        return one
+    if (claim.stage, one.same_as) not in known:
+        raise ConfigError(f"{called(claim.id, one.name)} is the same as {one.same_as}, which is no comparison of stage {claim.stage}.")
+    other = known[claim.stage, one.same_as]
+    return replace(one, **{name: getattr(other, name) for name in ("measure", "cells", "margin", "gate", "seeds")})
 
 
 def _claim(text: dict) -> Claim:
-    _only(text, {"id", "statement", "source", "rule", "experiment", "primary", "secondary", "test", "shows"})
-    experiments = tuple(_list(text.get("experiment")))
-    primary, secondary = (tuple(_endpoint(one) for one in _list(text.get(key))) for key in ("primary", "secondary"))
+    _only(text, {"id", "statement", "source", "rule", "stage", "seeds", "experiment", "primary", "secondary", "test", "shows"})
+    experiments, stage, seeds = tuple(_list(text.get("experiment"))), text.get("stage", 1), text.get("seeds")
+    primary, secondary = (tuple(_endpoint(one, seeds) for one in _list(text.get(key))) for key in ("primary", "secondary"))
     if bool(primary) == bool(text.get("test")):
         raise ConfigError("it needs either primary endpoints or a test")
     if primary and not experiments or text.get("test") and text.get("shows") not in ("confirmed", "refuted"):
         raise ConfigError("primary endpoints need an experiment, and a test needs shows: confirmed or refuted")
+    if stage not in (1, 2) or any((stage == 2) != bool(one.seeds) for one in primary if not one.same_as):
+        raise ConfigError("stage is 1, where all seeds decide that are there, or 2, where the primaries name theirs")
     for endpoint in primary:
         if not endpoint.confirm or not endpoint.refute or not exclusive(endpoint.confirm, endpoint.refute):
             raise ConfigError(f"its primary '{endpoint}' needs confirm and refute, which exclude each other")
@@ -126,7 +156,8 @@ def _claim(text: dict) -> Claim:
     if len(set(names)) < len(names):
         raise ConfigError(f"its primaries need different names, not {names}")
     words = {key: " ".join(str(text[key]).split()) for key in ("id", "statement", "source", "rule")}
-    return Claim(**words, experiments=experiments, primary=primary, secondary=secondary, test=text.get("test"), shows=text.get("shows"))
+    return Claim(**words, stage=stage, experiments=experiments, primary=primary, secondary=secondary, test=text.get("test"),
+                 shows=text.get("shows"))  # fmt: skip
 
 
 def _list(value: object) -> list:
@@ -139,8 +170,12 @@ def _only(node: Mapping, known: set[str]) -> None:
         raise ConfigError(f"{unknown[0]} is not among {', '.join(sorted(known))}")
 
 
-def _endpoint(text: dict) -> Endpoint:
-    _only(text, {"name", "measure", "of", "minus", "against", "at", "margin", "confirm", "refute"})
+def _endpoint(text: dict, seeds: list[int] | None = None) -> Endpoint:
+    _only(text, {"name", "measure", "of", "minus", "against", "at", "margin", "confirm", "refute", "gate", "seeds", "same_as"})
+    rules = {key: Rule.parse(text[key]) if key in text else None for key in ("confirm", "refute")}
+    if "same_as" in text:
+        _only(text, {"name", "confirm", "refute", "same_as"})
+        return Endpoint(str(text.get("name", "")), "rise", (), **rules, same_as=str(text["same_as"]))
     measure, at = text.get("measure", "rise"), text.get("at")
     if measure not in MEASURES:
         raise ConfigError(f"measure {measure} is none of {', '.join(MEASURES)}")
@@ -155,10 +190,12 @@ def _endpoint(text: dict) -> Endpoint:
     made = tuple((sign * float(cell.get("times", 1)), _cell(cell, at)) for sign, cell in cells)
     if not usable and any(cell.at is None for _, cell in made):
         raise ConfigError("every cell needs a length: at, as a multiple of the training length")
-    rules = {key: Rule.parse(text[key]) if key in text else None for key in ("confirm", "refute")}
     if MEASURES[measure] != "bits/byte" and any(rule and rule.of_gain for rule in rules.values()):
         raise ConfigError("only losses and rises can be shares of G")
-    return Endpoint(str(text.get("name", "")), measure, made, text.get("margin"), **rules)
+    gate, chosen = text.get("gate", BOTH), tuple(text.get("seeds", seeds) or ())
+    if gate not in (BOTH, "confirmed") or len(set(chosen)) < len(chosen) or not all(isinstance(seed, int) for seed in chosen):
+        raise ConfigError("gate is confirmed where a refutation needs no use of the window, and seeds are different whole numbers")
+    return Endpoint(str(text.get("name", "")), measure, made, text.get("margin"), **rules, gate=gate, seeds=chosen)
 
 
 def _cell(text: dict, at: float | None) -> Cell:

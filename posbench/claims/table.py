@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from posbench.claims.judge import Finding
+from posbench.claims.language import BOTH, Claim, called
 from posbench.common import csv_records as records
 from posbench.report.tables import markdown_row
 
+STAGES = {1: "one", 2: "two"}
 ORDER = ("confirmed", "refuted", "undecided", "gated", "not measured")
 
 
@@ -24,7 +26,7 @@ def from_csv(path: Path | str) -> list[Finding]:
     return records.from_csv(path, Finding, "a ledger of claims", "scripts/claims.py")
 
 
-HEAD = ("claim", "what is claimed", "effect [95 %]", "confirms", "refutes", "G above", "seeds x documents", "p, by Holm", "verdict")
+HEAD = ("claim", "what is claimed", "effect [95 %]", "confirms", "refutes", "G above", "seeds x documents", "p, by Holm, q", "verdict")
 
 
 def terminal(findings: Sequence[Finding], width: int | None = None) -> str:
@@ -38,8 +40,9 @@ def terminal(findings: Sequence[Finding], width: int | None = None) -> str:
     shown = ("claim", "effect [95 %]", "G above", "verdict", "what is claimed")
     for column in shown:
         table.add_column(column, no_wrap=column in ("claim", "G above"), overflow="fold", min_width=max(map(len, column.split())))
-    for row in map(_row, _heads(findings)):
-        table.add_row(*(row[column] for column in shown))
+    for one in _heads(findings):
+        row = _row(one)
+        table.add_row("2: " * (one.stage == 2) + row["claim"], *(row[column] for column in shown[1:]))
     with console.capture() as captured:
         console.print(table)
         missing = Counter(one.note.rpartition(": ")[2] for one in findings if one.primary and one.verdict == "not measured")
@@ -54,29 +57,53 @@ def _heads(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def markdown(findings: Sequence[Finding]) -> str:
-    """Markdown of the whole ledger: the verdicts, then the comparisons of each claim."""
+    """Markdown of the whole ledger: the verdicts of each stage, then the comparisons of each claim."""
+    stages = sorted({one.stage for one in findings})
+    parts = ["# Claims"]
+    parts += ["Stages are families apart: each has its own correction, and a verdict of one says nothing of the other's."] * (
+        len(stages) > 1
+    )
+    for stage in stages:
+        own = [one for one in findings if one.stage == stage]
+        parts += [f"## Stage {STAGES[stage]}"] * (len(stages) > 1)
+        parts += [*_counted(own), _rules(own), _markdown(own, HEAD)]
+    for stage, claim in dict.fromkeys((one.stage, one.claim) for one in findings):
+        parts.append(_details([one for one in findings if (one.stage, one.claim) == (stage, claim)]))
+    return "\n\n".join(parts) + "\n"
+
+
+def _counted(findings: Sequence[Finding]) -> list[str]:
     shown = _heads(findings)
     primaries = [one for one in shown if one.primary]
     counted = Counter(one.verdict for one in primaries)
-    tested = sum(one.p_holm is not None for one in primaries)
-    tests = len(shown) - len(primaries)
-    parts = [
-        "# Claims",
-        f"Of {len(primaries)} primary endpoints: {', '.join(f'{counted[word]} {word}' for word in ORDER if counted[word])}. "
-        f"{tests} numerical claims are decided by tests.",
-        *_alone(primaries),
-        *_doubles(primaries),
+    tests = f" {len(shown) - len(primaries)} numerical claims are decided by tests." if len(shown) > len(primaries) else ""
+    said = f"Of {len(primaries)} primary endpoints: {', '.join(f'{counted[word]} {word}' for word in ORDER if counted[word])}.{tests}"
+    return [said, *_alone(primaries), *_doubles(primaries)]
+
+
+def _rules(findings: Sequence[Finding]) -> str:
+    """Paragraph on units, interval and correction of one stage."""
+    tested = [one for one in findings if one.p_holm is not None]
+    if findings[0].stage == 1:
+        how = (
+            "The interval is one: seeds crossed with documents (two-way clustered, Student's t with seeds - 1 degrees of freedom), or "
+            "documents where there is one seed. A verdict needs the whole 95 % interval on one side of the margin that the claim's yaml "
+            f"holds, and must stand after Holm's correction over the {len(tested)} primaries that were measured and passed the gate (the "
+            "lower 95 % bound of G above 0 for every training that a claim rests on); else it is undecided at this scale."
+        )
+    else:
+        how = (
+            "The interval is seeds crossed with documents, from five seeds on by the analysis of variance with Satterthwaite's degrees of "
+            "freedom. A verdict needs all seeds that its yaml names, p below 0.05 (of one side where the rules are the two sides of one "
+            "bound of a comparison that is read once, else of two), and must stand after Holm's correction over the "
+            f"{len({one.compared for one in tested})} comparisons that were measured and passed the gate (the lower 95 % bound of G above "
+            "0 for every training, but where a yaml says which verdict needs it); endpoints that read one comparison count once."
+        )
+    return (
         "Effects, margins and G in bits per byte unless a unit is given; in brackets after a margin, nats per token. Every target weighs "
-        "alike. The interval is one: seeds crossed with documents (two-way clustered, Student's t with seeds - 1 degrees of freedom), or "
-        "documents where there is one seed. A verdict needs the whole 95 % interval on one side of the margin that the claim's yaml holds, "
-        f"and must stand after Holm's correction over the {tested} primaries that were measured and passed the gate (the lower 95 % bound "
-        "of G above 0 for every training that a claim rests on); else it is undecided at this scale. Flat means that the interval lies "
-        "inside +-margin.",
-        _markdown(findings, HEAD),
-    ]
-    for claim in dict.fromkeys(one.claim for one in findings):
-        parts.append(_details([one for one in findings if one.claim == claim]))
-    return "\n\n".join(parts) + "\n"
+        f"alike. {how} Flat means that the interval lies inside +-margin. q is Benjamini and Hochberg's: of the verdicts with q below 0.05 "
+        "at most one in twenty is expected to be wrong, where Holm's correction allows one wrong verdict in one of twenty ledgers."
+    )
 
 
 def _alone(primaries: Sequence[Finding]) -> list[str]:
@@ -99,12 +126,25 @@ def _doubles(primaries: Sequence[Finding]) -> list[str]:
 
 
 def _name(one: Finding) -> str:
-    return " ".join(filter(None, (one.claim, one.endpoint)))
+    return called(one.claim, one.endpoint)
 
 
 def brief(findings: Sequence[Finding]) -> str:
     """Markdown of the verdicts alone, in fewer columns, as results/claims/README.md shows them."""
-    return _markdown(findings, ("claim", "what is claimed", "effect [95 %]", "G above", "verdict")) + "\n"
+    columns = ("claim", "what is claimed", "effect [95 %]", "G above", "verdict")
+    stages = [[one for one in findings if one.stage == stage] for stage in sorted({one.stage for one in findings})]
+    return "\n\n".join(_markdown(own, columns) for own in stages) + "\n"
+
+
+def registered(claims: Sequence[Claim]) -> str:
+    """Markdown of all primaries of the claims, as results/claims/README.md shows those of stage two."""
+    columns = ("claim", "what is compared", "confirmed if", "refuted if", "seeds")
+    rows = [
+        [called(claim.id, one.name), f"as {one.same_as}" if one.same_as else str(one) + f" (gated if {one.gate})" * (one.gate != BOTH),
+         str(one.confirm), str(one.refute), f"{one.seeds[0]} to {one.seeds[-1]}"]
+        for claim in claims for one in claim.primary
+    ]  # fmt: skip
+    return "\n".join(map(markdown_row, [columns, [":---"] * len(columns), *rows])) + "\n"
 
 
 def _markdown(findings: Sequence[Finding], columns: Sequence[str]) -> str:
@@ -125,7 +165,7 @@ def _row(one: Finding) -> dict[str, str]:
         "refutes": _margin(one, one.refute),
         "G above": "" if one.gain_lower is None else f"{one.gain_lower:.3f}",
         "seeds x documents": f"{len(one.seeds.split())} x {one.documents}" if one.seeds else "",
-        "p, by Holm": "" if one.p is None else f"{_p(one.p)}, {_p(one.p_holm)}",
+        "p, by Holm, q": ", ".join(_p(value) for value in (one.p, one.p_holm, one.q) if value is not None),
         "verdict": one.verdict + alone,
     }
 
@@ -157,9 +197,9 @@ def _margin(one: Finding, rule: str) -> str:
 
 def _details(findings: list[Finding]) -> str:
     first = findings[0]
-    lines = [f"## {first.claim}: {first.statement}", "", f"{first.source}.", "", f"Rule: {first.rule}", ""]
+    lines = [f"##{'#' * (first.stage > 1)} {first.claim}: {first.statement}", "", f"{first.source}.", "", f"Rule: {first.rule}", ""]
     for one in findings:
-        called = f"{one.endpoint}: " if one.endpoint else ""
+        name = f"{one.endpoint}: " if one.endpoint else ""
         if one.note == "by test":
             lines.append(f"- {one.verdict} by `pytest {one.compared}`")
             continue
@@ -168,7 +208,7 @@ def _details(findings: list[Finding]) -> str:
         over = f" over {one.over} (seeds {one.seeds}; {one.documents} documents, {one.targets} targets)." if one.over else ""
         seeds = f" By seed: {' '.join(f'{float(value):+.3f}' for value in one.by_seed.split())}." if one.by_seed else ""
         note = f" {one.note[0].upper()}{one.note[1:]}." if one.note else ""
-        rows = ", ".join(f"[{name}](../{name}/rows.csv)" for name in one.experiment.split())
+        rows = ", ".join(f"[{folder}](../{folder}/rows.csv)" for folder in one.experiment.split())
         found = f" Rows: {rows}, eval_id {' '.join(eval_id[:8] for eval_id in one.evaluations.split())}." if one.evaluations else ""
-        lines.append(f"- {called}{one.compared}:{verdict}{effect}{over}{seeds}{note}{found}")
+        lines.append(f"- {name}{one.compared}:{verdict}{effect}{over}{seeds}{note}{found}")
     return "\n".join(lines)

@@ -9,9 +9,9 @@ from functools import cache
 from pathlib import Path
 
 from posbench.claims.find import Pool
-from posbench.claims.judge import judge
+from posbench.claims.judge import Finding, judge
 from posbench.claims.language import Claim, load_all
-from posbench.claims.table import brief, markdown, terminal, to_csv
+from posbench.claims.table import brief, from_csv, markdown, terminal, to_csv
 from posbench.common import defuse
 from posbench.common.errors import ConfigError
 from posbench.common.files import write_atomic
@@ -22,6 +22,8 @@ from posbench.config.names import CONFIGS, nodes
 from posbench.runs.directory import Run
 from posbench.runs.search import find
 from posbench.sweep.jobs import plan_existing
+
+FROZEN = CONFIGS.parent / "results" / "reported" / "claims" / "claims.csv"  # stage one as it was decided
 
 
 def claims(request: Request) -> int:
@@ -34,15 +36,24 @@ def claims(request: Request) -> int:
         raise ConfigError(
             "scripts/claims.py judges every claim of results/claims: give it runs= or results_dir=, and no -m, experiment= or run=."
         )
-    findings = judge(load_all(CONFIGS.parent / "results" / "claims"), pools(cfg))
+    findings = _with_frozen(judge(load_all(CONFIGS.parent / "results" / "claims"), pools(cfg)))
     out = Path(cfg["report_dir"] or Path(cfg["results_dir"]).parent / "report" / "claims")
     print(terminal(findings, shutil.get_terminal_size().columns if sys.stdout.isatty() else None))
     for name, text in (("claims.csv", to_csv(findings)), ("claims.md", defuse.markdown(markdown(findings))), ("brief.md", brief(findings))):
         write_atomic(out / name, text)
         print(f"{name.rpartition('.')[2]:4} {out / name}")
     if not any(one.seeds for one in findings):
-        print(f"nothing was measured yet; what was reported: {CONFIGS.parent / 'results' / 'reported' / 'claims' / 'claims.md'}")
+        print(f"nothing was measured yet; what was reported: {FROZEN.with_name('claims.md')}")
     return 0
+
+
+def _with_frozen(findings: list[Finding]) -> list[Finding]:
+    """Findings, with stage one as it was decided if only stage two was measured."""
+    measured = {one.stage for one in findings if one.seeds}
+    if measured != {2} or not FROZEN.exists():
+        return findings
+    print(f"stage one was not measured here: its verdicts are those of {FROZEN}")
+    return from_csv(FROZEN) + [one for one in findings if one.stage == 2]
 
 
 def pools(cfg: dict) -> Callable[[Claim], tuple[Pool, str]]:

@@ -1,4 +1,4 @@
-"""Verdicts: an interval against a given margin, and Holm's correction over all questions of one family.
+"""Verdicts: an interval against a given margin, and corrections over all questions of one family: Holm's, Benjamini and Hochberg's.
 
 One 95 % interval decides everything. "Flat" and "no loss" are equivalences: the whole interval inside +-margin, which is stricter than two
 one-sided tests at 5 % (their interval is the 90 % one) and leaves one interval to be read.
@@ -84,20 +84,46 @@ def exclusive(confirm: Rule, refute: Rule) -> bool:
     return not any(confirm.holds(x) and refute.holds(x) for x in (edges[0] - 1, *edges, *inside, edges[-1] + 1))
 
 
-def decide(confirm: Rule, refute: Rule, judged: Callable[[float], tuple[Judged, float]]) -> tuple[str, float]:
-    """(confirmed, refuted or undecided; p, the smallest alpha at which it is decided), by the 95 % interval.
+def sides(confirm: Rule, refute: Rule) -> int:
+    """1 if the rules are the two sides of one bound, else 2.
 
-    p is the smaller of both rules' p: each rule costs half of alpha on its side, so p is two-sided.
+    Whatever is true, then only one of the two verdicts can be wrong, so that each may use all of alpha. With a gap between the rules both
+    are wrong in it.
+    """
+    return 1 if {confirm.kind, refute.kind} == {"above", "below"} and confirm.bounds == refute.bounds else 2
+
+
+def decide(confirm: Rule, refute: Rule, judged: Callable[[float], tuple[Judged, float]], of_sides: int = 2) -> tuple[str, float]:
+    """(confirmed, refuted or undecided; p, the smallest alpha at which it is decided), by the 95 % interval or, of one side, the 90 % one.
+
+    p is the smaller of both rules' p: each rule costs half of alpha on its side, so p is two-sided. With `of_sides` 1 it is half of that.
     """
     p, word = min((confirm.p(judged), "confirmed"), (refute.p(judged), "refuted"))
+    p = p / 2 if of_sides == 1 and p < 1 else p
     return word if p < ALPHA else "undecided", p
 
 
-def holm(ps: Sequence[float]) -> list[float]:
-    """Holm's (1979) adjusted p-values, in the given order. Those below alpha are decided with the family's error held at alpha."""
+def holm(ps: Sequence[float], groups: Sequence | None = None) -> list[float]:
+    """Holm's (1979) adjusted p-values, in the given order. Those below alpha are decided with the family's error held at alpha.
+
+    `groups`: equal values mark questions that are read off one interval. If the interval holds the truth, all its readings are right, so a
+    group costs alpha once: the factor of a p is the number of groups of which it or a larger p is left. Until the first wrong verdict no
+    group with a wrong one to offer is used up, so the factor is at least the number of such groups, as in Holm's own proof.
+    """
     order = sorted(range(len(ps)), key=ps.__getitem__)
+    groups = range(len(ps)) if groups is None else groups
     adjusted, worst = [0.0] * len(ps), 0.0
     for rank, index in enumerate(order):
-        worst = max(worst, min(1.0, (len(ps) - rank) * ps[index]))
+        left = len({groups[other] for other in order[rank:]})
+        worst = max(worst, min(1.0, left * ps[index]))
         adjusted[index] = worst
+    return adjusted
+
+
+def benjamini_hochberg(ps: Sequence[float]) -> list[float]:
+    """q-values of Benjamini and Hochberg (1995), in the given order: deciding all below q errs in a share of q of them on average."""
+    order, adjusted, least = sorted(range(len(ps)), key=ps.__getitem__, reverse=True), [0.0] * len(ps), 1.0
+    for place, index in enumerate(order):
+        least = min(least, ps[index] * len(ps) / (len(ps) - place))
+        adjusted[index] = least
     return adjusted

@@ -1,8 +1,12 @@
 """The files of the ledger: their language, the claims in results/claims, the committed table, the script."""
 
 import ast
+import csv
+import hashlib
 import importlib.util
+import json
 import re
+from collections import Counter
 
 import pytest
 import yaml
@@ -13,7 +17,7 @@ from script_calls import call
 
 from posbench.claims.find import Pool
 from posbench.claims.language import Cell, load, load_all
-from posbench.claims.table import brief, from_csv, markdown
+from posbench.claims.table import brief, from_csv, markdown, registered
 from posbench.cli.claims import defaults
 from posbench.common.errors import ConfigError
 from posbench.config import compose as composition
@@ -22,6 +26,7 @@ from posbench.config.composer import unresolved
 from posbench.config.schema import typed
 from posbench.runs.evaluation import Evaluation
 from posbench.runs.origins import Origin
+from posbench.statistics.crossed import ANOVA_FROM
 from posbench.sweep.jobs import plan_jobs
 
 LEDGER = load_all(CONFIGS.parent / "results" / "claims")
@@ -40,6 +45,11 @@ REPORTED = CONFIGS.parent / "results" / "reported" / "claims"
         ({"measure": "luck"}, "measure luck is none of"),
         ({"margin": 0.1}, "takes a margin"),
         ({"eval": "1"}, "eval is not among"),
+        ({"seeds": [7, 8]}, "stage is 1, where all seeds decide that are there"),
+        ({"stage": 2, "drop": "no key"}, "or 2, where the primaries name theirs"),
+        ({"seeds": [7, 7]}, "seeds are different whole numbers"),
+        ({"gate": "no"}, "gate is confirmed where a refutation"),
+        ({"same_as": "H02"}, "at is not among"),
         ({"statement": None, "drop": "statement"}, "lacks 'statement'"),
     ],
 )
@@ -63,10 +73,24 @@ def test_secondary_endpoints_have_no_rules_and_ids_are_one_each(tmp_path):
         load_all(tmp_path)
 
 
-@pytest.mark.parametrize("one", LEDGER, ids=lambda one: one.id)
+def test_another_reading_of_a_comparison_has_its_cells_and_its_own_rules(tmp_path):
+    endpoint = {"of": ROPE, "at": 4, "gate": "confirmed", "confirm": "above 0.2", "refute": "below 0.2"}
+    text = {"statement": "s", "source": "arXiv 1", "rule": "r", "experiment": "e", "stage": 2, "seeds": [7, 9]}
+    read = {"name": "little", "same_as": "X loud", "confirm": "below 0.1", "refute": "above 0.1"}
+    for id, primary in (("X", {**endpoint, "name": "loud"}), ("Y", read), ("Z", {**read, "same_as": "Y little"})):
+        (tmp_path / f"{id}.yaml").write_text(yaml.safe_dump({"id": id, **text, "primary": primary}))
+    with pytest.raises(ConfigError, match="Z little is the same as Y little, which is no comparison of stage 2"):
+        load_all(tmp_path)
+    (tmp_path / "Z.yaml").unlink()
+    one, other = (claim.primary[0] for claim in load_all(tmp_path))
+    assert (str(one), one.seeds, one.gate) == (str(other), (7, 9), "confirmed") == (str(other), other.seeds, other.gate)
+    assert (str(other.confirm), other.name) == ("below 0.1", "little")
+
+
+@pytest.mark.parametrize("one", LEDGER, ids=lambda one: f"{one.stage}-{one.id}")
 def test_every_claim_of_the_ledger_is_sound(one):
     """Named as its file, with a source; every cell names methods, arguments and protocols that exist; every test exists."""
-    assert (CONFIGS.parent / "results" / "claims" / f"{one.id}.yaml").exists()
+    assert (CONFIGS.parent / "results" / "claims" / ("" if one.stage == 1 else "stage2") / f"{one.id}.yaml").exists()
     assert re.search(r"arXiv \d{4}\.\d{5}|kexue\.fm/archives/\d+|source notes 00\d|Anson et al\. 2025", one.source)
     assert one.statement.endswith(".") and (one.test or one.rule.endswith("."))
     if one.test:
@@ -127,7 +151,7 @@ def test_the_experiments_hold_every_cell_of_the_ledger_once(monkeypatch):
         for endpoint in (*one.primary, *one.secondary):
             for _, cell in endpoint.cells:
                 found = pool.find(cell)
-                assert len(found) >= 3, f"{one.id}: {cell} has seeds {list(found)}"
+                assert set(found) >= set(endpoint.seeds) and len(found) >= 3, f"{one.id}: {cell} has seeds {list(found)}"
                 for entry in found.values():
                     assert cell.at is None or round(cell.at * entry.first["train_len"]) in lengths[entry.path], (
                         f"{one.id}: {cell} at {cell.at}"
@@ -148,8 +172,11 @@ def test_the_committed_table_is_made_of_the_committed_csv_by_todays_claims():
     shown = page.partition("<!-- claims:")[2].partition("<!-- end of claims -->")[0]
     assert shown.partition("\n")[2].strip() == brief(findings).strip(), "put results/reported/claims/brief.md there"
     rules = {(one.claim, one.endpoint): (one.compared, one.confirm, one.refute) for one in findings if one.primary}
-    today = {(one.id, each.name): (str(each), str(each.confirm), str(each.refute)) for one in LEDGER for each in one.primary}
-    assert rules == today, "a claim's rule was changed after it was judged: judge again, and say why"
+    first = [one for one in LEDGER if one.stage == 1]
+    today = {(one.id, each.name): (str(each), str(each.confirm), str(each.refute)) for one in first for each in one.primary}
+    assert {one.stage for one in findings} == {1} and rules == today, (
+        "a claim's rule was changed after it was judged: judge again, and say why"
+    )
 
 
 def test_the_script_judges_runs_and_executes_nothing_of_them(tmp_path, capfd):
@@ -158,10 +185,57 @@ def test_the_script_judges_runs_and_executes_nothing_of_them(tmp_path, capfd):
         path.write_text(path.read_text() + "encoding: {_target_: os.system, command: touch spoiled}\n")
     done = call(capfd, tmp_path, "claims", f"runs={ladder.root}/rope-*", f"report_dir={tmp_path}/out")
     assert done.returncode == 0, done.stderr
-    found = {(one.claim, one.endpoint): one for one in from_csv(tmp_path / "out" / "claims.csv")}
+    judged = from_csv(tmp_path / "out" / "claims.csv")
+    found = {(one.claim, one.endpoint): one for one in judged if one.stage == 1}
+    assert {one.verdict for one in judged if one.stage == 2 and one.primary} == {"not measured"}
     assert found["H14", ""].verdict == "confirmed" and found["H08", ""].verdict == "refuted" and found["C2", ""].verdict == "confirmed"
     assert found["H16", ""].verdict == "not measured"
-    assert (tmp_path / "out" / "claims.md").read_text() == markdown(list(found.values()))
+    assert (tmp_path / "out" / "claims.md").read_text() == markdown(judged)
     assert "H14" in done.stdout and "confirmed" in done.stdout and not (tmp_path / "spoiled").exists()
     refused = call(capfd, tmp_path, "claims", "experiment=demo")
     assert refused.returncode == 2 and "give it runs= or results_dir=" in refused.stderr
+
+
+def test_what_stage_one_decided_is_frozen():
+    """Numbers and verdicts of its primaries, decided or not, by the hash of them all. No later run or rule may change them."""
+    shown = ("claim", "endpoint", "compared", "confirm", "refute", "effect", "lower", "upper", "seeds", "p", "p_holm", "verdict")
+    with open(REPORTED / "claims.csv", newline="") as file:
+        rows = [[row[column] for column in shown] for row in csv.DictReader(file) if row["primary"] == "True"]
+    assert Counter(row[-1] for row in rows) == {"confirmed": 9, "refuted": 2, "undecided": 21, "gated": 2}
+    assert hashlib.sha256(json.dumps(rows).encode()).hexdigest() == "bfbc5bf3ecf9bcda7526d3e5137e6e189289d616f9d75149d4d57420c5648ada"
+
+
+STAGE2 = [one for one in LEDGER if one.stage == 2]
+
+
+def test_stage_two_asks_what_stage_one_left_open_with_seeds_that_nothing_was_reported_of():
+    decided = {(one.claim, one.endpoint) for one in from_csv(REPORTED / "claims.csv") if one.verdict in ("confirmed", "refuted")}
+    assert not {(one.id, each.name) for one in STAGE2 for each in one.primary} & decided
+    seeds = {seed for one in STAGE2 for each in (*one.primary, *one.secondary) for seed in each.seeds}
+    known = {int(seed) for path in REPORTED.parent.glob("*/trainings.csv") if path.parent.name != "claims2" for seed in _seeds(path)}
+    assert seeds == set(range(5, 13)) and not seeds & known
+    assert all(len(each.seeds) >= ANOVA_FROM for one in STAGE2 for each in one.primary)
+
+
+def _seeds(path):
+    with open(path, newline="") as file:
+        return [row["seed"] for row in csv.DictReader(file)]
+
+
+def test_every_comparison_of_stage_two_is_asked_once():
+    asked = Counter(str(each) for one in STAGE2 for each in one.primary if not each.same_as)
+    assert set(asked.values()) == {1}
+
+
+def test_the_page_shows_what_is_registered():
+    page = (CONFIGS.parent / "results" / "claims" / "README.md").read_text()
+    shown = page.partition("<!-- registered -->")[2].partition("<!-- end of registered -->")[0]
+    assert shown.strip() == registered(STAGE2).strip(), "put posbench.claims.table.registered(...) of stage two there"
+
+
+def test_the_experiment_of_stage_two_has_the_trainings_of_the_headline_and_other_windows():
+    bases = [yaml.safe_load((CONFIGS / "experiment" / f"{name}.yaml").read_text())["base"] for name in ("headline", "claims2")]
+    assert {key for key in {**bases[0], **bases[1]} if bases[0].get(key) != bases[1].get(key)} == {
+        "evaluate.windows",
+        "evaluate.max_length",
+    }

@@ -268,6 +268,7 @@ def test_holm_takes_a_verdict_back_and_says_so(ladder, tmp_path):
     assert brief(many).count("| undecided (confirmed alone) |") == 20
     assert "20 of the undecided are decided by their own interval alone" in markdown(many)
     assert "Holm's correction over the 20 primaries" in markdown(many)
+    assert many[0].q == pytest.approx(many[0].p) and f"{many[0].p_holm:.3f}, {many[0].q:.3f} |" in markdown(many)
 
 
 def test_claims_that_compare_the_same_are_counted_once(ladder, tmp_path):
@@ -336,3 +337,61 @@ def test_a_key_that_came_later_tells_no_settings_apart_at_its_default(world, tmp
             path.write_text(json.dumps(content))
     one = claim(tmp_path, primary={"of": ROPE, "at": 4, "confirm": "above 0", "refute": "below 0"})
     assert world.judge(one)[0].effect * NATS == pytest.approx(0.5, abs=0.05)
+
+
+def second(tmp_path, seeds=(0, 1, 2), **primary):
+    """A claim of stage two, as load_all reads it."""
+    return replace(claim(tmp_path, stage=2, seeds=list(seeds), primary={"of": ROPE, "at": 4, **primary}), id="Y")
+
+
+def test_stages_are_families_apart_and_a_comparison_counts_once(ladder, tmp_path):
+    edge = {"confirm": "above 0.2", "refute": "below 0.2"}
+    one = second(tmp_path, **edge)
+    (primary,) = one.primary
+    again = replace(one, id="Z", primary=(replace(primary, confirm=primary.refute, refute=primary.confirm, same_as="Y"),))
+    other = replace(second(tmp_path, **edge, at=8), id="W")
+    ladder.train("rope", 3)
+    ladder.evaluate("rope", 3, "none", 1.0)
+    first = claim(tmp_path, primary={"of": ROPE, "at": 4, "confirm": "above 0.2", "refute": "below 0.2"})
+    alone, *found = ladder.judge(first, one, again, other)
+    assert (alone.stage, alone.seeds, alone.sides, alone.p_holm) == (1, "3", 2, alone.p)  # seeds of stage two take no part in stage one
+    assert [(each.stage, each.seeds, each.sides, each.verdict) for each in found] == [
+        (2, "0 1 2", 2, "confirmed"), (2, "0 1 2", 2, "refuted"), (2, "0 1 2", 1, "confirmed"),
+    ]  # fmt: skip
+    # Two comparisons: the smallest p times two, the last as it is.
+    least, most = sorted(found, key=lambda each: each.p)[0], sorted(found, key=lambda each: each.p)[-1]
+    assert least.p_holm == pytest.approx(2 * least.p) and most.p_holm == pytest.approx(max(most.p, least.p_holm))
+    text = markdown([alone, *found])
+    assert (
+        "## Stage one" in text and "## Stage two" in text and "over the 2 comparisons" in text and "One comparison each: Y and Z." in text
+    )
+    assert terminal([alone, *found]).count("2: ") == 3 and brief([alone, *found]).count("| claim |") == 2
+
+
+def test_a_registered_endpoint_is_judged_by_all_of_its_seeds_or_not_at_all(ladder, tmp_path):
+    (found,) = ladder.judge(second(tmp_path, (0, 1, 2, 5), confirm="above 0.2", refute="below 0.2"))
+    assert found.verdict == "not measured" and "seeds 5 have not all cells" in found.note
+    (found,) = ladder.judge(second(tmp_path, (0, 1), confirm="above 0.2", refute="below 0.2"))
+    assert (found.seeds, found.note) == ("0 1", "")
+
+
+def test_a_gate_of_confirmations_lets_refutations_through_and_keeps_the_family(world, tmp_path):
+    for seed in range(3):
+        world.train("rope", seed, gain=0.0)
+        world.evaluate("rope", seed, "none", 2.0)
+    refuted, confirmed = {"confirm": "below 0.2", "refute": "above 0.2"}, {"confirm": "above 0.2", "refute": "below 0.2"}
+    (one,), (other,), (both,) = (
+        world.judge(second(tmp_path, **edge)) for edge in ({"gate": "confirmed", **refuted}, {"gate": "confirmed", **confirmed}, refuted)
+    )
+    assert (one.verdict, other.verdict, both.verdict) == ("refuted", "undecided", "gated")
+    assert one.gain_lower < 0.02 and (other.p, other.p_holm) == (1, 1) and "not confirmed: the lower" in other.note
+
+
+def test_stage_two_takes_the_analysis_of_variance_from_five_seeds_on(world, tmp_path):
+    for seed in range(5):
+        world.train("rope", seed)
+        world.evaluate("rope", seed, "none", 1.0)
+    edge = {"confirm": "above 0.2", "refute": "below 0.2"}
+    first = claim(tmp_path, primary={"of": ROPE, "at": 4, **edge})
+    (old,), (new,) = world.judge(first), world.judge(second(tmp_path, range(5), **edge))
+    assert old.effect == new.effect and (old.lower, old.upper) != (new.lower, new.upper)

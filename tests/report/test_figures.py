@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 import pytest
 from synthetic import CURVES, Built, write_run
 
+from posbench.report.figures import intervals
 from posbench.report.figures import loss_curves as multiples
 from posbench.report.figures.annotations import caption, spread
 from posbench.report.figures.style import save
@@ -59,6 +60,13 @@ def test_the_figure_says_what_was_measured(drawn):
 def test_ticks_are_the_evaluated_lengths_as_plain_integers(drawn):
     said = texts(drawn / "curve.svg")
     assert [said.count(length) for length in ("64", "128", "256", "512", "1024")] == [2, 2, 2, 2, 0]
+
+
+def test_changes_at_lengths_that_are_not_shown_draw_no_panels(drawn):
+    """Of many lengths the first, the middle and the last are shown; a change at another is no reason for a panel without values."""
+    once = {point.method: point for point in read_points(drawn / "curve.csv") if point.length == 128}
+    many = [replace(one, length=64 + 4 * n, change=0.1 if n == 2 else None) for one in once.values() for n in range(1, 13)]
+    assert intervals.figure(many, "Title") is not None
 
 
 def test_a_clipped_value_is_printed(drawn):

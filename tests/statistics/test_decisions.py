@@ -9,7 +9,7 @@ from posbench.common.errors import ConfigError
 from posbench.statistics.clustered import clustered_mean, student_interval
 from posbench.statistics.crossed import Estimate, estimate, sums
 from posbench.statistics.usable_length import Usable
-from posbench.statistics.verdict_rules import Rule, decide, exclusive, holm
+from posbench.statistics.verdict_rules import Rule, benjamini_hochberg, decide, exclusive, holm, sides
 
 
 def crossed(values_ST, clusters_T, *anova_from):
@@ -181,6 +181,57 @@ def test_holm_by_hand():
     # Sorted 0.005, 0.01, 0.03, 0.04: times 4, 3, 2, 1 = 0.02, 0.03, 0.06, 0.04 -> running maximum (textbook example of p.adjust)
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([]) == [] and holm([0.2]) == [0.2] and holm([0.9, 0.8]) == [1.0, 1.0]
+
+
+def test_readings_of_one_comparison_cost_holms_correction_one_question():
+    # Groups a (0.005 and 0.03), b (0.01), c (0.04): sorted factors 3 (a, b, c are left), 3, 2 (a's other reading and c), 1
+    assert holm([0.01, 0.04, 0.03, 0.005], "bcaa") == pytest.approx([0.03, 0.06, 0.06, 0.015])
+    assert holm([0.01, 0.04, 0.03, 0.005], "bcad") == holm([0.01, 0.04, 0.03, 0.005])
+    assert holm([0.02, 0.03], "aa") == [0.02, 0.03]
+
+
+def test_readings_of_one_interval_err_together_no_more_often_than_they_may():
+    """Three comparisons of truth 0, each read by two rules of which one is wrong: any wrong verdict of the family in at most 5 %."""
+    rng, wrong, rules = np.random.default_rng(6), 0, (("above 0", "below 0"), ("above 0.02", "below 0"))
+    for _ in range(1500):
+        ps = []
+        for value in rng.normal(0, 0.1, 3):
+            found = Estimate(value, 0.1, 1000.5, (value,), 50, 400)
+            ps += [decide(Rule.parse(a), Rule.parse(b), lambda bound, found=found: (found, bound))[1] for a, b in rules]
+        wrong += min(holm(ps, "aabbcc")) < 0.05
+    assert 0.03 <= wrong / 1500 <= 0.065
+
+
+def test_q_by_its_definition():
+    """Deciding all with q below a level is deciding the k smallest p, for the largest k with p_k <= level k / n."""
+    ps = np.random.default_rng(8).beta(0.3, 1, 40).tolist()
+    for level in (0.01, 0.05, 0.2, 0.5):
+        k = max((k for k in range(1, 41) if sorted(ps)[k - 1] <= level * k / 40), default=0)
+        assert {p for p, q in zip(ps, benjamini_hochberg(ps), strict=True) if q <= level} == set(sorted(ps)[:k])
+    # R: p.adjust(c(0.01, 0.04, 0.03, 0.005), "BH")
+    assert benjamini_hochberg([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.02, 0.04, 0.04, 0.02]) and benjamini_hochberg([]) == []
+
+
+def test_one_side_where_the_rules_are_the_two_sides_of_one_bound():
+    def of(a, b):
+        return sides(Rule.parse(a), Rule.parse(b))
+
+    assert of("above 0.1", "below 0.1") == of("below -0.1 G", "above -0.1 G") == 1
+    assert of("above 0.1", "below 0") == of("within 0.1", "outside -0.1 0.1") == of("between 1 2", "outside 1 2") == 2
+    rules = Rule.parse("above 0"), Rule.parse("below 0")
+    word, p = decide(*rules, lambda bound: (exact(0.02, 0.01, 10), bound))
+    assert (word, decide(*rules, lambda bound: (exact(0.02, 0.01, 10), bound), 1)) == ("undecided", ("confirmed", p / 2))
+    assert decide(*rules, lambda bound: (exact(0.0), bound), 1) == ("undecided", 1.0)
+
+
+def test_a_verdict_of_one_side_is_wrong_no_more_often_than_five_percent():
+    """At the bound itself one of both verdicts is right; a hair beside it only the other can be wrong."""
+    rng, wrong = np.random.default_rng(9), 0
+    for _ in range(800):
+        found = crossed(*fabricated(rng, 5, 0.3, 0.2, mean=0.249))
+        word, _ = decide(Rule.parse("above 0.25"), Rule.parse("below 0.25"), lambda bound, found=found: (found, bound), 1)
+        wrong += word == "confirmed"
+    assert 0.025 <= wrong / 800 <= 0.075
 
 
 def test_usable_length_by_hand():

@@ -7,6 +7,7 @@ import math
 from reported_values import (
     FINDINGS,
     PRIMARIES,
+    STAGE2,
     at,
     claim,
     context,
@@ -87,6 +88,7 @@ def repeated() -> list[Check]:
         ("refuted, # undecided (# of them decided by their own interval,", [undecided, alone]),
         ("over the # that passed the gate), and # gated", [tested, gated]),
         ("had shown # of the # endpoints", [11, len(PRIMARIES)]),
+        ("# readings of # comparisons (yamls", [len(STAGE2), len({str(one) for one in STAGE2})]),
         ("RoPE's base of 10,000 turns # of # pairs fully", [32 * full_turns(10000.0), 32]),
     ]
 
@@ -98,6 +100,7 @@ def ledger() -> list[Check]:
         ("Holm's correction over the # that passed the gate; # numerical claims", [tested, by_test]),
         ("so the # endpoints are # comparisons and the # confirmed are #;", [len(PRIMARIES), different, count[0], confirmed]),
         ("the correction takes back: # of those #. All #", [alone, count[2], count[0] + count[1]]),
+        ("(q below 0.05) would let # of the # stand", [sum((one.q or 1) < 0.05 for one in PRIMARIES), tested]),
         ("and holds # of the # endpoints", [11, len(PRIMARIES)]),
         ("(ReRoPE minus nothing at 8x: # [#, #])", claim("H12 positions")),
         ("(log-n on top: # [#, #])", claim("H12 number of keys")),

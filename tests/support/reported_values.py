@@ -8,6 +8,7 @@ from functools import cache
 
 from conftest import CONFIGS
 
+from posbench.claims.language import load_all
 from posbench.claims.table import from_csv as read_findings
 from posbench.common.csv_records import from_csv
 from posbench.report.points import read_points
@@ -18,6 +19,7 @@ from posbench.statistics.clustered import student_interval
 REPORTED = CONFIGS.parent / "results" / "reported"
 FINDINGS = read_findings(REPORTED / "claims" / "claims.csv")
 PRIMARIES = [one for one in FINDINGS if one.primary]
+STAGE2 = [each for one in load_all(CONFIGS.parent / "results" / "claims") if one.stage == 2 for each in one.primary]
 
 
 @cache

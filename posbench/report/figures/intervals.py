@@ -25,7 +25,7 @@ def figure(curve: list[Point], title: str):
         return None
     lengths = chosen(sorted({length for cell in cells.values() for length in cell}))
     kinds: list[tuple[str, Value]] = [("minus the floor", lambda point: (point.difference, point.half_width))]
-    if any(point.change is not None for point in own):
+    if any(point.change is not None for point in own if point.length in lengths):
         kinds.append(("minus no extension", lambda point: (point.change, point.change_half_width)))
     rows = _rows(cells, lengths[-1])
     weights = {method: "normal" if method in cells else "bold" for method in rows}
