@@ -22,7 +22,6 @@ from posbench.common.files import read_bytes
 from posbench.common.gguf_file import is_gguf
 from posbench.common.wheel_file import wheel_file
 from posbench.data.gguf_tokenizer import tokenizer_json
-from posbench.data.hub import hub_miss, quiet_hub
 from posbench.data.sources import TASK
 
 if TYPE_CHECKING:
@@ -89,6 +88,8 @@ def pretrained_file(tokenizer: str) -> Path:
     if tokenizer.endswith(".json") or not HUB_NAME.fullmatch(repository) or os.path.exists(tokenizer):
         raise ConfigError(f"data.tokenizer={tokenizer}: there is no file {local}: correct the path, or choose bytes, bpe or a hub name.")
     from huggingface_hub import hf_hub_download, try_to_load_from_cache
+
+    from posbench.data.hub import hub_miss, quiet_hub
 
     try:
         cached = try_to_load_from_cache(repository, "tokenizer.json", revision=revision or None)

@@ -14,7 +14,6 @@ from posbench.common.errors import ConfigError
 from posbench.common.files import sha256_json
 from posbench.common.gguf_file import is_gguf, read_gguf
 from posbench.common.wheel_file import wheel_file
-from posbench.data.hub import hub_miss, quiet_hub
 from posbench.data.sources import file_digests
 from posbench.pretrained import gguf_config
 from posbench.pretrained.config_files import completed, read_config, weight_names
@@ -91,6 +90,8 @@ def snapshot(name: str, download: bool) -> tuple[str, Path]:
 
     Raises ConfigError when it is not there whole.
     """
+    from posbench.data.hub import hub_miss, quiet_hub
+
     remedy = "or copy that cache from a machine where it lies."
     try:
         folder = _fetch(name, None, local=True)
