@@ -30,17 +30,17 @@ class Texts:
         for length, took in sorted(seconds.items()):
             (one,) = work(model, config["protocol"], config["extension"], config["evaluate"], crop, train_len, [length]).reading
             if one not in known:  # beyond the crop every length reads the same texts, once
-                self.found[_key(model, config, one)].append(took / model.forward(one))
+                self.found[_key(model, config["extension"], config["evaluate"], one)].append(took / model.forward(one))
                 known.add(one)
 
-    def rate(self, model: Size, config: dict, reading: Reading) -> float | None:
+    def rate(self, model: Size, cell: Cell, reading: Reading) -> float | None:
         """Median of the seconds per FLOP of texts like those of a reading; None if there are none."""
-        rates = self.found.get(_key(model, config, reading))
+        rates = self.found.get(_key(model, cell.extension, cell.evaluate, reading))
         return statistics.median(rates) if rates else None
 
 
-def _key(model: Size, config: dict, reading: Reading) -> Hashable:
-    return model, method_name(config["extension"]), config["evaluate"]["dtype"], round(math.log2(reading.tokens))
+def _key(model: Size, extension: dict, evaluate: dict, reading: Reading) -> Hashable:
+    return model, method_name(extension), evaluate["dtype"], round(math.log2(reading.tokens))
 
 
 def checkpoint_time(texts: Texts, cells: Iterable[tuple[Job, Cell, Work]]) -> tuple[float | None, str]:
@@ -56,9 +56,8 @@ def checkpoint_time(texts: Texts, cells: Iterable[tuple[Job, Cell, Work]]) -> tu
     jobs = {}
     for job, cell, planned in cells:
         jobs[str(job.run.path)] = job
-        config = {"extension": cell.extension, "evaluate": cell.evaluate}
         for reading in planned.reading:
-            rate = texts.rate(planned.model, config, reading)
+            rate = texts.rate(planned.model, cell, reading)
             if rate is not None:
                 stored += 1
                 total += rate * planned.model.forward(reading)

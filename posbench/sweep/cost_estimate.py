@@ -109,7 +109,8 @@ def cost(jobs: list[Job], fresh: list[Job], missing: list[tuple[Job, Cell, list[
     measured = known.training.found or known.evaluation.found or theirs
     told = f"about {', '.join(times)}" if measured else "time unknown: nothing has been measured here yet"
     shared = f"; jobs={jobs[0].cfg['jobs']} divides the time as far as the machine has cores for it" if jobs[0].cfg["jobs"] > 1 else ""
-    bytes_ = sum(_weights(known, job) for job in [*fresh, *taken])
+    sizes = [size(job.cfg) for job in fresh]  # the weights of a checkpoint stay where they are
+    bytes_ = sum(model.parameters * (known.per_parameter.of(model) or BYTES) for model in sizes)
     bytes_ += sum(one.losses * (known.per_loss.of(one.protocol) or BYTES_PER_LOSS) for one in done)
     return [line, f"{told}{shared}; {bytes_ / 2**20:.1f} MiB of disk"]
 
@@ -161,14 +162,6 @@ def _basis(rates: Rates, sizes: list[Size], what: str) -> str:
     if len(same) < len(set(sizes)):
         words.append(f"by arithmetic from {_count(len(rates.found[None]) - sum(same.values()), what)} of other sizes")
     return " and ".join(words)
-
-
-def _weights(known: Measured, job: Job) -> float:
-    """Size of a run's weights in bytes. Weights of a checkpoint stay where they are."""
-    if job.cfg["model"].get("checkpoint"):
-        return 0.0
-    model = size(job.cfg)
-    return model.parameters * (known.per_parameter.of(model) or BYTES)
 
 
 def _count(number: int, what: str) -> str:
