@@ -109,10 +109,7 @@ def _one_sentence() -> Iterator[None]:
 
 
 def _flags_first() -> argparse.Namespace:
-    """Flags of sys.argv, and the words as `overrides`. In sys.argv the flags move before the words, as Hydra needs them.
-
-    Raises ConfigError for an unknown flag.
-    """
+    """Flags of sys.argv, and the words as `overrides`. In sys.argv the flags move before the words, as Hydra needs them."""
     parser = get_args_parser()
 
     def refuse(message: str) -> NoReturn:

@@ -119,10 +119,7 @@ def _path(frame: FrameType) -> Path | None:
 
 
 def _kept(error: Exception, results_dir: object) -> str:
-    """Write the traceback beside Hydra's files or to the temporary folder, and return the words that name the file.
-
-    If neither can be written, the traceback is printed.
-    """
+    """Write the traceback beside Hydra's files, else to the temporary folder, else to stderr. Returns the words that say where it is."""
     folders = [Path(results_dir) / ".hydra"] if isinstance(results_dir, str) else []
     for folder in [*folders, None]:
         try:

@@ -28,7 +28,6 @@ def points(evaluations: list[Evaluation], label: Callable[[dict], tuple], wide: 
 
     For a protocol by position they come from the longest window, one for each bin of positions; with `wide` only these, and one for each
     stretch of several bins. `label` is as from `labels`.
-
     Raises RunError if two evaluations have the same method, training and length.
     """
     found, known, inside = references(evaluations), gains(evaluations), ladders(evaluations)

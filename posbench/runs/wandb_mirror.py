@@ -77,7 +77,6 @@ def catch_up(started: Any, run: Run, evaluations: bool = False) -> None:
     """Log the steps of earlier processes of this training again, and delete their offline folders.
 
     With `evaluations`, log earlier evaluations too, unless a server already knows the run.
-
     The file of a killed process lacks its last second and stops `wandb sync` before the next file. Steps repeated from the checkpoint
     would count as later ones. So one file gets everything from train.jsonl, which has every step once. A server skips the steps that
     it knows.

@@ -5,7 +5,6 @@ The stored ones are of the same model size, method, number format and about the 
 
 from __future__ import annotations
 
-import functools
 import math
 import statistics
 from collections import defaultdict
@@ -45,27 +44,22 @@ def _key(model: Size, extension: dict, evaluate: dict, reading: Reading) -> Hash
 
 def checkpoint_time(texts: Texts, cells: Iterable[tuple[Job, Cell, Work]]) -> tuple[float | None, str]:
     """(seconds, what they rest on) of evaluations of checkpoints; None if their device is not there to be measured."""
-    total, stored, measured = 0.0, 0, 0
-
-    @functools.cache
-    def probe(path: str, dtype: str):
-        from posbench.evaluation.probe import Probe
-
-        return Probe(jobs[path].cfg, vocabulary(jobs[path].cfg), dtype)
-
-    jobs = {}
+    total, stored, probes = 0.0, False, {}
     for job, cell, planned in cells:
-        jobs[str(job.run.path)] = job
         for reading in planned.reading:
             rate = texts.rate(planned.model, cell, reading)
             if rate is not None:
-                stored += 1
+                stored = True
                 total += rate * planned.model.forward(reading)
                 continue
-            measured += 1
+            from posbench.evaluation.probe import Probe
+
+            key = job.run.path, cell.evaluate["dtype"]
             try:
-                total += probe(str(job.run.path), cell.evaluate["dtype"]).seconds(reading, cell.extension, cell.scale_attention)
+                if key not in probes:
+                    probes[key] = Probe(job.cfg, vocabulary(job.cfg), key[1])
+                total += probes[key].seconds(reading, cell.extension, cell.scale_attention)
             except ConfigError as error:
                 return None, str(error)
-    basis = ["stored evaluations of texts like these"] * bool(stored) + ["one layer measured just now"] * bool(measured)
+    basis = ["stored evaluations of texts like these"] * stored + ["one layer measured just now"] * bool(probes)
     return total, f"by {' and '.join(basis)}"

@@ -1,8 +1,7 @@
 """Launcher of several processes for one job, through torchrun's API: `python -m posbench.sweep.torchrun_process N SPEC`.
 
-child_processes.py starts it in place of job_process.
-
-The torchrun command itself would print tables and tracebacks instead of one sentence, and turn every exit code into 1.
+child_processes.py starts it in place of job_process. The torchrun command itself would print tables and tracebacks instead of one
+sentence, and turn every exit code into 1.
 """
 
 from __future__ import annotations

@@ -18,10 +18,7 @@ Value = Callable[[Step], tuple[float | None, float | None]]
 
 
 def draw(steps_csv: Path | str, out_dir: Path | str, title: str) -> list[dict[str, list[Path]]]:
-    """Draw every section of `steps_csv`: context.png and context.svg, then context-2 and so on. Returns are as in figures.draw.
-
-    Equal input gives equal bytes.
-    """
+    """Draw every section of `steps_csv`: context.png and context.svg, then context-2 and so on. All else is as in figures.draw."""
     drawn = []
     for number, section in enumerate(sections(read_steps(steps_csv)), start=1):
         stem = Path(out_dir) / ("context" if number == 1 else f"context-{number}")
