@@ -17,7 +17,7 @@ from posbench.anatomy.properties import dimensionless, properties, trained_reach
 from posbench.anatomy.query_view import Kind, bias, distance, even_weights, kinds
 from posbench.position.geometry import Bias, Trait
 from posbench.position.interfaces import HOOKS, Encoding, Extension, ScaleAttention
-from posbench.position.legality import name_of
+from posbench.position.legality import file_of, name_of
 
 POINTS = 256  # distances, before equal ones are merged, of curves that are not computed at every distance
 
@@ -41,6 +41,9 @@ def dissect(
     found = kinds(encoding, extension, length, scale, trained_scale)
     table = properties(encoding, extension, length)
     layers = [_layer(kind, length, row) for kind, row in zip(found, table, strict=True)]
+    if len(found) > 1:  # RoPE in most layers of smollm3
+        for one, kind in zip(layers, found, strict=True):
+            one["name"] = file_of(encoding) if kind.encoding is encoding else one["name"]
     span = found[0].plan.span
     numbers = {
         "encoding": name_of(encoding),
@@ -118,6 +121,7 @@ def _layer(kind: Kind, length: int, table: dict[str, bool | None]) -> dict:
         "even_weights": plain(weights_HT),
         "logit_scale": plain(factor_T),
         "distance_rule": [{"at": delta_K.tolist(), "factor": plain(rule[0]), "addend": plain(rule[1])} for rule in rules] or None,
+        "sink": plain(plan.sink(torch.empty(1, encoding.shape.n_head))),
         "decay": sorted(set(decay_D.tolist()), reverse=True) if decay_D is not None else None,
         "decay_bound": bound,
         "properties": table,

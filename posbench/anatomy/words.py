@@ -81,6 +81,8 @@ def summary(numbers: dict) -> list[str]:
         factors = [row[-1] for row in rows]
         if any(factor != 1 for factor in factors):
             said.append("its logits times " + " ".join(f"{factor:.3g}" for factor in factors))
+        if layer["sink"]:
+            said.append("a sink of logit " + " ".join(f"{logit:.3g}" for logit in dict.fromkeys(layer["sink"])))
         who = f"{len(layer['numbers'])} layer{'s' * (len(layer['numbers']) > 1)} of {layer['name']}: " if len(numbers["layers"]) > 1 else ""
         lines.append(f"  {who}{'; '.join(said)}")
     lines.append(f"  {table(PROPERTIES, numbers['properties'])}")

@@ -14,6 +14,8 @@ from posbench.anatomy.dissect import dissect, samples
 from posbench.anatomy.words import summary
 from posbench.position.geometry import Shape
 from posbench.position.legality import fed_length
+from posbench.scale_attention.learned_sink import LearnedSink
+from posbench.scale_attention.off_by_one import OffByOne
 
 KEYS = {"encoding", "extension", "scale_attention", "train_len", "length", "spectrum", "temperature", "bands", "distance", "bias",
         "logit_scale", "spectrum_before", "dimensionless", "properties", "decay_bound", "n_parameters", "layers"}  # fmt: skip
@@ -140,3 +142,18 @@ def test_layers_of_two_kinds_are_told_apart():
 def test_samples_are_distances_below_the_length(length):
     found = samples(length)
     assert found[0] == 0 and found[-1] == length - 1 and (found.diff() > 0).all() and len(found) <= 320
+
+
+def test_a_sink_is_told_with_its_logit():
+    encoding, extension, _ = make_triple("hybrid", "none", "none")
+    numbers = dissect(encoding, extension, OffByOne(encoding.shape), LONG, LearnedSink(encoding.shape, init=1.0)).numbers
+    wanted = math.log(1 + math.e)
+    assert [layer["sink"] for layer in numbers["layers"]] == [[pytest.approx(wanted)] * 4] * 2
+    assert sum("a sink of logit 1.31" in line for line in summary(numbers)) == 2
+    assert dissect(*make_triple("hybrid", "none", "none"), LONG).numbers["layers"][0]["sink"] is None
+
+
+@pytest.mark.parametrize(("name", "turning"), [("smollm3", "rope"), ("mistral_large4", "lerope"), ("gemma3", "rope")])
+def test_layers_of_a_preset_are_named_by_what_they_are(name, turning):
+    layers = dissect(*make_triple(name, "none", "none"), LONG).numbers["layers"]
+    assert {layer["name"] for layer in layers} == {turning, "none"} - ({"none"} if name == "gemma3" else set())
