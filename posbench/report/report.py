@@ -100,6 +100,21 @@ class Report:
         inside += [(asked.tables(section, intervals), asked.below(section)) for section in self.scores]
         return inside + [(self._tables(curve, intervals), self.below(curve)) for curve in self.sections]
 
+    def summary(self) -> dict[str, float]:
+        """Loss of each method at each length for wandb, and its difference to the floor if there is one, in nats per token."""
+        from posbench.runs.wandb_mirror import curve_name
+
+        floors = {(point.section, point.length): point.floor for curve in self.sections for point in curve}
+        values: dict[str, float] = {}
+        for evaluation, row in ((one, row) for one in self.evaluations for row in one.rows):
+            if row["position"] is not None or row["nll"] is None:
+                continue
+            name, floor = f"eval/{curve_name(row)}", floors.get((section_of(evaluation), row["length"]))
+            values[f"{name}/nll_at_{row['length']}"] = row["nll"]
+            if floor is not None:
+                values[f"{name}/above_floor_at_{row['length']}"] = row["nll"] - floor
+        return values
+
     def _tables(self, curve: list[Point], intervals: bool) -> list[Table]:
         wide = self.stretches.get(curve[0].section)
         return positions.tables(wide, intervals) if wide else tables(curve, intervals)

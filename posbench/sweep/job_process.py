@@ -28,7 +28,6 @@ from posbench.model.build import load_model, make_model, pick_device
 from posbench.model.gpt import GPT
 from posbench.position.plan import training_plans
 from posbench.report import report
-from posbench.report.wandb_summary import summary
 from posbench.runs import directory as runs
 from posbench.runs import provenance
 from posbench.runs.recorder import Recorder
@@ -115,7 +114,7 @@ def _show_report(job: Job, recorder: Recorder) -> None:
     with tempfile.TemporaryDirectory() as folder:
         try:
             found = report.collect(job.run.eval_files(), job.run.id, "", skip_damaged=True)
-            recorder.summary(summary(found))
+            recorder.summary(found.summary())
             files = report.write(found, folder)
         except Exception as error:
             print(f"no figure for wandb: {error}", file=sys.stderr)

@@ -12,7 +12,6 @@ from test_rows import VALUES
 
 from posbench.config.schema import LogConfig
 from posbench.report.report import collect
-from posbench.report.wandb_summary import summary
 from posbench.runs import recorder
 from posbench.runs import wandb_mirror as wandb_run
 from posbench.runs.directory import Run
@@ -175,7 +174,7 @@ def test_the_summary_has_each_length_and_its_difference_to_the_floor(tmp_path):
     floor_N = np.full(TARGETS, 3.0)
     paths = [write_eval(tmp_path, "rope", "recompute_window", "none", [floor_N] * 3, LENGTHS[1:], args={"window": None})]
     paths.append(write_eval(tmp_path, "rope", "ntk", "none", [floor_N + 0.25 * i for i in range(4)], LENGTHS, args={"multiplier": 2.0}))
-    found = summary(collect(paths, "", ""))
+    found = collect(paths, "", "").summary()
     shown = {key: value for key, value in found.items() if "/ntk_multiplier2+none/" in key and key.endswith(f"_{LENGTHS[-1]}")}
     name = "eval/fixed_targets/ntk_multiplier2+none"
     assert shown == {f"{name}/nll_at_{LENGTHS[-1]}": 3.75, f"{name}/above_floor_at_{LENGTHS[-1]}": 0.75}
