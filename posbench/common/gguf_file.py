@@ -92,7 +92,6 @@ class _Header:
         self.file, self.limit, self.at = file, limit, 0
 
     def read(self, path: Path) -> GgufFile:
-        """Whole header."""
         if self.take(4, "its first bytes") != MAGIC:
             raise _Damaged("it does not begin with GGUF")
         version = self.number("I", "its version")
@@ -120,7 +119,6 @@ class _Header:
         return GgufFile(path, size, metadata, tensors)
 
     def take(self, count: int, what: str) -> bytes:
-        """The next `count` bytes."""
         if count > self.limit - self.at:
             raise _Damaged(f"it ends, or goes on for more than {MOST_HEADER:,} bytes, within {what}")
         found = self.file.read(count)
@@ -130,7 +128,6 @@ class _Header:
         return found
 
     def number(self, form: str, what: str) -> int | float | bool:
-        """The next number."""
         return struct.unpack(f"<{form}", self.take(struct.calcsize(form), what))[0]
 
     def count(self, least: int, what: str) -> int:
@@ -141,7 +138,6 @@ class _Header:
         return found
 
     def string(self, what: str, most: int = MOST_HEADER) -> str:
-        """The next string."""
         size = self.count(1, f"the length of {what}")
         if size > most:
             raise _Damaged(f"the length of {what} is {size:,}")

@@ -157,12 +157,10 @@ class BPETokenizer:
         self.lengths_V = lengths.astype(self.bytes_dtype)
 
     def encode(self, texts: list[str]) -> list[Pieces]:
-        """(ids, bytes per token) of each text."""
         ids = [np.array(encoding.ids, dtype=np.int64) for encoding in self.model.encode_batch_fast(texts, add_special_tokens=False)]
         return [(n, self.lengths_V[n]) for n in ids]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of the ids."""
         return self.model.decode(list(ids))
 
 
@@ -184,7 +182,6 @@ class PretrainedTokenizer:
         self.vocab_size = count_ids(model, name)
 
     def encode(self, texts: list[str]) -> list[Pieces]:
-        """(ids, bytes per token) of each text."""
         with foreign(self.name):
             return [
                 (np.array(encoding.ids, dtype=np.int64), owned_bytes(text, encoding.offsets))

@@ -137,7 +137,6 @@ class Trainer:
         checkpoint.save_state(run.state, self.model, self.optimizers, self.step, extra)
 
     def resume(self, run: Run) -> None:
-        """Restore the state that `save` wrote."""
         self.step, extra = checkpoint.load_state(run.state, self.model, self.optimizers)
         self.tokens, self.seconds = extra["tokens"], extra["seconds"]
         self.recent.extend(extra["recent"])
