@@ -29,7 +29,7 @@ from posbench.model.rounded import rounded
 from posbench.position.effect import changes
 from posbench.position.instantiate import make
 from posbench.position.legality import check, fed_length
-from posbench.position.plan import make_plan
+from posbench.position.plan import Plan, make_plan
 from posbench.pretrained.checkpoint import find_checkpoint
 from posbench.pretrained.import_config import adopt
 from posbench.pretrained.weights import load_checkpoint
@@ -86,7 +86,7 @@ def measure(path: str, dtype: str, lengths: list[int], repeats: int, only: list[
             elif name != PLAIN and not changes(model.encoding, extension, length):
                 left_out[name] = "changes nothing"
             else:
-                cases[name] = _ours(reader, make_plan(model.encoding, extension, scale, length=length), dtype)
+                cases[name] = functools.partial(_ours, reader, make_plan(model.encoding, extension, scale, length=length), dtype)
         if isinstance(other, str):
             left_out[THEIRS] = other
         else:
@@ -96,12 +96,9 @@ def measure(path: str, dtype: str, lengths: list[int], repeats: int, only: list[
         yield figures + [Figure("checkpoint", name, length, note=note) for name, note in left_out.items()]
 
 
-def _ours(model: GPT, plan: object, dtype: str) -> Case:
-    def run(text_BT: Tensor) -> Tensor:
-        with bf16.autocast("cpu", dtype):
-            return model(text_BT, plan, SCORED)
-
-    return run
+def _ours(model: GPT, plan: Plan, dtype: str, text_BT: Tensor) -> Tensor:
+    with bf16.autocast("cpu", dtype):
+        return model(text_BT, plan, SCORED)
 
 
 def _measure(cases: dict[str, Case], text_BT: Tensor, repeats: int) -> list[Figure]:

@@ -103,12 +103,9 @@ def completed(config: dict, file: Path) -> dict:
     for key, wanted in OTHER.items():
         if (config.get(key) or wanted) != wanted:
             raise ConfigError(f"{file} has {key}={config[key]}, which this model does not have: choose a checkpoint without it.")
-    for mapping, where in (
-        (config, ""),
-        (config.get("rope_scaling"), "rope_scaling."),
-        (config.get("rope_parameters"), "rope_parameters."),
-    ):
-        _check(mapping or {}, where, file)
+    _check(config, "", file)
+    for key in ("rope_scaling", "rope_parameters"):
+        _check(config.get(key) or {}, f"{key}.", file)
     if (bos := config.get("bos_token_id")) is not None and bos >= config["vocab_size"]:
         raise ConfigError(f"{file} has bos_token_id={bos} and vocab_size={config['vocab_size']}: download it again.")
     for key in ("layer_types", "no_rope_layers"):

@@ -32,7 +32,6 @@ def fit(
     run: Run,
     recorder: object,
     plan_for: Callable[[int, int | None], object],
-    progress: Progress | None = None,
     world: World | None = None,
 ) -> dict:
     """Train `model` (already on `device`), write run.weights and run.summary, and return the summary.
@@ -52,7 +51,7 @@ def fit(
             trainer = Trainer(model, corpus, config, seed, torch.device(device), plan_for, world)
             _take_up(trainer, run)
             peak = Peak(device)
-            with progress or Progress(config.steps, "train", "steps") as bar:
+            with Progress(config.steps, "train", "steps") as bar:
                 bar.skip(trainer.step)
                 stop = world.largest(signals.received or 0)
                 while trainer.step < config.steps and not stop:
