@@ -4,6 +4,8 @@ Two rows with the same posbench.runs.rows.key are equal bit for bit if all colum
 reproduced if the losses differ by at most the experiment's tolerance: another processor, thread count or version of torch
 rounds differently, and training amplifies this. Far above its floor a model is broken and its loss varies more with the
 rounding, so the tolerance grows with the distance from the floor. The mean of few tokens also moves by more than that of many.
+
+Verdicts on claims hang on margins smaller than some of these tolerances; which of them a rerun cannot guard is said.
 """
 
 from __future__ import annotations
@@ -16,9 +18,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from posbench.claims.guard import guarded, lines
+from posbench.claims.judge import Finding
+from posbench.claims.language import load_all
+from posbench.claims.table import from_csv
 from posbench.common.errors import ConfigError
 from posbench.common.files import write_json
 from posbench.config.compose import Request
+from posbench.config.names import CONFIGS
 from posbench.report.references import reference
 from posbench.runs.rows import agree, key, read_csv, read_eval
 from posbench.sweep.jobs import Job, plan_existing
@@ -126,11 +133,34 @@ def reproduce(request: Request) -> int:
         print("\n".join(failure_table(outcomes, None)), file=sys.stderr)
     made = [row for job in jobs for cell in job.cells if cell.path.exists() for row in read_eval(cell.path)]
     pairs = compare(reported, made, **tolerance)
-    lines = [f"{folder}/rows.csv against {results}, {len(jobs)} of its trainings", *verdict(pairs)]
-    print("\n".join(lines))
+    said = [f"{folder}/rows.csv against {results}, {len(jobs)} of its trainings", *verdict(pairs)]
+    said += verdicts_at_stake(reported, tolerance)
+    print("\n".join(said))
     missed = any(pair.missed for pair in pairs)
-    write_json(results / MARK, {"lines": lines, "missed": missed, "commit": sorted({str(row["commit"]) for row in made})})
+    write_json(results / MARK, {"lines": said, "missed": missed, "commit": sorted({str(row["commit"]) for row in made})})
     return int(missed or any(result.failures for result in outcomes))
+
+
+def verdicts_at_stake(reported: Sequence[dict], tolerance: dict) -> list[str]:
+    """Sentence on the verdicts of results/claims that rest on reported rows, and the ones that a tolerance does not protect.
+
+    A verdict may rest on rows of other experiments too, which are given the same tolerance.
+    """
+    results = CONFIGS.parent / "results"
+    known: dict[tuple, Finding] = {}
+    for path in sorted(results.glob("reported/*/claims.csv")):
+        for one in from_csv(path):
+            known.setdefault((one.stage, one.claim, one.endpoint), one)
+    experiments = {name for one in known.values() if one.evaluations for name in one.experiment.split()}
+    files = [results / "reported" / name / "rows.csv" for name in sorted(experiments)]
+    rows = [row for path in files if path.exists() for row in read_csv(path)]
+    allowed = {_where(pair.reported): pair.allowed for pair in [*compare(rows, [], **tolerance), *compare(reported, [], **tolerance)]}
+    here = {_where(row) for row in reported}
+    return lines(guarded(list(known.values()), load_all(results / "claims"), allowed, tolerance["nll"], here))
+
+
+def _where(row: dict) -> tuple[str, float]:
+    return row["eval_id"], row["length"] / row["train_len"]
 
 
 def _begin(jobs: list[Job], results: Path) -> None:
