@@ -100,11 +100,12 @@ def _layer(kind: Kind, length: int, table: dict[str, bool | None]) -> dict:
     rules = [torch.stack(rule.distance(delta_K.double())) for rule in plan.distance_rules]
     decay_D = encoding.decay()
     bound = None
-    if kind.after is not None and decay_D is None and Trait.RELATIVE in encoding.traits and plan.bands[0].q_table is not None:
+    before, after = kind.turning or (None, None)
+    if after is not None and decay_D is None and Trait.RELATIVE in encoding.traits and plan.bands[0].q_table is not None:
         bound = {
             "at": delta_K.tolist(),
-            "before": plain(decay_bound(kind.before.freq_F, delta_K)),
-            "after": plain(decay_bound(kind.after.freq_F, seen_T[delta_K])),
+            "before": plain(decay_bound(before.freq_F, delta_K)),
+            "after": plain(decay_bound(after.freq_F, seen_T[delta_K])),
         }
     return {
         "numbers": kind.numbers,
@@ -112,8 +113,8 @@ def _layer(kind: Kind, length: int, table: dict[str, bool | None]) -> dict:
         "window": layer.window,
         "extended": layer.extended,
         "scaled": layer.scaled,
-        "spectrum_before": plain(kind.before.freq_F) if kind.before else None,
-        "spectrum": plain(kind.after.freq_F) if kind.after else None,
+        "spectrum_before": plain(before.freq_F) if before else None,
+        "spectrum": plain(after.freq_F) if after else None,
         "temperature": plan.temperature,
         "bands": len(plan.bands),
         "distance": plain(seen_T),

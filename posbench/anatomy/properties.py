@@ -139,11 +139,12 @@ def dimensionless(encoding: Encoding, extension: Extension, kind: Kind, length: 
         numbers["reach_over_trained"] = float(seen_T.nan_to_num().max()) / max(1, trained_reach(encoding))
     if kind.layer.window is not None:
         numbers["window_over_train_len"] = kind.layer.window / train_len
-    if kind.before is not None:
-        numbers["share_full_turns"] = _share_full_turns(kind.before, train_len)
-        if not torch.equal(kind.before.freq_F, kind.after.freq_F):
-            numbers["share_full_turns_after"] = _share_full_turns(kind.after, train_len)
-        numbers["r_max"] = float(kind.before.freq_F.max() * train_len / (2 * math.pi))
+    if kind.turning is not None:
+        before, after = kind.turning
+        numbers["share_full_turns"] = _share_full_turns(before, train_len)
+        if not torch.equal(before.freq_F, after.freq_F):
+            numbers["share_full_turns_after"] = _share_full_turns(after, train_len)
+        numbers["r_max"] = float(before.freq_F.max() * train_len / (2 * math.pi))
         if isinstance(extension, NtkByParts):
             numbers["beta_over_r_max"] = extension.kept_from(kind.before.freq_F, train_len) / numbers["r_max"]
     at_train_len = _unextended_bias(encoding, kind, train_len)

@@ -38,6 +38,11 @@ class Kind:
         return self.layer.encoding
 
     @property
+    def turning(self) -> tuple[Spectrum, Spectrum] | None:
+        """Frequencies at which pairs turn before and after the extension; None without any."""
+        return None if self.before is None else (self.encoding.turning(self.before), self.encoding.turning(self.after))
+
+    @property
     def length(self) -> int:
         """Number of tokens that are read."""
         return len(self.plan.n_T)

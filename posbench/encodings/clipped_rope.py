@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Literal
 
 import torch
-from torch import Tensor
 
 from posbench.common.errors import ConfigError
 from posbench.encodings.rope import Rope
@@ -32,6 +31,6 @@ class ClippedRope(Rope):
             fade_F = 0.5 * (1 + torch.linspace(0, math.pi, clipped, dtype=torch.float64).cos())
             self.left_F = torch.cat((torch.ones(pairs - clipped, dtype=torch.float64), fade_F * (clip == "soft")))
 
-    def table(self, pos_T: Tensor, spectrum: Spectrum) -> Tensor:
+    def turning(self, spectrum: Spectrum) -> Spectrum:
         exact_F = None if spectrum.exact_F is None else spectrum.exact_F * self.left_F
-        return super().table(pos_T, replace(spectrum, freq_F=spectrum.freq_F * self.left_F, exact_F=exact_F))
+        return replace(spectrum, freq_F=spectrum.freq_F * self.left_F, exact_F=exact_F)

@@ -7,6 +7,8 @@ extension changes the frequencies of the grid, and e^(a_c) multiplies what it ma
 turned in every pass, so that a_c has a gradient.
 """
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
@@ -31,6 +33,13 @@ class LeRope(Rope):
         super().__init__(shape, base, layout, fraction, scaling=scaling, scaling_len=scaling_len, amplitude=amplitude, unturned=unturned)
         self.log_scale_F = nn.Parameter(torch.zeros(self.rotary_dim // 2))
         self.log_scale_F.no_decay = True
+
+    @torch.no_grad()
+    def turning(self, spectrum: Spectrum) -> Spectrum:
+        factor_F = self.log_scale_F.double().exp().cpu()
+        return replace(
+            spectrum, freq_F=spectrum.freq_F * factor_F, exact_F=None if spectrum.exact_F is None else spectrum.exact_F * factor_F
+        )
 
     def table(self, pos_T: Tensor, spectrum: Spectrum) -> Tensor:
         """Angles before the learned factor: [1, T, F], float64."""

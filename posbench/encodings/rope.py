@@ -111,12 +111,15 @@ class Rope(Encoding):
         with torch.device("cpu"):
             return trained_in(self.scaling, self.plain, self.scaling_len, length)[0]
 
+    def turning(self, spectrum: Spectrum) -> Spectrum:
+        if not self.resonance:
+            return spectrum
+        exact_F = None if spectrum.exact_F is None else _resonant(spectrum.exact_F)
+        return replace(spectrum, freq_F=_resonant(spectrum.freq_F), exact_F=exact_F)
+
     def table(self, pos_T: Tensor, spectrum: Spectrum) -> Tensor:
         """cos and sin of every angle, times the amplitude of the scaling: [2, T, F], float32."""
-        if self.resonance:
-            exact_F = None if spectrum.exact_F is None else _resonant(spectrum.exact_F)
-            spectrum = replace(spectrum, freq_F=_resonant(spectrum.freq_F), exact_F=exact_F)
-        angle_TF = spectrum.angles(pos_T)
+        angle_TF = self.turning(spectrum).angles(pos_T)
         return (torch.stack((angle_TF.cos(), angle_TF.sin())) * self.amplitude).float()
 
     def rotate(self, q_BHTD: Tensor, k_BGTD: Tensor, q_table: Tensor, k_table: Tensor) -> tuple[Tensor, Tensor]:

@@ -29,7 +29,7 @@ class YarnRadix(Yarn):
         target_len: float | None = None,
     ):
         super().__init__(alpha, beta, "index", truncate, temperature, mode, target_len)
-        self.digits = digits
+        self.ramp, self.digits = "digits", digits
 
     def spectrum(self, spectrum: Spectrum, span: Span) -> Spectrum:
         if span.factor == 1 or not len(spectrum.freq_F):

@@ -82,6 +82,10 @@ class Encoding(nn.Module):
         """The same for a text of `length` tokens, where an extension that depends on the length was trained in."""
         return self.spectrum()
 
+    def turning(self, spectrum: Spectrum) -> Spectrum:
+        """Frequencies at which pairs turn, made of those that an extension has left."""
+        return spectrum
+
     def rows(self) -> Tensor | None:
         """Learned table [N, C], row n for coordinate n, that an extension may lengthen; None without one."""
         return None

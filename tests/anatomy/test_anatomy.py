@@ -157,3 +157,14 @@ def test_a_sink_is_told_with_its_logit():
 def test_layers_of_a_preset_are_named_by_what_they_are(name, turning):
     layers = dissect(*make_triple(name, "none", "none"), LONG).numbers["layers"]
     assert {layer["name"] for layer in layers} == {turning, "none"} - ({"none"} if name == "gemma3" else set())
+
+
+def test_an_anatomy_shows_the_frequencies_at_which_pairs_turn():
+    """Clipped, learned or rounded after an extension has changed them."""
+    encoding, extension, scale = make_triple("clipped_rope", "ntk", "none")
+    numbers = dissect(encoding, extension, scale, LONG).numbers
+    assert numbers["spectrum"][-1] == numbers["spectrum_before"][-1] == 0
+    assert numbers["spectrum"][1] < numbers["spectrum_before"][1] and numbers["spectrum"][0] == 1
+    encoding, extension, scale = make_triple("lerope", "none", "none")
+    encoding.log_scale_F.data.fill_(0.5)
+    assert dissect(encoding, extension, scale, LONG).numbers["spectrum"][0] == pytest.approx(math.exp(0.5))

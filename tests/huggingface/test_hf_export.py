@@ -62,6 +62,7 @@ EXTENSIONS = {
     "yarn published": ("yarn", {**FIXED, "beta": 32.0}),
     "yarn coarse": ("longrope", {**FIXED, "alpha": 6.0}),  # a bound before the first pair: their code makes no ramp there
     "yarn turns": ("longrope", {**FIXED, "ramp": "turns"}),
+    "yarn_radix": ("longrope", FIXED),
     "llama3": ("llama3", FIXED),
     "longrope": ("longrope", FIXED),
     "longrope two": ("longrope", {**FIXED, "factors": DIVISORS, "short_factors": [1.0] * 7 + [1.5]}),
@@ -94,6 +95,9 @@ def test_p_rope_is_their_proportional_type(tmp_path, extension, arguments):
 @pytest.mark.parametrize(
     ("cfg", "extension", "said"),
     [
+        (job(node("encoding", "clipped_rope")), {}, "encoding=clipped_rope"),
+        (job(node("encoding", "lerope")), {}, "encoding=lerope"),
+        (job(node("encoding", "smollm3")), {}, "encoding.unturned=4"),
         (job(node("encoding", "alibi")), {}, "encoding=alibi has no place in the format: it knows encoding=rope"),
         (job(method("encoding", "rope", fraction=0.5)), {}, "encoding.fraction=0.5"),
         (job(method("encoding", "rope", resonance=True)), {}, "encoding.resonance=True"),

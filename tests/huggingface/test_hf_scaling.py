@@ -90,7 +90,7 @@ def test_without_the_scaling_it_is_another_model(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", SCALINGS)
-@pytest.mark.parametrize("extension", ["pi", "ntk", "yarn"])
+@pytest.mark.parametrize("extension", ["pi", "ntk", "yarn", "yarn_radix"])
 def test_an_extension_acts_on_the_scaled_frequencies_and_is_exported_with_them(tmp_path, name, extension):
     extension = method("extension", extension, **FIXED)
     run = imported(checkpoint(tmp_path, **scaled(name)))
