@@ -7,7 +7,7 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -128,7 +128,7 @@ def _build(cfg_data: dict, folder: Path, key: str, wanted: list[str]) -> None:
         token_dtype = np.uint16 if tokenizer.vocab_size < 2**16 else np.uint32
         splits = {}
         for split in wanted:
-            documents = _encoded(tokenizer, _unique(source, split, held_out), _progress(f"tokenizing {cfg_data['name']}/{split}"))
+            documents = _encoded(tokenizer, _telling(_unique(source, split, held_out), f"tokenizing {cfg_data['name']}/{split}"))
             splits[split] = write_split(temporary, split, documents, token_dtype, tokenizer.bytes_dtype)
             if not splits[split]["documents"]:
                 raise ConfigError(f"data={cfg_data['name']} has no document in its {split} split{_why_empty(source, split, held_out)}")
@@ -196,45 +196,40 @@ def _make_tokenizer(cfg_data: dict, source: Source, held_out: dict[str, set[byte
 
 
 def _first_bytes(documents: Iterable[tuple[str, str]]) -> Iterator[str]:
-    done, report = 0, _progress("reading text for the BPE")
-    for _, text in documents:
+    done = 0
+    for _, text in _telling(documents, "reading text for the BPE"):
         yield text
         done += len(text.encode())
-        report(done)
         if done >= BPE_TRAIN_BYTES:
             return
 
 
-def _encoded(tokenizer: Tokenizer, documents: Iterable[tuple[str, str]], report: Callable) -> Iterator[tuple]:
+def _encoded(tokenizer: Tokenizer, documents: Iterable[tuple[str, str]]) -> Iterator[tuple]:
     """Yield (name, ids, bytes per token) of each document, in order. Documents are tokenized in batches."""
-    names, texts, size, done = [], [], 0, 0
+    batch, size = [], 0
     for name, text in documents:
-        names.append(name)
-        texts.append(text)
+        batch.append((name, text))
         size += len(text)
         if size >= BATCH_BYTES:
-            yield from _encode_batch(tokenizer, names, texts)
-            done += size
-            report(done)
-            names, texts, size = [], [], 0
-    yield from _encode_batch(tokenizer, names, texts)
+            yield from _encode_batch(tokenizer, batch)
+            batch, size = [], 0
+    yield from _encode_batch(tokenizer, batch)
 
 
-def _encode_batch(tokenizer: Tokenizer, names: list[str], texts: list[str]) -> Iterator[tuple]:
-    for name, text, (ids, n_bytes) in zip(names, texts, tokenizer.encode(texts), strict=True):
+def _encode_batch(tokenizer: Tokenizer, batch: list[tuple[str, str]]) -> Iterator[tuple]:
+    found = tokenizer.encode([text for _, text in batch])
+    for (name, text), (ids, n_bytes) in zip(batch, found, strict=True):
         assert n_bytes.sum(dtype=np.int64) == len(text.encode()) or not len(ids), name
         if len(ids):
             yield name, ids, n_bytes
 
 
-def _progress(label: str) -> Callable[[int], None]:
-    """Callback that prints the bytes done so far, at most once in EVERY seconds, so never for short work."""
-    last = time.monotonic()
-
-    def report(done: int) -> None:
-        nonlocal last
+def _telling(documents: Iterable[tuple[str, str]], label: str) -> Iterator[tuple[str, str]]:
+    """Yield the documents, and print the bytes so far at most once in EVERY seconds, so never for short work."""
+    done, last = 0, time.monotonic()
+    for name, text in documents:
+        yield name, text
+        done += len(text.encode())
         if time.monotonic() - last >= EVERY:
             last = time.monotonic()
             print(f"data: {label}: {done / 1e6:.0f} MB", file=sys.stderr, flush=True)
-
-    return report
