@@ -20,7 +20,7 @@ from posbench.benchmark.measure import SCORED, Case, Figure, timed
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.config.names import nodes
 from posbench.config.schema import TrainConfig
-from posbench.huggingface.theirs import theirs
+from posbench.huggingface.check_checkpoint import theirs
 from posbench.model import precision as bf16
 from posbench.model.build import make_model
 from posbench.model.gpt import GPT
