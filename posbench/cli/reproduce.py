@@ -27,7 +27,11 @@ from posbench.common.files import write_json
 from posbench.config.compose import Request
 from posbench.config.names import CONFIGS
 from posbench.report.references import reference
+from posbench.runs.directory import Run
+from posbench.runs.evaluation import load
+from posbench.runs.evidence import pool
 from posbench.runs.rows import agree, key, read_csv, read_eval
+from posbench.runs.search import find
 from posbench.sweep.jobs import Job, plan_existing
 from posbench.sweep.launch import launch
 from posbench.sweep.ledger import failure_table
@@ -103,7 +107,10 @@ def _name(row: dict) -> str:
 
 
 def reproduce(request: Request) -> int:
-    """Run the cells of an experiment again and compare; exit code 1 on a miss. Words beside experiment= choose some of the cells."""
+    """Run the cells of an experiment again and compare; exit code 1 on a miss. Words beside experiment= choose some of the cells.
+
+    With runs= nothing is run: what is compared are rows of runs and of folders of evidence that were made elsewhere.
+    """
     experiment, cfg = request.experiment, request.cfgs[0]
     tolerance = experiment.get("tolerance") or {}
     if "nll" not in tolerance or not set(tolerance) <= {"nll", "share", "token"}:
@@ -125,20 +132,36 @@ def reproduce(request: Request) -> int:
     reported = rows_of(jobs)
     if not reported:
         raise ConfigError(f"{folder}/rows.csv holds none of the losses asked for: text, configuration or an argument is another one here.")
-    if elsewhere:
+    if elsewhere and cfg["runs"] is None:
         print(f"{elsewhere}: this rerun is made as they were, which takes longer than usual here", file=sys.stderr)
+    if cfg["runs"] is not None:
+        pairs = compare(reported, _given(cfg["runs"]), **tolerance)
+        print("\n".join(_said(f"{folder}/rows.csv against {', '.join(cfg['runs'])}", pairs, tolerance)))
+        return int(any(pair.missed for pair in pairs))
     _begin(jobs, results)
     outcomes = launch(jobs, {"n_jobs": cfg["jobs"], **request.launcher}, shlex.join(sys.orig_argv))
     if any(result.failures for result in outcomes):
         print("\n".join(failure_table(outcomes, None)), file=sys.stderr)
     made = [row for job in jobs for cell in job.cells if cell.path.exists() for row in read_eval(cell.path)]
     pairs = compare(reported, made, **tolerance)
-    said = [f"{folder}/rows.csv against {results}, {len(jobs)} of its trainings", *verdict(pairs)]
-    said += verdicts_at_stake(reported, tolerance)
+    said = _said(f"{folder}/rows.csv against {results}, {len(jobs)} of its trainings", pairs, tolerance)
     print("\n".join(said))
     missed = any(pair.missed for pair in pairs)
     write_json(results / MARK, {"lines": said, "missed": missed, "commit": sorted({str(row["commit"]) for row in made})})
     return int(missed or any(result.failures for result in outcomes))
+
+
+def _given(runs: list[str]) -> list[dict]:
+    """Rows of the runs and folders of evidence that runs= names. Raises RunError if one training was made with two weights."""
+    named = find(runs)
+    if named.csvs:
+        raise ConfigError(f"{named.csvs[0]} does not say by which weights it was made: give run directories, or folders of reports.")
+    own = [load(path) for folder in named.runs for path in Run(folder).eval_files()]
+    return [row for one in pool(own, named.evidence)[0] for row in one.rows]
+
+
+def _said(heading: str, pairs: list[Pair], tolerance: dict) -> list[str]:
+    return [heading, *verdict(pairs), *verdicts_at_stake([pair.reported for pair in pairs], tolerance)]
 
 
 def verdicts_at_stake(reported: Sequence[dict], tolerance: dict) -> list[str]:

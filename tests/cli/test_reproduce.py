@@ -56,6 +56,26 @@ def test_a_rerun_is_equal_bit_for_bit_and_a_changed_number_is_a_miss(reported, t
     assert done.returncode == 1 and "missed: " in done.stdout and f"{rows - 1} of {rows}" in done.stdout
 
 
+def test_what_was_made_elsewhere_is_compared_without_a_rerun(reported, tmp_path, capfd):
+    """The folder of a report with its evidence, or runs, of all or some trainings; a CSV of means is refused."""
+    words, folder = reported
+    rows, theirs = read_csv(folder / "rows.csv"), tmp_path / "theirs"
+    assert call(capfd, tmp_path, "report", *words, f"report_dir={theirs}").returncode == 0
+    done = call(capfd, tmp_path, "reproduce", *words, f"runs=[{theirs}]")
+    assert done.returncode == 0 and f"{len(rows)} of {len(rows)} reported rows reproduced, all of them bit for bit" in done.stdout
+    change(theirs, by=0.005)
+    done = call(capfd, tmp_path, "reproduce", *words, f"runs=[{theirs}]")
+    assert done.returncode == 0 and f"{len(rows) - 1} of them bit for bit" in done.stdout
+    alibi = next((tmp_path / "results" / "runs").glob("alibi-*"))
+    done = call(capfd, tmp_path, "reproduce", *words, f"runs=[{alibi}]")
+    missing = sum(row["encoding"] == "rope" for row in rows)
+    assert done.returncode == 1 and done.stdout.count("now missing") == min(missing, 10)
+    assert call(capfd, tmp_path, "reproduce", *words, f"runs=[{alibi}]", "encoding=alibi").returncode == 0
+    refused = call(capfd, tmp_path, "reproduce", *words, f"runs=[{folder}/rows.csv]")
+    assert refused.returncode == 2 and "does not say by which weights" in refused.stderr
+    assert not (tmp_path / "results" / "reproduced").exists()
+
+
 def test_what_cannot_be_compared_is_refused(reported, tmp_path, capfd):
     words, _ = reported
     for word, said in (("experiment=none", "tolerance"), ("train.steps=5", "holds none"), (f"report_dir={tmp_path}/no", "rows.csv")):
