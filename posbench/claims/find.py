@@ -48,11 +48,16 @@ class Pool:
         evaluations, origins, _ = pool(own, evidence)
         return cls(evaluations, origins, defaults)
 
-    def find(self, cell: Cell) -> dict[int, Evaluation]:
-        """Evaluations of a cell by seed. Raises Missing if no evaluation fits, RunError if two of one seed do."""
+    def find(self, cell: Cell, windows: int | None = None) -> dict[int, Evaluation]:
+        """Evaluations of a cell by seed, with `windows` of those that ask for so many.
+
+        Raises Missing if no evaluation fits, RunError if two of one seed do.
+        """
         found: dict[int, Evaluation] = {}
         for entry in self.evaluations:
             if not self._measured(cell, entry) or not self._trained(cell, entry):
+                continue
+            if windows is not None and getattr(entry.setting, "windows", None) != windows:
                 continue
             other = found.setdefault(entry.first["seed"], entry)
             if other is not entry:
@@ -61,7 +66,8 @@ class Pool:
                     "tells them apart (config: {train.steps: 1000}), or give other runs="
                 )
         if not found:
-            raise Missing(" and ".join([f"no evaluation of {cell}", *self.unread(cell)]))
+            asked = f" with {windows} windows" if windows is not None else ""
+            raise Missing(" and ".join([f"no evaluation of {cell}{asked}", *self.unread(cell)]))
         return dict(sorted(found.items()))
 
     def unread(self, cell: Cell) -> list[str]:

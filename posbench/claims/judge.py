@@ -112,7 +112,7 @@ def _claim(claim: Claim, pools, reserved: Collection[int], readings: Counter) ->
 
 
 def _measure(endpoint: Endpoint, pool: Pool, blank: Finding, reserved: Collection[int]) -> Finding:
-    cells = [(weight, cell, _of_seeds(pool.find(cell), endpoint, reserved)) for weight, cell in endpoint.cells]
+    cells = [(weight, cell, _of_seeds(pool.find(cell, endpoint.windows), endpoint, reserved)) for weight, cell in endpoint.cells]
     seeds = sorted(set.intersection(*(set(found) for _, _, found in cells)))
     if absent := sorted(set(endpoint.seeds) - set(seeds)):
         raise Missing(f"seeds {', '.join(map(str, absent))} have not all cells, and {endpoint} is judged by all of its seeds or not at all")

@@ -2,8 +2,8 @@
 
 results/reported/claims holds the verdicts. The language is small and contains no code. tests/claims/test_claim_ledger.py reads every file.
 
-Claims of one `stage` are one family. Those of stage 2 lie in results/claims/stage2 and name the seeds that decide. A primary with
-`same_as: "H02 sinusoidal"` is another reading of that primary's comparison, by its own rules; the correction counts both once.
+Claims of one `stage` are one family. Those of stage 2 lie in results/claims/stage2 and name the seeds and windows that decide. A primary
+with `same_as: "H02 sinusoidal"` is another reading of that primary's comparison, by its own rules; the correction counts both once.
 """
 
 from __future__ import annotations
@@ -68,6 +68,7 @@ class Endpoint:
     refute: Rule | None = None
     gate: str = BOTH  # verdicts that need every training to use its window (G): both, or confirmed alone
     seeds: tuple[int, ...] = ()  # that decide, all of them; () for all that are there
+    windows: int | None = None  # evaluate.windows of the evaluations that decide; None for any
     same_as: str = ""  # claim and name of the primary whose cells these are
 
     def __str__(self) -> str:
@@ -132,13 +133,16 @@ def _resolved(one: Endpoint, claim: Claim, known: Mapping[tuple[int, str], Endpo
     if (claim.stage, one.same_as) not in known:
         raise ConfigError(f"{called(claim.id, one.name)} is the same as {one.same_as}, which is no comparison of stage {claim.stage}.")
     other = known[claim.stage, one.same_as]
-    return replace(one, **{name: getattr(other, name) for name in ("measure", "cells", "margin", "gate", "seeds")})
+    return replace(one, **{name: getattr(other, name) for name in ("measure", "cells", "margin", "gate", "seeds", "windows")})
 
 
 def _claim(text: dict) -> Claim:
-    _only(text, {"id", "statement", "source", "rule", "stage", "seeds", "experiment", "primary", "secondary", "test", "shows"})
+    _only(text, {"id", "statement", "source", "rule", "stage", "seeds", "windows", "experiment", "primary", "secondary", "test", "shows"})
     experiments, stage, seeds = tuple(_list(text.get("experiment"))), text.get("stage", 1), text.get("seeds")
-    primary, secondary = (tuple(_endpoint(one, seeds) for one in _list(text.get(key))) for key in ("primary", "secondary"))
+    primary, secondary = (
+        tuple(replace(_endpoint(one, seeds), windows=text.get("windows")) for one in _list(text.get(key)))
+        for key in ("primary", "secondary")
+    )
     if bool(primary) == bool(text.get("test")):
         raise ConfigError("it needs either primary endpoints or a test")
     if primary and not experiments or text.get("test") and text.get("shows") not in ("confirmed", "refuted"):

@@ -133,7 +133,8 @@ def brief(findings: Sequence[Finding]) -> str:
     """Markdown of the verdicts alone, in fewer columns, as results/claims/README.md shows them."""
     columns = ("claim", "what is claimed", "effect [95 %]", "G above", "verdict")
     stages = [[one for one in findings if one.stage == stage] for stage in sorted({one.stage for one in findings})]
-    return "\n\n".join(_markdown(own, columns) for own in stages) + "\n"
+    heads = [f"### Stage {STAGES[own[0].stage]}\n\n" * (len(stages) > 1) for own in stages]
+    return "\n\n".join(head + _markdown(own, columns) for head, own in zip(heads, stages, strict=True)) + "\n"
 
 
 def registered(claims: Sequence[Claim]) -> str:

@@ -366,6 +366,7 @@ def test_stages_are_families_apart_and_a_comparison_counts_once(ladder, tmp_path
         "## Stage one" in text and "## Stage two" in text and "over the 2 comparisons" in text and "One comparison each: Y and Z." in text
     )
     assert terminal([alone, *found]).count("2: ") == 3 and brief([alone, *found]).count("| claim |") == 2
+    assert "### Stage two" in brief([alone, *found]) and "Stage" not in brief([alone])
 
 
 def test_a_registered_endpoint_is_judged_by_all_of_its_seeds_or_not_at_all(ladder, tmp_path):
@@ -373,6 +374,29 @@ def test_a_registered_endpoint_is_judged_by_all_of_its_seeds_or_not_at_all(ladde
     assert found.verdict == "not measured" and "seeds 5 have not all cells" in found.note
     (found,) = ladder.judge(second(tmp_path, (0, 1), confirm="above 0.2", refute="below 0.2"))
     assert (found.seeds, found.note) == ("0 1", "")
+
+
+def test_a_registered_endpoint_takes_evaluations_of_its_windows_alone(world, tmp_path):
+    """The same methods and seeds by 512 windows and by 4: which of them decides is registered."""
+    for seed in range(3):
+        world.train("rope", seed)
+        world.evaluate("rope", seed, "none", 1.0)
+    for path in list(world.root.glob("*/evals/*/*.json")):
+        content = json.loads(path.read_text())
+        for windows in (4, 512):
+            rows = [{**row, "eval_id": f"{row['eval_id']}-{windows}"} for row in content["rows"]]
+            other = path.with_name(f"{windows}-{path.name}")
+            other.write_text(json.dumps({**content, "rows": rows, "config": {"evaluate": {**EVALUATE, "windows": windows}}}))
+            other.with_suffix(".npz").write_bytes(path.with_suffix(".npz").read_bytes())
+        path.unlink()
+    edge = {"confirm": "above 0.2", "refute": "below 0.2"}
+    one = second(tmp_path, **edge)
+
+    def found(windows):
+        return world.judge(replace(one, primary=(replace(one.primary[0], windows=windows),)))[0]
+
+    assert found(4).verdict == "confirmed" and {name[-2:] for name in found(4).evaluations.split()} == {"-4"}
+    assert "no evaluation of rope with 8 windows" in found(8).note and "fits two evaluations" in found(None).note
 
 
 def test_a_gate_of_confirmations_lets_refutations_through_and_keeps_the_family(world, tmp_path):
