@@ -15,7 +15,7 @@ from posbench.data.sources import ALL
 from posbench.evaluation.protocol import protocol
 from posbench.runs.frame import frame
 from posbench.sweep.fate import judge
-from posbench.sweep.jobs import Job, make_cell
+from posbench.sweep.jobs import Job, each_task, make_cell
 
 if TYPE_CHECKING:
     import pandas
@@ -67,7 +67,8 @@ def _plan(run: LoadedRun, extension: Any, scale_attention: Any, given: dict, all
         "device": run.device,
     })  # fmt: skip
     job = Job(cfg, run.directory, fingerprint="")  # which is read when something is trained
-    job.cells = [make_cell(job, cfg, name, cfg["extension"], cfg["scale_attention"]) for name in cfg["evaluate"]["protocol"]]
+    methods = cfg["extension"], cfg["scale_attention"]
+    job.cells = [make_cell(job, each, name, *methods) for name in cfg["evaluate"]["protocol"] for each in each_task(cfg, name)]
     return job
 
 

@@ -32,6 +32,7 @@ LATER: dict[str, object] = {
     "evaluate.stride": None,
     "evaluate.documents": None,
     "evaluate.floor_block": 1,
+    "evaluate.tasks": None,
     "version": 1,
 }
 

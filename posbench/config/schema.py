@@ -98,6 +98,7 @@ class EvaluateConfig:
     protocol: Annotated[list[Name] | None, LISTED, Must("one protocol or several, such as fixed_targets", lambda given: given != [])] = (
         None  # None: fixed_targets, and accuracy for a task
     )
+    tasks: Annotated[list[Any] | None, LISTED] = None  # asked by accuracy: names of configs/task; None: the task that data is
     windows: Size | None = None  # None: 512, or 8 for training lengths above 1,024
     targets: Size | None = None  # scored tokens at the end of a window; None: an eighth of the training length
     stride: Size | None = None  # of windows that overlap; None: a quarter of the training length

@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from posbench.common.errors import ConfigError
-from posbench.data.task import IGNORED, Examples, Task
+from posbench.data.task import IGNORED, Examples, Part, Task
 
 
 class Mqar(Task):
@@ -51,8 +51,8 @@ class Mqar(Task):
             answer_NT[row_N1, at_NP] = np.arange(n)
         return Examples(inputs_NT, targets_NT, answer_NT, value_NP if most > 1 else None)
 
-    def parts(self, length: int) -> dict[str, dict]:
-        return {f"{self.name} {n} pairs": {"pairs": n} for n in self.pairs if 4 * n <= length}
+    def parts(self, length: int) -> list[Part]:
+        return [Part(f"{self.name} {n} pairs", None, {"pairs": n}) for n in self.pairs if 4 * n <= length]
 
     @property
     def n_parts(self) -> int:

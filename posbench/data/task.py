@@ -10,7 +10,7 @@ Letters: N examples, T tokens, K choices.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -39,6 +39,15 @@ class Examples:
     choices_NK: np.ndarray | None = None
 
 
+@dataclass(frozen=True)
+class Part:
+    """Part of a task that is evaluated apart: its name in the column `task`, its depth if it has one, and the arguments of `draw`."""
+
+    task: str
+    depth: float | None = None
+    arguments: dict = field(default_factory=dict)
+
+
 class Task(Source):
     """Generated data. A subclass has `draw`, and `parts` if there are several; its attributes determine the examples."""
 
@@ -63,15 +72,15 @@ class Task(Source):
         raise ConfigError(f"data={self.name} is a task whose examples are drawn in training: there are no documents to read.")
 
     def draw(self, random: np.random.Generator, length: int, count: int, **part: object) -> Examples:
-        """`count` examples of `length` tokens: for training without `part`, else of one of `parts`.
+        """`count` examples of `length` tokens: for training without `part`, else of one of `parts`, by its arguments.
 
         Raises ConfigError if `length` is too short for the task.
         """
         raise NotImplementedError
 
-    def parts(self, length: int) -> dict[str, dict]:
-        """{name in the column `task`: arguments of `draw`} of what is evaluated at a length, each apart."""
-        return {self.name: {"full": True}}
+    def parts(self, length: int) -> list[Part]:
+        """Parts that are evaluated apart at a length."""
+        return [Part(self.name, None, {"full": True})]
 
     @property
     def n_parts(self) -> int:
@@ -85,6 +94,15 @@ class TaskSplit:
 
     task: Task
     split: str
+
+    def parts(self, length: int) -> list[Part]:
+        """Parts that are evaluated apart at a length."""
+        return self.task.parts(length)
+
+    @property
+    def n_parts(self) -> int:
+        """Largest number of `parts` at any length."""
+        return self.task.n_parts
 
     def draw(self, length: int, count: int, key: list[int], **part: object) -> Examples:
         """`count` examples of `length` tokens that depend on the split and on `key` alone."""

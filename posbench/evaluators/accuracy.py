@@ -1,14 +1,16 @@
-"""accuracy: the share of a task's questions that are answered right, by length, for data=mqar and the other tasks.
+"""accuracy: the share of a task's questions that are answered right, by length.
 
-At length L texts of L tokens are drawn, the same for every method, and every token of an answer is predicted from the right ones before it.
-An answer is right if each of its tokens was the likeliest: so it is what the model would write, always taking the likeliest token. A row is
-one part of the task, such as a number of pairs; evaluate.windows texts are divided among the parts. Its targets are answers: accuracy is
-the share that was right, nll the mean of -ln p(answer), in nats per answer. Where the answer is one of several tokens in the text, the row
-`TASK choice` is the same among these alone: accuracy is the share of answers that were likelier than the other choices, nll their -ln p.
+The task is the data, such as data=mqar, or one of evaluate.tasks, such as passkey, which asks a model of text in words. At length L texts
+of L tokens are drawn, the same for every method, and every token of an answer is predicted from the right ones before it. An answer is
+right if each of its tokens was the likeliest: so it is what the model would write, always taking the likeliest token. A row is one part
+of the task, such as a number of pairs; evaluate.windows texts are divided among the parts. Its targets are answers: accuracy is the share
+that was right, nll the mean of -ln p(answer), in nats per answer. Where the answer is one of several tokens in the text, the row `TASK
+choice` is the same among these alone: accuracy is the share of answers that were likelier than the other choices, nll their -ln p.
 
-The training length is evaluated too: what a model has not learned inside its window says nothing about a method beyond it. A task says
-itself how its texts begin, so there is no other BOS. Arrays are [texts, answers of all parts] for each length: nll, correct, part, and
-rank, the answer's place among the choices (1 is best, 0 where there are none).
+A length inside the window is evaluated too: what a model has not learned there says nothing about a method beyond it. Where the item that
+is asked for stands at several depths, there is a row for each and one for all. A task that is the data says itself how its texts begin;
+those in words begin with the BOS, if there is one. Arrays are [texts, answers of all parts] for each length: nll, correct, part, and rank,
+the answer's place among the choices (1 is best, 0 where there are none).
 
 References: none but the accuracy inside the window, since a text's last w tokens would lack the question.
 """
@@ -21,12 +23,17 @@ import numpy as np
 
 from posbench.config.schema import EvaluateConfig
 from posbench.data.task import IGNORED, Examples, TaskSplit
+from posbench.data.text_task import TextQuestions, make_text_task
+from posbench.data.tokenizers import load_tokenizer
 from posbench.evaluation.protocol import Protocol, Reading, mean_row
 from posbench.runs.target_losses import part_of
 
 if TYPE_CHECKING:
     from posbench.data.tokenfile import TokenFile
     from posbench.evaluation.scorer import Evaluation
+    from posbench.position.interfaces import Extension
+
+ANSWER = 64  # tokens of an answer in words, for estimates of time
 
 
 class Accuracy(Protocol):
@@ -40,43 +47,56 @@ class Accuracy(Protocol):
     def __init__(self, evaluation: Evaluation):
         self.evaluation = evaluation
         self.place(evaluation.file, evaluation.config, evaluation.train_len)
+        self.questions = questions(evaluation)
 
     @classmethod
     def lengths(cls, asked: list[int], train_len: int) -> list[int]:
         return asked if min(asked) <= train_len else [train_len, *asked]
 
     @classmethod
+    def check(cls, extension: Extension, config: EvaluateConfig, train_len: int) -> None:
+        super().check(extension, config, train_len)
+        for node in config.tasks or ():
+            make_text_task(node)
+
+    @classmethod
     def place(cls, file: TokenFile | TaskSplit, config: EvaluateConfig, train_len: int) -> None:
-        """Check that there is a question at every length. Raises ConfigError."""
+        """Check that the task that the data is has a question at every length. Raises ConfigError."""
         for length in config.lengths:
-            if not file.task.parts(length):
+            if isinstance(file, TaskSplit) and not file.parts(length):
                 file.draw(length, 1, [config.seed])  # says what it needs
 
     @classmethod
     def reading(cls, config: EvaluateConfig, train_len: int, length: int, fed: int) -> Reading:
-        return Reading(config.windows, length, length, config.windows)
+        return Reading(config.windows, length, min(length, ANSWER) if config.tasks else length, config.windows)
 
     @property
     def count(self) -> int:
         """Number of texts of each part."""
-        return max(1, self.evaluation.config.windows // self.evaluation.file.task.n_parts)
+        return max(1, self.evaluation.config.windows // self.questions.n_parts)
 
     def cost(self, length: int) -> int:
-        return length * self.count * len(self.evaluation.file.task.parts(length))
+        return length * self.count * len(self.questions.parts(length))
 
     def run(self, length: int) -> tuple[list[dict], dict[str, np.ndarray]]:
-        evaluation, rows, columns = self.evaluation, [], []
-        seed, parts = evaluation.config.seed, evaluation.file.task.parts(length)
-        for index, (task, part) in enumerate(parts.items()):
-            with evaluation.measured() as spent:
-                examples = evaluation.file.draw(length, self.count, [seed, length, index], **part)
-                for label, nll_NA, correct_NA, rank_NA in self.answers(task, examples):
-                    row = {"task": label, **self.row(nll_NA, correct_NA)}
-                    number = part_of({**row, "protocol": "accuracy", "depth": None})
-                    rows.append(row)
-                    columns.append({"nll": nll_NA, "correct": correct_NA, "part": np.full((1, nll_NA.shape[1]), number), "rank": rank_NA})
-            spent["max_distance"] = evaluation.max_distance(evaluation.plan(length))
-            rows = [row if "seconds" in row else {**row, **spent} for row in rows]
+        rows, columns, done = [], [], {}
+        for index, part in enumerate(self.questions.parts(length)):
+            with self.evaluation.measured() as spent:
+                examples = self.questions.draw(length, self.count, [self.evaluation.config.seed, length, index], **part.arguments)
+                for label, *found in self.answers(part.task, examples):
+                    done.setdefault(label, []).append((part.depth, found, spent))
+        distance = self.evaluation.max_distance(self.evaluation.plan(length))
+        for label, parts in done.items():
+            whole = [(None, [np.concatenate(each) for each in zip(*(found for _, found, _ in parts), strict=True)])]
+            for depth, found in [*whole, *((depth, found) for depth, found, _ in parts if depth is not None)]:
+                row = {"task": label, "depth": depth, "max_distance": distance, **self.row(*found[:2])}
+                row["seconds"] = sum(spent["seconds"] for *_, spent in parts) / (1 if depth is None else len(parts))
+                row["peak_mib"] = max(spent["peak_mib"] for *_, spent in parts)
+                rows.append(row)
+                # Texts of all depths stand side by side, as many columns for each of the first.
+                beside = [np.concatenate(np.split(each, len(each) // self.count), axis=1) for each in found]
+                number = np.full((1, beside[0].shape[1]), part_of({**row, "protocol": "accuracy"}))
+                columns.append(dict(zip(("nll", "correct", "rank", "part"), (*beside, number), strict=True)))
         return rows, {name: np.concatenate([one[name] for one in columns], axis=1) for name in columns[0]}
 
     def answers(self, task: str, examples: Examples) -> list[tuple[str, np.ndarray, np.ndarray, np.ndarray]]:
@@ -102,7 +122,17 @@ class Accuracy(Protocol):
 
     def shared(self) -> dict[str, np.ndarray]:
         """Arrays [N] that all lengths share: the number of each text, for the same texts of all methods are paired."""
-        return {"document": np.arange(self.count), "offset": np.full(self.count, self.evaluation.file.task.n_parts)}
+        return {"document": np.arange(self.count), "offset": np.full(self.count, self.questions.n_parts)}
+
+
+def questions(evaluation: Evaluation) -> TaskSplit | TextQuestions:
+    """Questions of the task that the data is, else of the one of `evaluate.tasks`, in the tokens of the data."""
+    corpus, file, config = evaluation.corpus, evaluation.file, evaluation.config
+    if isinstance(file, TaskSplit):
+        return file
+    (node,) = config.tasks
+    tokenizer = load_tokenizer(corpus.tokenizer, corpus.folder)
+    return TextQuestions(make_text_task(node), node["name"], config.split, file, tokenizer, corpus.bos)
 
 
 def summed(answer_NR: np.ndarray, value_NR: np.ndarray) -> np.ndarray:

@@ -9,6 +9,8 @@ from pathlib import Path
 from posbench.common.errors import ConfigError
 from posbench.common.machine import fast_dtype
 from posbench.config import identity
+from posbench.config.identity import method_name
+from posbench.config.names import chosen_node
 from posbench.config.schema import resolve, typed
 from posbench.data.sources import TASK
 from posbench.evaluation.protocol import protocol
@@ -47,7 +49,8 @@ class Cell:
     @property
     def label(self) -> str:
         """Name for the ledger and messages: protocol, extension and scale."""
-        return f"{self.protocol} {identity.method_label(self.extension)} + {identity.method_label(self.scale_attention, 'scale_attention')}"
+        protocol = " ".join([self.protocol, *(task["name"] for task in self.evaluate["tasks"] or [])])
+        return f"{protocol} {identity.method_label(self.extension)} + {identity.method_label(self.scale_attention, 'scale_attention')}"
 
     def missing(self) -> list[int]:
         """Lengths that the file does not contain yet."""
@@ -163,21 +166,40 @@ def _job(cfg: dict, fingerprints: dict[str, str], auto: str | None) -> Job:
 
 
 def _cells(job: Job, cfg: dict) -> list[Cell]:
-    cells = []
-    for name in cfg["evaluate"]["protocol"]:
+    cells, protocols = [], cfg["evaluate"]["protocol"]
+    if cfg["evaluate"]["tasks"] and not any(protocol(name).asks for name in protocols):
+        raise ConfigError(f"evaluate.tasks are asked by accuracy alone, and evaluate.protocol={protocols}: add accuracy to it.")
+    for name in protocols:
         asked = protocol(name)
-        if asked.asks != (cfg["data"]["tokenizer"] == TASK):
-            raise ConfigError(
-                f"evaluate.protocol={name} asks the questions of a task, and data={cfg['data']['name']} is text: choose data=mqar, "
-                "data=copy or another task."
-                if asked.asks
-                else f"evaluate.protocol={name} reads text, and data={cfg['data']['name']} is a task: choose evaluate.protocol=accuracy."
-            )
         for one in (name, *asked.beside):
-            cells.append(make_cell(job, cfg, one, cfg["extension"], cfg["scale_attention"], reference=one != name))
+            for each in each_task(cfg, one):
+                cells.append(make_cell(job, each, one, cfg["extension"], cfg["scale_attention"], reference=one != name))
         if asked.floor and cfg["evaluate"]["floor"]:
             cells += _references(job, cfg, asked.floor)
     return cells
+
+
+def each_task(cfg: dict, name: str) -> list[dict]:
+    """Configurations of the evaluations of a protocol: one for each task that it asks in words, else `cfg` alone.
+
+    Raises ConfigError for a protocol that cannot read the data, and for an unknown task.
+    """
+    asks, given, data = protocol(name).asks, cfg["evaluate"]["tasks"], cfg["data"]
+    if data["tokenizer"] == TASK and (given or not asks):
+        said = "evaluate.tasks are asked in words" if asks else f"evaluate.protocol={name} reads text"
+        raise ConfigError(
+            f"{said}, and data={data['name']} is a task: " + ("leave them out." if asks else "choose evaluate.protocol=accuracy.")
+        )
+    if not asks or data["tokenizer"] == TASK:
+        return [cfg]
+    if not given:
+        raise ConfigError(
+            f"evaluate.protocol={name} asks questions, and data={data['name']} is text: choose some, such as "
+            "'evaluate.tasks=[passkey,niah_single_1]', or train on a task, such as data=mqar."
+        )
+    named = [{"name": one} if isinstance(one, str) else one for one in given]
+    found = [{"name": one.get("name") or method_name(one), **chosen_node("task", one, {})} for one in named]
+    return [{**cfg, "evaluate": {**cfg["evaluate"], "tasks": [one]}} for one in found]
 
 
 def _references(job: Job, cfg: dict, name: str) -> list[Cell]:
@@ -209,5 +231,5 @@ def _evaluate(cfg: dict, name: str) -> dict:
     train_len, one, asked = typed("train", cfg["train"]).train_len, protocol(name), cfg["evaluate"]
     stride = (asked["stride"] or max(1, train_len // 4)) if one.strided else None
     block = 1 if one.instead else asked["floor_block"]
-    unused = dict.fromkeys(("targets", "max_length", "documents")) if one.asks else {}
+    unused = dict.fromkeys(("targets", "max_length", "documents") if one.asks else ("tasks",))
     return {**asked, "stride": stride, "floor_block": block, "lengths": one.lengths(asked["lengths"], train_len), **unused}

@@ -42,7 +42,7 @@ def test_every_task_draws_what_its_vocabulary_holds_and_the_same_for_the_same_se
         and corpus.tokenizer == f"task-{corpus.vocab_size}"
         and corpus.fingerprint == fingerprint(data(name))
     )
-    for part in ({}, *corpus.test.task.parts(64).values()):
+    for part in ({}, *(part.arguments for part in corpus.test.parts(64))):
         one, again, other = (split.draw(64, 9, [3], **part) for split in (corpus.test, corpus.test, corpus.train))
         assert all(np.array_equal(getattr(one, key), getattr(again, key)) for key in ("inputs_NT", "targets_NT", "answer_NT"))
         assert not np.array_equal(one.inputs_NT, other.inputs_NT)  # another split, other examples

@@ -47,7 +47,7 @@ def test_rows_and_arrays_are_those_of_one_question_at_a_time(task, extension, tm
     for length in (16, 40):
         rows, by_length[length] = found.run(length)
         arrays, plan = by_length[length], make_plan(found.evaluation.model.encoding, extension, LogN(small_shape()), length=length)
-        for index, (name, part) in enumerate(task.parts(length).items()):
+        for index, (name, part) in enumerate((one.task, one.arguments) for one in task.parts(length)):
             examples = found.evaluation.file.draw(length, found.count, [0, length, index], **part)
             nll, right, ranks, among = {}, {}, {}, {}
             for row in range(found.count):
@@ -153,7 +153,7 @@ def test_a_task_is_trained_evaluated_and_reported_by_one_command(cli, tmp_path):
     ("words", "said"),
     [
         (("data=mqar", "data.source.pairs=[2]", *SMALL, "evaluate.protocol=fixed_targets"), "data=mqar is a task"),
-        (("evaluate.protocol=accuracy", "log.mode=disabled"), "is text: choose data=mqar"),
+        (("evaluate.protocol=accuracy", "log.mode=disabled"), "is text: choose some"),
         (("data=mqar", *SMALL, "data.source.pairs=[2]", "evaluate.lengths=[4]", "evaluate.targets=1"), "needs 8 tokens, not 4"),
         (("data=copy", *SMALL, "extension=recompute_window"), "use 'evaluate.protocol=\\[fixed_targets\\]'"),
     ],

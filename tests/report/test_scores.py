@@ -61,7 +61,7 @@ def found(tmp_path):
     good = {64: 1.0, 128: 0.6}
     paths = [write_scores(tmp_path / "runs", "rope", "none", seed, good)[0] for seed in (0, 1, 2)]
     paths += [write_scores(tmp_path / "runs", "rope", "ntk", seed, {64: 1.0, 128: 0.8})[0] for seed in (0, 1, 2)]
-    paths += [write_scores(tmp_path / "runs", "alibi", "none", 0, {64: 0.5, 128: 0.4})[0]]
+    paths += [write_scores(tmp_path / "runs", "alibi", "none", 0, {64: 0.3, 128: 0.4})[0]]
     paths += [write_scores(tmp_path / "runs", "none", "none", seed, {64: (1.0, 0.3)[seed], 128: 0.7})[0] for seed in (0, 1)]
     return paths, Built(paths, tmp_path / "report", "needles", "")
 
@@ -79,13 +79,13 @@ def test_the_mean_is_over_seeds_that_learned_the_task_and_its_interval_is_crosse
     single = scores["alibi", "none", 128, None]
     assert (single.low, single.high) == wilson(single.accuracy, TEXTS) and single.over == "example"
     half = scores["none", "none", 128, None]
-    assert (half.n_seeds, half.n_trained, half.learned) == (1, 2, True) and half.inside < LEARNED
+    assert (half.n_seeds, half.n_trained, half.learned) == (1, 2, True) and half.inside == pytest.approx(0.65, abs=0.08)
 
 
 def test_what_was_never_learned_is_no_failure_of_a_method(found):
     text = found[1].markdown()
     row = next(line for line in text.splitlines() if line.startswith("| alibi"))
-    assert row.endswith("| never learned |") and "never learned (accuracy inside the window below 0.9)" in text
+    assert row.endswith("| never learned |") and f"never learned (accuracy inside the window below {LEARNED})" in text
     assert "left out of the means" in text and "none (1 of 2 seeds)" in text
     assert not any(one.shown for section in found[1].scores for one in section if one.encoding == "alibi" and one.length == 128)
 

@@ -1,0 +1,25 @@
+"""Passkey: a number in irrelevant text, asked for at its end (Mohtashami and Jaggi 2023; jquesnelle/yarn, eval/passkey.py).
+
+The number is from 1 to 50,000, the haystack five short sentences over and over. There the text grows by whole repetitions, the place is
+drawn for each text, and the first run of digits of ten written tokens counts; here the number of tokens is exact, places are at even
+depths (the PI paper has 32 of them), and the answer is the digits alone.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from posbench.data.text_task import Question, TextTask
+
+
+class Passkey(TextTask):
+    """A pass key at each of `depths` depths."""
+
+    def ask(self, random: np.random.Generator, depth: float | None) -> Question:
+        key = int(random.integers(1, 50_001))
+        return Question(
+            "An important piece of information is hidden in a lot of irrelevant text. Find it and memorize it: it will be asked for.\n",
+            [(random.random() if depth is None else depth, f"The pass key is {key}. Remember it. {key} is the pass key.")],
+            "\nWhat is the pass key? The pass key is",
+            [(f" {key}", 0)],
+        )

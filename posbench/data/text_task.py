@@ -1,0 +1,169 @@
+"""TextTask, the base class of questions in words: an item is hidden in a long text, and asked for at its end, at an exact number of tokens.
+
+A text is: what will be asked, the haystack with the items in it, the question and the beginning of the answer; then the answer. Each part
+is tokenized by itself with the model's own tokenizer, and the haystack is cut at its start so that the text has exactly the tokens
+that were asked for. Items stand where a sentence or line of the haystack ends.
+
+Haystacks: `noise`, a few sentences over and over; `corpus`, a run of tokens of one document of the evaluated split; `items`, others of the
+kind that is asked for. Letters: N examples, T tokens, F tokens of the haystack.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from posbench.common.errors import ConfigError
+from posbench.config.typed_args import arguments, class_named
+from posbench.data.sources import SPLITS
+from posbench.data.task import IGNORED, Examples, Part
+
+if TYPE_CHECKING:
+    from posbench.data.tokenfile import TokenFile
+    from posbench.data.tokenizers import Tokenizer
+
+NOISE = ("The grass is green.", "The sky is blue.", "The sun is yellow.", "Here we go.", "There and back again.")
+
+
+@dataclass(frozen=True)
+class Question:
+    """Parts of one text in words. `items` are (depth, sentence), depth 0 at the start of the haystack and 1 at its end.
+
+    `answer` is (words, number of the answer they belong to, or -1 for words between answers), and `others` makes sentences of the kind of
+    the items without end.
+    """
+
+    head: str
+    items: list[tuple[float, str]]
+    tail: str
+    answer: list[tuple[str, int]]
+    others: Iterator[str] | None = field(default=None, repr=False)
+
+
+class TextTask:
+    """Questions in words. A subclass has `ask`; `depths` places of the item are evaluated apart, evenly from start to end; 0: any place."""
+
+    def __init__(self, haystack: str = "noise", depths: int = 5):
+        if haystack not in ("noise", "corpus", "items"):
+            raise ConfigError(f"haystack={haystack} of a task in evaluate.tasks must be noise, corpus or items.")
+        if depths < 0 or depths == 1:
+            raise ConfigError(f"depths={depths} of a task in evaluate.tasks must be 0, for any depth, or 2 or more.")
+        self.haystack, self.depths = haystack, depths
+
+    def ask(self, random: np.random.Generator, depth: float | None) -> Question:
+        """A question whose item stands at `depth`, or anywhere."""
+        raise NotImplementedError
+
+    def parts(self, name: str) -> list[Part]:
+        """Parts that are evaluated apart: the depths."""
+        return [Part(name, float(depth), {"depth": float(depth)}) for depth in np.linspace(0, 1, self.depths)] or [Part(name)]
+
+
+def make_text_task(node: dict) -> TextTask:
+    """Task from its class `_target_` and arguments. Raises ConfigError for an unknown class or argument, or a wrong value."""
+    found = class_named(node["_target_"])
+    if not issubclass(found, TextTask):
+        raise ConfigError(f"evaluate.tasks: {node['_target_']} is no TextTask: choose a class that is one.")
+    given = {key: value for key, value in node.items() if key not in ("_target_", "name")}
+    return found(**arguments(f"evaluate.tasks.{node['name']}", found, given))
+
+
+@dataclass(frozen=True)
+class TextQuestions:
+    """Questions of a task in the tokens of a model, in place of a `TaskSplit`. `bos` begins every text, if it is there."""
+
+    task: TextTask
+    name: str
+    split: str
+    file: TokenFile
+    tokenizer: Tokenizer
+    bos: int | None
+
+    def parts(self, length: int) -> list[Part]:
+        """Parts that are evaluated apart at a length."""
+        return self.task.parts(self.name)
+
+    @property
+    def n_parts(self) -> int:
+        """Number of `parts`."""
+        return len(self.task.parts(self.name))
+
+    def draw(self, length: int, count: int, key: list[int], depth: float | None = None) -> Examples:
+        """`count` examples of `length` tokens. Raises ConfigError if a question does not fit, or no document can be its haystack."""
+        random = np.random.default_rng([(*SPLITS, "all").index(self.split), *key])
+        made = [self._example(random, length, depth) for _ in range(count)]
+        return Examples(*(np.stack([one[part] for one in made]) for part in range(3)))
+
+    def _example(self, random: np.random.Generator, length: int, depth: float | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Inputs, targets and numbers of answers [T] of one text."""
+        asked = self.task.ask(random, depth)
+        head, tail = self._ids(asked.head), self._ids(asked.tail)
+        head = head if self.bos is None else np.r_[self.bos, head]
+        items = sorted((place, at, self._ids(f" {text}")) for at, (place, text) in enumerate(asked.items))
+        answer = [(self._ids(words), number) for words, number in asked.answer]
+        needed = len(head) + len(tail) + sum(len(ids) for *_, ids in items) + sum(len(ids) for ids, _ in answer)
+        if needed > length:
+            raise ConfigError(
+                f"evaluate.tasks={self.name} needs {needed} tokens with this tokenizer, and evaluate.lengths holds {length}: leave it out."
+            )
+        hay_F, ends = self._haystack(random, length + 1 - needed, asked)
+        pieces, before = [head], 0
+        for place, _, ids in items:
+            at = ends[np.abs(ends - place * len(hay_F)).argmin()]
+            pieces += [hay_F[before:at], ids]
+            before = max(before, at)
+        text = np.concatenate([*pieces, hay_F[before:], tail, *(ids for ids, _ in answer)]).astype(np.int64)
+        numbers = np.concatenate([np.full(len(ids), number) for ids, number in answer])
+        answer_T = np.r_[np.full(length - len(numbers), -1), numbers]
+        return text[:-1], np.where(answer_T < 0, IGNORED, text[1:]), answer_T
+
+    def _haystack(self, random: np.random.Generator, size: int, asked: Question) -> tuple[np.ndarray, np.ndarray]:
+        """`size` tokens, and the numbers of tokens after which an item may stand, ascending."""
+        if self.task.haystack == "corpus":
+            return self._document(random, size)
+        units, total = [], 0
+        sentences = asked.others if self.task.haystack == "items" else None
+        while total < size:
+            ids = self._ids(f" {next(sentences)}") if sentences else self._ids(f" {NOISE[len(units) % len(NOISE)]}")
+            units.append(ids)
+            total += len(ids)
+        ends = np.cumsum([0, *map(len, units)]) - (total - size)
+        return np.concatenate([np.zeros(0, np.int64), *units])[total - size :], np.r_[0, ends[ends > 0]]
+
+    def _document(self, random: np.random.Generator, size: int) -> tuple[np.ndarray, np.ndarray]:
+        room_D = np.maximum(self.file.document_lengths() - size + 1, 0)
+        if not room_D.any():
+            raise ConfigError(
+                f"evaluate.tasks={self.name} takes its haystack from one document, and none of the {self.split} split has {size} tokens: "
+                "lower evaluate.lengths, or take longer documents."
+            )
+        document = int(random.choice(len(room_D), p=room_D / room_D.sum()))
+        start = int(self.file.starts[document]) + int(random.integers(room_D[document]))
+        hay_F = np.asarray(self.file.tokens[start : start + size]).astype(np.int64)
+        ends = np.flatnonzero([self._ends(token) for token in hay_F.tolist()]) + 1
+        return hay_F, np.r_[0, ends if len(ends) else size]
+
+    @functools.cached_property
+    def _known(self) -> tuple[dict[str, np.ndarray], dict[int, bool]]:
+        return {}, {}
+
+    def _ids(self, text: str) -> np.ndarray:
+        """Token ids of a text. Sentences of the noise come again and again."""
+        known, _ = self._known
+        if text not in known:
+            if len(known) > 10_000:
+                known.clear()
+            ((ids, _),) = self.tokenizer.encode([text])
+            known[text] = ids.astype(np.int64)
+        return known[text]
+
+    def _ends(self, token: int) -> bool:
+        """True if a sentence or line ends with a token."""
+        _, known = self._known
+        if token not in known:
+            known[token] = self.tokenizer.decode([token]).rstrip(" ").endswith((".", "!", "?", "\n"))
+        return known[token]

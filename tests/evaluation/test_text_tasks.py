@@ -1,0 +1,164 @@
+"""Tasks in words: every text has exactly the tokens asked for, its item where it was put, and its answer at the end."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+import tokenizers
+from conftest import CONFIGS, node
+from test_cli import cli  # noqa: F401
+
+from posbench.common.errors import ConfigError
+from posbench.data.task import IGNORED
+from posbench.data.text_task import NOISE, TextQuestions, make_text_task
+from posbench.data.tokenfile import TokenFile
+from posbench.data.tokenizers import ByteTokenizer, PretrainedTokenizer, train_bpe
+from posbench.data.words import FIRST, SECOND, names
+from posbench.runs.rows import read_eval
+
+TASKS = sorted(path.stem for path in (CONFIGS / "task").glob("*.yaml"))
+TEXT = "".join(f"This is line {number} of a long text. It says little!\n" for number in range(2000))
+
+
+@pytest.fixture(scope="module", params=["bytes", "bpe", "words"])
+def tokenizer(request):
+    if request.param == "bytes":
+        return ByteTokenizer()
+    if request.param == "bpe":
+        return train_bpe([TEXT, *NOISE], 300)
+    model = tokenizers.Tokenizer(tokenizers.models.BPE())  # with digits apart and leading spaces, as in SmolLM2
+    split = [tokenizers.pre_tokenizers.Digits(individual_digits=True), tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    model.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(split)
+    model.decoder = tokenizers.decoders.ByteLevel()
+    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    model.train_from_iterator([TEXT], tokenizers.trainers.BpeTrainer(vocab_size=320, initial_alphabet=alphabet, show_progress=False))
+    return PretrainedTokenizer(model, "words")
+
+
+def questions(name: str, tokenizer, bos: int | None = None, **changed) -> TextQuestions:
+    ((ids, n_bytes),) = tokenizer.encode([TEXT])
+    file = TokenFile(ids, n_bytes, np.array([0, len(ids)]), ["text"])
+    return TextQuestions(make_text_task({"name": name, **node("task", name), **changed}), name, "test", file, tokenizer, bos)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_texts_have_the_tokens_asked_for_and_end_with_the_answer(name, tokenizer):
+    made = questions(name, tokenizer)
+    for length in (2100, 2101):
+        for part in made.parts(length):
+            examples = made.draw(length, 2, [0, 3], **part.arguments)
+            again = made.draw(length, 2, [0, 3], **part.arguments)
+            assert examples.inputs_NT.shape == (2, length) and np.array_equal(examples.inputs_NT, again.inputs_NT)
+            for inputs, targets, number in zip(examples.inputs_NT, examples.targets_NT, examples.answer_NT, strict=True):
+                asked = targets != IGNORED
+                assert np.array_equal(asked, number >= 0) and asked[-1]
+                assert np.array_equal(targets[:-1][asked[:-1]], inputs[1:][asked[:-1]])  # fed behind it, but for the last
+                text = tokenizer.decode(inputs.tolist())
+                answers = [tokenizer.decode(targets[number == n].tolist()) for n in range(number.max() + 1)]
+                body = text.rpartition("\nQuestion:")[0] or text.rpartition("\nWhat")[0]
+                assert len(answers) == {"niah_multivalue": 4, "niah_multiquery": 4, "variable_tracking": 5}.get(name, 1)
+                for answer in answers:
+                    assert answer[0] == " " and answer[1:] in body
+            assert part.depth == part.arguments.get("depth")
+
+
+@pytest.mark.parametrize("haystack", ["noise", "corpus"])
+def test_the_item_stands_at_its_depth_between_whole_sentences(haystack):
+    made = questions("passkey", ByteTokenizer(), haystack=haystack)
+    places = []
+    for part in made.parts(3000):
+        (inputs,) = made.draw(3000, 1, [5], **part.arguments).inputs_NT
+        text = ByteTokenizer().decode(inputs.tolist())
+        head, found, rest = text.partition(" The pass key is ")
+        start, hay = head.partition("\n")[0] + "\n", rest.partition(" is the pass key.")[2].partition("\nWhat is")[0]
+        before = head[len(start) :]
+        places.append(len(before) / (len(before) + len(hay)))
+        assert found and (not before or before.rstrip(" ")[-1] in ".!\n")
+    np.testing.assert_allclose(places, [0, 0.25, 0.5, 0.75, 1], atol=0.02)
+
+
+def test_what_is_hidden_is_what_is_asked():
+    tokenizer = ByteTokenizer()
+
+    def text(name: str, length: int = 6000) -> tuple[str, str]:
+        made = questions(name, tokenizer)
+        examples = made.draw(length, 1, [1], **made.parts(length)[-1].arguments)
+        whole = tokenizer.decode([*examples.inputs_NT[0], examples.targets_NT[0, -1]])
+        return whole.rpartition("\n")[0] if "Question" not in whole else whole.rpartition("\nQuestion")[0], whole.rpartition("\n")[2]
+
+    needle = r"special magic (\w+) for ([\w-]+) is: ([\w-]+)\."
+    for name, count in (("niah_single_1", 1), ("niah_single_2", 1), ("niah_single_3", 1), ("niah_multikey_1", 4), ("niah_multivalue", 4)):
+        body, question = text(name)
+        found = re.findall(needle, body)
+        assert len(found) == count
+        key = re.search(r"for ([\w-]+) mentioned", question)[1]
+        assert question.partition(" in the text ")[2] or question
+        wanted = [value for _, own, value in found if own == key]
+        assert question.endswith(", ".join(wanted)) and len(wanted) == (4 if name == "niah_multivalue" else 1)
+    body, question = text("niah_multikey_2")
+    found = re.findall(needle, body)
+    key = re.search(r"for ([\w-]+) mentioned", question)[1]
+    assert len(found) > 50 and [value for _, own, value in found if own == key] == [question.rpartition(" ")[2]]
+    body, question = text("niah_multiquery")
+    values = {key: value for _, key, value in re.findall(needle, body)}
+    about = re.search(r"for (.*?) mentioned", question)[1].split(" and ")
+    assert question.endswith(", ".join(values[key] for key in about)) and len(about) == len(values) == 4
+    body, question = text("variable_tracking")
+    links = dict(re.findall(r"VAR (\w{5}) = (?:VAR )?(\w{5})\.", body))
+    answer = question.rpartition(": ")[2].split()
+    value = re.search(r"the value (\d+) in", question)[1]
+    assert links[answer[0]] == value and all(links[b] == a for a, b in zip(answer, answer[1:], strict=False)) and len(links) == 10
+
+
+def test_a_bos_begins_every_text_and_splits_differ():
+    with_bos, without = (questions("passkey", ByteTokenizer(), bos) for bos in (256, None))
+    one, two = (each.draw(800, 3, [0], depth=0.5) for each in (with_bos, without))
+    assert (one.inputs_NT[:, 0] == 256).all() and (one.inputs_NT[:, 1:] < 256).all() and one.inputs_NT.shape == two.inputs_NT.shape
+    other = TextQuestions(without.task, "passkey", "validation", without.file, without.tokenizer, None)
+    assert not np.array_equal(other.draw(800, 3, [0], depth=0.5).inputs_NT, two.inputs_NT)
+
+
+def test_names_are_many_and_different():
+    assert len(set(FIRST)) == len(FIRST) == 48 and len(set(SECOND)) == len(SECOND) == 64
+    drawn = names(np.random.default_rng(0), 3072)
+    assert len(set(drawn)) == 3072
+
+
+def test_what_does_not_fit_is_refused():
+    with pytest.raises(ConfigError, match="evaluate.tasks=passkey needs .* tokens with this tokenizer, and evaluate.lengths holds 100"):
+        questions("passkey", ByteTokenizer()).draw(100, 1, [0], depth=0.5)
+    with pytest.raises(ConfigError, match="takes its haystack from one document"):
+        questions("niah_single_2", ByteTokenizer()).draw(400_000, 1, [0], depth=0.5)
+    for changed, said in (({"haystack": "hay"}, "haystack=hay"), ({"depths": 1}, "depths=1"), ({"nonsense": 1}, "nonsense")):
+        with pytest.raises(ConfigError, match=said):
+            questions("passkey", ByteTokenizer(), **changed)
+    with pytest.raises(ConfigError, match="queries=2 of keys=1"):
+        questions("niah_single_1", ByteTokenizer(), queries=2)
+
+
+def test_a_model_of_text_is_asked_by_one_command(cli, tmp_path):  # noqa: F811
+    words = ["train.length=512", "train.steps=1", "train.tokens_per_step=512", "train.validate_windows=1", "evaluate.lengths=[512,600]"]
+    words += ["evaluate.protocol=[accuracy,fixed_targets]", "evaluate.max_length=600", "evaluate.windows=10", "evaluate.floor=false"]
+    said = cli(*words, "evaluate.tasks=[passkey,niah_single_1]").stdout
+    assert "Accuracy: passkey" in said and "Accuracy: niah_single_1" in said and "Loss (nats/token)" in said
+    rows = [read_eval(path) for path in sorted(tmp_path.rglob("evals/accuracy/*.json"))]
+    assert sorted(found[0]["task"] for found in rows) == ["niah_single_1", "passkey"]
+    for found in rows:
+        assert [(row["length"], row["depth"]) for row in found] == [(n, d) for n in (512, 600) for d in (None, 0.0, 0.25, 0.5, 0.75, 1.0)]
+        assert [(row["n_targets"], row["n_units"]) for row in found] == [(n, n) for n in (10, 2, 2, 2, 2, 2)] * 2
+        assert found[0]["nll"] == pytest.approx(np.mean([row["nll"] for row in found[1:6]]))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["evaluate.protocol=accuracy"], "data=local is text: choose some"),
+        (["evaluate.protocol=accuracy", "evaluate.tasks=[passkeys]"], "passkeys is unknown.*passkey"),
+        (["evaluate.tasks=[passkey]"], "asked by accuracy alone"),
+    ],
+)
+def test_words_that_mean_nothing_are_refused(words, said, cli):  # noqa: F811
+    done = cli(*words, code=2)
+    assert re.search(said, done.stdout + done.stderr)
