@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 
-from posbench.common.appending import append_line
+from posbench.common.appending import append_lines
 from posbench.config.schema import LogConfig
 from posbench.runs import wandb_mirror as wandb_run
 from posbench.runs.directory import Run
@@ -81,7 +81,7 @@ class Recorder:
         if self._behind:
             self._behind = False
             self._send(lambda wandb: wandb_run.catch_up(wandb, self.run))
-        append_line(self.run.train_log, {"step": step, **metrics})
+        append_lines(self.run.train_log, [{"step": step, **metrics}])
         self._send(lambda wandb: wandb_run.log_training(wandb, step, metrics))
 
     def rows(self, rows: list[dict]) -> None:

@@ -8,8 +8,6 @@ failed, skipped (already there), noop, refused or interrupted.
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import signal
 import sys
@@ -18,7 +16,7 @@ from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from posbench.common.appending import opened_log, write_line
+from posbench.common.appending import append_lines
 from posbench.common.errors import RunError
 from posbench.common.files import write_atomic
 from posbench.sweep.jobs import Result
@@ -63,17 +61,9 @@ def entries(result: Result, command: str) -> list[dict]:
 
 
 def append(folder: Path | str, lines: Iterable[dict]) -> None:
-    """Append entries to the ledger of a results folder, each in one write, so that lines of several processes never mix.
-
-    Raises OSError when the folder cannot be written or the disk is full, RunError when the ledger is a link or a device.
-    """
+    """Append entries to the ledger of a results folder. Raises OSError when it cannot be made, RunError when it cannot be written to."""
     Path(folder).mkdir(parents=True, exist_ok=True)
-    with opened_log(Path(folder) / NAME) as ledger:
-        for values in lines:
-            size = os.fstat(ledger).st_size
-            torn = size and os.pread(ledger, 1, size - 1) != b"\n"  # the last line was cut short: do not join the next one to it
-            write_line(ledger, b"\n" * bool(torn) + json.dumps(values).encode())
-        os.fsync(ledger)
+    append_lines(Path(folder) / NAME, lines, sync=True)
 
 
 def keep(result: Result, tail: Collection[str], command: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from posbench.common.appending import append_line
+from posbench.common.appending import append_lines
 from posbench.common.progress import Progress
 from posbench.common.signals import Signals, Stopped
 from posbench.config.schema import TrainConfig
@@ -68,7 +68,7 @@ def fit(
             signals.check("stopped when training was complete")
     except Diverged as error:
         if world.main:
-            append_line(run.train_log, {"step": trainer.step, "stopped": str(error)})
+            append_lines(run.train_log, [{"step": trainer.step, "stopped": str(error)}])
         raise
     return summary
 

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from posbench.common import files
-from posbench.common.appending import append_line
+from posbench.common.appending import append_lines
 from posbench.common.errors import RunError
 from posbench.common.files import atomic_path, read_bytes, read_json, write_atomic, write_json
 
@@ -102,7 +102,7 @@ def test_a_device_or_a_link_is_not_replaced_by_a_file(tmp_path, kind):
 def test_a_log_is_appended_to_where_it_lies_and_nowhere_else(tmp_path, kind):
     DEVICES[kind](tmp_path / "log.jsonl")
     with pytest.raises(RunError, match="no regular file" if kind == "fifo" else "is a link to"):
-        append_line(tmp_path / "log.jsonl", {"step": 1})
+        append_lines(tmp_path / "log.jsonl", [{"step": 1}])
     assert not (tmp_path / "nowhere").exists()
     assert not (tmp_path / "mine").exists() or (tmp_path / "mine").read_text() == "mine"
 

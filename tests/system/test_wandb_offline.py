@@ -16,7 +16,7 @@ from test_cli import Cli
 from test_rows import VALUES
 from wandb_server import serving, silence
 
-from posbench.common.appending import append_line
+from posbench.common.appending import append_lines
 from posbench.runs.directory import Run
 from posbench.runs.rows import VOLATILE, eval_content, make_row
 
@@ -170,7 +170,7 @@ def test_a_killed_file_is_readable_and_the_resumed_one_says_all_once(run, enviro
     assert not [record for record in records if record["type"] == "exit"]
     run.train_log.unlink()
     for step in range(1, 31):  # as checkpoint.truncate_log leaves it
-        append_line(run.train_log, {"step": step, "loss": 1 / step})
+        append_lines(run.train_log, [{"step": step, "loss": 1 / step}])
     end(start(run, environment, 31, 60))
     (whole,) = folders(run)
     assert whole != killed
@@ -202,7 +202,7 @@ def test_a_training_resumed_online_goes_on_in_its_run(run, environment):
         end(start(run, environment, last=20, ok=False))
         assert (steps(server), server.runs[ID]["exitcode"]) == (list(range(1, 21)), 1)
         for step in range(21, 31):  # steps that a killed process noted and did not get to send
-            append_line(run.train_log, {"step": step, "loss": 1 / step})
+            append_lines(run.train_log, [{"step": step, "loss": 1 / step}])
         end(start(run, environment, 31, 40))
         assert list(server.runs) == [ID] and (steps(server), server.runs[ID]["exitcode"]) == (list(range(1, 41)), 0)
 

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from posbench.common.appending import append_line
+from posbench.common.appending import append_lines
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import read_json, sha256_file
 from posbench.common.signals import Stopped
@@ -66,7 +66,7 @@ class Log:
         self.path, self.number, self.at = path, number, at
 
     def train(self, step, **figures):
-        append_line(self.path, {"step": step, **figures})
+        append_lines(self.path, [{"step": step, **figures}])
         if step == self.at:
             os.kill(os.getpid(), self.number)
 
