@@ -122,6 +122,6 @@ def _pairs(layer: LayerPlan) -> int:
 
 
 def _geometry(layer: LayerPlan) -> tuple:
-    """Key of layers that take the same time: the keys that each band reads, and whether a scale acts on single scores."""
+    """Key of layers that take the same time: the keys that each band reads, and whether a scale acts on single scores or adds a sink."""
     seen = [(int(band.first_T.sum()), int(band.last_T.sum()), int(band.seen_T.sum())) for band in layer.bands]
-    return len(layer.n_T), layer.causal, len(layer.distance_rules), *seen
+    return len(layer.n_T), layer.causal, len(layer.distance_rules), layer.has_sink, *seen

@@ -137,6 +137,19 @@ def test_bf16_keeps_the_logit_of_the_sink(monkeypatch):
     assert found.dtype == torch.bfloat16 and (share.mean() - 1).abs() < 0.005
 
 
+@pytest.mark.parametrize("pair", [("rope", "none"), ("alibi", "none"), ("rope", "rerope"), ("alibi", "window")], ids="-".join)
+@torch.no_grad()
+def test_long_texts_of_an_evaluation_equal_rows(pair):
+    """fused by two heads a call, and pieces: beyond 1,024 tokens."""
+    encoding, extension, _ = make_triple(*pair, "none", train_len=400)
+    layer = make_plan(encoding, extension, length=number_format.SHORT + 76, trained_scale=learned()).layers[0]
+    leaves, x = attention_inputs(encoding, number_format.SHORT + 76)
+    wanted = rows(layer, *leaves)
+    for last in (None, 9):
+        found = kernels.attend(layer, x, *leaves, last=last)
+        torch.testing.assert_close(found, wanted[:, :, -(last or 0) :], rtol=0, atol=2e-5)
+
+
 def test_where_a_sink_may_stand():
     shape, plain = small_shape(), NoScale(small_shape())
     for name in ("dape", "cope", "stick_breaking"):
