@@ -24,7 +24,8 @@ from posbench.position.instantiate import make
 from posbench.sweep.jobs import plan_jobs
 
 METHODS = [(group, name) for group in ("encoding", "extension", "scale_attention") for name in choices(group)]
-FOLDERS = [path.name for path in sorted(CONFIGS.iterdir()) if path.is_dir() and path.name not in ("hydra", "experiment")]
+NO_CHOICE = ("hydra", "experiment", "task")  # a task is named by evaluate.tasks
+FOLDERS = [path.name for path in sorted(CONFIGS.iterdir()) if path.is_dir() and path.name not in NO_CHOICE]
 GROUPS = [(group, name) for group in FOLDERS for name in choices(group)]
 
 
