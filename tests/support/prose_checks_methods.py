@@ -165,3 +165,34 @@ def books() -> list[Check]:
         ("brings # +- # nat per byte to novels and # +- # to the rest", [*doubled[32][0], *doubled[32][1]]),
         ("second half of its window # +- # and # +- #", [*doubled[64][0], *doubled[64][1]]),
     ]
+
+
+def advice() -> list[Check]:
+    """Of advice.json: differences on the test books, and losses on the validation book."""
+    said = json.loads((REPORTED / "advice" / "advice.json").read_text())
+
+    def difference(kind: str, name: str, length: int) -> list[float]:
+        (option,) = [one for one in said[kind] if one["name"] == name]
+        (point,) = [one for one in option["points"] if one["length"] == length]
+        value, low, high = point["difference"]
+        return [value, (high - low) / 2]
+
+    def above(name: str) -> float:
+        losses = {one["name"]: one["nll"]["16384"] for one in said["search"]}
+        return losses[name] - losses["cut"]
+
+    searched = [one["name"] for one in said["search"] if one["name"] not in ("as it is", "cut")]
+    texts, followed = said["texts"], difference("options", "yarn by length", 16384)
+    assert followed == difference("options", "yarn x2", 16384) and difference("options", "yarn by length", 8192) == [0, 0]
+    assert min(map(above, searched)) > 0 and said["answers"]["short"]["advised"] == "as it is" and said["answers"]["both"]["advised"] == "cut"
+    return [
+        ("# options of # methods were", [len(searched), len({name.split(" ")[0] for name in searched})]),
+        ("on # test books with # targets each", [texts["test"]["documents"], texts["test"]["targets"] / texts["test"]["documents"]]),
+        ("factor 2 costs # +- # nat per token at 2,048", difference("factors", "yarn x2", 2048)),
+        ("and # +- # at 8,192, with", difference("factors", "yarn x2", 8192)),
+        ("factor 4 # +- # and # +- #.", [*difference("factors", "yarn x4", 2048), *difference("factors", "yarn x4", 8192)]),
+        ("loses # +- # to that", difference("options", "as it is", 16384)),
+        ("it is # +- # above the cut text", followed),
+        ("LM-Infinite was # above it, sinks with a window #", [above("lm_infinite"), above("streaming")]),
+        ("Self-Extend #, PI #.", [above("self_extend"), above("pi by length")]),
+    ]
