@@ -38,7 +38,8 @@ head; 0.25 as it is; from 128 tokens on; B of 512; over 64 tokens (0.003 nat for
 512; with 192 dimensions; (-6.3, -4.2 with 128); where 128 gains; below 2,048; below 1,024; of 18 British novels; of 10 other
 works; more than 16 bytes; from 16 to 32 brings; SmolLM2-135M-Instruct (instruct, 4-bit weights,
 dequantised), trained to 8,192 tokens, reads 16,384 tokens; (q below 0.05); nat per token at 2,048 tokens and;
-at 8,192, with factor; factor 2 costs; factor 4; To 8,192 tokens: leave; At 16,384 tokens: cut the text to its last 8,192; with the fixed factor 2 and"""
+at 8,192, with factor; factor 2 costs; factor 4;
+ To 8,192 tokens: leave; At 16,384 tokens: cut the text to its last 8,192; with the fixed factor 2 and"""
 
 
 @cache
