@@ -9,21 +9,16 @@ from pathlib import Path
 
 from posbench.claims.judge import Finding
 from posbench.claims.language import BOTH, Claim, called
-from posbench.common import csv_records as records
+from posbench.common import csv_records
 from posbench.report.tables import markdown_row
 
 STAGES = {1: "one", 2: "two"}
 ORDER = ("confirmed", "refuted", "undecided", "gated", "not measured")
 
 
-def to_csv(findings: Sequence[Finding]) -> str:
-    """CSV with a line for each endpoint and every digit."""
-    return records.to_csv(findings, Finding)
-
-
 def from_csv(path: Path | str) -> list[Finding]:
-    """Read findings that `to_csv` wrote. Raises RunError for another file."""
-    return records.from_csv(path, Finding, "a ledger of claims", "scripts/claims.py")
+    """Read the findings of a CSV. Raises RunError for another file."""
+    return csv_records.from_csv(path, Finding, "a ledger of claims", "scripts/claims.py")
 
 
 HEAD = ("claim", "what is claimed", "effect [95 %]", "confirms", "refutes", "G above", "seeds x documents", "p, by Holm, q", "verdict")

@@ -11,8 +11,9 @@ from pathlib import Path
 from posbench.claims.find import Pool
 from posbench.claims.judge import Finding, judge
 from posbench.claims.language import Claim, load_all
-from posbench.claims.table import brief, from_csv, markdown, terminal, to_csv
+from posbench.claims.table import brief, from_csv, markdown, terminal
 from posbench.common import defuse
+from posbench.common.csv_records import to_csv
 from posbench.common.errors import ConfigError
 from posbench.common.files import write_atomic
 from posbench.config.compose import Request, compose, expand
@@ -39,7 +40,8 @@ def claims(request: Request) -> int:
     findings = _with_frozen(judge(load_all(CONFIGS.parent / "results" / "claims"), pools(cfg)))
     out = Path(cfg["report_dir"] or Path(cfg["results_dir"]).parent / "report" / "claims")
     print(terminal(findings, shutil.get_terminal_size().columns if sys.stdout.isatty() else None))
-    for name, text in (("claims.csv", to_csv(findings)), ("claims.md", defuse.markdown(markdown(findings))), ("brief.md", brief(findings))):
+    page = defuse.markdown(markdown(findings))
+    for name, text in (("claims.csv", to_csv(findings, Finding)), ("claims.md", page), ("brief.md", brief(findings))):
         write_atomic(out / name, text)
         print(f"{name.rpartition('.')[2]:4} {out / name}")
     if not any(one.seeds for one in findings):

@@ -17,11 +17,11 @@ import numpy as np
 
 from posbench.common.errors import ConfigError
 from posbench.config.schema import EvaluateConfig
+from posbench.data.tokenfile import TokenFile
 from posbench.evaluation.windows import Windows, choose
 from posbench.statistics.clustered import clustered_mean
 
 if TYPE_CHECKING:
-    from posbench.data.tokenfile import TokenFile
     from posbench.evaluation.scorer import Evaluation
     from posbench.position.interfaces import Extension
 
@@ -107,11 +107,6 @@ class Protocol:
     def block(config: EvaluateConfig, fed: int) -> int:
         """Largest number of targets that share a text of `fed` tokens: floor_block, but at most an eighth of the text."""
         return max(1, min(config.floor_block or 1, fed // 8))
-
-    @property
-    def whole_N(self) -> np.ndarray:
-        """Index of each window's last target among all M targets."""
-        return np.arange(1, len(self.windows.last_N) + 1) * self.windows.n_targets - 1
 
     def texts(self, lengths: list[int]) -> dict[int, list[int]]:
         """{length of a text that is read: the lengths that are evaluated by it, the longest first}, for `lengths` together."""

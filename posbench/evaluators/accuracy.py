@@ -24,12 +24,12 @@ import numpy as np
 from posbench.config.schema import EvaluateConfig
 from posbench.data.task import IGNORED, Examples, TaskSplit
 from posbench.data.text_task import TextQuestions, make_text_task
+from posbench.data.tokenfile import TokenFile
 from posbench.data.tokenizers import load_tokenizer
 from posbench.evaluation.protocol import Protocol, Reading, mean_row
 from posbench.runs.target_losses import part_of
 
 if TYPE_CHECKING:
-    from posbench.data.tokenfile import TokenFile
     from posbench.evaluation.scorer import Evaluation
     from posbench.position.interfaces import Extension
 

@@ -31,7 +31,8 @@ class FixedTargets(Protocol):
     def score(self, length: int) -> tuple[np.ndarray, np.ndarray]:
         evaluation, n_targets = self.evaluation, self.windows.n_targets
         if evaluation.fed(length) == length:
-            return evaluation.score(evaluation.plan(length), self.whole_N, n_targets, self.index)
+            last_N = np.arange(1, len(self.windows.last_N) + 1) * n_targets - 1  # among all targets
+            return evaluation.score(evaluation.plan(length), last_N, n_targets, self.index)
         return self.each(self.contexts(length))
 
     def contexts(self, length: int) -> np.ndarray:

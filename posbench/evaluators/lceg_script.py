@@ -17,18 +17,15 @@ References: none.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from posbench.common.errors import ConfigError
 from posbench.config.schema import EvaluateConfig
+from posbench.data.tokenfile import TokenFile
 from posbench.evaluation.protocol import Reading, mean_row
 from posbench.evaluation.windows import BOS, Windows
 from posbench.evaluators.yarn_script import YarnScript
-
-if TYPE_CHECKING:
-    from posbench.data.tokenfile import TokenFile
 
 E = 2.71828
 BATCH = 32

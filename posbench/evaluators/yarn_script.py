@@ -17,17 +17,14 @@ alike. Arrays are [N, max_length - 1] for each length. References: none.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from posbench.config.schema import EvaluateConfig
+from posbench.data.tokenfile import TokenFile
 from posbench.evaluation.protocol import Reading
 from posbench.evaluation.stretches import Stretches
 from posbench.evaluation.windows import Windows
-
-if TYPE_CHECKING:
-    from posbench.data.tokenfile import TokenFile
 
 
 class YarnScript(Stretches):

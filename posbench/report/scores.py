@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 from posbench.common.csv_records import from_csv
 from posbench.common.errors import RunError
@@ -18,9 +19,8 @@ from posbench.report.points import SECTION, Placed, marked, over_words, section_
 from posbench.report.references import plain
 from posbench.report.tables import METHOD, Table, file, heading
 from posbench.runs.evaluation import Evaluation
-from posbench.statistics.clustered import student_interval
+from posbench.statistics.clustered import student_interval, wilson
 from posbench.statistics.crossed import across, estimate
-from posbench.statistics.wilson import wilson
 
 PROTOCOL = "accuracy"
 LEARNED = 0.5  # accuracy inside the window below which a task was not learned
@@ -114,14 +114,14 @@ def _score(key: tuple, seeds: list[tuple[Evaluation, dict]], inside: dict[tuple,
         n_trained=len(seeds),
         n_texts=rows[0]["n_units"],
         n_answers=rows[0]["n_targets"],
-        accuracy=_mean([row["accuracy"] for row in rows]),
+        accuracy=fmean([row["accuracy"] for row in rows]),
         low=low,
         high=high,
         over=over,
-        nll=None if any(row["nll"] is None for row in rows) else _mean([row["nll"] for row in rows]),
-        choice=_mean([row["accuracy"] for row in found]) if all(found) else None,
+        nll=None if any(row["nll"] is None for row in rows) else fmean([row["nll"] for row in rows]),
+        choice=fmean([row["accuracy"] for row in found]) if all(found) else None,
         learned=bool(passed),
-        inside=_mean(known) if known else None,
+        inside=fmean(known) if known else None,
     )
 
 
@@ -132,7 +132,7 @@ def interval(seeds: Sequence[tuple[Evaluation, dict]]) -> tuple[float, float, st
     over seeds if single answers are not known; Wilson's over the texts where all seeds gave the same answers. It ends at 0 and 1.
     """
     rows = [row for _, row in seeds]
-    mean, unit = _mean([row["accuracy"] for row in rows]), rows[0]["sem_unit"]
+    mean, unit = fmean([row["accuracy"] for row in rows]), rows[0]["sem_unit"]
     if len(rows) > 1:
         known = [evaluation.sums(row, "correct") for evaluation, row in seeds]
         whole = across(known) if all(known) else None
@@ -144,10 +144,6 @@ def interval(seeds: Sequence[tuple[Evaluation, dict]]) -> tuple[float, float, st
         if half and math.isfinite(half):
             return max(0.0, mean - half), min(1.0, mean + half), "seeds" if whole is None else f"seeds x {unit}s"
     return *wilson(mean, rows[0]["n_units"]), unit
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
 
 
 def by_task(section: Iterable[Score]) -> dict[str, dict[tuple, dict[int, Score]]]:

@@ -1,4 +1,4 @@
-"""Standard errors over documents, intervals over seeds, and the gain G of a model from its window. numpy alone.
+"""Standard errors over documents, intervals over seeds and of shares, and the gain G of a model from its window. numpy alone.
 
 n targets, g clusters (documents, else windows), all one-dimensional arrays.
 """
@@ -96,6 +96,14 @@ def student_interval(values: list[float] | np.ndarray) -> tuple[float, float | N
     if n < 2:
         return mean, None, n
     return mean, student_quantile(0.975, n - 1) * float(values.std(ddof=1)) / math.sqrt(n), n
+
+
+def wilson(share: float, n: int, level: float = 0.95) -> tuple[float, float]:
+    """Both ends of the two-sided interval of a share of `n` independent trials, by Wilson (1927): it holds near 0 and 1 and for few."""
+    z2 = NormalDist().inv_cdf((1 + level) / 2) ** 2
+    centre = (share + z2 / (2 * n)) / (1 + z2 / n)
+    half = math.sqrt(z2 * (share * (1 - share) / n + z2 / (4 * n * n))) / (1 + z2 / n)
+    return max(0.0, min(share, centre - half)), min(1.0, max(share, centre + half))  # rounding may not exclude the share itself
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,11 @@ from conftest import CONFIGS
 from synthetic import DOCUMENTS, TARGETS
 
 from posbench.claims.find import Pool
-from posbench.claims.judge import judge
+from posbench.claims.judge import Finding, judge
 from posbench.claims.language import Claim
-from posbench.claims.table import brief, from_csv, markdown, terminal, to_csv
+from posbench.claims.table import brief, from_csv, markdown, terminal
 from posbench.cli.claims import defaults
+from posbench.common.csv_records import to_csv
 from posbench.runs.rows import eval_content, read_eval
 
 EVALUATE = {"windows": 4, "targets": 60, "max_length": 512, "split": "test", "dtype": "fp32", "seed": 0}
@@ -311,7 +312,7 @@ def test_the_csv_keeps_every_digit_and_the_markdown_is_made_of_it(ladder, tmp_pa
     tested = Claim("T", "s", "arXiv 1", "r", test="tests/statistics/test_decisions.py::test_holm_by_hand", shows="refuted")
     findings = ladder.judge(one, tested)
     path = tmp_path / "claims.csv"
-    path.write_text(to_csv(findings))
+    path.write_text(to_csv(findings, Finding))
     assert from_csv(path) == findings and markdown(from_csv(path)) == markdown(findings)
     text = markdown(findings)
     assert "2 primary endpoints: 1 confirmed, 1 not measured." in text and "a \\| b" in text and "refuted by test" in text

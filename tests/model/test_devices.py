@@ -142,7 +142,7 @@ PLANTED = {
     "a block mask": (
         flex,
         "block_mask",
-        lambda band, _: flex._block_mask(band.first_T, band.last_T, torch.device("cpu")),
+        lambda band, _, block_mask=flex.block_mask: block_mask(band, torch.device("cpu")),
         ("rope", "window"),
     ),
 }

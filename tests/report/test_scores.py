@@ -14,8 +14,8 @@ from posbench.report.scores import LEARNED, by_task, read_scores
 from posbench.runs.evidence import read as read_evidence
 from posbench.runs.rows import eval_content, make_row
 from posbench.runs.target_losses import part_of, save_arrays
+from posbench.statistics.clustered import wilson
 from posbench.statistics.crossed import estimate, sums
-from posbench.statistics.wilson import wilson
 
 TEXTS, DEPTHS, LENGTHS = 40, (0.0, 0.5, 1.0), (64, 128)
 

@@ -110,14 +110,11 @@ def _gates(gates_BHT: Tensor) -> Callable:
 
 def block_mask(band: BandPlan, device: torch.device):
     """BlockMask of a band: the blocks that the kernel skips, runs whole or masks. Made once per plan from intervals, never from [T, T]."""
-    if device not in band.kept:
-        band.kept[device] = _block_mask(band.first_T, band.last_T, device)
-    return band.kept[device]
-
-
-def _block_mask(first_T: Tensor, last_T: Tensor, device: torch.device):
+    if device in band.kept:
+        return band.kept[device]
     from torch.nn.attention.flex_attention import BlockMask
 
+    first_T, last_T = band.first_T, band.last_T
     length, number = len(first_T), -(-len(first_T) // BLOCK)
     row_T = torch.arange(length) // BLOCK
 
@@ -142,7 +139,8 @@ def _block_mask(first_T: Tensor, last_T: Tensor, device: torch.device):
         *listed(touched_QK & ~whole_QK), *listed(whole_QK), BLOCK_SIZE=BLOCK, seq_lengths=(length, length),
         mask_mod=lambda b, h, i, j: (j >= first_T[i]) & (j <= last_T[i]),
     )  # fmt: skip
-    return mask.to(device)
+    band.kept[device] = mask.to(device)
+    return band.kept[device]
 
 
 @functools.cache
