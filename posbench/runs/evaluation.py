@@ -65,7 +65,7 @@ class Evaluation:
     @property
     def full_from(self) -> int | None:
         """Tokens of text from which on every target has train_len tokens of context; None if nothing says it."""
-        known = isinstance(self.setting, Setting) and not self.rows_alone
+        known = isinstance(self.setting, Setting) and self.setting.targets is not None and not self.rows_alone
         return self.setting.shortest_exact(self.first["train_len"]) if known else None
 
     @property

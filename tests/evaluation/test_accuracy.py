@@ -141,7 +141,8 @@ def test_a_task_is_trained_evaluated_and_reported_by_one_command(cli, tmp_path):
     cli(*words, "extension=ntk", common=False)
     assert path.read_bytes() == before
     cli(*words[:-1], "evaluate.lengths=[16,32]", "extension=ntk", common=False)
-    report = cli(*words[:-1], "evaluate.lengths=[16,32]", "extension=ntk", "report_dir=report", script="report", common=False)
+    cli(*words, common=False)
+    report = cli("-m", *words, "extension=none,ntk", "report_dir=report", script="report", common=False)
     assert "Accuracy: mqar 2 pairs" in report.stdout
     assert {"accuracy.csv", "accuracy.png", "accuracy.svg", "report.html"} <= {file.name for file in (tmp_path / "report").iterdir()}
     assert "Accuracy by length" in (tmp_path / "report" / "report.html").read_text()
