@@ -21,7 +21,7 @@ from posbench.evaluation.protocol import protocol
 from posbench.model.build import check_methods
 from posbench.model.gpt import GPT, make_shape
 from posbench.position.instantiate import make
-from posbench.sweep.jobs import plan_jobs
+from posbench.sweep.jobs import each_task, plan_jobs
 
 METHODS = [(group, name) for group in ("encoding", "extension", "scale_attention") for name in choices(group)]
 NO_CHOICE = ("hydra", "experiment", "task")  # a task is named by evaluate.tasks
@@ -40,6 +40,14 @@ def test_every_choice_composes_into_a_job(group, name):
     cfg = compose("run", [f"{group}={name}"], return_hydra_config=False)
     for job in composition.expand(unresolved(cfg), [f"{group}={name}"]):
         resolve(job)
+
+
+@pytest.mark.parametrize("name", choices("task"))
+def test_every_task_is_chosen_by_its_name(name):
+    words = ["evaluate.protocol=accuracy", f"evaluate.tasks=[{name}]"]
+    (cfg,) = composition.expand(unresolved(compose("run", words)), words)
+    (each,) = each_task(resolve(cfg), "accuracy")
+    assert each["evaluate"]["tasks"] == [{"name": name, **node("task", name)}]
 
 
 @pytest.mark.parametrize(("group", "name"), METHODS, ids=map("=".join, METHODS))
