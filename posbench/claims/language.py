@@ -21,8 +21,6 @@ MEASURES = {
     "accuracy": "share of targets",
     "usable_length": "x train_len",  # first length whose upper bound exceeds the floor by more than `margin`
 }
-
-
 BOTH = "both"
 
 

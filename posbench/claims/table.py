@@ -8,20 +8,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from posbench.claims.judge import Finding
-from posbench.claims.language import BOTH, Claim, called
+from posbench.claims.language import called
 from posbench.common import csv_records
 from posbench.report.tables import markdown_row
 
 STAGES = {1: "one", 2: "two"}
 ORDER = ("confirmed", "refuted", "undecided", "gated", "not measured")
+HEAD = ("claim", "what is claimed", "effect [95 %]", "confirms", "refutes", "G above", "seeds x documents", "p, by Holm, q", "verdict")
 
 
 def from_csv(path: Path | str) -> list[Finding]:
     """Read the findings of a CSV. Raises RunError for another file."""
     return csv_records.from_csv(path, Finding, "a ledger of claims", "scripts/claims.py")
-
-
-HEAD = ("claim", "what is claimed", "effect [95 %]", "confirms", "refutes", "G above", "seeds x documents", "p, by Holm, q", "verdict")
 
 
 def terminal(findings: Sequence[Finding], width: int | None = None) -> str:
@@ -130,17 +128,6 @@ def brief(findings: Sequence[Finding]) -> str:
     stages = [[one for one in findings if one.stage == stage] for stage in sorted({one.stage for one in findings})]
     heads = [f"### Stage {STAGES[own[0].stage]}\n\n" * (len(stages) > 1) for own in stages]
     return "\n\n".join(head + _markdown(own, columns) for head, own in zip(heads, stages, strict=True)) + "\n"
-
-
-def registered(claims: Sequence[Claim]) -> str:
-    """Markdown of all primaries of the claims, as results/claims/README.md shows those of stage two."""
-    columns = ("claim", "what is compared", "confirmed if", "refuted if", "seeds")
-    rows = [
-        [called(claim.id, one.name), f"as {one.same_as}" if one.same_as else str(one) + f" (gated if {one.gate})" * (one.gate != BOTH),
-         str(one.confirm), str(one.refute), f"{one.seeds[0]} to {one.seeds[-1]}"]
-        for claim in claims for one in claim.primary
-    ]  # fmt: skip
-    return "\n".join(map(markdown_row, [columns, [":---"] * len(columns), *rows])) + "\n"
 
 
 def _markdown(findings: Sequence[Finding], columns: Sequence[str]) -> str:

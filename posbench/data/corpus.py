@@ -26,6 +26,7 @@ from posbench.data.tokenizers import BPE_TRAIN_BYTES, Tokenizer, load_tokenizer,
 
 BATCH_BYTES = 8 * 2**20  # text per call of the tokenizer: enough for its threads, little memory
 EVERY = 2.0  # seconds between two lines of progress
+PROTECTED = {"test": (), "validation": ("test",), "train": ("test", "validation")}  # {split: splits whose documents it must not contain}
 
 
 @dataclass(frozen=True)
@@ -151,9 +152,6 @@ def _digests(source: Source) -> dict[str, set[bytes]]:
         split: {_digest(text) for _, text in source.documents(split)} | {_digest(text) for text in source.uncut(split)}
         for split in ("test", "validation")
     }
-
-
-PROTECTED = {"test": (), "validation": ("test",), "train": ("test", "validation")}  # {split: splits whose documents it must not contain}
 
 
 def _why_empty(source: Source, split: str, held_out: dict[str, set[bytes]]) -> str:

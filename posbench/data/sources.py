@@ -15,6 +15,7 @@ from posbench.config.typed_args import arguments, class_named
 SPLITS = ("train", "validation", "test")
 TASK = "task"  # data.tokenizer of a task, whose tokens are its own (posbench/data/task.py)
 ALL = "all"  # the documents of all splits, which may be scored where nothing is trained
+_seen: dict[str, list] = {}  # of local files: {path: [size, mtime_ns, sha256]}
 
 
 class Source:
@@ -81,9 +82,6 @@ def check_names(names: Iterable[str]) -> None:
     for name in names:
         if not name.isascii() and name != name.encode(errors="replace").decode():
             raise ConfigError(f"data.path holds a file whose name is not UTF-8 ({ascii(name)}): rename it.")
-
-
-_seen: dict[str, list] = {}  # {path: [size, mtime_ns, sha256]}
 
 
 def file_digests(paths: list[Path], memo: Path | None, again: bool = False) -> list[str]:

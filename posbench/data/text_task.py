@@ -10,10 +10,8 @@ kind that is asked for. Letters: N examples, T tokens, F tokens of the haystack.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,10 +19,8 @@ from posbench.common.errors import ConfigError
 from posbench.config.typed_args import arguments, class_named
 from posbench.data.sources import SPLITS
 from posbench.data.task import IGNORED, Examples, Part
-
-if TYPE_CHECKING:
-    from posbench.data.tokenfile import TokenFile
-    from posbench.data.tokenizers import Tokenizer
+from posbench.data.tokenfile import TokenFile
+from posbench.data.tokenizers import Tokenizer
 
 NOISE = ("The grass is green.", "The sky is blue.", "The sun is yellow.", "Here we go.", "There and back again.")
 
@@ -82,6 +78,8 @@ class TextQuestions:
     file: TokenFile
     tokenizer: Tokenizer
     bos: int | None
+    known: dict[str, np.ndarray] = field(default_factory=dict, repr=False)  # ids of texts met before
+    ending: dict[int, bool] = field(default_factory=dict, repr=False)  # `_ends` of tokens met before
 
     def parts(self, length: int) -> list[Part]:
         """Parts that are evaluated apart at a length."""
@@ -147,23 +145,17 @@ class TextQuestions:
         ends = np.flatnonzero([self._ends(token) for token in hay_F.tolist()]) + 1
         return hay_F, np.r_[0, ends if len(ends) else size]
 
-    @functools.cached_property
-    def _known(self) -> tuple[dict[str, np.ndarray], dict[int, bool]]:
-        return {}, {}
-
     def _ids(self, text: str) -> np.ndarray:
         """Token ids of a text. Sentences of the noise come again and again."""
-        known, _ = self._known
-        if text not in known:
-            if len(known) > 10_000:
-                known.clear()
+        if text not in self.known:
+            if len(self.known) > 10_000:
+                self.known.clear()
             ((ids, _),) = self.tokenizer.encode([text])
-            known[text] = ids.astype(np.int64)
-        return known[text]
+            self.known[text] = ids.astype(np.int64)
+        return self.known[text]
 
     def _ends(self, token: int) -> bool:
         """True if a sentence or line ends with a token."""
-        _, known = self._known
-        if token not in known:
-            known[token] = self.tokenizer.decode([token]).rstrip(" ").endswith((".", "!", "?", "\n"))
-        return known[token]
+        if token not in self.ending:
+            self.ending[token] = self.tokenizer.decode([token]).rstrip(" ").endswith((".", "!", "?", "\n"))
+        return self.ending[token]

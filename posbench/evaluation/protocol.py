@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from posbench.evaluation.scorer import Evaluation
     from posbench.position.interfaces import Extension
 
-
 EVALUATORS = "posbench.evaluators"  # searched for modules, so that a new protocol is in no list
 
 

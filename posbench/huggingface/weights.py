@@ -18,7 +18,7 @@ from torch import Tensor
 from posbench.common.errors import RunError
 from posbench.common.files import sha256_file
 from posbench.model.build import make_model
-from posbench.model.safetensors_file import write_safetensors
+from posbench.model.weights import write_safetensors
 from posbench.pretrained.checkpoint import find_checkpoint
 from posbench.pretrained.weights import checked_tensors, their_name, unchanged
 from posbench.runs import provenance

@@ -19,7 +19,6 @@ from posbench.runs.origins import ABSENT, differing, settings
 if TYPE_CHECKING:
     from posbench.report.report import Report
 
-
 FIGURES = {
     "context": "Loss by context", "accuracy": "Accuracy by length", "depth": "Accuracy by length and depth", "curve": "Loss by length",
     "position": "Loss by position", "heatmap": "Methods and lengths", "differences": "Intervals",

@@ -11,6 +11,7 @@ from posbench.report.points import Point, marked, methods, over_words, span, two
 from posbench.runs.setting import among
 
 METHOD = ("encoding", "extension", "scale_attention")
+GAINS, FAILS, LEVEL = " <", " >", " ~"
 Difference = Callable[[Point], tuple[float | None, float | None]]  # and half of its interval
 
 
@@ -67,9 +68,6 @@ def markdown_row(cells: Iterable[str]) -> str:
 
 def _style(cell: str) -> str:
     return "green" if cell.endswith(GAINS) else "red" if cell.endswith(FAILS) else ""
-
-
-GAINS, FAILS, LEVEL = " <", " >", " ~"
 
 
 def verdict(difference: float | None, half_width: float | None) -> str:

@@ -16,14 +16,15 @@ from hydra import compose, initialize_config_dir
 from script_calls import call
 
 from posbench.claims.find import Pool
-from posbench.claims.language import Cell, load, load_all
-from posbench.claims.table import brief, from_csv, markdown, registered
+from posbench.claims.language import BOTH, Cell, called, load, load_all
+from posbench.claims.table import brief, from_csv, markdown
 from posbench.cli.claims import defaults
 from posbench.common.errors import ConfigError
 from posbench.config import compose as composition
 from posbench.config import identity
 from posbench.config.composer import unresolved
 from posbench.config.schema import typed
+from posbench.report.tables import markdown_row
 from posbench.runs.evaluation import Evaluation
 from posbench.runs.origins import Origin
 from posbench.statistics.crossed import ANOVA_FROM
@@ -227,10 +228,21 @@ def test_every_comparison_of_stage_two_is_asked_once():
     assert set(asked.values()) == {1}
 
 
+def registered(claims):
+    """Markdown of all primaries of the claims."""
+    columns = ("claim", "what is compared", "confirmed if", "refuted if", "seeds")
+    rows = [
+        [called(claim.id, one.name), f"as {one.same_as}" if one.same_as else str(one) + f" (gated if {one.gate})" * (one.gate != BOTH),
+         str(one.confirm), str(one.refute), f"{one.seeds[0]} to {one.seeds[-1]}"]
+        for claim in claims for one in claim.primary
+    ]  # fmt: skip
+    return "\n".join(map(markdown_row, [columns, [":---"] * len(columns), *rows])) + "\n"
+
+
 def test_the_page_shows_what_is_registered():
     page = (CONFIGS.parent / "results" / "claims" / "README.md").read_text()
     shown = page.partition("<!-- registered -->")[2].partition("<!-- end of registered -->")[0]
-    assert shown.strip() == registered(STAGE2).strip(), "put posbench.claims.table.registered(...) of stage two there"
+    assert shown.strip() == registered(STAGE2).strip(), "put registered(STAGE2) there"
 
 
 def test_the_experiment_of_stage_two_has_the_trainings_of_the_headline_and_other_windows():

@@ -18,7 +18,7 @@ import posbench
 from posbench.common.errors import RunError
 from posbench.common.files import sha256_file
 from posbench.model import weights
-from posbench.model.safetensors_file import write_safetensors
+from posbench.model.weights import write_safetensors
 from posbench.runs.cleanup import TEMPORARY
 from posbench.runs.directory import Run
 from posbench.training import checkpoint

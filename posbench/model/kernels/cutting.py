@@ -6,7 +6,7 @@ Letters: T tokens.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
@@ -101,11 +101,6 @@ class Series:
         if min(steps) < 0 or (self.count > 1 and steps != (self.row_step, self.key_step)):
             return None
         return Series(self.piece, self.count + 1, *steps)
-
-    def pieces(self) -> list[Piece]:
-        """Each piece of the series."""
-        start, first = self.piece.start, self.piece.first
-        return [replace(self.piece, start=start + n * self.row_step, first=first + n * self.key_step) for n in range(self.count)]
 
 
 def joined(pieces: Iterable[Piece]) -> list[Series]:
