@@ -31,7 +31,7 @@ def content(
         "answers": {use: _answer(found) for use, found in answers.items()},
         "options": [_option(known[name], test, question) for name in final],
         "factors": [_option(known[name], test, question, short=True) for name in test.nll if known[name].factor],
-        "search": [_searched(known[name], search, question) for name in search.nll],
+        "search": [_searched(known[name], search) for name in search.nll],
         "ranking": {use: list(names) for use, names in ranking.items()},
     }
     return finite(made)
@@ -72,7 +72,7 @@ def _option(option: Option, losses: Losses, question: Question, short: bool = Fa
     return {**found, "usable": {"surely": reached.surely, "perhaps": reached.perhaps}}
 
 
-def _searched(option: Option, losses: Losses, question: Question) -> dict:
+def _searched(option: Option, losses: Losses) -> dict:
     nll = losses.nll[option.name]
     return {"name": option.name, "family": option.family, "factor": option.factor} | {
         "nll": {str(length): float(nll[length].mean()) for length in sorted(nll)}

@@ -134,5 +134,5 @@ def gains(evaluations: list[Evaluation]) -> dict[tuple, Gain]:
             result[key] = gain(*both)
         elif summed := pooled(half, half.exact_length(length), full, length):
             one = estimate([(1.0, summed[0].minus(summed[1]))])
-            result[key] = Gain(one.value, one.sem, one.interval()[0], one.n_documents)
+            result[key] = Gain(one.value, one.sem, one.interval()[0])
     return result

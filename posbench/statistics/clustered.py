@@ -113,7 +113,6 @@ class Gain:
     value: float
     sem: float
     lower: float
-    clusters: int
 
     @property
     def ok(self) -> bool:
@@ -131,4 +130,4 @@ def gain(full: np.ndarray, half: np.ndarray, clusters: np.ndarray) -> Gain:
     with np.errstate(invalid="ignore"):
         difference = np.subtract(half, full, dtype=np.float64)
     value, sem, g = clustered_mean(difference, clusters)
-    return Gain(value, sem, value - student_quantile(0.975, g - 1) * sem if g > 1 else math.nan, g)
+    return Gain(value, sem, value - student_quantile(0.975, g - 1) * sem if g > 1 else math.nan)
