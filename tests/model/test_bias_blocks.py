@@ -46,7 +46,8 @@ def test_blocks_equal_the_oracle_and_so_do_the_gradients_of_the_parameters(varia
 
 DECLARED = {
     **dict.fromkeys(("kerple", "sandwich", "t5"), Bias.PROFILE), **dict.fromkeys(("fox", "fox_rope"), Bias.GATES),
-    **dict.fromkeys(("cope", "stick_breaking"), Bias.ROWS), "dape": Bias.ROWS | Bias.PROFILE, "alibi": Bias.COLUMNS, "fire": Bias.PAIRWISE,
+    **dict.fromkeys(("cope", "stick_breaking"), Bias.ROWS), "dape": Bias.ROWS | Bias.PROFILE, "fire": Bias.PAIRWISE,
+    **dict.fromkeys(("alibi", "nape"), Bias.COLUMNS),
 }  # fmt: skip
 
 

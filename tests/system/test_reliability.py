@@ -77,7 +77,9 @@ import sys, time
 from pathlib import Path
 from posbench.data import corpus
 with corpus._lock(Path(sys.argv[1]), "text"):
-    (Path(sys.argv[1]).parent / f".{Path(sys.argv[1]).name}-abandoned").mkdir()
+    abandoned = Path(sys.argv[1]).parent / f".{Path(sys.argv[1]).name}.part"
+    abandoned.mkdir()
+    (abandoned / "test.tokens.bin").write_bytes(b"cut off")
     print(flush=True); time.sleep(600)
 """
 
