@@ -27,6 +27,7 @@ from posbench.sweep.ledger import TAIL, record, why_ended
 from posbench.sweep.live_progress import Live
 
 DRAIN_SECONDS = 5.0  # to read the rest of a dead child's stderr, which a grandchild may hold open forever
+NOTED_SECONDS = 1.0  # a cluster stops parent and child alike, and the child may end before the parent has noted its own signal
 
 
 class Children(Signals):
@@ -56,6 +57,8 @@ class Children(Signals):
         if code == BUSY and not wait:
             return Result(job, BUSY)
         code = 128 - code if code < 0 else code
+        if code - 128 in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) and self.received is None:
+            time.sleep(NOTED_SECONDS)
         if outcomes is None or (code and not outcomes):
             status = "failed" if self.received is None else "interrupted"
             code, outcomes = code or 1, [Outcome("", status, why_ended(code, tail))]
