@@ -13,8 +13,6 @@ In a notebook, with results/runs as scripts/run.py filled it:
     run.generate("def f(x):", 200, extension="yarn", temperature=0.8, seed=1)
 """
 
-from __future__ import annotations
-
 import os
 from typing import TYPE_CHECKING
 
@@ -30,14 +28,14 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 
-def load(path, device: str = "auto", cache_dir=None, trusted=()) -> LoadedRun:
+def load(path, device: str = "auto", cache_dir=None, trusted=()) -> "LoadedRun":
     """A finished run by its directory; see posbench.cli.notebook.LoadedRun."""
     from posbench.cli.notebook import LoadedRun
 
     return LoadedRun(path, device, cache_dir, trusted)
 
 
-def rows(paths) -> pandas.DataFrame:
+def rows(paths) -> "pandas.DataFrame":
     """All rows of run directories, folders of them, CSVs or globs; see posbench.runs.frame.read."""
     from posbench.runs.frame import read
 

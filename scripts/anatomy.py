@@ -4,8 +4,6 @@ python scripts/anatomy.py encoding=rope extension=yarn length=4096
 python scripts/anatomy.py experiment=headline                           one table of a grid; also with -m
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

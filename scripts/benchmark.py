@@ -9,8 +9,6 @@ Written: table.md, benchmark.json and the figure. A checkpoint is read in dtype=
 beside transformers' own model of the same file; only= names its extensions.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Table of the legal combinations of methods: python scripts/compat.py [reasons] [train_len=64] [lengths=64,1024] [config_dir=DIR]"""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Draw every encoding and extension of configs/ on one sheet: python scripts/gallery.py out=results/gallery"""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import posbench  # noqa: F401  (before torch)

@@ -8,8 +8,6 @@ wandb folders that were uploaded. failed=true and interrupted=true add trainings
 files that no run of this results folder was trained on.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """What every test may ask for: the choices in configs/, small models, and a tiny text."""
 
-from __future__ import annotations
-
 import posbench  # noqa: F401, I001  (sets the thread spin count before torch is loaded)
 
 # isort: split

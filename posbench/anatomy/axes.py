@@ -1,7 +1,5 @@
 """Axes of an anatomy's panels: frames, scales over distance, lines for heads, heat maps."""
 
-from __future__ import annotations
-
 from itertools import groupby
 
 import torch

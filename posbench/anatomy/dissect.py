@@ -3,8 +3,6 @@
 Letters: F frequencies, H heads, K keys, T tokens.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Picture of one anatomy: a page of panels, each drawn only if it shows something."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Callable
 from functools import partial

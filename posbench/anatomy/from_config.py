@@ -1,7 +1,5 @@
 """Methods of an anatomy from a job's configuration, and their names in configs/."""
 
-from __future__ import annotations
-
 from safetensors import safe_open
 
 from posbench.common.errors import ConfigError, RunError

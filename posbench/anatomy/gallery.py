@@ -1,7 +1,5 @@
 """One sheet with every method of configs/: encodings above, extensions below, small multiples on one grid."""
 
-from __future__ import annotations
-
 import textwrap
 from pathlib import Path
 

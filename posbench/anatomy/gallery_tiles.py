@@ -3,8 +3,6 @@
 Letters: D pictured channels, H heads, K keys, T tokens.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

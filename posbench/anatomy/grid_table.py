@@ -1,7 +1,5 @@
 """Table of a grid's dimensionless numbers: a row for each encoding with each extension that acts on it, at the longest length."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, make_dataclass

@@ -1,7 +1,5 @@
 """Table of legal pairs: posbench.position.legality judges every pair of methods in configs/."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path

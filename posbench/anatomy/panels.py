@@ -1,7 +1,5 @@
 """Panels of an anatomy's picture, each a function of an axes and the numbers."""
 
-from __future__ import annotations
-
 import torch
 from matplotlib.ticker import MaxNLocator
 

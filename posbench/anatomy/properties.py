@@ -12,8 +12,6 @@ Measured without scale-attention, which acts on whole queries, with the same con
 Letters: N draws of content, C width, H heads, G key heads, K keys, D head width, F frequencies, T tokens.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

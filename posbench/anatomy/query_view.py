@@ -3,8 +3,6 @@
 Letters: N draws of content, C width, H heads, G key heads, K keys, D head width, F frequencies, T tokens, P pictured channels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

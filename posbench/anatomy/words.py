@@ -1,7 +1,5 @@
 """An anatomy in words: lines for the terminal, and notes below its picture."""
 
-from __future__ import annotations
-
 PROPERTIES = {
     "unique": "a code for each position",
     "relative": "relative after q.k",

@@ -6,8 +6,6 @@ Weights are counted apart. Tokens are random, and the last SCORED positions get 
 Letters: B batch, T tokens.
 """
 
-from __future__ import annotations
-
 import functools
 import statistics
 from collections.abc import Iterator

@@ -6,8 +6,6 @@ Memory is that of one window, or of one training step. The model is the default 
 Letters: B batch, T tokens.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import statistics

@@ -1,7 +1,5 @@
 """The benchmarks' figures as tables and pictures: of every method, and of a checkpoint."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from matplotlib.colors import LogNorm

@@ -1,7 +1,5 @@
 """Search for the evaluations on disk that match a claim's cells, read as sums over documents. Nothing in a results folder is executed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -39,7 +37,7 @@ class Pool:
     known: dict = field(default_factory=dict)  # `windows` of an evaluation -> lower bound of G
 
     @classmethod
-    def read(cls, paths: Iterable[Path], defaults: Mapping[tuple[str, str], dict], evidence: Iterable[Path] = ()) -> Pool:
+    def read(cls, paths: Iterable[Path], defaults: Mapping[tuple[str, str], dict], evidence: Iterable[Path] = ()) -> "Pool":
         """Pool of the eval files among `paths` that exist, and of folders of evidence, each evaluation once.
 
         Raises RunError if one is damaged, or if one training has two weights.

@@ -1,7 +1,5 @@
 """Verdicts that a tolerance protects: how far losses may move before a decided endpoint is no longer decided, against how far they do."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass

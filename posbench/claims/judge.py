@@ -5,8 +5,6 @@ two sides. Stage two takes the analysis of variance from five seeds on, counts a
 two sides of one bound. Seeds that stage two names take no part in stage one.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Collection, Sequence

@@ -6,8 +6,6 @@ Claims of one `stage` are one family. Those of stage 2 lie in results/claims/sta
 with `same_as: "H02 sinusoidal"` is another reading of that primary's comparison, by its own rules; the correction counts both once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Ledger of claims as CSV, and as Markdown made from the CSV alone."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence

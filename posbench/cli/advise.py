@@ -4,8 +4,6 @@ Three stages of evaluations, all stored as any others are; advise_plan.py says w
 posbench/report/advice.py.
 """
 
-from __future__ import annotations
-
 import shlex
 import sys
 from collections.abc import Sequence

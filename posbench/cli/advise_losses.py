@@ -1,7 +1,5 @@
 """Losses of candidates for scripts/advise.py: which evaluations serve a candidate at a length, the job that makes them, their arrays."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections import defaultdict

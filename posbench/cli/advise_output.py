@@ -1,7 +1,5 @@
 """Output of scripts/advise.py: the text on the terminal, advice.json, the page with its figure, and a config.json for each setting."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -6,8 +6,6 @@ of the test reads the finalists at all lengths. budget=1 is BUDGET FLOP, of whic
 least number of windows, so a long target can take more than its budget, which the plan says.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

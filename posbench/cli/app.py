@@ -4,8 +4,6 @@ Exit codes: 0 done (also a sweep whose cells are all refused or no-ops), 1 a job
 128 + n ended by signal n. Only hydra is imported before there is something to do, so that --help, --cfg and completion are fast.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """Command of scripts/claims.py: judge the ledger of claims on the evaluations in results_dir or runs=."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Commands of scripts/run.py and scripts/report.py."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil
@@ -90,7 +88,7 @@ def _show(request: Request, jobs: list[Job]) -> None:
             print(f"{row['extension']} {window} at length {row['length']}: {row['nll']:.3f} +- {row['nll_sem']:.3f} nats/token (s.e.)")
 
 
-def _text(found: Report) -> str:
+def _text(found: "Report") -> str:
     terminal = sys.stdout.isatty()
     return found.table_text(shutil.get_terminal_size().columns if terminal else None, colour=terminal)
 

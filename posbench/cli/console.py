@@ -1,7 +1,5 @@
 """The console command: `posbench NAME ...` runs scripts/NAME.py, from any working directory. Nothing heavy is imported here."""
 
-from __future__ import annotations
-
 import ast
 import os
 import runpy

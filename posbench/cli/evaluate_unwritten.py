@@ -1,7 +1,5 @@
 """An evaluation whose rows are returned and not written."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
     from posbench.cli.notebook import LoadedRun
 
 
-def evaluate(run: LoadedRun, extension: Any, scale_attention: Any, given: dict, allow_untested: bool) -> pandas.DataFrame:
+def evaluate(run: "LoadedRun", extension: Any, scale_attention: Any, given: dict, allow_untested: bool) -> "pandas.DataFrame":
     """See LoadedRun.evaluate. `given`: settings of configs/evaluate and arguments of the extension by name."""
     from posbench.sweep.evaluate_cell import evaluation, make_rows
 
@@ -52,7 +50,7 @@ def evaluate(run: LoadedRun, extension: Any, scale_attention: Any, given: dict, 
     return frame(found)
 
 
-def _plan(run: LoadedRun, extension: Any, scale_attention: Any, given: dict, allow_untested: bool) -> Job:
+def _plan(run: "LoadedRun", extension: Any, scale_attention: Any, given: dict, allow_untested: bool) -> Job:
     """The job of the run, with the cells that were asked for without their references."""
     known = [field.name for field in fields(EvaluateConfig)]
     arguments = {key: _plain(value) for key, value in given.items() if key not in known}

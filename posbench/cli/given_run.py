@@ -1,7 +1,5 @@
 """Refusal of words that describe a training beside run=DIR or model.path=DIR, whose weights they cannot change."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Command lines of the scripts without Hydra: key=value words, --help and exit codes."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

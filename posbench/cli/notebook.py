@@ -3,8 +3,6 @@
 Reading the configuration and the rows needs neither torch nor the text; the text, the tokenizer and the model are loaded on first use.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from functools import cached_property
@@ -51,7 +49,7 @@ class LoadedRun:
         return f"<run {self.id}: encoding={named('encoding', self.config['encoding'])}, train.length={self.config['train'].get('length')}>"
 
     @property
-    def rows(self) -> pandas.DataFrame:
+    def rows(self) -> "pandas.DataFrame":
         """All evaluations of the run on disk, as posbench.rows reads them."""
         return read(self.path)
 
@@ -63,14 +61,14 @@ class LoadedRun:
         return pick_device(self._device)
 
     @cached_property
-    def corpus(self) -> Corpus:
+    def corpus(self) -> "Corpus":
         """The tokens of the training's text. Raises RunError when they are damaged or the text changed since the training.
 
         A relative data.path starts at the working directory, or at the nearest folder above the run where it leads to something.
         """
         return self.prepared(SPLITS)
 
-    def prepared(self, splits: Iterable[str]) -> Corpus:
+    def prepared(self, splits: Iterable[str]) -> "Corpus":
         """Corpus of some splits alone, as `corpus` otherwise."""
         from posbench.data import prepare
         from posbench.data.fit_corpus import fit_corpus
@@ -92,14 +90,14 @@ class LoadedRun:
         return {**data, "path": str(next(filter(os.path.exists, above), path))}
 
     @cached_property
-    def tokenizer(self) -> Tokenizer:
+    def tokenizer(self) -> "Tokenizer":
         """The tokenizer of the corpus."""
         from posbench.data.tokenizers import load_tokenizer
 
         return load_tokenizer(self.corpus.tokenizer, self.corpus.folder)
 
     @cached_property
-    def model(self) -> GPT:
+    def model(self) -> "GPT":
         """The trained model in evaluation mode, without gradients: model(ids) gives logits [B, T, V] of ids [B, T].
 
         Raises RunError for damaged weights.
@@ -108,7 +106,7 @@ class LoadedRun:
 
         return load_model(self.directory, self.config, self.corpus.vocab_size, self.device).requires_grad_(False)
 
-    def encode(self, text: str) -> torch.Tensor:
+    def encode(self, text: str) -> "torch.Tensor":
         """Token ids [1, T] of a text for the model, after the BOS token if the training had one."""
         import torch
 
@@ -116,7 +114,7 @@ class LoadedRun:
         start = [] if self.corpus.bos is None else [self.corpus.bos]
         return torch.tensor([[*start, *ids.tolist()]], dtype=torch.long, device=self.device)
 
-    def decode(self, ids: torch.Tensor | Iterable[int]) -> str:
+    def decode(self, ids: "torch.Tensor | Iterable[int]") -> str:
         """The text of token ids ([T] or [1, T]) without the BOS token."""
         flat = ids.flatten().tolist() if hasattr(ids, "flatten") else list(ids)
         return self.tokenizer.decode([one for one in flat if one != self.corpus.bos])
@@ -130,7 +128,7 @@ class LoadedRun:
         *,
         allow_untested: bool = False,
         **settings: Any,
-    ) -> pandas.DataFrame:
+    ) -> "pandas.DataFrame":
         """The rows that scripts/run.py run=DIR would write for one evaluation; nothing is written.
 
         run.evaluate("yarn", lengths=[512, 1024], beta=16, windows=64): a keyword is a setting of configs/evaluate or an argument of the

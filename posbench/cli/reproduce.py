@@ -8,8 +8,6 @@ rounding, so the tolerance grows with the distance from the floor. The mean of f
 Verdicts on claims hang on margins smaller than some of these tolerances; which of them a rerun cannot guard is said.
 """
 
-from __future__ import annotations
-
 import math
 import shlex
 import shutil

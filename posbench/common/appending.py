@@ -1,7 +1,5 @@
 """Logs of JSON lines. Each line is appended in one write."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

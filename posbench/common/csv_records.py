@@ -1,20 +1,19 @@
 """Dataclass records to CSV and back, one line each. Floats keep every digit, so tables and figures can be made again from the file."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
-from typing import TypeVar
+from types import NoneType
+from typing import TypeVar, get_args, get_type_hints
 
 from posbench.common import defuse
 from posbench.common.errors import RunError
 from posbench.common.files import read_bytes
 
 Record = TypeVar("Record")
-READERS = {"str": defuse.uncell, "int": int, "float": float, "bool": lambda text: text == "True"}
+READERS = {str: defuse.uncell, int: int, float: float, bool: lambda text: text == "True"}
 
 
 def to_csv(records: Iterable[Record], kind: type[Record]) -> str:
@@ -36,10 +35,10 @@ def from_csv(path: Path | str, kind: type[Record], what: str, script: str) -> li
 
     `what` names the expected content and `script` the command that makes the file again; both stand in the error.
     """
-    types = {column.name: column.type for column in fields(kind)}
+    types = {name: get_args(hint) or (hint,) for name, hint in get_type_hints(kind).items()}
 
     def value(name: str, text: str | None) -> object:
-        return None if not text and types[name].endswith("None") else READERS[types[name].split(" ")[0]](text or "")
+        return None if not text and NoneType in types[name] else READERS[types[name][0]](text or "")
 
     try:
         lines = io.StringIO(read_bytes(path).decode(), newline="")

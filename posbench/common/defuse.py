@@ -1,7 +1,5 @@
 """Escaping of text from other people's files: spreadsheets run some cells as formulas, Markdown viewers render some words as HTML."""
 
-from __future__ import annotations
-
 import re
 
 FORMULA = re.compile(r"'*[=+\-@\t\r]")

@@ -1,7 +1,5 @@
 """The two errors that a user sees. Each is printed as one sentence, without a traceback."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 

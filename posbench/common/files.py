@@ -1,7 +1,5 @@
 """Atomic files: whole or absent. Everything that posbench keeps is written through this module."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

@@ -1,7 +1,5 @@
 """Atomic folders: whole or absent."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

@@ -4,8 +4,6 @@ Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2 an
 takes seconds for 49,000 tokens and never ends on a false count; of that package only the quantisations are used.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import struct

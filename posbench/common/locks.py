@@ -1,7 +1,5 @@
 """Locks shared by processes of several machines. The holder writes its pid and host into the lock file."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

@@ -1,7 +1,5 @@
 """Cores, GPUs and number formats that this command may use, and checks that they suffice. Torch is imported only when needed."""
 
-from __future__ import annotations
-
 import functools
 import os
 import sys

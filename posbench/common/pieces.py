@@ -1,7 +1,5 @@
 """Pieces of a long tensor that stay in a processor's cache, so that several operations in a row read memory once."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -10,7 +8,7 @@ if TYPE_CHECKING:
 PIECE = 2**16  # numbers of a piece for each thread: 256 KB in float32
 
 
-def pieces(x: Tensor, dim: int) -> list[slice]:
+def pieces(x: "Tensor", dim: int) -> list[slice]:
     """Slices of one dimension, one after the other; a single one on a GPU, and for a tensor without elements."""
     import torch
 

@@ -1,7 +1,5 @@
 """Progress on stderr: one line that updates on a terminal, a few plain lines otherwise, JSON for a parent that shows it."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -34,7 +32,7 @@ class Progress:
         self.seconds_per_unit: deque[float] = deque(maxlen=RECENT)
         self.figures: dict[str, object] = {}
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> "Progress":
         return self
 
     def __exit__(self, kind: type | None, *_: object) -> None:

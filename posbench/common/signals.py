@@ -1,7 +1,5 @@
 """Shutdown on a signal without losing work."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys
@@ -34,7 +32,7 @@ class Signals:
         self.received: int | None = None
         self.previous: dict[int, object] = {}
 
-    def __enter__(self) -> Signals:
+    def __enter__(self) -> "Signals":
         if threading.current_thread() is threading.main_thread():
             self.previous = {number: signal.signal(number, self._note) for number in self.numbers}
         return self

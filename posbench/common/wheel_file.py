@@ -1,7 +1,5 @@
 """Files inside installed wheels, named NAME@VERSION:FILE, so that what a run records does not depend on where an environment lies."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import re

@@ -1,7 +1,5 @@
 """Composition: command-line words to plain configurations, one per cell of an experiment's grid. Imports nothing heavier than hydra."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re

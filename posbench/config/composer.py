@@ -1,7 +1,5 @@
 """Composition of many cells: Hydra composes each choice of a group once, and values are set on copies."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

@@ -1,7 +1,5 @@
 """Stable names and ids of methods, runs and evaluations. Only settings that can change a result are hashed."""
 
-from __future__ import annotations
-
 import json
 
 from posbench.common.errors import ConfigError

@@ -1,7 +1,5 @@
 """Methods by the names of their yamls in configs/, as a user would type them."""
 
-from __future__ import annotations
-
 import copy
 import functools
 from collections.abc import Iterable

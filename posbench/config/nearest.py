@@ -1,7 +1,5 @@
 """Suggestions for a key that does not exist."""
 
-from __future__ import annotations
-
 from omegaconf import DictConfig, OmegaConf
 
 from posbench.common.errors import did_you_mean

@@ -3,8 +3,6 @@
 Every script refuses `train.steps=many` with a sentence that names key and value.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import typing

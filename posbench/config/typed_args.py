@@ -3,8 +3,6 @@
 Nothing heavy is imported here: this is what pydantic would do, without the tenth of a second that importing it takes.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 import json

@@ -8,8 +8,6 @@ Deviations: by length of the text, not by number of digits (1 to 8 in training a
 own, and there is no instruction in words.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from posbench.common.errors import ConfigError

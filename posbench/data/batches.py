@@ -3,8 +3,6 @@
 Shape letters: B windows, T tokens, D documents, W window width, E epochs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -18,7 +16,7 @@ if TYPE_CHECKING:
     import torch
 
 
-def batches(split: TokenFile | TaskSplit, lengths: list[int], tokens_per_step: int, seed: int, bos: int | None) -> Batches | TaskBatches:
+def batches(split: TokenFile | TaskSplit, lengths: list[int], tokens_per_step: int, seed: int, bos: int | None) -> "Batches | TaskBatches":
     """Batches of a split of text or of a task. Raises ConfigError as they do."""
     if isinstance(split, TaskSplit):
         return TaskBatches(split, lengths, tokens_per_step, seed)
@@ -40,7 +38,7 @@ class Batches:
         self.windows = {length: Windows(tokens, length + (bos is None), [seed, length]) for length in self.lengths}
         self._choice = np.zeros(0, dtype=np.int64)
 
-    def at(self, step: int, share: Callable[[int], slice] | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    def at(self, step: int, share: Callable[[int], slice] | None = None) -> "tuple[torch.Tensor, torch.Tensor]":
         """(inputs_BT, targets_BT) of a step, both int64. A target is the token after its input; with a BOS token, inputs start with it.
 
         `share(B)` is the slice of the B windows that this process reads, if there are several.

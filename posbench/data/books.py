@@ -1,7 +1,5 @@
 """Source: a folder of books with train/, validation/ and test/, one .txt file per book; optionally train-extra/."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator

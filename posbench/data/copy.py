@@ -7,8 +7,6 @@ What is left of a text is padding, in which nothing is asked.
 Deviation: tokens are symbols of data.vocab_size, not words of a language model's vocabulary, and there is no instruction in words.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from posbench.common.errors import ConfigError

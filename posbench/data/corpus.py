@@ -1,7 +1,5 @@
 """Corpus of a data configuration: memory-mapped tokens, built once even if several processes need them."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Adaptation of a corpus to the vocabulary of a checkpoint."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from posbench.common.errors import ConfigError

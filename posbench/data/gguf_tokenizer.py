@@ -1,7 +1,5 @@
 """The tokenizer inside a GGUF file, as the content of a tokenizer.json: a byte-level BPE from the file's own vocabulary and merges."""
 
-from __future__ import annotations
-
 import json
 from array import array
 from pathlib import Path

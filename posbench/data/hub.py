@@ -1,7 +1,5 @@
 """Source: data sets of the Hugging Face hub at a pinned commit, and what is done where the hub is not reached."""
 
-from __future__ import annotations
-
 import functools
 import logging
 import os

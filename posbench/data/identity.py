@@ -1,7 +1,5 @@
 """Hashes that identify a prepared corpus. They are fast, so that a run's id is known before any text is read."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from posbench.common.files import sha256_json

@@ -1,7 +1,5 @@
 """Source: the user's own files. A text file is one document; so is each row of a json, jsonl or parquet file."""
 
-from __future__ import annotations
-
 import hashlib
 import sys
 from collections.abc import Iterator
@@ -58,7 +56,7 @@ class LocalFiles(Source):
                 yield from Rows(name, self.files[name], self.column).items()
 
     @cached_property
-    def _all(self) -> list[Rows]:
+    def _all(self) -> "list[Rows]":
         return [Rows(name, file, self.column, alone=len(self.files) == 1) for name, file in self.files.items()]
 
     @cached_property

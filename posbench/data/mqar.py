@@ -10,8 +10,6 @@ those in `pairs` that fit (there each number has a length of its own); odd lengt
 is drawing one after the other without replacement. At longer lengths the same numbers of pairs are asked for: only the text grows.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from posbench.common.errors import ConfigError

@@ -9,8 +9,6 @@ there is one, others anywhere (40 depths, drawn, there); each value is an answer
 the share of values, as there the share of references contained in 128 written tokens.
 """
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterator
 from typing import Literal

@@ -4,8 +4,6 @@ Tokens are compared, not words, since tokens are scored. BPE cuts a text at fixe
 the first few. Letters: N tokens, n tokens of a sequence, M sequences.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from posbench.data.tokenfile import TokenFile

@@ -5,8 +5,6 @@ drawn for each text, and the first run of digits of ten written tokens counts; h
 depths (the PI paper has 32 of them), and the answer is the digits alone.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from posbench.data.text_task import Question, TextTask

@@ -4,8 +4,6 @@ A wheel's RECORD lists the SHA-256 of each file. The rows of .py files are the s
 and those of .pyc files), so a digest over them identifies the corpus in milliseconds. Contents are verified when they are read.
 """
 
-from __future__ import annotations
-
 import base64
 import csv
 import functools

@@ -3,8 +3,6 @@
 As `copy` in everything else; the first symbol of the answer is the last one read, and the distance grows by two with each.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from posbench.data.copy import Copy

@@ -1,7 +1,5 @@
 """Source, the base class of all text sources, and its construction from a configuration."""
 
-from __future__ import annotations
-
 import contextlib
 import inspect
 import os

@@ -3,8 +3,6 @@
 Files are opened here and not by libraries, which read brackets, :: and # in a name as patterns and addresses.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import os
@@ -77,7 +75,7 @@ def _readable(file: Path, form: str, row: list[int] | None = None) -> Iterator[N
 
 
 @contextmanager
-def _parquet(file: Path) -> Iterator[ParquetFile]:
+def _parquet(file: Path) -> "Iterator[ParquetFile]":
     import pyarrow.parquet
 
     with _readable(file, "parquet"), open(file, "rb") as content:

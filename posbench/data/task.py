@@ -7,8 +7,6 @@ in any batch: as targets, which are IGNORED wherever nothing is asked, so that t
 Letters: N examples, T tokens, K choices.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
@@ -123,7 +121,7 @@ class TaskBatches:
             split.draw(length, 1, [seed])
         self._latest: tuple[int, Examples] | None = None
 
-    def at(self, step: int, share: Callable[[int], slice] | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    def at(self, step: int, share: Callable[[int], slice] | None = None) -> "tuple[torch.Tensor, torch.Tensor]":
         """(inputs_BT, targets_BT) of a step, both int64, or the share(B) of its rows that this process reads."""
         import torch
 

@@ -8,8 +8,6 @@ Haystacks: `noise`, a few sentences over and over; `corpus`, a run of tokens of 
 kind that is asked for. Letters: N examples, T tokens, F tokens of the haystack.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 

@@ -3,8 +3,6 @@
 Shape letters: N tokens, D documents.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass

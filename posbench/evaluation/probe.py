@@ -6,8 +6,6 @@ counted by the pairs of query and key that the method reads. All other products 
 Letters: B batch, T tokens, H heads, G key heads, D head width, C width, R scored rows, V vocabulary.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import statistics

@@ -5,8 +5,6 @@ Dry runs and reports read a protocol's class attributes too, so neither this mod
 Letters: N windows, S targets per window, M all targets, L tokens fed.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import pkgutil
@@ -53,7 +51,7 @@ class Protocol:
     asks: ClassVar[bool] = False  # reads the questions of a task, not text
     floor: ClassVar[str | None] = None  # protocol of the floor, and of the half window for G; None: no floor
 
-    def __init__(self, evaluation: Evaluation):
+    def __init__(self, evaluation: "Evaluation"):
         self.evaluation = evaluation
         self.windows = self.place(evaluation.file, evaluation.config, evaluation.train_len)
         self.seen: dict[bytes, tuple[np.ndarray, np.ndarray]] = {}
@@ -64,7 +62,7 @@ class Protocol:
         return asked
 
     @classmethod
-    def check(cls, extension: Extension, config: EvaluateConfig, train_len: int) -> None:
+    def check(cls, extension: "Extension", config: EvaluateConfig, train_len: int) -> None:
         """Check the settings before text or model is loaded. Raises ConfigError for those that cannot work."""
         from posbench.position.legality import fed_length, name_of
 

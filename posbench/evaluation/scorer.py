@@ -3,8 +3,6 @@
 Letters: N windows, L tokens fed, R scored rows, V vocabulary, K choices, Q questions.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

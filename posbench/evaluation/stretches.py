@@ -3,8 +3,6 @@
 Letters: N stretches, S targets per stretch, M all targets, W windows read, L tokens fed.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from posbench.config.schema import EvaluateConfig

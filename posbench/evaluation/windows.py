@@ -3,8 +3,6 @@
 Letters: N windows, S targets per window, L tokens fed.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 

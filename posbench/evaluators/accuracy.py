@@ -15,8 +15,6 @@ the answer's place among the choices (1 is best, 0 where there are none).
 References: none but the accuracy inside the window, since a text's last w tokens would lack the question.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -44,7 +42,7 @@ class Accuracy(Protocol):
     instead = "fixed_targets"
     asks = True
 
-    def __init__(self, evaluation: Evaluation):
+    def __init__(self, evaluation: "Evaluation"):
         self.evaluation = evaluation
         self.place(evaluation.file, evaluation.config, evaluation.train_len)
         self.questions = questions(evaluation)
@@ -54,7 +52,7 @@ class Accuracy(Protocol):
         return asked if min(asked) <= train_len else [train_len, *asked]
 
     @classmethod
-    def check(cls, extension: Extension, config: EvaluateConfig, train_len: int) -> None:
+    def check(cls, extension: "Extension", config: EvaluateConfig, train_len: int) -> None:
         super().check(extension, config, train_len)
         for node in config.tasks or ():
             make_text_task(node)
@@ -125,7 +123,7 @@ class Accuracy(Protocol):
         return {"document": np.arange(self.count), "offset": np.full(self.count, self.questions.n_parts)}
 
 
-def questions(evaluation: Evaluation) -> TaskSplit | TextQuestions:
+def questions(evaluation: "Evaluation") -> TaskSplit | TextQuestions:
     """Questions of the task that the data is, else of the one of `evaluate.tasks`, in the tokens of the data."""
     corpus, file, config = evaluation.corpus, evaluation.file, evaluation.config
     if isinstance(file, TaskSplit):

@@ -15,8 +15,6 @@ Version 2. In version 1 the windows of all lengths ended, not began, with the sa
 References: none, since the floor is the same number for every position.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -38,7 +36,7 @@ class ByPosition(Protocol):
     nested = True
     instead = "fixed_targets"
 
-    def __init__(self, evaluation: Evaluation):
+    def __init__(self, evaluation: "Evaluation"):
         super().__init__(evaluation)
         self.read: tuple[Plan, np.ndarray, np.ndarray] | None = None  # the latest text: its plan, losses and correctness
 

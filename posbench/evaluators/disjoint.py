@@ -14,8 +14,6 @@ token its last w tokens within its piece.
 References: none, since the floor gives every token a full window and a piece does not. `sliding` has the floor of the same tokens.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from posbench.evaluation.stretches import Stretches

@@ -14,8 +14,6 @@ the loss, relatively. n_targets and n_bytes count a token each time it is scored
 References: none.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

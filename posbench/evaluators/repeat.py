@@ -16,8 +16,6 @@ these are natural text, one copy. Arrays `control_nll` and `control_correct` [N 
 References: fixed_targets of the same method, which is natural text before the same targets, and its floor.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -39,7 +37,7 @@ class Repeat(FixedTargets):
 
     beside = ("fixed_targets",)
 
-    def __init__(self, evaluation: Evaluation, period: int | None = None):
+    def __init__(self, evaluation: "Evaluation", period: int | None = None):
         super().__init__(evaluation)
         self.period = period or evaluation.train_len
 
@@ -48,7 +46,7 @@ class Repeat(FixedTargets):
         return sorted({train_len, *asked})
 
     @classmethod
-    def check(cls, extension: Extension, config: EvaluateConfig, train_len: int) -> None:
+    def check(cls, extension: "Extension", config: "EvaluateConfig", train_len: int) -> None:
         if config.targets >= train_len // 2:
             raise ConfigError(
                 f"evaluate.targets={config.targets} must be below half of the training length {train_len}, the text of which "
@@ -61,7 +59,7 @@ class Repeat(FixedTargets):
             )
 
     @classmethod
-    def reading(cls, config: EvaluateConfig, train_len: int, length: int, fed: int) -> Reading:
+    def reading(cls, config: "EvaluateConfig", train_len: int, length: int, fed: int) -> Reading:
         one = super().reading(config, train_len, length, fed)
         # At the training length the control is read too.
         return replace(one, texts=2 * one.texts, losses=2 * one.losses) if length == train_len else one

@@ -11,8 +11,6 @@ target's own w tokens, with the same n tokens in place.
 References: fixed_targets of the same method, the same tokens in order (losses pair by document and offset), and its floor and G.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from posbench.evaluators.fixed_targets import FixedTargets

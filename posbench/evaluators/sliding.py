@@ -11,8 +11,6 @@ before its document. recompute_window gives each token its last w tokens: the fl
 References: the floor and the half window, of the same tokens.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from posbench.evaluation.stretches import Stretches

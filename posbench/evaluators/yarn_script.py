@@ -14,8 +14,6 @@ nll is that mean of means and ppl = exp(nll) the script's perplexity; bpb divide
 alike. Arrays are [N, max_length - 1] for each length. References: none.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -7,8 +7,6 @@ early-token curse of `disjoint`, on text that changes with L. Do not use it for 
 Documents, BOS, columns and references as in yarn_script; arrays are [N, L - 1].
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -3,8 +3,6 @@
 A reader that got RoPE wrong is seen at once: the passage is the worse, the more text stands before it, or the logits differ.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import io

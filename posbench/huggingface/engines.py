@@ -13,8 +13,6 @@ llama.cpp's options (--rope-scaling none|linear|yarn) and PR 2268 (YaRN). What t
 - llama3, longrope: llama.cpp reads them from the file alone, into which its converter writes them from config.json.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import shlex

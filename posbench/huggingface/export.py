@@ -6,8 +6,6 @@ any set of frequencies, and it is used for those without a type of their own. Th
 square root of our temperature.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import shutil

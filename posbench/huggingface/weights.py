@@ -3,8 +3,6 @@
 For the names of tensors see pretrained/weights.py; with encoding.layout=interleaved the channels of a head are in another order.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections import Counter

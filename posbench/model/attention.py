@@ -3,8 +3,6 @@
 Letters: B batch, T tokens, C width, H heads, G key heads, D head width, R queries with an output.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """Objects from a configuration: the device, methods, fresh models, and the model of a finished run."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

@@ -6,8 +6,6 @@ Every number is the same as with gradients.
 Letters: B batch, T tokens, C width, F width of the MLP.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

@@ -4,8 +4,6 @@ With encoding=rope (layout half) it equals transformers' LlamaForCausalLM, with 
 checked against that code. Letters: B batch, T tokens, C width, V vocabulary, R scored rows.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """Memory: the least that a model needs, and the peak during a piece of work (of the GPU, else of the process)."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os

@@ -3,8 +3,6 @@
 dtype=auto means float32 there (posbench.common.machine.fast_dtype), Muon included; dtype=bf16 gives the numbers of other machines.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 from collections.abc import Callable, Iterator

@@ -4,8 +4,6 @@ Its results are those of the model itself under autocast, which rounds the same 
 and trained scales are the model's own tensors in float32.
 """
 
-from __future__ import annotations
-
 import copy
 import weakref
 

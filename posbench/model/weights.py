@@ -1,7 +1,5 @@
 """Weights on disk: written atomically, verified when read."""
 
-from __future__ import annotations
-
 import json
 import os
 import textwrap

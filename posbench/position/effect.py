@@ -3,8 +3,6 @@
 Letters: T tokens.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 
 import torch

@@ -1,7 +1,5 @@
 """Extensions that only change frequencies: these can be trained into a spectrum and written in other formats."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -4,8 +4,6 @@ Letters: T tokens, F frequencies. An *index* counts tokens (int64, from 0). A *c
 uses for a token (float64: PI's are fractions, and angles need every bit of them).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Flag, auto

@@ -4,8 +4,6 @@ A user may name any class on the command line. A run's config.yaml may come from
 posbench's own classes and those in folders that the user has declared. It decides without importing anything.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import importlib.util

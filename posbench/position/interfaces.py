@@ -4,8 +4,6 @@ Letters: B batch, T tokens, C width, H heads, G key heads, D head width, R colum
 S queries and K keys of a block of the kernel `rows`.
 """
 
-from __future__ import annotations
-
 import functools
 import operator
 from dataclasses import dataclass, field
@@ -29,7 +27,7 @@ class Layer:
     alike.
     """
 
-    encoding: Encoding
+    encoding: "Encoding"
     window: int | None = None
     extended: bool = True
     scaled: bool = True

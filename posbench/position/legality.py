@@ -4,8 +4,6 @@ There is no table of pairs. A method declares what it needs and offers (`Trait`)
 new method is judged by the same rules.
 """
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Letters: T tokens, F frequencies, H heads.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -114,7 +112,7 @@ class Plan:
     embed: Callable[[], Tensor | None]
     layers: tuple[LayerPlan, ...]
 
-    def telling(self, tell: Callable[[float], None]) -> Plan:
+    def telling(self, tell: Callable[[float], None]) -> "Plan":
         """Copy of the plan that calls `tell` with the share of all layers that is done."""
         count = len(self.layers)
         return replace(self, layers=tuple(replace(a, tell=lambda share, i=i: tell((i + share) / count)) for i, a in enumerate(self.layers)))

@@ -3,8 +3,6 @@
 Torch-free but for its tensors.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from dataclasses import dataclass

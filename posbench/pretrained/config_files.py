@@ -1,7 +1,5 @@
 """Reader of the json files beside a checkpoint's weights, with type checks. Torch-free."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

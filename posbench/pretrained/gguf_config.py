@@ -4,8 +4,6 @@ Every key of the architecture must be known, so that nothing that changes the mo
 rope.scaling.* and rope_freqs.weight for Llama.
 """
 
-from __future__ import annotations
-
 import math
 from array import array
 

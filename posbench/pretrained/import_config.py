@@ -3,8 +3,6 @@
 `adopt` is torch-free: it reads the description and the digests of the files, so that a run's id is known before weights are loaded.
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict, replace
 
 from posbench.common.errors import ConfigError

@@ -1,7 +1,5 @@
 """Conversion of RoPE in a config.json of transformers to the node of encoding=rope, or p_rope. Torch-free."""
 
-from __future__ import annotations
-
 import math
 
 from posbench.common.errors import ConfigError

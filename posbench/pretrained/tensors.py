@@ -1,7 +1,5 @@
 """Tensors of a checkpoint's files under the names of transformers, read one at a time; those of a GGUF file are dequantised."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Iterator
@@ -36,7 +34,7 @@ class Stored:
 
     shape: list[int]
     dtype: str
-    read: Callable[[], Tensor]
+    read: "Callable[[], Tensor]"
     floating: bool = True
 
 
@@ -108,7 +106,7 @@ def _bytes(file: GgufFile, entry: TensorEntry, count: int) -> bytes:
     return found
 
 
-def _dequantised(file: GgufFile, entry: TensorEntry, count: int, heads: int | None) -> Tensor:
+def _dequantised(file: GgufFile, entry: TensorEntry, count: int, heads: int | None) -> "Tensor":
     import torch
     from gguf import GGMLQuantizationType, dequantize
 
@@ -131,7 +129,7 @@ def safetensors_tensors(files: list[Path]) -> dict[str, Stored]:
 
 
 @contextmanager
-def _opened(file: Path) -> Iterator[SafeOpen]:
+def _opened(file: Path) -> "Iterator[SafeOpen]":
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -141,6 +139,6 @@ def _opened(file: Path) -> Iterator[SafeOpen]:
         raise ConfigError(f"{file} cannot be read ({error}): download it again.") from error
 
 
-def _read(file: Path, name: str) -> Tensor:
+def _read(file: Path, name: str) -> "Tensor":
     with _opened(file) as content:
         return content.get_tensor(name)

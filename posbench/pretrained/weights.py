@@ -3,8 +3,6 @@
 Their tensors differ from ours by the prefix `model.` and the names of the norms of q and k.
 """
 
-from __future__ import annotations
-
 import functools
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -41,7 +39,7 @@ def their_name(name: str) -> str:
     return name if name.startswith("lm_head.") else f"model.{name}"
 
 
-def checked_tensors(checkpoint: Checkpoint, model: nn.Module, tied: bool) -> dict[str, Stored]:
+def checked_tensors(checkpoint: Checkpoint, model: "nn.Module", tied: bool) -> dict[str, Stored]:
     """{our name: tensor} of a checkpoint, a tied matrix once. Nothing but headers is read.
 
     Raises ConfigError when the files do not contain exactly the tensors that the checkpoint's configuration describes.
@@ -86,7 +84,7 @@ def _parts(name: str, tensor: Stored, expected: dict[str, list[int]]) -> dict[st
     }
 
 
-def _rows(tensor: Stored, start: int, count: int) -> Tensor:
+def _rows(tensor: Stored, start: int, count: int) -> "Tensor":
     return tensor.read()[start : start + count].clone()
 
 
@@ -105,7 +103,7 @@ def unchanged(path: str, sha256: str) -> Checkpoint:
     return checkpoint
 
 
-def load_checkpoint(path: str, sha256: str, model: nn.Module, tied: bool) -> None:
+def load_checkpoint(path: str, sha256: str, model: "nn.Module", tied: bool) -> None:
     """Read a checkpoint, in float32, into `model`, made on the meta device. Raises RunError as `unchanged` does."""
     stored = checked_tensors(unchanged(path, sha256), model, tied)
     model.load_state_dict({name: tensor.read().float() for name, tensor in stored.items()}, strict=False, assign=True)

@@ -14,8 +14,6 @@ both) lie below 0 (the tolerance), refuted if one lies above, else the intervals
 Letters: T targets.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Content of advice.json: every number of the advice, from which the terminal's text, the figure and the page are made."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Advice for a terminal of 80 characters and as an HTML page, from the content of advice.json alone."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Sequence
 

@@ -3,8 +3,6 @@
 G is the gain of a model from the second half of its window; the gate is whether it uses its window at all.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Callable, Iterable

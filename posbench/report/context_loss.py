@@ -3,8 +3,6 @@
 Every target is predicted from exactly c tokens (recompute_window), c up to the training length, on the targets of all other rows.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ The reference of every point is its own run's floor: the loss with exactly train
 are measured on the same targets, so the difference is paired.
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence

@@ -3,8 +3,6 @@
 results/README.md lists the columns of a CSV of others. Such losses are drawn and listed under the file's name, and are never paired.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import math

@@ -3,8 +3,6 @@
 There is no network, no font, and no script but sort.js. A content security policy in the page forbids everything else.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re

@@ -1,7 +1,5 @@
 """Labels of methods and trainings, with no more words than are needed to tell them apart."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """Tables for a paper in plain LaTeX. A table longer than a page needs the package longtable, which every LaTeX has."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from posbench.report.tables import Table

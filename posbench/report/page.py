@@ -1,7 +1,5 @@
 """Report as one HTML page: figures, tables that sort, the source of each number, and the differences between trainings."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -26,7 +24,7 @@ FIGURES = {
 COLOURS = "colours: green below {}, orange above it, grey where zero lies inside the interval; the deeper the further"
 
 
-def page(report: Report, drawn: Iterable[Mapping[str, Sequence[Path]]]) -> str:
+def page(report: "Report", drawn: Iterable[Mapping[str, Sequence[Path]]]) -> str:
     """HTML of the whole page. `drawn` has the figures of each part of `report.shown()`: {key of FIGURES: png and svg}.
 
     Equal input gives equal text.
@@ -81,7 +79,7 @@ def headings(found: Sequence[Sequence[Placed]]) -> list[str]:
 class Sources:
     """Trainings and evaluations behind a report, and what leads to them from each number."""
 
-    def __init__(self, report: Report):
+    def __init__(self, report: "Report"):
         self.report = report
         self.gains = gains(report.evaluations)
         self.anchors = {path: f"run-{index}" for index, path in enumerate(report.origins)}

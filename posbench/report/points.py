@@ -1,7 +1,5 @@
 """Points of a table or a figure, and the CSV that holds them. Plot code reads nothing else."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -83,7 +81,7 @@ def over_words(unit: str) -> str:
     return f"over {unit.replace(' x ', ' crossed with ')}" if unit.startswith("seeds") else f"over {unit}s (one seed)"
 
 
-def two_seeds(found: Iterable[Point | Step]) -> list[str]:
+def two_seeds(found: "Iterable[Point | Step]") -> list[str]:
     """Note on intervals over two seeds; an empty list without any."""
     if not any(one.n_seeds == 2 and (one.over or "").startswith("seeds") for one in found):
         return []

@@ -3,8 +3,6 @@
 Every method reads the same windows, so each token is paired with itself read without an extension.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """References among evaluations (floor, half window, no extension), and paired differences of the losses of single targets."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Reports: from eval files to rows.csv, curve.csv, tables, figures and a page. Nothing is trained or evaluated here."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence

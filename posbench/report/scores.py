@@ -4,8 +4,6 @@ A training that is right in less than LEARNED of its answers inside the window h
 of a method, and it is left out of the means of its method. Where no seed has learned it, the method is reported as never learned.
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence

@@ -1,7 +1,5 @@
 """Tables of curve points, with the same cells for the terminal and for Markdown."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -43,7 +41,7 @@ class Table:
             table.add_row(*(Text(cell, style=_style(cell)) for cell in row))
         return table
 
-    def pieces(self, width: int) -> list[Table]:
+    def pieces(self, width: int) -> "list[Table]":
         """Divide the table into several, each with as many columns of numbers as fit into `width` characters when tight."""
         columns = zip(map(_tight, self.columns), *self.rows, strict=True)
         wide = [max(len(line) for cell in column for line in cell.split("\n")) + 1 for column in columns]

@@ -4,8 +4,6 @@ Only files whose name and place show that posbench or wandb made them are delete
 works on is skipped, and links are not followed. The reason is checked again under the lock, since another process may have changed it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re
@@ -43,7 +41,7 @@ class Waste:
     newest: int
     why: str
     lock: Path | None
-    again: Callable[[], Iterable[Waste]] = field(compare=False)
+    again: "Callable[[], Iterable[Waste]]" = field(compare=False)
 
 
 def _folder(path: Path, why: str, lock: Path | None, again: Callable[[], Iterable[Waste]]) -> Waste:

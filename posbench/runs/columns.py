@@ -1,7 +1,5 @@
 """Columns of a result row. TABLE is their only definition; results/README.md shows the same text."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -1,7 +1,5 @@
 """Run: the directory of one training, its files and its lock. Nothing heavy is imported here."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys

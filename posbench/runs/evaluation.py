@@ -1,7 +1,5 @@
 """Stored evaluations: the rows of an eval json, the losses of its targets, and the setting it was made under."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,7 +26,7 @@ class Evaluation:
     rows: list[dict]
     path: Path  # the json, or the CSV
     setting: Setting | str | None = None
-    stored: TargetLosses | PooledLosses | None = None  # None for a CSV
+    stored: "TargetLosses | PooledLosses | None" = None  # None for a CSV
     source: str | None = None  # name of the CSV, if it is to be shown
     machines: dict = field(default_factory=dict)  # {length: machine that evaluated it}, as far as it is known
 
@@ -93,7 +91,7 @@ class Evaluation:
         before = max((edge for edge in edges if edge < row["position"]), default=0)
         return self.stored.sums(name, row["length"], slice(before, row["position"]))
 
-    def same_targets(self, other: Evaluation) -> bool:
+    def same_targets(self, other: "Evaluation") -> bool:
         """True if both scored the same targets, in the same order."""
         return self.stored.targets == other.stored.targets
 

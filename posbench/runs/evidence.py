@@ -10,8 +10,6 @@ configs.jsonl  a line for each training: run_id, config, provenance, summary, en
 Rows whose targets do not weigh alike, and rows of CSVs, have no entries.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Rows as a pandas DataFrame, from files alone."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
@@ -21,7 +19,7 @@ DTYPES = {column.name: KINDS[column.kind] for column in TABLE if column.kind in 
 DTYPES |= {name: "int64" for name in STATED if DTYPES.get(name) == "Int64"}
 
 
-def read(paths: str | Path | Iterable[str | Path]) -> pandas.DataFrame:
+def read(paths: str | Path | Iterable[str | Path]) -> "pandas.DataFrame":
     """DataFrame of all rows of run directories, folders of them, folders of reports, CSVs or globs (one or several), each row once.
 
     Damaged files are skipped with a warning. Raises ConfigError for a path without runs, RunError when every file is damaged.
@@ -44,7 +42,7 @@ def read(paths: str | Path | Iterable[str | Path]) -> pandas.DataFrame:
     return frame(found.values())
 
 
-def frame(rows: Iterable[dict]) -> pandas.DataFrame:
+def frame(rows: Iterable[dict]) -> "pandas.DataFrame":
     """DataFrame with one column for each of posbench.runs.columns.TABLE. A missing number is NaN, or <NA> among whole numbers."""
     import pandas
 

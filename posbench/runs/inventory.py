@@ -3,8 +3,6 @@
 Files are read as data: nothing is executed, and no lock is kept.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

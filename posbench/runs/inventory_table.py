@@ -1,7 +1,5 @@
 """Table of `scripts/runs.py list`, for terminals, pipes and scripts."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict

@@ -3,8 +3,6 @@
 A results folder may come from somebody else. Nothing in it is instantiated, resolved or imported, and control characters are replaced.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import statistics
@@ -147,7 +145,7 @@ def settings(origin: Origin) -> dict[str, object]:
     return {**kept, "data fingerprint": origin.fingerprint[:16] or ABSENT}
 
 
-def variants(evaluations: Iterable[Evaluation], origins: Mapping[str, Origin]) -> tuple[dict[str, str], list[str]]:
+def variants(evaluations: "Iterable[Evaluation]", origins: Mapping[str, Origin]) -> tuple[dict[str, str], list[str]]:
     """({run_id: words that tell it from other trainings of its encoding}, all keys in which these trainings differ).
 
     The words are those of `distinguish`. If two of one seed have equal or unreadable configurations, the hash in their run_id is used,

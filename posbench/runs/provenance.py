@@ -1,7 +1,5 @@
 """Provenance of a number: code, command, versions, machine, data."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import os

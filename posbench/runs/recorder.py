@@ -4,8 +4,6 @@ No error of wandb reaches the job. Its first exception or hang becomes one line 
 files.
 """
 
-from __future__ import annotations
-
 import functools
 import netrc
 import os
@@ -70,7 +68,7 @@ class Recorder:
         if job_type == "evaluate":
             self._send(lambda wandb: wandb_run.catch_up(wandb, run, evaluations=True))
 
-    def __enter__(self) -> Recorder:
+    def __enter__(self) -> "Recorder":
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:

@@ -1,7 +1,5 @@
 """Result rows: one set of numbers per evaluated length, with one schema for all eval jsons and CSVs."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """Run directories and files on disk: in a results folder, and as paths and globs name them."""
 
-from __future__ import annotations
-
 import glob
 import os
 import re

@@ -1,7 +1,5 @@
 """Setting of an evaluation: what it reads and scores. Two evaluations are compared only under equal settings."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, replace
 
@@ -22,7 +20,7 @@ class Setting:
     version: int = 1  # of the protocol
 
     @classmethod
-    def of(cls, evaluate: dict, version: int = 1) -> Setting:
+    def of(cls, evaluate: dict, version: int = 1) -> "Setting":
         """Setting of a resolved `evaluate` configuration, which has no version, or of a setting as a dict, which has its own.
 
         Raises TypeError for one that lacks a key, or holds a list.
@@ -42,7 +40,7 @@ class Setting:
         return f"{windows}, {self.split} split, {self.dtype}, seed {self.seed} of the windows"
 
     @property
-    def unstrided(self) -> Setting:
+    def unstrided(self) -> "Setting":
         """Setting without what may differ between protocols that score the same windows: stride, floor_block and version."""
         return replace(self, stride=None, floor_block=1, version=1)
 

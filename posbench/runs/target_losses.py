@@ -1,7 +1,5 @@
 """npz files beside eval jsons: loss and correctness of every target at every length, so that nothing is evaluated twice."""
 
-from __future__ import annotations
-
 import hashlib
 import zipfile
 import zlib

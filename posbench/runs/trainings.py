@@ -1,7 +1,5 @@
 """Trainings behind the rows of a report: one record each, read from the run's directory."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

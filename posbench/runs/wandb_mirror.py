@@ -1,7 +1,5 @@
 """Mirror of a training with all its evaluations as one run in wandb: id, group, tags, curves, table and summary."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

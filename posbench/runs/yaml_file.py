@@ -1,7 +1,5 @@
 """Safe reader for YAML of foreign results folders: plain values, bounded in size and depth, without aliases or tags."""
 
-from __future__ import annotations
-
 import functools
 import re
 from pathlib import Path

@@ -3,8 +3,6 @@
 n targets, g clusters (documents, else windows), all one-dimensional arrays.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ zero. Documents are as many and as unequal as the headline's, where one of 291 h
 of results/reported/claims/claims.csv.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Iterator

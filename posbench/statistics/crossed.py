@@ -3,8 +3,6 @@
 Letters: S seeds, C documents (else windows).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -29,7 +27,7 @@ class Sums:
         """Mean of each seed [S], with all targets weighing alike."""
         return self.totals.sum(1) / self.counts.sum()
 
-    def minus(self, other: Sums) -> Sums:
+    def minus(self, other: "Sums") -> "Sums":
         """Sums of the differences on the same targets."""
         with np.errstate(invalid="ignore"):
             return Sums(self.documents, self.counts, self.totals - other.totals)

@@ -4,8 +4,6 @@ Chosen on validation documents and judged on test documents, a recommendation is
 for the number of options that were compared.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Usable length: the length up to which a curve stays within a margin of its floor. Curves are not monotone, so every length counts."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

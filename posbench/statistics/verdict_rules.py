@@ -4,8 +4,6 @@ One 95 % interval decides everything. "Flat" and "no loss" are equivalences: the
 one-sided tests at 5 % (their interval is the 90 % one) and leaves one interval to be read.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -37,7 +35,7 @@ class Rule:
     of_gain: bool = False
 
     @classmethod
-    def parse(cls, text: str) -> Rule:
+    def parse(cls, text: str) -> "Rule":
         """Read a rule as written above. Raises ConfigError for any other text."""
         kind, *numbers = str(text).split() or [""]
         of_gain = numbers[-1:] == ["G"]

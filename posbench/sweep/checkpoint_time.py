@@ -3,8 +3,6 @@
 The stored ones are of the same model size, method, number format and about the same length (the nearest power of two).
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections import defaultdict

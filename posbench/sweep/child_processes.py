@@ -1,7 +1,5 @@
 """Child processes of a sweep: each runs one training with its evaluations. Busy runs are tried again at the end."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -4,8 +4,6 @@ Time is the computed work (posbench/sweep/work.py) times the seconds per FLOP of
 That of checkpoints is in checkpoint_time.py.
 """
 
-from __future__ import annotations
-
 import contextlib
 import statistics
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """Output of dry=true: the fate of every job and evaluation, judged by the same rules as the jobs, before anything starts."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from dataclasses import dataclass, field
 

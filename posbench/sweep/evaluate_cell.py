@@ -1,7 +1,5 @@
 """Evaluation of one cell: run its protocol at each missing length and write the rows and arrays."""
 
-from __future__ import annotations
-
 import functools
 import sys
 

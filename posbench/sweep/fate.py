@@ -3,8 +3,6 @@
 A job that needs no process is settled here: nothing is missing, or everything missing is refused or a no-op.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -64,7 +62,7 @@ def judge(job: Job, known: dict[str, Outcome] | None = None) -> Fate:
     return Fate(cells=cells)
 
 
-def _verdict(encoding: Encoding, cell: Cell) -> Outcome:
+def _verdict(encoding: "Encoding", cell: Cell) -> Outcome:
     from posbench.evaluation.protocol import protocol
     from posbench.position.instantiate import make
     from posbench.position.interfaces import Extension, ScaleAttention

@@ -4,8 +4,6 @@
 child_processes.py calls it, by way of torchrun_process.py where several processes share the training; then the first one does all else.
 """
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import sys

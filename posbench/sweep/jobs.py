@@ -1,7 +1,5 @@
 """Jobs planned from configurations: one training each, with the evaluations of it. Nothing heavy is imported here."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path

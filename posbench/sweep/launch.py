@@ -4,8 +4,6 @@ Hydra's joblib and submitit launchers run one cell at a time and stop waiting at
 all its evaluations, in a child process of its own.
 """
 
-from __future__ import annotations
-
 from posbench.common.errors import ConfigError
 from posbench.sweep.child_processes import check, run_jobs
 from posbench.sweep.cluster.queue import Queue

@@ -6,8 +6,6 @@ seconds (wall time of the job's process, shared by all its cells) and file (end 
 failed, skipped (already there), noop, refused or interrupted.
 """
 
-from __future__ import annotations
-
 import re
 import signal
 import sys

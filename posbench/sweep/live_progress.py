@@ -1,7 +1,5 @@
 """Live progress of a sweep: one line at the bottom of a terminal, plain lines otherwise."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

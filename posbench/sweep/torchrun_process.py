@@ -4,8 +4,6 @@ child_processes.py starts it in place of job_process. The torchrun command itsel
 sentence, and turn every exit code into 1.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

@@ -1,7 +1,5 @@
 """Work of trainings and evaluations, computed from configurations: parameters, floating-point operations (FLOP), tokens, losses."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 from collections.abc import Hashable, Iterable

@@ -3,8 +3,6 @@
 There are two generations, state.pt and state.previous.pt. The older one is replaced only after the newer one was read back.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

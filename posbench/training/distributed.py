@@ -3,8 +3,6 @@
 torchrun (posbench/sweep/torchrun_process.py) starts them and ends the rest when one dies. This module is their communication.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable, Iterable

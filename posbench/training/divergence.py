@@ -1,7 +1,5 @@
 """Detection of a lost training, and the error message with a way out."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """The training loop: a pure function of weights, data and configuration, so an interrupted run ends with the same bytes."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 

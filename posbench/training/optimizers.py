@@ -1,7 +1,5 @@
 """Optimizers and the learning rate: the update rule of each parameter, and the rate at each step."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """What anatomy says of a triple: its schema for every legal pair, spectra of other people's code, facts that the literature states."""
 
-from __future__ import annotations
-
 import json
 import math
 

@@ -1,7 +1,5 @@
 """Pictures of anatomies: a panel for what says something, equal files, and a gallery of every method."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import replace
 

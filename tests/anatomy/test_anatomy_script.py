@@ -1,7 +1,5 @@
 """scripts/anatomy.py as a user meets it."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 

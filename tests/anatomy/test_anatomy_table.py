@@ -1,7 +1,5 @@
 """The table of dimensionless numbers over a grid, as scripts/anatomy.py makes it."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import asdict
 

@@ -1,7 +1,5 @@
 """The benchmark of a checkpoint: cases, ratios, table and figure, and words that are refused."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 

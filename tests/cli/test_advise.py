@@ -1,7 +1,5 @@
 """scripts/advise.py on a small checkpoint: the whole command, what it writes, its plan, and what it refuses."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -4,8 +4,6 @@
 locks, limits, and all that a process may leave behind.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json

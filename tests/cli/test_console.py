@@ -1,7 +1,5 @@
 """The console command does what the scripts do."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

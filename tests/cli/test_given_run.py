@@ -1,7 +1,5 @@
 """What is typed beside run=DIR: words that describe another training are refused by name."""
 
-from __future__ import annotations
-
 import pytest
 from script_calls import call
 from spoils import PLACES, SMALL

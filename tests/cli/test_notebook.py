@@ -1,7 +1,5 @@
 """A run in a notebook: rows as on the command line, nothing written, everything on first use."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

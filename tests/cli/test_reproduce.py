@@ -1,7 +1,5 @@
 """Reported rows against a rerun: equal bit for bit here, green within the tolerance, red beyond it."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """What a script says at its edges: help of its own, flags anywhere, near misses, and errors that nobody foresaw."""
 
-from __future__ import annotations
-
 import os
 import runpy
 import signal

@@ -1,7 +1,5 @@
 """Writing a file whole or not at all, whoever dies or writes beside."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os

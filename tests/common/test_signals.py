@@ -1,7 +1,5 @@
 """Children of a command that was killed outright."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """Arguments of methods: the yaml's are the class's, and impossible ones are refused in a sentence that names them."""
 
-from __future__ import annotations
-
 import inspect
 
 import pytest

@@ -1,7 +1,5 @@
 """Cells that are composed part by part are what Hydra composes from all of their words."""
 
-from __future__ import annotations
-
 import pytest
 from conftest import CONFIGS
 from hydra import initialize_config_dir

@@ -1,7 +1,5 @@
 """Every yaml composes, instantiates and holds only what its class or schema takes."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import asdict

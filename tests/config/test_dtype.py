@@ -1,7 +1,5 @@
 """dtype=auto: what the machine multiplies fastest, known without torch, and settled when a job is planned."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import subprocess

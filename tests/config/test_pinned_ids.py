@@ -1,7 +1,5 @@
 """Ids of runs and evaluations that are reported: whatever moves or is checked anew, the same command must find the same files."""
 
-from __future__ import annotations
-
 import csv
 
 import pytest

@@ -1,7 +1,5 @@
 """Wrong types and forms anywhere in the configuration: one sentence with the key, the value and what is legal, before anything is built."""
 
-from __future__ import annotations
-
 import inspect
 import math
 from functools import reduce

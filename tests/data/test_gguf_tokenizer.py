@@ -1,7 +1,5 @@
 """Tokenizers from the vocabulary of a GGUF file: transformers' conversion of the same file is the judge."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Tasks against their definitions, and their batches: what a text holds, what is asked for, and that seeds decide all of it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """Protocol accuracy: against the plainest loop, against greedy decoding by transformers, and in whole commands."""
 
-from __future__ import annotations
-
 import re
 from types import SimpleNamespace
 

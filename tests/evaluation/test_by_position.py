@@ -1,7 +1,5 @@
 """by_position: windows that begin alike at every length, and lengths that are read together, wherever that gives the same losses."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 

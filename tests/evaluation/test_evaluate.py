@@ -1,7 +1,5 @@
 """Evaluation against the plainest loop that means the same: one target, one feed, one forward pass."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 

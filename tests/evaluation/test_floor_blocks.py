@@ -1,7 +1,5 @@
 """Blocks of targets that share one text of recompute_window: exact at 1, else each target has the context that is stated."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from conftest import TRAIN_LEN

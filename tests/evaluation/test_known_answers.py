@@ -1,7 +1,5 @@
 """Protocols on models whose probabilities are known: every number here can be worked out by hand."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

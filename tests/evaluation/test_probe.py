@@ -1,7 +1,5 @@
 """The time of a checkpoint's texts from one layer: exact on a machine whose every pair, token and row takes a known time."""
 
-from __future__ import annotations
-
 import functools
 import types
 

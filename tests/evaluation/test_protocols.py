@@ -1,7 +1,5 @@
 """Protocols on a small GPT: against the plainest loop that means the same, the scripts' own arithmetic, and every one of them in a job."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import math

@@ -1,7 +1,5 @@
 """Tasks in words: every text has exactly the tokens asked for, its item where it was put, and its answer at the end."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The check of a checkpoint that was read: right readings pass, wrong ones are told."""
 
-from __future__ import annotations
-
 import importlib.util
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What an extension is set by: transformers, given the written config.json, computes what posbench computes; words for the engines."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import shutil

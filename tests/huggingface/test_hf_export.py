@@ -1,7 +1,5 @@
 """Trainings written in Hugging Face format: transformers itself is the judge."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

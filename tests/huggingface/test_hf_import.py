@@ -1,7 +1,5 @@
 """Checkpoints in Hugging Face format, read: transformers itself is the judge."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Checkpoints whose frequencies were scaled in training, or that have a sliding window: in, extended, and out again."""
 
-from __future__ import annotations
-
 import json
 import math
 

@@ -1,7 +1,5 @@
 """Biases and whole rows, computed in blocks: equal to the dense oracle, to one block, and finite with their gradients."""
 
-from __future__ import annotations
-
 import dense
 import pytest
 import torch

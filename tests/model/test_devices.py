@@ -1,7 +1,5 @@
 """The path on a GPU, on a pretended one: no tensor of the CPU strays into it, and its numbers are the CPU's."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import json

@@ -3,8 +3,6 @@
 That its results are those of `rows` is in test_methods.py. Tests import torch's compiler themselves: it takes a second.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 from conftest import TRAIN_LEN, choices, make_triple, node

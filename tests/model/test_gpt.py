@@ -1,7 +1,5 @@
 """The model against other people's Llama, and its own options."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from conftest import small_model, small_shape

@@ -1,7 +1,5 @@
 """Long evaluation in little memory: a process of its own for each legal combination, its peak read by the system."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Every legal combination: causal, finite, equal to the dense oracle, and the same however it is cut."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import dense

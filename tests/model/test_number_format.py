@@ -1,7 +1,5 @@
 """Attention in bf16 on a CPU: where it is chosen, where float32 stays, and that it is as exact as bf16 allows."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

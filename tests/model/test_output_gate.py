@@ -1,7 +1,5 @@
 """The gate on the output of attention: Qwen3-Next's own attention, the formula by heads, and what it leaves as it is."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from conftest import small_model, small_shape

@@ -1,7 +1,5 @@
 """Bands in pieces: the pieces hold each pair once, equal the dense oracle and `rows`, run where they should, and take linear memory."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import dense

@@ -1,7 +1,5 @@
 """Sinks: every kernel and its gradients beside the formula, gpt-oss's own attention, and the layers that a sink acts in."""
 
-from __future__ import annotations
-
 import dense
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Extensions that say which keys a query sees and how far they seem: their limits, their corner cases, their identities."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """ALiBi, KERPLE, Sandwich and FIRE against their papers and each other."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

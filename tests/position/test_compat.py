@@ -1,7 +1,5 @@
 """Which combinations run, which are refused with a way out, which provably change nothing."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Extensions that act together: in which order, and which of them cannot."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from conftest import node, small_shape

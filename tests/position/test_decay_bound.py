@@ -1,7 +1,5 @@
 """The decay bound of anatomy: its formula, its published value, and that it bounds."""
 
-from __future__ import annotations
-
 import cmath
 import itertools
 

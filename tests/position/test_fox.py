@@ -1,7 +1,5 @@
 """FoX: its limits, its gates, and how exact it stays where it forgets strongly."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

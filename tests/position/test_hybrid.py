@@ -1,7 +1,5 @@
 """Layers of two kinds: how they alternate, and what extensions and scales do to each."""
 
-from __future__ import annotations
-
 import torch
 from conftest import TRAIN_LEN, node, small_model, small_shape
 from measures import LONG, outputs, same, tokens

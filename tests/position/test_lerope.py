@@ -1,7 +1,5 @@
 """LeRoPE and the preset of Mistral Large 4, beside transformers' model of that name."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Frequencies, temperatures and slopes beside the libraries that people run."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

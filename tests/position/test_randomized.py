@@ -1,7 +1,5 @@
 """Drawn positions: how they are drawn, and which ones evaluation gives."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """RoPE in both layouts, in part and in resonance, and p-RoPE: identities that hold exactly, and other people's code."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """xPos, FoPE and PoPE: identities that hold exactly, and other people's code."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Scales of attention: what their factors are, and what they act on."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Extensions that change frequencies, and their temperatures: what holds exactly between them, and their corner cases."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

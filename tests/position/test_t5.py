@@ -1,7 +1,5 @@
 """T5's buckets beside those of transformers, and its table."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from bias_models import SHAPE

@@ -1,7 +1,5 @@
 """What is added to embeddings: sinusoids, and learned tables made longer."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """CoPE, DAPE and stick-breaking, which weigh whole rows: against papers and other people's code."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

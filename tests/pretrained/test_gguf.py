@@ -1,7 +1,5 @@
 """GGUF files: written by the package gguf; transformers' own reader and the checkpoints they were made of are the judges."""
 
-from __future__ import annotations
-
 import os
 import struct
 from pathlib import Path

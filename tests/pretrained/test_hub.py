@@ -1,7 +1,5 @@
 """Names of the hub, from a mirror of its cache on disk and without a network."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

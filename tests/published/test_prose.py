@@ -4,8 +4,6 @@ A check is a piece of the text with a # for each number, and what the files say 
 check or in SETUP, so that a new sentence needs one of them.
 """
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from pathlib import Path

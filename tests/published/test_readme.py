@@ -1,7 +1,5 @@
 """The READMEs show what is true: their tables, their commands, their links, their examples."""
 
-from __future__ import annotations
-
 import os
 import re
 import runpy

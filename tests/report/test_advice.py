@@ -1,7 +1,5 @@
 """The rule of advice on made-up losses of known truth: a known winner, ties, costs within the window, and what only seems to win."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

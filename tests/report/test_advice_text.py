@@ -1,7 +1,5 @@
 """What a reader of an advice sees: sentences, table, figure and page, from the content of advice.json alone."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

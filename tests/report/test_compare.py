@@ -1,7 +1,5 @@
 """CSVs beside runs, damaged evaluations, checkpoints of one encoding: what a report makes of them."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """Loss against context inside the window: the numbers, where they stand, and that nothing else moves."""
 
-from __future__ import annotations
-
 import math
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Figures of grids: names that meet nothing, a map whose numbers are those of the table, intervals in their place."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 

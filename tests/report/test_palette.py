@@ -1,7 +1,5 @@
 """Colours that stay, panels of few lines, intervals side by side, numbers that can be read on any ground."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

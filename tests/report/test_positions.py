@@ -1,7 +1,5 @@
 """Losses by position in long windows: bins for the figure, stretches for the tables, each token paired with itself unextended."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

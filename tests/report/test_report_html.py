@@ -1,7 +1,5 @@
 """The page, the LaTeX and the choice of runs: from results folders that may be anybody's."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Scores of tasks: intervals against published ones, the bound of what was learned, and what tables and figures show of it."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

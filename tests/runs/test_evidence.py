@@ -1,7 +1,5 @@
 """Evidence: a report's folder stands for the runs it was made of, alone and beside others."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import astuple

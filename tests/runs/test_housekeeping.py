@@ -1,7 +1,5 @@
 """scripts/runs.py: what is listed of a results folder in every state a run can be in, and what gc deletes and leaves alone."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -1,7 +1,5 @@
 """Somebody else's results folder is data: what it names is not executed, and its names lead nowhere."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os

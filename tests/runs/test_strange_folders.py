@@ -1,7 +1,5 @@
 """Results folders of others, whatever lies in them: one sentence, and no run costs another. What is executed: test_safety.py."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

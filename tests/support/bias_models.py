@@ -1,7 +1,5 @@
 """Encodings that bias scores or weigh whole rows, with every parameter moved, and attention under them."""
 
-from __future__ import annotations
-
 import torch
 from conftest import TRAIN_LEN, small_shape
 

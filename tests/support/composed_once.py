@@ -4,8 +4,6 @@ Hydra spends a tenth of a second on the yamls of one command line, and the tests
 applied by Hydra itself to the copy. A refusal is not remembered.
 """
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The oracle's formulas (see dense.py): extensions and scales."""
 
-from __future__ import annotations
-
 import math
 
 import torch

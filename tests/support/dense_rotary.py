@@ -1,7 +1,5 @@
 """The oracle's formulas (see dense.py): rotary, gated, wrapped and hybrid encodings at the defaults of their yamls."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The anatomy of a triple of a small shape, for the tests of its numbers and its pictures."""
 
-from __future__ import annotations
-
 import torch
 from conftest import node
 

@@ -7,8 +7,6 @@ What cannot be had in this way (another program, preexec_fn, a system other than
 All forks share what a test of it must not: the seed of Python's hashes, and what is imported when. Such a test uses subprocess.
 """
 
-from __future__ import annotations
-
 import atexit
 import concurrent.futures.thread
 import contextlib

@@ -1,7 +1,5 @@
 """Small GGUF files, written by the package gguf from checkpoints of transformers as llama.cpp's converter does."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

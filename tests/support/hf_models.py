@@ -1,7 +1,5 @@
 """Small trainings, and small checkpoints in Hugging Face format, for the tests of both directions."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Killing posbench at chosen moments, and what a run must come to all the same."""
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import json

@@ -1,7 +1,5 @@
 """Every kind of bad input and damaged file: its name, what is typed, a part of the sentence, the exit code, what is spoiled before."""
 
-from __future__ import annotations
-
 import shutil
 
 from spoils import Kind, edit, file_instead, flip, folder_instead, half, mine, other_state, own, yaml_line

@@ -1,7 +1,5 @@
 """Models whose probabilities are known, in place of a GPT: what a protocol must find on texts made for them."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The ledger of a results folder, read as anybody may who leaves out lines that were cut short."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What several test files measure of methods: a small model's outputs, one layer's attention, distances and frequencies."""
 
-from __future__ import annotations
-
 import torch
 from conftest import TRAIN_LEN, small_model, small_shape
 

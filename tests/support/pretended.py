@@ -3,8 +3,6 @@
 `with Pretended(): ...` sees every call of torch, but not what torch does within one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """What results/reported/README.md says in numbers, and what the files say: pieces of its text with a # for each number, and the numbers."""
 
-from __future__ import annotations
-
 import math
 
 from reported_values import (

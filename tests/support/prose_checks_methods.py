@@ -1,7 +1,5 @@
 """What the later sections of results/reported/README.md say in numbers, and what the files say: as in prose_checks.py."""
 
-from __future__ import annotations
-
 import json
 import math
 from statistics import stdev

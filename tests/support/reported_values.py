@@ -1,7 +1,5 @@
 """Numbers of results/reported, by the words of its tables: what tests/published/test_prose.py holds the text against."""
 
-from __future__ import annotations
-
 import csv
 import json
 from functools import cache

@@ -4,8 +4,6 @@ The world: `text/` in three splits, `cache/` with its tokens, `runs/` with one f
 of its training (seed 1, two states), `mine/` with a user's own yamls.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

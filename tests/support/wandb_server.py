@@ -1,7 +1,5 @@
 """As much of a wandb server as a run, or `wandb sync`, needs: it keeps what it is told, and can be told to misbehave."""
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import json

@@ -1,7 +1,5 @@
 """dry=true: what it says of a few jobs, of many, and of what they would cost."""
 
-from __future__ import annotations
-
 import json
 import pkgutil
 import re

@@ -1,7 +1,5 @@
 """What needs no process: a rerun of a grid with refused and idle cells starts none."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

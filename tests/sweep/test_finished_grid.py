@@ -1,7 +1,5 @@
 """A grid whose every file is there: the same command again looks, says so, and starts nothing."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """hydra/launcher=NAME: whichever it is, whole trainings are handed over, each is made once, and a failure costs no other."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

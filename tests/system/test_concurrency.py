@@ -1,7 +1,5 @@
 """Several sweeps over one grid at once."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The fault campaign, `make faults`: kills at random moments, then every kind of bad input and damage as a command of its own."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

@@ -1,7 +1,5 @@
 """What machines do to a run: full disks, dead owners, clocks that jump, text that goes away, directories of an older version."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

@@ -1,7 +1,5 @@
 """Sweeps through a real SLURM of one node; skipped, with the reason, where it is not installed or does not start."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

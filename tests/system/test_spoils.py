@@ -1,7 +1,5 @@
 """Each kind of bad input and damaged file: one sentence, the exit code, and nothing lost."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

@@ -1,7 +1,5 @@
 """A sweep of two dozen trainings of which four fail, each in a way of its own."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import subprocess

@@ -1,7 +1,5 @@
 """What wandb really stores and sends: its own `wandb sync` and `wandb leet inspect` read the files, a local server takes what they send."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -3,8 +3,6 @@
 Letters: B batch, T tokens, H heads, G key heads, D head width, S queries of a block, K keys of a slice, U index distances.
 """
 
-from __future__ import annotations
-
 import functools
 import operator
 from collections.abc import Callable

@@ -6,8 +6,6 @@ everything that is added to the scores from `PreparedBand.bias`: `Masked`, `Band
 Letters: B batch, T tokens, H heads, G key heads, D head width, S queries of a block, K keys of a slice, W width of q and k with columns.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

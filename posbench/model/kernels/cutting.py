@@ -3,8 +3,6 @@
 Letters: T tokens.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -94,7 +92,7 @@ class Series:
     row_step: int = 0
     key_step: int = 0
 
-    def joined(self, piece: Piece) -> Series | None:
+    def joined(self, piece: Piece) -> "Series | None":
         """The series with one more piece of its size; None if that does not go on with it."""
         gone = self.count - 1
         steps = piece.start - self.piece.start - gone * self.row_step, piece.first - self.piece.first - gone * self.key_step

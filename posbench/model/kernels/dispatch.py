@@ -8,8 +8,6 @@ device.
 Letters: B batch, T tokens, H heads, G key heads, D head width, R columns of a bias.
 """
 
-from __future__ import annotations
-
 import functools
 
 import torch

@@ -7,8 +7,6 @@ Each band is one call. Merging disjoint bands by their log-sum-exp gives the sof
 Letters: B batch, T tokens, H heads, G key heads, D head width.
 """
 
-from __future__ import annotations
-
 import functools
 import sys
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 Letters: B batch, T tokens, H heads, G key heads, D head width, R columns of a bias, W width with columns.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

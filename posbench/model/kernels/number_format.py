@@ -3,8 +3,6 @@
 Letters: B batch, T tokens, G key heads, D head width.
 """
 
-from __future__ import annotations
-
 import functools
 
 import torch

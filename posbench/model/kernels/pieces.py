@@ -7,8 +7,6 @@ Letters: B batch, T tokens, H heads, G key heads, P query heads of a key head, D
 (or key heads that run together), S queries and K keys of a piece.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import torch

@@ -1,7 +1,5 @@
 """Figures of accuracy: by length, a row of panels for each part of a task, and by length and depth, a map for each method."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from posbench.report.figures.annotations import GAP, end_labels, extension_name, shortened, width

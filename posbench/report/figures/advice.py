@@ -1,7 +1,5 @@
 """Figure of an advice, from the content of advice.json: differences by length of each option, and the cost of each factor."""
 
-from __future__ import annotations
-
 import itertools
 
 from posbench.report.advice_text import shown

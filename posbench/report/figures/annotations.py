@@ -1,7 +1,5 @@
 """Annotations of a figure: carets for values beyond the edge, names at line ends, the caption."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -124,7 +122,7 @@ def caption(curve: list[Point], relative: bool) -> list[str]:
     return lines + of_files(curve, relative)
 
 
-def measured(section: Sequence[Point | Step], targets: str) -> str:
+def measured(section: "Sequence[Point | Step]", targets: str) -> str:
     """Line on the data, the protocol and its targets, and the number of seeds."""
     first, seeds = section[0], span(one.n_seeds for one in section)
     return f"{first.data}, {first.tokenizer} | protocol {first.protocol}: {targets} | {seeds} seed{'s' * (seeds != '1')}"

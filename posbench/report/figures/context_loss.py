@@ -1,7 +1,5 @@
 """Figure of loss against context inside the window: the loss on the left, the gain of each doubling on the right."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

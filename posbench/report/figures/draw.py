@@ -1,7 +1,5 @@
 """Figures of a report, drawn from a CSV of curve points alone."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

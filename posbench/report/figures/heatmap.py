@@ -1,7 +1,5 @@
 """Heat map of the difference to the floor by method and length: gains and failures in grids too large for lines."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Figure of differences with intervals at a few lengths: to the floor, and to the same trainings without an extension."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 
 from posbench.report.figures.annotations import caption, extension_name, of_intervals, shortened, width

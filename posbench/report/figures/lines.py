@@ -1,7 +1,5 @@
 """Lines of one panel of loss over length: marks, intervals side by side, names at the ends, and other panels' lines in grey."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

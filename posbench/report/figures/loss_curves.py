@@ -4,8 +4,6 @@ Colour shows the encoding (the extension, if a panel has one encoding), dash the
 are spread over several panels, each with all others in grey. The margin beside a panel is as wide as its longest label.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 There are fewer colours than methods, so some methods share one. Panels of many methods are split so that none has two of one colour.
 """
 
-from __future__ import annotations
-
 import re
 import zlib
 from collections import Counter

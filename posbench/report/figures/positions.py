@@ -3,8 +3,6 @@
 A row of panels for each panel of loss_curves. A point stands in the middle of its bin of positions.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable

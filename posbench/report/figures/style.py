@@ -1,7 +1,5 @@
 """Parts shared by the figures: colours, dashes and sizes, the frame of panels with title and caption, axes, and the writing of files."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path

@@ -4,8 +4,6 @@ A spec file describes the work of a task, SPEC.task holds its id and log, SPEC.o
 on the file system that the nodes share. Nothing is unpickled here.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

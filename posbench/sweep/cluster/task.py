@@ -1,7 +1,5 @@
 """Task of a cluster: one training with its evaluations. submitit runs this module on the node, in a process of its own."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

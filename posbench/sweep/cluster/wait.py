@@ -1,7 +1,5 @@
 """Wait for trainings on a cluster (SLURM, or submitit's local stand-in), with progress and the result of each."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections import deque
