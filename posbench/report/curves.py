@@ -24,8 +24,8 @@ MEANS = ("nll", "bpb", "accuracy")  # columns of a point that are means over see
 def points(evaluations: list[Evaluation], label: Callable[[dict], tuple], wide: bool = False) -> list[Point]:
     """Points of all methods and lengths, in the order of the evaluations, without the floor, the half window and `ladders`.
 
-    For a protocol by position they come from the longest window, one for each bin of positions; with `wide` only these, and one for each
-    stretch of several bins. `label` is as from `labels`.
+    For a protocol by position they come from the longest window, one for each bin of positions; with `wide` only these, one for each
+    stretch of several bins and one for the whole text of each length. `label` is as from `labels`.
     Raises RunError if two evaluations have the same method, training and length.
     """
     found, known, inside = references(evaluations), gains(evaluations), ladders(evaluations)
@@ -66,6 +66,8 @@ def _by_length(evaluation: Evaluation, floor: Evaluation | None, unextended: Eva
 def _by_position(evaluation: Evaluation, unextended: Evaluation | None, wide: bool) -> Iterator[Compare]:
     for low, row in positions.spans(evaluation, wide):
         yield (row["position"], row["length"]), row, None, positions.compare(evaluation, low, row, unextended)
+    for row in positions.whole_texts(evaluation) if wide else ():
+        yield (row["length"], None), row, None, positions.compare(evaluation, 0, row, unextended)
 
 
 def _point(key: tuple, seeds: list[tuple]) -> Point:

@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from posbench.report.points import Point, methods
+from posbench.report.points import Point, marked, methods
 from posbench.report.references import Compared, other_targets
-from posbench.report.tables import Table, of_methods
+from posbench.report.tables import METHOD, Table, heading, named, of_methods, perplexity
 from posbench.runs.evaluation import Evaluation
 from posbench.runs.target_losses import TargetLosses
 from posbench.statistics.crossed import Sums, sums
@@ -30,6 +30,14 @@ def spans(evaluation: Evaluation, wide: bool) -> list[tuple[int, dict]]:
     ends = edges(starts[1:], rows[0]["train_len"])
     groups = [[row for row in rows if low < row["position"] <= high] for low, high in zip([0, *ends], ends, strict=False)]
     return [(low, _joined(own)) for low, own in zip([0, *ends], groups, strict=False)]
+
+
+def whole_texts(evaluation: Evaluation) -> list[dict]:
+    """Row of every token of the texts of each length, if there are several: the mean over the bins of that length."""
+    texts = {}
+    for row in evaluation.rows:
+        texts.setdefault(row["length"], []).append(row)
+    return [_joined(texts[length]) for length in sorted(texts)] if len(texts) > 1 else []
 
 
 def edges(positions: list[int], train_len: int) -> list[int]:
@@ -100,7 +108,11 @@ def _losses(stored: TargetLosses, length: int) -> np.ndarray | None:
 
 
 def tables(stretches: Sequence[Point], intervals: bool = True) -> list[Table]:
-    """Tables of the loss in each stretch of positions, the difference to no extension, and other units at the end of the window."""
+    """Tables of the stretches of positions, and of whole texts if texts of several lengths were read.
+
+    Of stretches: the loss, the difference to no extension, and other units at the end of the window. Of whole texts: the perplexity.
+    """
+    texts, stretches = [point for point in stretches if point.window is None], [point for point in stretches if point.window]
     ends = sorted({point.length for point in stretches})
     heads = {end: f"{start + 1} to {end}" for start, end in itertools.pairwise([0, *ends])}
     change = "Loss minus that of the same tokens without an extension (nats/token)"
@@ -108,4 +120,12 @@ def tables(stretches: Sequence[Point], intervals: bool = True) -> list[Table]:
     loss, *changed, last = of_methods(methods(stretches), heads, titles, lambda one: (one.change, one.change_half_width), intervals)
     # The methods without an extension have no change.
     told = [replace(table, rows=[row for row in table.rows if set(row[table.names :]) != {"-"}]) for table in changed]
-    return [loss, *told, last]
+    return [loss, *told, last, *_of_texts(texts)]
+
+
+def _of_texts(texts: Sequence[Point]) -> list[Table]:
+    if not texts:
+        return []
+    heads = {length: heading(length, texts[0].train_len) for length in marked(point.length for point in texts)}
+    rows = [[*named(cell), *(perplexity(cell[length]) if length in cell else "-" for length in heads)] for cell in methods(texts).values()]
+    return [Table("Perplexity over every token of texts of each length", [*METHOD, *heads.values()], rows)]

@@ -92,24 +92,28 @@ def of_methods(
     """Three tables with a row for each method: the loss, a difference (if there is any), and other units at the last of `heads`."""
 
     def rows(text: Callable[[Point], str]) -> list[list[str]]:
-        return [[*_names(cell), *(text(cell[at]) if at in cell else "-" for at in heads)] for cell in cells.values()]
+        return [[*named(cell), *(text(cell[at]) if at in cell else "-" for at in heads)] for cell in cells.values()]
 
     columns = [*METHOD, *heads.values()]
     result = [Table(titles[0], columns, rows(lambda point: number(point.nll)))]
     if any(difference(point)[0] is not None for cell in cells.values() for point in cell.values()):
         result.append(Table(titles[1], columns, rows(lambda point: marked_difference(*difference(point), intervals))))
-    last = [[*_names(cell), *_other_units(cell.get(max(heads)))] for cell in cells.values()]
+    last = [[*named(cell), *_other_units(cell.get(max(heads)))] for cell in cells.values()]
     return [*result, Table(titles[2], [*METHOD, "perplexity", "bits per byte", "accuracy"], last)]
 
 
 def _other_units(point: Point | None) -> list[str]:
     if point is None:
         return ["-"] * 3
-    ppl = math.exp(point.nll) if point.nll is not None and point.nll < 709 else None
-    return [number(ppl, 4), *("-" if point.foreign else number(value) for value in (point.bpb, point.accuracy))]
+    return [perplexity(point), *("-" if point.foreign else number(value) for value in (point.bpb, point.accuracy))]
 
 
-def _names(cell: dict[int, Point]) -> list[str]:
+def perplexity(point: Point) -> str:
+    """Text of the perplexity at a point."""
+    return number(math.exp(point.nll) if point.nll is not None and point.nll < 709 else None, 4)
+
+
+def named(cell: dict[int, Point]) -> list[str]:
     """Cells that name a method; * marks an untested pair."""
     first = next(iter(cell.values()))
     return [first.encoding + file(first.source), first.extension + (" *" if first.untested else ""), first.scale_attention]

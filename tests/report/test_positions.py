@@ -71,6 +71,22 @@ def test_rows_alone_give_the_same_differences_without_intervals(paths, tmp_path)
         assert one.change == (None if other.change is None else pytest.approx(other.change, abs=1e-5))
 
 
+def test_texts_of_several_lengths_have_a_table_of_the_perplexity_over_all_their_tokens(tmp_path):
+    early = OTHER[:, :128] + 0.5  # a method whose factor follows the length reads a shorter text otherwise
+    paths = [
+        write_positions(tmp_path, name, losses, document_N=DOCUMENT, shorter=[short])
+        for name, losses, short in (("none", PLAIN, PLAIN[:, :128]), ("pi", OTHER, early))
+    ]
+    report = Built(paths, tmp_path / "out", "t", "")
+    texts = [point for point in read_points(tmp_path / "out" / "position.csv") if point.window is None]
+    assert [(point.extension, point.length) for point in texts] == [("none", 128), ("none", 256), ("pi", 128), ("pi", 256)]
+    assert [point.nll for point in texts] == pytest.approx([part.mean() for part in (PLAIN[:, :128], PLAIN, early, OTHER)], abs=1e-5)
+    assert texts[2].change == pytest.approx((early - PLAIN[:, :128]).mean(), abs=1e-5) and texts[2].change_half_width > 0
+    assert "**Perplexity over every token of texts of each length**" in report.markdown()
+    assert f"| rope | pi | none | {math.exp(early.mean()):#.4g} | {math.exp(OTHER.mean()):#.4g} |" in report.markdown()
+    assert "Loss by position in windows of 256 tokens" in report.markdown() and "| 1 to 16 | 17 to 32 |" in report.markdown()
+
+
 def test_one_document_has_no_interval_and_the_report_says_so(tmp_path):
     alone = np.zeros(4, dtype=int)
     paths = [write_positions(tmp_path, name, losses, document_N=alone) for name, losses in (("none", PLAIN), ("pi", OTHER))]

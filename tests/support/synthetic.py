@@ -1,6 +1,7 @@
 """Evaluations as the evaluators write them, made of known curves, for the tests of reporting."""
 
 import hashlib
+import itertools
 import json
 
 import numpy as np
@@ -87,27 +88,31 @@ class Built:
         return getattr(self.report, name)
 
 
-def write_positions(root, extension, losses_NL, train_len=64, args=None, document_N=None, **changed):
-    """Write one evaluation by position (json + npz) of the losses of whole windows; returns the json's path."""
-    n, length = losses_NL.shape
+def write_positions(root, extension, losses_NL, train_len=64, args=None, document_N=None, shorter=(), **changed):
+    """Write one evaluation by position (json + npz) of the losses of whole windows and of `shorter` texts; returns the json's path."""
+    changed |= {"args": args, "protocol": "by_position", "train_len": train_len}
+    texts, n = [*shorter, losses_NL], len(losses_NL)
+    lengths = [text.shape[1] for text in texts]
     document_N = np.arange(n) if document_N is None else document_N
-    path = write_eval(
-        root, "rope", extension, "none", [np.zeros(TARGETS)], [length], args=args, protocol="by_position", train_len=train_len, **changed
-    )
-    content, ends = json.loads(path.read_text()), bins(length)
+    path = write_eval(root, "rope", extension, "none", [np.zeros(TARGETS)], [lengths[-1]], **changed)
+    content = json.loads(path.read_text())
     values = [
         {
+            "length": text.shape[1],
             "position": high,
             "n_targets": n * (high - low),
             "n_bytes": 2 * n * (high - low),
             "n_units": len(set(document_N.tolist())),
-            "nll": float(losses_NL[:, low:high].mean()),
+            "nll": float(text[:, low:high].mean()),
         }
-        for low, high in zip([0, *ends], ends, strict=False)
+        for text in texts
+        for low, high in itertools.pairwise([0, *bins(text.shape[1])])
     ]
     content["rows"] = [{**content["rows"][0], **value} for value in values]
     path.write_text(json.dumps(content))
-    fields = {"length": np.array([length]), "document": document_N, "offset": np.arange(n)}
-    nll = losses_NL.astype(np.float32)
-    np.savez(path.with_suffix(".npz"), **fields, **{f"nll_{length}": nll, f"correct_{length}": np.zeros_like(nll, bool)})
+    arrays = {"length": np.array(lengths), "document": document_N, "offset": np.arange(n)}
+    for text in texts:
+        nll = text.astype(np.float32)
+        arrays |= {f"nll_{text.shape[1]}": nll, f"correct_{text.shape[1]}": np.zeros_like(nll, bool)}
+    np.savez(path.with_suffix(".npz"), **arrays)
     return path
