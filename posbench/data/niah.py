@@ -33,7 +33,7 @@ class Niah(TextTask):
         super().__init__(haystack, depths if queries == values == 1 else 0)
         self.key, self.value, self.keys, self.values, self.queries = key, value, keys, values, queries
 
-    def ask(self, random: np.random.Generator, depth: float | None) -> Question:
+    def ask(self, random: np.random.Generator, depth: float | None, length: int) -> Question:
         keys = made(self.key, random, self.keys)
         needles = [(key, value) for key in keys for value in made(self.value, random, self.values)]
         places = random.random(len(needles))
@@ -48,8 +48,8 @@ class Niah(TextTask):
         return Question(
             f"Some special magic {self.value} are hidden in the following text. Memorize them: they will be asked for afterwards.\n",
             [(float(place), self.needle(*needle)) for place, needle in zip(places, needles, strict=True)],
-            f"\nWhat {verb} the special magic {kind} for {about} mentioned in the text? "
-            f"The special magic {kind} for {about} mentioned in the text {verb}",
+            f"\nWhat {verb} the special magic {kind} for {about} mentioned in the text?",
+            f" The special magic {kind} for {about} mentioned in the text {verb}",
             answer,
             self.others(random, keys),
         )

@@ -13,11 +13,12 @@ from posbench.data.text_task import Question, TextTask
 class Passkey(TextTask):
     """A pass key at each of `depths` depths."""
 
-    def ask(self, random: np.random.Generator, depth: float | None) -> Question:
+    def ask(self, random: np.random.Generator, depth: float | None, length: int) -> Question:
         key = int(random.integers(1, 50_001))
         return Question(
             "An important piece of information is hidden in a lot of irrelevant text. Find it and memorize it: it will be asked for.\n",
             [(random.random() if depth is None else depth, f"The pass key is {key}. Remember it. {key} is the pass key.")],
-            "\nWhat is the pass key? The pass key is",
+            "\nWhat is the pass key?",
+            " The pass key is",
             [(f" {key}", 0)],
         )

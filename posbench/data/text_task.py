@@ -5,10 +5,12 @@ is tokenized by itself with the model's own tokenizer, and the haystack is cut a
 that were asked for. Items stand where a sentence or line of the haystack ends.
 
 Haystacks: `noise`, a few sentences over and over; `corpus`, a run of tokens of one document of the evaluated split; `items`, others of the
-kind that is asked for. Letters: N examples, T tokens, F tokens of the haystack.
+kind that is asked for; or a list that the task makes itself, with a few tokens of noise before it that make the length exact.
+
+Letters: N examples, T tokens, F tokens of the haystack.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,15 +29,18 @@ NOISE = ("The grass is green.", "The sky is blue.", "The sun is yellow.", "Here 
 class Question:
     """Parts of one text in words. `items` are (depth, sentence), depth 0 at the start of the haystack and 1 at its end.
 
-    `answer` is (words, number of the answer they belong to, or -1 for words between answers), and `others` makes sentences of the kind of
-    the items without end.
+    `tail` asks, and `start` begins the answer. `answer` is (words, number of the answer they belong to, or -1 for words between answers).
+    `others` makes sentences of the kind of the items without end. `fill(room, cost)` makes a haystack: words of at most `room` tokens
+    together, where `cost(word)` tells how many tokens a word has; or the fewest words there can be, if they need more.
     """
 
     head: str
     items: list[tuple[float, str]]
     tail: str
+    start: str
     answer: list[tuple[str, int]]
     others: Iterator[str] | None = field(default=None, repr=False)
+    fill: Callable[[int, Callable[[str], int]], list[str]] | None = field(default=None, repr=False)
 
 
 class TextTask:
@@ -48,8 +53,8 @@ class TextTask:
             raise ConfigError(f"depths={depths} of a task in evaluate.tasks must be 0, for any depth, or 2 or more.")
         self.haystack, self.depths = haystack, depths
 
-    def ask(self, random: np.random.Generator, depth: float | None) -> Question:
-        """A question whose item stands at `depth`, or anywhere."""
+    def ask(self, random: np.random.Generator, depth: float | None, length: int) -> Question:
+        """A question whose item stands at `depth`, or anywhere, in a text of `length` tokens."""
         raise NotImplementedError
 
     def parts(self, name: str) -> list[Part]:
@@ -96,17 +101,21 @@ class TextQuestions:
 
     def _example(self, random: np.random.Generator, length: int, depth: float | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Inputs, targets and numbers of answers [T] of one text."""
-        asked = self.task.ask(random, depth)
-        head, tail = self._ids(asked.head), self._ids(asked.tail)
+        asked = self.task.ask(random, depth, length)
+        head, tail = self._ids(asked.head), self._ids(asked.tail + asked.start)
         head = head if self.bos is None else np.r_[self.bos, head]
         items = sorted((place, at, self._ids(f" {text}")) for at, (place, text) in enumerate(asked.items))
         answer = [(self._ids(words), number) for words, number in asked.answer]
         needed = len(head) + len(tail) + sum(len(ids) for *_, ids in items) + sum(len(ids) for ids, _ in answer)
+        words = asked.fill(length - needed, lambda word: len(self._ids(f" {word}"))) if asked.fill else []
+        listed = [self._ids(f" {word}") for word in words]
+        needed += sum(map(len, listed))
         if needed > length:
             raise ConfigError(
                 f"evaluate.tasks={self.name} needs {needed} tokens with this tokenizer, and evaluate.lengths holds {length}: leave it out."
             )
         hay_F, ends = self._haystack(random, length + 1 - needed, asked)
+        hay_F = np.concatenate([hay_F, *listed])
         pieces, before = [head], 0
         for place, _, ids in items:
             at = ends[np.abs(ends - place * len(hay_F)).argmin()]

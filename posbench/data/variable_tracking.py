@@ -5,12 +5,13 @@ first. The answer is all names in the order of the chain, each an answer of its 
 contained in 30 written tokens).
 """
 
+from string import ascii_uppercase
+
 import numpy as np
 
 from posbench.common.errors import ConfigError
 from posbench.data.text_task import NOISE, Question, TextTask
-
-LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+from posbench.data.words import coded
 
 
 class VariableTracking(TextTask):
@@ -22,29 +23,26 @@ class VariableTracking(TextTask):
         super().__init__(haystack, depths=0)
         self.hops = hops
 
-    def ask(self, random: np.random.Generator, depth: float | None) -> Question:
+    def ask(self, random: np.random.Generator, depth: float | None, length: int) -> Question:
         value, names, lines = self.chain(random)
         shown, known, example = self.chain(random)
         text = " ".join(f"{line} {sentence}" for line, sentence in zip(example, NOISE * len(example), strict=False))
         return Question(
-            f"Track the chain of variable assignments hidden in a text.\n{text}{self.question(shown)} {' '.join(known)}\n\n",
+            f"Track the chain of variable assignments hidden in a text.\n{text}{''.join(self.question(shown))} {' '.join(known)}\n\n",
             list(zip(np.sort(random.random(len(lines))).tolist(), lines, strict=True)),
-            self.question(value),
+            *self.question(value),
             [(f" {name}", at) for at, name in enumerate(names)],
         )
 
     def chain(self, random: np.random.Generator) -> tuple[int, list[str], list[str]]:
         """Value, names and assignments of a chain."""
         value = int(random.integers(10_000, 99_999))
-        drawn: dict[str, None] = {}
-        while len(drawn) <= self.hops:
-            drawn["".join(LETTERS[one] for one in random.integers(len(LETTERS), size=5))] = None
-        names = list(drawn)
+        names = coded(random, self.hops + 1, 5, ascii_uppercase)
         return value, names, [f"VAR {names[0]} = {value}.", *(f"VAR {b} = VAR {a}." for a, b in zip(names, names[1:], strict=False))]
 
-    def question(self, value: int) -> str:
+    def question(self, value: int) -> tuple[str, str]:
         """The question, and the beginning of its answer."""
         return (
-            f"\nQuestion: Find all variables that are assigned the value {value} in the text above. Answer: According to the chain of "
-            f"assignments, {self.hops + 1} variables are assigned the value {value}, they are:"
+            f"\nQuestion: Find all variables that are assigned the value {value} in the text above.",
+            f" Answer: According to the chain of assignments, {self.hops + 1} variables are assigned the value {value}, they are:",
         )

@@ -1,4 +1,4 @@
-"""Names of two common words, such as quiet-harbor, for keys and values of tasks: 3,072 of them."""
+"""Words of tasks: 3,072 names of two common words, such as quiet-harbor, and words of random letters."""
 
 import numpy as np
 
@@ -19,3 +19,11 @@ def names(random: np.random.Generator, count: int) -> list[str]:
     """`count` different names. Raises ValueError for more than there are."""
     chosen = random.choice(len(FIRST) * len(SECOND), count, replace=False)
     return [f"{FIRST[one // len(SECOND)]}-{SECOND[one % len(SECOND)]}" for one in chosen.tolist()]
+
+
+def coded(random: np.random.Generator, count: int, size: int, letters: str) -> list[str]:
+    """`count` different words of `size` random letters."""
+    drawn: dict[str, None] = {}
+    while len(drawn) < count:
+        drawn["".join(letters[one] for one in random.integers(len(letters), size=size))] = None
+    return list(drawn)
