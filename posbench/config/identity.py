@@ -27,10 +27,12 @@ LATER: dict[str, object] = {
     "model.qkv_bias": False,
     "model.checkpoint": None,
     "model.output_gate": "none",
+    "data.mix": None,
     "evaluate.stride": None,
     "evaluate.documents": None,
     "evaluate.floor_block": 1,
     "evaluate.tasks": None,
+    "evaluate.chat": False,
     "version": 1,
 }
 

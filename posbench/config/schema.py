@@ -94,9 +94,10 @@ class EvaluateConfig:
     lengths: Annotated[list[int] | None, LISTED] = None  # None: 1, 2, 4, 8 and 16 times the training length; above 1,024 to 4 times
     max_length: Size | None = None  # places the windows; None: 16 times the training length; above 1,024 the longest of the lengths
     protocol: Annotated[list[Name] | None, LISTED, Must("one protocol or several, such as fixed_targets", lambda given: given != [])] = (
-        None  # None: fixed_targets, and accuracy for a task
+        None  # None: fixed_targets, accuracy for a task, both for text with data.mix
     )
     tasks: Annotated[list[Any] | None, LISTED] = None  # asked by accuracy: names of configs/task; None: the task that data is
+    chat: bool | dict[str, Any] = False  # ask `tasks` in the checkpoint's chat template, which is filled in: its text and special tokens
     windows: Size | None = None  # None: 512, or 8 for training lengths above 1,024
     targets: Size | None = None  # scored tokens at the end of a window; None: an eighth of the training length
     stride: Size | None = None  # of windows that overlap; None: a quarter of the training length
@@ -145,7 +146,7 @@ JOB = {
     **dict.fromkeys(SCHEMAS, dict),
     **dict.fromkeys(METHODS, Any),
 }
-DATA = {"name": Any, "path": Any, "tokenizer": str, "vocab_size": int, "bos": bool, "source": dict}
+DATA = {"name": Any, "path": Any, "tokenizer": str, "vocab_size": int, "bos": bool, "source": dict, "mix": dict | None}
 
 
 def check(cfg: dict) -> dict:
@@ -218,7 +219,8 @@ def resolve(cfg: dict, auto: str | None = None) -> dict:
     dtype = asked.dtype or ("auto" if long else "fp32")
     task = cfg.get("data", {}).get("tokenizer") == "task"
     settled = {"max_length": largest, "lengths": lengths, "windows": windows, "targets": targets, "floor_block": block}
-    settled["protocol"] = asked.protocol or ["accuracy" if task else "fixed_targets"]
+    both = ["fixed_targets", "accuracy"] if cfg.get("data", {}).get("mix") else ["fixed_targets"]
+    settled["protocol"] = asked.protocol or (["accuracy"] if task else both)
     groups["evaluate"] = replace(asked, **settled, dtype=_dtype(dtype, auto))
     groups["train"] = replace(groups["train"], dtype=_dtype(groups["train"].dtype, auto))
     return {**cfg, **{group: dict(vars(config)) for group, config in groups.items()}}

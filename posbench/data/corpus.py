@@ -17,6 +17,7 @@ from posbench.common.files import disk_errors, write_json
 from posbench.common.folders import whole_folder
 from posbench.common.locks import holder, take
 from posbench.data.identity import content_key, with_bos
+from posbench.data.mix import Mix, mix_of
 from posbench.data.sources import ALL, SPLITS, TASK, Source, make_source
 from posbench.data.task import TaskSplit
 from posbench.data.tokenfile import TokenFile, file_record, open_split, verify_files, write_split
@@ -31,7 +32,7 @@ PROTECTED = {"test": (), "validation": ("test",), "train": ("test", "validation"
 class Corpus:
     """Prepared data set for training and evaluation. A split that was not requested is None; `all` holds the documents of the three.
 
-    The splits of a task draw examples, and its `folder` does not exist.
+    The splits of a task draw examples, and its `folder` does not exist. `mix` is the task that some steps of the training are on.
     """
 
     train: TokenFile | TaskSplit | None
@@ -40,10 +41,11 @@ class Corpus:
     fingerprint: str
     name: str
     tokenizer: str
-    vocab_size: int  # including the BOS token
-    bos: int | None  # the last id, when data.bos is true
+    vocab_size: int  # including the BOS token and the tokens of `mix`
+    bos: int | None  # the id behind those of the text, when data.bos is true
     folder: Path  # holds the token files, the tokenizer and manifest.json
     all: TokenFile | None = None
+    mix: Mix | None = None
 
 
 def prepare(cfg_data: dict, cache_dir: Path | str, splits: Iterable[str] = SPLITS) -> Corpus:
@@ -111,8 +113,11 @@ def _open(cfg_data: dict, folder: Path, identity: str, wanted: list[str]) -> Cor
             f"{folder}/manifest.json does not describe token files ({error!r}): delete the folder {folder} and run the same command again."
         ) from error
     bos = size if cfg_data["bos"] else None
-    return Corpus(**{**dict.fromkeys(SPLITS), **splits}, fingerprint=identity, name=cfg_data["name"], tokenizer=tokenizer,
-                  vocab_size=size + (bos is not None), bos=bos, folder=folder)  # fmt: skip
+    size, name = size + (bos is not None), cfg_data["name"]
+    if mix := mix_of(cfg_data, offset=size):
+        size, name = size + mix.task.vocab_size, f"{name}+{mix.task.name}"
+    return Corpus(**{**dict.fromkeys(SPLITS), **splits}, fingerprint=identity, name=name, tokenizer=tokenizer, vocab_size=size, bos=bos,
+                  folder=folder, mix=mix)  # fmt: skip
 
 
 def _build(cfg_data: dict, folder: Path, key: str, wanted: list[str]) -> None:

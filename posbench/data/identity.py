@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from posbench.common.files import sha256_json
+from posbench.data.mix import mix_of
 from posbench.data.sources import make_source
 from posbench.data.tokenizers import tokenizer_identity
 
@@ -26,5 +27,6 @@ def fingerprint(cfg_data: dict, cache_dir: Path | str | None = None) -> str:
 
 
 def with_bos(key: str, cfg_data: dict) -> str:
-    """Fingerprint for a content key. The BOS choice is added here, since it changes no token file."""
-    return sha256_json([key, bool(cfg_data["bos"])])
+    """Fingerprint for a content key. The BOS choice and a mixed task are added here, since they change no token file."""
+    mix = mix_of(cfg_data)
+    return sha256_json([key, bool(cfg_data["bos"]), *([mix.share, mix.task.fingerprint()] if mix else [])])

@@ -88,10 +88,11 @@ class Task(Source):
 
 @dataclass(frozen=True)
 class TaskSplit:
-    """Split of a task, in place of a token file: a stream of random numbers of its own."""
+    """Split of a task, in place of a token file: a stream of random numbers of its own. Its ids begin at `offset`."""
 
     task: Task
     split: str
+    offset: int = 0
 
     def parts(self, length: int) -> list[Part]:
         """Parts that are evaluated apart at a length."""
@@ -104,7 +105,12 @@ class TaskSplit:
 
     def draw(self, length: int, count: int, key: list[int], **part: object) -> Examples:
         """`count` examples of `length` tokens that depend on the split and on `key` alone."""
-        return self.task.draw(np.random.default_rng([SPLITS.index(self.split), *key]), length, count, **part)
+        found = self.task.draw(np.random.default_rng([SPLITS.index(self.split), *key]), length, count, **part)
+        if not self.offset:
+            return found
+        targets_NT = np.where(found.targets_NT == IGNORED, IGNORED, found.targets_NT + self.offset)
+        choices_NK = None if found.choices_NK is None else found.choices_NK + self.offset
+        return Examples(found.inputs_NT + self.offset, targets_NT, found.answer_NT, choices_NK)
 
 
 class TaskBatches:

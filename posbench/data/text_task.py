@@ -73,7 +73,10 @@ def make_text_task(node: dict) -> TextTask:
 
 @dataclass(frozen=True)
 class TextQuestions:
-    """Questions of a task in the tokens of a model, in place of a `TaskSplit`. `bos` begins every text, if it is there."""
+    """Questions of a task in the tokens of a model, in place of a `TaskSplit`. `bos` begins every text, if it is there.
+
+    With `around`, what stands before and behind the message of a user, all but the answer and its beginning is that message.
+    """
 
     task: TextTask
     name: str
@@ -81,12 +84,13 @@ class TextQuestions:
     file: TokenFile
     tokenizer: Tokenizer
     bos: int | None
+    around: tuple[str, str] | None = None
     known: dict[str, np.ndarray] = field(default_factory=dict, repr=False)  # ids of texts met before
     ending: dict[int, bool] = field(default_factory=dict, repr=False)  # `_ends` of tokens met before
 
     def parts(self, length: int) -> list[Part]:
         """Parts that are evaluated apart at a length."""
-        return self.task.parts(self.name)
+        return self.task.parts(f"{self.name} chat" if self.around else self.name)
 
     @property
     def n_parts(self) -> int:
@@ -102,7 +106,9 @@ class TextQuestions:
     def _example(self, random: np.random.Generator, length: int, depth: float | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Inputs, targets and numbers of answers [T] of one text."""
         asked = self.task.ask(random, depth, length)
-        head, tail = self._ids(asked.head), self._ids(asked.tail + asked.start)
+        before, behind = self.around or ("", "")
+        head = self._ids(before + asked.head)
+        tail = self._ids(asked.tail + behind + (asked.start.lstrip() if self.around else asked.start))
         head = head if self.bos is None else np.r_[self.bos, head]
         items = sorted((place, at, self._ids(f" {text}")) for at, (place, text) in enumerate(asked.items))
         answer = [(self._ids(words), number) for words, number in asked.answer]

@@ -1,16 +1,18 @@
 """accuracy: the share of a task's questions that are answered right, by length.
 
-The task is the data, such as data=mqar, or one of evaluate.tasks, such as passkey, which asks a model of text in words. At length L texts
-of L tokens are drawn, the same for every method, and every token of an answer is predicted from the right ones before it. An answer is
-right if each of its tokens was the likeliest: so it is what the model would write, always taking the likeliest token. A row is one part
-of the task, such as a number of pairs; evaluate.windows texts are divided among the parts. Its targets are answers: accuracy is the share
-that was right, nll the mean of -ln p(answer), in nats per answer. Where the answer is one of several tokens in the text, the row `TASK
-choice` is the same among these alone: accuracy is the share of answers that were likelier than the other choices, nll their -ln p.
+The task is the data, such as data=mqar, or mixed with it (data.mix), or one of evaluate.tasks, such as passkey, which asks a model of text
+in words. At length L texts of L tokens are drawn, the same for every method, and every token of an answer is predicted from the right ones
+before it. An answer is right if each of its tokens was the likeliest: so it is what the model would write, always taking the likeliest
+token. A row is one part of the task, such as a number of pairs; evaluate.windows texts are divided among the parts. Its targets are
+answers: accuracy is the share that was right, nll the mean of -ln p(answer), in nats per answer. Where the answer is one of several tokens
+in the text, the row `TASK choice` is the same among these alone: accuracy is the share of answers that were likelier than the other
+choices, nll their -ln p.
 
 A length inside the window is evaluated too: what a model has not learned there says nothing about a method beyond it. Where the item that
 is asked for stands at several depths, there is a row for each and one for all. A task that is the data says itself how its texts begin;
-those in words begin with the BOS, if there is one. Arrays are [texts, answers of all parts] for each length: nll, correct, part, and rank,
-the answer's place among the choices (1 is best, 0 where there are none).
+those in words begin with the BOS, if there is one. With evaluate.chat the question is a user's message in the checkpoint's own chat
+template, the answer begins as the reply to it, and rows are called `TASK chat`. Arrays are [texts, answers of all parts] for each length:
+nll, correct, part, and rank, the answer's place among the choices (1 is best, 0 where there are none).
 
 References: none but the accuracy inside the window, since a text's last w tokens would lack the question.
 """
@@ -20,6 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from posbench.config.schema import EvaluateConfig
+from posbench.data.chat import around
 from posbench.data.task import IGNORED, Examples, TaskSplit
 from posbench.data.text_task import TextQuestions, make_text_task
 from posbench.data.tokenfile import TokenFile
@@ -124,13 +127,16 @@ class Accuracy(Protocol):
 
 
 def questions(evaluation: "Evaluation") -> TaskSplit | TextQuestions:
-    """Questions of the task that the data is, else of the one of `evaluate.tasks`, in the tokens of the data."""
+    """Questions of the task that the data is, or that is mixed with it; else of the one of `evaluate.tasks`, in the tokens of the data."""
     corpus, file, config = evaluation.corpus, evaluation.file, evaluation.config
     if isinstance(file, TaskSplit):
         return file
+    if not config.tasks:
+        return corpus.mix.split(config.split)
     (node,) = config.tasks
     tokenizer = load_tokenizer(corpus.tokenizer, corpus.folder)
-    return TextQuestions(make_text_task(node), node["name"], config.split, file, tokenizer, corpus.bos)
+    chat = around(config.chat) if config.chat else None
+    return TextQuestions(make_text_task(node), node["name"], config.split, file, tokenizer, corpus.bos, chat)
 
 
 def summed(answer_NR: np.ndarray, value_NR: np.ndarray) -> np.ndarray:

@@ -18,7 +18,7 @@ from posbench.pretrained.config_files import completed, read_config, weight_name
 from posbench.pretrained.tensors import Stored, gguf_tensors, safetensors_tensors
 
 HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*(@\w[\w./-]*)?")
-BESIDE = ["config.json", "tokenizer.json", "model.safetensors.index.json"]
+BESIDE = ["config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "model.safetensors.index.json"]
 
 
 @dataclass(frozen=True)

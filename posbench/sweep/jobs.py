@@ -10,6 +10,8 @@ from posbench.config import identity
 from posbench.config.identity import method_name
 from posbench.config.names import chosen_node
 from posbench.config.schema import resolve, typed
+from posbench.data.chat import chat_template
+from posbench.data.mix import resolved
 from posbench.data.sources import TASK
 from posbench.evaluation.protocol import protocol
 from posbench.position.instantiate import trusted_config
@@ -47,7 +49,8 @@ class Cell:
     @property
     def label(self) -> str:
         """Name for the ledger and messages: protocol, extension and scale."""
-        protocol = " ".join([self.protocol, *(task["name"] for task in self.evaluate["tasks"] or [])])
+        tasks = [task["name"] for task in self.evaluate["tasks"] or []]
+        protocol = " ".join([self.protocol, *tasks, *(["chat"] if self.evaluate["chat"] else [])])
         return f"{protocol} {identity.method_label(self.extension)} + {identity.method_label(self.scale_attention, 'scale_attention')}"
 
     def missing(self) -> list[int]:
@@ -148,7 +151,9 @@ def _job(cfg: dict, fingerprints: dict[str, str], auto: str | None) -> Job:
         trained = trusted_config(run)
         cfg = {**cfg, **{key: trained[key] for key in ("encoding", "model", "data", "train", "seed")}}
     else:
-        cfg = adopt(cfg)
+        cfg = adopt({**cfg, "data": resolved(cfg["data"])})
+    if cfg["data"].get("mix") and cfg["model"].get("checkpoint"):
+        raise ConfigError("data.mix is for training, and a checkpoint is evaluated as it is: leave data.mix out, or choose evaluate.tasks.")
     cfg = resolve(cfg, auto)
     key = repr(cfg["data"])
     if key not in fingerprints:
@@ -167,6 +172,8 @@ def _cells(job: Job, cfg: dict) -> list[Cell]:
     cells, protocols = [], cfg["evaluate"]["protocol"]
     if cfg["evaluate"]["tasks"] and not any(protocol(name).asks for name in protocols):
         raise ConfigError(f"evaluate.tasks are asked by accuracy alone, and evaluate.protocol={protocols}: add accuracy to it.")
+    if cfg["evaluate"]["chat"] and not cfg["evaluate"]["tasks"]:
+        raise ConfigError("evaluate.chat=true asks evaluate.tasks in a chat template, and there are none: choose some, or leave it out.")
     for name in protocols:
         asked = protocol(name)
         for one in (name, *asked.beside):
@@ -188,16 +195,26 @@ def each_task(cfg: dict, name: str) -> list[dict]:
         raise ConfigError(
             f"{said}, and data={data['name']} is a task: " + ("leave them out." if asks else "choose evaluate.protocol=accuracy.")
         )
-    if not asks or data["tokenizer"] == TASK:
+    if not asks or data["tokenizer"] == TASK or (data.get("mix") and not given):
         return [cfg]
     if not given:
         raise ConfigError(
             f"evaluate.protocol={name} asks questions, and data={data['name']} is text: choose some, such as "
-            "'evaluate.tasks=[passkey,niah_single_1]', or train on a task, such as data=mqar."
+            "'evaluate.tasks=[passkey,niah_single_1]', or train on a task, such as data=mqar or 'data.mix={task: mqar, share: 0.5}'."
         )
     named = [{"name": one} if isinstance(one, str) else one for one in given]
     found = [{"name": one.get("name") or method_name(one), **chosen_node("task", one, {})} for one in named]
-    return [{**cfg, "evaluate": {**cfg["evaluate"], "tasks": [one]}} for one in found]
+    return [{**cfg, "evaluate": {**cfg["evaluate"], "tasks": [one], "chat": _chat(cfg)}} for one in found]
+
+
+def _chat(cfg: dict) -> bool | dict:
+    """The chat template that the checkpoint's tokenizer has, if one is asked for. Raises ConfigError where there is none."""
+    asked, data = cfg["evaluate"]["chat"], cfg["data"]
+    if asked is True and data["bos"]:
+        raise ConfigError("evaluate.chat=true and data.bos=true: a chat begins as its template says; leave one of them out.")
+    if isinstance(asked, dict):
+        raise ConfigError("evaluate.chat is a mapping, and templates are read from checkpoints: say evaluate.chat=true, or leave it out.")
+    return chat_template(data["tokenizer"]) if asked else False
 
 
 def _references(job: Job, cfg: dict, name: str) -> list[Cell]:
@@ -229,5 +246,5 @@ def _evaluate(cfg: dict, name: str) -> dict:
     train_len, one, asked = typed("train", cfg["train"]).train_len, protocol(name), cfg["evaluate"]
     stride = (asked["stride"] or max(1, train_len // 4)) if one.strided else None
     block = 1 if one.instead else asked["floor_block"]
-    unused = dict.fromkeys(("targets", "max_length", "documents") if one.asks else ("tasks",))
+    unused = dict.fromkeys(("targets", "max_length", "documents")) if one.asks else {"tasks": None, "chat": False}
     return {**asked, "stride": stride, "floor_block": block, "lengths": one.lengths(asked["lengths"], train_len), **unused}

@@ -62,7 +62,8 @@ def vocabulary(cfg: dict) -> int:
     tokenizer = cfg["data"]["tokenizer"]
     size = cfg["data"].get("vocab_size", 0)
     own = {"bytes": 256, "bpe": size, TASK: size}
-    return (own[tokenizer] if tokenizer in own else _entries(tokenizer)) + bool(cfg["data"].get("bos"))
+    mixed = (cfg["data"].get("mix") or {}).get("vocab_size", 0)
+    return (own[tokenizer] if tokenizer in own else _entries(tokenizer)) + bool(cfg["data"].get("bos")) + mixed
 
 
 @functools.cache

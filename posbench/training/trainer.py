@@ -7,7 +7,7 @@ import math
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from posbench.common.machine import check_share
 from posbench.config.schema import TrainConfig
 from posbench.data import Corpus
 from posbench.data.batches import batches
+from posbench.data.mix import MixedBatches
 from posbench.data.task import IGNORED
 from posbench.model import precision as bf16
 from posbench.model.kernels.flex import compiled
@@ -48,6 +49,9 @@ class Trainer:
         self.plan_for = plan_for
         data_seed = seed if config.seed_data is None else config.seed_data
         self.batches = batches(corpus.train, config.lengths, config.tokens_per_step, data_seed, corpus.bos)
+        if corpus.mix:
+            asked = batches(corpus.mix.split("train"), config.lengths, config.tokens_per_step, data_seed, None)
+            self.batches = MixedBatches(self.batches, asked, corpus.mix.share)
         check_share(self.world.size, config.tokens_per_step, config.train_len)
         # Made here, so that validation text without a long enough document is refused before training.
         # Seed 0: the same windows for every run, independent of the run's seed.
@@ -85,18 +89,28 @@ class Trainer:
         return figures | ({"validation_loss": self.validate()} if due(self.step, self.config.validate_every) else {})
 
     def figures(self) -> dict:
-        """Mean loss and speed of the last `log_every` steps, learning rate and gradient norm (before clipping) of the last one."""
+        """Mean loss and speed of the last `log_every` steps, learning rate and gradient norm (before clipping) of the last one.
+
+        Of a mix the loss is that of the steps on text, and `task_loss` that of the others.
+        """
         self._settle()
         if not self.recent:
             return {}
         losses, tokens, seconds = zip(*self.recent, strict=True)
         return {
-            "loss": math.fsum(losses) / len(losses),
+            **self._mean_losses(losses),
             "lr": self.config.lr * optim.rate(self.step - 1, self.config),
             "grad_norm": float(self.grad_norm) if self.grad_norm is not None else None,
             "tokens": self.tokens,
             "tokens_per_second": sum(tokens) / sum(seconds),
         }
+
+    def _mean_losses(self, losses: Sequence[float]) -> dict:
+        if not isinstance(self.batches, MixedBatches):
+            return {"loss": math.fsum(losses) / len(losses)}
+        kinds = ["task_loss" if self.batches.asks(step) else "loss" for step in range(self.step - len(losses), self.step)]
+        own = {kind: [loss for loss, one in zip(losses, kinds, strict=True) if one == kind] for kind in ("loss", "task_loss")}
+        return {kind: math.fsum(found) / len(found) for kind, found in own.items() if found}
 
     def shown(self) -> dict:
         """Figures for the progress line: the latest loss that is known without waiting, and the speed."""

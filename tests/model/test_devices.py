@@ -24,7 +24,7 @@ from posbench.sweep import job_process as job
 from posbench.training.trainer import Trainer
 
 LONG = 4 * TRAIN_LEN
-CORPUS = SimpleNamespace(train=text([90, 300]), validation=text([200]), test=text([90, 20, 300, 65]), bos=None, vocab_size=50)
+CORPUS = SimpleNamespace(train=text([90, 300]), validation=text([200]), test=text([90, 20, 300, 65]), bos=None, vocab_size=50, mix=None)
 SCALED_PAIRS = (("rope", "none"), ("rope", "rerope"), ("fox", "none"), ("cope", "none"), ("fire", "window"))
 
 

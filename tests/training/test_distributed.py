@@ -24,6 +24,7 @@ from conftest import choices, make, node, small_model, small_shape
 from safetensors.torch import load_file
 from script_calls import call
 from test_cli import TINY, Cli
+from test_mix import mixed_corpus
 from test_train import Log, Tiny, config, failing, log_of, make_corpus, not_a_number, tiny, token_file
 from torch import nn
 
@@ -125,6 +126,7 @@ def work(folder: Path, world: World) -> dict:
         told[name] = fitted(folder / name, world, started, cfg) | {"read": list(read)}
     broken = failing(not_a_number, 4) if world.rank == 2 else tiny()
     told["diverged"] = fitted(folder / "diverged", world, broken, thirty())
+    told["mixed"] = fitted(folder / "mixed", world, tiny(), thirty(), mixed_corpus())
     for name in choices("encoding"):
         model, corpus, cfg, plans = encoding_case(name)
         told[name] = fitted(folder / "encoding" / name, world, model, cfg, corpus, plans)
@@ -163,6 +165,15 @@ def test_the_curve_is_that_of_one_process(together, tmp_path, name):
     if name == "lengths, unused":
         for made in (folder / name, tmp_path):
             assert torch.equal(load_file(made / "model.safetensors")["never.weight"], partly().never.weight)
+
+
+def test_a_mix_trains_as_in_one_process(together, tmp_path):
+    folder, told = together
+    fitted(tmp_path, World(), tiny(), thirty(), mixed_corpus())
+    one, three = log_of(tmp_path), log_of(folder / "mixed")
+    assert [line.get("task_loss", 0) for line in three] == pytest.approx([line.get("task_loss", 0) for line in one], rel=1e-4)
+    same_curve([{"loss": 0, **line} for line in three], [{"loss": 0, **line} for line in one])
+    assert any("task_loss" in line for line in one) and len({one["mixed"]["weights"] for one in told}) == 1
 
 
 @pytest.mark.parametrize("name", choices("encoding"))

@@ -84,7 +84,9 @@ def token_file(n: int, documents: int, step: int = 3) -> TokenFile:
 
 
 def make_corpus(**changes) -> SimpleNamespace:
-    return SimpleNamespace(**{"train": token_file(2000, 4), "validation": token_file(600, 2), "bos": None, "vocab_size": VOCAB} | changes)
+    return SimpleNamespace(
+        **{"train": token_file(2000, 4), "validation": token_file(600, 2), "bos": None, "vocab_size": VOCAB, "mix": None} | changes
+    )
 
 
 def config(**changes) -> TrainConfig:
@@ -107,13 +109,17 @@ def task_corpus() -> SimpleNamespace:
     return make_corpus(**{split: TaskSplit(Copy(VOCAB), split) for split in ("train", "validation")})
 
 
-def child(folder: str, name: str, at: str, optimizer: str, task: bool) -> None:
+def child(folder: str, name: str, at: str, optimizer: str, corpus: SimpleNamespace) -> None:
     """Runs in a process of its own: ends itself by signal `name` after logging step `at`."""
-    train(Path(folder), config(optimizer=optimizer), number=signal.Signals[name], at=int(at), corpus=task_corpus() if task else None)
+    train(Path(folder), config(optimizer=optimizer), number=signal.Signals[name], at=int(at), corpus=corpus)
 
 
-def run_child(folder: Path, name: str, at: int, optimizer: str = "muon", task: bool = False) -> subprocess.CompletedProcess:
-    code = f"import test_train; test_train.child({str(folder)!r}, {name!r}, {at}, {optimizer!r}, {task})"
+def run_child(
+    folder: Path, name: str, at: int, optimizer: str = "muon", corpus: str = "test_train.make_corpus"
+) -> subprocess.CompletedProcess:
+    """A training in a process of its own; `corpus` names the function that makes its corpus."""
+    module = corpus.partition(".")[0]
+    code = f"import test_train, {module}; test_train.child({str(folder)!r}, {name!r}, {at}, {optimizer!r}, {corpus}())"
     # Bytes are equal only for equal numbers of threads.
     threads = {"OMP_NUM_THREADS": str(torch.get_num_threads())}
     environment = os.environ | threads | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -151,7 +157,7 @@ def test_an_interrupted_run_ends_in_the_same_bytes(tmp_path, name, at, saved, op
 
 def test_an_interrupted_training_on_a_task_ends_in_the_same_bytes(tmp_path):
     train(tmp_path / "whole", config(), corpus=task_corpus())
-    run_child(tmp_path / "cut", "SIGKILL", 8, task=True)
+    run_child(tmp_path / "cut", "SIGKILL", 8, corpus="test_train.task_corpus")
     assert not (tmp_path / "cut/train.json").exists()
     train(tmp_path / "cut", config(), model=tiny(seed=9), corpus=task_corpus())
     assert (tmp_path / "cut/model.safetensors").read_bytes() == (tmp_path / "whole/model.safetensors").read_bytes()

@@ -1,0 +1,101 @@
+"""Mix: a training on text in some steps and on a task in the others, so that one model has a loss on text and an accuracy at a task.
+
+The task keeps its tokens: in the vocabulary they stand behind those of the text. Its steps are spread evenly, as many as its share says,
+and their places depend on nothing else; each of both sees the batches that it would see alone. So a step is still a pure function of the
+seed and its number.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from posbench.common.errors import ConfigError, did_you_mean
+from posbench.config.names import nodes
+from posbench.data.sources import TASK, make_source
+from posbench.data.task import Task, TaskSplit
+
+if TYPE_CHECKING:
+    import torch
+
+    from posbench.data.batches import Batches
+    from posbench.data.task import TaskBatches
+
+WHOLE = ("task", "share", "vocab_size", "source")
+
+
+@dataclass(frozen=True)
+class Mix:
+    """Task of a mix, its share of the steps, and the id of the first of its tokens."""
+
+    task: Task
+    share: float
+    offset: int
+
+    def split(self, name: str) -> TaskSplit:
+        """Examples of one split of the task."""
+        return TaskSplit(self.task, name, self.offset)
+
+
+class MixedBatches:
+    """Batches of `text` and of `task`, each its own, in the shape of `Batches`."""
+
+    def __init__(self, text: "Batches", task: "TaskBatches", share: float):
+        self.text, self.task, self.share = text, task, share
+
+    def asks(self, step: int) -> bool:
+        """True if a step is one of the task's."""
+        return self._earlier(step + 1) > self._earlier(step)
+
+    def at(self, step: int, share: Callable[[int], slice] | None = None) -> "tuple[torch.Tensor, torch.Tensor]":
+        """(inputs_BT, targets_BT) of a step, or the share(B) of its rows that this process reads."""
+        part, own = self._part(step)
+        return part.at(own, share)
+
+    def n_targets(self, step: int) -> int:
+        """Number of targets of a step, over all processes."""
+        part, own = self._part(step)
+        return part.n_targets(own)
+
+    def _part(self, step: int) -> "tuple[Batches | TaskBatches, int]":
+        """The one of both that has a step, and how many steps it had before."""
+        earlier = self._earlier(step)
+        return (self.task, earlier) if self.asks(step) else (self.text, step - earlier)
+
+    def _earlier(self, step: int) -> int:
+        """Number of steps of the task before a step."""
+        return math.floor(step * self.share + 1e-9)
+
+
+def resolved(data: dict) -> dict:
+    """Data configuration whose mix names the class of its task and all arguments, from configs/data. Raises ConfigError for a wrong one."""
+    given = data.get("mix")
+    if not given:
+        return data
+    if data["tokenizer"] == TASK:
+        raise ConfigError(f"data.mix adds a task to text, and data={data['name']} is a task: leave data.mix out, or choose text.")
+    share, name = given.get("share"), given.get("task")
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share < 1:
+        raise ConfigError(f"data.mix.share={share} must be a number between 0 and 1: the share of the steps that are the task's.")
+    if "source" not in given:
+        tasks = {one: node for one, node in nodes("data").items() if node.get("tokenizer") == TASK}
+        if name not in tasks:
+            raise ConfigError(f"data.mix.task={name} is no task{did_you_mean(str(name), tasks)}: choose from {', '.join(tasks)}.")
+        known = tasks[name]["source"]
+        own = {key: value for key, value in given.items() if key not in WHOLE}
+        if unknown := [key for key in own if key not in known or key == "_target_"]:
+            legal = [*WHOLE[:3], *(key for key in known if key != "_target_")]
+            raise ConfigError(f"data.mix.{unknown[0]} is no key of data.mix with task={name}: it takes {', '.join(legal)}.")
+        given = {"vocab_size": tasks[name]["vocab_size"], **given, "source": {**known, **own}}
+    if missing := [key for key in WHOLE if key not in given]:
+        raise ConfigError(f"data.mix lacks {missing[0]}: it takes {', '.join(WHOLE)}.")
+    return {**data, "mix": {key: given[key] for key in WHOLE}}
+
+
+def mix_of(data: dict, offset: int = 0) -> Mix | None:
+    """Mix of a data configuration, with its tokens from `offset` on; None without one. Raises ConfigError as `resolved` does."""
+    mix = resolved(data).get("mix")
+    if not mix:
+        return None
+    task = make_source({"name": mix["task"], "tokenizer": TASK, "vocab_size": mix["vocab_size"], "source": mix["source"]})
+    return Mix(task, float(mix["share"]), offset)

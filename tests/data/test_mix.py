@@ -1,0 +1,130 @@
+"""Text mixed with a task: which steps are whose, what each sees, and what is refused."""
+
+import json
+import re
+
+import pytest
+import torch
+from conftest import CONFIGS, node
+from test_cli import cli  # noqa: F401
+from test_train import VOCAB, config, log_of, make_corpus, run_child, tiny, train
+
+from posbench.common.errors import ConfigError
+from posbench.data import fingerprint, prepare
+from posbench.data.batches import batches
+from posbench.data.copy import Copy
+from posbench.data.mix import Mix, MixedBatches, resolved
+from posbench.data.task import IGNORED
+from posbench.runs.rows import read_eval
+from posbench.training.trainer import Trainer
+
+MQAR = {"task": "mqar", "share": 0.25, "vocab_size": 64, "pairs": [2]}
+
+
+def mixed(share: float = 0.3, lengths: tuple[int, ...] = (8, 16)) -> MixedBatches:
+    corpus = make_corpus()
+    parts = (batches(split, list(lengths), 64, 5, None) for split in (corpus.train, Mix(Copy(20), share, VOCAB).split("train")))
+    return MixedBatches(*parts, share)
+
+
+def data(**changed) -> dict:
+    base = {"name": "local", "tokenizer": "bytes", "vocab_size": 1024, "bos": False, "path": str(CONFIGS.parent / "scripts")}
+    return base | {"source": node("data", "local")["source"]} | changed
+
+
+@pytest.mark.parametrize("share", [0.01, 0.25, 1 / 3, 0.5, 0.9])
+def test_the_task_has_its_share_of_the_steps_evenly(share):
+    made = mixed(share)
+    asked = [made.asks(step) for step in range(1000)]
+    assert abs(sum(asked) - 1000 * share) < 1 + 1e-6
+    for first in range(0, 900, 100):
+        assert abs(sum(asked[first : first + 100]) - 100 * share) <= 1
+
+
+def test_each_sees_the_batches_it_would_see_alone_and_steps_need_no_order():
+    made, seen = mixed(), {True: 0, False: 0}
+    forward = [mixed().at(step) for step in range(20)]
+    for step in range(20):
+        asks = made.asks(step)
+        inputs_BT, targets_BT = (made.task if asks else made.text).at(seen[asks])
+        seen[asks] += 1
+        assert inputs_BT.equal(forward[step][0]) and targets_BT.equal(forward[step][1])
+        assert made.n_targets(step) == int((targets_BT != IGNORED).sum())
+        parts = [made.at(step, lambda n, i=i: slice(i * n // 3, (i + 1) * n // 3)) for i in range(3)]  # of three processes
+        assert torch.cat([inputs for inputs, _ in parts]).equal(inputs_BT) and torch.cat([targets for _, targets in parts]).equal(
+            targets_BT
+        )
+        assert (inputs_BT.min() >= VOCAB and inputs_BT.max() < VOCAB + 20) if asks else inputs_BT.max() < VOCAB
+        known = targets_BT[targets_BT != IGNORED]
+        assert known.min() >= VOCAB if asks else known.max() < VOCAB
+    assert made.at(19)[0].equal(forward[19][0]) and made.at(2)[0].equal(forward[2][0]) and seen == {True: 6, False: 14}
+
+
+def mixed_corpus():
+    return make_corpus(mix=Mix(Copy(8), 0.4, VOCAB - 8))
+
+
+def test_an_interrupted_training_on_a_mix_ends_in_the_same_bytes_and_logs_both_losses(tmp_path):
+    train(tmp_path / "whole", config(), corpus=mixed_corpus())
+    run_child(tmp_path / "cut", "SIGKILL", 8, corpus="test_mix.mixed_corpus")
+    assert not (tmp_path / "cut/train.json").exists()
+    train(tmp_path / "cut", config(), model=tiny(seed=9), corpus=mixed_corpus())
+    assert (tmp_path / "cut/model.safetensors").read_bytes() == (tmp_path / "whole/model.safetensors").read_bytes()
+    assert log_of(tmp_path / "cut") == log_of(tmp_path / "whole")
+    train(tmp_path / "each", config(log_every=1), corpus=mixed_corpus())
+    lines = log_of(tmp_path / "each")
+    kinds = [{"loss", "task_loss"} & set(line) for line in lines]
+    made = Trainer(tiny(), mixed_corpus(), config(), 0, torch.device("cpu"), lambda n, step: n).batches
+    assert kinds == [{"task_loss"} if made.asks(step) else {"loss"} for step in range(12)]
+    pairs = [(line, [one for one in lines if line["step"] - 2 < one["step"] <= line["step"]]) for line in log_of(tmp_path / "whole")]
+    for line, two in pairs:
+        for kind in ("loss", "task_loss"):
+            own = [one[kind] for one in two if kind in one]
+            assert line.get(kind) == (pytest.approx(sum(own) / len(own)) if own else None)
+
+
+def test_a_mix_is_another_data_set_on_the_same_token_files(tmp_path):
+    plain = prepare(data(), tmp_path)
+    corpora = [
+        prepare(data(mix=resolved(data(mix={**MQAR, **changed}))["mix"]), tmp_path) for changed in ({}, {"share": 0.5}, {"pairs": [4]})
+    ]
+    assert len({one.fingerprint for one in (plain, *corpora)}) == 4 and {one.folder for one in corpora} == {plain.folder}
+    assert corpora[0].fingerprint == fingerprint(data(mix=MQAR)) and plain.fingerprint == fingerprint(data(mix=None)) == fingerprint(data())
+    with_bos = prepare(data(mix=MQAR, bos=True), tmp_path)
+    assert (plain.vocab_size, corpora[0].vocab_size, with_bos.vocab_size, with_bos.bos) == (256, 320, 321, 256)
+    assert (plain.mix, corpora[0].mix.offset, with_bos.mix.offset, corpora[0].name) == (None, 256, 257, "local+mqar")
+
+
+@pytest.mark.parametrize(
+    ("mix", "said"),
+    [
+        ({"task": "mqar"}, "data.mix.share=None must be a number between 0 and 1"),
+        ({"task": "mqar", "share": 1}, "data.mix.share=1 must"),
+        ({"task": "mqar", "share": True}, "data.mix.share=True must"),
+        ({"task": "mqra", "share": 0.5}, "mqra is no task.*mqar.*choose from addition, copy, mqar, reverse"),
+        ({"task": "pysource", "share": 0.5}, "pysource is no task"),
+        ({"task": "mqar", "share": 0.5, "steps": 3}, "data.mix.steps is no key .* it takes task, share, vocab_size, pairs, power"),
+        ({"task": "mqar", "share": 0.5, "vocab_size": 4}, "data.vocab_size=4 cannot hold"),
+        ({"task": "mine", "share": 0.5, "source": {"_target_": "posbench.data.copy.Copy"}}, "data.mix lacks vocab_size"),
+    ],
+)
+def test_a_mix_that_cannot_be_is_refused(mix, said):
+    with pytest.raises(ConfigError, match=said):
+        fingerprint(data(mix=mix))
+    whole = {"task": "mine", "share": 0.5, "vocab_size": 9, "source": {"_target_": "posbench.data.copy.Copy"}}
+    assert resolved(data(mix=whole))["mix"] == whole
+
+
+def test_one_command_trains_on_both_and_evaluates_both(cli, tmp_path):  # noqa: F811
+    asked = "data.mix={task: mqar, share: 0.5, vocab_size: 64, pairs: [2]}"
+    said = cli(asked, "evaluate.floor=false", "train.log_every=2").stdout
+    assert "Loss (nats/token)" in said and "Accuracy: mqar 2 pairs" in said and "data local+mqar" in said
+    (run,) = cli.runs()
+    lines = [json.loads(line) for line in (run / "train.jsonl").read_text().splitlines()]
+    assert [sorted(set(line) & {"loss", "task_loss"}) for line in lines] == [["loss", "task_loss"]] * 2
+    found = {path.parent.name: read_eval(path) for path in run.glob("evals/*/*.json")}
+    assert {row["task"] for row in found["accuracy"]} == {"mqar 2 pairs", "mqar 2 pairs choice"}
+    assert {row["data"] for rows in found.values() for row in rows} == {"local+mqar"} and len(found) == 2
+    again = cli(f"run={run}", "evaluate.protocol=accuracy", "evaluate.lengths=[16,32,64]", common=False).stdout
+    assert "64" in again and not re.search("refused|failed", again)
+    assert "leave data.mix out" in cli(asked, "data=copy", common=False, code=2).stderr
