@@ -1,0 +1,110 @@
+"""Figure of the loss beyond the training length against G of the training, and against the training length.
+
+It is drawn where an encoding was trained at several lengths. A mark is one method on the trainings of one length and configuration, all
+at the same multiple of their training length.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable
+
+from posbench.report.figures.annotations import GAP, end_labels, measured, of_intervals, shortened, width
+from posbench.report.figures.palette import encoding_look, extension_look, method_of, told_apart
+from posbench.report.figures.style import BEND, DASHES, FONT, GREY, MARKERS, OKABE_ITO, Frame, ticks
+from posbench.report.points import Point, span, two_seeds
+
+PANEL_WIDTH, PANEL_HEIGHT = 260, 280  # points
+LEFT, LEADER, BETWEEN, ABOVE, BELOW = 48, 14, 50, 24, 40
+NAMES = ("disc", "diamond", "square", "triangle", "triangle that points down", "plus", "cross")  # of MARKERS
+LENGTH = "Against the training length (tokens)"
+PANELS: dict[str, Callable[[Point], float]] = {"Against G (nats/token)": lambda point: point.gain, LENGTH: lambda point: point.train_len}
+Method = tuple[str, str, str]  # encoding without what tells its trainings apart, extension, scale
+
+
+def figure(points: list[Point], title: str):
+    """Figure of the points of all sections; None if no encoding was trained at several lengths and read at a common multiple of them."""
+    multiple, cells = at_multiple(points)
+    if not cells:
+        return None
+    names = {method: _name(method) for method in cells}
+    tall, gutter = max(PANEL_HEIGHT, 1.6 * GAP * len(cells)), LEADER + max(map(width, names.values()))
+    frame = Frame(title, LEFT + 2 * (PANEL_WIDTH + gutter) + BETWEEN, ABOVE + tall + BELOW)
+    shown = [point for own in cells.values() for point in own]
+    lengths = sorted({point.train_len for point in shown})
+    for index, (heading, place) in enumerate(PANELS.items()):
+        axes = frame.axes(LEFT + index * (PANEL_WIDTH + gutter + BETWEEN), ABOVE, PANEL_WIDTH, tall)
+        axes.set_title(heading, fontsize=9.5, loc="left", pad=6, color="#222222")
+        _losses(axes, shown)
+        if place is PANELS[LENGTH]:
+            axes.set_xscale("log", base=2)
+            axes.set_xticks(lengths, map(str, lengths))
+            axes.set_xticks([], minor=True)
+            axes.set_xlim(lengths[0] / 1.3, lengths[-1] * 1.3)
+        _marks(axes, cells, names, lengths, place)
+    frame.caption(_said(shown, lengths, multiple), up=4)
+    return frame.figure
+
+
+def at_multiple(points: list[Point]) -> tuple[int, dict[Method, list[Point]]]:
+    """The largest multiple of the training length that all trainings were read at, and the points there by method, in the order of G.
+
+    Only encodings that were trained at several lengths are kept; without any the multiple is 0.
+    """
+    known = [point for point in points if None not in (point.gain, point.difference) and not point.source]
+    trained = defaultdict(lambda: defaultdict(set))
+    for point in known:
+        if point.length > point.train_len and point.length % point.train_len == 0:
+            trained[method_of(point.encoding)][point.train_len].add(point.length // point.train_len)
+    kept = {encoding: lengths for encoding, lengths in trained.items() if len(lengths) > 1}
+    multiple = max(set.intersection(*(read for lengths in kept.values() for read in lengths.values())), default=0) if kept else 0
+    cells: dict[Method, list[Point]] = defaultdict(list)
+    for point in sorted(known, key=lambda point: point.gain):
+        if point.length == multiple * point.train_len and method_of(point.encoding) in kept:
+            cells[method_of(point.encoding), point.extension, point.scale_attention].append(point)
+    return multiple, cells
+
+
+def _name(method: Method) -> str:
+    encoding, *others = method
+    return shortened(" + ".join([encoding, *(other for other in others if other != "none")]))
+
+
+def _losses(axes, shown: list[Point]) -> None:
+    known = [point.difference + sign * (point.half_width or 0.0) for point in shown for sign in (1, -1)]
+    low, high = 1.15 * min([-BEND / 4, *known]), 1.15 * max([BEND / 2, *known])
+    axes.set_yscale("symlog", linthresh=BEND, linscale=1.2)
+    axes.set_ylim(low, high)
+    axes.set_yticks(*ticks(low, high))
+    axes.set_yticks([], minor=True)
+    axes.tick_params(labelsize=FONT, color=GREY)
+    axes.grid(axis="y", color="#e6e6e6", linewidth=0.6, zorder=0)
+    axes.axhline(0, color="black", linewidth=0.9, zorder=1)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _marks(axes, cells: dict[Method, list[Point]], names: dict[Method, str], lengths: list[int], place: Callable[[Point], float]) -> None:
+    ends, wanted = [], {method: encoding_look(method[0]) if method[1] == "none" else extension_look(method[1]) for method in cells}
+    pens = {method: (OKABE_ITO[colour], DASHES[dash]) for method, (colour, dash) in told_apart(wanted).items()}
+    for method, own in cells.items():
+        (colour, dash), own = pens[method], sorted(own, key=place)
+        axes.plot(
+            [place(point) for point in own], [point.difference for point in own], color=colour, linestyle=dash, linewidth=0.7, alpha=0.6
+        )
+        for point in own:
+            mark = MARKERS[lengths.index(point.train_len) % len(MARKERS)]
+            face = colour if method[2] == "none" else "white"
+            axes.plot([place(point)], [point.difference], color=colour, marker=mark, markersize=4.8, markerfacecolor=face, zorder=3)
+            if point.half_width:
+                ends_of = (point.difference - point.half_width, point.difference + point.half_width)
+                axes.vlines([place(point)], *ends_of, color=colour, linewidth=2.4, alpha=0.3, zorder=2)
+        ends.append((own[-1].difference, place(own[-1]), names[method], colour))
+    end_labels(axes, ends)
+
+
+def _said(shown: list[Point], lengths: list[int], multiple: int) -> list[str]:
+    marks = ", ".join(f"{NAMES[index % len(NAMES)]} {length}" for index, length in enumerate(lengths))
+    return [
+        f"Loss minus the floor (nats/token) at {multiple} times the training length, which is told by the mark: {marks} tokens.",
+        measured(shown, f"{span(point.n_targets for point in shown)} targets"),
+        f"G: what the second half of the window brings. Bars: {of_intervals(shown)}.",
+        *(f"{said[0].upper()}{said[1:]}." for said in two_seeds(shown)),
+    ]

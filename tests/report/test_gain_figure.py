@@ -1,0 +1,63 @@
+"""Figure of losses beyond the training length by G and by training length: what stands in it, and when there is none."""
+
+from dataclasses import replace
+
+import pytest
+from test_figures import texts
+
+from posbench.common.csv_records import to_csv
+from posbench.report.figures import gain
+from posbench.report.figures.draw import draw
+from posbench.report.points import Point
+
+PLACE = {"protocol": "fixed_targets", "data": "pysource", "tokenizer": "bpe-1024", "setting": None, "n_seeds": 3, "n_targets": 4096}
+SEEN = {
+    "n_units": 120,
+    "sem_unit": "document",
+    "over": "seeds x documents",
+    "half_width": 0.02,
+    "nll": 2.5,
+    "floor": 2.4,
+    "untested": False,
+}
+G = {32: 0.2, 64: 0.1, 128: 0.05}
+
+
+def trained(encoding="rope", extension="none", scale="none", lengths=(32, 64, 128), multiples=(1, 2, 4), steps=(1500,)):
+    """Points of one method on trainings of several lengths; the difference is G times the multiple, so that every value is known."""
+    return [
+        Point(**PLACE, **SEEN, train_len=train_len, encoding=encoding if count == 1500 else f"{encoding} train.steps={count}",
+              extension=extension, scale_attention=scale, length=multiple * train_len, gain=G[train_len] * count / 1500,
+              difference=multiple * G[train_len] * count / 1500)
+        for train_len in lengths for count in steps for multiple in multiples
+    ]  # fmt: skip
+
+
+def test_points_stand_at_the_largest_multiple_that_every_training_was_read_at_in_the_order_of_g():
+    points = trained(steps=(500, 1500)) + trained(extension="yarn", multiples=(2, 4, 8)) + trained("alibi", multiples=(1, 2))
+    multiple, cells = gain.at_multiple(points)
+    assert multiple == 2 and set(cells) == {("rope", "none", "none"), ("rope", "yarn", "none"), ("alibi", "none", "none")}
+    assert [point.gain for point in cells["rope", "none", "none"]] == pytest.approx(sorted([*G.values(), *(one / 3 for one in G.values())]))
+    assert all(
+        point.length == 2 * point.train_len and point.difference == pytest.approx(2 * point.gain) for point in sum(cells.values(), [])
+    )
+
+
+def test_without_an_encoding_of_several_lengths_there_is_no_figure():
+    points = trained(lengths=(64,)) + trained("alibi", lengths=(128,))
+    unknown = [replace(point, gain=None) for point in trained()]
+    apart = [point for point in trained() if point.length == {32: 64, 64: 256, 128: 256}[point.train_len]]  # no multiple in common
+    for found in ([], points, unknown, [replace(point, source="paper.csv") for point in trained()], apart):
+        assert gain.figure(found, "t") is None
+
+
+def test_it_is_drawn_once_beside_the_first_section_with_every_method_and_length_named(tmp_path):
+    points = trained(steps=(500, 1500)) + trained(extension="rerope", scale="log_n") + trained("fox")
+    (tmp_path / "curve.csv").write_text(to_csv(points, Point))
+    drawn = draw(tmp_path / "curve.csv", tmp_path, "Scale")
+    assert "gain" in drawn[0] and not any("gain" in section for section in drawn[1:]) and (tmp_path / "gain.png").exists()
+    said = texts(tmp_path / "gain.svg")
+    for text in ("rope", "rope + rerope + log_n", "fox", "Against G (nats/token)", "Against the training length (tokens)", "32", "128"):
+        assert text in said, text
+    caption = " ".join(said)
+    assert "4 times the training length" in caption and "disc 32, diamond 64, square 128 tokens" in caption and "3 seeds" in caption
