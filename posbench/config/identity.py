@@ -23,6 +23,7 @@ LATER: dict[str, object] = {
     "encoding.real": False,
     "scale_attention.clamp": True,
     "train.scale_attention": {"_target_": "posbench.scale_attention.none.NoScale"},
+    "train.parent": None,
     "model.head_dim": None,
     "model.qkv_bias": False,
     "model.checkpoint": None,
@@ -83,17 +84,28 @@ def identity(cfg: dict, data_fingerprint: str) -> dict:
     if isinstance(train["length"], list):
         lengths = sorted(set(train["length"]))
         train["length"] = lengths if len(lengths) > 1 else lengths[0]
+    if parent := train.get("parent"):
+        train["parent"] = parent["run_id"]  # an id stands for all that made its weights
     parts = {"encoding": cfg["encoding"], "model": _without(cfg["model"], NOT_MODEL), "train": train}
     return _stable({**parts, "seed": cfg["seed"], "data_fingerprint": data_fingerprint})
 
 
 def run_id(cfg: dict, data_fingerprint: str) -> str:
-    """Id of a training: a readable prefix and ten hex digits, such as rope-64-s0-1a2b3c4d5e."""
+    """Id of a training: a readable prefix and ten hex digits, such as rope-64-s0-1a2b3c4d5e, of a child rope+yarn-64to256-s0-1a2b3c4d5e."""
     parts = identity(cfg, data_fingerprint)
     length = parts["train"]["length"]
     lengths = "+".join(map(str, length)) if isinstance(length, list) else length
     kind = "hf" if cfg["model"].get("checkpoint") else method_name(cfg["encoding"])
+    if parent := cfg["train"].get("parent"):
+        scaling = cfg["encoding"].get("scaling")
+        kind += f"+{method_name(scaling)}" if scaling else ""
+        lengths = f"{parent['reach']}to{lengths}"
     return f"{kind}-{lengths}-s{cfg['seed']}-{sha256_json(parts)[:10]}"
+
+
+def family(run_id: str) -> str:
+    """Readable prefix of a run's id without its seed: rope-64 of rope-64-s0-1a2b3c4d5e."""
+    return run_id.rsplit("-", 2)[0]
 
 
 def eval_id(protocol: str, extension: dict, scale_attention: dict, evaluate: dict, run_id: str, version: int = 1) -> str:

@@ -66,7 +66,7 @@ class TrainConfig:
     momentum: Share = 0.95  # Muon's
     weight_decay: Weight = 0.05  # on matrices
     warmup: Count = 40  # steps
-    schedule: Literal["linear", "cosine"] = "linear"  # of the rates after the warmup
+    schedule: Literal["linear", "cosine", "constant"] = "linear"  # of the rates after the warmup
     clip: Weight = 1.0  # largest norm of the gradient; 0: any
     dtype: Literal["auto", "bf16", "fp32"] = "auto"  # of the products; weights stay fp32; auto: see posbench.common.machine.fast_dtype
     compile: bool = False  # torch.compile
@@ -75,6 +75,7 @@ class TrainConfig:
     validate_every: Count = 0  # steps; 0: at the end alone
     validate_windows: Count = 256
     checkpoint_every: Count = 500  # steps; 0: never
+    parent: dict[str, Any] | None = None  # run_id, reach and digest of the run that this one is fine-tuned from, filled in
 
     @property
     def lengths(self) -> list[int]:
@@ -85,6 +86,27 @@ class TrainConfig:
     def train_len(self) -> int:
         """The longest training length, the one every extension refers to."""
         return self.lengths[-1]
+
+    @property
+    def origin(self) -> int:
+        """Training length of the first training: of a fine-tuned run, that of its parent."""
+        return self.parent["reach"] if self.parent else self.train_len
+
+
+@dataclass(frozen=True)
+class FinetuneConfig:
+    """Settings of a child training that begins with the weights of the training described by the rest. Lengths are in tokens."""
+
+    steps: Count = 100
+    length: Annotated[int, LENGTHS] | None = None  # of a sequence; None: 4 times the parent's training length, with an encoding that itself
+    target_len: Size | None = None  # that extension and positions are made for; None: length, with an encoding 4 times the parent's
+    encoding: dict[str, Any] | None = None  # in place of the parent's, which is its `base` if it has one; None: the parent's
+    lr: Rate = 1e-3  # of AdamW
+    muon_lr: Rate = 1.5e-3  # of Muon
+    warmup: Count = 10  # steps
+    schedule: Literal["constant", "linear", "cosine"] = "constant"  # of the rates after the warmup
+    tokens_per_step: Size | None = None  # None: the parent's, or one sequence if that is longer
+    checkpoint_every: Count = 50  # steps; 0: never
 
 
 @dataclass(frozen=True)
@@ -122,6 +144,7 @@ class LogConfig:
 
 LONG = 1024  # training length in tokens above which the defaults of `evaluate` are those of a text that takes seconds to read
 SCHEMAS = {"model": ModelConfig, "train": TrainConfig, "evaluate": EvaluateConfig, "log": LogConfig}
+OPTIONAL = {"finetune": FinetuneConfig}  # groups that a configuration may lack
 METHODS = {
     "encoding": "posbench.encodings.rope.Rope",
     "extension": "posbench.extensions.none.NoExtension",
@@ -143,7 +166,7 @@ JOB = {
     **dict.fromkeys(("allow_untested", "check", "dry"), bool),
     **dict.fromkeys(("results_dir", "cache_dir"), str),
     **dict.fromkeys(("report_dir", "run", "out", "json", "figure"), str | None),
-    **dict.fromkeys(SCHEMAS, dict),
+    **dict.fromkeys((*SCHEMAS, *OPTIONAL), dict),
     **dict.fromkeys(METHODS, Any),
 }
 DATA = {"name": Any, "path": Any, "tokenizer": str, "vocab_size": int, "bos": bool, "source": dict, "mix": dict | None}
@@ -164,8 +187,8 @@ def check(cfg: dict) -> dict:
             raise ConfigError(f"{name}={shown(node)} must be a mapping, with _target_: {usual} or another class.")
         if not isinstance(node.get("_target_"), str):
             raise ConfigError(f"{name}._target_={shown(node.get('_target_'))} must name a class, such as {usual}.")
-    for group in SCHEMAS:
-        if group in found:
+    for group in (*SCHEMAS, *OPTIONAL):
+        if found.get(group):
             typed(group, found[group])
     return found
 
@@ -178,7 +201,7 @@ def typed(group: str, values: dict) -> Any:
 @functools.lru_cache(maxsize=1024)
 def _typed(group: str, content: str) -> Any:
     """Cached part of `typed`: the cells of a grid mostly share these values."""
-    values, schema = json.loads(content), SCHEMAS[group]
+    values, schema = json.loads(content), {**SCHEMAS, **OPTIONAL}[group]
     hints = typing.get_type_hints(schema, include_extras=True)
     if unknown := sorted(set(fitting(group, values, dict)) - set(hints)):
         raise ConfigError(f"{group}.{unknown[0]} is not a key of {group}{did_you_mean(unknown[0], hints)}: --cfg job prints all of them.")
@@ -194,7 +217,7 @@ def resolve(cfg: dict, auto: str | None = None) -> dict:
     cfg = check(cfg)
     groups = {group: typed(group, cfg[group]) for group in SCHEMAS}
     auto = auto or fast_dtype(cfg.get("device", "auto"))
-    train_len, asked = groups["train"].train_len, groups["evaluate"]
+    train_len, asked = groups["train"].origin, groups["evaluate"]  # a child is evaluated on the targets of its parent
     long = train_len > LONG
     usual = [n * train_len for n in ((1, 2, 4) if long else (1, 2, 4, 8, 16))]
     largest = asked.max_length or max(long and asked.lengths or usual)

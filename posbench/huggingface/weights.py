@@ -61,7 +61,7 @@ def read_tensors(run: Run, cfg: dict) -> Iterator[tuple[str, Tensor]]:
     Raises RunError for weights that are missing, or are not those of train.json.
     """
     sha256, checkpoint = run.read_summary()["sha256"], cfg["model"].get("checkpoint")
-    if checkpoint and not run.weights.exists():
+    if checkpoint and not cfg["train"].get("parent") and not run.weights.exists():
         with torch.device("meta"):
             model = make_model(cfg, checkpoint["vocab_size"])
         stored = checked_tensors(unchanged(cfg["model"]["path"], sha256), model, cfg["model"]["tied"])

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 
 from posbench.common.errors import ConfigError
 from posbench.common.machine import check_processes
-from posbench.config.schema import ModelConfig, typed
+from posbench.config.schema import ModelConfig, TrainConfig, typed
 from posbench.model.gpt import GPT, make_shape
 from posbench.model.memory import check_size
 from posbench.model.weights import load_weights
@@ -48,7 +49,10 @@ def seeded(seed: int) -> Iterator[None]:
 def make_encoding(cfg: dict) -> Encoding:
     """Make the encoding of a resolved job configuration."""
     model: ModelConfig = typed("model", cfg["model"])
-    shape = make_shape(model, typed("train", cfg["train"]).train_len)
+    train: TrainConfig = typed("train", cfg["train"])
+    shape = make_shape(model, train.train_len)
+    if train.parent:  # what is learned for each position has the parent's size
+        shape = replace(shape, positions=train.origin)
     check_size(model)
     with seeded(cfg["seed"]):
         return make(cfg["encoding"], shape, kind=Encoding)
@@ -89,7 +93,8 @@ def make_model(cfg: dict, vocab_size: int) -> GPT:
 def load_model(run: Run, cfg: dict, vocab_size: int, device: str) -> GPT:
     """Load the model of a finished run and verify it against the checksum in train.json: its own weights, or those of its checkpoint."""
     sha256 = run.read_summary()["sha256"]
-    if cfg["model"].get("checkpoint") and not run.weights.exists():  # earlier versions copied the weights of a checkpoint
+    taken = cfg["model"].get("checkpoint") and not typed("train", cfg["train"]).parent
+    if taken and not run.weights.exists():  # earlier versions copied the weights of a checkpoint
         with torch.device("meta"):
             model = make_model(cfg, vocab_size)
         load_checkpoint(cfg["model"]["path"], sha256, model, cfg["model"]["tied"])

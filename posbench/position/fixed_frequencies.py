@@ -37,13 +37,13 @@ def trained_in(scaling: Extension, own: Spectrum, scaling_len: float, length: in
     Raises ConfigError for an extension that is not a set of frequencies, of one target or of any length.
     """
     scaled = None
-    fixed = isinstance(scaling, ScaledExtension) and scaling.fixed_target and not scaling.needs & ~OFFERED
+    fixed = not scaling.needs & ~OFFERED and (not isinstance(scaling, ScaledExtension) or scaling.fixed_target)
     if fixed or by_length(scaling):
         span = Span(scaling_len, length, scaling.target_len(length))
         scaled = frequencies(scaling, own, span)
     if scaled is None:
         raise ConfigError(
             f"encoding.scaling={type(scaling).__name__} is no fixed set of frequencies: choose an extension that only changes these "
-            "(pi, yarn, llama3, longrope), with mode=fixed and target_len=TOKENS."
+            "(pi, ntk, yarn, abf, llama3, longrope), with mode=fixed and target_len=TOKENS where it has them."
         )
     return scaled, math.sqrt(scaling.temperature(span))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from posbench.common.errors import RunError
 from posbench.common.files import read_json
-from posbench.config.identity import LATER, NOT_MODEL, NOT_TRAIN
+from posbench.config.identity import LATER, NOT_MODEL, NOT_TRAIN, family
 from posbench.runs.directory import Run
 
 if TYPE_CHECKING:
@@ -75,7 +75,12 @@ class Origin:
     @property
     def training(self) -> dict[str, object]:
         """Settings that determine the weights, except encoding, trained scale and seed, which every row has."""
-        skipped = [*(f"train.{name}" for name in NOT_TRAIN), *(f"model.{name}" for name in NOT_MODEL), "train.scale_attention"]
+        skipped = [
+            *(f"train.{name}" for name in NOT_TRAIN),
+            *(f"model.{name}" for name in NOT_MODEL),
+            "train.scale_attention",
+            "train.parent",
+        ]
         kept = {key: value for key, value in self.config.items() if key.startswith(("model.", "train.")) and not under(key, skipped)}
         if "model.checkpoint.sha256" in kept:  # the name of its folder comes first, then its shape and content
             sha256 = str(kept.pop("model.checkpoint.sha256"))
@@ -154,7 +159,7 @@ def variants(evaluations: "Iterable[Evaluation]", origins: Mapping[str, Origin])
     groups: dict[tuple, dict[str, int]] = defaultdict(dict)
     shared = ("data", "tokenizer", "train_len", "encoding", "encoding_args", "trained_scale", "finetune")
     for evaluation in evaluations:
-        row = evaluation.first
+        row = {**evaluation.first, "finetune": family(evaluation.first["finetune"] or "")}
         groups[evaluation.source, *(text(row[name]) for name in shared)][row["run_id"]] = row["seed"]
     words: dict[str, str] = {}
     keys: dict[str, None] = {}

@@ -101,7 +101,7 @@ class Children(Signals):
 
 def processes_of(job: Job) -> int:
     """Number of processes of a job. A finished training is evaluated in one."""
-    return 1 if job.run.finished or job.cfg["model"]["checkpoint"] else job.cfg["processes"]
+    return 1 if job.run.finished or not job.trains else job.cfg["processes"]
 
 
 def check(jobs: list[Job], launcher: dict | None = None) -> None:

@@ -83,13 +83,13 @@ class Measured:
 
 def cost(jobs: list[Job], fresh: list[Job], missing: list[tuple[Job, Cell, list[int]]]) -> list[str]:
     """Lines with the cost of the trainings (and checkpoints) of `fresh` and of the missing lengths of evaluations."""
-    taken = [job for job in fresh if job.cfg["model"].get("checkpoint")]
+    taken = [job for job in fresh if not job.trains]
     fresh = [job for job in fresh if job not in taken]
     tokens = [job.cfg["train"]["steps"] * job.cfg["train"]["tokens_per_step"] for job in fresh]
     done = [_work(*one) for one in missing]
-    theirs = [(job, cell, one) for (job, cell, _), one in zip(missing, done, strict=True) if job.cfg["model"].get("checkpoint")]
-    own = [one for (job, _, _), one in zip(missing, done, strict=True) if not job.cfg["model"].get("checkpoint")]
-    trainings = sum(not job.cfg["model"].get("checkpoint") for job in jobs)
+    theirs = [(job, cell, one) for (job, cell, _), one in zip(missing, done, strict=True) if not job.trains]
+    own = [one for (job, _, _), one in zip(missing, done, strict=True) if job.trains]
+    trainings = sum(job.trains for job in jobs)
     words = [f"{len(fresh)} of {trainings} trainings to make, {_number(sum(tokens))} tokens"] if trainings else []
     words += [f"{len(taken)} of {len(jobs) - trainings} checkpoints to take"] if trainings < len(jobs) else []
     line = "; ".join([*words, f"{len(done)} evaluations, {_number(sum(one.tokens for one in done))} tokens"])

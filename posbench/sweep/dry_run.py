@@ -29,7 +29,9 @@ class Plan:
     @property
     def state(self) -> str:
         """Words for the planned work on the training, or on the checkpoint in its place."""
-        before, after = ("checkpoint to take", "checkpoint taken") if self.job.cfg["model"].get("checkpoint") else ("to train", "trained")
+        before, after = ("to train", "trained") if self.job.trains else ("checkpoint to take", "checkpoint taken")
+        if parent := self.job.cfg["train"].get("parent"):
+            before, after = f"to fine-tune from {parent['run_id']}", f"fine-tuned from {parent['run_id']}"
         return after if self.job.run.finished else before if self.trains else f"not {before}, since nothing is left to evaluate"
 
 
@@ -40,7 +42,17 @@ def describe(jobs: list[Job]) -> list[str]:
     legal = [plan for plan in plans if not plan.refused]
     lines = _counted(legal) if sum(len(job.cells) for job in jobs) >= MANY else [line for plan in legal for line in _listed(plan)]
     lines += [f"{plan.job.run.path}  refused: {plan.refused}" for plan in plans if plan.refused]
-    return lines + cost(jobs, [plan.job for plan in plans if plan.trains], [item for plan in plans for item in _work(plan)])
+    fresh = [plan.job for plan in plans if plan.trains]
+    parents = _parents(fresh)
+    lines = [f"{job.run.path}  {'to train' if job.trains else 'checkpoint to take'}, as a parent" for job in parents] + lines
+    return lines + cost([*parents, *jobs], [*parents, *fresh], [item for plan in plans for item in _work(plan)])
+
+
+def _parents(fresh: list[Job]) -> list[Job]:
+    """Missing parents of the trainings to make, each once, without those that are to be made in their own right."""
+    own = {job.run.path for job in fresh}
+    missing = [job.parent for job in fresh if job.parent and not job.parent.run.finished]
+    return list({job.run.path: job for job in missing if job.run.path not in own}.values())
 
 
 def _work(plan: Plan) -> list[tuple[Job, Cell, list[int]]]:

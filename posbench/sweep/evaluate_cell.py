@@ -68,7 +68,7 @@ def make_rows(values: list[dict], job: Job, cell: Cell, untested: bool, evaluati
         "extension_args": identity.method_args(cell.extension),
         "scale_attention": identity.method_label(cell.scale_attention, "scale_attention"),
         "trained_scale": identity.method_label(typed("train", job.cfg["train"]).scale_attention, "scale_attention"),
-        "finetune": None,
+        "finetune": (typed("train", job.cfg["train"]).parent or {}).get("run_id"),
         "untested": untested,
         "seed": job.cfg["seed"],
         "data": evaluation.corpus.name,

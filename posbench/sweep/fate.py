@@ -44,9 +44,12 @@ class Fate:
 def judge(job: Job, known: dict[str, Outcome] | None = None) -> Fate:
     """Judge a job by its configuration alone. `known` keeps verdicts for other jobs that share methods, such as the other seeds."""
     from posbench.model.build import make_encoding, make_trained_scale
+    from posbench.model.inherit import check_beginning
 
     known = {} if known is None else known
     try:
+        if job.parent:
+            check_beginning(job.cfg, job.parent.cfg)
         encoding = make_encoding(job.cfg)
         make_trained_scale(job.cfg, encoding)
     except ConfigError as error:

@@ -24,6 +24,8 @@ from posbench.huggingface import weights as hf_weights
 from posbench.huggingface.check_checkpoint import check_checkpoint
 from posbench.model.build import load_model, make_model, pick_device
 from posbench.model.gpt import GPT
+from posbench.model.inherit import inherit
+from posbench.position.instantiate import trusted_config
 from posbench.position.plan import training_plans
 from posbench.report import report
 from posbench.runs import directory as runs
@@ -48,6 +50,7 @@ def run_job(job: Job, wait: bool = False, world: World | None = None) -> list[Ou
     if not fate.runs:
         return fate.outcomes()
     there = job.run.path.exists()
+    _finish_parent(job, wait, world or World())
     with job.run.lock(wait):
         try:
             return fate.outcomes(_train_and_evaluate(job, fate, world or World()))
@@ -59,12 +62,52 @@ def run_job(job: Job, wait: bool = False, world: World | None = None) -> list[Ou
 
 def _corpus(job: Job) -> Corpus:
     """Corpus of a job; for a finished training, only the scored splits. Raises RunError when the text does not match the run's id."""
-    trains = not job.run.finished and not job.cfg["model"]["checkpoint"]
-    splits = SPLITS if trains else {cell.evaluate["split"] for cell in job.cells}
+    scored = {cell.evaluate["split"] for cell in job.cells}
+    splits = SPLITS if job.trains and not job.run.finished else scored or SPLITS
     corpus = prepare(job.cfg["data"], job.cfg["cache_dir"], splits)
     if corpus.fingerprint != job.fingerprint:
         raise RunError(f"The text of data={corpus.name} changed after {job.run.id} was named by it: run the same command again.")
     return fit_corpus(corpus, job.cfg)
+
+
+def _finish_parent(job: Job, wait: bool, world: World) -> None:
+    """Train the parent of a child that has yet to begin. Raises Busy when another process trains it (unless `wait`).
+
+    Raises ConfigError for several processes, which share one training alone.
+    """
+    parent = job.parent
+    if parent is None or job.run.finished or parent.run.finished:
+        return
+    if world.size > 1:
+        raise ConfigError(f"processes={world.size} share one training, and the parent {parent.run.id} is not trained: train it first.")
+    with parent.run.lock(wait):
+        if parent.run.finished:
+            return
+        device, corpus = pick_device(parent.cfg["device"]), _corpus(parent)
+        with Recorder(parent.run, typed("log", parent.cfg["log"]), _shown(parent, []), "train") as recorder:
+            _train(parent, corpus, device, recorder, world)
+
+
+def _begin(job: Job, model: GPT, vocab_size: int) -> dict | None:
+    """Give a child its parent's weights. Returns what is noted of the parent: its id, its reach and the digest of its weights.
+
+    Raises RunError if the parent is not there, or is not the one that the child began with. None for a run without a parent.
+    """
+    noted = job.cfg["train"].get("parent")
+    if not noted:
+        return None
+    run = job.parent.run if job.parent else runs.Run(job.run.path.parent / noted["run_id"])
+    if not run.finished:
+        raise RunError(f"{job.run.id} begins with the weights of {run.path}, which holds no finished training: train that first.")
+    known = (job.run.read_config()["train"].get("parent") or {}).get("sha256") if job.run.has_config else None
+    found = run.read_summary()["sha256"]
+    if known not in (None, found):
+        raise RunError(
+            f"{run.path} has changed since {job.run.id} began with its weights (SHA-256 {found[:12]}..., {known[:12]}... then): "
+            f"restore it, or delete {job.run.path} to fine-tune anew."
+        )
+    inherit(model, load_model(run, job.parent.cfg if job.parent else trusted_config(run), vocab_size, "cpu"))
+    return {**noted, "sha256": found}
 
 
 def _train_and_evaluate(job: Job, fate: Fate, world: World) -> list[Cell]:
@@ -85,7 +128,7 @@ def _train_and_evaluate(job: Job, fate: Fate, world: World) -> list[Cell]:
         else:
             world.largest(0)  # the other processes wait for this call
             model = _train(job, corpus, device, recorder, world)
-        if job.cfg.get("check") and job.cfg["model"]["checkpoint"]:
+        if job.cfg.get("check") and not job.trains:
             check_checkpoint(job.cfg, model, getattr(corpus, missing[0].evaluate["split"]).tokens)
         evaluators = [protocol(cell.protocol)(evaluation(model.eval(), corpus, cell, device)) for cell in missing]
         total = sum(one.cost(text) for one, cell in zip(evaluators, missing, strict=True) for text in one.texts(cell.missing()))
@@ -123,15 +166,17 @@ def _show_report(job: Job, recorder: Recorder) -> None:
 
 
 def _train(job: Job, corpus: Corpus, device: str, recorder: Recorder | None, world: World) -> GPT:
-    if job.cfg["model"]["checkpoint"]:
+    if not job.trains:
         hf_weights.take(job.run, job.cfg, corpus.vocab_size, device, job.fingerprint)
         return load_model(job.run, job.cfg, corpus.vocab_size, device)
-    model = make_model(job.cfg, corpus.vocab_size).to(device)
+    model = make_model(job.cfg, corpus.vocab_size)
+    begun = _begin(job, model, corpus.vocab_size)
+    model = model.to(device)
     if world.main:
         n_parameters = sum(parameter.numel() for parameter in model.parameters())
-        job.run.write_config(job.cfg)
+        job.run.write_config({**job.cfg, "train": {**job.cfg["train"], "parent": begun}})
         found = provenance.collect(job.cfg["seed"], device, job.fingerprint, n_parameters)
-        found = {**found, "processes": world.size, "backend": world.backend(device)}
+        found = {**found, "processes": world.size, "backend": world.backend(device), **({"parent": begun} if begun else {})}
         job.run.write_provenance(found, resumed=job.run.has_state)
     fit(
         model,

@@ -18,6 +18,7 @@ from posbench.position.instantiate import trusted_config
 from posbench.runs.directory import Run
 from posbench.runs.rows import read_eval
 from posbench.runs.setting import Setting
+from posbench.sweep.finetune import child_config
 
 RECOMPUTE = "posbench.extensions.recompute_window.RecomputeWindow"
 NO_SCALE = {"_target_": "posbench.scale_attention.none.NoScale"}
@@ -70,6 +71,12 @@ class Job:
     fingerprint: str
     cfgs: list[dict] = field(default_factory=list)  # the given configurations that it was made from
     cells: list[Cell] = field(default_factory=list)
+    parent: "Job | None" = None  # of a fine-tuned run that was described, not named by run=
+
+    @property
+    def trains(self) -> bool:
+        """False for a checkpoint that is evaluated as it is."""
+        return not self.cfg["model"].get("checkpoint") or bool(self.cfg["train"].get("parent"))
 
     @property
     def user_cells(self) -> list[Cell]:
@@ -154,7 +161,8 @@ def _job(cfg: dict, fingerprints: dict[str, str], auto: str | None) -> Job:
         cfg = adopt({**cfg, "data": resolved(cfg["data"])})
     if cfg["data"].get("mix") and cfg["model"].get("checkpoint"):
         raise ConfigError("data.mix is for training, and a checkpoint is evaluated as it is: leave data.mix out, or choose evaluate.tasks.")
-    cfg = resolve(cfg, auto)
+    tuning = cfg.get("finetune")
+    cfg = resolve({key: value for key, value in cfg.items() if key != "finetune"}, auto)
     key = repr(cfg["data"])
     if key not in fingerprints:
         fingerprints[key] = fingerprint(cfg["data"], cfg["cache_dir"])
@@ -165,7 +173,11 @@ def _job(cfg: dict, fingerprints: dict[str, str], auto: str | None) -> Job:
             f"run={cfg['run']} is not the training that its config.yaml and its data describe now (that would be {run_id}): restore "
             "config.yaml, or the text it was trained on."
         )
-    return Job(cfg, run if cfg["run"] is not None else Run(Path(cfg["results_dir"]) / run_id), found)
+    job = Job(cfg, run if cfg["run"] is not None else Run(Path(cfg["results_dir"]) / run_id), found)
+    if not tuning:
+        return job
+    child = child_config(cfg, run_id, typed("finetune", tuning))
+    return Job(child, Run(Path(cfg["results_dir"]) / identity.run_id(child, found)), found, parent=job)
 
 
 def _cells(job: Job, cfg: dict) -> list[Cell]:

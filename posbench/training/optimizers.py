@@ -37,9 +37,14 @@ def build(model: nn.Module, config: TrainConfig) -> list[torch.optim.Optimizer]:
 
 
 def rate(step: int, config: TrainConfig) -> float:
-    """Share of the peak learning rate at `step` (0 for the first): linear up to 1 over `warmup` steps, then down to 0 at `steps`."""
+    """Share of the peak learning rate at `step` (0 for the first): linear up to 1 over `warmup` steps, then down to 0 at `steps`.
+
+    With schedule=constant it stays 1, so that a shorter training is the beginning of a longer one.
+    """
     if step < config.warmup:
         return (step + 1) / config.warmup
+    if config.schedule == "constant":
+        return 1.0
     left = max(0.0, (config.steps - step) / max(1, config.steps - config.warmup))
     return left if config.schedule == "linear" else 0.5 * (1 - math.cos(math.pi * left))
 

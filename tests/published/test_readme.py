@@ -41,6 +41,7 @@ def test_every_choice_script_room_and_folder_stands_in_its_table():
     assert methods <= set(re.findall(r"`(\w+)`", section))
     assert named("configs/README.md", "## Experiments") == set(choices("experiment")) - {"none"}
     assert named("configs/README.md", "## Model") == {*choices("model"), *choices("train")}
+    assert named("configs/README.md", "## Fine-tuning") == set(choices("finetune"))
     assert named("configs/README.md", "## Data") >= set(choices("data"))
     assert named("configs/README.md", "## Launchers") >= set(choices("hydra/launcher"))
     scripts = {path.name for path in (ROOT / "scripts").iterdir() if path.suffix in (".py", ".ipynb")}

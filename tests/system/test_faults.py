@@ -27,6 +27,9 @@ COMMANDS = {
         "evaluate.protocol=[fixed_targets,by_position]",
         *(word for word in TINY if not word.startswith(("data.tokenizer", "train.checkpoint_every"))),
     ),
+    "a child, and the parent it is fine-tuned from": (
+        "finetune=longer", "finetune.steps=8", "finetune.warmup=2", "finetune.checkpoint_every=2", "extension=yarn", *TINY,
+    ),
     "a sweep, two at a time": ("-m", "seed=0,1", "extension=none,pi", "jobs=2", *TINY),
 }  # fmt: skip
 EACH = 2  # lineages of each command

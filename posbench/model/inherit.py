@@ -1,0 +1,96 @@
+"""Beginning of a fine-tuned model: the weights of its parent, and the proof that it begins as the same function."""
+
+import torch
+
+from posbench.common.errors import ConfigError
+from posbench.config.identity import method_name
+from posbench.config.schema import TrainConfig, typed
+from posbench.extensions.none import NoExtension
+from posbench.model.build import make_encoding, make_trained_scale
+from posbench.model.gpt import GPT
+from posbench.position.effect import begins_alike
+from posbench.position.legality import check_extension, name_of
+from posbench.position.plan import make_plan
+
+
+def inherit(model: GPT, parent: GPT) -> None:
+    """Copy the parent's weights into `model`.
+
+    Those of an encoding that now is the `base` of another go there, those of one that was replaced go nowhere. What the child alone has
+    keeps its initial weights.
+    """
+    own = model.state_dict()
+    names = {name: name if name in own else name.replace("encoding.", "encoding.base.", 1) for name in parent.state_dict()}
+    model.load_state_dict({names[name]: tensor for name, tensor in parent.state_dict().items() if names[name] in own}, strict=False)
+
+
+def check_beginning(cfg: dict, parent: dict) -> None:
+    """Check a child by the configurations of both.
+
+    Raises ConfigError for an extension that its encoding cannot have trained in, for positions that its encoding lacks, and if it would
+    read a text of the parent differently from the parent: some methods are defined by the training length, which a child changes.
+    """
+    child, before = typed("train", cfg["train"]), typed("train", parent["train"])
+    _check_scaling(cfg["encoding"], parent["encoding"])
+    _check_length(cfg, child)
+    if child.train_len == before.train_len:
+        return
+    encodings = [make_encoding({**one, "encoding": parent["encoding"]}) for one in (parent, cfg)]
+    scales = [make_trained_scale(one, encoding) for one, encoding in zip((parent, cfg), encodings, strict=True)]
+    at_fault = ""
+    for kind, (first, second) in {"encoding": encodings, "train.scale_attention": scales}.items():
+        if first is not None and _shapes(first) != _shapes(second):
+            at_fault = at_fault or f"{kind}={name_of(first)}"
+        elif first is not None:
+            second.load_state_dict(first.state_dict())
+    if not at_fault:
+        length = min(child.train_len, before.train_len)
+        with torch.no_grad():
+            at_fault = next((name for name, plans in _plans(encodings, scales, length) if not begins_alike(*plans)), "")
+    if at_fault:
+        raise ConfigError(
+            f"finetune.length={child.train_len} would change what {at_fault} does within the first {before.train_len} tokens, since it is "
+            "defined by the training length: choose a method that is not, or that length."
+        )
+
+
+def _check_scaling(encoding: dict, before: dict) -> None:
+    """Raise ConfigError for an extension beside one that is trained in already, and for one without a place in the encoding."""
+    inner = encoding["base"] if isinstance(encoding.get("base"), dict) else encoding
+    scaling, name = inner.get("scaling"), method_name(inner)
+    if scaling in (None, before.get("scaling")):
+        return
+    asked = method_name(scaling)
+    if before.get("scaling"):
+        raise ConfigError(f"extension={method_name(before['scaling'])} is trained in already, so extension={asked} is not: choose none.")
+    if name != method_name(before) or "scaling" not in before:
+        raise ConfigError(
+            f"encoding={name} has no frequencies that extension={asked} could be trained into: choose extension=none, or "
+            f"{'another finetune' if name != method_name(before) else 'encoding=rope'}."
+        )
+
+
+def _check_length(cfg: dict, train: TrainConfig) -> None:
+    encoding = make_encoding(cfg)
+    try:
+        check_extension(encoding, NoExtension(), [train.train_len])
+    except ConfigError as error:
+        raise ConfigError(
+            f"finetune.length={train.train_len} has positions that encoding={name_of(encoding)} lacks: fine-tune it at the length that it "
+            "was trained at, or choose another encoding."
+        ) from error
+
+
+def _shapes(method: torch.nn.Module) -> dict[str, torch.Size]:
+    return {name: tensor.shape for name, tensor in method.state_dict().items()}
+
+
+def _plans(encodings: list, scales: list, length: int):
+    """(what is to blame, plans of parent and child): of the encoding alone, then with the trained scale."""
+    alone, both = (
+        [make_plan(encoding, length=length, trained_scale=scale) for encoding, scale in zip(encodings, given, strict=True)]
+        for given in ([None, None], scales)
+    )
+    yield f"encoding={name_of(encodings[0])}", alone
+    if scales[0] is not None:
+        yield f"train.scale_attention={name_of(scales[0])}", both

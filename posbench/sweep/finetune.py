@@ -1,0 +1,60 @@
+"""Configuration of a child: a training of a few steps that begins with the weights of another one, its parent.
+
+The child is a run like any other. The extension that was asked for is trained in: it becomes a part of the child's encoding, and what
+is evaluated is the child without a further one.
+"""
+
+from dataclasses import asdict, replace
+
+from posbench.common.errors import ConfigError
+from posbench.config.identity import method_name
+from posbench.config.schema import FinetuneConfig, TrainConfig, typed
+
+NO_EXTENSION = {"_target_": "posbench.extensions.none.NoExtension"}
+LONGER = 4  # times the parent's training length, if nothing else is said
+
+
+def child_config(cfg: dict, run_id: str, tuning: FinetuneConfig) -> dict:
+    """Resolved configuration of the child of the training `cfg`, whose id is `run_id`.
+
+    Raises ConfigError for lengths that contradict each other, and for evaluate.split=all. What posbench.model.inherit refuses is made
+    too, so that a sweep can list it.
+    """
+    parent: TrainConfig = typed("train", cfg["train"])
+    if cfg["evaluate"]["split"] == "all":
+        raise ConfigError("evaluate.split=all scores the text of the fine-tuning too, which the child has seen: choose test or validation.")
+    longer = LONGER * parent.train_len
+    length = tuning.length or (parent.train_len if tuning.encoding else longer)
+    target = tuning.target_len or (max(length, longer) if tuning.encoding else length)
+    if tuning.target_len and tuning.encoding and "base" not in tuning.encoding:
+        raise ConfigError(
+            f"finetune.target_len={target} has nothing to act on, since finetune.encoding has no positions of the parent: leave it out."
+        )
+    if target < length:
+        raise ConfigError(
+            f"finetune.target_len={target} is shorter than a sequence of finetune.length={length}: raise it, or leave it out."
+        )
+    scaling = _trained_in(cfg["extension"], parent.train_len, target)
+    if tuning.encoding is None:
+        encoding = {**cfg["encoding"], **scaling}
+    elif "base" in tuning.encoding:
+        filled = {"base": {**cfg["encoding"], **scaling}, "max_len": tuning.encoding.get("max_len") or target}
+        encoding = {key: filled.get(key, value) for key, value in tuning.encoding.items()}
+    else:
+        encoding = {**tuning.encoding, **scaling}
+    train = replace(
+        parent,
+        length=length,
+        tokens_per_step=tuning.tokens_per_step or max(parent.tokens_per_step, length),
+        parent={"run_id": run_id, "reach": parent.origin},
+        **{key: getattr(tuning, key) for key in ("steps", "lr", "muon_lr", "warmup", "schedule", "checkpoint_every")},
+    )
+    return {**cfg, "encoding": encoding, "extension": NO_EXTENSION, "train": asdict(train)}
+
+
+def _trained_in(extension: dict, train_len: int, target: int) -> dict:
+    """Arguments of an encoding that has `extension` trained in. A factor that would follow each length is fixed at that of `target`."""
+    if method_name(extension) == "none":
+        return {}
+    fixed = {"mode": "fixed", "target_len": target} if extension.get("mode") == "dynamic" else {}
+    return {"scaling": {**extension, **fixed}, "scaling_len": train_len}
