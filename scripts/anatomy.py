@@ -1,7 +1,8 @@
-"""Positional behaviour of untrained methods, in numbers and a figure.
+"""Positional behaviour of untrained methods, or the attention of a trained model, in numbers and a figure.
 
 python scripts/anatomy.py encoding=rope extension=yarn length=4096
 python scripts/anatomy.py experiment=headline                           one table of a grid; also with -m
+python scripts/anatomy.py run=DIR 'lengths=[64,1024]' extension=yarn      where each head of a trained model attends; also with -m
 """
 
 import sys
@@ -10,11 +11,14 @@ from pathlib import Path
 from posbench.cli.app import run_script
 from posbench.common.errors import ConfigError
 from posbench.config.compose import Request
+from posbench.config.identity import method_name
 
 
 def anatomy(request: Request) -> int:
-    """Dissect one combination of methods, or every combination of a grid. Returns the exit code."""
-    if request.sweep:
+    """Dissect one combination of methods, or every combination of a grid, or measure a run's attention. Returns the exit code."""
+    if request.cfgs[0]["lengths"]:
+        _attention(request)
+    elif request.sweep:
         _grid(request)
     else:
         _one(request.cfgs[0])
@@ -38,6 +42,39 @@ def _grid(request: Request) -> None:
     print(anatomy_table.in_terminal(found))
     name = request.experiment["name"] or cfg["log"]["group"]
     for path in anatomy_table.write(found, Path(cfg["report_dir"] or Path(cfg["results_dir"]).parent / "anatomy" / name)):
+        print(f"{path.suffix.lstrip('.'):4} {path}")
+
+
+def _attention(request: Request) -> None:
+    """Measure the attention of one run under every combination of methods, print a table, and write the files and the picture."""
+    from posbench.anatomy import attention_figure, attention_file
+    from posbench.cli.notebook import LoadedRun
+    from posbench.data.sources import ALL
+
+    if len({(cfg["run"], str(cfg["lengths"]), str(cfg["evaluate"])) for cfg in request.cfgs}) > 1:
+        raise ConfigError(
+            "lengths= measures one run with one setting of evaluate: only methods may be several, such as extension=none,yarn."
+        )
+    cfgs = [attention_file.settled(cfg) for cfg in request.cfgs]
+    run = LoadedRun(cfgs[0]["run"], cfgs[0]["device"], cfgs[0]["cache_dir"])
+    corpus = run.prepared([ALL]) if cfgs[0]["evaluate"]["split"] == ALL else run.corpus
+    arms = []
+    for cfg in cfgs:
+        try:
+            one, noop = attention_file.arm(cfg, run.model)
+        except ConfigError as error:
+            if not request.sweep:
+                raise
+            print(f"refused: {error}", file=sys.stderr)
+            continue
+        if noop:
+            print(f"no-op: {noop}", file=sys.stderr)
+        arms.append(one)
+    found = attention_file.content(run.id, cfgs[0], arms, run.model, corpus, run.device)
+    print(attention_file.in_terminal(found))
+    name = "+".join([run.id, *dict.fromkeys(method_name(cfg[group]) for cfg in cfgs for group in ("extension", "scale_attention"))])
+    paths = attention_file.write(found, Path(cfgs[0]["report_dir"] or Path(cfgs[0]["results_dir"]).parent / "anatomy" / name))
+    for path in [*paths, *attention_figure.draw(paths[0])]:
         print(f"{path.suffix.lstrip('.'):4} {path}")
 
 

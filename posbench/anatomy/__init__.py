@@ -1,1 +1,1 @@
-"""Anatomy of methods: what they do to positions, computed without training."""
+"""Anatomy of methods: what they do to positions, computed without training, and where the heads of a trained model attend."""

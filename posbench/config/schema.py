@@ -157,6 +157,7 @@ JOB = {
     "seed": Count,
     "device": Annotated[str, DEVICE],
     "runs": Annotated[list[str] | None, LISTED],
+    "lengths": Annotated[list[int] | None, LISTED, Must("one length or several, such as [64,1024]", lambda given: given != [])],
     **dict.fromkeys(("length", "target"), Annotated[int, Must("a whole number of at least 2 tokens", lambda length: length > 1)] | None),
     "budget": Rate,
     "tolerance": Weight,

@@ -32,16 +32,20 @@ class Attention(nn.Module):
         self.gate_proj = nn.Linear(config.d_model, gates, bias=False) if gates else None
 
     def forward(self, x_BTC: Tensor, plan: LayerPlan, last: int | None = None) -> Tensor:
-        q_BHTD, k_BGTD, v_BGTD = (self._heads(p(x_BTC)) for p in (self.q_proj, self.k_proj, self.v_proj))
-        # Rotation and factors in float32 whatever the model's dtype; the kernel casts once, at the end.
-        q_BHTD, k_BGTD = q_BHTD.float(), k_BGTD.float()
-        if self.norm is not None:
-            q_BHTD, k_BGTD = self.norm(q_BHTD, k_BGTD)
+        (q_BHTD, k_BGTD), v_BGTD = self.queries_and_keys(x_BTC), self._heads(self.v_proj(x_BTC))
         y_BRHD = kernels.attend(plan, x_BTC, q_BHTD, k_BGTD, v_BGTD, last).transpose(1, 2)
         if self.gate_proj is not None:
             gate_BRN = self.gate_proj(x_BTC[:, -y_BRHD.shape[1] :]).sigmoid()
             y_BRHD = y_BRHD * gate_BRN.unflatten(-1, (y_BRHD.shape[2], -1))
         return self.o_proj(y_BRHD.flatten(2))
+
+    def queries_and_keys(self, x_BTC: Tensor) -> tuple[Tensor, Tensor]:
+        """q [B, H, T, D] and k [B, G, T, D] as the kernels take them: not yet rotated or scaled.
+
+        They are float32 whatever the model's dtype, so that rotation and factors are too; the kernel casts once, at the end.
+        """
+        q_BHTD, k_BGTD = (self._heads(proj(x_BTC)).float() for proj in (self.q_proj, self.k_proj))
+        return (q_BHTD, k_BGTD) if self.norm is None else self.norm(q_BHTD, k_BGTD)
 
     def _heads(self, x_BTC: Tensor) -> Tensor:
         return x_BTC.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)

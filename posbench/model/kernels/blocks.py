@@ -1,10 +1,13 @@
 """`rows`: attention by blocks of queries that touch only the keys in a band's intervals.
 
 It runs any plan on any device, is exact and differentiable, and takes O(T x block) memory. There are three kinds of blocks, which take
-everything that is added to the scores from `PreparedBand.bias`: `Masked`, `Banded` and `WholeRows`.
+everything that is added to the scores from `PreparedBand.bias`: `Masked`, `Banded` and `WholeRows`. The last two can also tell the weights
+themselves (`weights`).
 
 Letters: B batch, T tokens, H heads, G key heads, D head width, S queries of a block, K keys of a slice, W width of q and k with columns.
 """
+
+from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
@@ -28,8 +31,7 @@ def rows(layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, gates
     # A mask that needs a gradient sends torch's kernel to its dense form.
     plain = not learns and len(layer.bands) == 1
     kind = WholeRows if Bias.ROWS in layer.encoding.biases else Masked if plain and not layer.distance_rules else Banded
-    sizes = MASKED if plain else BLOCK
-    step = length if length <= WHOLE else sizes.get(q_BHTD.device.type, sizes["cuda"])
+    step = _step(q_BHTD, MASKED if plain else BLOCK)
     block = kind(layer, [PreparedBand(layer, band, q_BHTD, k_BGTD, gates_BHT, step) for band in layer.bands], v_BGTD, step)
     starts = range(first, length, step)
     keep = not learns or len(starts) == 1
@@ -41,6 +43,24 @@ def rows(layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, gates
         done.append(block(start, stop) if keep else checkpoint(block, start, stop, use_reentrant=False))
         layer.tell(len(done) / (len(starts) + 1))
     return torch.cat(done[::-1], dim=2)
+
+
+def weights(
+    layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, gates_BHT: Tensor | None = None, first: int = 0
+) -> Iterator[tuple[int, list[tuple[slice, Tensor]]]]:
+    """Attention weights of any plan for queries `first` and later, by blocks: its first query, and of each band (keys, [B, H, S, K]).
+
+    A key is seen in one band at most, and weighs 0 in the others. What is missing to a sum of 1 is the share of a sink, or of no key.
+    """
+    kind, step = WholeRows if Bias.ROWS in layer.encoding.biases else Banded, _step(q_BHTD, BLOCK)
+    block = kind(layer, [PreparedBand(layer, band, q_BHTD, k_BGTD, gates_BHT, step) for band in layer.bands], k_BGTD, step)
+    for start in range(first, q_BHTD.shape[2], step):
+        yield start, block.weights(start, min(start + step, q_BHTD.shape[2]))
+
+
+def _step(q_BHTD: Tensor, sizes: dict[str, int]) -> int:
+    length = q_BHTD.shape[2]
+    return length if length <= WHOLE else sizes.get(q_BHTD.device.type, sizes["cuda"])
 
 
 class Masked:
@@ -83,6 +103,10 @@ class Banded:
 
     def __call__(self, start: int, stop: int) -> Tensor:
         """Output of queries start..stop-1: [B, H, S, D]."""
+        return sum(grouped(part, self.v_BGTD[:, :, keys].mT) for keys, part in self.weights(start, stop))
+
+    def weights(self, start: int, stop: int) -> list[tuple[slice, Tensor]]:
+        """Weights of queries start..stop-1 in each band: its keys, [B, H, S, K]."""
         reached = [(band, band.keys(start, stop)) for band in self.bands]
         reached = [(band, keys) for band, keys in reached if keys.stop > keys.start]
         scores = [self._scores(band, start, stop, keys) for band, keys in reached]
@@ -90,7 +114,7 @@ class Banded:
             scores.append(sink.expand(*scores[0].shape[:-1], -1))
         weights_BHSK = torch.cat(scores, dim=-1).softmax(dim=-1) if len(scores) > 1 else scores[0].softmax(dim=-1)
         parts = weights_BHSK.split([one.shape[-1] for one in scores], dim=-1)
-        return sum(grouped(part, self.v_BGTD[:, :, keys].mT) for part, (_, keys) in zip(parts, reached, strict=False))
+        return [(keys, part) for part, (_, keys) in zip(parts, reached, strict=False)]
 
     def _scores(self, band: PreparedBand, start: int, stop: int, keys: slice) -> Tensor:
         """Scores with every factor and bias, -inf where not visible: [B, H, S, K]."""
@@ -111,13 +135,17 @@ class WholeRows:
 
     def __call__(self, start: int, stop: int) -> Tensor:
         """Output of queries start..stop-1: [B, H, S, D]."""
+        ((keys, weights_BHSK),) = self.weights(start, stop)
+        return grouped(weights_BHSK, self.v_BGTD[:, :, keys].mT)
+
+    def weights(self, start: int, stop: int) -> list[tuple[slice, Tensor]]:
+        """Weights of queries start..stop-1: their keys, [B, H, S, K]."""
         keys = self.band.keys(start, stop)
         q_BHSD, k_BGKD = self.band.slices(start, stop, keys)
         factor = 1.0 if self.factor is None else self.factor[..., start:stop].to(q_BHSD.device).unsqueeze(-1)
         scores, bias = grouped(q_BHSD, k_BGKD) * self.v_BGTD.shape[-1] ** -0.5, self.band.bias(start, stop, keys)
         bias_HSK, seen_SK = None if bias is None else bias[0], self.band.seen(start, stop, keys)
-        weights_BHSK = self.layer.encoding.weights(q_BHSD, scores, bias_HSK, seen_SK, factor, self.layer.index)
-        return grouped(weights_BHSK, self.v_BGTD[:, :, keys].mT)
+        return [(keys, self.layer.encoding.weights(q_BHSD, scores, bias_HSK, seen_SK, factor, self.layer.index))]
 
 
 def grouped(a_BHSX: Tensor, b_BGKX: Tensor) -> Tensor:

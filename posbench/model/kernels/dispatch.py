@@ -9,13 +9,14 @@ Letters: B batch, T tokens, H heads, G key heads, D head width, R columns of a b
 """
 
 import functools
+from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from posbench.model.kernels import flex
-from posbench.model.kernels.blocks import rows
+from posbench.model.kernels.blocks import rows, weights
 from posbench.model.kernels.folding import foldable, operands
 from posbench.model.kernels.number_format import SHORT
 from posbench.model.kernels.pieces import pieces, possible
@@ -33,9 +34,7 @@ def attend(layer: LayerPlan, x_BTC: Tensor, q_BHTD: Tensor, k_BGTD: Tensor, v_BG
     length = q_BHTD.shape[2]
     last = min(last or length, length)
     with torch.autocast(q_BHTD.device.type, enabled=False):
-        gates_BHT = layer.encoding.gates(x_BTC.float(), layer.index) if Bias.GATES in layer.encoding.biases else None
-        if gates_BHT is not None:
-            gates_BHT = gates_BHT.double().cumsum(dim=-1)
+        gates_BHT = summed_gates(layer, x_BTC)
         if fusible(layer) and 2 * last > length:
             return fused(layer, q_BHTD, k_BGTD, v_BGTD, gates_BHT)[:, :, -last:]
         first, learns = length - last, torch.is_grad_enabled()
@@ -47,6 +46,21 @@ def attend(layer: LayerPlan, x_BTC: Tensor, q_BHTD: Tensor, k_BGTD: Tensor, v_BG
             except Exception as error:  # compilers fail in many ways and memory can run out; `rows` needs no compiler and little memory
                 flex.give_up(layer, error)
         return rows(layer, q_BHTD, k_BGTD, v_BGTD.float(), gates_BHT, first).to(v_BGTD.dtype)
+
+
+def attention_weights(
+    layer: LayerPlan, x_BTC: Tensor, q_BHTD: Tensor, k_BGTD: Tensor, last: int
+) -> Iterator[tuple[int, list[tuple[slice, Tensor]]]]:
+    """Attention weights of the `last` queries as `blocks.weights` gives them, in float32: those of whichever kernel would attend."""
+    with torch.autocast(q_BHTD.device.type, enabled=False):
+        yield from weights(layer, q_BHTD, k_BGTD, summed_gates(layer, x_BTC), q_BHTD.shape[2] - last)
+
+
+def summed_gates(layer: LayerPlan, x_BTC: Tensor) -> Tensor | None:
+    """Sums of the gates from the first token to each: [B, H, T], float64; None for an encoding without gates."""
+    if Bias.GATES not in layer.encoding.biases:
+        return None
+    return layer.encoding.gates(x_BTC.float(), layer.index).double().cumsum(dim=-1)
 
 
 def fusible(layer: LayerPlan) -> bool:

@@ -1,0 +1,146 @@
+"""Attention of a trained model, head by head: entropy, weight by distance, on the first token and on no key.
+
+A text is read as an evaluation reads it, by the kernel that it would choose; beside it the weights of the last S queries are computed a
+block at a time. Memory grows with the length alone.
+
+Letters: B batch, T tokens, H heads, S queries, K keys, U buckets of distance, N windows, C width.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from posbench.evaluation.scorer import Evaluation
+from posbench.evaluators.fixed_targets import FixedTargets
+from posbench.model.attention import Attention
+from posbench.model.kernels.dispatch import attention_weights
+from posbench.model.rounded import rounded
+from posbench.position.plan import LayerPlan
+from posbench.statistics.clustered import clustered_mean, student_quantile
+
+ROUNDING = 1e-5  # weights in float32 that miss a sum of 1 by less have no sink
+
+
+@dataclass
+class LayerAttention:
+    """Attention of one layer: means over the queries of each window, float64."""
+
+    keys: float = 0.0  # that a query sees, on average
+    seen_U: Tensor | None = None  # of them in each bucket
+    entropy_NH: list[Tensor] = field(default_factory=list)
+    far_NH: list[Tensor] = field(default_factory=list)
+    mass_NHU: list[Tensor] = field(default_factory=list)  # last bucket: the first token
+
+    def add(self, module: Attention, x_BTC: Tensor, plan: LayerPlan, queries: int) -> None:
+        """Add the last queries of a batch of windows, from the input of a layer's attention."""
+        q_BHTD, k_BGTD = module.queries_and_keys(x_BTC)
+        batch, heads, length, _ = q_BHTD.shape
+        entropy_BH, far_BH = (q_BHTD.new_zeros(batch, heads, dtype=torch.float64) for _ in range(2))
+        mass_BHU = q_BHTD.new_zeros(batch, heads, len(buckets(length)) + 1, dtype=torch.float64)
+        for start, bands in attention_weights(plan, x_BTC, q_BHTD, k_BGTD, queries):
+            given_BHS = 0.0
+            for keys, weights_BHSK in bands:
+                weights_BHSK = weights_BHSK.double()
+                distance_SK = _distance(start, weights_BHSK.shape[2], keys).to(q_BHTD.device)
+                bucket_SK = _bucket(distance_SK, keys, len(buckets(length)))
+                each_BHSU = mass_BHU.new_zeros(*weights_BHSK.shape[:3], mass_BHU.shape[-1])
+                each_BHSU.scatter_add_(-1, bucket_SK.expand_as(weights_BHSK), weights_BHSK)
+                mass_BHU += each_BHSU.sum(dim=2)
+                entropy_BH += torch.special.entr(weights_BHSK).sum(dim=(2, 3))
+                far_BH += (weights_BHSK * ((distance_SK >= plan.span.train_len) & (bucket_SK < len(buckets(length))))).sum(dim=(2, 3))
+                given_BHS = given_BHS + each_BHSU.sum(dim=-1)
+            entropy_BH += torch.special.entr(_spared(given_BHS)).sum(dim=2)
+        for kept, new in ((self.entropy_NH, entropy_BH), (self.far_NH, far_BH), (self.mass_NHU, mass_BHU)):
+            kept.extend((new / queries).cpu())
+        self.keys, self.seen_U = float(plan.n_T[-queries:].mean()), _seen(plan, queries)
+
+    def summary(self, document_N: np.ndarray) -> dict:
+        """Values of `measure` for this layer, whose windows lie in the documents document_N."""
+        mass_HU = torch.stack(self.mass_NHU).mean(dim=0)
+        means = [clustered_mean(entropy_N, document_N) for entropy_N in torch.stack(self.entropy_NH).T.numpy()]
+        return {
+            "keys": self.keys,
+            "seen": self.seen_U.tolist(),
+            "entropy": [mean for mean, _, _ in means],
+            "entropy_half": [student_quantile(0.975, g - 1) * sem if g > 1 else None for _, sem, g in means],
+            "first": mass_HU[:, -1].tolist(),
+            "sink": _spared(mass_HU.sum(dim=-1)).tolist(),
+            "far": torch.stack(self.far_NH).mean(dim=0).tolist(),
+            "mass": mass_HU[:, :-1].tolist(),
+        }
+
+
+def measure(evaluation: Evaluation, length: int) -> dict:
+    """Attention of the last evaluate.targets queries of every window of fixed_targets, in texts of `length` tokens, and their loss.
+
+    `layers`: for each layer the keys that a query sees, of these in each bucket (`seen`), and for each head the entropy in nats with the
+    half width of its 95 % interval over documents (None for one document), and the shares of weight on the first token (`first`), on no
+    key (`sink`: a sink's column, the remainder of stick-breaking) and in each bucket of `buckets` (`mass`), which do not hold the first
+    token; so first + sink + mass is 1. `far`: the part of the mass at distances of the training length and more, which training had not.
+    The entropy is that of a query's keys and, as one outcome more, the sink.
+    """
+    protocol = FixedTargets(evaluation)
+    with _watched(evaluation, protocol.windows.n_targets) as layers:
+        nll_NS, _ = protocol.score(length)
+    return {
+        "length": length,
+        "windows": len(nll_NS),
+        "documents": len(set(protocol.windows.document_N.tolist())),
+        "nll": float(nll_NS.mean(dtype=np.float64)),
+        "layers": [layer.summary(protocol.windows.document_N) for layer in layers],
+    }
+
+
+def buckets(length: int) -> list[list[int]]:
+    """First and last index distance of each bucket of a text: 0, 1, 2-3, 4-7, and so on."""
+    return [[0, 0], *([2**power, 2 ** (power + 1) - 1] for power in range((length - 1).bit_length()))]
+
+
+@contextmanager
+def _watched(evaluation: Evaluation, queries: int) -> Iterator[list[LayerAttention]]:
+    """Context in which every text that the model reads adds to the attention of each layer."""
+    model = rounded(evaluation.model) if evaluation.config.dtype == "bf16" else evaluation.model
+    layers = [LayerAttention() for _ in model.layers]
+    handles = [
+        block.self_attn.register_forward_pre_hook(lambda module, given, layer=layer: layer.add(module, *given[:2], queries))
+        for block, layer in zip(model.layers, layers, strict=True)
+    ]
+    try:
+        yield layers
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _distance(start: int, rows: int, keys: slice) -> Tensor:
+    """Index distance of each key from queries start..start+rows-1, 0 for later keys: [S, K]."""
+    return (torch.arange(start, start + rows)[:, None] - torch.arange(keys.start, keys.stop)).clamp(min=0)
+
+
+def _bucket(distance_SK: Tensor, keys: slice, last: int) -> Tensor:
+    """Bucket of each key: [S, K]. The first token has one of its own, the `last`."""
+    index_K = torch.arange(keys.start, keys.stop, device=distance_SK.device)
+    return torch.frexp(distance_SK.double()).exponent.long().masked_fill(index_K == 0, last)
+
+
+def _seen(plan: LayerPlan, queries: int) -> Tensor:
+    """Mean number of keys but the first token that the last queries see in each bucket: [U]."""
+    length = len(plan.n_T)
+    query_S1 = torch.arange(length - queries, length)[:, None]
+    low_U, high_U = torch.tensor(buckets(length)).T
+    seen_U = torch.zeros(len(low_U), dtype=torch.float64)
+    for band in plan.bands:
+        first_S1, last_S1 = band.first_T[-queries:, None].clamp(min=1), band.last_T[-queries:, None]
+        nearest, farthest = torch.maximum(query_S1 - last_S1, low_U), torch.minimum(query_S1 - first_S1, high_U)
+        seen_U += (farthest - nearest + 1).clamp(min=0).double().mean(dim=0)
+    return seen_U
+
+
+def _spared(given: Tensor) -> Tensor:
+    """Weight that is missing to a sum of 1."""
+    spared = 1 - given
+    return spared.where(spared > ROUNDING, 0)

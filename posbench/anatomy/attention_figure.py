@@ -1,0 +1,152 @@
+"""Picture of diagnostics.json: a row of panels for each layer, with the entropy of its heads by length and maps of head and distance."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.colors import LinearSegmentedColormap, PowerNorm
+
+from posbench.anatomy.attention_file import arm_name, read
+from posbench.common.files import read_json
+from posbench.report.figures.annotations import end_labels
+from posbench.report.figures.heatmap import legible
+from posbench.report.figures.style import FONT, GREY, OKABE_ITO, Frame, octaves, save
+from posbench.report.points import marked
+
+CURVE, CELL, TALL = 150, 20, 84  # points: width of a panel of curves and of a map's cell, and least height of a layer
+MARGIN, GUTTER, BETWEEN, ABOVE, BELOW = 92, 60, 34, 46, 40
+HIDDEN, NUMBERED, LABELLED = "#ececec", 96, 12  # colour of what is not seen; most heads of a model with numbers, of a layer with names
+
+
+def draw(path: Path) -> list[Path]:
+    """Draw diagnostics.json as .png and .svg beside it. Equal input gives equal bytes."""
+    return save(page(read_json(path)), path.with_suffix(""))
+
+
+def page(found: dict):
+    """Figure of one file: on the left the model as it was trained, then for each arm curves, and a map at its longest length."""
+    heads = len(found["arms"][0]["measured"][0]["layers"][0]["entropy"])
+    tall = max(TALL, min(11, max(4, 2600 / heads / len(found["layers"]))) * heads)
+    sinks = any(max(layer["sink"]) for one in found["arms"] for text in one["measured"] for layer in text["layers"])
+    columns = _columns(found, sinks)
+    blocks = [(found["arms"][0], next(text for text in found["arms"][0]["measured"] if text["length"] == found["known"]), False)]
+    longest = [(one, one["measured"][-1], len(one["measured"]) > 1) for one in found["arms"]]
+    blocks += [(one, None if text is blocks[0][1] else text, curved) for one, text, curved in longest if curved or text is not blocks[0][1]]
+    wide, numbers = CELL * len(columns), heads * len(found["layers"]) <= NUMBERED
+    across = MARGIN + sum((wide + BETWEEN) * (text is not None) + (CURVE + GUTTER) * curved for _, text, curved in blocks)
+    down = ABOVE + len(found["layers"]) * (tall + 14) + BELOW
+    trained = "" if found["trained_scale"] == "none" else f" trained with {found['trained_scale']}"
+    frame = Frame(f"Attention of {found['encoding']}{trained}, head by head ({found['run']})", across, down)
+    highest = max(math.log(max(layer["keys"], 2)) for one, *_ in blocks for text in one["measured"] for layer in text["layers"]) * 1.04
+    for number, kind in enumerate(found["layers"]):
+        left, top, last = MARGIN, ABOVE + number * (tall + 14), number == len(found["layers"]) - 1
+        for place, (one, text, curved) in enumerate(blocks):
+            name = "as trained" if place == 0 else arm_name(one)
+            if curved:
+                axes = frame.axes(left, top, CURVE, tall)
+                _curves(axes, one, number, found["train_len"], highest, last)
+                if number == 0:
+                    _heading(axes, name, "entropy (nats)")
+                left += CURVE + GUTTER
+            if text is None:
+                continue
+            axes = frame.axes(left, top, wide, tall)
+            _map(axes, text["layers"][number], columns, found["train_len"], "head {}" if place == 0 else "{}", numbers, last)
+            if number == 0:
+                _heading(axes, name, f"{text['length']} tokens, loss {text['nll']:.3f}: share of the weight (%)")
+            if place == 0:
+                _name(axes, number, kind, found["layers"])
+            left += wide + BETWEEN
+    frame.caption(_said(found, any(curved for *_, curved in blocks), sinks), up=2)
+    return frame.figure
+
+
+def _columns(found: dict, sinks: bool) -> list[tuple[str, str, int]]:
+    """(label, key, number of the bucket) of each column of the maps."""
+    named = [("sink", "sink", 0)] * sinks + [("first", "first", 0)]
+    return named + [(_distance(low), "mass", number) for number, (low, _) in enumerate(found["buckets"])]
+
+
+def _distance(low: int) -> str:
+    return f"{low // 1024}k" if low >= 1024 and low % 1024 == 0 else str(low)
+
+
+def _heading(axes, name: str, what: str) -> None:
+    style = {"xycoords": "axes fraction", "annotation_clip": False}
+    axes.annotate(name, (0, 1), xytext=(0, 19), textcoords="offset points", fontsize=9.5, fontweight="bold", **{**style})
+    axes.annotate(what, (0, 1), xytext=(0, 7), textcoords="offset points", fontsize=8.2, color="#222222", **style)
+
+
+def _name(axes, number: int, kind: dict, layers: list[dict]) -> None:
+    lines = [f"layer {number + 1}"]
+    if len({(one["kind"], one["window"]) for one in layers}) > 1:
+        lines += [kind["kind"]] + [f"window {kind['window']}"] * (kind["window"] is not None)
+    style = {"xycoords": "axes fraction", "va": "top", "ha": "right", "annotation_clip": False}
+    axes.annotate("\n".join(lines), (0, 1), xytext=(-40, 1), textcoords="offset points", fontsize=8.5, linespacing=1.3, **style)
+
+
+def _curves(axes, one: dict, number: int, train_len: int, highest: float, last: bool) -> None:
+    lengths, layers = [text["length"] for text in one["measured"]], [text["layers"][number] for text in one["measured"]]
+    octaves(axes, marked(lengths), train_len)
+    axes.set(xlim=(min(lengths) / 1.15, max(lengths) * 1.15), ylim=(0, highest))
+    axes.tick_params(labelsize=7.5, labelbottom=last)
+    axes.plot(lengths, [math.log(layer["keys"]) for layer in layers], color=GREY, linewidth=1, linestyle=(0, (1.2, 1.4)), zorder=2)
+    ends = [(math.log(layers[-1]["keys"]), lengths[-1], "even", GREY)]
+    heads = len(layers[0]["entropy"])
+    for head in range(heads):
+        colour = OKABE_ITO[head] if heads <= len(OKABE_ITO) else colormaps["viridis"](0.95 * head / heads)
+        values, halves = [layer["entropy"][head] for layer in layers], [layer["entropy_half"][head] or 0 for layer in layers]
+        axes.plot(lengths, values, color=colour, marker="o", markersize=2.6, linewidth=1.2, zorder=3)
+        axes.vlines(lengths, [v - h for v, h in zip(values, halves, strict=True)], [v + h for v, h in zip(values, halves, strict=True)],
+                    color=colour, linewidth=2.2, alpha=0.3, zorder=2)  # fmt: skip
+        if heads <= LABELLED:
+            ends.append((values[-1], lengths[-1], f"head {head + 1}", colour))
+    end_labels(axes, ends)
+    if last:
+        axes.set_xlabel("length (tokens)", fontsize=FONT)
+
+
+def _map(axes, layer: dict, columns: list[tuple[str, str, int]], train_len: int, row: str, numbers: bool, last: bool) -> None:
+    heads, first = len(layer["entropy"]), sum(key != "mass" for _, key, _ in columns)
+    shares = [[_share(layer, key, number, head) for _, key, number in columns] for head in range(heads)]
+    colours = LinearSegmentedColormap.from_list("share", ["#ffffff", "#8fbfdf", OKABE_ITO[0], "#00263d"]).with_extremes(bad=HIDDEN)
+    norm = PowerNorm(0.6, 0, 1)
+    height = axes.get_position().height * axes.figure.get_figheight() * 72 / heads
+    known = np.ma.masked_invalid(np.array(shares, float))
+    axes.pcolormesh(known, cmap=colours, norm=norm, edgecolor="white", linewidth=0.4 * (height > 6))
+    for head, place in zip(*np.nonzero(known.filled(0) >= 0.005), strict=True):
+        if numbers:
+            ink = legible(colours(norm(shares[head][place])), ("#1a1a1a", "#ffffff"))
+            axes.text(place + 0.5, head + 0.53, f"{100 * shares[head][place]:.0f}", ha="center", va="center", fontsize=6.8, color=ink)
+    axes.set(xlim=(0, len(columns)), ylim=(heads, 0))
+    place = first + 1 + math.log2(train_len)
+    if place < len(columns):
+        axes.axvline(place, color=GREY, linewidth=1, linestyle=(0, (4, 3)))
+    axes.axvline(first, color="black", linewidth=0.8)
+    named = [head for head in range(heads) if height >= 7 or head in (0, heads - 1)]
+    axes.set_yticks([head + 0.5 for head in named], [row.format(head + 1) for head in named])
+    axes.set_xticks([place + 0.5 for place in range(len(columns))], [label for label, *_ in columns] if last else [])
+    axes.tick_params(labelsize=7, color=GREY, length=2, pad=2)
+    axes.spines[:].set_color(GREY)
+    if last:
+        axes.set_xlabel("distance of the key (tokens, at least)", fontsize=FONT)
+
+
+def _share(layer: dict, key: str, number: int, head: int) -> float:
+    """Share of a cell; nan where no key is seen."""
+    if key != "mass":
+        return layer[key][head]
+    return layer["mass"][head][number] if number < len(layer["seen"]) and layer["seen"][number] else math.nan
+
+
+def _said(found: dict, curves: bool, sinks: bool) -> list[str]:
+    lines = [f"Means over {read(found)}; the same at every length. Dashed: {found['train_len']} tokens, the training length."]
+    if curves:
+        bars = " Bars: 95 % intervals over documents." if found["arms"][0]["measured"][0]["documents"] > 1 else ""
+        lines.append(f"Entropy of a query's weights; dotted: as if all keys that it sees had equal weight.{bars}")
+    columns = "a column for the first token and for each range of distances to the other keys, grey where none is seen"
+    lines.append(f"Maps: a row for each head, {columns}." + " sink: the weight that no key gets." * sinks)
+    if any(one["untested"] for one in found["arms"]):
+        lines.append("* a pair its authors have not tested")
+    return lines

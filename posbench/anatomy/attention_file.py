@@ -1,0 +1,170 @@
+"""Attention of a trained run under some methods: what is asked for, diagnostics.json with every number, diagnostics.csv by head."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, make_dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from posbench.anatomy.attention import buckets, measure
+from posbench.anatomy.from_config import in_words, whole
+from posbench.common.csv_records import to_csv
+from posbench.common.errors import ConfigError
+from posbench.common.files import write_atomic, write_json
+from posbench.common.progress import Progress
+from posbench.config.schema import LONG, resolve, typed
+from posbench.data.corpus import Corpus
+from posbench.evaluation.scorer import Evaluation
+from posbench.extensions.none import NoExtension
+from posbench.model.gpt import GPT
+from posbench.position.instantiate import make
+from posbench.position.interfaces import Extension, ScaleAttention
+from posbench.position.legality import check, fed_length, name_of
+from posbench.report.tables import Table
+from posbench.scale_attention.none import NoScale
+
+WINDOWS, LONG_WINDOWS, QUERIES = 32, 8, 64  # by default: windows, of training lengths above LONG, and at most so many queries of a window
+COLUMNS = {
+    "run": str, "encoding": str, "extension": str, "scale_attention": str, "untested": bool, "train_len": int, "length": int, "nll": float,
+    "layer": int, "kind": str, "head": int, "keys": float, "entropy": float, "entropy_half": float | None, "first": float, "sink": float,
+    "far": float,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Arm:
+    """Methods under which a model is read, in words and made, and the lengths of the texts."""
+
+    words: dict
+    extension: Extension
+    scale: ScaleAttention
+    lengths: list[int]
+
+
+def settled(cfg: dict) -> dict:
+    """Resolved configuration of run=DIR that reads texts of `lengths`, and one that the model knows; fewer than an evaluation does.
+
+    Raises ConfigError without a run, for a run of a task, and as `whole` does.
+    """
+    lengths = cfg["lengths"]
+    if cfg["run"] is None:
+        raise ConfigError(f"lengths={lengths} asks where a trained model attends: give run=DIR, or length=N for methods alone.")
+    for key in ("json", "figure", "length"):
+        if cfg[key]:
+            raise ConfigError(f"{key}={cfg[key]} is of methods alone, and lengths={lengths} of a trained model: leave one of them out.")
+    found, asked = whole({**cfg, "evaluate": {}}), cfg["evaluate"]
+    if found["data"]["tokenizer"] == "task":
+        raise ConfigError(f"run={cfg['run']} was trained on the task {found['data']['name']}, which has no running text: name another run.")
+    train_len = typed("train", found["train"]).train_len
+    known = max((length for length in lengths if length <= train_len), default=train_len)
+    usual = {"windows": LONG_WINDOWS if train_len > LONG else WINDOWS, "targets": max(1, min(QUERIES, train_len // 8))}
+    few = {key: asked[key] or usual[key] for key in usual}
+    return resolve({**found, "evaluate": {**asked, **few, "lengths": [known, *lengths]}})
+
+
+def arm(cfg: dict, model: GPT) -> tuple[Arm, str | None]:
+    """Arm of a settled configuration, and the reason why its methods change nothing, else None.
+
+    Raises ConfigError for methods that are refused, and for those that give every target a text of its own.
+    """
+    extension, scale, lengths = make(cfg["extension"]), make(cfg["scale_attention"], model.encoding.shape), sorted(set(cfg["lengths"]))
+    verdict, train_len = check(model.encoding, extension, scale, lengths, cfg["allow_untested"]), model.encoding.shape.train_len
+    if fed_length(extension, train_len, lengths[-1]) < lengths[-1]:
+        raise ConfigError(
+            f"extension={name_of(extension)} reads no text of {lengths[-1]} tokens but cuts one for each target: its attention is that "
+            f"of extension=none with lengths={train_len}."
+        )
+    words = {group: in_words(group, cfg[group]) for group in ("extension", "scale_attention")}
+    return Arm({**words, "untested": verdict.untested}, extension, scale, lengths), verdict.noop
+
+
+def content(name: str, cfg: dict, arms: list[Arm], model: GPT, corpus: Corpus, device: str) -> dict:
+    """Content of diagnostics.json: the attention of the run `name` in every arm.
+
+    The first is the model as it was trained, at the longest of evaluate.lengths that it knows, and at all that are asked for without
+    methods.
+    """
+    train_len, config = model.encoding.shape.train_len, typed("evaluate", cfg["evaluate"])
+    plain = {"extension": "none", "scale_attention": "none", "untested": False}
+    known = max(length for length in config.lengths if length <= train_len)
+    lengths = {known, *(length for one in arms if one.words == plain for length in one.lengths)}
+    arms = [Arm(plain, NoExtension(), NoScale(model.encoding.shape), sorted(lengths)), *(one for one in arms if one.words != plain)]
+    found = []
+    with Progress(config.windows * sum(sum(one.lengths) for one in arms), "attention", "tokens") as progress:
+        for one in arms:
+            evaluation = Evaluation(model, corpus, one.extension, one.scale, config, device, progress.update)
+            found.append({**one.words, "measured": [measure(evaluation, length) for length in one.lengths]})
+    return {
+        "run": name,
+        "encoding": in_words("encoding", cfg["encoding"]),
+        "trained_scale": in_words("scale_attention", cfg["train"]["scale_attention"]),
+        "train_len": train_len,
+        "known": known,
+        "data": corpus.name,
+        "tokenizer": corpus.tokenizer,
+        **{key: cfg["evaluate"][key] for key in ("split", "documents", "seed", "dtype", "max_length")},
+        "queries": config.targets,
+        "buckets": buckets(max(length for one in arms for length in one.lengths)),
+        "layers": [{"kind": name_of(layer.encoding), "window": layer.window} for layer in model.encoding.layers()],
+        "arms": found,
+    }
+
+
+def write(found: dict, folder: Path) -> list[Path]:
+    """Write diagnostics.json and diagnostics.csv into `folder`. Returns their paths."""
+    paths = [folder / "diagnostics.json", folder / "diagnostics.csv"]
+    write_json(paths[0], found)
+    shares = {f"{group}_{'_'.join(map(str, dict.fromkeys(ends)))}": float | None for group in ("mass", "seen") for ends in found["buckets"]}
+    row = make_dataclass("Row", [*COLUMNS.items(), *((name, kind, None) for name, kind in shares.items())])
+    write_atomic(paths[1], to_csv((row(**values) for values in _rows(found)), row))
+    return paths
+
+
+def _rows(found: dict) -> Iterator[dict]:
+    """Values of the row of each arm, length, layer and head. Layers and heads are counted from 1."""
+    names = ["_".join(map(str, dict.fromkeys(ends))) for ends in found["buckets"]]
+    shared = {key: found[key] for key in ("run", "encoding", "train_len")}
+    for arm_of, text in ((each, text) for each in found["arms"] for text in each["measured"]):
+        methods = {key: arm_of[key] for key in ("extension", "scale_attention", "untested")}
+        methods |= {key: text[key] for key in ("length", "nll")}
+        for number, (layer, kind) in enumerate(zip(text["layers"], found["layers"], strict=True), start=1):
+            seen = {f"seen_{name}": keys for name, keys in zip(names, layer["seen"], strict=False)}
+            for head, mass in enumerate(layer["mass"]):
+                own = {key: layer[key][head] for key in ("entropy", "entropy_half", "first", "sink", "far")}
+                own |= {f"mass_{name}": share for name, share in zip(names, mass, strict=False)}
+                yield {**shared, **methods, "layer": number, "kind": kind["kind"], "head": head + 1, "keys": layer["keys"], **own, **seen}
+
+
+def in_terminal(found: dict) -> str:
+    """Table of each arm and length: means over all heads, weights in percent."""
+    sinks = any(share for text in _texts(found) for layer in text["layers"] for share in layer["sink"])
+    lines = []
+    for one in found["arms"]:
+        for text in one["measured"]:
+            heads = {key: [value for layer in text["layers"] for value in layer[key]] for key in ("entropy", "first", "sink", "far")}
+            mean = {key: sum(values) / len(values) for key, values in heads.items()}
+            shares = [f"{100 * mean[key]:.1f}" for key in ("first", "sink", "far") if key != "sink" or sinks]
+            lines.append([arm_name(one), str(text["length"]), f"{text['nll']:.3f}", f"{mean['entropy']:.2f}", *shares])
+    headings = ["methods", "tokens", "loss", "entropy", "first %", *["sink %"] * sinks, f"{found['train_len']} away or more %"]
+    title = f"{found['run']}: attention of {len(found['layers'])} layers, {read(found)}"
+    console = Console(width=240, no_color=True, highlight=False)
+    with console.capture() as captured:
+        console.print(Table(title, headings, lines).rich())
+    return "\n".join(line.rstrip() for line in captured.get().splitlines())
+
+
+def _texts(found: dict) -> list[dict]:
+    return [text for one in found["arms"] for text in one["measured"]]
+
+
+def arm_name(one: dict) -> str:
+    """Name of an arm: extension + scale, * if untested; `no extension` for the model as it is."""
+    parts = [one[key] for key in ("extension", "scale_attention") if one[key] != "none"]
+    return " + ".join(parts or ["no extension"]) + "*" * one["untested"]
+
+
+def read(found: dict) -> str:
+    """Windows and queries that the numbers are means of, in words."""
+    text = _texts(found)[0]
+    of = f"{text['windows']} windows of {text['documents']} document{'s' * (text['documents'] != 1)}"
+    return f"the last {found['queries']} queries of {of} ({found['data']}, {found['split']} split)"
