@@ -17,7 +17,7 @@ from posbench.runs.origins import ABSENT, Origin, flatten
 from posbench.statistics.crossed import Sums, across, estimate
 
 # Required of a training's configuration unless a cell names another value. So is train.length, one number: the row's train_len.
-PLAIN = {"model.qk_norm": "none", "model.output_gate": "none"}
+PLAIN = {"model.qk_norm": "none", "model.output_gate": "none", "data.mix.task": None}
 
 
 class Missing(Exception):
@@ -117,6 +117,13 @@ class Pool:
             self.known[run.windows] = estimate(self.gain_terms(fixed[:1])).interval()[0]
         return self.known[run.windows]
 
+    def inside(self, entry: Evaluation, task: str) -> float:
+        """Share of right answers of an evaluation of a task at the training length. Raises Missing without one."""
+        row = _row(entry, entry.first["train_len"], task)
+        if row is None:
+            raise Missing(f"{_name(entry)} lacks the training length, so nothing says if {task} was learned")
+        return row["accuracy"]
+
     def gain_terms(self, entries: Sequence[Evaluation]) -> list[tuple[float, Sums]]:
         """Weighted means whose sum is G of the trainings, in bits/byte."""
         half, floor = (exact([self.reference(entry, kind) for entry in entries]) for kind in ("half", "floor"))
@@ -134,8 +141,8 @@ def measured(entries: Sequence[Evaluation], length: int, name: str = "nll", task
     """
     values, factors = [], set()
     for entry in entries:
-        row = next((row for row in entry.rows if (row["length"], row["task"], row["position"]) == (length, task, None)), None)
-        if row is None or not row["n_bytes"]:
+        row = _row(entry, length, task)
+        if row is None or name == "nll" and not row["n_bytes"]:
             raise Missing(f"{_name(entry)} lacks length {length}")
         found = _sums(entry, row, name)
         mean = float(found.means[0])
@@ -147,6 +154,12 @@ def measured(entries: Sequence[Evaluation], length: int, name: str = "nll", task
     if len(factors) > 1 or whole is None:
         raise RunError(f"seeds of {_name(entries[0])} scored different targets at length {length}: evaluate all with one setting.")
     return whole, float(factors.pop())
+
+
+def _row(entry: Evaluation, length: int, task: str | None) -> dict | None:
+    """Row of a length and a task, over all depths."""
+    whole = (length, task, None, None)
+    return next((row for row in entry.rows if (row["length"], row["task"], row["position"], row.get("depth")) == whole), None)
 
 
 def exact(entries: Sequence[Evaluation]) -> tuple[Sums, float]:

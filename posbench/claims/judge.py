@@ -1,8 +1,10 @@
 """Judgement of claims: an effect with its interval, a verdict against the margin, Holm over the primaries of a stage that pass the gate.
 
 Stage one keeps the rules by which it was judged: intervals by clustering whatever the number of seeds, each endpoint a question of its own,
-two sides. Stage two takes the analysis of variance from five seeds on, counts a comparison once, and asks one side where the rules are the
-two sides of one bound. Seeds that stage two names take no part in stage one.
+two sides. Later stages take the analysis of variance from five seeds on, count a comparison once, and ask one side where the rules are the
+two sides of one bound. Seeds that they name take no part in stage one.
+
+The gate of an accuracy at a task is that every training has learned the task inside its window; of all else, that it uses its window (G).
 """
 
 import math
@@ -13,6 +15,8 @@ from dataclasses import dataclass, replace
 from posbench.claims.find import Missing, Pool, exact, measured, same_targets
 from posbench.claims.language import BOTH, MEASURES, Claim, Endpoint
 from posbench.common.errors import RunError
+from posbench.report.scores import LEARNED
+from posbench.report.scores import PROTOCOL as ASKED
 from posbench.runs.evaluation import Evaluation
 from posbench.statistics.crossed import ANOVA_FROM, Estimate, Sums, estimate
 from posbench.statistics.usable_length import Usable
@@ -123,7 +127,9 @@ def _measure(endpoint: Endpoint, pool: Pool, blank: Finding, reserved: Collectio
     chosen = [(weight, cell, [found[seed] for seed in seeds]) for weight, cell, found in cells]
     same_targets([entry for _, _, entries in chosen for entry in entries])
     first = chosen[0][2][0].first
-    gain_lower = min(pool.gain_lower(entry) for _, _, entries in chosen for entry in entries)
+    read = [(cell, entry) for _, cell, entries in chosen for entry in entries]
+    gain_lower = min((pool.gain_lower(entry) for cell, entry in read if cell.protocol != ASKED), default=None)
+    inside = min((pool.inside(entry, cell.task) for cell, entry in read if cell.protocol == ASKED), default=None)
     anova_from = ANOVA_FROM if blank.stage > 1 else math.inf
     if endpoint.measure == "usable_length":
         judged, compare = _usable(chosen, pool, endpoint.margin, anova_from)
@@ -134,12 +140,16 @@ def _measure(endpoint: Endpoint, pool: Pool, blank: Finding, reserved: Collectio
     one = replace(
         blank, effect=judged.value, lower=lower, upper=upper, over=compare.over, seeds=" ".join(map(str, seeds)),
         by_seed=" ".join(f"{number:.6g}" for number in compare.by_seed) if compare is judged else "", documents=compare.n_documents,
-        targets=compare.n_targets, nats=math.log(2) * first["n_bytes"] / first["n_targets"], gain_lower=gain_lower, note=note,
+        targets=compare.n_targets, nats=math.log(2) * first["n_bytes"] / first["n_targets"] or None, gain_lower=gain_lower, note=note,
         evaluations=" ".join(dict.fromkeys(entry.first["eval_id"] for _, _, entries in chosen for entry in entries)),
     )  # fmt: skip
     if not blank.primary:
         return one
-    unused = "" if gain_lower > 0 else "the lower 95 % bound of G is not above 0: the model does not use its window"
+    unused = ""
+    if gain_lower is not None and gain_lower <= 0:
+        unused = "the lower 95 % bound of G is not above 0: the model does not use its window"
+    elif inside is not None and inside < LEARNED:
+        unused = f"a training is right in {inside:.3f} of the answers inside its window, below {LEARNED}: it has not learned the task"
     if unused and endpoint.gate == BOTH:
         return replace(one, verdict="gated", note=_also(note, unused))
     if not math.isfinite(judged.value) and compare is judged:

@@ -2,8 +2,9 @@
 
 results/reported/claims holds the verdicts. The language is small and contains no code. tests/claims/test_claim_ledger.py reads every file.
 
-Claims of one `stage` are one family. Those of stage 2 lie in results/claims/stage2 and name the seeds and windows that decide. A primary
-with `same_as: "H02 sinusoidal"` is another reading of that primary's comparison, by its own rules; the correction counts both once.
+Claims of one `stage` are one family. Those of later stages lie in folders of their own, such as results/claims/stage2, and name the
+seeds and windows that decide. A primary with `same_as: "H02 sinusoidal"` is another reading of that primary's comparison, by its own
+rules; the correction counts both once.
 """
 
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ MEASURES = {
     "usable_length": "x train_len",  # first length whose upper bound exceeds the floor by more than `margin`
 }
 BOTH = "both"
+STAGES = {1: "one", 2: "two", 3: "three"}
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class Endpoint:
     margin: float | None = None  # bits/byte, of usable_length
     confirm: Rule | None = None
     refute: Rule | None = None
-    gate: str = BOTH  # verdicts that need every training to use its window (G): both, or confirmed alone
+    gate: str = BOTH  # verdicts that need every training to use its window (G), or to have learned its task: both, or confirmed alone
     seeds: tuple[int, ...] = ()  # that decide, all of them; () for all that are there
     windows: int | None = None  # evaluate.windows of the evaluations that decide; None for any
     same_as: str = ""  # claim and name of the primary whose cells these are
@@ -143,8 +145,8 @@ def _claim(text: dict) -> Claim:
         raise ConfigError("it needs either primary endpoints or a test")
     if primary and not experiments or text.get("test") and text.get("shows") not in ("confirmed", "refuted"):
         raise ConfigError("primary endpoints need an experiment, and a test needs shows: confirmed or refuted")
-    if stage not in (1, 2) or any((stage == 2) != bool(one.seeds) for one in primary if not one.same_as):
-        raise ConfigError("stage is 1, where all seeds decide that are there, or 2, where the primaries name theirs")
+    if stage not in STAGES or any((stage > 1) != bool(one.seeds) for one in primary if not one.same_as):
+        raise ConfigError("stage is 1, where all seeds decide that are there, or 2 or 3, where the primaries name theirs")
     for endpoint in primary:
         if not endpoint.confirm or not endpoint.refute or not exclusive(endpoint.confirm, endpoint.refute):
             raise ConfigError(f"its primary '{endpoint}' needs confirm and refute, which exclude each other")

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from posbench.claims.judge import Finding
-from posbench.claims.language import called
+from posbench.claims.language import STAGES, called
 from posbench.common import csv_records
 from posbench.report.tables import markdown_row
 
-STAGES = {1: "one", 2: "two"}
 ORDER = ("confirmed", "refuted", "undecided", "gated", "not measured")
 HEAD = ("claim", "what is claimed", "effect [95 %]", "confirms", "refutes", "G above", "seeds x documents", "p, by Holm, q", "verdict")
 
@@ -33,7 +32,7 @@ def terminal(findings: Sequence[Finding], width: int | None = None) -> str:
         table.add_column(column, no_wrap=column in ("claim", "G above"), overflow="fold", min_width=max(map(len, column.split())))
     for one in _heads(findings):
         row = _row(one)
-        table.add_row("2: " * (one.stage == 2) + row["claim"], *(row[column] for column in shown[1:]))
+        table.add_row((f"{one.stage}: " if one.stage > 1 else "") + row["claim"], *(row[column] for column in shown[1:]))
     with console.capture() as captured:
         console.print(table)
         missing = Counter(one.note.rpartition(": ")[2] for one in findings if one.primary and one.verdict == "not measured")
@@ -88,7 +87,8 @@ def _rules(findings: Sequence[Finding]) -> str:
             "freedom. A verdict needs all seeds that its yaml names, p below 0.05 (of one side where the rules are the two sides of one "
             "bound of a comparison that is read once, else of two), and must stand after Holm's correction over the "
             f"{len({one.compared for one in tested})} comparisons that were measured and passed the gate (the lower 95 % bound of G above "
-            "0 for every training, but where a yaml says which verdict needs it); endpoints that read one comparison count once."
+            "0 for every training, and of an accuracy that every training has learned the task inside its window, but where a yaml says "
+            "which verdict needs it); endpoints that read one comparison count once."
         )
     return (
         "Effects, margins and G in bits per byte unless a unit is given; in brackets after a margin, nats per token. Every target weighs "

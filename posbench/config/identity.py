@@ -29,6 +29,7 @@ LATER: dict[str, object] = {
     "model.checkpoint": None,
     "model.output_gate": "none",
     "data.mix": None,
+    "data.mix.task": None,
     "evaluate.stride": None,
     "evaluate.documents": None,
     "evaluate.floor_block": 1,

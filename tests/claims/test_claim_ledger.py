@@ -47,7 +47,7 @@ REPORTED = CONFIGS.parent / "results" / "reported" / "claims"
         ({"margin": 0.1}, "takes a margin"),
         ({"eval": "1"}, "eval is not among"),
         ({"seeds": [7, 8]}, "stage is 1, where all seeds decide that are there"),
-        ({"stage": 2, "drop": "no key"}, "or 2, where the primaries name theirs"),
+        ({"stage": 2, "drop": "no key"}, "or 2 or 3, where the primaries name theirs"),
         ({"seeds": [7, 7]}, "seeds are different whole numbers"),
         ({"gate": "no"}, "gate is confirmed where a refutation"),
         ({"same_as": "H02"}, "at is not among"),
@@ -91,7 +91,7 @@ def test_another_reading_of_a_comparison_has_its_cells_and_its_own_rules(tmp_pat
 @pytest.mark.parametrize("one", LEDGER, ids=lambda one: f"{one.stage}-{one.id}")
 def test_every_claim_of_the_ledger_is_sound(one):
     """Named as its file, with a source; every cell names methods, arguments and protocols that exist; every test exists."""
-    assert (CONFIGS.parent / "results" / "claims" / ("" if one.stage == 1 else "stage2") / f"{one.id}.yaml").exists()
+    assert (CONFIGS.parent / "results" / "claims" / ("" if one.stage == 1 else f"stage{one.stage}") / f"{one.id}.yaml").exists()
     assert re.search(r"arXiv \d{4}\.\d{5}|kexue\.fm/archives/\d+|source notes 00\d|Anson et al\. 2025", one.source)
     assert one.statement.endswith(".") and (one.test or one.rule.endswith("."))
     if one.test:
@@ -108,7 +108,7 @@ def _check(cell: Cell):
         assert name in choices(group) and (group, name) in defaults() and set(args) <= set(node(group, name))
     assert cell.scale_attention in choices("scale_attention") and cell.trained_scale.split(" ")[0] in choices("scale_attention")
     assert importlib.util.find_spec(f"posbench.evaluators.{cell.protocol}")
-    assert set(cell.config or {}) <= {"model.qk_norm", "train.length"}
+    assert set(cell.config or {}) <= {"model.qk_norm", "train.length", "data.mix.task", "data.mix.share"}
 
 
 def test_the_ledger_names_what_must_be_there():
@@ -188,7 +188,7 @@ def test_the_script_judges_runs_and_executes_nothing_of_them(tmp_path, capfd):
     assert done.returncode == 0, done.stderr
     judged = from_csv(tmp_path / "out" / "claims.csv")
     found = {(one.claim, one.endpoint): one for one in judged if one.stage == 1}
-    assert {one.verdict for one in judged if one.stage == 2 and one.primary} == {"not measured"}
+    assert {one.verdict for one in judged if one.stage > 1 and one.primary} == {"not measured"}
     assert found["H14", ""].verdict == "confirmed" and found["H08", ""].verdict == "refuted" and found["C2", ""].verdict == "confirmed"
     assert found["H16", ""].verdict == "not measured"
     assert (tmp_path / "out" / "claims.md").read_text() == markdown(judged)
@@ -206,7 +206,7 @@ def test_what_stage_one_decided_is_frozen():
     assert hashlib.sha256(json.dumps(rows).encode()).hexdigest() == "bfbc5bf3ecf9bcda7526d3e5137e6e189289d616f9d75149d4d57420c5648ada"
 
 
-STAGE2 = [one for one in LEDGER if one.stage == 2]
+STAGE2, STAGE3 = ([one for one in LEDGER if one.stage == stage] for stage in (2, 3))
 
 
 def test_stage_two_asks_what_stage_one_left_open_with_seeds_that_nothing_was_reported_of():
@@ -223,8 +223,16 @@ def _seeds(path):
         return [row["seed"] for row in csv.DictReader(file)]
 
 
-def test_every_comparison_of_stage_two_is_asked_once():
-    asked = Counter(str(each) for one in STAGE2 for each in one.primary if not each.same_as)
+def test_stage_three_has_seeds_that_neither_a_report_nor_another_stage_names():
+    seeds = {seed for one in STAGE3 for each in (*one.primary, *one.secondary) for seed in each.seeds}
+    known = {int(seed) for path in REPORTED.parent.glob("*/trainings.csv") if path.parent.name != "claims3" for seed in _seeds(path)}
+    assert seeds == set(range(13, 18)) and not seeds & known and len(seeds) >= ANOVA_FROM
+    assert {one.id for one in STAGE3} == {"S09", "S12"} and {each.windows for one in STAGE3 for each in one.primary} == {1024}
+
+
+@pytest.mark.parametrize("stage", [STAGE2, STAGE3], ids=["two", "three"])
+def test_every_comparison_of_a_later_stage_is_asked_once(stage):
+    asked = Counter(str(each) for one in stage for each in one.primary if not each.same_as)
     assert set(asked.values()) == {1}
 
 
@@ -241,13 +249,12 @@ def registered(claims):
 
 def test_the_page_shows_what_is_registered():
     page = (CONFIGS.parent / "results" / "claims" / "README.md").read_text()
-    shown = page.partition("<!-- registered -->")[2].partition("<!-- end of registered -->")[0]
-    assert shown.strip() == registered(STAGE2).strip(), "put registered(STAGE2) there"
+    shown = [part.partition("<!-- end of registered -->")[0].strip() for part in page.split("<!-- registered -->")[1:]]
+    assert shown == [registered(STAGE2).strip(), registered(STAGE3).strip()], "put registered(STAGE2) and registered(STAGE3) there"
 
 
-def test_the_experiment_of_stage_two_has_the_trainings_of_the_headline_and_other_windows():
-    bases = [yaml.safe_load((CONFIGS / "experiment" / f"{name}.yaml").read_text())["base"] for name in ("headline", "claims2")]
-    assert {key for key in {**bases[0], **bases[1]} if bases[0].get(key) != bases[1].get(key)} == {
-        "evaluate.windows",
-        "evaluate.max_length",
-    }
+@pytest.mark.parametrize("name", ["claims2", "claims3"])
+def test_the_experiment_of_a_later_stage_has_the_trainings_of_the_headline_and_other_windows(name):
+    bases = [yaml.safe_load((CONFIGS / "experiment" / f"{one}.yaml").read_text())["base"] for one in ("headline", name)]
+    changed = {key for key in {**bases[0], **bases[1]} if bases[0].get(key) != bases[1].get(key)}
+    assert changed - {"evaluate.lengths", "allow_untested"} == {"evaluate.windows", "evaluate.max_length"}

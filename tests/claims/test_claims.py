@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from claim_worlds import NATS, ROPE, World, claim, make_ladder
 from conftest import CONFIGS
-from synthetic import DOCUMENTS, TARGETS
+from synthetic import DOCUMENTS, TARGETS, write_eval
 
 from posbench.claims.find import Pool
 from posbench.claims.judge import Finding, judge
@@ -18,6 +18,7 @@ from posbench.claims.table import brief, from_csv, markdown, terminal
 from posbench.cli.claims import defaults
 from posbench.common.csv_records import to_csv
 from posbench.runs.rows import eval_content, read_eval
+from posbench.runs.target_losses import part_of
 
 EVALUATE = {"windows": 4, "targets": 60, "max_length": 512, "split": "test", "dtype": "fp32", "seed": 0}
 
@@ -104,6 +105,59 @@ def test_accuracy_is_a_share(ladder, tmp_path):
     one = {"measure": "accuracy", "of": ROPE, "at": 8, "confirm": "above 0", "refute": "below 0"}
     found = ladder.judge(claim(tmp_path, primary=one))[0]
     assert (found.effect, found.unit) == (pytest.approx(0.25 / 3), "share of targets")
+
+
+TASK = "mqar 4 pairs"
+
+
+def ask(world, seed, extension, right, lengths=(64, 1024)):
+    """Answers to four questions in each of 100 texts, of which the shares `right` are right at the lengths."""
+    shape, rng = (100, 4), np.random.default_rng([seed, len(extension)])
+    losses = np.zeros((len(lengths), TARGETS))
+    said = {"protocol": "accuracy", "task": TASK, "n_bytes": 0, "n_targets": 400, "n_units": 100}
+    made = write_eval(world.root / "elsewhere", "rope", extension, "none", losses, lengths, seed, **said)
+    content, arrays = json.loads(made.read_text()), {"length": np.array(lengths), "document": np.arange(100), "offset": np.zeros(100, int)}
+    for row, length, share in zip(content["rows"], lengths, right, strict=True):
+        row |= {"eval_id": f"asked-{row['eval_id']}", "accuracy": share}
+        arrays |= {f"nll_{length}": np.zeros(shape, np.float32), f"correct_{length}": rng.random(shape) < share}
+        arrays[f"part_{length}"] = np.full((1, 4), part_of(row))
+    path = world.root / made.parents[2].name / "evals" / "accuracy" / made.name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(content))
+    np.savez(path.with_suffix(".npz"), **arrays)
+
+
+def test_an_accuracy_at_a_task_is_gated_by_what_was_learned_inside_the_window(world, tmp_path):
+    """G takes no part: these models do not use their window on text."""
+    for seed in range(5):
+        world.train("rope", seed, gain=0.0)
+        ask(world, seed, "rerope", (0.97, 0.9))
+        ask(world, seed, "streaming", (0.97, 0.6))
+    rerope, streaming = ({**ROPE, "extension": name, "protocol": "accuracy", "task": TASK} for name in ("rerope", "streaming"))
+
+    def found(**edge):
+        return world.judge(second(tmp_path, range(5), measure="accuracy", of=rerope, minus=streaming, at=16, **edge))[0]
+
+    one = found(confirm="above 0.1", refute="below 0.1")
+    assert (one.verdict, one.gain_lower, one.nats, one.documents, one.targets) == ("confirmed", None, None, 100, 400)
+    assert one.effect == pytest.approx(0.3, abs=0.05) and "share of targets" in markdown([one])
+    assert found(confirm="above 0.5", refute="below 0.5").verdict == "refuted"
+    ask(world, 3, "streaming", (0.4, 0.1))
+    one = found(confirm="above 0.1", refute="below 0.1")
+    assert one.verdict == "gated" and "right in 0.400 of the answers inside its window, below 0.5" in one.note
+    ask(world, 3, "streaming", (0.1,), lengths=(1024,))
+    assert "lacks the training length, so nothing says if mqar 4 pairs was learned" in found(confirm="above 0.1", refute="below 0.1").note
+
+
+def test_a_training_on_a_mix_is_not_taken_for_one_on_text(world, tmp_path):
+    for seed in range(3):
+        world.train("rope", seed, data={"mix": {"task": "mqar", "share": 0.5} if seed else None})
+        world.evaluate("rope", seed, "none", 1.0)
+    edge = {"at": 4, "confirm": "above 0.2", "refute": "below 0.2"}
+    plain, mixed = (
+        world.judge(claim(tmp_path, primary={"of": {**ROPE, **more}, **edge}))[0] for more in ({}, {"config": {"data.mix.task": "mqar"}})
+    )
+    assert (plain.seeds, mixed.seeds) == ("0", "1 2")
 
 
 def test_a_model_that_does_not_use_its_window_is_gated(world, tmp_path):
