@@ -189,8 +189,6 @@ def write(report: Report, out_dir: Path | str) -> list[Path]:
     """Write a report's rows, curve, tables, figures and page into `out_dir`, delete an older report's figures, and return the files."""
     import matplotlib
 
-    from posbench.report.figures import accuracy as accuracy_figure
-    from posbench.report.figures import context_loss as context_figure
     from posbench.report.page import page
 
     out_dir = Path(out_dir)
@@ -212,8 +210,8 @@ def write(report: Report, out_dir: Path | str) -> list[Path]:
     for name, text in texts.items():
         write_atomic(out_dir / name, text)
     with matplotlib.rc_context({"text.parse_math": False}):  # print dollar signs in names as they are
-        drawn = context_figure.draw(out_dir / "context.csv", out_dir, report.title) if report.contexts else []
-        drawn += accuracy_figure.draw(out_dir / "accuracy.csv", out_dir, report.title) if report.scores else []
+        drawn = draw(out_dir / "context.csv", out_dir, report.title, context.read_steps) if report.contexts else []
+        drawn += draw(out_dir / "accuracy.csv", out_dir, report.title, asked.read_scores) if report.scores else []
         drawn += draw(out_dir / "curve.csv", out_dir, report.title)
     figures = [path for section in drawn for pair in section.values() for path in pair]
     written = [out_dir / name for name in ("rows.csv", *texts)] + evidence + figures

@@ -179,7 +179,8 @@ def test_a_sliding_window_says_that_documents_begin(tmp_path):
 
 def test_the_figure_is_drawn_from_its_csv_alone(built, tmp_path):
     folder = built[2] / "with"
-    code = "import sys; from posbench.report.figures.context_loss import draw; draw(sys.argv[1], sys.argv[2], 'Title')"
+    code = "from posbench.report.context_loss import read_steps; from posbench.report.figures.draw import draw; "
+    code += "import sys; draw(sys.argv[1], sys.argv[2], 'Title', read_steps)"
     subprocess.run([sys.executable, "-c", code, str(folder / "context.csv"), str(tmp_path)], check=True)
     for name in ("context.svg", "context.png"):
         assert (tmp_path / name).read_bytes() == (folder / name).read_bytes()

@@ -1,30 +1,15 @@
 """Figures of accuracy: by length, a row of panels for each part of a task, and by length and depth, a map for each method."""
 
-from pathlib import Path
-
 from posbench.report.figures.annotations import GAP, end_labels, extension_name, shortened, width
 from posbench.report.figures.heatmap import INKS, legible
 from posbench.report.figures.palette import looks
-from posbench.report.figures.style import DASHES, GAIN, GREY, MARKERS, Frame, note, octaves, save
-from posbench.report.points import marked, sections
-from posbench.report.scores import Score, asked, by_task, read_scores, unlearned
+from posbench.report.figures.style import DASHES, GAIN, GREY, MARKERS, Frame, note, octaves
+from posbench.report.points import marked
+from posbench.report.scores import Score, asked, by_task, unlearned
 
 PANEL_WIDTH, PANEL_HEIGHT = 230, 200  # points
 LEFT, LEADER, BETWEEN, ABOVE, BELOW = 40, 14, 46, 30, 44
 CELL, ROW, WIDEST = 28, 15, 900  # points: a cell of a map, and the widest row of maps
-
-
-def draw(scores_csv: Path | str, out_dir: Path | str, title: str) -> list[dict[str, list[Path]]]:
-    """Draw every section of `scores_csv`: accuracy.png and .svg, depth.png and .svg, then accuracy-2 and so on. Returns as figures.draw.
-
-    Equal input gives equal bytes.
-    """
-    drawn = []
-    for number, section in enumerate(sections(read_scores(scores_csv)), start=1):
-        figures = {"accuracy": curves(section, title), "depth": maps(section, title)}
-        end = f"-{number}" if number > 1 else ""
-        drawn.append({name: save(figure, Path(out_dir) / (name + end)) for name, figure in figures.items() if figure})
-    return drawn
 
 
 def curves(section: list[Score], title: str):

@@ -1,27 +1,17 @@
 """Figure of loss against context inside the window: the loss on the left, the gain of each doubling on the right."""
 
 from collections.abc import Callable
-from pathlib import Path
 
-from posbench.report.context_loss import Step, by_name, gain, of_intervals, read_steps, scored
+from posbench.report.context_loss import Step, by_name, gain, of_intervals, scored
 from posbench.report.figures.annotations import GAP, end_labels, measured, shortened, width
 from posbench.report.figures.palette import looks
-from posbench.report.figures.style import DASHES, FONT, GREY, MARKERS, Frame, note, octaves, save
-from posbench.report.points import marked, sections, two_seeds
+from posbench.report.figures.style import DASHES, FONT, GREY, MARKERS, Frame, note, octaves
+from posbench.report.points import marked, two_seeds
 
 PANEL_WIDTH, PANEL_HEIGHT = 250, 250  # points
 LEFT, LEADER, BETWEEN, ABOVE, BELOW = 48, 14, 58, 24, 40
 BESIDE, STEEP = 0.5, 0.3  # octaves that the intervals at one c share side by side; fewer for a steep line, which would seem higher
 Value = Callable[[Step], tuple[float | None, float | None]]
-
-
-def draw(steps_csv: Path | str, out_dir: Path | str, title: str) -> list[dict[str, list[Path]]]:
-    """Draw every section of `steps_csv`: context.png and context.svg, then context-2 and so on. All else is as in figures.draw."""
-    drawn = []
-    for number, section in enumerate(sections(read_steps(steps_csv)), start=1):
-        stem = Path(out_dir) / ("context" if number == 1 else f"context-{number}")
-        drawn.append({"context": save(figure(section, title), stem)})
-    return drawn
 
 
 def figure(section: list[Step], title: str):

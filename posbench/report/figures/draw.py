@@ -1,31 +1,42 @@
-"""Figures of a report, drawn from a CSV of curve points alone."""
+"""Figures of a report, drawn from a CSV of points, of steps or of scores alone."""
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
-from posbench.report.figures import gain, heatmap, intervals, loss_curves, positions
+from posbench.report.context_loss import Step
+from posbench.report.figures import accuracy, context_loss, gain, heatmap, intervals, loss_curves, positions
 from posbench.report.figures.style import save
-from posbench.report.points import read_points, sections
+from posbench.report.points import Point, read_points, sections
+from posbench.report.scores import Score
 
 
-def draw(points_csv: Path | str, out_dir: Path | str, title: str) -> list[dict[str, list[Path]]]:
-    """Draw every section of `points_csv`. Returns {name: its png and svg} for each section.
+def draw(csv: Path | str, out_dir: Path | str, title: str, read: Callable[[Path], list] = read_points) -> list[dict[str, list[Path]]]:
+    """Draw every section of `csv`, whose records `read` reads. Returns {name: its png and svg} for each section, named as in `_figures`.
 
-    Names are `curve` (`position` for a protocol by position), and `heatmap` and `differences` if enough methods have a floor. The first
-    section has `gain` too if an encoding was trained at several lengths.
-    The first section gives curve.png and curve.svg, further ones curve-2.png and so on. Equal input gives equal bytes.
+    The first section of points has `gain` too if an encoding was trained at several lengths.
+    The first section of a kind gives curve.png and curve.svg, further ones curve-2.png and so on. Equal input gives equal bytes.
     """
-    points, drawn, counted = read_points(points_csv), [], Counter()
-    for curve in sections(points):
-        kind = "position" if curve[0].window else "curve"
+    records, drawn, counted = read(csv), [], Counter()
+    for section in sections(records):
+        figures = _figures(section, title)
+        kind = next(iter(figures))
         counted[kind] += 1
-        if curve[0].window:
-            figures = {kind: positions.figure(curve, title)}
-        else:
-            figures = {kind: loss_curves.figure(curve, title)}
-            figures |= {"heatmap": heatmap.figure(curve, title), "differences": intervals.figure(curve, title)}
         number = f"-{counted[kind]}" if counted[kind] > 1 else ""
         drawn.append({name: save(figure, Path(out_dir) / (name + number)) for name, figure in figures.items() if figure})
-    if drawn and (figure := gain.figure(points, title)):
+    if drawn and isinstance(records[0], Point) and (figure := gain.figure(records, title)):
         drawn[0]["gain"] = save(figure, Path(out_dir) / "gain")
     return drawn
+
+
+def _figures(section: list, title: str) -> dict:
+    """Figures of a section by name. `depth` is None without depths, `heatmap` and `differences` unless enough methods have a floor."""
+    first = section[0]
+    if isinstance(first, Step):
+        return {"context": context_loss.figure(section, title)}
+    if isinstance(first, Score):
+        return {"accuracy": accuracy.curves(section, title), "depth": accuracy.maps(section, title)}
+    if first.window:
+        return {"position": positions.figure(section, title)}
+    figures = {"curve": loss_curves.figure(section, title), "heatmap": heatmap.figure(section, title)}
+    return {**figures, "differences": intervals.figure(section, title)}
