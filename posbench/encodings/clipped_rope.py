@@ -6,7 +6,6 @@ Clipping comes after any change of frequencies by an extension, as in that code,
 """
 
 import math
-from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -32,5 +31,4 @@ class ClippedRope(Rope):
             self.left_F = torch.cat((torch.ones(pairs - clipped, dtype=torch.float64), fade_F * (clip == "soft")))
 
     def turning(self, spectrum: Spectrum) -> Spectrum:
-        exact_F = None if spectrum.exact_F is None else spectrum.exact_F * self.left_F
-        return replace(spectrum, freq_F=spectrum.freq_F * self.left_F, exact_F=exact_F)
+        return spectrum.changed(lambda freq_F: freq_F * self.left_F)

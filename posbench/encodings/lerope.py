@@ -7,8 +7,6 @@ extension changes the frequencies of the grid, and e^(a_c) multiplies what it ma
 turned in every pass, so that a_c has a gradient.
 """
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor, nn
 
@@ -37,9 +35,7 @@ class LeRope(Rope):
     @torch.no_grad()
     def turning(self, spectrum: Spectrum) -> Spectrum:
         factor_F = self.log_scale_F.double().exp().cpu()
-        return replace(
-            spectrum, freq_F=spectrum.freq_F * factor_F, exact_F=None if spectrum.exact_F is None else spectrum.exact_F * factor_F
-        )
+        return spectrum.changed(lambda freq_F: freq_F * factor_F)
 
     def table(self, pos_T: Tensor, spectrum: Spectrum) -> Tensor:
         """Angles before the learned factor: [1, T, F], float64."""

@@ -19,7 +19,6 @@ every n (SmolLM3, Hugging Face 2025: 4, as in configs/encoding/smollm3.yaml). A 
 """
 
 import math
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -112,10 +111,7 @@ class Rope(Encoding):
             return trained_in(self.scaling, self.plain, self.scaling_len, length)[0]
 
     def turning(self, spectrum: Spectrum) -> Spectrum:
-        if not self.resonance:
-            return spectrum
-        exact_F = None if spectrum.exact_F is None else _resonant(spectrum.exact_F)
-        return replace(spectrum, freq_F=_resonant(spectrum.freq_F), exact_F=exact_F)
+        return spectrum.changed(_resonant) if self.resonance else spectrum
 
     def table(self, pos_T: Tensor, spectrum: Spectrum) -> Tensor:
         """cos and sin of every angle, times the amplitude of the scaling: [2, T, F], float32."""

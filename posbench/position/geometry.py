@@ -5,7 +5,7 @@ uses for a token (float64: PI's are fractions, and angles need every bit of them
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Flag, auto
 from typing import Annotated, Literal
 
@@ -102,6 +102,10 @@ class Spectrum:
         if self.exact_F is None:
             return angle_TF
         return torch.where((pos_T < self.exact_first)[:, None], torch.outer(pos_T, self.exact_F), angle_TF)
+
+    def changed(self, change: Callable[[Tensor], Tensor]) -> "Spectrum":
+        """Spectrum with `change` made to its frequencies, the exact ones too."""
+        return replace(self, freq_F=change(self.freq_F), exact_F=None if self.exact_F is None else change(self.exact_F))
 
     def scale(self, pos_T: Tensor) -> Tensor | None:
         """Factor on q and k at each coordinate: [T], float32; None if it is 1 everywhere."""
