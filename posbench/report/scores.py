@@ -15,7 +15,7 @@ from posbench.common.csv_records import from_csv
 from posbench.common.errors import RunError
 from posbench.report.points import SECTION, Placed, marked, over_words, section_of, span, two_seeds
 from posbench.report.references import plain
-from posbench.report.tables import METHOD, Table, file, heading
+from posbench.report.tables import METHOD, Table, heading, rows
 from posbench.runs.evaluation import Evaluation
 from posbench.statistics.clustered import student_interval, wilson
 from posbench.statistics.crossed import across, estimate
@@ -158,9 +158,6 @@ def tables(section: list[Score], intervals: bool = True) -> list[Table]:
     lengths = marked(score.length for score in section)
     heads = [*METHOD, *(heading(length, section[0].train_len) for length in lengths)]
 
-    def rows(cells: dict, text: Callable[[Score], str]) -> list[list[str]]:
-        return [[*_names(cell), *(text(cell[one]) if one in cell else "-" for one in lengths)] for cell in cells.values()]
-
     def accuracy(score: Score) -> str:
         return f"{score.accuracy:.3f}" + f" ({score.low:.2f}-{score.high:.2f})" * intervals if score.shown else NEVER
 
@@ -169,15 +166,10 @@ def tables(section: list[Score], intervals: bool = True) -> list[Table]:
 
     result = []
     for task, cells in by_task(section).items():
-        result.append(Table(f"Accuracy: {task}", heads, rows(cells, accuracy)))
+        result.append(Table(f"Accuracy: {task}", heads, rows(cells, lengths, accuracy)))
         if any(score.choice is not None for cell in cells.values() for score in cell.values()):
-            result.append(Table(f"Accuracy of the choice among the answers in the text: {task}", heads, rows(cells, choice)))
+            result.append(Table(f"Accuracy of the choice among the answers in the text: {task}", heads, rows(cells, lengths, choice)))
     return result
-
-
-def _names(cell: dict[int, Score]) -> list[str]:
-    first = next(iter(cell.values()))
-    return [first.encoding + file(first.source), first.extension + " *" * first.untested, first.scale_attention]
 
 
 def below(section: list[Score]) -> list[str]:

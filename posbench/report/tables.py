@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from posbench.evaluation.protocol import known
-from posbench.report.points import Point, marked, methods, over_words, span, two_seeds
+from posbench.report.points import One, Point, marked, methods, over_words, span, two_seeds
 from posbench.runs.setting import among
 
 METHOD = ("encoding", "extension", "scale_attention")
@@ -90,16 +90,17 @@ def of_methods(
     cells: dict[tuple, dict[int, Point]], heads: dict[int, str], titles: tuple[str, str, str], difference: Difference, intervals: bool
 ) -> list[Table]:
     """Three tables with a row for each method: the loss, a difference (if there is any), and other units at the last of `heads`."""
-
-    def rows(text: Callable[[Point], str]) -> list[list[str]]:
-        return [[*named(cell), *(text(cell[at]) if at in cell else "-" for at in heads)] for cell in cells.values()]
-
     columns = [*METHOD, *heads.values()]
-    result = [Table(titles[0], columns, rows(lambda point: number(point.nll)))]
+    result = [Table(titles[0], columns, rows(cells, heads, lambda point: number(point.nll)))]
     if any(difference(point)[0] is not None for cell in cells.values() for point in cell.values()):
-        result.append(Table(titles[1], columns, rows(lambda point: marked_difference(*difference(point), intervals))))
+        result.append(Table(titles[1], columns, rows(cells, heads, lambda point: marked_difference(*difference(point), intervals))))
     last = [[*named(cell), *_other_units(cell.get(max(heads)))] for cell in cells.values()]
     return [*result, Table(titles[2], [*METHOD, "perplexity", "bits per byte", "accuracy"], last)]
+
+
+def rows(cells: dict[tuple, dict[int, One]], lengths: Iterable[int], text: Callable[[One], str]) -> list[list[str]]:
+    """Row of each method: its name, and at each length the `text` of its point or score, "-" without one."""
+    return [[*named(cell), *(text(cell[at]) if at in cell else "-" for at in lengths)] for cell in cells.values()]
 
 
 def _other_units(point: Point | None) -> list[str]:
@@ -113,7 +114,7 @@ def perplexity(point: Point) -> str:
     return number(math.exp(point.nll) if point.nll is not None and point.nll < 709 else None, 4)
 
 
-def named(cell: dict[int, Point]) -> list[str]:
+def named(cell: dict[int, One]) -> list[str]:
     """Cells that name a method; * marks an untested pair."""
     first = next(iter(cell.values()))
     return [first.encoding + file(first.source), first.extension + (" *" if first.untested else ""), first.scale_attention]
