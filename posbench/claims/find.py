@@ -10,7 +10,7 @@ import numpy as np
 from posbench.claims.language import Cell
 from posbench.common.errors import RunError
 from posbench.config.identity import LATER
-from posbench.report.references import other_targets, references
+from posbench.report.references import check_targets, references
 from posbench.runs.evaluation import Evaluation, load
 from posbench.runs.evidence import pool
 from posbench.runs.origins import ABSENT, Origin, flatten
@@ -181,8 +181,7 @@ def same_targets(entries: Sequence[Evaluation]) -> None:
     """Check the evaluations under fixed_targets. Raises Missing for one without arrays, RunError unless all scored the same targets."""
     fixed = [_stored(entry) for entry in entries if entry.first["protocol"] == "fixed_targets"]
     for entry in fixed[1:]:
-        if not entry.same_targets(fixed[0]):
-            raise other_targets(entry.first, fixed[0].first)
+        check_targets(entry, fixed[0])
 
 
 def _sums(entry: Evaluation, row: dict, name: str) -> Sums:

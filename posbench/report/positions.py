@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from posbench.report.points import Point, marked, methods
-from posbench.report.references import Compared, other_targets
+from posbench.report.references import Compared, check_targets
 from posbench.report.tables import METHOD, Table, heading, named, of_methods, perplexity
 from posbench.runs.evaluation import Evaluation
 from posbench.runs.target_losses import TargetLosses
@@ -68,8 +68,7 @@ def compare(evaluation: Evaluation, low: int, row: dict, other: Evaluation | Non
         return None
     high, (ours, theirs) = row["position"], (_losses(one.stored, row["length"]) if one.arrays else None for one in (evaluation, other))
     if ours is not None and theirs is not None:
-        if not evaluation.same_targets(other):
-            raise other_targets(evaluation.first, other.first)
+        check_targets(evaluation, other)
         with np.errstate(invalid="ignore"):
             difference_NS = (ours - theirs)[:, low:high]
         found = sums([difference_NS.ravel()], np.repeat(evaluation.arrays["document"], difference_NS.shape[1]))
@@ -79,8 +78,7 @@ def compare(evaluation: Evaluation, low: int, row: dict, other: Evaluation | Non
         return None
     summed = [_sums(one, low, row) for one in (evaluation, other)]
     if None not in summed:
-        if not evaluation.same_targets(other):
-            raise other_targets(evaluation.first, other.first)
+        check_targets(evaluation, other)
         difference = summed[0].minus(summed[1])
         return float(difference.means[0]), difference, float(summed[1].means[0])
     base = _joined(bins)["nll"]

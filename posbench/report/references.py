@@ -68,8 +68,7 @@ def pair(evaluation: Evaluation, length: int, other: Evaluation, at: int) -> tup
     ours, theirs = evaluation.losses(length), other.losses(at)
     if ours is None or theirs is None:
         return None
-    if not evaluation.same_targets(other):
-        raise other_targets(evaluation.first, other.first)
+    check_targets(evaluation, other)
     return ours, theirs, evaluation.arrays["document"]
 
 
@@ -81,17 +80,18 @@ def pooled(evaluation: Evaluation, length: int, other: Evaluation, at: int) -> t
     found = (evaluation.sums(rows[0]), other.sums(rows[1]))
     if None in found:
         return None
-    if not evaluation.same_targets(other):
-        raise other_targets(evaluation.first, other.first)
+    check_targets(evaluation, other)
     return found
 
 
-def other_targets(a: dict, b: dict) -> RunError:
-    """Make the error for two rows whose evaluations cannot be paired."""
-    return RunError(
-        f"{a['run_id']} {a['extension']} (evaluation {a['eval_id']}) and {b['run_id']} {b['extension']} ({b['eval_id']}) "
-        "scored different targets: evaluate both with one evaluate.max_length, evaluate.windows and evaluate.targets."
-    )
+def check_targets(one: Evaluation, other: Evaluation) -> None:
+    """Raise RunError if two evaluations cannot be paired, because they scored different targets."""
+    if not one.same_targets(other):
+        a, b = one.first, other.first
+        raise RunError(
+            f"{a['run_id']} {a['extension']} (evaluation {a['eval_id']}) and {b['run_id']} {b['extension']} ({b['eval_id']}) "
+            "scored different targets: evaluate both with one evaluate.max_length, evaluate.windows and evaluate.targets."
+        )
 
 
 Compared = tuple[float, Sums | None, float]  # difference, its sums over documents (None if only means are known), loss of the other
