@@ -7,20 +7,14 @@ one-sided tests at 5 % (their interval is the 90 % one) and leaves one interval 
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from posbench.common.errors import ConfigError
+from posbench.statistics.crossed import Estimate
+from posbench.statistics.usable_length import Usable
 
 ALPHA = 0.05
 KINDS = {"above": 1, "below": 1, "within": 1, "between": 2, "outside": 2}
-
-
-class Judged(Protocol):
-    """An estimate or a usable length."""
-
-    def p_above(self, bound: float) -> float: ...
-
-    def p_below(self, bound: float) -> float: ...
+Judged = Estimate | Usable
 
 
 @dataclass(frozen=True)
