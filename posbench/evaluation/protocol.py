@@ -156,6 +156,10 @@ class Protocol:
         """Token indices [n, length + 1] of texts that each end with a target; at_n are the targets' indices among all M."""
         return self.evaluation.opened(self.windows.targets_NS.ravel()[at_n][:, None] + np.arange(-length, 1))
 
+    def window(self, start_n: np.ndarray, length: int) -> np.ndarray:
+        """Token indices [n, length + 1] of the windows that start at start_n. Past the end of the file its last token is repeated."""
+        return self.evaluation.opened(np.minimum(start_n[:, None] + np.arange(length + 1), len(self.windows.file.tokens) - 1))
+
     def contexts(self, length: int) -> np.ndarray:
         """Tokens [N, S] before each target, if the extension gives each a text of its own."""
         raise NotImplementedError

@@ -67,7 +67,3 @@ class Stretches(Protocol):
             at = (before_W[of, None] + row_R)[scored]
             nll_M[at], correct_M[at] = nll[scored], correct[scored]
         return nll_M.reshape(shape), correct_M.reshape(shape)
-
-    def window(self, start_n: np.ndarray, length: int) -> np.ndarray:
-        """Token indices [n, length + 1] of the windows that start at start_n. Past the end of the file its last token is repeated."""
-        return self.evaluation.opened(np.minimum(start_n[:, None] + np.arange(length + 1), len(self.windows.file.tokens) - 1))

@@ -90,7 +90,9 @@ class Accuracy(Protocol):
         for label, parts in done.items():
             whole = [(None, [np.concatenate(each) for each in zip(*(found for _, found, _ in parts), strict=True)])]
             for depth, found in [*whole, *((depth, found) for depth, found, _ in parts if depth is not None)]:
-                row = {"task": label, "depth": depth, "max_distance": distance, **self.row(*found[:2])}
+                nll_NA, correct_NA, _ = found  # the texts are independent of each other
+                row = {**mean_row(nll_NA, correct_NA, np.arange(len(nll_NA)), np.zeros(1)), "sem_unit": "example"}
+                row |= {"task": label, "depth": depth, "max_distance": distance}
                 row["seconds"] = sum(spent["seconds"] for *_, spent in parts) / (1 if depth is None else len(parts))
                 row["peak_mib"] = max(spent["peak_mib"] for *_, spent in parts)
                 rows.append(row)
@@ -115,11 +117,6 @@ class Accuracy(Protocol):
         rank_NA = summed(answer_NR, among[0]).astype(np.int64) if among else np.zeros(nll_NA.shape, np.int64)
         found = [(task, nll_NA.astype(np.float32), wrong_NA == 0, rank_NA)]
         return found + ([(f"{task} choice", summed(answer_NR, among[1]).astype(np.float32), rank_NA == 1, rank_NA)] if among else [])
-
-    def row(self, nll_NA: np.ndarray, correct_NA: np.ndarray) -> dict:
-        """Columns of a row from the answers of the texts, which are independent of each other."""
-        found = mean_row(nll_NA.astype(np.float64), correct_NA, np.arange(len(nll_NA)), np.zeros(1))
-        return {**found, "sem_unit": "example"}
 
     def shared(self) -> dict[str, np.ndarray]:
         """Arrays [N] that all lengths share: the number of each text, for the same texts of all methods are paired."""

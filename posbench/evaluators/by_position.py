@@ -59,10 +59,6 @@ class ByPosition(Protocol):
         _, nll_NT, correct_NT = self.read
         return nll_NT[:, :length], correct_NT[:, :length]
 
-    def window(self, start_n: np.ndarray, length: int) -> np.ndarray:
-        """Token indices [n, length + 1] of the windows that start at start_n."""
-        return self.evaluation.opened(start_n[:, None] + np.arange(length + 1))
-
     def rows(self, length: int, nll_NS: np.ndarray, correct_NS: np.ndarray) -> list[dict]:
         windows, edges, rows = self.windows, bins(length), []
         bytes_NS = np.asarray(windows.file.n_bytes)[self.start_N[:, None] + np.arange(1, length + 1)]

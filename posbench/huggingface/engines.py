@@ -46,13 +46,8 @@ def settings(trained: dict, extension: dict) -> dict:
     from posbench.huggingface.export import describe
 
     found = describe(trained, extension)
-    theta, scaling, longest = (found[key] for key in ("rope_theta", "rope_scaling", "max_position_embeddings"))
-    return {
-        "rope_parameters": {"rope_type": "default", "rope_theta": theta, **(scaling or {})},
-        "rope_theta": theta,
-        "rope_scaling": scaling,
-        "max_position_embeddings": longest,
-    }
+    kept = {key: found[key] for key in ("rope_theta", "rope_scaling", "max_position_embeddings")}
+    return {"rope_parameters": {"rope_type": "default", "rope_theta": kept["rope_theta"], **(kept["rope_scaling"] or {})}, **kept}
 
 
 def engines(found: dict, target: int) -> dict[str, dict]:
