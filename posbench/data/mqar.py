@@ -52,10 +52,6 @@ class Mqar(Task):
     def parts(self, length: int) -> list[Part]:
         return [Part(f"{self.name} {n} pairs", None, {"pairs": n}) for n in self.pairs if 4 * n <= length]
 
-    @property
-    def n_parts(self) -> int:
-        return len(self.pairs)
-
 
 def drawn(score_NM: np.ndarray, n: int) -> np.ndarray:
     """Indices of the `n` highest scores of each row, the highest first."""

@@ -77,13 +77,8 @@ class Task(Source):
         raise NotImplementedError
 
     def parts(self, length: int) -> list[Part]:
-        """Parts that are evaluated apart at a length."""
+        """Parts that are evaluated apart at a length. A longer text has all parts of a shorter one."""
         return [Part(self.name, None, {"full": True})]
-
-    @property
-    def n_parts(self) -> int:
-        """Largest number of `parts` at any length, among which the examples of an evaluation are divided."""
-        return 1
 
 
 @dataclass(frozen=True)
@@ -97,11 +92,6 @@ class TaskSplit:
     def parts(self, length: int) -> list[Part]:
         """Parts that are evaluated apart at a length."""
         return self.task.parts(length)
-
-    @property
-    def n_parts(self) -> int:
-        """Largest number of `parts` at any length."""
-        return self.task.n_parts
 
     def draw(self, length: int, count: int, key: list[int], **part: object) -> Examples:
         """`count` examples of `length` tokens that depend on the split and on `key` alone."""

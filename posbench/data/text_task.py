@@ -92,11 +92,6 @@ class TextQuestions:
         """Parts that are evaluated apart at a length."""
         return self.task.parts(f"{self.name} chat" if self.around else self.name)
 
-    @property
-    def n_parts(self) -> int:
-        """Number of `parts`."""
-        return len(self.task.parts(self.name))
-
     def draw(self, length: int, count: int, key: list[int], depth: float | None = None) -> Examples:
         """`count` examples of `length` tokens. Raises ConfigError if a question does not fit, or no document can be its haystack."""
         random = np.random.default_rng([(*SPLITS, "all").index(self.split), *key])

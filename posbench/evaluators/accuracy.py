@@ -17,6 +17,7 @@ nll, correct, part, and rank, the answer's place among the choices (1 is best, 0
 References: none but the accuracy inside the window, since a text's last w tokens would lack the question.
 """
 
+import sys
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -49,6 +50,7 @@ class Accuracy(Protocol):
         self.evaluation = evaluation
         self.place(evaluation.file, evaluation.config, evaluation.train_len)
         self.questions = questions(evaluation)
+        self.n_parts = len(self.questions.parts(sys.maxsize))  # at any length, so that further lengths leave the texts as they are
 
     @classmethod
     def lengths(cls, asked: list[int], train_len: int) -> list[int]:
@@ -74,7 +76,7 @@ class Accuracy(Protocol):
     @property
     def count(self) -> int:
         """Number of texts of each part."""
-        return max(1, self.evaluation.config.windows // self.questions.n_parts)
+        return max(1, self.evaluation.config.windows // self.n_parts)
 
     def cost(self, length: int) -> int:
         return length * self.count * len(self.questions.parts(length))
@@ -120,7 +122,7 @@ class Accuracy(Protocol):
 
     def shared(self) -> dict[str, np.ndarray]:
         """Arrays [N] that all lengths share: the number of each text, for the same texts of all methods are paired."""
-        return {"document": np.arange(self.count), "offset": np.full(self.count, self.questions.n_parts)}
+        return {"document": np.arange(self.count), "offset": np.full(self.count, self.n_parts)}
 
 
 def questions(evaluation: "Evaluation") -> TaskSplit | TextQuestions:

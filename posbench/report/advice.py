@@ -109,7 +109,6 @@ def finalists(ranking: Mapping[str, Sequence[str]], options: Mapping[str, Option
 class Answer:
     """Answer for one use: the choice, its verdict, differences to other options, costs by length, and the next best option if any."""
 
-    use: str
     choice: str
     verdict: str
     against: Mapping[str, Estimate]
@@ -137,7 +136,7 @@ def answer(use: str, ranking: Sequence[str], losses: Losses, question: Question)
     costs = {length: found for length, found in costs.items() if found is not None}
     verdicts = [better(told[name]) for name in dict.fromkeys(rivals)]
     verdicts += [affordable(costs.values(), question.tolerance)] if use == "both" else []
-    return Answer(use, choice, together(verdicts) if verdicts else CONFIRMED, against, costs, next_best)
+    return Answer(choice, together(verdicts) if verdicts else CONFIRMED, against, costs, next_best)
 
 
 def rises(name: str, losses: Losses, question: Question) -> dict[int, Estimate]:
