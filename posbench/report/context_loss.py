@@ -6,9 +6,8 @@ Every target is predicted from exactly c tokens (recompute_window), c up to the 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
+from typing import ClassVar
 
-from posbench.common.csv_records import from_csv
 from posbench.report.curves import interval
 from posbench.report.points import SECTION, Placed, over_words, section_of, span, two_seeds
 from posbench.report.references import compare, ladders
@@ -23,6 +22,7 @@ EARLY = ", or what there is where a document begins"
 class Step(Placed):
     """Means over seeds for one encoding with exactly `context` tokens before every target: losses in nats/token, 95 % half widths."""
 
+    what: ClassVar[str] = "loss against context"
     encoding: str
     context: int
     n_seeds: int
@@ -140,8 +140,3 @@ def below(section: list[Step]) -> list[str]:
         gained + (f"; +- : half a {over}; ~ zero lies inside" if over else ""),
         *two_seeds(section),
     ]
-
-
-def read_steps(path: Path | str) -> list[Step]:
-    """Read the steps of a CSV. Raises RunError for another file."""
-    return from_csv(path, Step, "a CSV of loss against context", "scripts/report.py")

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from posbench.common.csv_records import from_csv
 from posbench.common.errors import ConfigError
@@ -18,8 +18,9 @@ MOST = {"encodings": 300, "methods": 1_000, "lengths or positions": 1_000, "tabl
 
 @dataclass(frozen=True)
 class Placed:
-    """Columns that must be equal within a table or figure."""
+    """Columns that must be equal within a table or figure; `what` names the records of a CSV in errors."""
 
+    what: ClassVar[str]
     protocol: str
     data: str
     tokenizer: str
@@ -40,6 +41,7 @@ One = TypeVar("One", bound=Placed)
 class Point(Placed):
     """One method at one length. Losses are in nats/token; `half_width` is half of the 95 % interval of `difference`."""
 
+    what: ClassVar[str] = "curve points"
     encoding: str
     extension: str
     scale_attention: str
@@ -139,6 +141,6 @@ def check_size(sections: Sequence[Sequence[Point]]) -> None:
             raise ConfigError(f"These runs hold {count:,} {what}, and a report shows at most {most:,}: name fewer with runs=.")
 
 
-def read_points(path: Path | str) -> list[Point]:
-    """Read the points of a CSV. Raises RunError for another file."""
-    return from_csv(path, Point, "a CSV of curve points", "scripts/report.py")
+def read_points(path: Path | str, kind: type[One] = Point) -> list[One]:
+    """Read the points of a CSV (or others that are `Placed`). Raises RunError for another file."""
+    return from_csv(path, kind, f"a CSV of {kind.what}", "scripts/report.py")

@@ -8,10 +8,9 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean
+from typing import ClassVar
 
-from posbench.common.csv_records import from_csv
 from posbench.common.errors import RunError
 from posbench.report.points import SECTION, Placed, marked, over_words, section_of, span, two_seeds
 from posbench.report.references import plain
@@ -30,6 +29,7 @@ NEVER = "never learned"
 class Score(Placed):
     """Accuracy of one method at one length, on one part of a task, with both ends of its 95 % interval."""
 
+    what: ClassVar[str] = "scores"
     task: str
     encoding: str
     extension: str
@@ -209,8 +209,3 @@ def unlearned(section: Iterable[Score]) -> list[str]:
     moral = "so that nothing beyond counts against a method"
     lines = [f"{NEVER} ({bound}), {moral}: {task}: {', '.join(names)}" for task, names in never.items()]
     return lines + [f"left out of the means ({bound}): {task}: {', '.join(names)}" for task, names in some.items()]
-
-
-def read_scores(path: Path | str) -> list[Score]:
-    """Read the scores of a CSV. Raises RunError for another file."""
-    return from_csv(path, Score, "a CSV of scores", "scripts/report.py")

@@ -13,10 +13,11 @@ from test_large_figures import boxes
 from test_report_html import Page
 
 from posbench.common.csv_records import to_csv
-from posbench.report.context_loss import Step, read_steps, table
+from posbench.report.context_loss import Step, table
 from posbench.report.figures import context_loss as context_figure
 from posbench.report.figures.palette import encoding_look
 from posbench.report.figures.style import OKABE_ITO
+from posbench.report.points import read_points
 from posbench.statistics.clustered import student_quantile
 
 SHAPE_C = {1: 1.5, 2: 1.0, 4: 0.7, 16: 0.3, 32: 0.12, 64: 0.0}  # loss minus that with 64 tokens
@@ -52,7 +53,7 @@ def built(tmp_path_factory):
 
 
 def step(path, **wanted):
-    (found,) = [one for one in read_steps(path) if all(getattr(one, name) == value for name, value in wanted.items())]
+    (found,) = [one for one in read_points(path, Step) if all(getattr(one, name) == value for name, value in wanted.items())]
     return found
 
 
@@ -179,8 +180,7 @@ def test_a_sliding_window_says_that_documents_begin(tmp_path):
 
 def test_the_figure_is_drawn_from_its_csv_alone(built, tmp_path):
     folder = built[2] / "with"
-    code = "from posbench.report.context_loss import read_steps; from posbench.report.figures.draw import draw; "
-    code += "import sys; draw(sys.argv[1], sys.argv[2], 'Title', read_steps)"
+    code = "import sys; from posbench.report.figures.draw import Step, draw; draw(sys.argv[1], sys.argv[2], 'Title', Step)"
     subprocess.run([sys.executable, "-c", code, str(folder / "context.csv"), str(tmp_path)], check=True)
     for name in ("context.svg", "context.png"):
         assert (tmp_path / name).read_bytes() == (folder / name).read_bytes()
@@ -204,11 +204,11 @@ def test_the_figure_says_what_was_measured(built):
 
 
 def test_many_encodings_stay_apart(built, tmp_path):
-    own = [one for one in read_steps(built[2] / "with" / "context.csv") if one.encoding == "rope"]
+    own = [one for one in read_points(built[2] / "with" / "context.csv", Step) if one.encoding == "rope"]
     names = [f"encoding_{n}" + " steps=2000" * (n % 3) for n in range(24)]
     section = [replace(one, encoding=name, nll=one.nll + n / 1000) for n, name in enumerate(names) for one in own]
     (tmp_path / "context.csv").write_text(to_csv(section, Step))
-    assert read_steps(tmp_path / "context.csv") == section
+    assert read_points(tmp_path / "context.csv", Step) == section
     figure = context_figure.figure(section, "t")
     panels = [(axes.get_window_extent(), sorted(labels, key=lambda box: box.y0)) for axes, _, labels in boxes(figure)]
     for _, labels in panels:

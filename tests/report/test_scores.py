@@ -7,8 +7,9 @@ import pytest
 from synthetic import Built
 from test_rows import VALUES
 
+from posbench.report.points import read_points
 from posbench.report.report import collect
-from posbench.report.scores import LEARNED, by_task, read_scores
+from posbench.report.scores import LEARNED, Score, by_task
 from posbench.runs.evidence import read as read_evidence
 from posbench.runs.rows import eval_content, make_row
 from posbench.runs.target_losses import part_of, save_arrays
@@ -92,7 +93,7 @@ def test_files_hold_what_is_shown_and_evidence_pools(found, tmp_path):
     files = {path.name for path in found[1].files}
     assert {"accuracy.csv", "accuracy.png", "accuracy.svg", "depth.png", "depth.svg", "report.html"} <= files
     (section,) = found[1].scores
-    assert read_scores(tmp_path / "report" / "accuracy.csv") == section
+    assert read_points(tmp_path / "report" / "accuracy.csv", Score) == section
     assert [len(cells) for cells in by_task(section).values()] == [4]
     again = collect([], "needles", "", evidence=[tmp_path / "report"])
     assert read_evidence(tmp_path / "report")[0] and again.scores == found[1].scores

@@ -1,30 +1,29 @@
 """Figures of a report, drawn from a CSV of points, of steps or of scores alone."""
 
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 from posbench.report.context_loss import Step
 from posbench.report.figures import accuracy, context_loss, gain, heatmap, intervals, loss_curves, positions
 from posbench.report.figures.style import save
-from posbench.report.points import Point, read_points, sections
+from posbench.report.points import Placed, Point, read_points, sections
 from posbench.report.scores import Score
 
 
-def draw(csv: Path | str, out_dir: Path | str, title: str, read: Callable[[Path], list] = read_points) -> list[dict[str, list[Path]]]:
-    """Draw every section of `csv`, whose records `read` reads. Returns {name: its png and svg} for each section, named as in `_figures`.
+def draw(csv: Path | str, out_dir: Path | str, title: str, kind: type[Placed] = Point) -> list[dict[str, list[Path]]]:
+    """Draw every section of a CSV of points, steps or scores. Returns {name: its png and svg} for each section, named as in `_figures`.
 
     The first section of points has `gain` too if an encoding was trained at several lengths.
     The first section of a kind gives curve.png and curve.svg, further ones curve-2.png and so on. Equal input gives equal bytes.
     """
-    records, drawn, counted = read(csv), [], Counter()
+    records, drawn, counted = read_points(csv, kind), [], Counter()
     for section in sections(records):
         figures = _figures(section, title)
-        kind = next(iter(figures))
-        counted[kind] += 1
-        number = f"-{counted[kind]}" if counted[kind] > 1 else ""
+        first = next(iter(figures))
+        counted[first] += 1
+        number = f"-{counted[first]}" if counted[first] > 1 else ""
         drawn.append({name: save(figure, Path(out_dir) / (name + number)) for name, figure in figures.items() if figure})
-    if drawn and isinstance(records[0], Point) and (figure := gain.figure(records, title)):
+    if drawn and kind is Point and (figure := gain.figure(records, title)):
         drawn[0]["gain"] = save(figure, Path(out_dir) / "gain")
     return drawn
 
