@@ -7,6 +7,7 @@ import statistics
 import sys
 import time
 from collections import deque
+from contextlib import AbstractContextManager
 
 TERMINAL_SECONDS = 0.2  # minimum between two updates of the line
 PLAIN_SECONDS = 5.0  # at least this long between two plain lines,
@@ -16,7 +17,7 @@ RECENT = 50  # updates used for the remaining time
 SHOWN = "POSBENCH_PROGRESS"  # "terminal" or "lines": where a parent shows the progress of this process
 
 
-class Progress:
+class Progress(AbstractContextManager):
     """Counter of `total` units of work: `with Progress(1000, "train", "step") as progress: progress.update(1, loss=3.2)`.
 
     `skip` adds units that an earlier process finished. They count towards the share but not towards the speed.
@@ -31,9 +32,6 @@ class Progress:
         self.piece, self.seen = 0, self.began  # units of the current piece of work, and the time of the last update
         self.seconds_per_unit: deque[float] = deque(maxlen=RECENT)
         self.figures: dict[str, object] = {}
-
-    def __enter__(self) -> "Progress":
-        return self
 
     def __exit__(self, kind: type | None, *_: object) -> None:
         self.close(finished=kind is None)

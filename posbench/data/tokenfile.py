@@ -28,9 +28,6 @@ class TokenFile:
         return np.diff(self.starts)
 
 
-ARRAYS = ("tokens", "n_bytes", "starts")
-
-
 def write_split(
     folder: Path, split: str, documents: Iterable[tuple[str, np.ndarray, np.ndarray]], token_dtype: type, bytes_dtype: type
 ) -> dict:
@@ -74,7 +71,7 @@ def verify_files(folder: Path, records: dict[str, dict]) -> None:
 def open_split(folder: Path, split: str, record: dict) -> TokenFile:
     """Memory-map one split. Its files must have been verified."""
     arrays = {}
-    for name in ARRAYS:
+    for name in ("tokens", "n_bytes", "starts"):
         path = folder / f"{split}.{name}.bin"
         dtype = np.dtype(record["dtypes"][name])
         arrays[name] = np.memmap(path, dtype=dtype, mode="r") if path.stat().st_size else np.zeros(0, dtype=dtype)

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
@@ -45,7 +46,7 @@ def _logged_in() -> bool:
     return False
 
 
-class Recorder:
+class Recorder(AbstractContextManager):
     """Record of one job of one run: a context manager that marks the wandb run failed when the job raises.
 
     `job_type` is train or evaluate. Both use the run's id in wandb: a resumed training continues the same run, and a later evaluation
@@ -67,9 +68,6 @@ class Recorder:
                 self._wandb = self._guarded(begin, f"start {mode}", 2 * PATIENCE, instead)
         if job_type == "evaluate":
             self._send(lambda wandb: wandb_run.catch_up(wandb, run, evaluations=True))
-
-    def __enter__(self) -> "Recorder":
-        return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
         self.finish(ok=kind is None)
