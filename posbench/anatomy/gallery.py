@@ -60,5 +60,4 @@ def _dress(axes, tile: Tile, distances: bool, first: bool) -> None:
     axes.xaxis.set_major_locator(FixedLocator(ticks))
     axes.yaxis.set_major_locator(FixedLocator(ticks if distances and first else []))
     axes.tick_params(labelsize=7.2, length=2.5, color=GREY)
-    for spine in axes.spines.values():
-        spine.set_color("#bbbbbb")
+    axes.spines[:].set_color("#bbbbbb")

@@ -4,7 +4,6 @@ A training that is right in less than LEARNED of its answers inside the window h
 of a method, and it is left out of the means of its method. Where no seed has learned it, the method is reported as never learned.
 """
 
-import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -12,12 +11,12 @@ from statistics import fmean
 from typing import ClassVar
 
 from posbench.common.errors import RunError
+from posbench.report import curves
 from posbench.report.points import SECTION, Placed, marked, over_words, section_of, span, two_seeds
 from posbench.report.references import plain
 from posbench.report.tables import METHOD, Table, heading, rows
 from posbench.runs.evaluation import Evaluation
-from posbench.statistics.clustered import student_interval, wilson
-from posbench.statistics.crossed import across, estimate
+from posbench.statistics.clustered import wilson
 
 PROTOCOL = "accuracy"
 LEARNED = 0.5  # accuracy inside the window below which a task was not learned
@@ -132,15 +131,9 @@ def interval(seeds: Sequence[tuple[Evaluation, dict]]) -> tuple[float, float, st
     rows = [row for _, row in seeds]
     mean, unit = fmean([row["accuracy"] for row in rows]), rows[0]["sem_unit"]
     if len(rows) > 1:
-        known = [evaluation.sums(row, "correct") for evaluation, row in seeds]
-        whole = across(known) if all(known) else None
-        if whole is None:
-            _, half, _ = student_interval([row["accuracy"] for row in rows])
-        else:
-            low, high = estimate([(1.0, whole)]).interval()
-            half = (high - low) / 2
-        if half and math.isfinite(half):
-            return max(0.0, mean - half), min(1.0, mean + half), "seeds" if whole is None else f"seeds x {unit}s"
+        _, half, over = curves.interval([(row["accuracy"], evaluation.sums(row, "correct"), 0.0) for evaluation, row in seeds], unit)
+        if half:
+            return max(0.0, mean - half), min(1.0, mean + half), over
     return *wilson(mean, rows[0]["n_units"]), unit
 
 
