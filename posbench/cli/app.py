@@ -47,7 +47,9 @@ def _answer(command: Command, config_name: str) -> int:
     flags = _flags_first()
     ConfigRepository.get_group_options = _choices  # Hydra calls it for listings, completion and glob(*)
     _own_launchers()
-    _importable(flags.config_dir)
+    if flags.config_dir:  # classes may lie beside the user's yamls, for children too
+        sys.path.insert(0, os.path.abspath(flags.config_dir))
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (sys.path[0], os.environ.get("PYTHONPATH"))))
     if any(getattr(flags, name) for name in ANSWERED):
         os.environ["HYDRA_FULL_ERROR"] = "1"  # makes Hydra raise its errors instead of printing many lines
         with _one_sentence():
@@ -140,10 +142,3 @@ def _own_launchers() -> None:
     known = ConfigStore.instance().repo["hydra"]["launcher"]
     for path in (CONFIGS / "hydra" / "launcher").glob("*.yaml"):
         known.pop(path.name, None)
-
-
-def _importable(folder: str | None) -> None:
-    """Make the folder of --config-dir importable, for children too: classes may lie beside the user's yamls."""
-    if folder:
-        sys.path.insert(0, os.path.abspath(folder))
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.path.abspath(folder), os.environ.get("PYTHONPATH"))))
