@@ -12,7 +12,7 @@ import numpy as np
 
 from posbench.report.points import Point, marked, methods
 from posbench.report.references import Compared, check_targets
-from posbench.report.tables import METHOD, Table, heading, named, of_methods, perplexity
+from posbench.report.tables import METHOD, Table, by_method, heading, of_methods, perplexity
 from posbench.runs.evaluation import Evaluation
 from posbench.runs.target_losses import TargetLosses
 from posbench.statistics.crossed import Sums, sums
@@ -125,5 +125,5 @@ def _of_texts(texts: Sequence[Point]) -> list[Table]:
     if not texts:
         return []
     heads = {length: heading(length, texts[0].train_len) for length in marked(point.length for point in texts)}
-    rows = [[*named(cell), *(perplexity(cell[length]) if length in cell else "-" for length in heads)] for cell in methods(texts).values()]
+    rows = by_method(methods(texts), heads, perplexity)
     return [Table("Perplexity over every token of texts of each length", [*METHOD, *heads.values()], rows)]

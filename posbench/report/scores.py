@@ -14,7 +14,7 @@ from posbench.common.errors import RunError
 from posbench.report import curves
 from posbench.report.points import SECTION, Placed, marked, over_words, section_of, span, two_seeds
 from posbench.report.references import plain
-from posbench.report.tables import METHOD, Table, heading, rows
+from posbench.report.tables import METHOD, Table, by_method, heading
 from posbench.runs.evaluation import Evaluation
 from posbench.statistics.clustered import wilson
 
@@ -159,9 +159,9 @@ def tables(section: list[Score], intervals: bool = True) -> list[Table]:
 
     result = []
     for task, cells in by_task(section).items():
-        result.append(Table(f"Accuracy: {task}", heads, rows(cells, lengths, accuracy)))
+        result.append(Table(f"Accuracy: {task}", heads, by_method(cells, lengths, accuracy)))
         if any(score.choice is not None for cell in cells.values() for score in cell.values()):
-            result.append(Table(f"Accuracy of the choice among the answers in the text: {task}", heads, rows(cells, lengths, choice)))
+            result.append(Table(f"Accuracy of the choice among the answers in the text: {task}", heads, by_method(cells, lengths, choice)))
     return result
 
 

@@ -91,14 +91,14 @@ def of_methods(
 ) -> list[Table]:
     """Three tables with a row for each method: the loss, a difference (if there is any), and other units at the last of `heads`."""
     columns = [*METHOD, *heads.values()]
-    result = [Table(titles[0], columns, rows(cells, heads, lambda point: number(point.nll)))]
+    result = [Table(titles[0], columns, by_method(cells, heads, lambda point: number(point.nll)))]
     if any(difference(point)[0] is not None for cell in cells.values() for point in cell.values()):
-        result.append(Table(titles[1], columns, rows(cells, heads, lambda point: marked_difference(*difference(point), intervals))))
+        result.append(Table(titles[1], columns, by_method(cells, heads, lambda point: marked_difference(*difference(point), intervals))))
     last = [[*named(cell), *_other_units(cell.get(max(heads)))] for cell in cells.values()]
     return [*result, Table(titles[2], [*METHOD, "perplexity", "bits per byte", "accuracy"], last)]
 
 
-def rows(cells: dict[tuple, dict[int, One]], lengths: Iterable[int], text: Callable[[One], str]) -> list[list[str]]:
+def by_method(cells: dict[tuple, dict[int, One]], lengths: Iterable[int], text: Callable[[One], str]) -> list[list[str]]:
     """Row of each method: its name, and at each length the `text` of its point or score, "-" without one."""
     return [[*named(cell), *(text(cell[at]) if at in cell else "-" for at in lengths)] for cell in cells.values()]
 
