@@ -24,6 +24,7 @@ LATER: dict[str, object] = {
     "scale_attention.clamp": True,
     "train.scale_attention": {"_target_": "posbench.scale_attention.none.NoScale"},
     "train.parent": None,
+    "train.frozen": False,
     "model.head_dim": None,
     "model.qkv_bias": False,
     "model.checkpoint": None,

@@ -75,6 +75,7 @@ class TrainConfig:
     validate_every: Count = 0  # steps; 0: at the end alone
     validate_windows: Count = 256
     checkpoint_every: Count = 500  # steps; 0: never
+    frozen: bool = False  # of a child: the weights that it has from its parent stay
     parent: dict[str, Any] | None = None  # run_id, reach and digest of the run that this one is fine-tuned from, filled in
 
     @property
@@ -101,6 +102,8 @@ class FinetuneConfig:
     length: Annotated[int, LENGTHS] | None = None  # of a sequence; None: 4 times the parent's training length, with an encoding that itself
     target_len: Size | None = None  # that extension and positions are made for; None: length, with an encoding 4 times the parent's
     encoding: dict[str, Any] | None = None  # in place of the parent's, which is its `base` if it has one; None: the parent's
+    scale_attention: dict[str, Any] | None = None  # trained in; None: the parent's
+    frozen: bool = False  # true: what was the parent's stays, and only what the child alone has is trained
     lr: Rate = 1e-3  # of AdamW
     muon_lr: Rate = 1.5e-3  # of Muon
     warmup: Count = 10  # steps

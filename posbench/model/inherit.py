@@ -13,8 +13,8 @@ from posbench.position.legality import check_extension, name_of
 from posbench.position.plan import make_plan
 
 
-def inherit(model: GPT, parent: GPT) -> None:
-    """Copy the parent's weights into `model`.
+def inherit(model: GPT, parent: GPT, frozen: bool = False) -> None:
+    """Copy the parent's weights into `model`; with `frozen` they take no further part in its training.
 
     Those of an encoding that now is the `base` of another go there, those of one that was replaced go nowhere. What the child alone has
     keeps its initial weights.
@@ -22,6 +22,8 @@ def inherit(model: GPT, parent: GPT) -> None:
     own = model.state_dict()
     names = {name: name if name in own else name.replace("encoding.", "encoding.base.", 1) for name in parent.state_dict()}
     model.load_state_dict({names[name]: tensor for name, tensor in parent.state_dict().items() if names[name] in own}, strict=False)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(not frozen or name not in names.values())
 
 
 def check_beginning(cfg: dict, parent: dict) -> None:

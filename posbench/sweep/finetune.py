@@ -42,10 +42,19 @@ def child_config(cfg: dict, run_id: str, tuning: FinetuneConfig) -> dict:
         encoding = {key: filled.get(key, value) for key, value in tuning.encoding.items()}
     else:
         encoding = {**tuning.encoding, **scaling}
+    if tuning.scale_attention and method_name(parent.scale_attention) != "none":
+        raise ConfigError(
+            f"train.scale_attention={method_name(parent.scale_attention)} is trained in, beside which finetune.scale_attention="
+            f"{method_name(tuning.scale_attention)} has no place: choose another finetune, or a parent without it."
+        )
+    if tuning.frozen and not tuning.scale_attention:
+        raise ConfigError("finetune.frozen=true leaves nothing to train: give finetune.scale_attention, or choose finetune=head_scale.")
     train = replace(
         parent,
         length=length,
         tokens_per_step=tuning.tokens_per_step or max(parent.tokens_per_step, length),
+        scale_attention=tuning.scale_attention or parent.scale_attention,
+        frozen=tuning.frozen,
         parent={"run_id": run_id, "reach": parent.origin},
         **{key: getattr(tuning, key) for key in ("steps", "lr", "muon_lr", "warmup", "schedule", "checkpoint_every")},
     )

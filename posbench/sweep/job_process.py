@@ -106,7 +106,8 @@ def _begin(job: Job, model: GPT, vocab_size: int) -> dict | None:
             f"{run.path} has changed since {job.run.id} began with its weights (SHA-256 {found[:12]}..., {known[:12]}... then): "
             f"restore it, or delete {job.run.path} to fine-tune anew."
         )
-    inherit(model, load_model(run, job.parent.cfg if job.parent else trusted_config(run), vocab_size, "cpu"))
+    parent = load_model(run, job.parent.cfg if job.parent else trusted_config(run), vocab_size, "cpu")
+    inherit(model, parent, job.cfg["train"]["frozen"])
     return {**noted, "sha256": found}
 
 

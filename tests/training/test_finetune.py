@@ -13,7 +13,7 @@ from posbench.common.errors import ConfigError
 from posbench.config.schema import FinetuneConfig, ModelConfig, TrainConfig
 from posbench.encodings.pose import Pose
 from posbench.huggingface.export import describe
-from posbench.model.build import make_encoding
+from posbench.model.build import make_encoding, make_trained_scale
 from posbench.model.gpt import GPT
 from posbench.model.inherit import check_beginning, inherit
 from posbench.position.instantiate import make
@@ -21,7 +21,7 @@ from posbench.position.plan import make_plan, training_plans
 from posbench.report.labels import labels
 from posbench.sweep.finetune import child_config
 from posbench.training import loop
-from posbench.training.optimizers import rate
+from posbench.training.optimizers import build, rate
 from posbench.training.trainer import Trainer
 
 TUNED = [word for word in SMALL if not word.startswith("evaluate.lengths")]
@@ -39,7 +39,8 @@ def job(encoding: dict, extension: dict, train_len: int = LEN) -> dict:
 def model_of(cfg: dict, seed: int) -> GPT:
     """A model with random weights, so that none hides behind the zeros of a fresh one."""
     torch.manual_seed(seed)
-    model = GPT(ModelConfig(**cfg["model"]), make_encoding(cfg), 50)
+    encoding = make_encoding(cfg)
+    model = GPT(ModelConfig(**cfg["model"]), encoding, 50, make_trained_scale(cfg, encoding))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(std=0.3)
@@ -88,6 +89,31 @@ def test_dropped_positions_leave_the_model_of_the_same_weights_without_rotation(
     parent.encoding.plain.freq_F.zero_()  # an angle of 0 at every position
     tokens_BT = torch.randint(50, (2, LEN))
     assert dropped["train"]["length"] == LEN and torch.allclose(child(tokens_BT), parent(tokens_BT), atol=1e-6)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_head_scale_starts_at_one_and_nothing_else_learns(shared):
+    scale = {"_target_": "posbench.scale_attention.head_scale.HeadScale", "shared": shared}
+    parent = job(node("encoding", "none"), node("extension", "none"))
+    child = child_config(parent, "none-16-s0-0", FinetuneConfig(scale_attention=scale, frozen=True))
+    check_beginning(child, parent)
+    before, model = model_of(parent, 0), model_of(child, 1)
+    with torch.no_grad():
+        model.scale.scale_LH.fill_(1)
+    inherit(model, before, frozen=True)
+    tokens_BT = torch.randint(50, (2, LONG))
+    assert torch.allclose(model(tokens_BT), before(tokens_BT), atol=1e-6)
+    loss = model.loss(tokens_BT, tokens_BT, make_plan(model.encoding, length=LONG, trained_scale=model.scale))
+    loss.backward()
+    learning = {name for name, parameter in model.named_parameters() if parameter.grad is not None}
+    assert learning == {"scale.scale_LH"} and model.scale.scale_LH.shape == ((1, 1) if shared else (2, 4))
+    (optimizer,) = build(model, TrainConfig(optimizer="muon"))
+    assert [group["params"] for group in optimizer.param_groups] == [[model.scale.scale_LH]]
+    with torch.no_grad():  # a factor f on the logits is a factor f on q, whose channels no position turns
+        model.scale.scale_LH.fill_(1.5)
+        for block in before.layers:
+            block.self_attn.q_proj.weight *= 1.5
+        assert torch.allclose(model(tokens_BT), before(tokens_BT), atol=1e-4)
 
 
 def test_weights_of_a_wrapped_encoding_go_to_its_base():
@@ -149,6 +175,7 @@ def test_a_constant_rate_makes_a_shorter_training_the_beginning_of_a_longer_one(
         ("learned", "none", {}, "finetune.length=64 has positions that encoding=learned lacks"),
         ("hybrid", "none", {}, "finetune.length=64 would change what encoding=hybrid does within the first 16 tokens"),
         ("rope", "pi", {"target_len": 32}, "finetune.target_len=32 is shorter than a sequence of finetune.length=64"),
+        ("rope", "none", {"frozen": True}, "finetune.frozen=true leaves nothing to train"),
         ("rope", "none", {"target_len": 64, "encoding": {"_target_": "posbench.encodings.none.NoEncoding"}}, "has nothing to act on"),
     ],
 )
