@@ -36,6 +36,9 @@ LATER: dict[str, object] = {
     "evaluate.floor_block": 1,
     "evaluate.tasks": None,
     "evaluate.chat": False,
+    "evaluate.key_gain": None,
+    "evaluate.key_loss": None,
+    "evaluate.key_context": None,
     "version": 1,
 }
 

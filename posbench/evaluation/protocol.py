@@ -48,6 +48,7 @@ class Protocol:
     instead: ClassVar[str | None] = None  # for extensions that give each target its own text, which only other protocols can use
     beside: ClassVar[tuple[str, ...]] = ()  # protocols that also evaluate the same method, for comparison
     nested: ClassVar[bool] = False  # a length's text is the beginning of a longer one's, and may be read as part of it
+    keys: ClassVar[bool] = False  # scores the targets that evaluate.key_... choose
     asks: ClassVar[bool] = False  # reads the questions of a task, not text
     floor: ClassVar[str | None] = None  # protocol of the floor, and of the half window for G; None: no floor
 
@@ -60,6 +61,11 @@ class Protocol:
     def lengths(cls, asked: list[int], train_len: int) -> list[int]:
         """Lengths to evaluate for the lengths `asked` in the configuration."""
         return asked
+
+    @classmethod
+    def settings(cls, asked: dict, train_len: int) -> dict:
+        """Settings of `evaluate` that other protocols do not use, with their defaults."""
+        return {}
 
     @classmethod
     def check(cls, extension: "Extension", config: EvaluateConfig, train_len: int) -> None:
@@ -151,6 +157,10 @@ class Protocol:
             "document": np.repeat(windows.document_N, windows.n_targets),
             "offset": windows.offset_NS().ravel(),
         }
+
+    def stated(self) -> dict:
+        """Facts about the targets that the evaluation's json states beside its settings."""
+        return {}
 
     def index(self, at_n: np.ndarray, length: int) -> np.ndarray:
         """Token indices [n, length + 1] of texts that each end with a target; at_n are the targets' indices among all M."""

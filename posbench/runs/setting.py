@@ -17,6 +17,9 @@ class Setting:
     stride: int | None = None
     documents: str | None = None
     floor_block: int = 1
+    key_gain: float | None = None
+    key_loss: float | None = None
+    key_context: int | None = None
     version: int = 1  # of the protocol
 
     @classmethod
@@ -36,6 +39,8 @@ class Setting:
         windows += f", advancing by {self.stride}" if self.stride else ""
         windows += f", in documents `{self.documents}`" if self.documents else ""
         windows += f", recompute_window in blocks of {self.floor_block}" if self.floor_block > 1 else ""
+        if self.key_context:
+            windows += f", key tokens: loss below {self.key_loss:g}, and {self.key_gain:g} above it after {self.key_context} tokens"
         windows += f", version {self.version} of the protocol" if self.version > 1 else ""
         return f"{windows}, {self.split} split, {self.dtype}, seed {self.seed} of the windows"
 

@@ -41,6 +41,7 @@ def evaluate(job: Job, evaluator: Protocol, cell: Cell, untested: bool, progress
         until = progress.done + evaluator.cost(text) * (text == length)
         given.progress = functools.partial(progress.update, method=method, length=length)
         values, arrays[length] = evaluator.run(length)
+        settings |= evaluator.stated()
         progress.update(until - progress.done)  # work that the evaluator saved by reusing earlier results
         found = make_rows(values, job, cell, untested, given, length)
         new += found

@@ -21,6 +21,7 @@ from posbench.runs.setting import Setting
 from posbench.sweep.finetune import child_config
 
 RECOMPUTE = "posbench.extensions.recompute_window.RecomputeWindow"
+KEYS = ("key_gain", "key_loss", "key_context")  # of evaluate: how a protocol chooses its targets, if it does
 NO_SCALE = {"_target_": "posbench.scale_attention.none.NoScale"}
 BUSY = 75  # exit code of a job whose run another process holds (EX_TEMPFAIL)
 
@@ -186,6 +187,9 @@ def _cells(job: Job, cfg: dict) -> list[Cell]:
         raise ConfigError(f"evaluate.tasks are asked by accuracy alone, and evaluate.protocol={protocols}: add accuracy to it.")
     if cfg["evaluate"]["chat"] and not cfg["evaluate"]["tasks"]:
         raise ConfigError("evaluate.chat=true asks evaluate.tasks in a chat template, and there are none: choose some, or leave it out.")
+    keys = [key for key in KEYS if cfg["evaluate"][key] is not None]
+    if keys and not any(protocol(name).keys for name in protocols):
+        raise ConfigError(f"evaluate.{keys[0]} chooses the targets of longppl alone, and evaluate.protocol={protocols}: add longppl to it.")
     for name in protocols:
         asked = protocol(name)
         for one in (name, *asked.beside):
@@ -258,5 +262,6 @@ def _evaluate(cfg: dict, name: str) -> dict:
     train_len, one, asked = typed("train", cfg["train"]).train_len, protocol(name), cfg["evaluate"]
     stride = (asked["stride"] or max(1, train_len // 4)) if one.strided else None
     block = 1 if one.instead else asked["floor_block"]
-    unused = dict.fromkeys(("targets", "max_length", "documents")) if one.asks else {"tasks": None, "chat": False}
-    return {**asked, "stride": stride, "floor_block": block, "lengths": one.lengths(asked["lengths"], train_len), **unused}
+    unused = dict.fromkeys(KEYS) | (dict.fromkeys(("targets", "max_length", "documents")) if one.asks else {"tasks": None, "chat": False})
+    own = {"stride": stride, "floor_block": block, "lengths": one.lengths(asked["lengths"], train_len), **one.settings(asked, train_len)}
+    return {**asked, **unused, **own}

@@ -38,12 +38,13 @@ WHOLE = ("by_position", "yarn_script", "yarn_script_truncate", "lceg_script")
 EXTENSIONS = (NoExtension(), Rerope(), RecomputeWindow())
 RUNS = [(name, one) for name in NAMES for one in EXTENSIONS if name not in WHOLE or not isinstance(one, RecomputeWindow)]
 COUNTS = {"n_targets", "n_bytes", "n_units"}
+KEYS = {"key_gain": 0.001, "key_loss": 20.0, "key_context": 4}  # which most targets pass
 
 
 @pytest.mark.parametrize("bos", [None, 49])
 @pytest.mark.parametrize(("name", "extension"), RUNS, ids=lambda one: one if isinstance(one, str) else type(one).__name__)
 def test_every_protocol_gives_rows_and_arrays_at_every_length(name, extension, bos, tmp_path):
-    found = evaluation(extension, bos=bos, stride=4, windows=18, lengths=[16, 24, 64])
+    found = evaluation(extension, bos=bos, stride=4, windows=18, lengths=[16, 24, 64], **KEYS)
     found.corpus.test = text([200, 20, 300, 150])
     read = []
     found.progress = lambda n, part=False: read.append(n)
@@ -66,7 +67,7 @@ def test_every_protocol_gives_rows_and_arrays_at_every_length(name, extension, b
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_length_more_moves_no_number(name):
-    few, many = (evaluation(stride=4, windows=18, lengths=lengths) for lengths in ([16, 64], [16, 24, 32, 64]))
+    few, many = (evaluation(stride=4, windows=18, lengths=lengths, **KEYS) for lengths in ([16, 64], [16, 24, 32, 64]))
     (one, ones), (two, twos) = (protocol(name)(found).run(64) for found in (few, many))
     assert np.array_equal(ones["nll"], twos["nll"]) and [row["nll"] for row in one] == [row["nll"] for row in two]
 
@@ -177,7 +178,7 @@ def test_the_default_stride_refuses_the_length_it_equals_before_any_training(tex
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_target_that_was_not_scored_makes_no_row(name, monkeypatch):
-    found, score = evaluation(stride=4, windows=18), Evaluation.score
+    found, score = evaluation(stride=4, windows=18, **KEYS), Evaluation.score
 
     def one_lost(*given):
         nll, correct = score(*given)
@@ -200,7 +201,7 @@ def test_what_no_window_scores_is_nan_and_not_what_lay_in_memory():
 
 @pytest.mark.parametrize(("name", "dtype"), [*((name, "fp32") for name in NAMES), ("disjoint", "bf16")])
 def test_a_model_that_gives_no_numbers_is_one_sentence(name, dtype):
-    found = evaluation(stride=4, windows=18, dtype=dtype)
+    found = evaluation(stride=4, windows=18, dtype=dtype, **KEYS)
     with torch.no_grad():
         found.model.norm.weight.fill_(torch.nan)
     with pytest.raises(RunError, match=rf"loss is nan at \d+ of \d+ tokens read at length \d+ with extension=none in {dtype}: ") as refusal:
@@ -229,7 +230,8 @@ def test_one_stretch_of_disjoint_is_the_longest_window_of_by_position():
 
 def test_a_job_runs_every_protocol(tmp_path, text_folder, capfd):
     cli = InProcess(tmp_path, text_folder, capfd)
-    done = cli(f"evaluate.protocol=[{','.join(NAMES)}]", "evaluate.lengths=[32]", "evaluate.windows=16")
+    keys = [f"evaluate.{key}={value}" for key, value in KEYS.items()]
+    done = cli(f"evaluate.protocol=[{','.join(NAMES)}]", "evaluate.lengths=[32]", "evaluate.windows=16", *keys)
     (run,) = tmp_path.glob("runs/*-16-*")
     files = {name: sorted(path.name.split("-")[0] for path in (run / "evals" / name).glob("*.json")) for name in NAMES}
     assert all(

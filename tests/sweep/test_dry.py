@@ -157,7 +157,7 @@ def test_what_a_protocol_reads_is_told_before_there_is_text(name, floor):
         told = type(evaluator).reading(found.config, TRAIN_LEN, length, fed)
         twice = 2 if name == "repeat" and length == TRAIN_LEN else 1  # with its control
         assert told.texts * told.tokens == pytest.approx(twice * evaluator.cost(length), rel=0.1)
-        if fed == length and name != "repeat":
+        if fed == length and name not in ("repeat", "longppl"):  # of these there are at most so many: longppl keeps its key tokens
             assert told.losses == pytest.approx(evaluator.run(length)[1]["nll"].size, rel=0.1)
 
 

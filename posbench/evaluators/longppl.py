@@ -1,0 +1,110 @@
+"""longppl: fixed_targets of key tokens alone, those of which the model itself learns much from its longer context.
+
+Most tokens need no far context, so their mean says little about it. LongPPL (Fang et al. 2024, arXiv 2410.23771, code PKU-ML/LongPPL) is
+the perplexity of those that do. With l(c) the loss after c tokens of context, a target is a key token if
+
+    l(short) - l(long) > evaluate.key_gain      (the paper's LPG, threshold alpha = 2 nats)
+    l(long) < evaluate.key_loss                 (its LPC, log p > beta = -2: the model can predict it)
+
+Both losses are of one reference arm: the model of the training as it was trained, without extension and scale, which reads exactly
+`long` = train_len tokens before a target (the floor of fixed_targets) or exactly `short` = evaluate.key_context of them. So the key tokens
+of a training are the same for every extension, scale and length, and no method chooses its own. Of another training they are others: means
+of different encodings are of different tokens. Column ppl of a row is LongPPL, and n_targets the number of key tokens.
+
+Deviations: in the paper one large model chooses for all, the long context is the whole text, and the short one has 4,096 to 5,119 tokens
+(windows that advance by 1,024); here it has train_len // 8 unless evaluate.key_context says otherwise. In windows of evaluate.floor_block
+targets a context has a few tokens less (fixed_targets). A BOS, if there is one, replaces the first token of every context. Where a small
+model has few key tokens, lower key_gain.
+
+References: none. The floor decides which tokens are scored, so on these it is below evaluate.key_loss by choice and no fair reference; its
+losses are in the arrays. Arrays, of the M key tokens alone: nll and correct of each length, and `key_long`, `key_short`, the losses that
+made them key tokens. The evaluation's json has the share under `config.key_tokens`.
+"""
+
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from posbench.common.errors import ConfigError, RunError
+from posbench.evaluation.protocol import mean_row
+from posbench.evaluators.fixed_targets import FixedTargets
+
+if TYPE_CHECKING:
+    from posbench.config.schema import EvaluateConfig
+    from posbench.position.interfaces import Extension
+
+GAIN = LOSS = 2.0  # nats
+
+
+class Longppl(FixedTargets):
+    """One row for each length."""
+
+    floor = None
+    keys = True
+
+    @classmethod
+    def settings(cls, asked: dict, train_len: int) -> dict:
+        usual = {"key_gain": GAIN, "key_loss": LOSS, "key_context": max(1, train_len // 8)}
+        return {key: usual[key] if asked[key] is None else asked[key] for key in usual}
+
+    @classmethod
+    def check(cls, extension: "Extension", config: "EvaluateConfig", train_len: int) -> None:
+        super().check(extension, config, train_len)
+        if config.key_context >= train_len:
+            raise ConfigError(
+                f"evaluate.key_context={config.key_context} must be below the training length {train_len}, the long context of which "
+                "evaluate.protocol=longppl looks for the gain: leave it null, for an eighth."
+            )
+        if config.max_length < train_len + config.targets - 1:
+            raise ConfigError(
+                f"evaluate.max_length={config.max_length} leaves the first of evaluate.targets={config.targets} without the {train_len} "
+                f"tokens of context by which evaluate.protocol=longppl chooses: set it to {train_len + config.targets - 1} or more."
+            )
+
+    @cached_property
+    def judged(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Losses [N, S] of all targets after the long and the short context in the reference arm, and True for the key tokens.
+
+        Raises RunError if there is none.
+        """
+        from posbench.extensions.none import NoExtension
+        from posbench.scale_attention.none import NoScale
+
+        evaluation, config, shape = self.evaluation, self.evaluation.config, self.windows.targets_NS.shape
+        plain = {"extension": NoExtension(), "scale": NoScale(evaluation.model.encoding.shape), "progress": lambda n, part=False: None}
+        reference = FixedTargets(replace(evaluation, **plain))
+        long_NS, short_NS = (reference.each(np.full(shape, context))[0] for context in (evaluation.train_len, config.key_context))
+        # A loss that is nan, because nothing was scored, makes a key token and so no row.
+        key_NS = ~(short_NS - long_NS <= config.key_gain) & ~(long_NS >= config.key_loss)
+        if not key_NS.any():
+            raise RunError(
+                f"None of the {key_NS.size} targets is a key token: no loss below {config.key_loss:g} nats falls by more than "
+                f"{config.key_gain:g} from {config.key_context} to {evaluation.train_len} tokens of context; lower evaluate.key_gain "
+                f"(the largest fall is {float((short_NS - long_NS).max()):.2f}), or raise evaluate.key_loss or evaluate.windows."
+            )
+        return long_NS, short_NS, key_NS
+
+    def run(self, length: int) -> tuple[list[dict], dict[str, np.ndarray]]:
+        self.judged  # noqa: B018  (read before the clock of the first length starts)
+        return super().run(length)
+
+    def score(self, length: int) -> tuple[np.ndarray, np.ndarray]:
+        """nll and correctness [M, 1] of the key tokens."""
+        nll_NS, correct_NS = super().score(length)
+        return nll_NS[self.judged[2]][:, None], correct_NS[self.judged[2]][:, None]
+
+    def rows(self, length: int, nll_NS: np.ndarray, correct_NS: np.ndarray) -> list[dict]:
+        shared = self.shared()
+        return [mean_row(nll_NS.astype(np.float64), correct_NS, shared["document"], shared["bytes"])]
+
+    def shared(self) -> dict[str, np.ndarray]:
+        """Arrays [M] that all lengths share."""
+        long_NS, short_NS, key_NS = self.judged
+        found = {name: array[key_NS.ravel()] for name, array in super().shared().items()}
+        return {**found, "key_long": long_NS[key_NS], "key_short": short_NS[key_NS]}
+
+    def stated(self) -> dict:
+        key_NS = self.judged[2]
+        return {"key_tokens": {"share": float(key_NS.mean()), "number": int(key_NS.sum()), "of": key_NS.size}}

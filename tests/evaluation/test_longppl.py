@@ -1,0 +1,101 @@
+"""longppl: key tokens and their loss beside a loop over targets, the same tokens for every method, and what a user is told."""
+
+import json
+import math
+import re
+
+import numpy as np
+import pytest
+from conftest import TRAIN_LEN, small_model, small_shape
+from known_models import VOCAB, Copier, evaluation, file
+from script_calls import call
+
+from posbench.common.errors import ConfigError, RunError
+from posbench.encodings.rope import Rope
+from posbench.evaluation.protocol import protocol
+from posbench.evaluators.fixed_targets import FixedTargets
+from posbench.evaluators.longppl import Longppl
+from posbench.extensions.none import NoExtension
+from posbench.extensions.ntk import Ntk
+from posbench.extensions.recompute_window import RecomputeWindow
+
+RANDOM = np.random.default_rng(1)
+# A dozen tokens over and over, a third of them replaced: some targets stood before within 4 tokens, some within 16, some never.
+TOKENS = np.where(RANDOM.random(400) < 0.33, RANDOM.integers(0, 40, 400), np.tile(RANDOM.integers(0, 40, 12), 34)[:400])
+TEXT = file(TOKENS, [150, 250])
+KEYS = {"key_gain": 2.0, "key_loss": 2.0, "key_context": 4}
+
+
+def copied(target: int, context: int) -> float:
+    """Loss of a target for the model that copies what followed the last occurrence of the current token in its context."""
+    seen = TOKENS[target - context : target].tolist()
+    before = [at for at in range(len(seen) - 1) if seen[at] == seen[-1]]
+    guess, p = (seen[before[-1] + 1], 0.9) if before else (0, 0.02)
+    return -math.log(p if guess == TOKENS[target] else (1 - p) / VOCAB)
+
+
+def test_key_tokens_and_their_perplexity_equal_a_loop_over_targets():
+    made = Longppl(evaluation(Copier(), TEXT, targets=8, **KEYS))
+    targets = made.windows.targets_NS.ravel().tolist()
+    keys = [t for t in targets if copied(t, 4) - copied(t, TRAIN_LEN) > 2 and copied(t, TRAIN_LEN) < 2]
+    assert 1 < len(keys) < len(targets)
+    within = {t: 7 - i % 8 for i, t in enumerate(targets)}  # targets after it in its window
+    for length in (TRAIN_LEN, 64):
+        ((row,), arrays) = made.run(length)
+        losses = [copied(t, length - within[t]) for t in keys]
+        assert arrays["nll"] == pytest.approx(losses, rel=1e-5) and row["nll"] == pytest.approx(np.mean(losses), rel=1e-5)
+        assert row["n_targets"] == len(keys) and row["n_bytes"] == sum(int(TEXT.n_bytes[t]) for t in keys)
+    shared = made.shared()
+    assert (TEXT.starts[shared["document"]] + shared["offset"]).tolist() == keys
+    assert shared["key_short"] == pytest.approx([copied(t, 4) for t in keys], rel=1e-5)
+    assert made.stated() == {"key_tokens": {"share": len(keys) / len(targets), "number": len(keys), "of": len(targets)}}
+
+
+def test_every_method_is_scored_on_the_tokens_that_the_model_without_methods_chooses():
+    few = {"key_gain": 0.05, "key_loss": 100.0, "key_context": 3}
+    found = [Longppl(evaluation(small_model(Rope(small_shape())), TEXT, each, **few)) for each in (NoExtension(), Ntk(), RecomputeWindow())]
+    arrays = [made.run(64)[1] for made in found]
+    first, *others = (made.shared() for made in found)
+    for other in others:
+        assert all(np.array_equal(first[name], other[name]) for name in first)
+    assert not np.array_equal(arrays[0]["nll"], arrays[1]["nll"])
+    floor = FixedTargets(evaluation(small_model(Rope(small_shape())), TEXT, RecomputeWindow())).score(64)[0]
+    assert np.array_equal(arrays[2]["nll"], first["key_long"]) and np.array_equal(floor[found[0].judged[2]], first["key_long"])
+    assert (first["key_short"] - first["key_long"] > 0.05).all() and not (found[0].judged[2]).all()
+
+
+def test_settings_that_cannot_work_are_refused():
+    usual = {"key_gain": 2.0, "key_loss": 2.0, "key_context": 8}
+    assert Longppl.settings(dict.fromkeys(KEYS), 64) == usual
+    assert Longppl.settings({**dict.fromkeys(KEYS), "key_gain": 1.0}, 64) == {**usual, "key_gain": 1.0}
+    assert protocol("longppl") is Longppl and Longppl.floor is None
+    for options, said in (
+        ({"key_context": TRAIN_LEN}, "must be below the training length 16"),
+        ({"max_length": 16}, "set it to 17 or more"),
+    ):
+        config = evaluation(Copier(), TEXT, **{**KEYS, "lengths": [16], **options}).config
+        with pytest.raises(ConfigError, match=re.escape(said)):
+            Longppl.check(NoExtension(), config, TRAIN_LEN)
+    said = r"None of the 18 targets is a key token: .* lower evaluate\.key_gain \(the largest fall is \d\.\d\d\)"
+    with pytest.raises(RunError, match=said):
+        Longppl(evaluation(Copier(), TEXT, **{**KEYS, "key_gain": 30.0})).run(64)
+
+
+def test_the_script_stores_the_share_and_the_report_says_what_was_scored(world, capfd):
+    words = [f"run={world.run(0)}", "evaluate.lengths=[16,32]", "evaluate.max_length=128", "results_dir=runs", "cache_dir=cache"]
+    done = call(capfd, world.root, "run", *words, "evaluate.key_gain=1")
+    assert done.returncode == 2 and "evaluate.key_gain chooses the targets of longppl alone" in done.stderr
+    keys = ["evaluate.protocol=longppl", "evaluate.key_gain=0.001", "evaluate.key_loss=9", "log.mode=disabled"]
+    done = call(capfd, world.root, "run", "-m", *words, *keys, "extension=none,pi")
+    assert done.returncode == 0, done.stderr
+    paths = sorted(world.run(0).glob("evals/longppl/*.json"))
+    stored = [json.loads(path.read_text()) for path in paths]
+    assert len(stored) == 2 and stored[0]["config"]["key_tokens"] == stored[1]["config"]["key_tokens"]
+    number = stored[0]["config"]["key_tokens"]["number"]
+    assert all(row["n_targets"] == number for one in stored for row in one["rows"])
+    assert stored[0]["config"]["evaluate"]["key_context"] == 2
+    done = call(capfd, world.root, "report", f"runs={world.run(0)}", "report_dir=out")
+    assert done.returncode == 0, done.stderr
+    assert "key tokens: loss below 9, and 0.001 above it after 2 tokens" in done.stdout
+    other = call(capfd, world.root, "run", *words, *keys, "evaluate.key_gain=0.002", "extension=pi")
+    assert other.returncode == 0 and len(list(world.run(0).glob("evals/longppl/*.json"))) == 3, other.stderr
