@@ -13,15 +13,14 @@ import torch
 from torch import Tensor
 
 from posbench.common.errors import ConfigError
-from posbench.position.geometry import Shape, Spectrum, Tokens
+from posbench.encodings.randomized import Repositioned
+from posbench.position.geometry import Shape, Tokens
 from posbench.position.instantiate import make
-from posbench.position.interfaces import Encoding, Layer
+from posbench.position.interfaces import Encoding
 
 
-class Pose(Encoding):
+class Pose(Repositioned):
     """Any encoding at skipped positions. Raises ConfigError for a max_len that holds no text of the training length."""
-
-    random = True
 
     def __init__(self, shape: Shape, base: dict, max_len: Tokens, draw: Literal["chunks", "sorted"] = "chunks"):
         super().__init__(shape)
@@ -44,18 +43,3 @@ class Pose(Encoding):
     @property
     def limit(self) -> int | None:
         return self.base.limit
-
-    def layers(self) -> list[Layer]:
-        return self.base.layers()
-
-    def spectrum(self) -> Spectrum | None:
-        return self.base.spectrum()
-
-    def spectrum_at(self, length: int) -> Spectrum | None:
-        return self.base.spectrum_at(length)
-
-    def rows(self) -> Tensor | None:
-        return self.base.rows()
-
-    def embed(self, pos_T: Tensor, spectrum: Spectrum | None, rows_NC: Tensor | None) -> Tensor | None:
-        return self.base.embed(pos_T, spectrum, rows_NC)

@@ -23,10 +23,30 @@ from posbench.position.instantiate import make
 from posbench.position.interfaces import Encoding, Layer
 
 
-class Randomized(Encoding):
-    """Any encoding at drawn positions. Raises ConfigError for a max_len below train_len, and for longer texts than max_len."""
+class Repositioned(Encoding):
+    """Base class of encodings that draw positions in training for another one, their `base`, which does all else."""
 
     random = True
+    base: Encoding
+
+    def layers(self) -> list[Layer]:
+        return self.base.layers()
+
+    def spectrum(self) -> Spectrum | None:
+        return self.base.spectrum()
+
+    def spectrum_at(self, length: int) -> Spectrum | None:
+        return self.base.spectrum_at(length)
+
+    def rows(self) -> Tensor | None:
+        return self.base.rows()
+
+    def embed(self, pos_T: Tensor, spectrum: Spectrum | None, rows_NC: Tensor | None) -> Tensor | None:
+        return self.base.embed(pos_T, spectrum, rows_NC)
+
+
+class Randomized(Repositioned):
+    """Any encoding at drawn positions. Raises ConfigError for a max_len below train_len, and for longer texts than max_len."""
 
     def __init__(
         self,
@@ -73,15 +93,3 @@ class Randomized(Encoding):
     @property
     def limit(self) -> int:
         return self.max_len
-
-    def layers(self) -> list[Layer]:
-        return self.base.layers()
-
-    def spectrum(self) -> Spectrum | None:
-        return self.base.spectrum()
-
-    def rows(self) -> Tensor | None:
-        return self.base.rows()
-
-    def embed(self, pos_T: Tensor, spectrum: Spectrum | None, rows_NC: Tensor | None) -> Tensor | None:
-        return self.base.embed(pos_T, spectrum, rows_NC)
