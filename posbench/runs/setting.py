@@ -40,7 +40,8 @@ class Setting:
         windows += f", in documents `{self.documents}`" if self.documents else ""
         windows += f", recompute_window in blocks of {self.floor_block}" if self.floor_block > 1 else ""
         if self.key_context:
-            windows += f", key tokens: loss below {self.key_loss:g}, and {self.key_gain:g} above it after {self.key_context} tokens"
+            windows += f", key tokens: those whose loss is below {self.key_loss:g} nats in the model as it was trained"
+            windows += f" and more than {self.key_gain:g} higher after {self.key_context} tokens"
         windows += f", version {self.version} of the protocol" if self.version > 1 else ""
         return f"{windows}, {self.split} split, {self.dtype}, seed {self.seed} of the windows"
 

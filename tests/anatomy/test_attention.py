@@ -176,6 +176,7 @@ def test_the_script_writes_numbers_rows_and_a_picture_of_them(world, capfd):
         (["lengths=[16,32]"], "give run=DIR"),
         (["run=RUN", "lengths=32", "json=a.json"], "leave one of them out"),
         (["run=RUN", "lengths=32", "extension=recompute_window"], "with lengths=16"),
+        (["run=RUN", "lengths=32", "finetune=longer"], "give run= of the child"),
         (["run=RUN", "lengths=many"], "lengths=many must be"),
         (["run=RUN", "lengths=[]"], "one length or several"),
         (["run=RUN", "lengths=1"], "must each hold the evaluate.targets=2"),

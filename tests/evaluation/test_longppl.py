@@ -96,6 +96,6 @@ def test_the_script_stores_the_share_and_the_report_says_what_was_scored(world, 
     assert stored[0]["config"]["evaluate"]["key_context"] == 2
     done = call(capfd, world.root, "report", f"runs={world.run(0)}", "report_dir=out")
     assert done.returncode == 0, done.stderr
-    assert "key tokens: loss below 9, and 0.001 above it after 2 tokens" in done.stdout
+    assert "loss is below 9 nats in the model as it was trained and more than 0.001 higher after 2 tokens" in done.stdout
     other = call(capfd, world.root, "run", *words, *keys, "evaluate.key_gain=0.002", "extension=pi")
     assert other.returncode == 0 and len(list(world.run(0).glob("evals/longppl/*.json"))) == 3, other.stderr
