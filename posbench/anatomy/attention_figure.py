@@ -16,7 +16,8 @@ from posbench.report.points import marked
 
 CURVE, CELL, TALL = 150, 20, 84  # points: width of a panel of curves and of a map's cell, and least height of a layer
 MARGIN, GUTTER, BETWEEN, ABOVE, BELOW = 92, 60, 34, 46, 40
-HIDDEN, NUMBERED, LABELLED = "#ececec", 96, 12  # colour of what is not seen; most heads of a model with numbers, of a layer with names
+HIDDEN, NUMBERED = "#ececec", 96  # colour of what is not seen; most heads of a model whose maps have numbers
+LABELLED, BARS = 12, 4  # most heads of a layer whose curves have names, and intervals
 
 
 def draw(path: Path) -> list[Path]:
@@ -96,10 +97,11 @@ def _curves(axes, one: dict, number: int, train_len: int, highest: float, last: 
     heads = len(layers[0]["entropy"])
     for head in range(heads):
         colour = OKABE_ITO[head] if heads <= len(OKABE_ITO) else colormaps["viridis"](0.95 * head / heads)
-        values, halves = [layer["entropy"][head] for layer in layers], [layer["entropy_half"][head] or 0 for layer in layers]
+        values, halves = ([layer[key][head] for layer in layers] for key in ("entropy", "entropy_half"))
         axes.plot(lengths, values, color=colour, marker="o", markersize=2.6, linewidth=1.2, zorder=3)
-        axes.vlines(lengths, [v - h for v, h in zip(values, halves, strict=True)], [v + h for v, h in zip(values, halves, strict=True)],
-                    color=colour, linewidth=2.2, alpha=0.3, zorder=2)  # fmt: skip
+        if heads <= BARS and None not in halves:
+            low, high = ([value + sign * half for value, half in zip(values, halves, strict=True)] for sign in (-1, 1))
+            axes.vlines(lengths, low, high, color=colour, linewidth=2.2, alpha=0.3, zorder=2)
         if heads <= LABELLED:
             ends.append((values[-1], lengths[-1], f"head {head + 1}", colour))
     end_labels(axes, ends)
@@ -143,7 +145,9 @@ def _share(layer: dict, key: str, number: int, head: int) -> float:
 def _said(found: dict, curves: bool, sinks: bool) -> list[str]:
     lines = [f"Means over {read(found)}; the same at every length. Dashed: {found['train_len']} tokens, the training length."]
     if curves:
-        bars = " Bars: 95 % intervals over documents." if found["arms"][0]["measured"][0]["documents"] > 1 else ""
+        text = found["arms"][0]["measured"][0]
+        barred = text["documents"] > 1 and len(text["layers"][0]["entropy"]) <= BARS
+        bars = " Bars: 95 % intervals over documents." if barred else ""
         lines.append(f"Entropy of a query's weights; dotted: as if all keys that it sees had equal weight.{bars}")
     columns = "a column for the first token and for each range of distances to the other keys, grey where none is seen"
     lines.append(f"Maps: a row for each head, {columns}." + " sink: the weight that no key gets." * sinks)

@@ -50,9 +50,7 @@ def settled(cfg: dict) -> dict:
     if cfg["run"] is None:
         raise ConfigError(f"lengths={lengths} asks where a trained model attends: give run=DIR, or length=N for methods alone.")
     if cfg.get("finetune"):
-        raise ConfigError(
-            f"lengths={lengths} measures a run that is there, and finetune= asks for a child of it: give run= of the child."
-        )
+        raise ConfigError(f"lengths={lengths} measures a run that is there, and finetune= asks for a child of it: give run= of the child.")
     for key in ("json", "figure", "length"):
         if cfg[key]:
             raise ConfigError(f"{key}={cfg[key]} is of methods alone, and lengths={lengths} of a trained model: leave one of them out.")
