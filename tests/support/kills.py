@@ -99,7 +99,8 @@ class Lineage:
         for path in filter(Path.is_file, self.files()):
             name = path.relative_to(self.folder).as_posix()
             if path.suffix == ".safetensors" or name.startswith("cache") or path.name in ("curve.csv", "table.md", "table.tex"):
-                found[name] = path.read_bytes() if path.name != "digests.json" else None
+                own = path.name == "digests.json" or path.suffix == ".lock"  # times of files, and the process that held a lock
+                found[name] = None if own else path.read_bytes()
             elif "evals" in path.parts and path.suffix == ".json":
                 found[name] = [without(row, VOLATILE) for row in json.loads(path.read_text())["rows"]]
             elif path.suffix == ".npz":
