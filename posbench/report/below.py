@@ -5,7 +5,7 @@ G is the gain of a model from the second half of its window; the gate is whether
 
 import itertools
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from posbench.config.names import called
@@ -18,10 +18,10 @@ from posbench.runs.origins import Origin, text
 from posbench.statistics.clustered import Gain
 
 QUANTISED = re.compile(r"(\d+) I?Q(\d)_?\w*")  # 210 Q4_1 in the text of train.json
-WAY_ON = (
-    "gate failed: nothing shows that the model uses the second half of its window, and a comparison of methods then says little: train "
-    "longer (train.steps) or a larger model (model.d_model, model.n_layer), until the lower bound of G lies above 0"
-)
+FAILED = "gate failed: nothing shows that the model uses the second half of its window, and a comparison of methods then says little: "
+UNTIL = ", until the lower bound of G lies above 0"
+WAY_ON = f"{FAILED}train longer (train.steps) or a larger model (model.d_model, model.n_layer){UNTIL}"
+WAY_ON_OF_CHECKPOINT = f"{FAILED}read other texts (data=), or more of them (evaluate.windows){UNTIL}"
 
 
 def checkpoint_lines(origins: Iterable[Origin]) -> list[str]:
@@ -47,7 +47,7 @@ def argument_line(evaluations: list[Evaluation]) -> list[str]:
     return ["arguments: " + "; ".join(f"{name} {' or '.join(texts)}" for name, texts in found.items())] if found else []
 
 
-def gain_lines(evaluations: list[Evaluation], label: Callable[[dict], tuple]) -> dict[tuple, list[str]]:
+def gain_lines(evaluations: list[Evaluation], label: Callable[[dict], tuple], origins: Mapping[Path, Origin]) -> dict[tuple, list[str]]:
     """{section: a line for each encoding and seed, and the way on if one fails}. CSVs, which hold no losses of targets, have none."""
     held = [one for one in evaluations if not one.rows_alone and any(row["position"] is None for row in one.rows)]
     known, floors = gains(evaluations), references(evaluations)
@@ -60,7 +60,7 @@ def gain_lines(evaluations: list[Evaluation], label: Callable[[dict], tuple]) ->
     for (_, section), one in sorted(trained.items(), key=lambda item: (item[1].first["encoding"], item[1].first["seed"])):
         own = one.key if one.key in known else asked_alike.get(one.windows)
         if own and not known[own].ok:
-            failed[section] = [WAY_ON]
+            failed[section] = [WAY_ON_OF_CHECKPOINT if origins[one.origin].config.get("model.path") else WAY_ON]
         whence = f" (by {own[1]})" if own and own != one.key else ""
         lines.setdefault(section, []).append(f"G {label(one.first)[0]} seed {one.first['seed']}{whence}: {_gate(known.get(own), one)}")
     return {section: said + failed.get(section, []) for section, said in lines.items()}

@@ -168,7 +168,7 @@ def collect(
     check_size(curve)
     inside, scores = sections(context.steps(texts, label)), sections(asked.scores(tasks, label))
     stretches = {part[0].section: part for part in sections(points(texts, label, wide=True))}
-    return Report(clean(title), notes, evaluations, origins, label, curve, stretches, inside, scores, gain_lines(texts, label))
+    return Report(clean(title), notes, evaluations, origins, label, curve, stretches, inside, scores, gain_lines(texts, label, origins))
 
 
 def _at(evaluation: Evaluation, lengths: Sequence[int] | None) -> Evaluation:

@@ -90,6 +90,13 @@ def test_the_gate(tmp_path, half, verdict):
     assert (float(short[1]) if short else None) == (None if half > 0 else -half) and (way in report.markdown()) == (half <= 0)
 
 
+def test_a_checkpoint_that_fails_the_gate_is_not_told_to_train_longer(tmp_path):
+    paths = references(tmp_path, np.full(TARGETS, 3.0), half=0.0) + [write_eval(tmp_path, "rope", "none", "none", flat(0), LENGTHS)]
+    (paths[-1].parents[2] / "config.yaml").write_text("model:\n  path: model.gguf\n")
+    said = collect(paths, "t", COMMAND).markdown()
+    assert "gate failed" in said and "read other texts (data=)" in said and "train longer" not in said
+
+
 def test_a_floor_shorter_than_twice_the_training_length_is_none(tmp_path):
     # At the training length recompute_window has less than its full window, so it is no reference there.
     paths = [write_eval(tmp_path, "rope", "recompute_window", "none", [np.full(TARGETS, 9.0), np.full(TARGETS, 3.0)], (64, 128))]

@@ -144,7 +144,8 @@ def _scales(axes, one: Point, lengths: list[int], relative: bool, edges: tuple[f
     low, high = min(shown[0], train_len), max(shown[-1], train_len)
     aside = 2 ** (0.55 * room)
     axes.set_xlim(low / max(1.12, aside), high * max(1.06 if high > low else 1.12, aside))
-    note(axes, f"trained at {train_len}", (train_len, bottom), (4, 4), fontsize=7.5, color=GREY)
+    up = 4 if train_len**2 < low * high or not relative else 16  # the right half has a line on what lies below 0
+    note(axes, f"trained at {train_len}", (train_len, bottom), (4, up), fontsize=7.5, color=GREY)
     if relative:
         axes.set_yscale("symlog", linthresh=BEND, linscale=1.3)
         axes.set_yticks(*ticks(bottom, top))
