@@ -32,7 +32,9 @@ from posbench.runs.rows import SETTING, write_csv
 from posbench.runs.search import told_apart
 from posbench.runs.trainings import Training, trainings
 
-DRAWN = re.compile(r"(context|accuracy|depth|curve|position|heatmap|differences|gain)(-\d+)?\.(png|svg)|(context|accuracy|position)\.csv")
+DRAWN = re.compile(
+    r"(context|accuracy|depth|curve|position|heatmap|differences|gain|steps)(-\d+)?\.(png|svg)|(context|accuracy|position)\.csv"
+)
 
 
 @dataclass(frozen=True)

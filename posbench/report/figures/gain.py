@@ -49,13 +49,14 @@ def at_multiple(points: list[Point]) -> tuple[int, dict[Method, list[Point]]]:
 
     Only encodings that were trained at several lengths are kept; without any the multiple is 0.
     """
-    known = [point for point in points if None not in (point.gain, point.difference) and not point.source]
-    trained = defaultdict(lambda: defaultdict(set))
+    trained = [point for point in points if not point.source and " tuned from " not in point.encoding]
+    known = [point for point in trained if None not in (point.gain, point.difference)]
+    read = defaultdict(lambda: defaultdict(set))
     for point in known:
         if point.length > point.train_len and point.length % point.train_len == 0:
-            trained[method_of(point.encoding)][point.train_len].add(point.length // point.train_len)
-    kept = {encoding: lengths for encoding, lengths in trained.items() if len(lengths) > 1}
-    multiple = max(set.intersection(*(read for lengths in kept.values() for read in lengths.values())), default=0) if kept else 0
+            read[method_of(point.encoding)][point.train_len].add(point.length // point.train_len)
+    kept = {encoding: lengths for encoding, lengths in read.items() if len(lengths) > 1}
+    multiple = max(set.intersection(*(multiples for lengths in kept.values() for multiples in lengths.values())), default=0) if kept else 0
     cells: dict[Method, list[Point]] = defaultdict(list)
     for point in sorted(known, key=lambda point: point.gain):
         if point.length == multiple * point.train_len and method_of(point.encoding) in kept:
