@@ -14,6 +14,7 @@ from pathlib import Path
 
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import locked, opened, read_bytes
+from posbench.config.identity import method_name
 from posbench.config.names import named
 from posbench.runs.directory import Run
 from posbench.runs.origins import Origin, clean, distinguish, or_nothing, read, text
@@ -151,6 +152,13 @@ def _encoding(config: dict) -> str:
         return "-"
 
 
+def _short(key: str, value: object) -> tuple[str, object]:
+    """Setting of an encoding; a method inside it by its name: encoding.scaling=yarn in place of the class behind _target_."""
+    if key.endswith("._target_") and isinstance(value, str) and value:
+        return key.removesuffix("._target_"), method_name({"_target_": value})
+    return key, value
+
+
 def _apart(origins: Sequence[Origin]) -> dict[Path, str]:
     """{path: words such as " steps=1000"} that tell trainings of one encoding apart, seeds aside. Long ones leave out what is usual."""
     groups: dict[object, list[Origin]] = defaultdict(list)
@@ -158,7 +166,10 @@ def _apart(origins: Sequence[Origin]) -> dict[Path, str]:
         groups[text(origin.config.get("encoding._target_"))].append(origin)
     words: dict[Path, str] = {}
     for group in groups.values():
-        own = [{key: value for key, value in origin.config.items() if key.startswith("encoding.")} | origin.training for origin in group]
+        own = [
+            dict(_short(key, value) for key, value in origin.config.items() if key.startswith("encoding.")) | origin.training
+            for origin in group
+        ]
         said, _ = distinguish(own, most=2)
         words |= {origin.path: word for origin, word in zip(group, said, strict=True)}
     return words

@@ -249,6 +249,8 @@ def test_one_command_makes_parent_and_child_and_both_are_told_apart(world, capfd
     assert {row["length"] for row in rows} == {16, 64, 128} and {row["finetune"] for row in rows} == {parent.name}
     assert {row["train_len"] for row in rows} == {LONG}
     assert "nothing to do" in call(capfd, world.root, "run", *words).stdout
+    listed = call(capfd, world.root, "runs", "list", "results_dir=runs").stdout
+    assert "rope scaling=yarn " in next(line for line in listed.splitlines() if line.startswith(child.name)), listed
     own = [word for word in TUNED if word.startswith(("evaluate", "log", "device", "results_dir", "cache_dir"))]
     again = call(capfd, world.root, "run", f"run=runs/{child.name}", "extension=pi", *own)
     assert again.returncode == 0 and list(child.glob("evals/*/pi+none-*.json")), again.stderr
