@@ -232,7 +232,7 @@ def resolve(cfg: dict, auto: str | None = None) -> dict:
     targets = asked.targets or max(1, train_len // 8)
     windows = asked.windows or (8 if long else 512)
     block = asked.floor_block or (train_len // 16 if long else 1)
-    if asked.split == "all" and not groups["model"].checkpoint:
+    if asked.split == "all" and not groups["model"].path:
         raise ConfigError(
             "evaluate.split=all scores the text of the training too, which the model has seen: choose test or validation, or evaluate "
             "a checkpoint (model=hf)."

@@ -105,7 +105,7 @@ def test_text_of_the_training_is_scored_for_checkpoints_alone():
     (job,) = composition.expand(unresolved(compose("run", ["evaluate.split=all"])), ["evaluate.split=all"])
     with pytest.raises(ConfigError, match="evaluate.split=all scores the text of the training too"):
         resolve(job)
-    assert resolve({**job, "model": {**job["model"], "checkpoint": {"digest": "x"}}})["evaluate"]["split"] == "all"
+    assert resolve({**job, "model": {**job["model"], "path": "model.gguf"}})["evaluate"]["split"] == "all"
 
 
 @pytest.mark.parametrize("name", [name for name in choices("experiment") if name != "none"])
