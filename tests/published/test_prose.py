@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from conftest import CONFIGS
 from prose_checks import Check, headline, ledger, repeated
-from prose_checks_methods import advice, books, catalogue, ladder, matched, rates
+from prose_checks_methods import advice, attention, books, catalogue, ladder, matched, rates, smollm2
 from reported_values import PRIMARIES, REPORTED, of_seeds, yarn_pairs
 
-PARTS = (headline, ledger, catalogue, rates, ladder, matched, books, advice)
+PARTS = (headline, ledger, catalogue, rates, ladder, matched, books, smollm2, attention, advice)
 NUMBER = r"(?<![\w.=/])[+-]?\d+(?:,\d{3})*(?:\.\d+)?(?!\.?\w)"
 
 # What was chosen, or comes from the text, the code or the history: no result of an evaluation. Pieces of the text, apart by semicolons.
@@ -37,7 +37,11 @@ head; 0.25 as it is; from 128 tokens on; B of 512; over 64 tokens (0.003 nat for
 works; more than 16 bytes; from 16 to 32 brings; SmolLM2-135M-Instruct (instruct, 4-bit weights,
 dequantised), trained to 8,192 tokens, reads 16,384 tokens; (q below 0.05); nat per token at 2,048 tokens and;
 at 8,192, with factor; factor 2 costs; factor 4;
- To 8,192 tokens: leave; At 16,384 tokens: cut the text to its last 8,192; with the fixed factor 2 and"""
+ To 8,192 tokens: leave; At 16,384 tokens: cut the text to its last 8,192; with the fixed factor 2 and;
+for 32,768 tokens, 1,024 targets; of its 18 pairs; the others, 32,768 tokens and; more than 4,096 tokens of; from more
+than 8,192 cannot; at 16,384 tokens, and log-n; The last 8,192 tokens alone; NTK with factor 2 stay; at 2,048 tokens.
+PI; at 2,048. ## Where; 'lengths=[64,128,256]'; (1,000 steps, one seed): attention of the last 8 queries of 32
+windows; From 64 to 256 tokens; lies 64 tokens away or more; at 256 tokens, and; read to 16,384 tokens"""
 
 
 @cache

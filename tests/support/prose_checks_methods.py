@@ -1,11 +1,14 @@
 """What the later sections of results/reported/README.md say in numbers, and what the files say: as in prose_checks.py."""
 
+import csv
 import json
 import math
-from statistics import stdev
+from statistics import fmean, stdev
 
 from prose_checks import FAR, Check
 from reported_values import REPORTED, at, claim, context, full_turns, of_seeds, paired, rows, validation, wide, yarn_pairs
+
+NONE_64, NONE_256, REROPE_256 = ("none", 64), ("none", 256), ("rerope", 256)  # extension and length of attention/diagnostics.csv
 
 
 def _identity(row: dict) -> tuple:
@@ -193,4 +196,55 @@ def advice() -> list[Check]:
         ("it is # +- # above the cut text", followed),
         ("LM-Infinite was # above it, sinks with a window #", [above("lm_infinite"), above("streaming")]),
         ("Self-Extend #, PI #.", [above("self_extend"), above("pi by length")]),
+    ]
+
+
+def smollm2() -> list[Check]:
+    """Of SmolLM2-135M-Instruct on source, whose training length is 8,192 tokens."""
+
+    def far(method: str) -> list[float]:
+        return wide("smollm2", method, 2)
+
+    def cost(method: str) -> list[float]:
+        return wide("smollm2", method, 1 / 4, "change")
+
+    gain, lower = (at("smollm2", "rope", 2, name) for name in ("gain", "gain_lower"))
+    return [
+        ("brings the model # nat per token, with a lower bound of #:", [gain, lower]),
+        ("breaks: # +- # above the floor at 16,384", far("rope")),
+        ("log-n makes that # +- # worse", wide("smollm2", "rope|none|log_n", 2, "change")),
+        ("tokens alone lose # +- #; with", far("rope|window")),
+        ("first tokens beside them it is # +- #. The", far("rope|streaming")),
+        ("stay # +- # and # +- # above the floor, and", [*far("rope|yarn"), *far("rope|ntk")]),
+        ("and cost # +- # and # +- # at 2,048 tokens. PI", [*cost("rope|yarn"), *cost("rope|ntk")]),
+        ("PI loses # +- #, and # +- # at 2,048.", [*far("rope|pi"), *cost("rope|pi")]),
+    ]
+
+
+def attention() -> list[Check]:
+    """Of attention/diagnostics.csv: means over the heads, and the head that looks at the previous token."""
+    with open(REPORTED / "attention" / "diagnostics.csv", newline="") as file:
+        lines = list(csv.DictReader(file))
+
+    def mean(extension: str, length: int, column: str) -> float:
+        return fmean(float(one[column]) for one in lines if (one["extension"], one["length"]) == (extension, str(length)))
+
+    def previous(extension: str, length: int) -> float:
+        at_length = [one for one in lines if (one["extension"], one["length"]) == (extension, str(length))]
+        trained = [one for one in lines if (one["extension"], one["length"]) == ("none", "64")]
+        head = max(trained, key=lambda one: float(one["mass_1"]))
+        (own,) = [one for one in at_length if (one["layer"], one["head"]) == (head["layer"], head["head"])]
+        return 100 * float(own["mass_1"])
+
+    return [
+        ("rises from # to # without an extension; under ReRoPE it is #.", [mean(*one, "nll") for one in (NONE_64, NONE_256, REROPE_256)]),
+        ("Without an extension # % of the weight then", [100 * mean(*NONE_256, "far")]),
+        (
+            "goes from # to # nats; under ReRoPE # % and #.",
+            [mean(*NONE_64, "entropy"), mean(*NONE_256, "entropy"), 100 * mean(*REROPE_256, "far"), mean(*REROPE_256, "entropy")],
+        ),
+        (
+            "the previous token # % of its weight in training gives it # % at 256 tokens, and # % under",
+            [previous(*one) for one in (NONE_64, NONE_256, REROPE_256)],
+        ),
     ]

@@ -33,7 +33,7 @@ def trainings(folder: str) -> list[Training]:
 @cache
 def _points(folder: str) -> dict:
     points = [point for point in read_points(REPORTED / folder / "curve.csv") if point.protocol == "fixed_targets"]
-    return {(point.encoding, point.extension, point.scale_attention, point.length): point for point in points}
+    return {(point.encoding, point.extension, point.scale_attention, point.length / point.train_len): point for point in points}
 
 
 def _names(method: str) -> list[str]:
@@ -41,12 +41,12 @@ def _names(method: str) -> list[str]:
     return [*method.split("|"), "none", "none"][:3]
 
 
-def at(folder: str, method: str, times: int, what: str = "difference") -> float:
+def at(folder: str, method: str, times: float, what: str = "difference") -> float:
     """A value of curve.csv at so many times the training length."""
-    return getattr(_points(folder)[(*_names(method), 64 * times)], what)
+    return getattr(_points(folder)[(*_names(method), times)], what)
 
 
-def wide(folder: str, method: str, times: int, what: str = "difference") -> list[float]:
+def wide(folder: str, method: str, times: float, what: str = "difference") -> list[float]:
     """A difference, or change, and half of its interval."""
     return [at(folder, method, times, what), at(folder, method, times, {"difference": "half_width", "change": "change_half_width"}[what])]
 
