@@ -1,4 +1,4 @@
-"""Positional behaviour of untrained methods, or the attention of a trained model, in numbers and a figure.
+"""Positions of untrained methods, or attention of a trained model, in numbers and a figure.
 
 python scripts/anatomy.py encoding=rope extension=yarn length=4096
 python scripts/anatomy.py experiment=headline                           one table of a grid; also with -m

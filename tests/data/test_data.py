@@ -256,7 +256,8 @@ def test_a_run_is_not_trained_on_text_that_changed_after_it_was_named(local, tmp
     from posbench.sweep.job_process import _corpus
 
     cfg = {"data": local, "cache_dir": str(tmp_path / "cache"), "model": {"checkpoint": None}}
-    job = SimpleNamespace(cfg=cfg, fingerprint=fingerprint(local), run=SimpleNamespace(id="rope-64-s0-1", finished=False))
+    run = SimpleNamespace(id="rope-64-s0-1", finished=False)
+    job = SimpleNamespace(cfg=cfg, fingerprint=fingerprint(local), run=run, cells=[], trains=True)
     assert _corpus(job).fingerprint == job.fingerprint
     (tmp_path / "texts/train/a.txt").write_text("changed")
     with pytest.raises(RunError, match="changed after rope-64-s0-1 was named by it: run the same command again"):

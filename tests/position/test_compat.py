@@ -3,7 +3,8 @@
 import re
 
 import pytest
-from conftest import choices, make_triple, node
+from conftest import CONFIGS, choices, make_triple, node
+from omegaconf import OmegaConf
 
 from posbench.common.errors import ConfigError
 from posbench.position.instantiate import make
@@ -173,7 +174,10 @@ def test_every_method_states_its_source_and_has_a_yaml():
 
     for group, package in (("encoding", encodings), ("extension", extensions), ("scale_attention", scale_attention)):
         modules = {module.name for module in pkgutil.iter_modules(package.__path__)}
-        assert modules == {node(group, name)["_target_"].split(".")[-2] for name in choices(group)}
+        targets = {node(group, name)["_target_"] for name in choices(group)}
+        children = [OmegaConf.load(path).get(group) for path in (CONFIGS / "finetune").glob("*.yaml")]  # what only a child can have
+        targets |= {child["_target_"] for child in children if child and "_target_" in child}
+        assert modules == {target.split(".")[-2] for target in targets if target.startswith(package.__name__)}
 
 
 def test_a_tested_pair_is_named_by_one_of_its_methods():

@@ -100,7 +100,7 @@ def test_every_command_composes(command):
         pytest.skip("the example of a user's own method, run by test_cli")
     if name in BY_HYDRA:
         if "-m" in words:
-            overrides = [override.split(",")[0] for override in overrides]
+            overrides = [re.split(r",(?![^[]*\])", override)[0] for override in overrides]  # not at the commas of a list
         with initialize_config_dir(str(CONFIGS), version_base="1.3"):
             compose(name, [override for override in overrides if not override.startswith("hydra")])
     else:
