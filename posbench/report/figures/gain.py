@@ -8,8 +8,8 @@ from collections import defaultdict
 from collections.abc import Callable
 
 from posbench.report.figures.annotations import GAP, end_labels, measured, of_intervals, shortened, width
-from posbench.report.figures.palette import encoding_look, extension_look, method_of, told_apart
-from posbench.report.figures.style import BEND, DASHES, FONT, GREY, MARKERS, OKABE_ITO, Frame, ticks
+from posbench.report.figures.palette import looks_of_methods, method_of
+from posbench.report.figures.style import BEND, MARKERS, Frame, ruled, ticks
 from posbench.report.points import Point, span, two_seeds
 
 PANEL_WIDTH, PANEL_HEIGHT = 260, 280  # points
@@ -76,15 +76,12 @@ def _losses(axes, shown: list[Point]) -> None:
     axes.set_ylim(low, high)
     axes.set_yticks(*ticks(low, high))
     axes.set_yticks([], minor=True)
-    axes.tick_params(labelsize=FONT, color=GREY)
-    axes.grid(axis="y", color="#e6e6e6", linewidth=0.6, zorder=0)
+    ruled(axes)
     axes.axhline(0, color="black", linewidth=0.9, zorder=1)
-    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _marks(axes, cells: dict[Method, list[Point]], names: dict[Method, str], lengths: list[int], place: Callable[[Point], float]) -> None:
-    ends, wanted = [], {method: encoding_look(method[0]) if method[1] == "none" else extension_look(method[1]) for method in cells}
-    pens = {method: (OKABE_ITO[colour], DASHES[dash]) for method, (colour, dash) in told_apart(wanted).items()}
+    ends, pens = [], looks_of_methods(cells)
     for method, own in cells.items():
         (colour, dash), own = pens[method], sorted(own, key=place)
         axes.plot(

@@ -69,6 +69,12 @@ def looks(cells: Iterable[tuple[str, str]], extensions: Iterable[str]) -> dict[t
     return {cell: (OKABE_ITO[colour], DASHES[dash]) for cell, (colour, dash) in told_apart(wanted).items()}
 
 
+def looks_of_methods(methods: Iterable[tuple[str, str, str]]) -> dict[tuple[str, str, str], tuple[str, object]]:
+    """Colour and dash of each (encoding, extension, scale), no two alike: those of its extension, or of its encoding without one."""
+    wanted = {method: encoding_look(method[0]) if method[1] == "none" else extension_look(method[1]) for method in methods}
+    return {method: (OKABE_ITO[colour], DASHES[dash]) for method, (colour, dash) in told_apart(wanted).items()}
+
+
 def told_apart(wanted: Mapping[Hashable, Look]) -> dict[Hashable, Look]:
     """Each look as wanted, or with the next free dash of its colour. A method chooses before its variants with arguments."""
     found: dict[Hashable, Look] = {}

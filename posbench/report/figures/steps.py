@@ -7,8 +7,8 @@ import re
 from collections import defaultdict
 
 from posbench.report.figures.annotations import GAP, end_labels, measured, shortened, width
-from posbench.report.figures.palette import encoding_look, extension_look, told_apart
-from posbench.report.figures.style import DASHES, FONT, GREY, MARKERS, OKABE_ITO, Frame
+from posbench.report.figures.palette import looks_of_methods
+from posbench.report.figures.style import DASHES, FONT, MARKERS, Frame, ruled
 from posbench.report.points import Point, span
 
 PANEL_WIDTH, PANEL_HEIGHT = 230, 260  # points
@@ -71,20 +71,17 @@ def _scales(axes, steps: list[int]) -> None:
     axes.set_xticks([], minor=True)
     axes.set_xlim(-0.1 * first, steps[-1] * 1.25)
     axes.set_xlabel("steps of fine-tuning", fontsize=FONT)
-    axes.tick_params(labelsize=FONT, color=GREY)
-    axes.grid(axis="y", color="#e6e6e6", linewidth=0.6, zorder=0)
-    axes.spines[["top", "right"]].set_visible(False)
+    ruled(axes)
 
 
 def _lines(axes, cells: dict[Method, dict[int, dict[int, Point]]], names: dict[Method, str], length: int) -> None:
-    wanted = {method: encoding_look(method[0]) if method[1] == "none" else extension_look(method[1]) for method in cells}
-    pens, ends = told_apart(wanted), []
+    ends, pens = [], looks_of_methods(cells)
     for method, own in cells.items():
         known = [(steps, at[length].nll) for steps, at in sorted(own.items()) if length in at]
         if not known:
             continue
-        colour, dash = OKABE_ITO[pens[method][0]], pens[method][1]
-        style = {"linestyle": DASHES[dash], "marker": MARKERS[dash % len(MARKERS)], "markersize": 4, "linewidth": 1.4}
+        colour, dash = pens[method]
+        style = {"linestyle": dash, "marker": MARKERS[DASHES.index(dash)], "markersize": 4, "linewidth": 1.4}
         axes.plot(*zip(*known, strict=True), color=colour, zorder=3, **style)
         ends.append((known[-1][1], known[-1][0], names[method], colour))
     end_labels(axes, ends)

@@ -63,6 +63,11 @@ def octaves(axes, lengths: Sequence[int], train_len: int) -> None:
     axes.set_xticks(lengths, map(str, lengths))
     axes.set_xticks([], minor=True)
     axes.axvline(train_len, color=GREY, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
+    ruled(axes)
+
+
+def ruled(axes) -> None:
+    """Draw horizontal rules behind everything, small labels, and no frame above and on the right."""
     axes.tick_params(labelsize=FONT, color=GREY)
     axes.grid(axis="y", color="#e6e6e6", linewidth=0.6, zorder=0)
     axes.set_axisbelow(True)
