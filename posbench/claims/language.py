@@ -21,7 +21,7 @@ MEASURES = {
     "usable_length": "x train_len",  # first length whose upper bound exceeds the floor by more than `margin`
 }
 BOTH = "both"
-STAGES = {1: "one", 2: "two", 3: "three"}
+STAGES = {1: "one", 2: "two", 3: "three", 4: "four"}
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,8 @@ def _claim(text: dict) -> Claim:
     if primary and not experiments or text.get("test") and text.get("shows") not in ("confirmed", "refuted"):
         raise ConfigError("primary endpoints need an experiment, and a test needs shows: confirmed or refuted")
     if stage not in STAGES or any((stage > 1) != bool(one.seeds) for one in primary if not one.same_as):
-        raise ConfigError("stage is 1, where all seeds decide that are there, or 2 or 3, where the primaries name theirs")
+        later = ", ".join(str(number) for number in STAGES if number > 1)
+        raise ConfigError(f"stage is 1, where all seeds decide that are there, or one of {later}, where the primaries name theirs")
     for endpoint in primary:
         if not endpoint.confirm or not endpoint.refute or not exclusive(endpoint.confirm, endpoint.refute):
             raise ConfigError(f"its primary '{endpoint}' needs confirm and refute, which exclude each other")

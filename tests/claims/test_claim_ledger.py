@@ -47,7 +47,7 @@ REPORTED = CONFIGS.parent / "results" / "reported" / "claims"
         ({"margin": 0.1}, "takes a margin"),
         ({"eval": "1"}, "eval is not among"),
         ({"seeds": [7, 8]}, "stage is 1, where all seeds decide that are there"),
-        ({"stage": 2, "drop": "no key"}, "or 2 or 3, where the primaries name theirs"),
+        ({"stage": 2, "drop": "no key"}, "or one of 2, 3, 4, where the primaries name theirs"),
         ({"seeds": [7, 7]}, "seeds are different whole numbers"),
         ({"gate": "no"}, "gate is confirmed where a refutation"),
         ({"same_as": "H02"}, "at is not among"),
