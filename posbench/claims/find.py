@@ -10,14 +10,19 @@ import numpy as np
 from posbench.claims.language import Cell
 from posbench.common.errors import RunError
 from posbench.config.identity import LATER
+from posbench.config.schema import TrainConfig
+from posbench.report.labels import moved
 from posbench.report.references import check_targets, references
 from posbench.runs.evaluation import Evaluation, load
 from posbench.runs.evidence import pool
 from posbench.runs.origins import ABSENT, Origin, flatten
 from posbench.statistics.crossed import Sums, across, estimate
 
-# Required of a training's configuration unless a cell names another value. So is train.length, one number: the row's train_len.
+# Required of a training's configuration unless a cell names another value. So is train.length, one number: the row's train_len, or the
+# usual one where trainings of several lengths are there.
 PLAIN = {"model.qk_norm": "none", "model.output_gate": "none", "data.mix.task": None}
+USUAL = TrainConfig.length
+FILLED = {"base", "max_len"}  # arguments of an encoding that only a child has: its parent's encoding, and how far it reaches
 
 
 class Missing(Exception):
@@ -51,12 +56,12 @@ class Pool:
 
         Raises Missing if no evaluation fits, RunError if two of one seed do.
         """
+        fitting = [entry for entry in self.evaluations if self._measured(cell, entry) and self._trained(cell, entry)]
+        fitting = [entry for entry in fitting if windows is None or getattr(entry.setting, "windows", None) == windows]
+        if "train.length" not in (cell.config or {}) and USUAL in {entry.first["train_len"] for entry in fitting}:
+            fitting = [entry for entry in fitting if entry.first["train_len"] == USUAL]
         found: dict[int, Evaluation] = {}
-        for entry in self.evaluations:
-            if not self._measured(cell, entry) or not self._trained(cell, entry):
-                continue
-            if windows is not None and getattr(entry.setting, "windows", None) != windows:
-                continue
+        for entry in fitting:
             other = found.setdefault(entry.first["seed"], entry)
             if other is not entry:
                 raise RunError(
@@ -76,14 +81,15 @@ class Pool:
 
     def _measured(self, cell: Cell, entry: Evaluation) -> bool:
         """True if an evaluation has the cell's methods and protocol."""
-        row = entry.first
+        row = moved(entry.first)
         if any(row[name] != getattr(cell, name) for name in ("encoding", "extension", "scale_attention", "protocol")):
             return False
-        if (row["trained_scale"] or "none") != cell.trained_scale or row["finetune"] or row["position"] is not None:
+        if (row["trained_scale"] or "none") != cell.trained_scale or bool(row["finetune"]) != cell.finetuned or row["position"] is not None:
             return False
         for group in ("encoding", "extension"):
             wanted = {**self.defaults.get((group, row[group]), {}), **(getattr(cell, f"{group}_args") or {})}
-            have = {**self.defaults.get((group, row[group]), {}), **(row[f"{group}_args"] or {})}
+            args = {key: value for key, value in (row[f"{group}_args"] or {}).items() if not (cell.finetuned and key in FILLED)}
+            have = {**self.defaults.get((group, row[group]), {}), **args}
             if flatten(have) != flatten(wanted):
                 return False
         return True
@@ -106,16 +112,18 @@ class Pool:
         return self.references[entry.key, kind]
 
     def gain_lower(self, run: Evaluation) -> float:
-        """Lower 95 % bound of G of one training, in bits/byte. With one seed its interval is over documents alone.
+        """Lower 95 % bound of G of one training, of a child that of its parent, in bits/byte. With one seed it is over documents alone.
 
         Raises Missing if the training has no evaluation under fixed_targets with as many windows.
         """
-        if run.windows not in self.known:
-            fixed = [one for one in self.evaluations if one.windows == run.windows and one.first["protocol"] == "fixed_targets"]
+        training = run.first["finetune"] or run.first["run_id"]
+        windows = (training, run.windows[1])
+        if windows not in self.known:
+            fixed = [one for one in self.evaluations if one.windows == windows and one.first["protocol"] == "fixed_targets"]
             if not fixed:
-                raise Missing(f"{run.first['run_id']} has no fixed_targets evaluation of as many windows, so G is unknown")
-            self.known[run.windows] = estimate(self.gain_terms(fixed[:1])).interval()[0]
-        return self.known[run.windows]
+                raise Missing(f"{training} has no fixed_targets evaluation of as many windows, so G is unknown")
+            self.known[windows] = estimate(self.gain_terms(fixed[:1])).interval()[0]
+        return self.known[windows]
 
     def inside(self, entry: Evaluation, task: str) -> float:
         """Share of right answers of an evaluation of a task at the training length. Raises Missing without one."""

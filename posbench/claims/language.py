@@ -39,6 +39,7 @@ class Cell:
     encoding_args: Mapping = None
     extension_args: Mapping = None
     config: Mapping = None  # dotted keys of the training's configuration
+    finetuned: bool = False  # a child: `extension` is what it was fine-tuned with, `config` and the length at 1x are its own
 
     def __str__(self) -> str:
         def named(name: str, args: Mapping | None) -> str:
@@ -48,6 +49,7 @@ class Cell:
         parts += [named(self.extension, self.extension_args)] if self.extension != "none" else []
         parts += [self.scale_attention] if self.scale_attention != "none" else []
         parts += [f"trained with {self.trained_scale}"] if self.trained_scale != "none" else []
+        parts += ["fine-tuned"] if self.finetuned else []
         parts += [f"{key}={value}" for key, value in (self.config or {}).items()]
         parts += [self.protocol] if self.protocol != "fixed_targets" else []
         parts += [self.task] if self.task else []

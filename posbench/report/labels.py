@@ -18,7 +18,7 @@ def labels(rows: Iterable[dict], variants: Mapping[str, str] | None = None):
     run names its parent's family, and the extension that it was fine-tuned with: `yarn (trained in)`.
     """
     known: dict[tuple[str, str], list[dict]] = defaultdict(list)
-    for row in map(_moved, rows):
+    for row in map(moved, rows):
         for name, args in METHODS.items():
             seen = known[name, called(name, row[name], row[args])]
             if (row[args] or {}) not in seen:
@@ -32,7 +32,7 @@ def labels(rows: Iterable[dict], variants: Mapping[str, str] | None = None):
         return " ".join([method, *(f"{key}={args[key] if isinstance(args[key], str) else json.dumps(args[key])}" for key in differ)])
 
     def label(given: dict) -> tuple[str, str, str]:
-        row = _moved(given)
+        row = moved(given)
         encoding, extension = (telling(name, called(name, row[name], row[args]), row[args] or {}) for name, args in METHODS.items())
         trained = "" if row["trained_scale"] in (None, "none") else f" trained with {row['trained_scale']}"
         tuned = f" tuned from {family(row['finetune'])}" if row["finetune"] else ""
@@ -43,7 +43,7 @@ def labels(rows: Iterable[dict], variants: Mapping[str, str] | None = None):
     return label
 
 
-def _moved(row: dict) -> dict:
+def moved(row: dict) -> dict:
     """`row` of a fine-tuned run with what was trained into its encoding as its extension; beside another extension as a trained part."""
     args = row["encoding_args"] or {}
     inner = args["base"] if isinstance(args.get("base"), dict) else args

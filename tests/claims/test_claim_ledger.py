@@ -7,6 +7,7 @@ import importlib.util
 import json
 import re
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import yaml
@@ -105,10 +106,13 @@ def test_every_claim_of_the_ledger_is_sound(one):
 def _check(cell: Cell):
     for group in ("encoding", "extension"):
         name, args = getattr(cell, group), getattr(cell, f"{group}_args") or {}
+        if group == "encoding" and cell.finetuned and name not in choices(group):  # one that only a child has
+            assert name in {Path(path).stem for path in CONFIGS.glob("finetune/*.yaml")} and set(args) == {"draw"}
+            continue
         assert name in choices(group) and (group, name) in defaults() and set(args) <= set(node(group, name))
     assert cell.scale_attention in choices("scale_attention") and cell.trained_scale.split(" ")[0] in choices("scale_attention")
     assert importlib.util.find_spec(f"posbench.evaluators.{cell.protocol}")
-    assert set(cell.config or {}) <= {"model.qk_norm", "train.length", "data.mix.task", "data.mix.share"}
+    assert set(cell.config or {}) <= {"model.qk_norm", "train.length", "train.steps", "data.mix.task", "data.mix.share"}
 
 
 def test_the_ledger_names_what_must_be_there():

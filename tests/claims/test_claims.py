@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import yaml
 from claim_worlds import NATS, ROPE, World, claim, make_ladder
 from conftest import CONFIGS
 from synthetic import DOCUMENTS, TARGETS, write_eval
@@ -254,6 +255,38 @@ def test_configurations_tell_trainings_apart(world, tmp_path):
     assert effect() == pytest.approx(0.5, abs=0.1)
     assert effect(**{"model.qk_norm": "rms"}) == pytest.approx(1.0, abs=0.1)
     assert effect(**{"train.length": [16, 32, 64]}) == pytest.approx(2.0, abs=0.1)
+
+
+def test_a_child_is_found_by_what_it_was_tuned_with_and_gated_by_its_parent(world, tmp_path):
+    """Never taken for its parent, nor a training of another length for the usual one; its own G, which it may lack, plays no part."""
+    world.train("rope", 0)
+    world.evaluate("rope", 0, "pi", 1.0)
+    for steps, shift in ((30, 0.2), (100, 0.1)):
+        other = World(world.root.parent / f"steps{steps}")
+        other.floors = world.floors
+        path = other.evaluate("rope", 0, "none", shift, lengths=(64, 256))
+        text = json.loads(path.read_text())
+        scaling = {"_target_": "posbench.extensions.pi.Pi", "mode": "fixed"}
+        own = {"run_id": f"rope+pi-s0-{steps}", "train_len": 256, "finetune": "rope-64-s0-0123456789"}
+        own["encoding_args"] = {"scaling": scaling, "scaling_len": 64}
+        path.write_text(json.dumps(eval_content([{**row, **own} for row in text["rows"]], {"seed": 0})))
+        path.parents[2].rename(world.root / own["run_id"])
+        config = {"train": {"length": 256, "steps": steps}, "model": {"qk_norm": "none"}}
+        (world.root / own["run_id"] / "config.yaml").write_text(yaml.safe_dump(config))
+
+    def found(**cell):
+        primary = {"measure": "loss", "of": {**ROPE, "extension": "pi", **cell}, "minus": {**ROPE, "extension": "pi", "at": 4},
+                   "confirm": "below -0.2", "refute": "above -0.2"}  # fmt: skip
+        return world.judge(claim(tmp_path, primary=primary))[0]
+
+    tuned = {"finetuned": True, "extension_args": {"mode": "fixed"}, "at": 1}
+    one = found(**tuned, config={"train.length": 256, "train.steps": 100})
+    assert one.effect is not None, one.note
+    assert one.effect * NATS == pytest.approx(0.1 - 1.0, abs=0.05) and one.gain_lower > 0 and one.verdict == "confirmed"
+    assert found(**tuned, config={"train.length": 256, "train.steps": 30}).effect * NATS == pytest.approx(0.2 - 1.0, abs=0.05)
+    assert "fits two evaluations" in found(**tuned, config={"train.length": 256}).note
+    assert found(**{**tuned, "finetuned": False}, config={"train.length": 256}).verdict == "not measured"
+    assert found(at=4).effect == 0  # the parent itself
 
 
 @pytest.mark.parametrize("text", ["model: [", "", "5"], ids=["damaged", "empty", "a number"])
