@@ -21,7 +21,7 @@ MEASURES = {
     "usable_length": "x train_len",  # first length whose upper bound exceeds the floor by more than `margin`
 }
 BOTH = "both"
-STAGES = {1: "one", 2: "two", 3: "three", 4: "four"}
+STAGES = {1: "one", 2: "two", 3: "three", 4: "four", 5: "five"}
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ import importlib.util
 import json
 import re
 from collections import Counter
-from pathlib import Path
 
 import pytest
 import yaml
@@ -48,7 +47,7 @@ REPORTED = CONFIGS.parent / "results" / "reported" / "claims"
         ({"margin": 0.1}, "takes a margin"),
         ({"eval": "1"}, "eval is not among"),
         ({"seeds": [7, 8]}, "stage is 1, where all seeds decide that are there"),
-        ({"stage": 2, "drop": "no key"}, "or one of 2, 3, 4, where the primaries name theirs"),
+        ({"stage": 2, "drop": "no key"}, "or one of 2, 3, 4, 5, where the primaries name theirs"),
         ({"seeds": [7, 7]}, "seeds are different whole numbers"),
         ({"gate": "no"}, "gate is confirmed where a refutation"),
         ({"same_as": "H02"}, "at is not among"),
@@ -106,11 +105,12 @@ def test_every_claim_of_the_ledger_is_sound(one):
 def _check(cell: Cell):
     for group in ("encoding", "extension"):
         name, args = getattr(cell, group), getattr(cell, f"{group}_args") or {}
-        if group == "encoding" and cell.finetuned and name not in choices(group):  # one that only a child has
-            assert name in {Path(path).stem for path in CONFIGS.glob("finetune/*.yaml")} and set(args) == {"draw"}
+        if (group, name) == ("encoding", "pose") and cell.finetuned or name == "recompute_window":
+            assert set(args) <= {"draw", "window"}
             continue
         assert name in choices(group) and (group, name) in defaults() and set(args) <= set(node(group, name))
-    assert cell.scale_attention in choices("scale_attention") and cell.trained_scale.split(" ")[0] in choices("scale_attention")
+    scales = {*choices("scale_attention"), *(["head_scale"] if cell.finetuned else [])}  # which only a child has
+    assert {cell.scale_attention.split(" ")[0], cell.trained_scale.split(" ")[0]} <= scales
     assert importlib.util.find_spec(f"posbench.evaluators.{cell.protocol}")
     assert set(cell.config or {}) <= {"model.qk_norm", "train.length", "train.steps", "data.mix.task", "data.mix.share"}
 
@@ -130,9 +130,10 @@ def planned(experiment):
     for job in jobs:
         trained = identity.method_label(typed("train", job.cfg["train"]).scale_attention, "scale_attention")
         base = {"run_id": job.run.id, "seed": job.cfg["seed"], "train_len": typed("train", job.cfg["train"]).train_len, "position": None}
+        parent = (job.cfg["train"]["parent"] or {}).get("run_id")
         for cell in job.cells:
             nodes = dict(zip(shown, (job.cfg["encoding"], cell.extension, cell.scale_attention), strict=True))
-            row = {**base, "protocol": cell.protocol, "trained_scale": trained, "finetune": None}
+            row = {**base, "protocol": cell.protocol, "trained_scale": trained, "finetune": parent}
             row |= {group: identity.method_name(node) for group, node in nodes.items()}
             row["scale_attention"] = identity.method_label(cell.scale_attention, "scale_attention")
             row |= {f"{group}_args": identity.method_args(nodes[group]) for group in shown[:2]}
@@ -161,9 +162,8 @@ def test_the_experiments_hold_every_cell_of_the_ledger_once(monkeypatch):
                     assert cell.at is None or round(cell.at * entry.first["train_len"]) in lengths[entry.path], (
                         f"{one.id}: {cell} at {cell.at}"
                     )
-                    gate = [
-                        e for e in pool.evaluations if e.first["run_id"] == entry.first["run_id"] and e.first["protocol"] == "fixed_targets"
-                    ]
+                    run_id = entry.first["finetune"] or entry.first["run_id"]
+                    gate = [e for e in pool.evaluations if e.first["run_id"] == run_id and e.first["protocol"] == "fixed_targets"]
                     assert pool.reference(gate[0], "floor") and pool.reference(gate[0], "half")
 
 
@@ -210,7 +210,7 @@ def test_what_stage_one_decided_is_frozen():
     assert hashlib.sha256(json.dumps(rows).encode()).hexdigest() == "bfbc5bf3ecf9bcda7526d3e5137e6e189289d616f9d75149d4d57420c5648ada"
 
 
-STAGE2, STAGE3 = ([one for one in LEDGER if one.stage == stage] for stage in (2, 3))
+STAGE2, STAGE3, STAGE5 = ([one for one in LEDGER if one.stage == stage] for stage in (2, 3, 5))
 
 
 def test_stage_two_asks_what_stage_one_left_open_with_seeds_that_nothing_was_reported_of():
@@ -234,7 +234,13 @@ def test_stage_three_has_seeds_that_neither_a_report_nor_another_stage_names():
     assert {one.id for one in STAGE3} == {"S09", "S12"} and {each.windows for one in STAGE3 for each in one.primary} == {1024}
 
 
-@pytest.mark.parametrize("stage", [STAGE2, STAGE3], ids=["two", "three"])
+def test_stage_five_takes_the_seeds_and_windows_of_stage_two_for_its_parents():
+    assert {each.seeds for one in STAGE5 for each in (*one.primary, *one.secondary)} == {tuple(range(5, 13)), tuple(range(5, 10))}
+    assert {each.windows for one in (*STAGE2, *STAGE5) for each in one.primary} == {4096}
+    assert {one.id for one in STAGE5} == {"S10", "C8", "DroPE", "HeadScale", "TrainShort"}
+
+
+@pytest.mark.parametrize("stage", [STAGE2, STAGE3, STAGE5], ids=["two", "three", "five"])
 def test_every_comparison_of_a_later_stage_is_asked_once(stage):
     asked = Counter(str(each) for one in stage for each in one.primary if not each.same_as)
     assert set(asked.values()) == {1}
@@ -254,10 +260,10 @@ def registered(claims):
 def test_the_page_shows_what_is_registered():
     page = (CONFIGS.parent / "results" / "claims" / "README.md").read_text()
     shown = [part.partition("<!-- end of registered -->")[0].strip() for part in page.split("<!-- registered -->")[1:]]
-    assert shown == [registered(STAGE2).strip(), registered(STAGE3).strip()], "put registered(STAGE2) and registered(STAGE3) there"
+    assert shown == [registered(stage).strip() for stage in (STAGE2, STAGE3, STAGE5)], "put registered of each stage there"
 
 
-@pytest.mark.parametrize("name", ["claims2", "claims3"])
+@pytest.mark.parametrize("name", ["claims2", "claims3", "claims5"])
 def test_the_experiment_of_a_later_stage_has_the_trainings_of_the_headline_and_other_windows(name):
     bases = [yaml.safe_load((CONFIGS / "experiment" / f"{one}.yaml").read_text())["base"] for one in ("headline", name)]
     changed = {key for key in {**bases[0], **bases[1]} if bases[0].get(key) != bases[1].get(key)}
