@@ -4,7 +4,7 @@ from collections import Counter
 from pathlib import Path
 
 from posbench.report.context_loss import Step
-from posbench.report.figures import accuracy, context_loss, gain, heatmap, intervals, loss_curves, positions, steps
+from posbench.report.figures import accuracy, context_loss, frontier, gain, heatmap, intervals, loss_curves, positions, steps
 from posbench.report.figures.style import save
 from posbench.report.points import Placed, Point, read_points, sections
 from posbench.report.scores import Score
@@ -13,7 +13,7 @@ from posbench.report.scores import Score
 def draw(csv: Path | str, out_dir: Path | str, title: str, kind: type[Placed] = Point) -> list[dict[str, list[Path]]]:
     """Draw every section of a CSV of points, steps or scores. Returns {name: its png and svg} for each section, named as in `_figures`.
 
-    The first section of points has `gain` too if an encoding was trained at several lengths.
+    The first section of points has `gain` and `frontier` too if an encoding was trained at several lengths.
     The first section of a kind gives curve.png and curve.svg, further ones curve-2.png and so on. Equal input gives equal bytes.
     """
     records, drawn, counted = read_points(csv, kind), [], Counter()
@@ -23,8 +23,9 @@ def draw(csv: Path | str, out_dir: Path | str, title: str, kind: type[Placed] = 
         counted[first] += 1
         number = f"-{counted[first]}" if counted[first] > 1 else ""
         drawn.append({name: save(figure, Path(out_dir) / (name + number)) for name, figure in figures.items() if figure})
-    if drawn and kind is Point and (figure := gain.figure(records, title)):
-        drawn[0]["gain"] = save(figure, Path(out_dir) / "gain")
+    for name, of_all in (("gain", gain.figure), ("frontier", frontier.figure)) if drawn and kind is Point else ():
+        if figure := of_all(records, title):
+            drawn[0][name] = save(figure, Path(out_dir) / name)
     return drawn
 
 
