@@ -63,9 +63,14 @@ def over_distance(axes, numbers: dict, grey: bool = True) -> None:
             axes.axvspan(span[0], span[-1] + 1, color=HIDDEN, linewidth=0, zorder=0)
 
 
-def line(axes, values: list, colour: str, label: str = "") -> None:
-    """Draw a line of values over their index; None leaves a gap."""
-    axes.plot(range(len(values)), values, color=colour, label=label or None, linewidth=1.6, zorder=3)
+def line(axes, values: list, colour: str, label: str = "", width: float = 1.6) -> None:
+    """Draw a line of values over their index; None leaves a gap, and a value between two gaps is a dot."""
+    style = {"color": colour, "linewidth": width, "zorder": 3, "solid_capstyle": "butt"}
+    axes.plot(range(len(values)), values, label=label or None, **style)
+    around = [None, *values, None]
+    lone = [index for index, value in enumerate(values) if value is not None and around[index] is around[index + 2] is None]
+    if lone:
+        axes.plot(lone, [values[index] for index in lone], linestyle="", marker="o", markersize=max(1.6, width), color=colour, zorder=3)
 
 
 def picture(axes, x, rows: Tensor, top: float = 1.0) -> None:

@@ -19,8 +19,8 @@ ENCODINGS = (
 EXTENSIONS = (
     f"y: how far a key seems, x: how far it is, to {LENGTH} tokens, trained at {SHAPE.train_len} (dashed): for the fastest pair of "
     f"channels of RoPE (blue), one that turned about {TURNS} times in training (orange) and the slowest (black). Green: what training "
-    "held. Dotted: no extension. Where the lines end keys are not seen. In grey: what is changed, and the factor on the logits. On a "
-    "learned table, y is the row read at position x."
+    "held. Dotted: no extension. Where there is no line or dot keys are not seen. In grey: what is changed, and the factor on the "
+    "logits. On a learned table, y is the row read at position x."
 )
 
 

@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 from posbench.anatomy import axes as draws
@@ -172,9 +171,9 @@ def _seen(axes, numbers: dict) -> None:
     before = torch.tensor(numbers["spectrum_before"])
     speed_F = torch.tensor(numbers["spectrum"]) / before
     middle = int((before * SHAPE.train_len / (2 * torch.pi) - TURNS).abs().argmin())
-    distance_T = np.array(numbers["distance"], dtype=float)
     for pair, (colour, width) in zip((0, middle, -1), PENS, strict=True):
-        axes.plot(distance_T * float(speed_F[pair]), color=colour, linewidth=width, zorder=3, solid_capstyle="butt")
+        seen = [one if one is None else one * float(speed_F[pair]) for one in numbers["distance"]]
+        draws.line(axes, seen, colour, width=width)
 
 
 def _table_rows(axes, numbers: dict) -> None:

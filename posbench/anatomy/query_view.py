@@ -72,7 +72,7 @@ def each_band(kind: Kind, query: int, keys_K: Tensor, value: Callable[[BandPlan,
     """`value(band, seen_K)` of the keys that `query` sees in each band, float64; nan for keys that it sees in none."""
     result = None
     for band in kind.plan.bands:
-        seen_K = (keys_K >= band.first_T[query]) & (keys_K <= band.last_T[query])
+        (seen_K,) = band.seen(torch.tensor([query]), keys_K)
         part = value(band, seen_K).double()
         if result is None:
             result = torch.full((*part.shape[:-1], len(keys_K)), torch.nan, dtype=torch.float64)

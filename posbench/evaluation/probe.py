@@ -115,8 +115,8 @@ class Probe:
 
 
 def _pairs(layer: LayerPlan) -> int:
-    """Number of pairs of query and key of a layer."""
-    return int(sum(band.seen_T.sum() for band in layer.bands))
+    """Number of pairs of query and key that a kernel reads in a layer, seen or not."""
+    return int(sum(band.width_T.sum() for band in layer.bands))
 
 
 def _geometry(layer: LayerPlan) -> tuple:

@@ -138,7 +138,7 @@ class Evaluation:
         if not plan.layers[0].encoding.traits:
             return None
         farthest = [
-            (band.q_pos_T - band.k_pos_T[band.first_T.clamp(max=plan.length - 1)])[band.seen_T > 0]
+            (band.q_pos_T - band.k_pos_T[band.farthest_T.clamp(max=plan.length - 1)])[band.seen_T > 0]
             for layer in plan.layers
             for band in layer.bands
         ]

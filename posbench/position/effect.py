@@ -43,7 +43,7 @@ def begins_alike(longer: Plan, plan: Plan) -> bool:
 
 def _layer_begins_alike(longer: LayerPlan, layer: LayerPlan) -> bool:
     """The same for one layer: visible keys, coordinates, tables and factors."""
-    names = ("first_T", "last_T", "q_pos_T", "k_pos_T", "q_table", "k_table", "q_scale_T", "k_scale_T")
+    names = ("first_T", "last_T", "lot_T", "share_T", "q_pos_T", "k_pos_T", "q_table", "k_table", "q_scale_T", "k_scale_T")
     pairs = [tuple(torch.ones_like(one.n_T).float() if one.factor is None else one.factor.cpu() for one in (longer, layer))]
     pairs += [(getattr(a, name), getattr(b, name)) for a, b in zip(longer.bands, layer.bands, strict=False) for name in names]
     return len(longer.bands) == len(layer.bands) and all(_first(*pair) for pair in pairs)

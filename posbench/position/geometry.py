@@ -127,10 +127,12 @@ class Band:
     """Query-key pairs that share a geometry: query i sees keys first(i)..last(i), inclusive and within the causal triangle.
 
     q and k map an index to its coordinate in the encoding. Bands of one extension never overlap, so the method's attention is
-    one softmax over all of them.
+    one softmax over all of them. With `lot` and `share`, query i sees of its interval only the keys j with lot(j) < share(i).
     """
 
     first: IndexMap = start
     last: IndexMap = identity
     q: IndexMap = identity
     k: IndexMap = identity
+    lot: IndexMap | None = None
+    share: IndexMap | None = None

@@ -14,13 +14,16 @@ from torch import Tensor
 from posbench.position.geometry import Band, Span, Spectrum
 from posbench.position.interfaces import Encoding, Extension, Layer, ScaleAttention
 
+ROWS = 256  # queries whose keys are counted at once, where they are drawn by lot
+
 
 @dataclass(frozen=True)
 class BandPlan:
     """Numbers of a band: keys first_T..last_T of each query, coordinates (float64) of queries and keys, the encoding's tables of them.
 
     `line` is (slope, offset) if the coordinate distance is slope x (index distance) + offset for every pair, else None.
-    q_scale_T and k_scale_T are factors on q and k at their coordinates, None for 1.
+    q_scale_T and k_scale_T are factors on q and k at their coordinates, None for 1. With lot_T and share_T (float64), a query sees of
+    its interval only the keys whose lot is below its share.
     """
 
     first_T: Tensor
@@ -32,12 +35,39 @@ class BandPlan:
     line: tuple[float, float] | None
     q_scale_T: Tensor | None = None
     k_scale_T: Tensor | None = None
+    lot_T: Tensor | None = None
+    share_T: Tensor | None = None
     kept: dict = field(init=False, default_factory=dict, compare=False, repr=False)  # a kernel's cache for this band
+
+    @property
+    def width_T(self) -> Tensor:
+        """Number of keys in the interval of each query."""
+        return (self.last_T - self.first_T + 1).clamp(min=0)
 
     @property
     def seen_T(self) -> Tensor:
         """Number of keys of this band that each query sees."""
-        return (self.last_T - self.first_T + 1).clamp(min=0)
+        return self.width_T if self.lot_T is None else self._found[0]
+
+    @property
+    def farthest_T(self) -> Tensor:
+        """First key that each query sees, where it sees any."""
+        return self.first_T if self.lot_T is None else self._found[1]
+
+    @functools.cached_property
+    def _found(self) -> tuple[Tensor, Tensor]:
+        """`seen_T` and `farthest_T` of a band with lots, counted pair by pair in memory that grows with the length alone."""
+        index_T = torch.arange(len(self.first_T))
+        found = []
+        for query_S in index_T.split(ROWS):
+            seen_ST = self.seen(query_S, index_T).byte()
+            found.append((seen_ST.sum(dim=1), seen_ST.argmax(dim=1)))
+        return tuple(map(torch.cat, zip(*found, strict=True)))
+
+    def seen(self, query_S: Tensor, key_K: Tensor) -> Tensor:
+        """True where queries of these indices see keys of those: [S, K], on the CPU."""
+        seen_SK = (key_K >= self.first_T[query_S, None]) & (key_K <= self.last_T[query_S, None])
+        return seen_SK if self.lot_T is None else seen_SK & (self.lot_T[key_K] < self.share_T[query_S, None])
 
 
 @dataclass(frozen=True)
@@ -180,7 +210,8 @@ def _plan_layer(layer: Layer, extension: Extension, scales: list, span: Span, in
     bands = tuple(_plan_band(band, layer, spectrum, index_T, device) for band in extension.bands(span))
     n_T = sum(band.seen_T for band in bands).double()
     known = [(scale, None if scale.trained else scale(n_T, span, 0).float()) for scale in scales]
-    causal = len(bands) == 1 and not bands[0].first_T.any() and torch.equal(bands[0].last_T, torch.arange(span.length))
+    whole = len(bands) == 1 and bands[0].lot_T is None
+    causal = whole and not bands[0].first_T.any() and torch.equal(bands[0].last_T, torch.arange(span.length))
     temperature = extension.temperature(span) if layer.encoding.scalable else 1.0
     return LayerPlan(layer.encoding, bands, causal, tuple(known), temperature, n_T, span)
 
@@ -195,7 +226,8 @@ def _plan_band(band: Band, layer: Layer, spectrum: Spectrum | None, pos_T: Tenso
     made = [layer.encoding.table(at_T, spectrum) for at_T in (q_pos_T, k_pos_T)]
     made += [None if spectrum is None else spectrum.scale(at_T) for at_T in (q_pos_T, k_pos_T)]
     q_table, k_table, *scales = (one if one is None else one.to(device) for one in made)
-    return BandPlan(first_T, last_T, q_pos_T, k_pos_T, q_table, k_table, _line(q_pos_T, k_pos_T), *scales)
+    lots = (None, None) if band.lot is None else (band.lot(index_T), band.share(index_T))
+    return BandPlan(first_T, last_T, q_pos_T, k_pos_T, q_table, k_table, _line(q_pos_T, k_pos_T), *scales, *lots)
 
 
 def _line(q_pos_T: Tensor, k_pos_T: Tensor) -> tuple[float, float] | None:

@@ -92,7 +92,7 @@ def test_learned_sinks_take_their_share():
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", ["none", "window", "streaming", "rerope"])
+@pytest.mark.parametrize("name", ["none", "window", "streaming", "rerope", "random_keys"])
 def test_keys_seen_are_counted_by_distance(name):
     encoding, extension, _ = make_triple("rope", name, "none")
     visible = dense.COORDINATES.get(name, dense.everything)(LENGTH, TRAIN_LEN)[2][-1].tolist()

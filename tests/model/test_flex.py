@@ -3,11 +3,14 @@
 That its results are those of `rows` is in test_methods.py. Tests import torch's compiler themselves: it takes a second.
 """
 
+from dataclasses import replace
+
 import pytest
 import torch
 from conftest import TRAIN_LEN, choices, make_triple, node
 from measures import attend_in, attention_inputs
 
+from posbench.extensions.random_keys import RandomKeys
 from posbench.model.kernels import dispatch as kernels
 from posbench.model.kernels import flex
 from posbench.model.kernels.blocks import rows
@@ -27,14 +30,18 @@ def band_of(first_T: torch.Tensor, last_T: torch.Tensor) -> BandPlan:
 
 
 def assert_same_blocks(band: BandPlan) -> None:
-    """The block mask is the one that torch makes of the whole [T, T] mask."""
+    """The block mask is the one that torch makes of the whole [T, T] mask. Keys drawn by lot are masked in every block of the interval."""
     from torch.nn.attention.flex_attention import create_block_mask
 
     length, (first_T, last_T) = len(band.first_T), (band.first_T, band.last_T)
     wanted = create_block_mask(lambda b, h, i, j: (j >= first_T[i]) & (j <= last_T[i]), None, None, length, length, device="cpu")
     *found, mask = flex.block_mask(band, CPU).as_tuple()
     index_T = torch.arange(length)
-    assert torch.equal(mask(0, 0, index_T[:, None], index_T), wanted.mask_mod(0, 0, index_T[:, None], index_T))
+    assert torch.equal(mask(0, 0, index_T[:, None], index_T), band.seen(index_T, index_T))
+    if band.lot_T is not None:
+        blocks = [flex.block_mask(replace(band, **lots), CPU) for lots in ({}, {"lot_T": None, "share_T": None})]
+        assert torch.equal(*(one.to_dense() for one in blocks)) and not blocks[0].full_kv_num_blocks.any()
+        return
     for a, b in zip(found, wanted.as_tuple()[:-1], strict=True):
         assert torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
 
@@ -76,6 +83,17 @@ def test_a_block_mask_is_made_once_for_a_plan(monkeypatch):
         for layer in [*plan.layers, *plan.layers]:
             attend_in(flex.flex, layer, *leaves, x)
     assert len(plan.layers) == 2 and len(plan.layers[0].bands) == len(made) == 2
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("clamp", [False, True])
+def test_keys_drawn_by_lot_are_those_of_rows(clamp):
+    encoding = make_triple("rope", "none", "none")[0]
+    layer = make_plan(encoding, RandomKeys(clamp=clamp), length=150).layers[0]
+    leaves, x = attention_inputs(encoding, 150)
+    with torch.no_grad():
+        found, wanted = (attend_in(kernel, layer, *leaves, x) for kernel in (flex.flex, rows))
+    torch.testing.assert_close(found, wanted, rtol=0, atol=2e-5)
 
 
 def test_every_shape_is_compiled_however_many_and_never_run_as_it_is(monkeypatch):

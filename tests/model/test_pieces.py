@@ -17,8 +17,9 @@ from posbench.position.legality import fed_length
 from posbench.position.plan import make_plan
 
 LONG = 4 * TRAIN_LEN
+DRAWN = "random_keys"  # its intervals hold keys that are not seen, which no piece can leave out
 PAIRS = [pair for pair in legal_pairs(LONG) if pair[0] in ("rope", "alibi", "xpos", "pope", "none")]
-PAIRS = [pair for pair in PAIRS if fed_length(make(node("extension", pair[1])), TRAIN_LEN, LONG) == LONG]
+PAIRS = [pair for pair in PAIRS if pair[1] != DRAWN and fed_length(make(node("extension", pair[1])), TRAIN_LEN, LONG) == LONG]
 SIZES = {"many": (7, 2, 3, 2), "wide": (20, 4, 5, 3), "narrow": (20, 4, 99, 6)}  # ROWS, STEP, NARROW, MASKED for short texts
 BANDED = ("rerope", "leaky_rerope", "self_extend", "dca", "string", "lm_infinite", "streaming", "window", "compose")
 
@@ -71,6 +72,7 @@ def test_intervals_without_long_runs_are_left_to_rows():
     layer = layer_of(("rope", "window", "none"), 2000)
     jumping = replace(layer.bands[0], first_T=index_T // 2)
     assert pieces.possible(layer, 0) and not pieces.possible(replace(layer, bands=(jumping,)), 0)
+    assert not pieces.possible(layer_of(("rope", DRAWN, "none"), 2000), 0)
 
 
 @pytest.mark.parametrize("triple", PAIRS, ids="-".join)
@@ -132,6 +134,7 @@ def test_calls_of_few_pairs_give_the_same_and_tell_their_progress(monkeypatch):
 CHOSEN = {
     "bands": (("rope", "rerope", "none"), {}, "pieces"),
     "a window": (("alibi", "window", "none"), {}, "pieces"),
+    "keys drawn by lot": (("rope", DRAWN, "none"), {}, "rows"),
     "the last queries": (("rope", "none", "none"), {"last": 9}, "pieces"),
     "the plain triangle": (("rope", "none", "none"), {}, "fused"),
     "a short text": (("rope", "rerope", "none"), {"length": number_format.SHORT}, "rows"),

@@ -2,6 +2,7 @@
 
 import math
 
+import dense
 import pytest
 import torch
 from conftest import TRAIN_LEN, node, small_shape
@@ -16,12 +17,15 @@ from posbench.extensions.leaky_rerope import LeakyRerope
 from posbench.extensions.lm_infinite import LmInfinite
 from posbench.extensions.ntk import Ntk
 from posbench.extensions.pi import Pi
+from posbench.extensions.random_keys import RandomKeys
 from posbench.extensions.rerope import Rerope
 from posbench.extensions.self_extend import SelfExtend
 from posbench.extensions.streaming import Streaming
 from posbench.extensions.string import String
 from posbench.extensions.window import Window
+from posbench.model.kernels import blocks
 from posbench.model.kernels.blocks import rows
+from posbench.position.effect import together
 from posbench.position.geometry import Span
 from posbench.position.instantiate import make
 from posbench.position.plan import make_plan
@@ -40,6 +44,8 @@ from posbench.position.plan import make_plan
         LmInfinite(window=LONG),
         Window(LONG),
         Rerope(LONG),
+        RandomKeys(LONG),
+        RandomKeys(LONG, LONG, clamp=True),
         LeakyRerope(4, k=1),
         LeakyRerope(LONG, k=3),
         Pi("fixed", TRAIN_LEN),
@@ -54,7 +60,7 @@ def test_limits_that_equal_no_extension(extension):
             same(outputs(encoding, extension), outputs(encoding))
 
 
-@pytest.mark.parametrize("name", ["self_extend", "streaming", "lm_infinite", "leaky_rerope"])
+@pytest.mark.parametrize("name", ["self_extend", "streaming", "lm_infinite", "leaky_rerope", "random_keys"])
 def test_nothing_changes_within_the_training_length(name):
     for length in (1, 2, TRAIN_LEN):
         equal(distances(make(node("extension", name)), length), plain(length))
@@ -140,6 +146,46 @@ def test_lm_infinite_sees_a_window_and_the_start_at_one_distance():
     found = distances(LmInfinite(n_global=3, window=8), 40)
     assert found[39].isnan().sum() == 40 - 8 - 3
     assert (found[39, :3] == 8).all() and found[39, 32] == 7
+
+
+def test_random_keys_are_those_of_plain_attention_or_of_rerope_and_about_as_many_as_in_training():
+    """The two causes apart: the same keys at both distances, so that either pair of methods differs in one thing."""
+    real, clamped = (distances(RandomKeys(clamp=clamp), 1024, 64) for clamp in (False, True))
+    seen = ~real.isnan()
+    equal(real, torch.where(seen, plain(1024), torch.nan))
+    equal(clamped, torch.where(seen, distances(Rerope(), 1024, 64), torch.nan))
+    assert (real[1023, -32:] == plain(32)[31]).all() and seen[:64].sum() == 64 * 65 / 2
+    count = seen[64:].sum(dim=1).double()
+    assert abs(count.mean() - 64) < 8 and count.max() < 64 + 4 * 32**0.5
+    assert not (seen[1:, :-32] & ~seen[:-1, :-32]).tril(-32).any()  # what was dropped does not come back
+    equal(distances(RandomKeys(), 300, 64), real[:300, :300])
+    plans = {length: make_plan(Rope(small_shape(64)), RandomKeys(), length=length) for length in (300, 1024)}
+    near, far = plans[1024].layers[0].bands
+    assert torch.equal(near.seen_T + far.seen_T, seen.sum(dim=1))
+    assert torch.equal(far.farthest_T[64:], seen[64:].int().argmax(dim=1))
+    assert together(plans.get, plans) == {1024: [1024, 300]}
+
+
+def test_random_keys_without_room_beyond_the_window_are_a_window():
+    equal(distances(RandomKeys(keys=8, window=8), 50), distances(Window(8), 50))
+    other = distances(RandomKeys(seed=1), 200)
+    assert not torch.equal(other.isnan(), distances(RandomKeys(), 200).isnan())
+    with pytest.raises(ConfigError, match="extension.window=20 leaves no room for random keys among keys=8"):
+        distances(RandomKeys(keys=8, window=20), 50)
+
+
+def test_clamped_random_keys_equal_rerope_within_the_training_length_and_the_oracle_beyond(monkeypatch):
+    encoding = Rope(small_shape())
+    same(outputs(encoding, RandomKeys(clamp=True), length=TRAIN_LEN), outputs(encoding, Rerope(), length=TRAIN_LEN))
+    monkeypatch.setitem(blocks.BLOCK, "cpu", 7)
+    monkeypatch.setattr(blocks, "WHOLE", 5)
+    i, j, visible = dense.COORDINATES["random_keys"](LONG, TRAIN_LEN)
+    monkeypatch.setitem(dense.COORDINATES, "random_keys", lambda *_: ((i - j).clamp(max=TRAIN_LEN // 2), 0 * j, visible))
+    (q, k, v), x = attention_inputs(encoding, LONG)
+    wide = [t[0].double().repeat_interleave(4 // t.shape[1], dim=0) for t in (q, k, v)]
+    wanted = dense.attention("rope", "random_keys", "none", encoding, *wide, x[0].double(), TRAIN_LEN)
+    layer = make_plan(encoding, RandomKeys(clamp=True), length=LONG).layers[0]
+    same(attend_in(rows, layer, q, k, v, x)[0].double(), wanted, atol=3e-5)
 
 
 def test_masks_act_without_positions_too():

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import torch
 from dense import COORDINATES, FREQUENCIES, SCALES, TEMPERATURE, by_distance, factor, grid
 from torch import Tensor
@@ -131,6 +132,20 @@ def lm_infinite(length: int, train_len: int) -> Pairs:
     return (i - j).clamp(max=train_len), torch.zeros_like(j), visible
 
 
+def random_keys(length: int, train_len: int) -> Pairs:
+    """A cache that, with each token that leaves the window, drops the keys whose number is too large for the room that is left."""
+    i, j = grid(length)
+    number = np.random.default_rng(0).random(length)  # of each key: this draw is a part of the definition
+    w, visible = train_len // 2, torch.zeros(length, length, dtype=torch.bool)
+    far: list[int] = []
+    for token in range(length):
+        visible[token, max(0, token - w + 1) : token + 1] = True
+        if token >= w:
+            far = [key for key in (*far, token - w) if number[key] * (token + 1 - w) < train_len - w]
+        visible[token, far] = True
+    return i, j, visible
+
+
 FREQUENCIES |= {
     "dynamic_ntk": dynamic_ntk,
     "ntk_fixed": ntk_fixed,
@@ -149,6 +164,7 @@ COORDINATES |= {
     "string": by_distance(string),
     "streaming": streaming,
     "lm_infinite": lm_infinite,
+    "random_keys": random_keys,
     "compose": by_distance(dca),
 }
 TEMPERATURE |= {

@@ -42,9 +42,8 @@ def distances(extension: Extension, length: int, train_len: int = TRAIN_LEN) -> 
     """Coordinate distance of each pair [L, L], NaN where it is not visible."""
     found = torch.full((length, length), torch.nan, dtype=torch.float64)
     for band in make_plan(Rope(small_shape(train_len)), extension, length=length).layers[0].bands:
-        for i in range(length):
-            keys = slice(int(band.first_T[i]), max(0, int(band.last_T[i]) + 1))
-            found[i, keys] = band.q_pos_T[i] - band.k_pos_T[keys]
+        index_T = torch.arange(length)
+        found = torch.where(band.seen(index_T, index_T), band.q_pos_T[:, None] - band.k_pos_T, found)
     return found
 
 

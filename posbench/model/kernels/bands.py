@@ -77,9 +77,7 @@ class PreparedBand:
 
     def seen(self, start: int, stop: int, keys: slice) -> Tensor:
         """True for the keys that each query sees: [S, K]."""
-        index_K = torch.arange(keys.start, keys.stop)
-        first_S, last_S = self.band.first_T[start:stop, None], self.band.last_T[start:stop, None]
-        return ((index_K >= first_S) & (index_K <= last_S)).to(self.device)
+        return self.band.seen(torch.arange(start, stop), torch.arange(keys.start, keys.stop)).to(self.device)
 
 
 def diagonal(value: Callable[[Tensor], Tensor], step: int, length: int, clamp: bool = True) -> Tensor:

@@ -131,12 +131,19 @@ def block_mask(band: BandPlan, device: torch.device):
 
     touched_QK = count(first_T // BLOCK, last_T // BLOCK) > 0
     # A last block that the text does not fill has fewer queries or keys, so it is masked and not run whole.
-    whole_QK = count(-(-first_T // BLOCK), (last_T + 1) // BLOCK - 1) == BLOCK
+    whole_QK = (count(-(-first_T // BLOCK), (last_T + 1) // BLOCK - 1) == BLOCK) & (band.lot_T is None)
     first_T, last_T = first_T.to(device), last_T.to(device)
+
+    def inside(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return (j >= first_T[i]) & (j <= last_T[i])
+
+    seen = inside
+    if band.lot_T is not None:
+        lot_T, share_T = band.lot_T.to(device), band.share_T.to(device)
+        seen = lambda b, h, i, j: inside(b, h, i, j) & (lot_T[j] < share_T[i])  # noqa: E731
     mask = BlockMask.from_kv_blocks(
-        *listed(touched_QK & ~whole_QK), *listed(whole_QK), BLOCK_SIZE=BLOCK, seq_lengths=(length, length),
-        mask_mod=lambda b, h, i, j: (j >= first_T[i]) & (j <= last_T[i]),
-    )  # fmt: skip
+        *listed(touched_QK & ~whole_QK), *listed(whole_QK), BLOCK_SIZE=BLOCK, seq_lengths=(length, length), mask_mod=seen
+    )
     band.kept[device] = mask.to(device)
     return band.kept[device]
 

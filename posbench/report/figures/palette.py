@@ -26,7 +26,7 @@ EXTENSIONS = {
     "compose": (GREEN, 1), "table_linear": (GREEN, 2), "yarn": (GREEN, 3), "ntk_mixed": (GREEN, 4),
     "pi": (PURPLE, 1), "dca": (PURPLE, 2), "llama3": (PURPLE, 3), "string": (PURPLE, 5),
     "table_hierarchical": (ORANGE, 1), "rerope": (ORANGE, 2), "dynamic_ntk": (ORANGE, 4), "lm_infinite": (ORANGE, 5),
-    "longrope": (SKY, 1), "leaky_rerope": (SKY, 3), "streaming": (SKY, 5),
+    "longrope": (SKY, 1), "random_keys": (SKY, 2), "leaky_rerope": (SKY, 3), "streaming": (SKY, 5),
     "recompute_window": (BLACK, 2), "ntk_by_parts": (BLACK, 3), "ntk": (BLACK, 4),
 }  # fmt: skip
 

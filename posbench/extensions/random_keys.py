@@ -1,0 +1,47 @@
+"""Random attention: a query sees the last w keys and a random subset of all earlier ones, about `keys` in all, however long the text is.
+
+Zaheer et al. 2020, arXiv 2007.14062 (BigBird), section 2: a window and r random keys for each query. Here without global tokens, causal,
+token by token, and nested: key j has a uniform number u_j, and query i sees it beyond the window if u_j < (keys - w) / (i + 1 - w). So a
+key that one query has dropped no later one sees, as when a cache of constant size evicts at random; all layers and heads drop the same
+ones. Up to `keys` tokens (default train_len; w = train_len / 2) every key is seen.
+Far keys lie at their real distance or, with `clamp`, all at the distance w, as in ReRoPE: the same keys at distances that training had.
+Beside plain attention and ReRoPE, which see all keys, this tells unseen distances from too many keys.
+"""
+
+from typing import Annotated
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from posbench.common.errors import ConfigError
+from posbench.config.typed_args import Must
+from posbench.position.geometry import Band, Span, Tokens, Trait
+from posbench.position.interfaces import Extension
+
+Seed = Annotated[int, Must("0 or more", lambda seed: seed >= 0)]
+
+
+class RandomKeys(Extension):
+    """Two bands: near as trained, far thinned out. Raises ConfigError for a window of more tokens than `keys`."""
+
+    needs = Trait.COORDINATE | Trait.RELATIVE
+    tested_with = frozenset({"rope"})
+
+    def __init__(self, keys: Tokens | None = None, window: Tokens | None = None, clamp: bool = False, seed: Seed = 0):
+        self.keys, self.window, self.clamp, self.seed = keys, window, clamp, seed
+
+    def bands(self, span: Span) -> tuple[Band, ...]:
+        keys = self.keys or span.train_len
+        w = self.window or max(1, span.train_len // 2)
+        if w > keys:
+            raise ConfigError(f"extension.window={w} leaves no room for random keys among keys={keys}: choose a window of at most {keys}.")
+        near = Band(first=lambda i: i - w + 1)
+        far = {"last": lambda i: i - w, "lot": self._lot, "share": lambda i: (keys - w) / (i + 1 - w).clamp(min=1).double()}
+        clamped = {"q": lambda i: torch.full_like(i, w), "k": torch.zeros_like} if self.clamp else {}
+        return near, Band(**far, **clamped)
+
+    def _lot(self, index_T: Tensor) -> Tensor:
+        """Uniform numbers of the keys. Those of a longer text begin with those of a shorter one."""
+        lot_T = np.random.default_rng(self.seed).random(int(index_T.max()) + 1)
+        return torch.from_numpy(lot_T)[index_T]
