@@ -2,7 +2,8 @@
 
 Stage one keeps the rules by which it was judged: intervals by clustering whatever the number of seeds, each endpoint a question of its own,
 two sides. Later stages take the analysis of variance from five seeds on, count a comparison once, and ask one side where the rules are the
-two sides of one bound. Seeds that they name take no part in stage one.
+two sides of one bound. Seeds that they name take no part in stage one. Their comparisons that are not measured yet count in the correction
+with p = 1, so that a verdict which stands already stands when the rest is measured.
 
 The gate of an accuracy at a task is that every training has learned the task inside its window; of all else, that it uses its window (G).
 """
@@ -23,6 +24,7 @@ from posbench.statistics.usable_length import Usable
 from posbench.statistics.verdict_rules import ALPHA, benjamini_hochberg, decide, holm, sides
 
 Terms = list[tuple[float, Sums]]
+NOT_MEASURED = "not measured"
 
 
 @dataclass(frozen=True)
@@ -71,17 +73,20 @@ def judge(claims: Sequence[Claim], pools) -> list[Finding]:
     findings = [one for claim in claims for one in _claim(claim, pools, reserved, readings)]
     for stage in sorted({one.stage for one in findings}):
         tested = [i for i, one in enumerate(findings) if one.stage == stage and one.p is not None and one.verdict != "gated"]
-        _correct(findings, tested)
+        unmeasured = {one.compared for one in findings if one.stage == stage > 1 and one.verdict == NOT_MEASURED}
+        _correct(findings, tested, sorted(unmeasured - {findings[i].compared for i in tested}))
     return findings
 
 
-def _correct(findings: list[Finding], tested: Sequence[int]) -> None:
-    """Correct the verdicts of one family, in place."""
+def _correct(findings: list[Finding], tested: Sequence[int], waiting: Sequence[str]) -> None:
+    """Correct the verdicts of one family, in place; `waiting`: comparisons of the family that are not measured yet."""
     family = [findings[index] for index in tested]
     groups = [one.compared if one.stage > 1 else number for number, one in enumerate(family)]
     whole = {group: max(one.p for one, own in zip(family, groups, strict=True) if own == group) for group in groups}
+    whole |= dict.fromkeys(waiting, 1.0)
     q = dict(zip(whole, benjamini_hochberg(list(whole.values())), strict=True))
-    for index, group, adjusted in zip(tested, groups, holm([one.p for one in family], groups), strict=True):
+    by_holm = holm([one.p for one in family] + [1.0] * len(waiting), [*groups, *waiting])
+    for index, group, adjusted in zip(tested, groups, by_holm, strict=False):
         one = findings[index]
         stands = one.by_interval == "undecided" or adjusted < ALPHA
         questions = f"{len(whole)} {'comparisons' if one.stage > 1 else 'primaries'}"
@@ -109,7 +114,7 @@ def _claim(claim: Claim, pools, reserved: Collection[int], readings: Counter) ->
             found.append(_measure(endpoint, pool, blank, reserved))
         except (Missing, RunError) as error:
             note = f"{error}: {command}" if isinstance(error, Missing) else str(error)
-            found.append(replace(blank, verdict="not measured" if primary else "", note=note))
+            found.append(replace(blank, verdict=NOT_MEASURED if primary else "", note=note))
     return found
 
 

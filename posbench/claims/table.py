@@ -5,12 +5,12 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from posbench.claims.judge import Finding
+from posbench.claims.judge import NOT_MEASURED, Finding
 from posbench.claims.language import STAGES, called
 from posbench.common import csv_records
 from posbench.report.tables import markdown_row
 
-ORDER = ("confirmed", "refuted", "undecided", "gated", "not measured")
+ORDER = ("confirmed", "refuted", "undecided", "gated", NOT_MEASURED)
 HEAD = ("claim", "what is claimed", "effect [95 %]", "confirms", "refutes", "G above", "seeds x documents", "p, by Holm, q", "verdict")
 
 
@@ -35,7 +35,7 @@ def terminal(findings: Sequence[Finding], width: int | None = None) -> str:
         table.add_row((f"{one.stage}: " if one.stage > 1 else "") + row["claim"], *(row[column] for column in shown[1:]))
     with console.capture() as captured:
         console.print(table)
-        missing = Counter(one.note.rpartition(": ")[2] for one in findings if one.primary and one.verdict == "not measured")
+        missing = Counter(one.note.rpartition(": ")[2] for one in findings if one.primary and one.verdict == NOT_MEASURED)
         for way, number in missing.items():
             console.print(f"{number} not measured: {way}", markup=False, soft_wrap=True)
     return "\n".join(line.rstrip() for line in captured.get().splitlines())
@@ -47,8 +47,8 @@ def _heads(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def markdown(findings: Sequence[Finding]) -> str:
-    """Markdown of the whole ledger: the verdicts of each stage, then the comparisons of each claim."""
-    stages = sorted({one.stage for one in findings})
+    """Markdown of the stages of the ledger that were measured: the verdicts of each, then the comparisons of each claim."""
+    stages, findings = _measured(findings)
     parts = ["# Claims"]
     parts += ["Stages are families apart: each has its own correction, and a verdict of one says nothing of the other's."] * (
         len(stages) > 1
@@ -60,6 +60,12 @@ def markdown(findings: Sequence[Finding]) -> str:
     for stage, claim in dict.fromkeys((one.stage, one.claim) for one in findings):
         parts.append(_details([one for one in findings if (one.stage, one.claim) == (stage, claim)]))
     return "\n\n".join(parts) + "\n"
+
+
+def _measured(findings: Sequence[Finding]) -> tuple[list[int], list[Finding]]:
+    """(stages of which anything was measured or tested, their findings); all without any."""
+    seen = {one.stage for one in findings if one.seeds or one.note == "by test"} or {one.stage for one in findings}
+    return sorted(seen), [one for one in findings if one.stage in seen]
 
 
 def _counted(findings: Sequence[Finding]) -> list[str]:
@@ -82,13 +88,15 @@ def _rules(findings: Sequence[Finding]) -> str:
             "lower 95 % bound of G above 0 for every training that a claim rests on); else it is undecided at this scale."
         )
     else:
+        waiting = len({one.compared for one in findings if one.verdict == NOT_MEASURED} - {one.compared for one in tested})
+        later = f" The {waiting} that are not measured yet count with p = 1, so that what stands now stands then." if waiting else ""
         how = (
             "The interval is seeds crossed with documents, from five seeds on by the analysis of variance with Satterthwaite's degrees of "
             "freedom. A verdict needs all seeds that its yaml names, p below 0.05 (of one side where the rules are the two sides of one "
             "bound of a comparison that is read once, else of two), and must stand after Holm's correction over the "
-            f"{len({one.compared for one in tested})} comparisons that were measured and passed the gate (the lower 95 % bound of G above "
+            f"{len({one.compared for one in tested}) + waiting} comparisons that did not fail the gate (the lower 95 % bound of G above "
             "0 for every training, and of an accuracy that every training has learned the task inside its window, but where a yaml says "
-            "which verdict needs it); endpoints that read one comparison count once."
+            f"which verdict needs it); endpoints that read one comparison count once.{later}"
         )
     return (
         "Effects, margins and G in bits per byte unless a unit is given; in brackets after a margin, nats per token. Every target weighs "
@@ -121,9 +129,10 @@ def _name(one: Finding) -> str:
 
 
 def brief(findings: Sequence[Finding]) -> str:
-    """Markdown of the verdicts alone, in fewer columns, as results/claims/README.md shows them."""
+    """Markdown of the verdicts of measured stages alone, in fewer columns, as results/claims/README.md shows them."""
     columns = ("claim", "what is claimed", "effect [95 %]", "G above", "verdict")
-    stages = [[one for one in findings if one.stage == stage] for stage in sorted({one.stage for one in findings})]
+    numbers, findings = _measured(findings)
+    stages = [[one for one in findings if one.stage == stage] for stage in numbers]
     heads = [f"### Stage {STAGES[own[0].stage]}\n\n" * (len(stages) > 1) for own in stages]
     return "\n\n".join(head + _markdown(own, columns) for head, own in zip(heads, stages, strict=True)) + "\n"
 

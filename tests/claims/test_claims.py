@@ -457,6 +457,24 @@ def test_stages_are_families_apart_and_a_comparison_counts_once(ladder, tmp_path
     assert "### Stage two" in brief([alone, *found]) and "Stage" not in brief([alone])
 
 
+def test_what_is_not_measured_yet_counts_in_the_correction_of_a_later_stage(ladder, tmp_path):
+    """With p = 1, so that no verdict falls when it is measured; the first stage counts what was measured alone."""
+    edge = {"confirm": "above 0.2", "refute": "below 0.2"}
+    one = second(tmp_path, **edge)
+    missing = [replace(second(tmp_path, (0, 9), **edge, at=at), id=f"M{at}") for at in (2, 8)]
+    (alone,), found = ladder.judge(one), ladder.judge(one, *missing)
+    assert [each.verdict for each in found] == ["confirmed", "not measured", "not measured"]
+    assert (found[0].p_holm, found[0].q) == (pytest.approx(3 * alone.p), pytest.approx(3 * alone.p))
+    first = claim(tmp_path, primary={"of": ROPE, "at": 4, **edge})
+    absent = replace(claim(tmp_path, primary={"of": {"encoding": "alibi", "extension": "pi"}, "at": 4, **edge}), id="N")
+    measured, other = ladder.judge(first, absent)
+    assert measured.p_holm == measured.p and other.verdict == "not measured"
+    text = markdown(found)
+    assert "over the 3 comparisons" in text and "The 2 that are not measured yet count with p = 1" in text
+    third = [replace(each, stage=3) for each in found[1:]]  # a stage of which nothing is there
+    assert markdown([*found, *third]) == text and brief([*found, *third]) == brief(found) and "3: " in terminal([*found, *third])
+
+
 def test_a_registered_endpoint_is_judged_by_all_of_its_seeds_or_not_at_all(ladder, tmp_path):
     (found,) = ladder.judge(second(tmp_path, (0, 1, 2, 5), confirm="above 0.2", refute="below 0.2"))
     assert found.verdict == "not measured" and "seeds 5 have not all cells" in found.note
