@@ -1,7 +1,7 @@
 """LongRoPE: theta'_c = theta_c / nu_c, one factor for each pair; the first `exact_first` positions stay as they were trained.
 
 Ding et al. 2024, arXiv 2402.13753 (microsoft/LongRoPE); LongRoPE2, arXiv 2502.20082. The factors come from a search on held-out
-text at the target length; `factors: null` takes the start of that search, YaRN's factors (see ntk_by_parts, ramp index). As in
+text at the target length (scripts/search_factors.py); `factors: null` takes a start of it, YaRN's (see ntk_by_parts, ramp index). As in
 transformers, `factors` apply beyond train_len, `short_factors` up to it (null: no change in mode dynamic, `factors` in mode
 fixed).
 Temperature: cos and sin times sqrt(1 + ln s / ln train_len), that is logits times ln(s train_len) / ln train_len, s = target_len

@@ -4,10 +4,12 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
+from posbench.common.files import sha256_json
 from posbench.config.identity import family, method_args, method_name
 from posbench.config.names import called, nodes
 
 METHODS = {"encoding": "encoding_args", "extension": "extension_args"}
+MANY = 8  # numbers of a list from which a label has the first, the last and four digits of its hash
 
 
 def labels(rows: Iterable[dict], variants: Mapping[str, str] | None = None):
@@ -29,7 +31,7 @@ def labels(rows: Iterable[dict], variants: Mapping[str, str] | None = None):
         usual = nodes(name).get(method, {})
         changed = [key for key in sorted(args) if usual.get(key, absent) != args[key]]
         differ = [key for key in changed if any(other.get(key, absent) != args[key] for other in known[name, method])]
-        return " ".join([method, *(f"{key}={args[key] if isinstance(args[key], str) else json.dumps(args[key])}" for key in differ)])
+        return " ".join([method, *(f"{key}={_brief(args[key])}" for key in differ)])
 
     def label(given: dict) -> tuple[str, str, str]:
         row = moved(given)
@@ -41,6 +43,12 @@ def labels(rows: Iterable[dict], variants: Mapping[str, str] | None = None):
         return encoding + trained + tuned + (variants or {}).get(row["run_id"], ""), extension, row["scale_attention"]
 
     return label
+
+
+def _brief(value: object) -> str:
+    if isinstance(value, list) and len(value) >= MANY:
+        return f"{value[0]}..{value[-1]}#{sha256_json(value)[:4]}"
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def moved(row: dict) -> dict:

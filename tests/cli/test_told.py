@@ -16,7 +16,7 @@ from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import sha256_json
 from posbench.runs.directory import Run
 
-HYDRA = ("run", "report", "anatomy", "prepare_data", "export_hf", "reproduce", "claims")
+HYDRA = ("run", "report", "anatomy", "prepare_data", "export_hf", "reproduce", "claims", "advise", "search_factors")
 PLAIN = ("runs", "compat", "gallery", "benchmark")
 
 

@@ -170,6 +170,15 @@ def test_an_argument_that_came_later_tells_nothing_apart_at_its_default():
     assert [labels(rows)(one)[0] for one in rows] == ["alibi", "alibi", "alibi slope_scale=16.0"]
 
 
+def test_long_lists_of_numbers_are_told_apart_by_their_ends_and_a_hash():
+    row = {"encoding": "rope", "encoding_args": {}, "extension": "longrope", "scale_attention": "none"}
+    row |= {"trained_scale": None, "finetune": None, "task": None, "run_id": "r"}
+    lists = [None, [1.0] * 31 + [4.0], [1.0] * 30 + [2.0, 4.0], [1.0, 2.0]]
+    names = [labels(rows)(one)[1] for rows in [[{**row, "extension_args": {"factors": given}} for given in lists]] for one in rows]
+    assert names[0] == "longrope" and names[3] == "longrope factors=[1.0, 2.0]" and len(set(names)) == 4
+    assert all(name.startswith("longrope factors=1.0..4.0#") and len(name) < 35 for name in names[1:3])
+
+
 @pytest.mark.parametrize("name", ["fox_rope", "gemma3"])
 def test_what_a_yaml_makes_of_the_class_of_another_is_called_by_the_yaml(name):
     args = method_args(nodes("encoding")[name])

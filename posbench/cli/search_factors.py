@@ -1,0 +1,221 @@
+"""Command of scripts/search_factors.py: LongRoPE's factors for one model and length, searched on validation documents alone.
+
+The loss of an individual is that of protocol fixed_targets at the target, in this process. Each is a line of a log as soon as it is
+measured, and the same command draws the same search, so that it goes on where it was stopped.
+"""
+
+import json
+import math
+import shlex
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from posbench.cli.factor_search import HIGHEST, Individual, evolve, sizes
+from posbench.common.appending import append_lines
+from posbench.common.errors import ConfigError, RunError
+from posbench.common.files import read_bytes, write_atomic
+from posbench.common.progress import Progress
+from posbench.config.compose import Request
+from posbench.config.identity import method_name
+from posbench.config.schema import LONG, EvaluateConfig, typed
+from posbench.evaluation.protocol import protocol
+from posbench.sweep.cost_estimate import cost
+from posbench.sweep.fate import judge
+from posbench.sweep.finetune import LONGER
+from posbench.sweep.jobs import Cell, Job, plan_jobs
+from posbench.sweep.launch import launch
+
+if TYPE_CHECKING:
+    from posbench.data.corpus import Corpus
+    from posbench.position.geometry import Spectrum
+
+WINDOWS, LONG_WINDOWS = 64, 8  # by default, and of training lengths above LONG
+CHOSEN = ("lengths", "max_length", "protocol", "floor")  # of evaluate, which the target decides
+
+
+def search_factors(request: Request) -> int:
+    """Search, print the losses beside those of the starts, and write the factors as a choice of extension=. Returns the exit code."""
+    cfg = _checked(request)
+    job, exact = _planned(cfg)
+    (cell,), size, command = job.cells, sizes(cfg["budget"]), shlex.join(sys.orig_argv)
+    corpus = _corpus(job, cell)
+    if cfg["dry"]:
+        print(f"{job.run.path}: {size.total:,} sets of factors of {_read(job, cell, corpus)}; budget= multiplies their number")
+        told = cost([job], [] if job.run.finished else [job], [(job, cell, cell.evaluate["lengths"])] * size.total)
+        print("\n".join([*told[:-1], told[-1].rpartition("; ")[0]]))  # no losses of single targets are kept, so their disk is not needed
+        return 0
+    if not job.run.finished:
+        (result,) = launch([job], {"n_jobs": 1, **request.launcher}, command)
+        if result.failures:
+            raise RunError(f"{job.run.id}: {result.failures[0].reason}")
+    folder = Path(cfg["out"] or Path(cfg["results_dir"]).parent / "factors" / job.run.id)
+    name = f"longrope_{cell.evaluate['lengths'][0]}"
+    log = folder / f"{name}-{cell.eval_id[:8]}.jsonl"
+    measure, starts, plain = _measured(job, cell, corpus)
+    known, best = _known(log), math.inf
+    with Progress(size.total, "search", "sets of factors") as progress:
+
+        def loss(one: Individual) -> float:
+            nonlocal best
+            found = known.get(one)
+            if found is None:
+                found = measure(one)
+                folder.mkdir(parents=True, exist_ok=True)
+                append_lines(log, [{"nll": found, "exact_first": one[0], "factors": one[1:]}])
+                progress.update(nll=min(best, found))
+            else:
+                progress.skip(1)
+            best = min(best, found)
+            return found
+
+        highest = HIGHEST * cell.evaluate["lengths"][0] / typed("train", job.cfg["train"]).train_len
+        found = evolve(loss, starts.values(), exact, highest, size, cell.evaluate["seed"])
+    won = min(found, key=found.__getitem__)
+    node = {**cell.extension, "factors": list(won[1:]), "exact_first": won[0]}
+    path = folder / "extension" / f"{name}.yaml"
+    losses = {"as it is": plain, **{f"{name}'s factors": found[one] for name, one in starts.items()}, "found": found[won]}
+    read = _read(job, cell, corpus)
+    write_atomic(path, _yaml(node, [f"LongRoPE's factors for {job.run.id}, searched on {read}: {found[won]:.4f} nats/token", command]))
+    print(f"{len(found):,} sets of factors of {read}, nats/token:")
+    print("\n".join(f"  {name:15} {nll:.4f}" for name, nll in losses.items()))
+    print(f"yaml {path}\n" + "\n".join(_words(job, cell, node, folder, path.stem)))
+    return 0
+
+
+def _checked(request: Request) -> dict:
+    """The one configuration. Raises ConfigError for words that the command chooses itself, or that name no model."""
+    cfg, me = request.cfgs[0], "scripts/search_factors.py"
+    if request.sweep or cfg["runs"] is not None:
+        raise ConfigError(f"{me} searches for one model: give it run= or model.path=, without -m, experiment= and runs=.")
+    if cfg.get("finetune"):
+        raise ConfigError(f"{me} searches for a model that is there: leave finetune= out, and fine-tune with the factors that it finds.")
+    for group, only in (("extension", "longrope"), ("scale_attention", "none")):
+        if method_name(cfg[group]) != only:
+            raise ConfigError(f"{group}={method_name(cfg[group])} has no factors for {me} to find: leave it out.")
+    if cfg["evaluate"].get("split") != "validation":
+        raise ConfigError(f"evaluate.split={cfg['evaluate']['split']} would choose factors on the text that judges them: leave it out.")
+    usual = vars(EvaluateConfig())
+    for key in CHOSEN:
+        if cfg["evaluate"].get(key, usual[key]) != usual[key]:
+            raise ConfigError(f"evaluate.{key}={cfg['evaluate'][key]} is what target= decides here: leave it out.")
+    for key in ("factors", "target_len"):
+        if cfg["extension"][key] is not None:
+            raise ConfigError(f"extension.{key}={cfg['extension'][key]} is what {me} chooses (target=TOKENS): leave it out.")
+    if cfg["extension"]["exact_first"]:
+        raise ConfigError(f"extension.exact_first={cfg['extension']['exact_first']} is searched too: give exact_first=, its values.")
+    return cfg
+
+
+def _planned(cfg: dict) -> tuple[Job, list[int]]:
+    """The job with one evaluation, that of the start at the target, and the values of exact_first. Raises ConfigError as the job does."""
+    (job,) = plan_jobs([{**cfg, "evaluate": {**cfg["evaluate"], "floor": False}}])
+    train_len, asked = typed("train", job.cfg["train"]).train_len, cfg["evaluate"]
+    target = cfg["target"] or LONGER * train_len
+    if target <= train_len:
+        raise ConfigError(f"target={target} lies within the {train_len} tokens that the model was trained for: ask for a longer one.")
+    settings = {"protocol": ["fixed_targets"], "lengths": [target], "max_length": target, "floor": False}
+    settings |= {"windows": asked["windows"] or (LONG_WINDOWS if train_len > LONG else WINDOWS)}
+    settings |= {"targets": asked["targets"] or max(1, train_len // 2)}
+    extension = {**cfg["extension"], "mode": "fixed", "target_len": target}
+    (job,) = plan_jobs([{**cfg, "extension": extension, "evaluate": {**asked, **settings}}])
+    fate = judge(job)
+    refused = fate.refused or next((f"{one.reason}" for one in fate.cells.values() if one.status in ("refused", "noop")), "")
+    if refused:
+        raise ConfigError(refused)
+    return job, [first for first in dict.fromkeys(cfg["exact_first"]) if first <= train_len] or [0]
+
+
+def _corpus(job: Job, cell: Cell) -> "Corpus":
+    """Validation text of a job. Raises ConfigError if no document is long enough."""
+    from posbench.data import prepare
+    from posbench.data.fit_corpus import fit_corpus
+
+    corpus = fit_corpus(prepare(job.cfg["data"], job.cfg["cache_dir"], ("validation",)), job.cfg)
+    protocol(cell.protocol).place(corpus.validation, typed("evaluate", cell.evaluate), typed("train", job.cfg["train"]).train_len)
+    return corpus
+
+
+def _measured(job: Job, cell: Cell, corpus: "Corpus") -> tuple[Callable[[Individual], float], dict[str, Individual], float]:
+    """Function from an individual to its loss in nats per token, the individuals of the start by name, and the loss without any."""
+    from posbench.extensions.none import NoExtension
+    from posbench.model.build import load_model, pick_device
+    from posbench.position.instantiate import make
+    from posbench.sweep.evaluate_cell import evaluation
+
+    device, (target,) = pick_device(job.cfg["device"]), cell.evaluate["lengths"]
+    model = load_model(job.run, job.cfg, corpus.vocab_size, device).eval()
+    given = evaluation(model, corpus, cell, device)
+
+    def loss(extension: object) -> float:
+        nll_NS, _ = protocol(cell.protocol)(replace(given, extension=extension)).score(target)
+        return float(nll_NS.mean(dtype="float64"))
+
+    def measure(one: Individual) -> float:
+        return loss(make({**cell.extension, "factors": list(one[1:]), "exact_first": one[0]}))
+
+    turning = (layer.encoding for layer in model.encoding.layers() if layer.extended)
+    spectrum = next(found for one in turning if (found := one.spectrum_at(target)) is not None)
+    return measure, _starts(spectrum, given.train_len, target), loss(NoExtension())
+
+
+def _starts(spectrum: "Spectrum", train_len: int, target: int) -> dict[str, Individual]:
+    """Individuals with the factors of PI, NTK-aware scaling and YaRN."""
+    from posbench.extensions.ntk import Ntk
+    from posbench.extensions.ntk_by_parts import NtkByParts
+    from posbench.position.geometry import Span
+
+    span = Span(train_len, target, target)
+    found = {"pi": (0, *[span.factor] * len(spectrum.freq_F))}
+    for name, extension in (("ntk", Ntk()), ("yarn", NtkByParts(ramp="index"))):
+        divisor_F = spectrum.freq_F / extension.spectrum(spectrum, span).freq_F
+        found[name] = (0, *divisor_F.nan_to_num(span.factor).cummax(0).values.tolist())  # a pair that does not turn has any factor
+    return found
+
+
+def _known(log: Path) -> dict[Individual, float]:
+    """Losses of individuals in a log. A line that was cut short is left out."""
+    found = {}
+    for line in read_bytes(log).splitlines() if log.exists() else ():
+        try:
+            one = json.loads(line)
+            found[one["exact_first"], *one["factors"]] = math.inf if one["nll"] is None else one["nll"]
+        except (ValueError, KeyError, TypeError):
+            continue
+    return found
+
+
+def _read(job: Job, cell: Cell, corpus: "Corpus") -> str:
+    """Words for the text that an individual is measured on."""
+    config = typed("evaluate", cell.evaluate)
+    windows = protocol(cell.protocol).place(corpus.validation, config, typed("train", job.cfg["train"]).train_len)
+    count = len(set(windows.document_N.tolist()))
+    documents = f"{count} validation document{'s' * (count != 1)} of {corpus.name}"
+    return f"{len(windows.last_N)} windows of {config.lengths[0]} tokens ({config.targets} targets each) in {documents}"
+
+
+def _yaml(node: dict, comments: list[str]) -> str:
+    import yaml
+
+    return "".join(f"# {line}\n" for line in comments) + yaml.safe_dump(node, sort_keys=False, default_flow_style=None, width=140)
+
+
+def _words(job: Job, cell: Cell, node: dict, folder: Path, name: str) -> list[str]:
+    """Lines that tell how evaluation and fine-tuning take the factors."""
+    target, begun = cell.evaluate["lengths"][0], f"python scripts/run.py --config-dir {shlex.quote(str(folder))} run={job.run.path}"
+    train_len = typed("train", job.cfg["train"]).train_len
+    words = [
+        f"extension.{key}={value if isinstance(value, str) else json.dumps(value)}"
+        for key, value in node.items()
+        if key != "_target_" and value is not None
+    ]
+    tuned = "fine-tuning and export_hf.py take factors without exact positions: search with exact_first=0"
+    if not node["exact_first"]:
+        tuned = f"fine-tune:  {begun} finetune=longer finetune.length={target} extension={name}"
+    return [
+        f"evaluate:   {begun} extension={name} 'evaluate.lengths=[{train_len},{target}]'",
+        tuned,
+        f"in words:   extension=longrope {shlex.join(words)}",
+    ]

@@ -1,0 +1,6 @@
+"""Search LongRoPE's factors on validation text: python scripts/search_factors.py run=results/runs/ID target=256"""
+
+from posbench.cli.app import run_script
+
+if __name__ == "__main__":
+    run_script("posbench.cli.search_factors:search_factors", "search_factors")
