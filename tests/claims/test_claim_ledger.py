@@ -28,6 +28,7 @@ from posbench.report.tables import markdown_row
 from posbench.runs.evaluation import Evaluation
 from posbench.runs.origins import Origin
 from posbench.statistics.crossed import ANOVA_FROM
+from posbench.statistics.verdict_rules import sides
 from posbench.sweep.jobs import plan_jobs
 
 LEDGER = load_all(CONFIGS.parent / "results" / "claims")
@@ -210,14 +211,15 @@ def test_what_stage_one_decided_is_frozen():
     assert hashlib.sha256(json.dumps(rows).encode()).hexdigest() == "bfbc5bf3ecf9bcda7526d3e5137e6e189289d616f9d75149d4d57420c5648ada"
 
 
-STAGE2, STAGE3, STAGE5 = ([one for one in LEDGER if one.stage == stage] for stage in (2, 3, 5))
+STAGE2, STAGE3, STAGE4, STAGE5 = ([one for one in LEDGER if one.stage == stage] for stage in (2, 3, 4, 5))
+SHARED = {"claims2", "two_causes", "claims5", "frontier"}  # experiments of stages two, four and five, which have seeds in common
 
 
 def test_stage_two_asks_what_stage_one_left_open_with_seeds_that_nothing_was_reported_of():
     decided = {(one.claim, one.endpoint) for one in from_csv(REPORTED / "claims.csv") if one.verdict in ("confirmed", "refuted")}
     assert not {(one.id, each.name) for one in STAGE2 for each in one.primary} & decided
     seeds = {seed for one in STAGE2 for each in (*one.primary, *one.secondary) for seed in each.seeds}
-    known = {int(seed) for path in REPORTED.parent.glob("*/trainings.csv") if path.parent.name != "claims2" for seed in _seeds(path)}
+    known = {int(seed) for path in REPORTED.parent.glob("*/trainings.csv") if path.parent.name not in SHARED for seed in _seeds(path)}
     assert seeds == set(range(5, 13)) and not seeds & known
     assert all(len(each.seeds) >= ANOVA_FROM for one in STAGE2 for each in one.primary)
 
@@ -234,13 +236,20 @@ def test_stage_three_has_seeds_that_neither_a_report_nor_another_stage_names():
     assert {one.id for one in STAGE3} == {"S09", "S12"} and {each.windows for one in STAGE3 for each in one.primary} == {1024}
 
 
+def test_stage_four_takes_the_seeds_of_stage_two_and_asks_at_sixteen_times_the_training_length():
+    endpoints = [each for one in STAGE4 for each in one.primary]
+    assert {each.seeds for each in endpoints} == {tuple(range(5, 10))} and {each.windows for each in endpoints} == {1024}
+    assert len(endpoints) == 5 and {cell.at for each in endpoints for _, cell in each.cells} == {16}
+    assert all(sides(each.confirm, each.refute) == 1 for each in endpoints)
+
+
 def test_stage_five_takes_the_seeds_and_windows_of_stage_two_for_its_parents():
     assert {each.seeds for one in STAGE5 for each in (*one.primary, *one.secondary)} == {tuple(range(5, 13)), tuple(range(5, 10))}
     assert {each.windows for one in (*STAGE2, *STAGE5) for each in one.primary} == {4096}
     assert {one.id for one in STAGE5} == {"S10", "C8", "DroPE", "HeadScale", "TrainShort"}
 
 
-@pytest.mark.parametrize("stage", [STAGE2, STAGE3, STAGE5], ids=["two", "three", "five"])
+@pytest.mark.parametrize("stage", [STAGE2, STAGE3, STAGE4, STAGE5], ids=["two", "three", "four", "five"])
 def test_every_comparison_of_a_later_stage_is_asked_once(stage):
     asked = Counter(str(each) for one in stage for each in one.primary if not each.same_as)
     assert set(asked.values()) == {1}
@@ -260,10 +269,10 @@ def registered(claims):
 def test_the_page_shows_what_is_registered():
     page = (CONFIGS.parent / "results" / "claims" / "README.md").read_text()
     shown = [part.partition("<!-- end of registered -->")[0].strip() for part in page.split("<!-- registered -->")[1:]]
-    assert shown == [registered(stage).strip() for stage in (STAGE2, STAGE3, STAGE5)], "put registered of each stage there"
+    assert shown == [registered(stage).strip() for stage in (STAGE2, STAGE3, STAGE4, STAGE5)], "put registered of each stage there"
 
 
-@pytest.mark.parametrize("name", ["claims2", "claims3", "claims5"])
+@pytest.mark.parametrize("name", ["claims2", "claims3", "two_causes", "claims5"])
 def test_the_experiment_of_a_later_stage_has_the_trainings_of_the_headline_and_other_windows(name):
     bases = [yaml.safe_load((CONFIGS / "experiment" / f"{one}.yaml").read_text())["base"] for one in ("headline", name)]
     changed = {key for key in {**bases[0], **bases[1]} if bases[0].get(key) != bases[1].get(key)}
