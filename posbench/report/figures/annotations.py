@@ -101,6 +101,11 @@ def extension_name(method: tuple, points: Iterable[Point]) -> str:
     return shortened(" + ".join(parts) + file(source) + "*" * any(point.untested for point in points))
 
 
+def line_name(encoding: str, *others: str) -> str:
+    """Name of a line of several encodings: the encoding (or nothing), then extension and scale where there are any."""
+    return shortened(" + ".join([encoding] * bool(encoding) + [other for other in others if other != "none"]))
+
+
 def shortened(text: str) -> str:
     """Name of at most LONGEST characters: both ends of a longer one."""
     return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} ... {text[5 - LONGEST // 2 :]}"

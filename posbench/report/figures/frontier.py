@@ -6,7 +6,7 @@ which is at least the longest that they were trained at.
 
 from collections import defaultdict
 
-from posbench.report.figures.annotations import GAP, end_labels, measured, shortened, width
+from posbench.report.figures.annotations import GAP, end_labels, line_name, measured, width
 from posbench.report.figures.palette import looks_of_methods, method_of
 from posbench.report.figures.style import DASHES, FONT, GREY, MARKERS, Frame, ruled
 from posbench.report.points import Point, span
@@ -22,7 +22,7 @@ def figure(points: list[Point], title: str):
     length, cells = at_length(points)
     if not cells:
         return None
-    names = {method: _name(method) for method in cells}
+    names = {method: line_name(*method) for method in cells}
     tall, gutter = max(PANEL_HEIGHT, 1.6 * GAP * len(cells)), LEADER + max(map(width, names.values()))
     frame = Frame(title, LEFT + PANEL_WIDTH + gutter, ABOVE + tall + BELOW)
     axes = frame.axes(LEFT, ABOVE, PANEL_WIDTH, tall)
@@ -63,11 +63,6 @@ def at_length(points: list[Point]) -> tuple[int, dict[Method, dict[int, Point]]]
                     cells[FLOOR].setdefault(point.train_len, point)
         best = length, cells
     return best
-
-
-def _name(method: Method) -> str:
-    encoding, *others = method
-    return shortened(" + ".join(filter(None, [encoding, *(other for other in others if other != "none")])))
 
 
 def _lines(axes, cells: dict[Method, dict[int, Point]], names: dict[Method, str]) -> None:

@@ -7,7 +7,7 @@ at the same multiple of their training length.
 from collections import defaultdict
 from collections.abc import Callable
 
-from posbench.report.figures.annotations import GAP, end_labels, measured, of_intervals, shortened, width
+from posbench.report.figures.annotations import GAP, end_labels, line_name, measured, of_intervals, width
 from posbench.report.figures.palette import looks_of_methods, method_of
 from posbench.report.figures.style import BEND, MARKERS, Frame, ruled, ticks
 from posbench.report.points import Point, span, two_seeds
@@ -25,7 +25,7 @@ def figure(points: list[Point], title: str):
     multiple, cells = at_multiple(points)
     if not cells:
         return None
-    names = {method: _name(method) for method in cells}
+    names = {method: line_name(*method) for method in cells}
     tall, gutter = max(PANEL_HEIGHT, 1.6 * GAP * len(cells)), LEADER + max(map(width, names.values()))
     frame = Frame(title, LEFT + 2 * (PANEL_WIDTH + gutter) + BETWEEN, ABOVE + tall + BELOW)
     shown = [point for own in cells.values() for point in own]
@@ -62,11 +62,6 @@ def at_multiple(points: list[Point]) -> tuple[int, dict[Method, list[Point]]]:
         if point.length == multiple * point.train_len and method_of(point.encoding) in kept:
             cells[method_of(point.encoding), point.extension, point.scale_attention].append(point)
     return multiple, cells
-
-
-def _name(method: Method) -> str:
-    encoding, *others = method
-    return shortened(" + ".join([encoding, *(other for other in others if other != "none")]))
 
 
 def _losses(axes, shown: list[Point]) -> None:
