@@ -22,7 +22,7 @@ from posbench.position.instantiate import make
 from posbench.position.legality import check, name_of
 from posbench.report.tables import Table
 from posbench.scale_attention.none import NoScale
-from posbench.sweep.jobs import RECOMPUTE
+from posbench.sweep.cells import RECOMPUTE
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from posbench.cli.advise_plan import Candidate, Plan
 from posbench.common.errors import ConfigError, RunError
 from posbench.report.advice import CUT, PLAIN, Losses, Option
 from posbench.runs.evaluation import load
-from posbench.sweep.jobs import Cell, Job, plan_jobs
+from posbench.sweep.cells import Cell
+from posbench.sweep.jobs import Job, plan_jobs
 from posbench.sweep.launch import launch
 
 NONE = '[{"_target_": "posbench.extensions.none.NoExtension"}, {"_target_": "posbench.scale_attention.none.NoScale"}]'

@@ -12,8 +12,9 @@ from posbench.config.schema import EvaluateConfig, resolve
 from posbench.data.sources import ALL
 from posbench.evaluation.protocol import protocol
 from posbench.runs.frame import frame
+from posbench.sweep.cells import each_task, make_cell
 from posbench.sweep.fate import judge
-from posbench.sweep.jobs import Job, each_task, make_cell
+from posbench.sweep.jobs import Job
 
 if TYPE_CHECKING:
     import pandas
@@ -66,7 +67,7 @@ def _plan(run: "LoadedRun", extension: Any, scale_attention: Any, given: dict, a
     })  # fmt: skip
     job = Job(cfg, run.directory, fingerprint="")  # which is read when something is trained
     methods = cfg["extension"], cfg["scale_attention"]
-    job.cells = [make_cell(job, each, name, *methods) for name in cfg["evaluate"]["protocol"] for each in each_task(cfg, name)]
+    job.cells = [make_cell(job.run, each, name, *methods) for name in cfg["evaluate"]["protocol"] for each in each_task(cfg, name)]
     return job
 
 

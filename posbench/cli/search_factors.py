@@ -22,10 +22,11 @@ from posbench.config.compose import Request
 from posbench.config.identity import method_name
 from posbench.config.schema import LONG, EvaluateConfig, typed
 from posbench.evaluation.protocol import protocol
+from posbench.sweep.cells import Cell
 from posbench.sweep.cost_estimate import cost
 from posbench.sweep.fate import judge
 from posbench.sweep.finetune import LONGER
-from posbench.sweep.jobs import Cell, Job, plan_jobs
+from posbench.sweep.jobs import Job, plan_jobs
 from posbench.sweep.launch import launch
 
 if TYPE_CHECKING:

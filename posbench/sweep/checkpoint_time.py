@@ -11,7 +11,8 @@ from collections.abc import Hashable, Iterable
 from posbench.common.errors import ConfigError
 from posbench.config.identity import method_name
 from posbench.evaluation.protocol import Reading
-from posbench.sweep.jobs import Cell, Job
+from posbench.sweep.cells import Cell
+from posbench.sweep.jobs import Job
 from posbench.sweep.work import Size, Work, vocabulary, work
 
 

@@ -19,8 +19,9 @@ from posbench.position.instantiate import make
 from posbench.runs.directory import Run
 from posbench.runs.origins import read
 from posbench.runs.search import run_directories
+from posbench.sweep.cells import RECOMPUTE, Cell
 from posbench.sweep.checkpoint_time import Texts, checkpoint_time
-from posbench.sweep.jobs import RECOMPUTE, Cell, Job
+from posbench.sweep.jobs import Job
 from posbench.sweep.work import Size, Work, size, work
 
 DAMAGED = (ConfigError, RunError, OSError, KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError)  # raised by damaged files

@@ -4,9 +4,10 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from posbench.common.errors import RunError
+from posbench.sweep.cells import Cell
 from posbench.sweep.cost_estimate import cost
 from posbench.sweep.fate import judge
-from posbench.sweep.jobs import Cell, Job, Outcome
+from posbench.sweep.jobs import Job, Outcome
 
 MANY = 40  # from this number on, evaluations are counted, not listed
 NOTES = {"untested": "untested pair", "noop": "no-op: ", "refused": "refused: "}  # {verdict: note}, followed by its reason

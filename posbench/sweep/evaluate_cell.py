@@ -14,7 +14,8 @@ from posbench.model.gpt import GPT
 from posbench.position.instantiate import make
 from posbench.runs import provenance, rows
 from posbench.runs.target_losses import load_arrays, save_arrays
-from posbench.sweep.jobs import Cell, Job
+from posbench.sweep.cells import Cell
+from posbench.sweep.jobs import Job
 
 
 def evaluation(model: GPT, corpus: Corpus, cell: Cell, device: str) -> Evaluation:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from posbench.common.errors import ConfigError, RunError
 from posbench.config.schema import typed
-from posbench.sweep.jobs import Cell, Job, Outcome, Result
+from posbench.sweep.cells import Cell
+from posbench.sweep.jobs import Job, Outcome, Result
 from posbench.sweep.ledger import record
 
 if TYPE_CHECKING:

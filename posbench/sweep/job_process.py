@@ -31,9 +31,10 @@ from posbench.report import report
 from posbench.runs import directory as runs
 from posbench.runs import provenance
 from posbench.runs.recorder import Recorder
+from posbench.sweep.cells import Cell
 from posbench.sweep.evaluate_cell import evaluate, evaluation
 from posbench.sweep.fate import Fate, judge
-from posbench.sweep.jobs import BUSY, Cell, Job, Outcome, plan_jobs
+from posbench.sweep.jobs import BUSY, Job, Outcome, plan_jobs
 from posbench.training.distributed import World, join
 from posbench.training.divergence import Diverged
 from posbench.training.loop import fit

@@ -19,7 +19,8 @@ from posbench.evaluation.protocol import protocol
 from posbench.model.build import check_methods
 from posbench.model.gpt import GPT, make_shape
 from posbench.position.instantiate import make
-from posbench.sweep.jobs import each_task, plan_jobs
+from posbench.sweep.cells import each_task
+from posbench.sweep.jobs import plan_jobs
 
 METHODS = [(group, name) for group in ("encoding", "extension", "scale_attention") for name in choices(group)]
 NO_CHOICE = ("hydra", "experiment", "task")  # a task is named by evaluate.tasks

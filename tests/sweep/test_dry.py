@@ -18,8 +18,9 @@ from posbench.extensions.recompute_window import RecomputeWindow
 from posbench.model.build import make_model
 from posbench.runs.directory import Run
 from posbench.sweep import dry_run as dry
+from posbench.sweep.cells import RECOMPUTE, Cell
 from posbench.sweep.cost_estimate import cost
-from posbench.sweep.jobs import RECOMPUTE, Cell, Job
+from posbench.sweep.jobs import Job
 from posbench.sweep.work import size
 
 MODEL, OTHER = {"d_model": 16, "d_ff": 32}, {"d_model": 512, "d_ff": 1376, "n_layer": 12}
