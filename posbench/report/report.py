@@ -33,7 +33,8 @@ from posbench.runs.search import told_apart
 from posbench.runs.trainings import Training, trainings
 
 DRAWN = re.compile(
-    r"(context|accuracy|depth|curve|position|heatmap|differences|gain|steps)(-\d+)?\.(png|svg)|(context|accuracy|position)\.csv"
+    r"(context|accuracy|depth|curve|position|heatmap|differences|gain|steps|frontier|causes)(-\d+)?\.(png|svg)"
+    r"|(context|accuracy|position)\.csv"
 )
 
 

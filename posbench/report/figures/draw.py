@@ -4,7 +4,7 @@ from collections import Counter
 from pathlib import Path
 
 from posbench.report.context_loss import Step
-from posbench.report.figures import accuracy, context_loss, frontier, gain, heatmap, intervals, loss_curves, positions, steps
+from posbench.report.figures import accuracy, causes, context_loss, frontier, gain, heatmap, intervals, loss_curves, positions, steps
 from posbench.report.figures.style import save
 from posbench.report.points import Placed, Point, read_points, sections
 from posbench.report.scores import Score
@@ -38,5 +38,5 @@ def _figures(section: list, title: str) -> dict:
         return {"accuracy": accuracy.curves(section, title), "depth": accuracy.maps(section, title)}
     if first.window:
         return {"position": positions.figure(section, title)}
-    figures = {"curve": loss_curves.figure(section, title), "heatmap": heatmap.figure(section, title)}
-    return {**figures, "differences": intervals.figure(section, title), "steps": steps.figure(section, title)}
+    kinds = {"curve": loss_curves, "heatmap": heatmap, "differences": intervals, "steps": steps, "causes": causes}
+    return {name: kind.figure(section, title) for name, kind in kinds.items()}
