@@ -39,6 +39,7 @@ def evaluate(run: "LoadedRun", extension: Any, scale_attention: Any, given: dict
     evaluators = [protocol(cell.protocol)(evaluation(run.model, corpus, cell, run.device)) for cell in cells]
     texts = [one.texts(cell.evaluate["lengths"]) for one, cell in zip(evaluators, cells, strict=True)]
     total = sum(one.cost(text) for one, own in zip(evaluators, texts, strict=True) for text in own)
+    total += sum(one.cost_first() for one in evaluators)
     found = []
     with Progress(total, "evaluate", "tokens") as progress:
         for one, own, (cell, verdict) in zip(evaluators, texts, fate.cells.items(), strict=True):

@@ -106,6 +106,11 @@ class Protocol:
         block = cls.block(config, fed)
         return Reading(config.windows * -(-config.targets // block), fed, block, losses)
 
+    @classmethod
+    def reading_first(cls, config: EvaluateConfig, train_len: int) -> list[Reading]:
+        """Upper bound of what is read once, before the first length and for all of them, known without text."""
+        return []
+
     @staticmethod
     def block(config: EvaluateConfig, fed: int) -> int:
         """Largest number of targets that share a text of `fed` tokens: floor_block, but at most an eighth of the text."""
@@ -123,6 +128,10 @@ class Protocol:
         """Upper bound of the tokens that the model reads for one length."""
         fed = self.evaluation.fed(length)
         return fed * (len(self.windows.last_N) if fed == length else len(self.blocks(self.contexts(length))[0]))
+
+    def cost_first(self) -> int:
+        """Tokens that the model has yet to read before the first length."""
+        return 0
 
     def score(self, length: int) -> tuple[np.ndarray, np.ndarray]:
         """nll and correctness [N, S] of the targets."""

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from posbench.common.errors import ConfigError, RunError
-from posbench.evaluation.protocol import mean_row
+from posbench.evaluation.protocol import Reading, mean_row
 from posbench.evaluators.fixed_targets import FixedTargets
 
 if TYPE_CHECKING:
@@ -63,6 +63,22 @@ class Longppl(FixedTargets):
                 f"tokens of context by which evaluate.protocol=longppl chooses: set it to {train_len + config.targets - 1} or more."
             )
 
+    @classmethod
+    def reading_first(cls, config: "EvaluateConfig", train_len: int) -> list[Reading]:
+        beyond = config.max_length + 1  # so that each target has a text of its own, as in the floor
+        return [cls.reading(config, train_len, beyond, context) for context in (train_len, config.key_context)]
+
+    def cost_first(self) -> int:
+        if "judged" in vars(self):
+            return 0
+        shape = self.windows.targets_NS.shape
+        return sum(context * len(self.blocks(np.full(shape, context))[0]) for context in self._contexts)
+
+    @property
+    def _contexts(self) -> tuple[int, int]:
+        """Tokens before a target in the reference arm: the long and the short context."""
+        return self.evaluation.train_len, self.evaluation.config.key_context
+
     @cached_property
     def judged(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Losses [N, S] of all targets after the long and the short context in the reference arm, and True for the key tokens.
@@ -72,10 +88,9 @@ class Longppl(FixedTargets):
         from posbench.extensions.none import NoExtension
         from posbench.scale_attention.none import NoScale
 
-        evaluation, config, shape = self.evaluation, self.evaluation.config, self.windows.targets_NS.shape
-        plain = {"extension": NoExtension(), "scale": NoScale(evaluation.model.encoding.shape), "progress": lambda n, part=False: None}
-        reference = FixedTargets(replace(evaluation, **plain))
-        long_NS, short_NS = (reference.each(np.full(shape, context))[0] for context in (evaluation.train_len, config.key_context))
+        evaluation, config = self.evaluation, self.evaluation.config
+        reference = FixedTargets(replace(evaluation, extension=NoExtension(), scale=NoScale(evaluation.model.encoding.shape)))
+        long_NS, short_NS = (reference.each(np.full(self.windows.targets_NS.shape, context))[0] for context in self._contexts)
         # A loss that is nan, because nothing was scored, makes a key token and so no row.
         key_NS = ~(short_NS - long_NS <= config.key_gain) & ~(long_NS >= config.key_loss)
         if not key_NS.any():

@@ -8,7 +8,7 @@ import contextlib
 import statistics
 from collections import defaultdict
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from posbench.common.errors import ConfigError, RunError
@@ -119,8 +119,10 @@ def _work(job: Job, cell: Cell, lengths: list[int]) -> Work:
 
     train_len = typed("train", job.cfg["train"]).train_len
     crop = fed_length(make(cell.extension), train_len, max(lengths))
-    texts = _texts(job, cell, lengths) if protocol(cell.protocol).nested else lengths
-    return work(size(job.cfg), cell.protocol, cell.extension, cell.evaluate, crop, train_len, lengths, texts)
+    one = protocol(cell.protocol)
+    texts = _texts(job, cell, lengths) if one.nested else lengths
+    found = work(size(job.cfg), cell.protocol, cell.extension, cell.evaluate, crop, train_len, lengths, texts)
+    return replace(found, reading=[*one.reading_first(typed("evaluate", cell.evaluate), train_len), *found.reading])
 
 
 def _texts(job: Job, cell: Cell, lengths: list[int]) -> Iterable[int]:

@@ -39,7 +39,7 @@ def evaluate(job: Job, evaluator: Protocol, cell: Cell, untested: bool, progress
         each = f"a pass for each of {', '.join(map(str, passes))} tokens, since the method depends on the length"
         print(f"{cell.protocol} {method}: {each}", file=sys.stderr, flush=True)
     for text, length in [(text, length) for text, lengths in passes.items() for length in lengths]:
-        until = progress.done + evaluator.cost(text) * (text == length)
+        until = progress.done + evaluator.cost(text) * (text == length) + evaluator.cost_first()
         given.progress = functools.partial(progress.update, method=method, length=length)
         values, arrays[length] = evaluator.run(length)
         settings |= evaluator.stated()

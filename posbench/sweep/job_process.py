@@ -134,6 +134,7 @@ def _train_and_evaluate(job: Job, fate: Fate, world: World) -> list[Cell]:
             check_checkpoint(job.cfg, model, getattr(corpus, missing[0].evaluate["split"]).tokens)
         evaluators = [protocol(cell.protocol)(evaluation(model.eval(), corpus, cell, device)) for cell in missing]
         total = sum(one.cost(text) for one, cell in zip(evaluators, missing, strict=True) for text in one.texts(cell.missing()))
+        total += sum(one.cost_first() for one in evaluators)
         with Progress(total, "evaluate", "tokens") as progress:
             for one, cell in zip(evaluators, missing, strict=True):
                 recorder.rows(evaluate(job, one, cell, fate.cells[cell].status == "untested", progress))

@@ -51,6 +51,23 @@ def test_key_tokens_and_their_perplexity_equal_a_loop_over_targets():
     assert made.stated() == {"key_tokens": {"share": len(keys) / len(targets), "number": len(keys), "of": len(targets)}}
 
 
+@pytest.mark.parametrize("block", [1, 2])
+def test_the_reading_of_the_reference_arm_is_told_and_counted_once(block):
+    told = []
+    given = evaluation(Copier(), TEXT, targets=8, floor_block=block, **KEYS)
+    given.progress = lambda n, part=False: told.append(n)
+    made, n_windows = Longppl(given), len(Longppl(given).windows.last_N)
+    short = 8  # targets, each read after 4 tokens: an eighth of these is no block
+    first = n_windows * (8 // block * TRAIN_LEN + short * 4)
+    assert made.cost_first() == first and made.cost(TRAIN_LEN) == n_windows * TRAIN_LEN
+    reading = Longppl.reading_first(given.config, TRAIN_LEN)
+    assert sum(one.texts * one.tokens for one in reading) == given.config.windows * first / n_windows
+    made.run(TRAIN_LEN)
+    assert sum(told) == first + made.cost(TRAIN_LEN) and made.cost_first() == 0
+    made.run(64)
+    assert sum(told) == first + made.cost(TRAIN_LEN) + made.cost(64)
+
+
 def test_every_method_is_scored_on_the_tokens_that_the_model_without_methods_chooses():
     few = {"key_gain": 0.05, "key_loss": 100.0, "key_context": 3}
     found = [Longppl(evaluation(small_model(Rope(small_shape())), TEXT, each, **few)) for each in (NoExtension(), Ntk(), RecomputeWindow())]

@@ -148,7 +148,7 @@ def test_parameters_are_those_of_the_model(tmp_path):
 @pytest.mark.parametrize("floor", [0, 1, 2], ids=["whole", "floor", "blocks"])
 @pytest.mark.parametrize("name", [one.name for one in pkgutil.iter_modules(evaluators.__path__) if not protocol(one.name).asks])
 def test_what_a_protocol_reads_is_told_before_there_is_text(name, floor):
-    found = evaluation(RecomputeWindow() if floor else None, windows=64, stride=4, floor_block=floor or None)
+    found = evaluation(RecomputeWindow() if floor else None, windows=64, stride=4, floor_block=floor or None, key_context=4)
     found.corpus.test = text([3000] * 6)
     evaluator = protocol(name)(found)
     for length in (16, 24, 64):
@@ -158,6 +158,8 @@ def test_what_a_protocol_reads_is_told_before_there_is_text(name, floor):
         told = type(evaluator).reading(found.config, TRAIN_LEN, length, fed)
         twice = 2 if name == "repeat" and length == TRAIN_LEN else 1  # with its control
         assert told.texts * told.tokens == pytest.approx(twice * evaluator.cost(length), rel=0.1)
+        first = sum(one.texts * one.tokens for one in type(evaluator).reading_first(found.config, TRAIN_LEN))
+        assert first == pytest.approx(evaluator.cost_first(), rel=0.1) and bool(first) == (name == "longppl")
         if fed == length and name not in ("repeat", "longppl"):  # of these there are at most so many: longppl keeps its key tokens
             assert told.losses == pytest.approx(evaluator.run(length)[1]["nll"].size, rel=0.1)
 
