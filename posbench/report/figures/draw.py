@@ -35,7 +35,8 @@ def _figures(section: list, title: str) -> dict:
     if isinstance(first, Step):
         return {"context": context_loss.figure(section, title)}
     if isinstance(first, Score):
-        return {"accuracy": accuracy.curves(section, title), "depth": accuracy.maps(section, title)}
+        figures = {"accuracy": accuracy.curves(section, title), "depth": accuracy.maps(section, title)}
+        return {**figures, "accuracy_steps": steps.scores(section, title)}
     if first.window:
         return {"position": positions.figure(section, title)}
     kinds = {"curve": loss_curves, "heatmap": heatmap, "differences": intervals, "steps": steps, "causes": causes}

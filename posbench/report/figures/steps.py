@@ -1,60 +1,93 @@
-"""Figure of the loss against the steps of a fine-tuning: a panel for the shortest length, the length of the fine-tuning, and the longest.
+"""Figures against the steps of a fine-tuning: a panel for the shortest length, the length of the fine-tuning, and the longest.
 
-It is drawn where children of one training have several numbers of steps, from the points of a section alone: their names hold the steps.
+Loss from the points of a section, accuracy from its scores, a row of panels for each part of a task. They are drawn where children of one
+training have several numbers of steps, from these records alone: their names hold the steps.
 """
 
 import re
 from collections import defaultdict
+from collections.abc import Sequence
 
 from posbench.report.figures.annotations import GAP, end_labels, measured, shortened, width
 from posbench.report.figures.palette import looks_of_methods
-from posbench.report.figures.style import DASHES, FONT, MARKERS, Frame, ruled
+from posbench.report.figures.style import DASHES, FONT, GREY, MARKERS, Frame, ruled
 from posbench.report.points import Point, span
+from posbench.report.scores import LEARNED, Score, asked
 
 PANEL_WIDTH, PANEL_HEIGHT = 230, 260  # points
 LEFT, LEADER, BETWEEN, ABOVE, BELOW = 48, 14, 44, 24, 40
 STEPS = re.compile(r" (?:train\.)?steps=(\d+)")
 Method = tuple[str, str, str]  # encoding without its steps, extension, scale
+Cells = dict[Method, dict[int, dict[int, Point | Score]]]  # {method: {steps: {length: record}}}
 
 
 def figure(points: list[Point], title: str):
-    """Figure of a section; None if no method was fine-tuned by several numbers of steps."""
-    cells = by_steps(points)
-    if not cells:
+    """Figure of the losses of a section; None if no method was fine-tuned by several numbers of steps."""
+    cells = by_steps([point for point in points if point.nll is not None])
+    shown = _records(cells)
+    told = measured(shown, f"{span(point.n_targets for point in shown)} targets") if shown else ""
+    return _figure({"Loss": cells} if cells else {}, "nll", "nats/token", title, [told])
+
+
+def scores(section: list[Score], title: str):
+    """The same of the accuracies of a section, a row of panels for each part of a task; None as `figure`."""
+    tasks = dict.fromkeys(score.task for score in section)
+    found = {task: by_steps([score for score in section if score.task == task and score.depth is None]) for task in tasks}
+    found = {f"{task}: accuracy": cells for task, cells in found.items() if cells}
+    first = section[0]
+    told = [f"{first.data}, {first.tokenizer} | protocol {first.protocol}: {asked(section)}. Bars: 95 % intervals."]
+    if any(one.n_seeds < one.n_trained for cells in found.values() for one in _records(cells)):
+        told.append(f"Where some seeds are right in less than {LEARNED:g} of their answers inside the window, the mean is of the others.")
+    return _figure(found, "accuracy", "share of answers", title, told)
+
+
+def _records(cells: Cells) -> list[Point | Score]:
+    return [record for own in cells.values() for at in own.values() for record in at.values()]
+
+
+def _figure(parts: dict[str, Cells], value: str, unit: str, title: str, told: Sequence[str]):
+    shown = [record for cells in parts.values() for record in _records(cells)]
+    if not shown:
         return None
-    shown = [point for own in cells.values() for at in own.values() for point in at.values()]
-    lengths = sorted({point.length for point in shown})
-    lengths = sorted({lengths[0], lengths[-1], *({points[0].train_len} & set(lengths))})
-    names = _names(cells)
-    tall, gutter = max(PANEL_HEIGHT, 1.6 * GAP * len(cells)), LEADER + max(map(width, names.values()))
-    frame = Frame(title, LEFT + len(lengths) * (PANEL_WIDTH + gutter) + (len(lengths) - 1) * BETWEEN, ABOVE + tall + BELOW)
-    for index, length in enumerate(lengths):
-        axes = frame.axes(LEFT + index * (PANEL_WIDTH + gutter + BETWEEN), ABOVE, PANEL_WIDTH, tall)
-        axes.set_title(f"Loss at {length} tokens (nats/token)", fontsize=9.5, loc="left", pad=6, color="#222222")
-        _scales(axes, sorted({steps for own in cells.values() for steps in own}))
-        _lines(axes, cells, names, length)
-    frame.caption(
-        [
-            f"Fine-tuned at {points[0].train_len} tokens; 0 steps is the same method without fine-tuning.",
-            measured(shown, f"{span(point.n_targets for point in shown)} targets"),
-        ],
-        up=4,
-    )
+    lengths = sorted({record.length for record in shown})
+    lengths = sorted({lengths[0], lengths[-1], *({shown[0].train_len} & set(lengths))})
+    names = _names({method: own for cells in parts.values() for method, own in cells.items()})
+    tall, gutter = max(PANEL_HEIGHT, 1.6 * GAP * len(names)), LEADER + max(map(width, names.values()))
+    row = ABOVE + tall + BELOW
+    frame = Frame(title, LEFT + len(lengths) * (PANEL_WIDTH + gutter) + (len(lengths) - 1) * BETWEEN, len(parts) * row)
+    for line, (name, cells) in enumerate(parts.items()):
+        for index, length in enumerate(lengths):
+            axes = frame.axes(LEFT + index * (PANEL_WIDTH + gutter + BETWEEN), line * row + ABOVE, PANEL_WIDTH, tall)
+            axes.set_title(f"{name} at {length} tokens ({unit})", fontsize=9.5, loc="left", pad=6, color="#222222")
+            if value == "accuracy":
+                axes.set_ylim(-0.03, 1.04)
+            _scales(axes, sorted({steps for own in cells.values() for steps in own}))
+            _lines(axes, cells, names, length, value)
+            for parent in _parents(cells, lengths[0]) if not index else ():
+                axes.axhline(getattr(parent, value), color=GREY, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
+    line = "Dashed line: the model before, at its own length. " if any(_parents(cells, lengths[0]) for cells in parts.values()) else ""
+    said = f"Fine-tuned at {shown[0].train_len} tokens; 0 steps is the same method without fine-tuning. {line}".rstrip()
+    frame.caption([said, *told], up=4)
     return frame.figure
 
 
-def by_steps(points: list[Point]) -> dict[Method, dict[int, dict[int, Point]]]:
-    """{method: {steps: {length: point}}} of the methods that were fine-tuned by several numbers of steps."""
-    cells: dict[Method, dict[int, dict[int, Point]]] = defaultdict(lambda: defaultdict(dict))
-    for point in points:
-        found = STEPS.search(point.encoding)
-        if found and " tuned from " in point.encoding and point.nll is not None and not point.source:
-            method = STEPS.sub("", point.encoding), point.extension, point.scale_attention
-            cells[method][int(found[1])][point.length] = point
+def _parents(cells: Cells, length: int) -> list[Point | Score]:
+    """Records without steps, extension and scale: the models that were fine-tuned."""
+    return [own[0][length] for method, own in cells.items() if method[1:] == ("none", "none") and length in own.get(0, {})]
+
+
+def by_steps(records: Sequence[Point | Score]) -> Cells:
+    """Records of the methods that were fine-tuned by several numbers of steps."""
+    cells: Cells = defaultdict(lambda: defaultdict(dict))
+    for record in records:
+        found = STEPS.search(record.encoding)
+        if found and " tuned from " in record.encoding and not record.source:
+            method = STEPS.sub("", record.encoding), record.extension, record.scale_attention
+            cells[method][int(found[1])][record.length] = record
     return {method: own for method, own in cells.items() if len(own) > 1}
 
 
-def _names(cells: dict[Method, dict]) -> dict[Method, str]:
+def _names(cells: Cells) -> dict[Method, str]:
     """Name of each line: the encoding where there are several, then extension and scale."""
     several = len({encoding for encoding, *_ in cells}) > 1
     found = {}
@@ -74,14 +107,18 @@ def _scales(axes, steps: list[int]) -> None:
     ruled(axes)
 
 
-def _lines(axes, cells: dict[Method, dict[int, dict[int, Point]]], names: dict[Method, str], length: int) -> None:
+def _lines(axes, cells: Cells, names: dict[Method, str], length: int, value: str) -> None:
     ends, pens = [], looks_of_methods(cells)
     for method, own in cells.items():
-        known = [(steps, at[length].nll) for steps, at in sorted(own.items()) if length in at]
+        known = [(steps, at[length]) for steps, at in sorted(own.items()) if length in at]
         if not known:
             continue
         colour, dash = pens[method]
+        x, y = [steps for steps, _ in known], [getattr(record, value) for _, record in known]
         style = {"linestyle": dash, "marker": MARKERS[DASHES.index(dash)], "markersize": 4, "linewidth": 1.4}
-        axes.plot(*zip(*known, strict=True), color=colour, zorder=3, **style)
-        ends.append((known[-1][1], known[-1][0], names[method], colour))
+        axes.plot(x, y, color=colour, zorder=3, **style)
+        if isinstance(known[0][1], Score):
+            low, high = [record.low for _, record in known], [record.high for _, record in known]
+            axes.vlines(x, low, high, color=colour, linewidth=2.2, alpha=0.3, zorder=2)
+        ends.append((y[-1], x[-1], names[method], colour))
     end_labels(axes, ends)
