@@ -57,11 +57,13 @@ def panels(section: list[Point]) -> dict[Panel, dict[str, list[Point]]]:
         for panel, arms in found.items()
         if len(arms) == len(ARMS) and all(own[-1].length > own[-1].train_len for own in arms.values())
     }
-    return dict(sorted(whole.items(), key=lambda one: _order(one[0])))
+    trainings = list(dict.fromkeys(_training(panel)[0] for panel in whole))  # as in the tables
+    order = {panel: (trainings.index(training), *scales) for panel in whole for training, *scales in [_training(panel)]}
+    return {panel: whole[panel] for panel in sorted(whole, key=order.get)}
 
 
-def _order(panel: Panel) -> tuple[str, str, str]:
-    """Key of a panel: a training without a scale in it, then with scales after it, then the same training with one in it."""
+def _training(panel: Panel) -> tuple[str, str, str]:
+    """The training of a panel without a scale in it, the scale in it, and the scale after it; "" for none."""
     encoding, scale = panel
     before, _, after = encoding.partition(" trained with ")
     trained, _, others = after.partition("} ") if "{" in after else after.partition(" ")
