@@ -31,6 +31,7 @@ from posbench.sweep.launch import launch
 
 if TYPE_CHECKING:
     from posbench.data.corpus import Corpus
+    from posbench.evaluation.windows import Windows
     from posbench.position.geometry import Spectrum
 
 WINDOWS, LONG_WINDOWS = 64, 8  # by default, and of training lengths above LONG
@@ -42,9 +43,11 @@ def search_factors(request: Request) -> int:
     cfg = _checked(request)
     job, exact = _planned(cfg)
     (cell,), size, command = job.cells, sizes(cfg["budget"]), shlex.join(sys.orig_argv)
-    corpus = _corpus(job, cell)
+    corpus = _corpus(job)
+    windows = protocol(cell.protocol).place(corpus.validation, typed("evaluate", cell.evaluate), typed("train", job.cfg["train"]).train_len)
+    read = _read(cell, corpus, windows)
     if cfg["dry"]:
-        print(f"{job.run.path}: {size.total:,} sets of factors of {_read(job, cell, corpus)}; budget= multiplies their number")
+        print(f"{job.run.path}: {size.total:,} sets of factors of {read}; budget= multiplies their number")
         told = cost([job], [] if job.run.finished else [job], [(job, cell, cell.evaluate["lengths"])] * size.total)
         print("\n".join([*told[:-1], told[-1].rpartition("; ")[0]]))  # no losses of single targets are kept, so their disk is not needed
         return 0
@@ -55,9 +58,10 @@ def search_factors(request: Request) -> int:
     folder = Path(cfg["out"] or Path(cfg["results_dir"]).parent / "factors" / job.run.id)
     name = f"longrope_{cell.evaluate['lengths'][0]}"
     log = folder / f"{name}-{cell.eval_id[:8]}.jsonl"
-    measure, starts, plain = _measured(job, cell, corpus)
+    tokens = len(windows.last_N) * cell.evaluate["lengths"][0]
     known, best = _known(log), math.inf
-    with Progress(size.total, "search", "sets of factors") as progress:
+    with Progress(size.total * tokens, "search", "tokens") as progress:
+        measure, starts, plain = _measured(job, cell, corpus, progress.update)
 
         def loss(one: Individual) -> float:
             nonlocal best
@@ -66,10 +70,10 @@ def search_factors(request: Request) -> int:
                 found = measure(one)
                 folder.mkdir(parents=True, exist_ok=True)
                 append_lines(log, [{"nll": found, "exact_first": one[0], "factors": one[1:]}])
-                progress.update(nll=min(best, found))
             else:
-                progress.skip(1)
+                progress.skip(tokens)
             best = min(best, found)
+            progress.update(0, part=True, best=best)
             return found
 
         highest = HIGHEST * cell.evaluate["lengths"][0] / typed("train", job.cfg["train"]).train_len
@@ -78,7 +82,6 @@ def search_factors(request: Request) -> int:
     node = {**cell.extension, "factors": list(won[1:]), "exact_first": won[0]}
     path = folder / "extension" / f"{name}.yaml"
     losses = {"as it is": plain, **{f"{name}'s factors": found[one] for name, one in starts.items()}, "found": found[won]}
-    read = _read(job, cell, corpus)
     write_atomic(path, _yaml(node, [f"LongRoPE's factors for {job.run.id}, searched on {read}: {found[won]:.4f} nats/token", command]))
     print(f"{len(found):,} sets of factors of {read}, nats/token:")
     print("\n".join(f"  {name:15} {nll:.4f}" for name, nll in losses.items()))
@@ -129,18 +132,21 @@ def _planned(cfg: dict) -> tuple[Job, list[int]]:
     return job, [first for first in dict.fromkeys(cfg["exact_first"]) if first <= train_len] or [0]
 
 
-def _corpus(job: Job, cell: Cell) -> "Corpus":
-    """Validation text of a job. Raises ConfigError if no document is long enough."""
+def _corpus(job: Job) -> "Corpus":
+    """Validation text of a job."""
     from posbench.data import prepare
     from posbench.data.fit_corpus import fit_corpus
 
-    corpus = fit_corpus(prepare(job.cfg["data"], job.cfg["cache_dir"], ("validation",)), job.cfg)
-    protocol(cell.protocol).place(corpus.validation, typed("evaluate", cell.evaluate), typed("train", job.cfg["train"]).train_len)
-    return corpus
+    return fit_corpus(prepare(job.cfg["data"], job.cfg["cache_dir"], ("validation",)), job.cfg)
 
 
-def _measured(job: Job, cell: Cell, corpus: "Corpus") -> tuple[Callable[[Individual], float], dict[str, Individual], float]:
-    """Function from an individual to its loss in nats per token, the individuals of the start by name, and the loss without any."""
+def _measured(
+    job: Job, cell: Cell, corpus: "Corpus", told: Callable[..., None]
+) -> tuple[Callable[[Individual], float], dict[str, Individual], float]:
+    """Function from an individual to its loss in nats per token, the individuals of the start by name, and the loss without any.
+
+    `told` is called as Evaluation.progress while an individual is measured.
+    """
     from posbench.extensions.none import NoExtension
     from posbench.model.build import load_model, pick_device
     from posbench.position.instantiate import make
@@ -150,16 +156,16 @@ def _measured(job: Job, cell: Cell, corpus: "Corpus") -> tuple[Callable[[Individ
     model = load_model(job.run, job.cfg, corpus.vocab_size, device).eval()
     given = evaluation(model, corpus, cell, device)
 
-    def loss(extension: object) -> float:
-        nll_NS, _ = protocol(cell.protocol)(replace(given, extension=extension)).score(target)
+    def loss(**changed: object) -> float:
+        nll_NS, _ = protocol(cell.protocol)(replace(given, **changed)).score(target)
         return float(nll_NS.mean(dtype="float64"))
 
     def measure(one: Individual) -> float:
-        return loss(make({**cell.extension, "factors": list(one[1:]), "exact_first": one[0]}))
+        return loss(extension=make({**cell.extension, "factors": list(one[1:]), "exact_first": one[0]}), progress=told)
 
     turning = (layer.encoding for layer in model.encoding.layers() if layer.extended)
     spectrum = next(found for one in turning if (found := one.spectrum_at(target)) is not None)
-    return measure, _starts(spectrum, given.train_len, target), loss(NoExtension())
+    return measure, _starts(spectrum, given.train_len, target), loss(extension=NoExtension())
 
 
 def _starts(spectrum: "Spectrum", train_len: int, target: int) -> dict[str, Individual]:
@@ -188,13 +194,11 @@ def _known(log: Path) -> dict[Individual, float]:
     return found
 
 
-def _read(job: Job, cell: Cell, corpus: "Corpus") -> str:
+def _read(cell: Cell, corpus: "Corpus", windows: "Windows") -> str:
     """Words for the text that an individual is measured on."""
-    config = typed("evaluate", cell.evaluate)
-    windows = protocol(cell.protocol).place(corpus.validation, config, typed("train", job.cfg["train"]).train_len)
-    count = len(set(windows.document_N.tolist()))
+    count, targets = len(set(windows.document_N.tolist())), cell.evaluate["targets"]
     documents = f"{count} validation document{'s' * (count != 1)} of {corpus.name}"
-    return f"{len(windows.last_N)} windows of {config.lengths[0]} tokens ({config.targets} targets each) in {documents}"
+    return f"{len(windows.last_N)} windows of {cell.evaluate['lengths'][0]} tokens ({targets} targets each) in {documents}"
 
 
 def _yaml(node: dict, comments: list[str]) -> str:
