@@ -1,7 +1,7 @@
 """Command of scripts/search_factors.py: LongRoPE's factors for one model and length, searched on validation documents alone.
 
 The loss of an individual is that of protocol fixed_targets at the target, in this process. Each is a line of a log as soon as it is
-measured, and the same command draws the same search, so that it goes on where it was stopped.
+measured, and the same command draws the same search, so that it goes on where it was stopped. The best of all in the log is taken.
 """
 
 import json
@@ -78,6 +78,7 @@ def search_factors(request: Request) -> int:
 
         highest = HIGHEST * cell.evaluate["lengths"][0] / typed("train", job.cfg["train"]).train_len
         found = evolve(loss, starts.values(), exact, highest, size, cell.evaluate["seed"])
+    found |= {one: nll for one, nll in known.items() if one[0] in exact}  # of searches with other sizes
     won = min(found, key=found.__getitem__)
     node = {**cell.extension, "factors": list(won[1:]), "exact_first": won[0]}
     path = folder / "extension" / f"{name}.yaml"

@@ -126,6 +126,12 @@ def test_it_goes_on_where_it_was_stopped(world, capfd):
     lines = log.read_text().splitlines()
     assert len([line for line in lines if line in whole.splitlines()]) == 8 and len(lines) == 9
     log.write_text(whole)
+    better = {"nll": 0.5, "exact_first": 0, "factors": [1.0, 2.0, 3.0, 4.0]}  # as a search with another budget might have found it
+    beyond = {"nll": 0.4, "exact_first": 3, "factors": [1.0, 2.0, 3.0, 4.0]}  # exact_first=3 was not asked for
+    log.write_text("".join(json.dumps(one) + "\n" for one in (better, beyond)) + whole)
+    assert call(capfd, world, "search_factors", *MODEL, *SMALL).returncode == 0
+    assert (found(world)[1]["factors"], found(world)[1]["exact_first"]) == (better["factors"], 0)
+    log.write_text(whole)
     more = call(capfd, world, "search_factors", *MODEL, *SMALL, "budget=0.01")
     assert more.returncode == 0 and log.read_text().startswith(whole)
     assert min(json.loads(line)["nll"] for line in log.read_text().splitlines()) <= min(
