@@ -9,6 +9,7 @@ from posbench.config.identity import family, method_args, method_name
 from posbench.config.names import called, nodes
 
 METHODS = {"encoding": "encoding_args", "extension": "extension_args"}
+TRAINED_IN = " (trained in)"  # end of the extension of a child that was fine-tuned with it
 MANY = 8  # numbers of a list from which a label has the first, the last and four digits of its hash
 
 
@@ -38,7 +39,7 @@ def labels(rows: Iterable[dict], variants: Mapping[str, str] | None = None):
         encoding, extension = (telling(name, called(name, row[name], row[args]), row[args] or {}) for name, args in METHODS.items())
         trained = "" if row["trained_scale"] in (None, "none") else f" trained with {row['trained_scale']}"
         tuned = f" tuned from {family(row['finetune'])}" if row["finetune"] else ""
-        extension += " (trained in)" if row["extension"] != given["extension"] else ""
+        extension += TRAINED_IN if row["extension"] != given["extension"] else ""
         extension += f" ({row['task']})" if row["task"] and row["protocol"] != "accuracy" else ""
         return encoding + trained + tuned + (variants or {}).get(row["run_id"], ""), extension, row["scale_attention"]
 

@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from posbench.common.errors import RunError
 from posbench.report import curves
+from posbench.report.labels import TRAINED_IN
 from posbench.report.points import SECTION, Placed, marked, over_words, section_of, span, two_seeds
 from posbench.report.references import plain
 from posbench.report.tables import METHOD, Table, by_method, heading
@@ -193,11 +194,12 @@ def unlearned(section: Iterable[Score]) -> list[str]:
     some: dict[str, dict[str, None]] = {}
     for score in section:
         if score.depth is None and (not score.learned or score.n_seeds < score.n_trained):
+            name = f"{score.encoding} {score.extension}" if score.extension.endswith(TRAINED_IN) else score.encoding
             if score.learned:
-                said = f"{score.encoding} ({score.n_trained - score.n_seeds} of {score.n_trained} seeds)"
+                said = f"{name} ({score.n_trained - score.n_seeds} of {score.n_trained} seeds)"
                 some.setdefault(score.task, {})[said] = None
             else:
-                never.setdefault(score.task, {})[f"{score.encoding} ({score.inside:.3f})"] = None
+                never.setdefault(score.task, {})[f"{name} ({score.inside:.3f})"] = None
     bound = f"accuracy inside the window below {LEARNED}"
     moral = "so that nothing beyond counts against a method"
     lines = [f"{NEVER} ({bound}), {moral}: {task}: {', '.join(names)}" for task, names in never.items()]

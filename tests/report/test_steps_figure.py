@@ -9,7 +9,7 @@ from posbench.common.csv_records import to_csv
 from posbench.report.figures import gain, steps
 from posbench.report.figures.draw import draw
 from posbench.report.points import Point
-from posbench.report.scores import Score
+from posbench.report.scores import Score, unlearned
 
 PLACE = {"protocol": "fixed_targets", "data": "pysource", "tokenizer": "bpe-1024", "setting": None, "n_seeds": 3, "n_targets": 4096}
 SEEN = {"n_units": 120, "sem_unit": "document", "over": "seeds x documents", "half_width": 0.02, "floor": 2.4, "untested": False}
@@ -92,6 +92,12 @@ def test_accuracy_has_a_row_of_panels_for_each_part_of_a_task(tmp_path):
     assert "400 answers in 50 texts of each length" in said and "the mean is of the others" not in said
     some = steps.scores([replace(score, n_seeds=1) for score in scores], "Fine-tuned")
     assert "the mean is of the others" in " ".join(text.get_text() for text in some.texts)
+
+
+def test_children_that_have_not_learned_a_task_are_named_by_what_was_trained_in():
+    scores = [replace(score, learned=False) for extension in ("none", "yarn (trained in)") for score in asked(extension, numbers=(10,))]
+    (line,) = unlearned(scores)
+    assert line.endswith("copy: rope tuned from rope-64 steps=10 (0.050), rope tuned from rope-64 steps=10 yarn (trained in) (0.050)")
 
 
 def test_scores_without_steps_make_no_curve():
