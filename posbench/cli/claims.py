@@ -53,7 +53,7 @@ def _with_frozen(findings: list[Finding]) -> list[Finding]:
     if not measured or 1 in measured or not FROZEN.exists():
         return findings
     print(f"stage one was not measured here: its verdicts are those of {FROZEN}")
-    return from_csv(FROZEN) + [one for one in findings if one.stage > 1]
+    return [one for one in from_csv(FROZEN) if one.stage == 1] + [one for one in findings if one.stage > 1]
 
 
 def pools(cfg: dict) -> Callable[[Claim], tuple[Pool, str]]:

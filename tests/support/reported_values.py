@@ -15,7 +15,8 @@ from posbench.runs.trainings import Training
 from posbench.statistics.clustered import student_interval
 
 REPORTED = CONFIGS.parent / "results" / "reported"
-FINDINGS = read_findings(REPORTED / "claims" / "claims.csv")
+LEDGER = read_findings(REPORTED / "claims" / "claims.csv")
+FINDINGS = [one for one in LEDGER if one.stage == 1]
 PRIMARIES = [one for one in FINDINGS if one.primary]
 STAGE2 = [each for one in load_all(CONFIGS.parent / "results" / "claims") if one.stage == 2 for each in one.primary]
 
@@ -57,9 +58,9 @@ def context(folder: str, tokens: int, encoding: str = "rope") -> list[dict]:
         return [line for line in csv.DictReader(file) if (line["encoding"], line["context"]) == (encoding, str(tokens))]
 
 
-def claim(name: str, sign: int = 1, nats: bool = False) -> list[float]:
+def claim(name: str, sign: int = 1, nats: bool = False, stage: int = 1) -> list[float]:
     """Effect, lower and upper end of an endpoint of the ledger, such as "H13 alibi"."""
-    (one,) = (one for one in FINDINGS if f"{one.claim} {one.endpoint}".strip() == name)
+    (one,) = (one for one in LEDGER if (one.stage, f"{one.claim} {one.endpoint}".strip()) == (stage, name))
     return [value * sign * (one.nats if nats else 1) for value in (one.effect, *(one.lower, one.upper)[::sign])]
 
 
