@@ -6,7 +6,7 @@ and scale, in each of them four lines of the loss minus the floor.
 
 from collections import defaultdict
 
-from posbench.report.figures.annotations import end_labels, measured, of_intervals, shortened, width
+from posbench.report.figures.annotations import end_labels, line_name, measured, of_intervals, width
 from posbench.report.figures.style import BEND, FAIL, FONT, OKABE_ITO, Frame, octaves, ticks
 from posbench.report.points import Point, span, two_seeds
 
@@ -39,7 +39,7 @@ def figure(section: list[Point], title: str):
         row, column = divmod(index, columns)
         axes = frame.axes(LEFT + column * wide, row * tall + ABOVE, PANEL_WIDTH, PANEL_HEIGHT)
         _panel(axes, arms, limits, named=column == columns - 1 or index == len(cells) - 1)
-        axes.set_title(_name(panel), fontsize=FONT, loc="left", pad=6, color="#222222")
+        axes.set_title(line_name(*panel), fontsize=FONT, loc="left", pad=6, color="#222222")
         if index >= len(cells) - columns:
             axes.set_xlabel("length (tokens)", fontsize=FONT)
     frame.caption(_said(shown), up=4)
@@ -68,11 +68,6 @@ def _training(panel: Panel) -> tuple[str, str, str]:
     before, _, after = encoding.partition(" trained with ")
     trained, _, others = after.partition("} ") if "{" in after else after.partition(" ")
     return f"{before} {others}".strip(), trained, scale if scale != "none" else ""
-
-
-def _name(panel: Panel) -> str:
-    encoding, scale = panel
-    return shortened(encoding if scale == "none" else f"{encoding} + {scale}")
 
 
 def _panel(axes, arms: dict[str, list[Point]], limits: tuple[float, float], named: bool) -> None:

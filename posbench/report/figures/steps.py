@@ -8,7 +8,7 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 
-from posbench.report.figures.annotations import GAP, end_labels, measured, shortened, width
+from posbench.report.figures.annotations import GAP, end_labels, line_name, measured, width
 from posbench.report.figures.palette import looks_of_methods
 from posbench.report.figures.style import DASHES, FONT, GREY, MARKERS, Frame, ruled
 from posbench.report.points import Point, span
@@ -90,11 +90,7 @@ def by_steps(records: Sequence[Point | Score]) -> Cells:
 def _names(cells: Cells) -> dict[Method, str]:
     """Name of each line: the encoding where there are several, then extension and scale."""
     several = len({encoding for encoding, *_ in cells}) > 1
-    found = {}
-    for method in cells:
-        parts = [method[0]] * several + [part for part in method[1:] if part != "none"]
-        found[method] = shortened(" + ".join(parts) or "no extension")
-    return found
+    return {method: line_name(method[0] if several else "", *method[1:]) or "no extension" for method in cells}
 
 
 def _scales(axes, steps: list[int]) -> None:
