@@ -11,6 +11,7 @@ from posbench.common import csv_records
 from posbench.report.tables import markdown_row
 
 ORDER = ("confirmed", "refuted", "undecided", "gated", NOT_MEASURED)
+WIDE = 140  # characters of a terminal, from which on a claim and its effect stand in one line
 HEAD = ("claim", "what is claimed", "effect [95 %]", "confirms", "refutes", "G above", "seeds x documents", "p, by Holm, q", "verdict")
 
 
@@ -20,7 +21,7 @@ def from_csv(path: Path | str) -> list[Finding]:
 
 
 def terminal(findings: Sequence[Finding], width: int | None = None) -> str:
-    """Table of verdicts for a terminal `width` characters wide (None: 240), and what is not measured."""
+    """Table of verdicts of measured stages for a terminal `width` characters wide (None: 240), and what is not measured."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -28,11 +29,14 @@ def terminal(findings: Sequence[Finding], width: int | None = None) -> str:
     console = Console(width=width or 240, no_color=True, highlight=False)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="")
     shown = ("claim", "effect [95 %]", "G above", "verdict", "what is claimed")
+    rows = [{**_row(one), "claim": (f"{one.stage}: " if one.stage > 1 else "") + _name(one)} for one in _heads(_measured(findings)[1])]
     for column in shown:
-        table.add_column(column, no_wrap=column in ("claim", "G above"), overflow="fold", min_width=max(map(len, column.split())))
-    for one in _heads(findings):
-        row = _row(one)
-        table.add_row((f"{one.stage}: " if one.stage > 1 else "") + row["claim"], *(row[column] for column in shown[1:]))
+        longest = max(len(word) for cell in (column, *(row[column] for row in rows)) for word in cell.split())
+        table.add_column(
+            column, overflow="fold", min_width=longest, width=longest if column != shown[-1] and console.width < WIDE else None
+        )
+    for row in rows:
+        table.add_row(*(row[column] for column in shown))
     with console.capture() as captured:
         console.print(table)
         missing = Counter(one.note.rpartition(": ")[2] for one in findings if one.primary and one.verdict == NOT_MEASURED)

@@ -4,6 +4,7 @@ import math
 
 from reported_values import (
     FINDINGS,
+    LEDGER,
     PRIMARIES,
     STAGE2,
     at,
@@ -89,6 +90,26 @@ def repeated() -> list[Check]:
         ("# readings of # comparisons (yamls", [len(STAGE2), len({str(one) for one in STAGE2})]),
         ("RoPE's base of 10,000 turns # of # pairs fully", [32 * full_turns(10000.0), 32]),
     ]
+
+
+def stage2() -> list[Check]:
+    own = [one for one in LEDGER if one.stage == 2 and one.primary]
+    done = [one for one in own if one.effect is not None]
+    return [
+        ("and # windows in # test documents", [4096, done[0].documents]),
+        ("with them # of the # readings, which are # of the # comparisons",
+         [len(done), len(own), len({one.compared for one in done}), len({one.compared for one in own})]),
+        ("by # [#, #] at 8x. - NTK", claim("C2", -1, stage=2)),
+        ("which is # [#, #] above the floor at 2x; confirmed", claim("H16 as published", stage=2)),
+        ("the tuned one, #, which is # [#, #] from it", [8, *claim("H16 tuned", stage=2)]),
+        ("at 8x it is # [#, #] above the floor, and multiplier", claim("S06 out of reach", stage=2)),
+        ("multiplier # lowers its loss there by # [#, #]", [8, *claim("S06 headroom", -1, stage=2)]),
+        ("by 0.033 is refuted (# [#, #])", claim("S05 ReRoPE minus YaRN", stage=2)),
+        ("is better than PI, confirmed (# [#, #])", claim("S05 tuned NTK minus PI", stage=2)),
+        ("published NTK minus PI is undecided (# [#, #])", claim("S05 NTK minus PI", stage=2)),
+        ("one step of the grid, # [#, #] times", claim("H01", stage=2)),
+        ("Log-n for plain RoPE (H13), undecided: # [#, #] at 8x", claim("H13 rope", stage=2)),
+    ]  # fmt: skip
 
 
 def ledger() -> list[Check]:
