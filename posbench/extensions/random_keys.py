@@ -19,7 +19,7 @@ from posbench.config.typed_args import Must
 from posbench.position.geometry import Band, Span, Tokens, Trait
 from posbench.position.interfaces import Extension
 
-Seed = Annotated[int, Must("0 or more", lambda seed: seed >= 0)]
+Draw = Annotated[int, Must("0 or more", lambda draw: draw >= 0)]
 
 
 class RandomKeys(Extension):
@@ -28,8 +28,8 @@ class RandomKeys(Extension):
     needs = Trait.COORDINATE | Trait.RELATIVE
     tested_with = frozenset({"rope"})
 
-    def __init__(self, keys: Tokens | None = None, window: Tokens | None = None, clamp: bool = False, seed: Seed = 0):
-        self.keys, self.window, self.clamp, self.seed = keys, window, clamp, seed
+    def __init__(self, keys: Tokens | None = None, window: Tokens | None = None, clamp: bool = False, draw: Draw = 0):
+        self.keys, self.window, self.clamp, self.draw = keys, window, clamp, draw
 
     def bands(self, span: Span) -> tuple[Band, ...]:
         keys = self.keys or span.train_len
@@ -43,5 +43,5 @@ class RandomKeys(Extension):
 
     def _lot(self, index_T: Tensor) -> Tensor:
         """Uniform numbers of the keys. Those of a longer text begin with those of a shorter one."""
-        lot_T = np.random.default_rng(self.seed).random(int(index_T.max()) + 1)
+        lot_T = np.random.default_rng(self.draw).random(int(index_T.max()) + 1)
         return torch.from_numpy(lot_T)[index_T]

@@ -168,7 +168,7 @@ def test_random_keys_are_those_of_plain_attention_or_of_rerope_and_about_as_many
 
 def test_random_keys_without_room_beyond_the_window_are_a_window():
     equal(distances(RandomKeys(keys=8, window=8), 50), distances(Window(8), 50))
-    other = distances(RandomKeys(seed=1), 200)
+    other = distances(RandomKeys(draw=1), 200)
     assert not torch.equal(other.isnan(), distances(RandomKeys(), 200).isnan())
     with pytest.raises(ConfigError, match="extension.window=20 leaves no room for random keys among keys=8"):
         distances(RandomKeys(keys=8, window=20), 50)

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 from conftest import CONFIGS
-from prose_checks import Check, headline, ledger, repeated, stage2
+from prose_checks import Check, headline, ledger, repeated, stage2, stage5
 from prose_checks_methods import advice, attention, books, catalogue, ladder, matched, rates, smollm2
 from reported_values import LEDGER, REPORTED, of_seeds, yarn_pairs
 
-PARTS = (headline, ledger, stage2, catalogue, rates, ladder, matched, books, smollm2, attention, advice)
+PARTS = (headline, ledger, stage2, stage5, catalogue, rates, ladder, matched, books, smollm2, attention, advice)
 NUMBER = r"(?<![\w.=/])[+-]?\d+(?:,\d{3})*(?:\.\d+)?(?!\.?\w)"
 
 # What was chosen, or comes from the text, the code or the history: no result of an evaluation. Pieces of the text, apart by semicolons.
@@ -29,6 +29,8 @@ floor exactly 64; (1,000 steps, three seeds, 256 windows; 20 November, 16:48; co
 intervals; holds 10 to 20 % beyond; the 1.3 that was; from multiplier 1 to 2; multiplier 4 is; with multiplier 2 is; than the
 0.033 that was; stay within 0.033 of; -0.033 was asked; 193 rows of 14 trainings; by 0.007 nat in the median and 0.042 at
 most; 12 rows of four; the 0.03 nat, and a fifth; with 0.06 in its place; (1.96 times that, times the root of 2); with seeds 5 to 12;
+made for 256 tokens by at most 100 further steps; after 30 steps). Descriptive;
+worse at 256 tokens). What; after 30 steps and after 100, which; Descriptive: after 100 steps; RoPE reads 256 tokens;
 count with p = 1; that ReRoPE is better than YaRN by 0.033; holds 10 to 20 % beyond training (H01), undecided after;
  a factor of
 2 apart, on seed 100; 2,048 whole windows (131,072; is 1.5 times as high; with 57 to 64 tokens of context each; of 21
@@ -141,7 +143,7 @@ def test_whose_windows_are_scored(tmp_path):
         assert not wrong(*check, text)
 
 
-HEADINGS = {1: "## Claims of the literature", 2: "## Claims, stage two so far"}
+HEADINGS = {1: "## Claims of the literature", 2: "## Claims, stage two so far", 5: "## Claims, stage five so far"}
 JUDGED = [one for one in LEDGER if one.primary and one.stage in HEADINGS and one.effect is not None]
 
 

@@ -14,6 +14,7 @@ from posbench.common.csv_records import from_csv
 from posbench.report import positions
 from posbench.report.figures.annotations import name
 from posbench.report.figures.loss_curves import panels
+from posbench.report.labels import moved
 from posbench.report.points import methods, read_points, sections
 from posbench.report.tables import tables
 from posbench.runs.rows import read_csv
@@ -46,7 +47,7 @@ def test_losses_of_the_table_are_means_of_rows(folder):
     Trainings that differ in the model or in train.* are told apart by their names in trainings.csv, and where that has none, not at all.
     """
     named_as = {one.run_id: one.encoding for one in from_csv(folder / "trainings.csv", Training, "trainings", "scripts/report.py")}
-    rows = [row for row in read_csv(folder / "rows.csv") if row["position"] is None and row["nll"] is not None]
+    rows = [moved(row) for row in read_csv(folder / "rows.csv") if row["position"] is None and row["nll"] is not None]
     losses = defaultdict(dict)
     for row in rows:
         method = json.dumps([row["encoding_args"], row["extension_args"], row["trained_scale"]], sort_keys=True)

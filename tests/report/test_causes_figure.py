@@ -28,7 +28,7 @@ def measured(encoding="rope", scale="none", lengths=(64, 256, 1024), arms=tuple(
 
 def test_each_training_and_scale_has_a_panel_with_all_four_lines():
     whole = [measured("rope", "log_n"), measured(f"rope{LOG_N}{NORM}"), measured(f"rope{NORM}"), measured(f"rope{LOG_N}"), measured()]
-    other = [replace(point, extension="random_keys seed=1") for point in measured(arms=["random_keys"])]
+    other = [replace(point, extension="random_keys draw=1") for point in measured(arms=["random_keys"])]
     found = causes.panels([point for own in [*whole, other] for point in own])
     assert list(found) == [("rope", "none"), ("rope", "log_n"), (f"rope{LOG_N}", "none"), (f"rope{NORM}", "none"),
                            (f"rope{LOG_N}{NORM}", "none")]  # fmt: skip

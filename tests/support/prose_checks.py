@@ -20,6 +20,7 @@ from reported_values import (
 
 Check = tuple[str, list[float]]
 FAR = (2, 4, 8, 16)
+FOR_256 = "mode=fixed target_len=256 (trained in)"
 
 
 def headline() -> list[Check]:
@@ -110,6 +111,29 @@ def stage2() -> list[Check]:
         ("one step of the grid, # [#, #] times", claim("H01", stage=2)),
         ("Log-n for plain RoPE (H13), undecided: # [#, #] at 8x", claim("H13 rope", stage=2)),
     ]  # fmt: skip
+
+
+def stage5() -> list[Check]:
+    own = [one for one in LEDGER if one.stage == 5 and one.primary]
+    left = [value for steps in (30, 100) for value in claim(f"S10 recovered after {steps} steps", stage=5)]
+    children = (
+        "rope tuned from rope-64 steps=100|none",
+        f"rope tuned from rope-64 steps=100|pi {FOR_256}",
+        f"rope tuned from rope-64|yarn {FOR_256}",
+    )
+    tuned = [at("claims5", name, 1, "nll") for name in children]
+    before = [at("claims5", f"rope|{name}", 4, "nll") for name in ("none", "pi", "yarn")]
+    return [
+        ("# of the # comparisons are measured", [sum(one.effect is not None for one in own), len(own)]),
+        ("which leave # [#, #] and # [#, #] more than that", left),
+        ("is undecided (# [#, #] after 30 steps)", claim("S10 faster", stage=5)),
+        ("reads 256 tokens with # nats without an extension, # with PI and # with YaRN, from #, # and #.", [*tuned, *before]),
+        ("as long texts is refuted (# [#, #] worse)", claim("C8 PoSE is as good", stage=5)),
+        ("worse than PoSE is confirmed (# [#, #])", claim("C8 RandPos is worse", stage=5)),
+        ("PoSE gains # [#, #] on no fine-tuning", claim("C8 PoSE minus no fine-tuning", -1, stage=5)),
+        ("inside the window is refuted (# [#, #])", claim("DroPE no loss inside the window", stage=5)),
+        ("than YaRN too (# [#, #] worse at 256 tokens)", claim("DroPE farther than YaRN", stage=5)),
+    ]
 
 
 def ledger() -> list[Check]:
