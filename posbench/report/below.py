@@ -48,7 +48,10 @@ def argument_line(evaluations: list[Evaluation]) -> list[str]:
 
 
 def gain_lines(evaluations: list[Evaluation], label: Callable[[dict], tuple], origins: Mapping[Path, Origin]) -> dict[tuple, list[str]]:
-    """{section: a line for each encoding and seed, and the way on if one fails}. CSVs, which hold no losses of targets, have none."""
+    """{section: a line for each encoding and seed, one for all of unknown G, and the way on if one fails}.
+
+    CSVs, which hold no losses of targets, have none.
+    """
     held = [one for one in evaluations if not one.rows_alone and any(row["position"] is None for row in one.rows)]
     known, floors = gains(evaluations), references(evaluations)
     asked_alike: dict[tuple, tuple] = {}  # G by another protocol is taken only if its windows are the same
@@ -56,21 +59,30 @@ def gain_lines(evaluations: list[Evaluation], label: Callable[[dict], tuple], or
         asked_alike.setdefault(floors[key, "floor"].windows, key)
     lines: dict[tuple, list[str]] = {}
     failed: dict[tuple, list[str]] = {}
+    unknown: dict[tuple, dict[str, list[int]]] = {}  # {(section, why): {encoding: seeds}}
     trained = {(one.first["run_id"], section_of(one)): one for one in held}
     for (_, section), one in sorted(trained.items(), key=lambda item: (item[1].first["encoding"], item[1].first["seed"])):
         own = one.key if one.key in known else asked_alike.get(one.windows)
         if own and not known[own].ok:
             failed[section] = [WAY_ON_OF_CHECKPOINT if origins[one.origin].config.get("model.path") else WAY_ON]
         whence = f" (by {own[1]})" if own and own != one.key else ""
-        lines.setdefault(section, []).append(f"G {label(one.first)[0]} seed {one.first['seed']}{whence}: {_gate(known.get(own), one)}")
+        name, seed = label(one.first)[0], one.first["seed"]
+        if own in known:
+            lines.setdefault(section, []).append(f"G {name} seed {seed}{whence}: {_gate(known[own], one.first['train_len'])}")
+        else:
+            unknown.setdefault((section, _unknown(one)), {}).setdefault(name, []).append(seed)
+    for (section, why), own in unknown.items():
+        seeds = [f"{name} seed{'s' * (len(set(of)) > 1)} {', '.join(map(str, sorted(set(of))))}" for name, of in own.items()]
+        lines.setdefault(section, []).append(f"G {'; '.join(seeds)}: {why}")
     return {section: said + failed.get(section, []) for section, said in lines.items()}
 
 
-def _gate(found: Gain | None, evaluation: Evaluation) -> str:
-    train_len, full_from = evaluation.first["train_len"], evaluation.full_from
-    if found is None:
-        texts = f" in texts of {full_from} tokens or more (evaluate.max_length)" if full_from else ""
-        return f"unknown, since it takes recompute_window at both windows{texts} and the loss of every target; gate: unknown"
+def _unknown(evaluation: Evaluation) -> str:
+    texts = f" in texts of {evaluation.full_from} tokens or more (evaluate.max_length)" if evaluation.full_from else ""
+    return f"unknown, since it takes recompute_window at both windows{texts} and the loss of every target; gate: unknown"
+
+
+def _gate(found: Gain, train_len: int) -> str:
     half = f"{train_len // 2} -> {train_len} tokens of context bring {number(found.value)} +- {number(found.sem)} nats/token (s.e.)"
     if found.lower != found.lower:
         return f"{half}, no interval (one document); gate: failed, one document shows nothing: evaluate.windows for more"

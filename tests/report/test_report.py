@@ -131,6 +131,14 @@ def test_two_seeds_say_that_one_degree_of_freedom_is_left(tmp_path, seeds):
     assert (said in report.markdown()) == (f"T{said[1:]}." in caption(report.sections[0], relative=True)) == (seeds == 2)
 
 
+def test_trainings_of_unknown_g_share_one_line(tmp_path):
+    paths = [write_eval(tmp_path, name, "none", "none", flat(0), LENGTHS, seed) for name in ("rope", "alibi") for seed in (2, 0)]
+    report = collect([*paths, *write_run(tmp_path, "none")], "t", COMMAND)
+    said = [line for line in report.below(report.sections[0]) if line.startswith("G ")]
+    assert len(said) == 2 and said[0].startswith("G none seed 0: 32 -> 64")
+    assert said[1].startswith("G alibi seeds 0, 2; rope seeds 0, 2: unknown, since it takes") and said[1].endswith("gate: unknown")
+
+
 def test_missing_evaluations_are_counted_and_the_command_said(tmp_path):
     paths = [write_eval(tmp_path, "rope", "none", "none", flat(0), LENGTHS), tmp_path / "a.json", tmp_path / "b.json"]
     report = Built(paths, tmp_path / "out", "t", COMMAND)
