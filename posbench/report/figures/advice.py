@@ -3,7 +3,7 @@
 import itertools
 
 from posbench.report.advice_text import shown
-from posbench.report.figures.style import BEND, DASHES, FONT, GREY, MARKERS, OKABE_ITO, Frame, octaves, ticks
+from posbench.report.figures.style import DASHES, FONT, GREY, MARKERS, OKABE_ITO, Frame, differences, octaves
 
 WIDTH, HEIGHT, LEFT, LEGEND, GAP = 290, 190, 40, 96, 56  # points
 APART = 0.05  # octaves between the marks of two lines
@@ -49,11 +49,7 @@ def factors(content: dict) -> list[Line]:
 
 def _panel(axes, lines: list[Line], label: str) -> None:
     known = [value for _, points in lines for _, bounds in points for value in bounds if value is not None]
-    low, high = 1.15 * min([-BEND / 4, *known]), 1.15 * max([BEND / 2, *known])
-    axes.set_yscale("symlog", linthresh=BEND, linscale=1.2)
-    axes.set_yticks(*ticks(low, high))
-    axes.set_yticks([], minor=True)
-    axes.set_ylim(low, high)
+    differences(axes, known)
     axes.axhline(0, color=GREY, linewidth=0.8)
     for index, (name, points) in enumerate(lines):
         shift = 2 ** (APART * (index - (len(lines) - 1) / 2))

@@ -7,7 +7,7 @@ and scale, in each of them four lines of the loss minus the floor.
 from collections import defaultdict
 
 from posbench.report.figures.annotations import end_labels, line_name, measured, of_intervals, width
-from posbench.report.figures.style import BEND, FAIL, FONT, OKABE_ITO, Frame, octaves, ticks
+from posbench.report.figures.style import FAIL, FONT, OKABE_ITO, Frame, differences, octaves
 from posbench.report.points import Point, span, two_seeds
 
 COLUMNS, PANEL_WIDTH, PANEL_HEIGHT = 3, 190, 170  # points
@@ -34,11 +34,10 @@ def figure(section: list[Point], title: str):
     frame = Frame(title, LEFT + columns * wide + gutter, -(-len(cells) // columns) * tall + BELOW)
     shown = [point for arms in cells.values() for own in arms.values() for point in own]
     ends = [point.difference + sign * (point.half_width or 0.0) for point in shown for sign in (1, -1)]
-    limits = 1.15 * min(-BEND / 4, *ends), 1.15 * max(BEND / 2, *ends)
     for index, (panel, arms) in enumerate(cells.items()):
         row, column = divmod(index, columns)
         axes = frame.axes(LEFT + column * wide, row * tall + ABOVE, PANEL_WIDTH, PANEL_HEIGHT)
-        _panel(axes, arms, limits, named=column == columns - 1 or index == len(cells) - 1)
+        _panel(axes, arms, ends, named=column == columns - 1 or index == len(cells) - 1)
         axes.set_title(line_name(*panel), fontsize=FONT, loc="left", pad=6, color="#222222")
         if index >= len(cells) - columns:
             axes.set_xlabel("length (tokens)", fontsize=FONT)
@@ -70,11 +69,8 @@ def _training(panel: Panel) -> tuple[str, str, str]:
     return f"{before} {others}".strip(), trained, scale if scale != "none" else ""
 
 
-def _panel(axes, arms: dict[str, list[Point]], limits: tuple[float, float], named: bool) -> None:
-    axes.set_yscale("symlog", linthresh=BEND, linscale=1.2)
-    axes.set_ylim(limits)
-    axes.set_yticks(*ticks(*limits))
-    axes.set_yticks([], minor=True)
+def _panel(axes, arms: dict[str, list[Point]], shown: list[float], named: bool) -> None:
+    differences(axes, shown)
     lengths = sorted({point.length for own in arms.values() for point in own})
     octaves(axes, lengths, arms["none"][0].train_len)
     axes.set_xlim(lengths[0] / 1.3, lengths[-1] * 1.3)

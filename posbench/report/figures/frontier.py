@@ -8,7 +8,7 @@ from collections import defaultdict
 
 from posbench.report.figures.annotations import GAP, end_labels, line_name, measured, width
 from posbench.report.figures.palette import looks_of_methods, method_of
-from posbench.report.figures.style import DASHES, FONT, GREY, MARKERS, Frame, ruled
+from posbench.report.figures.style import DASHES, FONT, GREY, MARKERS, Frame, octaves
 from posbench.report.points import Point, span
 
 PANEL_WIDTH, PANEL_HEIGHT = 320, 270  # points
@@ -28,12 +28,9 @@ def figure(points: list[Point], title: str):
     axes = frame.axes(LEFT, ABOVE, PANEL_WIDTH, tall)
     axes.set_title(f"Loss at {length} tokens (nats/token)", fontsize=9.5, loc="left", pad=6, color="#222222")
     lengths = sorted({train_len for own in cells.values() for train_len in own})
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(lengths, map(str, lengths))
-    axes.set_xticks([], minor=True)
+    octaves(axes, lengths)
     axes.set_xlim(lengths[0] / 1.2, lengths[-1] * 1.2)
     axes.set_xlabel("training length (tokens)", fontsize=FONT)
-    ruled(axes)
     _lines(axes, cells, names)
     shown = [point for own in cells.values() for point in own.values()]
     frame.caption([measured(shown, f"{span(point.n_targets for point in shown)} targets, the same of every training")], up=4)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from posbench.report.figures.annotations import GAP, end_labels, line_name, measured, of_intervals, width
 from posbench.report.figures.palette import looks_of_methods, method_of
-from posbench.report.figures.style import BEND, MARKERS, Frame, ruled, ticks
+from posbench.report.figures.style import MARKERS, Frame, differences, octaves, ruled
 from posbench.report.points import Point, span, two_seeds
 
 PANEL_WIDTH, PANEL_HEIGHT = 260, 280  # points
@@ -35,9 +35,7 @@ def figure(points: list[Point], title: str):
         axes.set_title(heading, fontsize=9.5, loc="left", pad=6, color="#222222")
         _losses(axes, shown)
         if place is PANELS[LENGTH]:
-            axes.set_xscale("log", base=2)
-            axes.set_xticks(lengths, map(str, lengths))
-            axes.set_xticks([], minor=True)
+            octaves(axes, lengths)
             axes.set_xlim(lengths[0] / 1.3, lengths[-1] * 1.3)
         _marks(axes, cells, names, lengths, place)
     frame.caption(_said(shown, lengths, multiple), up=4)
@@ -66,11 +64,7 @@ def at_multiple(points: list[Point]) -> tuple[int, dict[Method, list[Point]]]:
 
 def _losses(axes, shown: list[Point]) -> None:
     known = [point.difference + sign * (point.half_width or 0.0) for point in shown for sign in (1, -1)]
-    low, high = 1.15 * min([-BEND / 4, *known]), 1.15 * max([BEND / 2, *known])
-    axes.set_yscale("symlog", linthresh=BEND, linscale=1.2)
-    axes.set_ylim(low, high)
-    axes.set_yticks(*ticks(low, high))
-    axes.set_yticks([], minor=True)
+    differences(axes, known)
     ruled(axes)
     axes.axhline(0, color="black", linewidth=0.9, zorder=1)
 

@@ -57,13 +57,24 @@ def note(axes, text: str, at: tuple[float, float], offset: tuple[float, float], 
     axes.annotate(text, at, xytext=offset, textcoords="offset points", annotation_clip=False, **style)
 
 
-def octaves(axes, lengths: Sequence[int], train_len: int) -> None:
-    """Set up an x axis of octaves with ticks at `lengths`, a line at the training length, and horizontal rules."""
+def octaves(axes, lengths: Sequence[int], train_len: int | None = None) -> None:
+    """Set up an x axis of octaves with ticks at `lengths`, a line at the training length if it is given, and horizontal rules."""
     axes.set_xscale("log", base=2)
     axes.set_xticks(lengths, map(str, lengths))
     axes.set_xticks([], minor=True)
-    axes.axvline(train_len, color=GREY, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
+    if train_len is not None:
+        axes.axvline(train_len, color=GREY, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
     ruled(axes)
+
+
+def differences(axes, values: Iterable[float]) -> None:
+    """Set up a y axis that holds `values` and zero: linear to BEND, logarithmic beyond."""
+    values = list(values)
+    low, high = 1.15 * min([-BEND / 4, *values]), 1.15 * max([BEND / 2, *values])
+    axes.set_yscale("symlog", linthresh=BEND, linscale=1.2)
+    axes.set_ylim(low, high)
+    axes.set_yticks(*ticks(low, high))
+    axes.set_yticks([], minor=True)
 
 
 def ruled(axes) -> None:
