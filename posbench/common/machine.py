@@ -2,6 +2,7 @@
 
 import functools
 import os
+import platform
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from posbench.common.errors import ConfigError
 
 AVX512 = {"avx512f", "avx512bw", "avx512dq", "avx512vl"}  # with these, torch multiplies bf16 numbers by oneDNN
 OLDER = {"sse41", "avx", "avx2", "avx2_vnni", "avx2_vnni_2"}  # what ONEDNN_MAX_CPU_ISA limits oneDNN to, without AVX-512
+PRODUCTS = ("amx_bf16", "avx512_bf16", "avx512f", "avx2", "bf16")  # instructions that products of bf16 numbers are made by, the best first
 GPU_FILES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/kfd", "/dev/dxg")  # one of them is there if a driver of NVIDIA, AMD or WSL is
 
 
@@ -42,14 +44,30 @@ def multiplies_bf16() -> bool:
     return "bf16" in _cpu_flags() or (_cpu_flags() >= AVX512 and limit.lower() not in OLDER)
 
 
-@functools.cache
+def processor() -> str | None:
+    """Name of this CPU and the best of its PRODUCTS, such as "AMD EPYC, avx512_bf16"; None: unknown.
+
+    One training on two kinds of them may end with two weights, and `platform` does not tell them apart.
+    """
+    named = _cpu_info().get("model name") or platform.processor()
+    by = next((name for name in PRODUCTS if name in _cpu_flags()), None)
+    return ", ".join(filter(None, (named, by))) or None
+
+
 def _cpu_flags() -> frozenset[str]:
     """Names of this CPU's instructions as Linux lists them; none elsewhere."""
+    info = _cpu_info()
+    return frozenset((info.get("flags") or info.get("Features") or "").split())
+
+
+@functools.cache
+def _cpu_info() -> dict[str, str]:
+    """The first processor of /proc/cpuinfo, {key: value}; empty where there is none."""
     try:
-        with Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as lines:
-            return frozenset(next((line.split(":")[1].split() for line in lines if line.startswith(("flags", "Features"))), []))
+        first = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").split("\n\n")[0]
     except OSError:
-        return frozenset()
+        return {}
+    return {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in first.splitlines())}
 
 
 def check_processes(processes: int, device: str) -> None:

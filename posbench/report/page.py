@@ -123,7 +123,7 @@ class Sources:
             said = origin.provenance
             changed = f" + changes {said['dirty_diff']}" if said.get("dirty_diff") else ""
             commit = str(said.get("commit") or "unknown")[:12] + changed
-            machine = ", ".join(str(said[name]) for name in ("device", "platform") if said.get(name))
+            machine = ", ".join(str(said[name]) for name in ("device", "processor", "platform") if said.get(name))
             versions = (said.get("threads", "-"), origin.versions.get("torch", "-"), origin.fingerprint[:16] or "unknown")
             about = (commit, machine or "unknown", *versions, said.get("n_parameters", "-"), said.get("started", "-"), path)
             rows.append([place(path.name, self.anchors[path]), ", ".join(seeds[path]), *about])

@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import posbench
+from posbench.common.machine import processor
 
 COMMAND = "POSBENCH_COMMAND"  # the typed command, passed on to child processes
 PACKAGE = Path(posbench.__file__).resolve().parent
@@ -70,6 +71,7 @@ def machine(device: str) -> dict:
     return {
         "versions": {"python": platform.python_version(), "posbench": posbench.__version__, **{name: _version(name) for name in LIBRARIES}},
         "platform": platform.platform(),
+        "processor": processor(),
         "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else device,
         "threads": torch.get_num_threads(),
     }

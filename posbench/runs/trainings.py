@@ -34,6 +34,7 @@ class Training:
     device: str | None
     threads: int | None
     platform: str | None
+    processor: str | None = None  # older CSVs lack this column
     python: str | None
     torch: str | None
     numpy: str | None
@@ -54,7 +55,8 @@ def _training(origin: Origin, names: Mapping[str, str]) -> Training:
         weights_sha256=summary.get("sha256"),
         parameters=said.get("n_parameters"),
         end_slope=end_slope(origin),
-        **{name: said.get(name) for name in ("seed", "commit", "data_fingerprint", "started", "device", "threads", "platform")},
+        **{name: said.get(name) for name in ("seed", "commit", "data_fingerprint", "started")},
+        **{name: said.get(name) for name in ("device", "threads", "platform", "processor")},
         **{name: summary.get(name) for name in ("tokens", "loss", "validation_loss", "seconds")},
         **{name: origin.versions.get(name) for name in ("python", "torch", "numpy", "tokenizers")},
     )

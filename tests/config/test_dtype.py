@@ -4,6 +4,7 @@ import itertools
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from conftest import CONFIGS
@@ -45,6 +46,36 @@ def test_arm_says_bf16_in_another_word_and_other_systems_nothing(monkeypatch):
         monkeypatch.setattr(machine, "_cpu_flags", lambda flags=flags: frozenset(flags.split()))
         monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)
         assert machine.multiplies_bf16() is found, flags
+
+
+CPUINFO = """processor\t: 0
+model name\t: One CPU @ 2.40GHz
+flags\t\t: fpu avx2 avx512f amx_bf16 avx512_bf16
+
+processor\t: 1
+model name\t: another
+flags\t\t: fpu
+"""
+
+
+@pytest.mark.parametrize(
+    "info, named",
+    [
+        (CPUINFO, "One CPU @ 2.40GHz, amx_bf16"),
+        (CPUINFO.replace(" amx_bf16", ""), "One CPU @ 2.40GHz, avx512_bf16"),
+        ("processor\t: 0\nFeatures\t: fp asimd bf16\n", "arm, bf16"),
+        ("", "arm"),
+    ],
+)
+def test_a_processor_is_named_with_what_multiplies_bf16_numbers(info, named, monkeypatch, tmp_path):
+    (tmp_path / "cpuinfo").write_text(info)
+    monkeypatch.setattr(machine, "Path", lambda name: tmp_path / Path(name).name)
+    monkeypatch.setattr(machine.platform, "processor", lambda: "arm")
+    machine._cpu_info.cache_clear()
+    try:
+        assert machine.processor() == named
+    finally:
+        machine._cpu_info.cache_clear()
 
 
 @pytest.fixture

@@ -61,8 +61,9 @@ def describe(run, steps=1000, provenance=None, **changed):
     """The config.yaml and provenance.json of a run that write_eval made."""
     train = "".join(f"\n  {key}: {value}" for key, value in {"length": 64, "steps": steps, "lr": 0.01, **changed}.items())
     (run / "config.yaml").write_text(f"seed: 0\ndevice: auto\nresults_dir: {run}\nmodel:\n  d_model: 128\ntrain:{train}\n")
-    said = {"commit": "f" * 40, "device": "NVIDIA H200", "platform": "Linux-6", "threads": 4, "versions": {"torch": "2.13.0"},
-            "data_fingerprint": "18273dee" * 8, "n_parameters": 1016960, "started": "2026-01-01T00:00:00+00:00"}  # fmt: skip
+    said = {"commit": "f" * 40, "device": "NVIDIA H200", "platform": "Linux-6", "processor": "Xeon, amx_bf16", "threads": 4,
+            "versions": {"torch": "2.13.0"}, "data_fingerprint": "18273dee" * 8,
+            "n_parameters": 1016960, "started": "2026-01-01T00:00:00+00:00"}  # fmt: skip
     (run / "provenance.json").write_text(json.dumps({**said, **(provenance or {})}))
     return run
 
@@ -106,7 +107,7 @@ def test_the_page_shows_every_number_and_where_it_comes_from(written):
     said = (
         "rope-64-s0-0123456789",
         "ffffffffffff",
-        "NVIDIA H200, Linux-6",
+        "NVIDIA H200, Xeon, amx_bf16, Linux-6",
         "18273dee18273dee",
         "gate: ok",
         "train.lr",
