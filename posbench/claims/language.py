@@ -21,7 +21,8 @@ MEASURES = {
     "usable_length": "x train_len",  # first length whose upper bound exceeds the floor by more than `margin`
 }
 BOTH = "both"
-STAGES = {1: "one", 2: "two", 3: "three", 4: "four", 5: "five"}
+GATES = (BOTH, "confirmed", "none")
+STAGES = {1: "one", 2: "two", 3: "three", 4: "four", 5: "five", 6: "six"}
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class Endpoint:
     margin: float | None = None  # bits/byte, of usable_length
     confirm: Rule | None = None
     refute: Rule | None = None
-    gate: str = BOTH  # verdicts that need every training to use its window (G), or to have learned its task: both, or confirmed alone
+    gate: str = BOTH  # of GATES: verdicts that need every training to use its window (G), or to have learned its task
     seeds: tuple[int, ...] = ()  # that decide, all of them; () for all that are there
     windows: int | None = None  # evaluate.windows of the evaluations that decide; None for any
     same_as: str = ""  # claim and name of the primary whose cells these are
@@ -198,8 +199,11 @@ def _endpoint(text: dict, seeds: list[int] | None = None) -> Endpoint:
     if MEASURES[measure] != "bits/byte" and any(rule and rule.of_gain for rule in rules.values()):
         raise ConfigError("only losses and rises can be shares of G")
     gate, chosen = text.get("gate", BOTH), tuple(text.get("seeds", seeds) or ())
-    if gate not in (BOTH, "confirmed") or len(set(chosen)) < len(chosen) or not all(isinstance(seed, int) for seed in chosen):
-        raise ConfigError("gate is confirmed where a refutation needs no use of the window, and seeds are different whole numbers")
+    if gate not in GATES or len(set(chosen)) < len(chosen) or not all(isinstance(seed, int) for seed in chosen):
+        raise ConfigError(
+            "gate is confirmed where a refutation needs no use of the window, none where that use is what is asked, and seeds are "
+            "different whole numbers"
+        )
     return Endpoint(str(text.get("name", "")), measure, made, text.get("margin"), **rules, gate=gate, seeds=chosen)
 
 

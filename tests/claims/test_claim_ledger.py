@@ -48,7 +48,7 @@ REPORTED = CONFIGS.parent / "results" / "reported" / "claims"
         ({"margin": 0.1}, "takes a margin"),
         ({"eval": "1"}, "eval is not among"),
         ({"seeds": [7, 8]}, "stage is 1, where all seeds decide that are there"),
-        ({"stage": 2, "drop": "no key"}, "or one of 2, 3, 4, 5, where the primaries name theirs"),
+        ({"stage": 2, "drop": "no key"}, "or one of 2, 3, 4, 5, 6, where the primaries name theirs"),
         ({"seeds": [7, 7]}, "seeds are different whole numbers"),
         ({"gate": "no"}, "gate is confirmed where a refutation"),
         ({"same_as": "H02"}, "at is not among"),
@@ -113,7 +113,7 @@ def _check(cell: Cell):
     scales = {*choices("scale_attention"), *(["head_scale"] if cell.finetuned else [])}  # which only a child has
     assert {cell.scale_attention.split(" ")[0], cell.trained_scale.split(" ")[0]} <= scales
     assert importlib.util.find_spec(f"posbench.evaluators.{cell.protocol}")
-    assert set(cell.config or {}) <= {"model.qk_norm", "train.length", "train.steps", "data.mix.task", "data.mix.share"}
+    assert set(cell.config or {}) <= {"model.qk_norm", "model.n_layer", "train.length", "train.steps", "data.mix.task", "data.mix.share"}
 
 
 def test_the_ledger_names_what_must_be_there():
@@ -213,7 +213,7 @@ def test_what_stage_one_decided_is_frozen():
     assert hashlib.sha256(json.dumps(rows).encode()).hexdigest() == "bfbc5bf3ecf9bcda7526d3e5137e6e189289d616f9d75149d4d57420c5648ada"
 
 
-STAGE2, STAGE3, STAGE4, STAGE5 = ([one for one in LEDGER if one.stage == stage] for stage in (2, 3, 4, 5))
+STAGE2, STAGE3, STAGE4, STAGE5, STAGE6 = ([one for one in LEDGER if one.stage == stage] for stage in (2, 3, 4, 5, 6))
 SHARED = {"claims2", "claims5"}  # experiments of stages two and five, which have seeds in common
 
 
@@ -235,7 +235,10 @@ def _seeds(path):
 SHORT = [one for one in STAGE5 if one.id == "TrainShort"]
 
 
-@pytest.mark.parametrize("name, stage, first", [("claims3", STAGE3, 13), ("two_causes", STAGE4, 18), ("frontier", SHORT, 23)])
+FRESH = [("claims3", STAGE3, 13), ("two_causes", STAGE4, 18), ("frontier", SHORT, 23), ("context_use", STAGE6, 28)]
+
+
+@pytest.mark.parametrize("name, stage, first", FRESH)
 def test_other_stages_have_seeds_that_neither_a_report_nor_another_stage_names(name, stage, first):
     seeds = {seed for one in stage for each in (*one.primary, *one.secondary) for seed in each.seeds}
     known = {int(seed) for path in REPORTED.parent.glob("*/trainings.csv") if path.parent.name != name for seed in _seeds(path)}
@@ -254,6 +257,13 @@ def test_stage_four_asks_at_sixteen_times_the_training_length():
     assert all(sides(each.confirm, each.refute) == 1 for each in endpoints)
 
 
+def test_stage_six_gates_nothing_since_its_models_differ_in_what_the_gate_asks():
+    endpoints = [each for one in STAGE6 for each in one.primary]
+    assert {(each.gate, each.windows) for each in endpoints} == {("none", 1024)} and len(endpoints) == 6
+    steps = {dict(cell.config)["train.steps"] for one in STAGE6 for each in one.secondary for _, cell in each.cells}
+    assert steps == {150, 500, 1500, 3000} and all(sides(each.confirm, each.refute) == 1 for each in endpoints)
+
+
 def test_stage_five_takes_the_seeds_and_windows_of_stage_two_for_its_parents():
     children = [each for one in STAGE5 if one not in SHORT for each in (*one.primary, *one.secondary)]
     assert {each.seeds for each in children} == {tuple(range(5, 13)), tuple(range(5, 10))}
@@ -261,17 +271,20 @@ def test_stage_five_takes_the_seeds_and_windows_of_stage_two_for_its_parents():
     assert {one.id for one in STAGE5} == {"S10", "C8", "DroPE", "HeadScale", "TrainShort"}
 
 
-@pytest.mark.parametrize("stage", [STAGE2, STAGE3, STAGE4, STAGE5], ids=["two", "three", "four", "five"])
+@pytest.mark.parametrize("stage", [STAGE2, STAGE3, STAGE4, STAGE5, STAGE6], ids=["two", "three", "four", "five", "six"])
 def test_every_comparison_of_a_later_stage_is_asked_once(stage):
     asked = Counter(str(each) for one in stage for each in one.primary if not each.same_as)
     assert set(asked.values()) == {1}
+
+
+GATED = {BOTH: "", "confirmed": " (gated if confirmed)", "none": " (not gated)"}
 
 
 def registered(claims):
     """Markdown of all primaries of the claims."""
     columns = ("claim", "what is compared", "confirmed if", "refuted if", "seeds")
     rows = [
-        [called(claim.id, one.name), f"as {one.same_as}" if one.same_as else str(one) + f" (gated if {one.gate})" * (one.gate != BOTH),
+        [called(claim.id, one.name), f"as {one.same_as}" if one.same_as else str(one) + GATED[one.gate],
          str(one.confirm), str(one.refute), f"{one.seeds[0]} to {one.seeds[-1]}"]
         for claim in claims for one in claim.primary
     ]  # fmt: skip
@@ -281,7 +294,7 @@ def registered(claims):
 def test_the_page_shows_what_is_registered():
     page = (CONFIGS.parent / "results" / "claims" / "README.md").read_text()
     shown = [part.partition("<!-- end of registered -->")[0].strip() for part in page.split("<!-- registered -->")[1:]]
-    assert shown == [registered(stage).strip() for stage in (STAGE2, STAGE3, STAGE4, STAGE5)], "put registered of each stage there"
+    assert shown == [registered(stage).strip() for stage in (STAGE2, STAGE3, STAGE4, STAGE5, STAGE6)], "put registered of each stage there"
 
 
 @pytest.mark.parametrize("name", ["claims2", "claims3", "two_causes", "claims5"])

@@ -510,10 +510,11 @@ def test_a_gate_of_confirmations_lets_refutations_through_and_keeps_the_family(w
         world.train("rope", seed, gain=0.0)
         world.evaluate("rope", seed, "none", 2.0)
     refuted, confirmed = {"confirm": "below 0.2", "refute": "above 0.2"}, {"confirm": "above 0.2", "refute": "below 0.2"}
-    (one,), (other,), (both,) = (
-        world.judge(second(tmp_path, **edge)) for edge in ({"gate": "confirmed", **refuted}, {"gate": "confirmed", **confirmed}, refuted)
+    (one,), (other,), (both,), (never,) = (
+        world.judge(second(tmp_path, **edge))
+        for edge in ({"gate": "confirmed", **refuted}, {"gate": "confirmed", **confirmed}, refuted, {"gate": "none", **confirmed})
     )
-    assert (one.verdict, other.verdict, both.verdict) == ("refuted", "undecided", "gated")
+    assert (one.verdict, other.verdict, both.verdict, never.verdict) == ("refuted", "undecided", "gated", "confirmed")
     assert one.gain_lower < 0.02 and (other.p, other.p_holm) == (1, 1) and "not confirmed: the lower" in other.note
 
 

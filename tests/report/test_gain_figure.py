@@ -1,4 +1,4 @@
-"""Figure of losses beyond the training length by G and by training length: what stands in it, and when there is none."""
+"""Figure of losses beyond the training length by G and by training length or steps: what stands in it, and when there is none."""
 
 from dataclasses import replace
 
@@ -43,7 +43,19 @@ def test_points_stand_at_the_largest_multiple_that_every_training_was_read_at_in
     )
 
 
-def test_without_an_encoding_of_several_lengths_there_is_no_figure():
+def test_trainings_of_one_length_and_several_numbers_of_steps_stand_against_these(tmp_path):
+    points = trained(lengths=(64,), steps=(500, 3000)) + trained(extension="pi", lengths=(64,), steps=(500, 3000))
+    points += [replace(one, encoding="rope n_layer=1 steps=3000", gain=0.01) for one in trained(lengths=(64,), steps=(3000,))]
+    multiple, cells = gain.at_multiple(points, gain.STEPS)
+    assert multiple == 4 and set(cells) == {("rope", "none", "none"), ("rope", "pi", "none"), ("rope n_layer=1", "none", "none")}
+    (tmp_path / "curve.csv").write_text(to_csv(points, Point))
+    draw(tmp_path / "curve.csv", tmp_path, "Steps")
+    said = texts(tmp_path / "gain.svg")
+    assert {"Against G (nats/token)", "Against the steps of training", "500", "3000", "rope + pi", "rope n_layer=1"} <= set(said)
+    assert "after the steps that the mark tells: disc 500, diamond 3000 steps." in " ".join(said)
+
+
+def test_without_an_encoding_of_several_lengths_or_steps_there_is_no_figure():
     points = trained(lengths=(64,)) + trained("alibi", lengths=(128,))
     unknown = [replace(point, gain=None) for point in trained()]
     apart = [point for point in trained() if point.length == {32: 64, 64: 256, 128: 256}[point.train_len]]  # no multiple in common

@@ -13,7 +13,8 @@ from posbench.report.scores import Score
 def draw(csv: Path | str, out_dir: Path | str, title: str, kind: type[Placed] = Point) -> list[dict[str, list[Path]]]:
     """Draw every section of a CSV of points, steps or scores. Returns {name: its png and svg} for each section, named as in `_figures`.
 
-    The first section of points has `gain` and `frontier` too if an encoding was trained at several lengths.
+    The first section of points has `gain` and `frontier` too if an encoding was trained at several lengths, `gain` also if for several
+    numbers of steps.
     The first section of a kind gives curve.png and curve.svg, further ones curve-2.png and so on. Equal input gives equal bytes.
     """
     records, drawn, counted = read_points(csv, kind), [], Counter()

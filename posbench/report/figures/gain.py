@@ -1,11 +1,13 @@
-"""Figure of the loss beyond the training length against G of the training, and against the training length.
+"""Figure of the loss beyond the training length against G of the training, and against its length or its steps.
 
-It is drawn where an encoding was trained at several lengths. A mark is one method on the trainings of one length and configuration, all
-at the same multiple of their training length.
+It is drawn where an encoding was trained at several lengths, or for several numbers of steps. A mark is one method on the trainings of one
+length and configuration, all at the same multiple of their training length.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from posbench.report.figures.annotations import GAP, end_labels, line_name, measured, of_intervals, width
 from posbench.report.figures.palette import looks_of_methods, method_of
@@ -15,50 +17,72 @@ from posbench.report.points import Point, span, two_seeds
 PANEL_WIDTH, PANEL_HEIGHT = 260, 280  # points
 LEFT, LEADER, BETWEEN, ABOVE, BELOW = 48, 14, 50, 24, 40
 NAMES = ("disc", "diamond", "square", "triangle", "triangle that points down", "plus", "cross")  # of MARKERS
-LENGTH = "Against the training length (tokens)"
-PANELS: dict[str, Callable[[Point], float]] = {"Against G (nats/token)": lambda point: point.gain, LENGTH: lambda point: point.train_len}
-Method = tuple[str, str, str]  # encoding without what tells its trainings apart, extension, scale
+GAIN = "Against G (nats/token)"
+TOLD = re.compile(r" (?:train\.)?steps=(\d+)")  # in the name of an encoding that was trained for several numbers of steps
+Method = tuple[str, str, str]  # encoding without what the knob tells apart, extension, scale
+
+
+@dataclass(frozen=True)
+class Knob:
+    """In what the trainings of an encoding differ: `of` a point its value, or None, and `line` the encoding without it."""
+
+    heading: str
+    unit: str
+    of: Callable[[Point], int | None]
+    line: Callable[[str], str]
+
+
+def _steps(point: Point) -> int | None:
+    said = TOLD.search(point.encoding)
+    return int(said[1]) if said else None
+
+
+LENGTH = Knob("Against the training length (tokens)", "tokens", lambda point: point.train_len, method_of)
+STEPS = Knob("Against the steps of training", "steps", _steps, lambda label: TOLD.sub("", label))
+KNOBS = (LENGTH, STEPS)  # the first in which the trainings of an encoding differ
 
 
 def figure(points: list[Point], title: str):
-    """Figure of the points of all sections; None if no encoding was trained at several lengths and read at a common multiple of them."""
-    multiple, cells = at_multiple(points)
+    """Figure of the points of all sections; None if no encoding was trained in several of KNOBS' values and read at a common multiple."""
+    found = ((knob, *at_multiple(points, knob)) for knob in KNOBS)
+    knob, multiple, cells = next((one for one in found if one[-1]), (LENGTH, 0, {}))
     if not cells:
         return None
     names = {method: line_name(*method) for method in cells}
     tall, gutter = max(PANEL_HEIGHT, 1.6 * GAP * len(cells)), LEADER + max(map(width, names.values()))
     frame = Frame(title, LEFT + 2 * (PANEL_WIDTH + gutter) + BETWEEN, ABOVE + tall + BELOW)
     shown = [point for own in cells.values() for point in own]
-    lengths = sorted({point.train_len for point in shown})
-    for index, (heading, place) in enumerate(PANELS.items()):
+    values = sorted({knob.of(point) for point in shown})
+    panels: dict[str, Callable[[Point], float]] = {GAIN: lambda point: point.gain, knob.heading: knob.of}
+    for index, (heading, place) in enumerate(panels.items()):
         axes = frame.axes(LEFT + index * (PANEL_WIDTH + gutter + BETWEEN), ABOVE, PANEL_WIDTH, tall)
         axes.set_title(heading, fontsize=9.5, loc="left", pad=6, color="#222222")
         _losses(axes, shown)
-        if place is PANELS[LENGTH]:
-            octaves(axes, lengths)
-            axes.set_xlim(lengths[0] / 1.3, lengths[-1] * 1.3)
-        _marks(axes, cells, names, lengths, place)
-    frame.caption(_said(shown, lengths, multiple), up=4)
+        if place is knob.of:
+            octaves(axes, values)
+            axes.set_xlim(values[0] / 1.3, values[-1] * 1.3)
+        _marks(axes, cells, names, {value: MARKERS[number % len(MARKERS)] for number, value in enumerate(values)}, knob, place)
+    frame.caption(_said(shown, values, knob, multiple), up=4)
     return frame.figure
 
 
-def at_multiple(points: list[Point]) -> tuple[int, dict[Method, list[Point]]]:
+def at_multiple(points: list[Point], knob: Knob = LENGTH) -> tuple[int, dict[Method, list[Point]]]:
     """The largest multiple of the training length that all trainings were read at, and the points there by method, in the order of G.
 
-    Only encodings that were trained at several lengths are kept; without any the multiple is 0.
+    Only encodings whose trainings differ in the knob are kept; without any the multiple is 0.
     """
     trained = [point for point in points if not point.source and " tuned from " not in point.encoding]
-    known = [point for point in trained if None not in (point.gain, point.difference)]
+    known = [point for point in trained if None not in (point.gain, point.difference, knob.of(point))]
     read = defaultdict(lambda: defaultdict(set))
     for point in known:
         if point.length > point.train_len and point.length % point.train_len == 0:
-            read[method_of(point.encoding)][point.train_len].add(point.length // point.train_len)
-    kept = {encoding: lengths for encoding, lengths in read.items() if len(lengths) > 1}
-    multiple = max(set.intersection(*(multiples for lengths in kept.values() for multiples in lengths.values())), default=0) if kept else 0
+            read[method_of(point.encoding)][knob.of(point)].add(point.length // point.train_len)
+    kept = {encoding: values for encoding, values in read.items() if len(values) > 1}
+    multiple = max(set.intersection(*(multiples for values in kept.values() for multiples in values.values())), default=0) if kept else 0
     cells: dict[Method, list[Point]] = defaultdict(list)
     for point in sorted(known, key=lambda point: point.gain):
         if point.length == multiple * point.train_len and method_of(point.encoding) in kept:
-            cells[method_of(point.encoding), point.extension, point.scale_attention].append(point)
+            cells[knob.line(point.encoding), point.extension, point.scale_attention].append(point)
     return multiple, cells
 
 
@@ -69,7 +93,7 @@ def _losses(axes, shown: list[Point]) -> None:
     axes.axhline(0, color="black", linewidth=0.9, zorder=1)
 
 
-def _marks(axes, cells: dict[Method, list[Point]], names: dict[Method, str], lengths: list[int], place: Callable[[Point], float]) -> None:
+def _marks(axes, cells: dict[Method, list[Point]], names: dict[Method, str], marks: dict[int, str], knob: Knob, place) -> None:
     ends, pens = [], looks_of_methods(cells)
     for method, own in cells.items():
         (colour, dash), own = pens[method], sorted(own, key=place)
@@ -77,7 +101,7 @@ def _marks(axes, cells: dict[Method, list[Point]], names: dict[Method, str], len
             [place(point) for point in own], [point.difference for point in own], color=colour, linestyle=dash, linewidth=0.7, alpha=0.6
         )
         for point in own:
-            mark = MARKERS[lengths.index(point.train_len) % len(MARKERS)]
+            mark = marks[knob.of(point)]
             face = colour if method[2] == "none" else "white"
             axes.plot([place(point)], [point.difference], color=colour, marker=mark, markersize=4.8, markerfacecolor=face, zorder=3)
             if point.half_width:
@@ -87,10 +111,11 @@ def _marks(axes, cells: dict[Method, list[Point]], names: dict[Method, str], len
     end_labels(axes, ends)
 
 
-def _said(shown: list[Point], lengths: list[int], multiple: int) -> list[str]:
-    marks = ", ".join(f"{NAMES[index % len(NAMES)]} {length}" for index, length in enumerate(lengths))
+def _said(shown: list[Point], values: list[int], knob: Knob, multiple: int) -> list[str]:
+    marks = ", ".join(f"{NAMES[index % len(NAMES)]} {value}" for index, value in enumerate(values))
+    what = "which is told by the mark" if knob is LENGTH else "after the steps that the mark tells"
     return [
-        f"Loss minus the floor (nats/token) at {multiple} times the training length, which is told by the mark: {marks} tokens.",
+        f"Loss minus the floor (nats/token) at {multiple} times the training length, {what}: {marks} {knob.unit}.",
         measured(shown, f"{span(point.n_targets for point in shown)} targets"),
         f"G: what the second half of the window brings. Bars: {of_intervals(shown)}.",
         *(f"{said[0].upper()}{said[1:]}." for said in two_seeds(shown)),
