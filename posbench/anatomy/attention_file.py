@@ -13,6 +13,7 @@ from posbench.common.errors import ConfigError
 from posbench.common.files import write_atomic, write_json
 from posbench.common.progress import Progress
 from posbench.config.schema import LONG, resolve, typed
+from posbench.data import other_text
 from posbench.data.corpus import Corpus
 from posbench.evaluation.scorer import Evaluation
 from posbench.extensions.none import NoExtension
@@ -54,6 +55,7 @@ def settled(cfg: dict) -> dict:
     for key in ("json", "figure", "length"):
         if cfg[key]:
             raise ConfigError(f"{key}={cfg[key]} is of methods alone, and lengths={lengths} of a trained model: leave one of them out.")
+    other_text.refuse(cfg, "scripts/anatomy.py")
     found, asked = whole({**cfg, "evaluate": {}}), cfg["evaluate"]
     if found["data"]["tokenizer"] == "task":
         raise ConfigError(f"run={cfg['run']} was trained on the task {found['data']['name']}, which has no running text: name another run.")

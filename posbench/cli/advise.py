@@ -30,7 +30,7 @@ from posbench.common.errors import ConfigError
 from posbench.config.compose import Request
 from posbench.config.identity import method_name
 from posbench.config.schema import EvaluateConfig, typed
-from posbench.data import prepare
+from posbench.data import other_text, prepare
 from posbench.report.advice import CUT, PLAIN, Question, finalists, rankings
 from posbench.statistics.recommendation import ranked
 from posbench.sweep.cost_estimate import cost
@@ -159,6 +159,7 @@ def _checked(request: Request) -> dict:
             raise ConfigError(
                 f"{group}={method_name(cfg[group])} is what scripts/advise.py chooses: leave it out, or narrow it with methods=."
             )
+    other_text.refuse(cfg, "scripts/advise.py")
     usual = vars(EvaluateConfig())
     given = [key for key in DECIDED if cfg["evaluate"].get(key, usual[key]) != usual[key]]
     if given:

@@ -9,6 +9,7 @@ from posbench.common.errors import ConfigError
 from posbench.common.progress import Progress
 from posbench.config.names import chosen_node
 from posbench.config.schema import EvaluateConfig, resolve
+from posbench.data import other_text
 from posbench.data.sources import ALL
 from posbench.evaluation.protocol import protocol
 from posbench.runs.frame import frame
@@ -35,7 +36,9 @@ def evaluate(run: "LoadedRun", extension: Any, scale_attention: Any, given: dict
             raise ConfigError(verdict.reason)
         if verdict.status == "noop":
             raise ConfigError(f"{verdict.label} is a no-op: {verdict.reason}; evaluate without it, or at other lengths.")
-    corpus = run.prepared([ALL]) if job.cfg["evaluate"]["split"] == ALL else run.corpus
+    asked = job.cfg["evaluate"]
+    corpus = run.prepared([ALL]) if asked["split"] == ALL and not asked["text"] else run.corpus
+    corpus = other_text.read(corpus, {**job.cfg, "data": run.reached()}, asked["text"], asked["split"]) if asked["text"] else corpus
     evaluators = [protocol(cell.protocol)(evaluation(run.model, corpus, cell, run.device)) for cell in cells]
     texts = [one.texts(cell.evaluate["lengths"]) for one, cell in zip(evaluators, cells, strict=True)]
     total = sum(one.cost(text) for one, own in zip(evaluators, texts, strict=True) for text in own)
@@ -66,6 +69,7 @@ def _plan(run: "LoadedRun", extension: Any, scale_attention: Any, given: dict, a
         "log": {},
         "device": run.device,
     })  # fmt: skip
+    cfg["evaluate"]["text"] = other_text.resolved({**cfg, "data": run.reached()})
     job = Job(cfg, run.directory, fingerprint="")  # which is read when something is trained
     methods = cfg["extension"], cfg["scale_attention"]
     job.cells = [make_cell(job.run, each, name, *methods) for name in cfg["evaluate"]["protocol"] for each in each_task(cfg, name)]

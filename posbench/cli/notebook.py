@@ -74,14 +74,15 @@ class LoadedRun:
         from posbench.data.fit_corpus import fit_corpus
 
         beside = self.path.resolve().parent.parent / "cache"
-        corpus = prepare(self._reached(), self._cache_dir or (beside if beside.is_dir() else "results/cache"), splits)
+        corpus = prepare(self.reached(), self._cache_dir or (beside if beside.is_dir() else "results/cache"), splits)
         noted = read_json(self.directory.provenance) if self.directory.provenance.exists() else None
         known = noted.get("data_fingerprint") if isinstance(noted, dict) else None
         if known not in (None, corpus.fingerprint):
             raise RunError(f"The text of data={corpus.name} is no longer the one that {self.id} was trained on: restore it.")
         return fit_corpus(corpus, self.config)
 
-    def _reached(self) -> dict:
+    def reached(self) -> dict:
+        """The data configuration of the training, with a path that leads to something from here."""
         data = self.config["data"]
         path = data.get("path")
         if not path or os.path.exists(path):

@@ -21,6 +21,7 @@ from posbench.common.progress import Progress
 from posbench.config.compose import Request
 from posbench.config.identity import method_name
 from posbench.config.schema import LONG, EvaluateConfig, typed
+from posbench.data import other_text
 from posbench.evaluation.protocol import protocol
 from posbench.sweep.cells import Cell
 from posbench.sweep.cost_estimate import cost
@@ -102,6 +103,7 @@ def _checked(request: Request) -> dict:
             raise ConfigError(f"{group}={method_name(cfg[group])} has no factors for {me} to find: leave it out.")
     if cfg["evaluate"].get("split") != "validation":
         raise ConfigError(f"evaluate.split={cfg['evaluate']['split']} would choose factors on the text that judges them: leave it out.")
+    other_text.refuse(cfg, me)
     usual = vars(EvaluateConfig())
     for key in CHOSEN:
         if cfg["evaluate"].get(key, usual[key]) != usual[key]:

@@ -33,6 +33,8 @@ LATER: dict[str, object] = {
     "data.mix.task": None,
     "evaluate.stride": None,
     "evaluate.documents": None,
+    "evaluate.text": None,
+    "evaluate.unit": "document",
     "evaluate.floor_block": 1,
     "evaluate.tasks": None,
     "evaluate.chat": False,
@@ -118,6 +120,8 @@ def eval_id(protocol: str, extension: dict, scale_attention: dict, evaluate: dic
 
     `evaluate` must be resolved: `max_length: null` and the number it stands for would give two ids. `version` of the protocol.
     """
+    if text := evaluate.get("text"):
+        evaluate = {**evaluate, "text": text["content"]}  # whatever its name and its path
     parts = {"extension": extension, "scale_attention": scale_attention, "evaluate": _without(evaluate, NOT_EVALUATE)}
     return sha256_json(_stable({**parts, "protocol": protocol, "run_id": run_id, "version": version}))[:16]
 

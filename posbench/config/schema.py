@@ -127,7 +127,9 @@ class EvaluateConfig:
     targets: Size | None = None  # scored tokens at the end of a window; None: an eighth of the training length
     stride: Size | None = None  # of windows that overlap; None: a quarter of the training length
     split: Literal["test", "validation", "all"] = "test"  # all: of a checkpoint alone, which nothing here was trained on
+    text: Name | dict[str, Any] | None = None  # another text than the training's: a name of configs/data, or its name, path and source
     documents: Name | None = None  # glob of the documents' names; None: all
+    unit: Literal["document", "project"] = "document"  # of intervals; project: as many windows of each, and its documents are one
     floor: bool = True  # also evaluate the floor and the half window
     floor_block: Size | None = None  # targets that share one text of recompute_window; None: 1, or train_len // 16 above 1,024
     dtype: Literal["auto", "bf16", "fp32"] | None = None  # None: fp32 for training lengths up to 1,024 tokens, else auto
@@ -233,10 +235,10 @@ def resolve(cfg: dict, auto: str | None = None) -> dict:
     targets = asked.targets or max(1, train_len // 8)
     windows = asked.windows or (8 if long else 512)
     block = asked.floor_block or (train_len // 16 if long else 1)
-    if asked.split == "all" and not groups["model"].path:
+    if asked.split == "all" and not (groups["model"].path or asked.text):
         raise ConfigError(
-            "evaluate.split=all scores the text of the training too, which the model has seen: choose test or validation, or evaluate "
-            "a checkpoint (model=hf)."
+            "evaluate.split=all scores the text of the training too, which the model has seen: choose test or validation, another text "
+            "(evaluate.text), or evaluate a checkpoint (model=hf)."
         )
     if not lengths:
         raise ConfigError(f"evaluate.max_length={largest} is shorter than train.length={train_len}: raise it, or give evaluate.lengths.")

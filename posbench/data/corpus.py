@@ -5,7 +5,7 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from posbench.common.errors import ConfigError, RunError
-from posbench.common.files import disk_errors, write_json
+from posbench.common.files import disk_errors, sha256_json, write_json
 from posbench.common.folders import whole_folder
 from posbench.common.locks import holder, take
 from posbench.data.identity import content_key, with_bos
@@ -48,14 +48,15 @@ class Corpus:
     mix: Mix | None = None
 
 
-def prepare(cfg_data: dict, cache_dir: Path | str, splits: Iterable[str] = SPLITS) -> Corpus:
+def prepare(cfg_data: dict, cache_dir: Path | str, splits: Iterable[str] = SPLITS, trained: dict | None = None) -> Corpus:
     """Tokenize a text into `cache_dir` if it is not there yet, verify the files and memory-map them.
 
-    Other `splits` than all three are tokenized into a folder of their own. A task needs no files. Raises ConfigError when the data is not
-    available, RunError when files in `cache_dir` are damaged or the disk is full.
+    Other `splits` than all three are tokenized into a folder of their own. A task needs no files. With `trained`, the data configuration
+    of another text, documents of its training split are left out. Raises ConfigError when the data is not available, RunError when files
+    in `cache_dir` are damaged or the disk is full.
     """
     cache_dir = Path(cache_dir)
-    key = content_key(cfg_data, cache_dir)
+    key = _key(cfg_data, trained, cache_dir)
     splits = [split for split in (*SPLITS, ALL) if split in splits]
     folder = cache_dir / key[:24]
     if cfg_data["tokenizer"] == TASK:
@@ -67,8 +68,13 @@ def prepare(cfg_data: dict, cache_dir: Path | str, splits: Iterable[str] = SPLIT
             cache_dir.mkdir(parents=True, exist_ok=True)
             with _lock(folder, cfg_data["name"]):
                 if not folder.exists():
-                    _build(cfg_data, folder, key, splits)
+                    _build(cfg_data, folder, key, splits, trained)
     return _open(cfg_data, folder, with_bos(key, cfg_data), splits)
+
+
+def _key(cfg_data: dict, trained: dict | None, cache_dir: Path, again: bool = False) -> str:
+    own = content_key(cfg_data, cache_dir, again)
+    return sha256_json([own, content_key(trained, cache_dir, again)]) if trained else own
 
 
 def _task(cfg_data: dict, folder: Path, identity: str) -> Corpus:
@@ -120,23 +126,25 @@ def _open(cfg_data: dict, folder: Path, identity: str, wanted: list[str]) -> Cor
                   folder=folder, mix=mix)  # fmt: skip
 
 
-def _build(cfg_data: dict, folder: Path, key: str, wanted: list[str]) -> None:
+def _build(cfg_data: dict, folder: Path, key: str, wanted: list[str], trained: dict | None) -> None:
     """Write all files, the manifest last, into a folder that is whole or absent.
 
     Raises RunError when the text changed since `key` was computed: its tokens would be stored under the key of another text.
     """
     with whole_folder(folder) as temporary:
         source = make_source(cfg_data, folder.parent)
-        held_out = _digests(source)
+        held_out, read = _digests(source), _read(trained, folder.parent)
         tokenizer = _make_tokenizer(cfg_data, source, held_out, temporary)
         token_dtype = np.uint16 if tokenizer.vocab_size < 2**16 else np.uint32
         splits = {}
         for split in wanted:
-            documents = _encoded(tokenizer, _telling(_unique(source, split, held_out), f"tokenizing {cfg_data['name']}/{split}"))
+            documents = _encoded(tokenizer, _telling(_unique(source, split, held_out, read), f"tokenizing {cfg_data['name']}/{split}"))
             splits[split] = write_split(temporary, split, documents, token_dtype, tokenizer.bytes_dtype)
             if not splits[split]["documents"]:
-                raise ConfigError(f"data={cfg_data['name']} has no document in its {split} split{_why_empty(source, split, held_out)}")
-        if content_key(cfg_data, folder.parent, again=True) != key:
+                raise ConfigError(
+                    f"data={cfg_data['name']} has no document in its {split} split{_why_empty(source, split, held_out, read)}"
+                )
+        if _key(cfg_data, trained, folder.parent, again=True) != key:
             raise RunError(f"The text or tokenizer of data={cfg_data['name']} changed while it was read: run the same command again.")
         files = {path.name: file_record(path) for path in sorted(temporary.iterdir())}
         name = tokenizer_name(cfg_data["tokenizer"], cfg_data["vocab_size"])
@@ -157,9 +165,16 @@ def _digests(source: Source) -> dict[str, set[bytes]]:
     }
 
 
-def _why_empty(source: Source, split: str, held_out: dict[str, set[bytes]]) -> str:
+def _read(trained: dict | None, cache_dir: Path) -> set[bytes]:
+    """Digests of the documents that a training on the data configuration `trained` has read; none without one."""
+    return {_digest(text) for _, text in make_source(trained, cache_dir).documents("train")} if trained else set()
+
+
+def _why_empty(source: Source, split: str, held_out: dict[str, set[bytes]], read: set[bytes]) -> str:
     """Suffix of the error about an empty split: the reason why no document is left, and the way out."""
     all_texts = [text for part in _parts(split) for _, text in source.documents(part)]
+    if again := sum(_digest(text) in read for text in all_texts):
+        return f": the training has read {again} of its {len(all_texts)}: choose other text."
     copies = sum(_digest(text) in set().union(*(held_out[name] for name in PROTECTED.get(split, ()))) for text in all_texts if text)
     empty = sum(not text for text in all_texts)
     if copies:
@@ -171,10 +186,10 @@ def _why_empty(source: Source, split: str, held_out: dict[str, set[bytes]]) -> s
     return ": the tokenizer makes no token of them, choose another." if all_texts else ": add documents to it."
 
 
-def _unique(source: Source, split: str, held_out: dict[str, set[bytes]]) -> Iterator[tuple[str, str]]:
-    """Yield the documents of a split, or of all, without empty ones, exact duplicates and those of a more protected split."""
+def _unique(source: Source, split: str, held_out: dict[str, set[bytes]], read: Collection[bytes] = ()) -> Iterator[tuple[str, str]]:
+    """Yield the documents of a split, or of all, without empty ones, exact duplicates, those of a more protected split and `read` ones."""
     for part in _parts(split):
-        seen: set[bytes] = set().union(*(held_out[name] for name in PROTECTED[part]))
+        seen: set[bytes] = set(read).union(*(held_out[name] for name in PROTECTED[part]))
         for name, text in source.documents(part):
             digest = _digest(text)
             if text and digest not in seen:

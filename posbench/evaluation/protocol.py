@@ -95,7 +95,7 @@ class Protocol:
     @classmethod
     def place(cls, file: TokenFile, config: EvaluateConfig, train_len: int) -> Windows:
         """Choose the windows and their targets. Raises ConfigError, before any training, if the documents are too short."""
-        return choose(file, config.max_length, config.windows, config.targets, config.seed, config.documents)
+        return choose(file, config.max_length, config.windows, config.targets, config.seed, config.documents, config.unit)
 
     @classmethod
     def reading(cls, config: EvaluateConfig, train_len: int, length: int, fed: int) -> Reading:
@@ -156,7 +156,11 @@ class Protocol:
     def rows(self, length: int, nll_NS: np.ndarray, correct_NS: np.ndarray) -> list[dict]:
         """Columns of the rows of one length that are computed from its targets."""
         bytes_NS = np.asarray(self.windows.file.n_bytes)[self.windows.targets_NS]
-        return [mean_row(nll_NS.astype(np.float64) * self.weights(length), correct_NS, self.windows.document_N, bytes_NS)]
+        return [self.mean(nll_NS.astype(np.float64) * self.weights(length), correct_NS, self.windows.document_N, bytes_NS)]
+
+    def mean(self, nll_NS: np.ndarray, correct: np.ndarray, document_N: np.ndarray, n_bytes: np.ndarray) -> dict:
+        """Columns of `mean_row` for texts of the documents document_N, in the units of intervals that the configuration names."""
+        return mean_row(nll_NS, correct, self.windows.unit_D[document_N], n_bytes, self.evaluation.config.unit)
 
     def shared(self) -> dict[str, np.ndarray]:
         """Arrays [N * S] that all lengths share."""
@@ -219,10 +223,10 @@ def not_scored(n_targets: int) -> tuple[np.ndarray, np.ndarray]:
     return np.full(n_targets, np.nan, np.float32), np.zeros(n_targets, bool)
 
 
-def mean_row(nll_NS: np.ndarray, correct: np.ndarray, document_N: np.ndarray, n_bytes: np.ndarray) -> dict:
-    """Columns of a row from weighted losses of texts that belong to the documents document_N, and from all that was predicted."""
-    mean, sem, n_units = clustered_mean(nll_NS.ravel().astype(np.float64), np.repeat(document_N, nll_NS.shape[1]))
-    found = {"nll": mean, "nll_sem": sem, "n_units": n_units, "sem_unit": "document", "accuracy": float(correct.mean())}
+def mean_row(nll_NS: np.ndarray, correct: np.ndarray, unit_N: np.ndarray, n_bytes: np.ndarray, unit: str = "document") -> dict:
+    """Columns of a row from weighted losses of texts that belong to the units unit_N, and from all that was predicted."""
+    mean, sem, n_units = clustered_mean(nll_NS.ravel().astype(np.float64), np.repeat(unit_N, nll_NS.shape[1]))
+    found = {"nll": mean, "nll_sem": sem, "n_units": n_units, "sem_unit": unit, "accuracy": float(correct.mean())}
     return {**found, "n_targets": correct.size, "n_bytes": int(n_bytes.sum())}
 
 

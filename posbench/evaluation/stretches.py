@@ -21,7 +21,8 @@ class Stretches(Protocol):
 
     @classmethod
     def place(cls, file: TokenFile, config: EvaluateConfig, train_len: int) -> Windows:
-        return choose(file, config.max_length, cls.count(config, train_len), config.max_length, config.seed, config.documents)
+        count = cls.count(config, train_len)
+        return choose(file, config.max_length, count, config.max_length, config.seed, config.documents, config.unit)
 
     @classmethod
     def count(cls, config: EvaluateConfig, train_len: int) -> int:

@@ -16,12 +16,16 @@ BOS = -1  # the BOS token, in an array of token indices
 
 @dataclass(frozen=True)
 class Windows:
-    """Windows of a text: last_N is the index in `file.tokens` of each window's last target, document_N its document."""
+    """Windows of a text: last_N is the index in `file.tokens` of each window's last target, document_N its document.
+
+    unit_D is the number of the unit of intervals that each document of the file belongs to.
+    """
 
     file: TokenFile
     last_N: np.ndarray
     document_N: np.ndarray
     n_targets: int
+    unit_D: np.ndarray
 
     @property
     def targets_NS(self) -> np.ndarray:
@@ -33,12 +37,15 @@ class Windows:
         return self.targets_NS - np.asarray(self.file.starts)[self.document_N][:, None]
 
 
-def choose(file: TokenFile, max_length: int, windows: int, n_targets: int, seed: int, documents: str | None = None) -> Windows:
+def choose(
+    file: TokenFile, max_length: int, windows: int, n_targets: int, seed: int, documents: str | None = None, unit: str = "document"
+) -> Windows:
     """Spread `windows` windows evenly over all places with `max_length` tokens of the same document before the last target.
 
     It is a systematic sample: each place is equally likely, so a document weighs as much as the number of its places. There are fewer
-    windows if their targets would overlap. `documents` is a glob; only documents whose name matches have places.
-    Raises ConfigError if no document is long enough or no name matches.
+    windows if their targets would overlap. With unit "project" each project that has places gets as many windows, and within it each
+    place is equally likely. `documents` is a glob; only documents whose name matches have places.
+    Raises ConfigError if no document is long enough or no name matches, and for one project alone.
     """
     length_D = file.document_lengths()
     if documents is not None:
@@ -56,9 +63,33 @@ def choose(file: TokenFile, max_length: int, windows: int, n_targets: int, seed:
             f"lower evaluate.lengths and evaluate.max_length to {max(1, longest - 1)}, or give longer documents (books with data=books, or "
             "for a checkpoint those of every split with evaluate.split=all)."
         )
+    rng, unit_D = np.random.default_rng(seed), units(file, unit)
+    if unit == "document":
+        found = [_spread(room_D, windows, n_targets, rng)]
+    else:
+        parts = np.unique(unit_D[room_D > 0])
+        if len(parts) == 1:
+            raise ConfigError(
+                f"evaluate.unit={unit} takes intervals over projects, and all documents with {max_length + 1} tokens are of one "
+                f"({file.names[int(np.argmax(room_D))].partition('/')[0]}): leave evaluate.unit out, or choose a text of several, such as "
+                "evaluate.text=projects."
+            )
+        found = [_spread(np.where(unit_D == part, room_D, 0), windows // len(parts), n_targets, rng) for part in parts]
+    document_N, within_N = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
+    return Windows(file, np.asarray(file.starts)[document_N] + max_length + within_N, document_N, n_targets, unit_D)
+
+
+def _spread(room_D: np.ndarray, windows: int, n_targets: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Documents of a systematic sample of places, and the places within them; room_D: number of places of each document."""
+    total, edge_D = int(room_D.sum()), np.cumsum(room_D)
     count = max(1, min(windows, total // n_targets))
-    place_N = ((np.arange(count) + np.random.default_rng(seed).random()) * total / count).astype(np.int64)
-    edge_D = np.cumsum(room_D)
+    place_N = ((np.arange(count) + rng.random()) * total / count).astype(np.int64)
     document_N = np.searchsorted(edge_D, place_N, side="right")
-    within_N = place_N - (edge_D - room_D)[document_N]
-    return Windows(file, np.asarray(file.starts)[document_N] + max_length + within_N, document_N, n_targets)
+    return document_N, place_N - (edge_D - room_D)[document_N]
+
+
+def units(file: TokenFile, unit: str) -> np.ndarray:
+    """Number of the unit that each document belongs to [D]: itself, or its project, the first folder of its name."""
+    if unit == "document":
+        return np.arange(len(file.names))
+    return np.unique([name.partition("/")[0] for name in file.names], return_inverse=True)[1]

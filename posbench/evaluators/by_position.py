@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from posbench.config.schema import EvaluateConfig
-from posbench.evaluation.protocol import Protocol, Reading, mean_row
+from posbench.evaluation.protocol import Protocol, Reading
 
 if TYPE_CHECKING:
     from posbench.evaluation.scorer import Evaluation
@@ -64,7 +64,7 @@ class ByPosition(Protocol):
         bytes_NS = np.asarray(windows.file.n_bytes)[self.start_N[:, None] + np.arange(1, length + 1)]
         for low, high in zip([0, *edges[:-1]], edges, strict=True):
             nll, correct, n_bytes = (part[:, low:high] for part in (nll_NS, correct_NS, bytes_NS))
-            rows.append({"position": high, **mean_row(nll, correct, windows.document_N, n_bytes)})
+            rows.append({"position": high, **self.mean(nll, correct, windows.document_N, n_bytes)})
         return rows
 
     def shared(self) -> dict[str, np.ndarray]:

@@ -21,7 +21,7 @@ import numpy as np
 from posbench.common.errors import ConfigError
 from posbench.config.schema import EvaluateConfig
 from posbench.data.tokenfile import TokenFile
-from posbench.evaluation.protocol import Reading, mean_row
+from posbench.evaluation.protocol import Reading
 from posbench.evaluation.windows import BOS, Windows
 from posbench.evaluators.yarn_script import YarnScript
 
@@ -80,4 +80,4 @@ class LcegScript(YarnScript):
         bytes_M = np.where(self.text_M == BOS, 0, np.asarray(windows.file.n_bytes)[self.text_M])
         before_M = np.concatenate([[0], np.cumsum(bytes_M, dtype=np.int64)])
         document_W = windows.document_N[start_W // (windows.n_targets + 1)]
-        return [mean_row((weight_W * loss_W)[:, None], correct_NS, document_W, before_M[start_W + length] - before_M[start_W + 1])]
+        return [self.mean((weight_W * loss_W)[:, None], correct_NS, document_W, before_M[start_W + length] - before_M[start_W + 1])]

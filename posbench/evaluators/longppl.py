@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from posbench.common.errors import ConfigError, RunError
-from posbench.evaluation.protocol import Reading, mean_row
+from posbench.evaluation.protocol import Reading
 from posbench.evaluators.fixed_targets import FixedTargets
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class Longppl(FixedTargets):
 
     def rows(self, length: int, nll_NS: np.ndarray, correct_NS: np.ndarray) -> list[dict]:
         shared = self.shared()
-        return [mean_row(nll_NS.astype(np.float64), correct_NS, shared["document"], shared["bytes"])]
+        return [self.mean(nll_NS.astype(np.float64), correct_NS, shared["document"], shared["bytes"])]
 
     def shared(self) -> dict[str, np.ndarray]:
         """Arrays [M] that all lengths share."""

@@ -14,7 +14,7 @@ from posbench.report.points import Point, marked, methods
 from posbench.report.references import Compared, check_targets
 from posbench.report.tables import METHOD, Table, by_method, heading, of_methods, perplexity
 from posbench.runs.evaluation import Evaluation
-from posbench.runs.target_losses import TargetLosses
+from posbench.runs.target_losses import TargetLosses, units
 from posbench.statistics.crossed import Sums, sums
 
 TOTALS = ("n_targets", "n_bytes")
@@ -71,7 +71,7 @@ def compare(evaluation: Evaluation, low: int, row: dict, other: Evaluation | Non
         check_targets(evaluation, other)
         with np.errstate(invalid="ignore"):
             difference_NS = (ours - theirs)[:, low:high]
-        found = sums([difference_NS.ravel()], np.repeat(evaluation.arrays["document"], difference_NS.shape[1]))
+        found = sums([difference_NS.ravel()], np.repeat(units(evaluation.arrays), difference_NS.shape[1]))
         return float(found.means[0]), found, float(theirs[:, low:high].mean())
     bins = _bins(other, low, row)
     if not bins or sum(one["n_targets"] for one in bins) != row["n_targets"]:

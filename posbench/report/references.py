@@ -9,6 +9,7 @@ import numpy as np
 from posbench.common.errors import RunError
 from posbench.evaluation.protocol import known
 from posbench.runs.evaluation import Evaluation
+from posbench.runs.target_losses import units
 from posbench.statistics.clustered import Gain, clustered_mean, gain
 from posbench.statistics.crossed import Sums, estimate, sums
 
@@ -61,7 +62,7 @@ def _whole(protocol: str) -> bool:
 
 
 def pair(evaluation: Evaluation, length: int, other: Evaluation, at: int) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """Losses at `length`, losses of `other` at its length `at`, and documents, on the same targets, each [n_targets].
+    """Losses at `length`, losses of `other` at its length `at`, and the units of intervals, on the same targets, each [n_targets].
 
     None if either has no such arrays. Raises RunError if the targets are not the same.
     """
@@ -69,7 +70,7 @@ def pair(evaluation: Evaluation, length: int, other: Evaluation, at: int) -> tup
     if ours is None or theirs is None:
         return None
     check_targets(evaluation, other)
-    return ours, theirs, evaluation.arrays["document"]
+    return ours, theirs, units(evaluation.arrays)
 
 
 def pooled(evaluation: Evaluation, length: int, other: Evaluation, at: int) -> tuple[Sums, Sums] | None:

@@ -16,6 +16,8 @@ class Setting:
     seed: int
     stride: int | None = None
     documents: str | None = None
+    unit: str = "document"  # of intervals, or project, over which windows are spread evenly
+    text: str | None = None  # another than the training's: its name and eight digits of its hash
     floor_block: int = 1
     key_gain: float | None = None
     key_loss: float | None = None
@@ -28,7 +30,10 @@ class Setting:
 
         Raises TypeError for one that lacks a key, or holds a list.
         """
-        setting = cls(**{"version": version, **{key: value for key, value in evaluate.items() if key in cls.__dataclass_fields__}})
+        known = {"version": version, **{key: value for key, value in evaluate.items() if key in cls.__dataclass_fields__}}
+        if isinstance(text := known.get("text"), dict):
+            known["text"] = f"{text['name']} {text['content'][:8]}"
+        setting = cls(**known)
         hash(setting)
         return setting
 
@@ -37,6 +42,8 @@ class Setting:
             return f"{self.windows} examples asked for, {self.split} split, {self.dtype}, seed {self.seed} of the examples"
         windows = f"{self.windows} windows asked for, {self.targets} targets each, room for {self.max_length} tokens"
         windows += f", advancing by {self.stride}" if self.stride else ""
+        windows += f", in the text {self.text}, not that of the training" if self.text else ""
+        windows += f", as many of each {self.unit}" if self.unit != "document" else ""
         windows += f", in documents `{self.documents}`" if self.documents else ""
         windows += f", recompute_window in blocks of {self.floor_block}" if self.floor_block > 1 else ""
         if self.key_context:

@@ -15,9 +15,18 @@ from posbench.common.files import atomic_path, opened
 from posbench.statistics.crossed import Sums, sums
 
 NAMES = ("nll", "correct")
-SHARED = (*NAMES, "length", "document", "offset")  # fields that all lengths share; those of one length, such as nll_1024, are read alone
+SHARED = (
+    *NAMES,
+    "length",
+    "document",
+    "offset",
+    "unit",
+)  # fields that all lengths share; those of one length, such as nll_1024, are read alone
 ASKED = ("part", "rank")  # further fields of one length, of protocol accuracy
-KINDS = {"nll": "f", **dict.fromkeys(("length", "document", "offset", *ASKED), "iu")}  # {field: legal kinds of numpy dtypes}, of some
+KINDS = {
+    "nll": "f",
+    **dict.fromkeys(("length", "document", "offset", "unit", *ASKED), "iu"),
+}  # {field: legal kinds of numpy dtypes}, of some
 LARGEST = 4 * 2**30  # bytes
 
 
@@ -49,6 +58,11 @@ def load_arrays(path: Path) -> dict[int, dict[str, np.ndarray]]:
         raise RunError(f"{path} is damaged ({error}): delete it with its .json, and run the same command again.") from error
 
 
+def units(arrays: dict[str, np.ndarray]) -> np.ndarray:
+    """Units of intervals that the targets or windows of `arrays` belong to: projects, if these were asked for, else documents."""
+    return arrays.get("unit", arrays["document"])
+
+
 def part_of(row: dict) -> int | None:
     """Number that stands for a row's task and depth among the columns of its arrays; None but for protocol accuracy."""
     return zlib.crc32(f"{row['task']} {row['depth']}".encode()) if row["protocol"] == "accuracy" else None
@@ -56,7 +70,7 @@ def part_of(row: dict) -> int | None:
 
 @dataclass(frozen=True)
 class Document:
-    """Document of a set of targets, which is named by its SHA-256: number of its targets, and their bytes if that is known."""
+    """Document of a set of targets, or project, which is named by its SHA-256: number of its targets, and their bytes if that is known."""
 
     targets: str
     document: int
@@ -115,7 +129,7 @@ class TargetLosses:
         if found is None:
             return None
         value_NS = found[:, columns if part is None else self.parts(length) == part]
-        return sums([value_NS.ravel()], np.repeat(self.arrays["document"], value_NS.shape[1]))
+        return sums([value_NS.ravel()], np.repeat(units(self.arrays), value_NS.shape[1]))
 
     def parts(self, length: int) -> np.ndarray:
         """Part of each column of the arrays of one length, of protocol accuracy. Raises RunError if the npz is damaged."""
@@ -134,8 +148,8 @@ class TargetLosses:
 
     @property
     def documents(self) -> list[Document]:
-        """Documents of the targets, with the bytes of their targets if all lengths share them."""
-        each, bytes_T = self.arrays["document"], read_npz(self.path, ("bytes",)).get("bytes")
+        """Documents of the targets, or their projects, with the bytes of their targets if all lengths share them."""
+        each, bytes_T = units(self.arrays), read_npz(self.path, ("bytes",)).get("bytes")
         documents, member, counts = np.unique(each, return_inverse=True, return_counts=True)
         n_bytes = [None] * len(documents) if bytes_T is None else np.bincount(member, weights=bytes_T).astype(int).tolist()
         return [Document(self.targets, *one) for one in zip(documents.tolist(), counts.tolist(), n_bytes, strict=True)]

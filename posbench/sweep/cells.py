@@ -133,6 +133,8 @@ def _evaluate(cfg: dict, name: str) -> dict:
     train_len, one, asked = typed("train", cfg["train"]).train_len, protocol(name), cfg["evaluate"]
     stride = (asked["stride"] or max(1, train_len // 4)) if one.strided else None
     block = 1 if one.instead else asked["floor_block"]
-    unused = dict.fromkeys(KEYS) | (dict.fromkeys(("targets", "max_length", "documents")) if one.asks else {"tasks": None, "chat": False})
+    unused = dict.fromkeys(KEYS) | (
+        {**dict.fromkeys(("targets", "max_length", "documents")), "unit": "document"} if one.asks else {"tasks": None, "chat": False}
+    )
     own = {"stride": stride, "floor_block": block, "lengths": one.lengths(asked["lengths"], train_len), **one.settings(asked, train_len)}
     return {**asked, **unused, **own}

@@ -48,10 +48,16 @@ def evaluate(job: Job, evaluator: Protocol, cell: Cell, untested: bool, progress
         new += found
         table = sorted(table + found, key=place)
         # Arrays come first, since a json without arrays would count as done.
-        save_arrays(arrays_path, evaluator.shared(), arrays)
+        save_arrays(arrays_path, _shared(evaluator, cell), arrays)
         machines[str(length)], texts[str(length)] = provenance.machine(given.device), text
         write_json(cell.path, rows.eval_content(table, settings, machines=machines, **{"texts": texts} if evaluator.nested else {}))
     return sorted(new, key=place)
+
+
+def _shared(evaluator: Protocol, cell: Cell) -> dict:
+    """Arrays that all lengths share, with the unit of each target where it is not the document."""
+    found = evaluator.shared()
+    return found if cell.evaluate["unit"] == "document" else {**found, "unit": evaluator.windows.unit_D[found["document"]]}
 
 
 def place(row: dict) -> tuple[int, int]:

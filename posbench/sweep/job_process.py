@@ -8,6 +8,7 @@ import contextlib
 import signal
 import sys
 import tempfile
+from collections.abc import Iterable
 from dataclasses import asdict
 
 from posbench.common.errors import ConfigError, RunError
@@ -15,7 +16,7 @@ from posbench.common.files import read_json, write_json
 from posbench.common.progress import Progress
 from posbench.common.signals import Signals, Stopped, die_with_parent
 from posbench.config.schema import typed
-from posbench.data import prepare
+from posbench.data import other_text, prepare
 from posbench.data.corpus import Corpus
 from posbench.data.fit_corpus import fit_corpus
 from posbench.data.sources import SPLITS
@@ -63,12 +64,24 @@ def run_job(job: Job, wait: bool = False, world: World | None = None) -> list[Ou
 
 def _corpus(job: Job) -> Corpus:
     """Corpus of a job; for a finished training, only the scored splits. Raises RunError when the text does not match the run's id."""
-    scored = {cell.evaluate["split"] for cell in job.cells}
+    scored = {"test" if cell.evaluate["text"] else cell.evaluate["split"] for cell in job.cells}
     splits = SPLITS if job.trains and not job.run.finished else scored or SPLITS
     corpus = prepare(job.cfg["data"], job.cfg["cache_dir"], splits)
     if corpus.fingerprint != job.fingerprint:
         raise RunError(f"The text of data={corpus.name} changed after {job.run.id} was named by it: run the same command again.")
     return fit_corpus(corpus, job.cfg)
+
+
+def _texts(job: Job, cells: Iterable[Cell], corpus: Corpus) -> dict[Cell, Corpus]:
+    """Corpus that each cell reads: `corpus`, that of the training, or another text in its tokens."""
+    made, found = {}, {}
+    for cell in cells:
+        text, split = cell.evaluate["text"], cell.evaluate["split"]
+        key = text and (text["content"], split)
+        if key not in made:
+            made[key] = other_text.read(corpus, job.cfg, text, split) if text else corpus
+        found[cell] = made[key]
+    return found
 
 
 def _finish_parent(job: Job, wait: bool, world: World) -> None:
@@ -119,10 +132,11 @@ def _train_and_evaluate(job: Job, fate: Fate, world: World) -> list[Cell]:
         return []
     device = pick_device(job.cfg["device"], world.rank, world.size)
     corpus = _corpus(job)
+    texts = _texts(job, fate.legal, corpus)
     for cell in fate.legal:
         # Checked before the training, so that a length longer than every document is refused early.
         config = typed("evaluate", cell.evaluate)
-        protocol(cell.protocol).place(getattr(corpus, config.split), config, typed("train", job.cfg["train"]).train_len)
+        protocol(cell.protocol).place(getattr(texts[cell], config.split), config, typed("train", job.cfg["train"]).train_len)
     kind = "evaluate" if job.run.finished else "train"
     with Recorder(job.run, typed("log", job.cfg["log"]), _shown(job, missing), kind) as recorder:
         if job.run.finished:
@@ -131,8 +145,8 @@ def _train_and_evaluate(job: Job, fate: Fate, world: World) -> list[Cell]:
             world.largest(0)  # the other processes wait for this call
             model = _train(job, corpus, device, recorder, world)
         if job.cfg.get("check") and not job.trains:
-            check_checkpoint(job.cfg, model, getattr(corpus, missing[0].evaluate["split"]).tokens)
-        evaluators = [protocol(cell.protocol)(evaluation(model.eval(), corpus, cell, device)) for cell in missing]
+            check_checkpoint(job.cfg, model, getattr(texts[missing[0]], missing[0].evaluate["split"]).tokens)
+        evaluators = [protocol(cell.protocol)(evaluation(model.eval(), texts[cell], cell, device)) for cell in missing]
         total = sum(one.cost(text) for one, cell in zip(evaluators, missing, strict=True) for text in one.texts(cell.missing()))
         total += sum(one.cost_first() for one in evaluators)
         with Progress(total, "evaluate", "tokens") as progress:

@@ -110,7 +110,7 @@ def _merge(job: Job, cells: list[Cell]) -> None:
 
 
 def _job(cfg: dict, fingerprints: dict[str, str], auto: str | None) -> Job:
-    from posbench.data import fingerprint
+    from posbench.data import fingerprint, other_text
     from posbench.pretrained.import_config import adopt
 
     if cfg["run"] is not None:
@@ -127,6 +127,7 @@ def _job(cfg: dict, fingerprints: dict[str, str], auto: str | None) -> Job:
         raise ConfigError("data.mix is for training, and a checkpoint is evaluated as it is: leave data.mix out, or choose evaluate.tasks.")
     tuning = cfg.get("finetune")
     cfg = resolve({key: value for key, value in cfg.items() if key != "finetune"}, auto)
+    cfg["evaluate"]["text"] = other_text.resolved(cfg)
     key = repr(cfg["data"])
     if key not in fingerprints:
         fingerprints[key] = fingerprint(cfg["data"], cfg["cache_dir"])

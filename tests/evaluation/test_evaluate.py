@@ -13,6 +13,7 @@ from posbench.config.schema import EvaluateConfig
 from posbench.data.tokenfile import TokenFile
 from posbench.encodings.rope import Rope
 from posbench.evaluation import scorer
+from posbench.evaluation.protocol import mean_row
 from posbench.evaluation.scorer import Evaluation
 from posbench.evaluation.windows import choose
 from posbench.evaluators.by_position import ByPosition, bins
@@ -126,6 +127,34 @@ def test_a_glob_of_names_leaves_windows_in_these_documents_alone():
     assert set(choose(file, 64, 40, S, seed=0, documents="test/b/*").document_N) == {1, 3}
     with pytest.raises(ConfigError, match=r"evaluate.documents=b/\* fits none of the 4 documents, of which the first is test/a/one"):
         choose(file, 64, 40, S, seed=0, documents="b/*")
+
+
+def test_projects_get_as_many_windows_each_and_are_the_units_of_intervals():
+    names = ["a/one", "b/x/two", "a/three", "b/four", "c/five"]
+    file = replace(text([300, 900, 500, 2000, 40]), names=names)  # c/five is too short
+    windows = choose(file, 64, 40, S, seed=0, unit="project")
+    assert np.bincount(windows.unit_D[windows.document_N]).tolist() == [20, 20]
+    assert windows.unit_D.tolist() == [0, 1, 0, 1, 2]
+    for last, document in zip(windows.last_N, windows.document_N, strict=True):
+        assert file.starts[document] <= last - 64 and last < file.starts[document + 1]
+    within = np.bincount(windows.document_N, minlength=4)
+    assert within[0] < within[2] and within[1] < within[3]  # each place of a project is equally likely
+    assert choose(file, 64, 40, S, seed=0).unit_D.tolist() == [0, 1, 2, 3, 4]
+    with pytest.raises(ConfigError, match=r"all documents with 65 tokens are of one \(b\): leave evaluate.unit out"):
+        choose(file, 64, 40, S, seed=0, documents="b/*", unit="project")
+
+
+def test_an_interval_over_projects_is_that_of_their_sums():
+    # The variance of a mean over clusters, by its textbook formula.
+    names, rng = ["a/1", "b/1", "a/2", "b/2", "c/1"], np.random.default_rng(0)
+    file = replace(text([300] * 5), names=names)
+    windows = choose(file, 64, 30, S, seed=0, unit="project")
+    nll_NS = rng.normal(3, 1, (len(windows.last_N), S))
+    row = mean_row(nll_NS, nll_NS > 3, windows.unit_D[windows.document_N], np.ones(1), "project")
+    project = np.array([names[document][0] for document in windows.document_N])
+    sums = np.array([(nll_NS[project == one] - nll_NS.mean()).sum() for one in "abc"])
+    assert (row["n_units"], row["sem_unit"], row["nll"]) == (3, "project", pytest.approx(nll_NS.mean()))
+    assert row["nll_sem"] == pytest.approx(np.sqrt(3 / 2 * (sums**2).sum()) / nll_NS.size)
 
 
 def test_no_document_long_enough_is_refused_with_the_longest():

@@ -1,0 +1,98 @@
+"""evaluate.text: another text in the tokens of the training, without what the training has read."""
+
+import json
+
+import numpy as np
+import pytest
+from script_calls import call
+from test_cli import TINY
+from test_data import data_config, write
+
+from posbench.common.errors import ConfigError, RunError
+from posbench.config.identity import eval_id
+from posbench.data import other_text, prepare
+from posbench.data.tokenizers import load_tokenizer
+
+WORDS = "the fox and the hound sat by the fire until the fire was out "
+TRAINED = {f"train/{n}.txt": f"{n} {WORDS * 20}" for n in range(3)} | {"validation/a.txt": WORDS * 9, "test/b.txt": f"b {WORDS * 9}"}
+OTHER = {"one/a.txt": f"an owl, {WORDS * 30}", "two/b.txt": TRAINED["train/0.txt"], "two/c.txt": f"a crow, {WORDS * 30}"}
+
+
+def asked(tmp_path, text, tokenizer="bpe", **evaluate):
+    data = data_config("local", f"path={write(tmp_path / 'mine', TRAINED)}", f"tokenizer={tokenizer}", "vocab_size=280")
+    return {"data": data, "model": {}, "evaluate": {"text": text, **evaluate}, "cache_dir": str(tmp_path / "cache")}
+
+
+@pytest.mark.parametrize("tokenizer", ["bpe", "bytes"])
+def test_it_is_read_in_the_tokens_of_the_training_without_what_that_has_read(tmp_path, tokenizer):
+    cfg = asked(tmp_path, {"name": "local", "path": str(write(tmp_path / "other", OTHER))}, tokenizer)
+    trained = prepare(cfg["data"], cfg["cache_dir"])
+    text = other_text.resolved(cfg)
+    found = other_text.read(trained, cfg, text, "all")
+    assert (found.name, found.train, found.test) == ("local", None, None)
+    for name in ("vocab_size", "bos", "folder", "tokenizer"):
+        assert getattr(found, name) == getattr(trained, name), name
+    assert sorted(found.all.names) == ["one/a.txt", "two/c.txt"]  # b.txt is a text of the training
+    own = load_tokenizer(trained.tokenizer, trained.folder)
+    starts = found.all.starts
+    for number, name in enumerate(found.all.names):
+        assert own.decode(np.asarray(found.all.tokens[starts[number] : starts[number + 1]]).tolist()) == OTHER[name]
+    assert other_text.resolved({**cfg, "evaluate": {"text": text}}) == text
+
+
+def test_a_text_that_changed_after_it_was_resolved_is_refused(tmp_path):
+    folder = write(tmp_path / "other", OTHER)
+    cfg = asked(tmp_path, {"name": "local", "path": str(folder)})
+    trained, text = prepare(cfg["data"], cfg["cache_dir"]), other_text.resolved(cfg)
+    (folder / "one" / "a.txt").write_text("something else " * 99)
+    with pytest.raises(RunError, match="evaluate.text=local changed after the evaluation was named by it"):
+        other_text.read(trained, cfg, text, "all")
+
+
+@pytest.mark.parametrize(
+    "text, says",
+    [
+        ("locl", "evaluate.text=locl is no text.*did you mean local"),
+        ("mqar", "evaluate.text=mqar is no text"),
+        ("books", r"evaluate.text=books needs your own files: give 'evaluate.text=\{name: books, path: PATH\}'"),
+        ({"name": "local", "paht": "x"}, "evaluate.text.paht is no key of evaluate.text: it takes name, path, source"),
+        ({"path": "x"}, "evaluate.text=None is no text"),
+        ({"name": "local", "path": "{mine}"}, "evaluate.text=local is the text of the training"),
+        ({"name": "local", "path": "/no/where"}, "/no/where does not exist"),
+    ],
+)
+def test_what_is_no_other_text_is_refused(tmp_path, text, says):
+    mine = write(tmp_path / "mine", TRAINED)
+    text = {key: value.replace("{mine}", str(mine)) for key, value in text.items()} if isinstance(text, dict) else text
+    with pytest.raises(ConfigError, match=says):
+        other_text.resolved(asked(tmp_path, text))
+
+
+def test_a_task_has_no_tokens_for_text():
+    with pytest.raises(ConfigError, match="data=mqar is a task: leave it out"):
+        other_text.resolved({"data": data_config("mqar"), "evaluate": {"text": "pysource"}})
+
+
+def test_an_evaluation_is_named_by_the_content_of_its_text_and_not_by_its_place():
+    def named(**text):
+        return eval_id("fixed_targets", {}, {}, {"windows": 4, "text": text or None}, "run")
+
+    one = named(name="local", path="/a", source={}, content="ab" * 32)
+    assert one == named(name="mine", path="/b", source={"column": "x"}, content="ab" * 32)
+    assert len({one, named(name="local", path="/a", source={}, content="cd" * 32), named()}) == 3
+
+
+def test_a_run_reads_it_beside_its_own_text_with_intervals_over_projects(tmp_path, capfd):
+    mine, other = write(tmp_path / "mine", TRAINED), write(tmp_path / "other", {**OTHER, "three/d.txt": f"a wren, {WORDS * 40}"})
+    common = [*TINY, f"data.path={mine}", "evaluate.floor=false", "results_dir=runs", "cache_dir=cache"]
+    text = [f"evaluate.text={{name: local, path: {other}}}", "evaluate.split=all", "evaluate.unit=project"]
+    assert call(capfd, tmp_path, "run", *common).returncode == 0
+    done = call(capfd, tmp_path, "run", *common, *text)
+    assert done.returncode == 0 and "targets in 3 projects" in done.stdout and "in the text local" in done.stdout
+    (run,) = (tmp_path / "runs").glob("rope*")
+    rows = [row for path in run.glob("evals/*/*.json") for row in json.loads(path.read_text())["rows"]]
+    assert {(row["sem_unit"], row["n_units"]) for row in rows} == {("document", 1), ("project", 3)}
+    assert "1 evaluation are there already" in call(capfd, tmp_path, "run", *common, *text).stdout
+    for script in ("advise", "search_factors"):
+        done = call(capfd, tmp_path, script, f"run={run}", "evaluate.text=pysource", "cache_dir=cache")
+        assert done.returncode and "evaluate.text=pysource is not known to scripts/" in done.stderr
