@@ -86,7 +86,7 @@ class Recorder(AbstractContextManager):
         `finish` logs the rows of all evaluations of the run as one table.
         """
         self._rows += rows
-        self._send(lambda wandb: wandb_run.log_curves(wandb, rows))
+        self._send(lambda wandb: wandb_run.log_curves(wandb, self.run, rows))
 
     def summary(self, values: dict[str, float]) -> None:
         self._send(lambda wandb: wandb.summary.update(values))

@@ -89,7 +89,7 @@ def catch_up(started: Any, run: Run, evaluations: bool = False) -> None:
             log_training(started, figures.pop("step"), figures)
     if evaluations:
         rows = stored_rows(run)
-        log_curves(started, rows)
+        log_curves(started, run, rows)
         _add_tags(started, [f"extension={called('extension', row['extension'], row['extension_args'])}" for row in rows])
     for path in earlier:
         shutil.rmtree(path, ignore_errors=True)
@@ -104,19 +104,32 @@ def stored_rows(run: Run) -> list[dict]:
     return found
 
 
-def curve_name(row: dict) -> str:
-    """Name of a curve: protocol and methods, such as fixed_targets/ntk_multiplier2+log_n."""
+def own_text(config: dict) -> str | None:
+    """Name of the text in a training's configuration; None without one."""
+    data = config.get("data")
+    return data.get("name") if isinstance(data, dict) else None
+
+
+def curve_name(row: dict, own: str | None) -> str:
+    """Name of a curve: protocol and methods, such as fixed_targets/ntk_multiplier2+log_n.
+
+    The text stands behind the protocol where it is not the training's `own`: fixed_targets_books/yarn+none.
+    """
     numbers = "".join(f"_{key}{value:g}" for key, value in row["extension_args"].items() if isinstance(value, int | float))
-    protocol = row["protocol"] + (f"_{row['task']}" if row["task"] else "")
+    text = row["data"].partition("+")[0]  # without the task of a mix
+    protocol = row["protocol"] + (f"_{row['task']}" if row["task"] else "") + (f"_{text}" if own not in (None, text) else "")
     return f"{protocol}/{row['extension']}{numbers}+{row['scale_attention']}"
 
 
-def log_curves(started: Any, rows: list[dict]) -> None:
-    """Log rows as points over eval/length, or over position/tokens."""
+def log_curves(started: Any, run: Run, rows: list[dict]) -> None:
+    """Log rows of a run as points over eval/length, or over position/tokens."""
+    own = None
+    with contextlib.suppress(RunError):
+        own = own_text(run.read_config())
     for row in rows:
         if row["depth"] is not None:
             continue  # the row over all depths has the same name
-        position, method = row["position"], curve_name(row)
+        position, method = row["position"], curve_name(row, own)
         curve = f"eval/{method}" if position is None else f"position/{method}/{row['length']}"
         step = {"eval/length": row["length"]} if position is None else {"position/tokens": position}
         started.log({**step, **{f"{curve}/{name}": row[name] for name in SHOWN if row[name] is not None}})

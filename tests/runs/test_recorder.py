@@ -111,6 +111,14 @@ def test_real_wandb_offline_keeps_steps_curves_and_table(run, capfd):
     assert json.loads(run.train_log.read_text()) == {"step": 50, "loss": 2.5}
 
 
+def test_curves_of_another_text_have_names_of_their_own(run, fake):
+    run.config.write_text("data:\n  name: pysource\n")
+    with Recorder(run, LogConfig(mode="online", project="p", group="g"), CONFIG, "train") as job:
+        job.rows([make_row(**{**VALUES, "data": name}) for name in ("pysource", "pysource+mqar", "books")])
+    curves = [next(key for key in logged if key.endswith("/nll")) for logged in fake.started[0].logged[:3]]
+    assert curves == ["eval/fixed_targets/yarn+none/nll", "eval/fixed_targets/yarn+none/nll", "eval/fixed_targets_books/yarn+none/nll"]
+
+
 def test_what_wandb_is_told(run, fake):
     with Recorder(run, LogConfig(mode="online", project="p", group="g"), CONFIG, "train") as job:
         job.train(50, loss=2.5)
