@@ -214,7 +214,7 @@ def test_what_stage_one_decided_is_frozen():
 
 
 STAGE2, STAGE3, STAGE4, STAGE5, STAGE6 = ([one for one in LEDGER if one.stage == stage] for stage in (2, 3, 4, 5, 6))
-SHARED = {"claims2", "claims5"}  # experiments of stages two and five, which have seeds in common
+SHARED = {"claims2", "claims5", "projects"}  # experiments with trainings of stage two, and their children
 
 
 def test_stage_two_asks_what_stage_one_left_open_with_seeds_that_nothing_was_reported_of():

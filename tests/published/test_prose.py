@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 from conftest import CONFIGS
-from prose_checks import Check, headline, ledger, repeated, stage2, stage5
+from prose_checks import Check, headline, ledger, projects, repeated, stage2, stage5
 from prose_checks_methods import advice, attention, books, catalogue, ladder, matched, rates, smollm2
 from reported_values import LEDGER, REPORTED, of_seeds, yarn_pairs
 
-PARTS = (headline, ledger, stage2, stage5, catalogue, rates, ladder, matched, books, smollm2, attention, advice)
+PARTS = (headline, ledger, projects, stage2, stage5, catalogue, rates, ladder, matched, books, smollm2, attention, advice)
 NUMBER = r"(?<![\w.=/])[+-]?\d+(?:,\d{3})*(?:\.\d+)?(?!\.?\w)"
 
 # What was chosen, or comes from the text, the code or the history: no result of an evaluation. Pieces of the text, apart by semicolons.

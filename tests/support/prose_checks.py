@@ -155,6 +155,17 @@ def stage5() -> list[Check]:
     ]
 
 
+def projects() -> list[Check]:
+    first = rows("projects")[0]
+    return [
+        ("# trainings of stage two (five", [len(trainings("projects"))]),
+        ("Each has # windows", [first["n_targets"] / 8 / first["n_units"]]),
+        ("at 16x it is # above its floor, and its interval (+- #)", wide("projects", "alibi", 16)),
+        ("below the floor at 4x (# +- #).", [-wide("projects", "rope|yarn", 4)[0], wide("projects", "rope|yarn", 4)[1]]),
+        ("PI is farther from it (#) than nothing is (#)", [at("projects", "rope|pi", 4), at("projects", "rope", 4)]),
+    ]
+
+
 def ledger() -> list[Check]:
     count, different, confirmed, tested, alone, by_test = _counts()
     return [
