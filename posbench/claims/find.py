@@ -84,8 +84,8 @@ class Pool:
         row = moved(entry.first)
         if any(row[name] != getattr(cell, name) for name in ("encoding", "extension", "scale_attention", "protocol")):
             return False
-        if getattr(entry.setting, "text", None):  # claims are about the text of the training
-            return False
+        if getattr(entry.setting, "text", None) or getattr(entry.setting, "unit", "document") != "document":
+            return False  # claims are about the text of the training, with intervals over documents
         if (row["trained_scale"] or "none") != cell.trained_scale or bool(row["finetune"]) != cell.finetuned or row["position"] is not None:
             return False
         for group in ("encoding", "extension"):

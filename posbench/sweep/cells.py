@@ -17,6 +17,7 @@ from posbench.runs.setting import Setting
 
 RECOMPUTE = "posbench.extensions.recompute_window.RecomputeWindow"
 KEYS = ("key_gain", "key_loss", "key_context")  # of evaluate: how a protocol chooses its targets, if it does
+WINDOWED = {"targets": None, "max_length": None, "documents": None, "unit": "document"}  # what a protocol that asks questions does not use
 NO_SCALE = {"_target_": "posbench.scale_attention.none.NoScale"}
 
 
@@ -58,6 +59,11 @@ def cells(run: Run, cfg: dict) -> list[Cell]:
         raise ConfigError(f"evaluate.tasks are asked by accuracy alone, and evaluate.protocol={protocols}: add accuracy to it.")
     if cfg["evaluate"]["chat"] and not cfg["evaluate"]["tasks"]:
         raise ConfigError("evaluate.chat=true asks evaluate.tasks in a chat template, and there are none: choose some, or leave it out.")
+    if cfg["evaluate"]["unit"] != "document" and all(protocol(name).asks for name in protocols):
+        raise ConfigError(
+            f"evaluate.unit={cfg['evaluate']['unit']} is of protocols that score windows, and evaluate.protocol={protocols} asks: "
+            "leave it out, or add fixed_targets."
+        )
     keys = [key for key in KEYS if cfg["evaluate"][key] is not None]
     if keys and not any(protocol(name).keys for name in protocols):
         raise ConfigError(f"evaluate.{keys[0]} chooses the targets of longppl alone, and evaluate.protocol={protocols}: add longppl to it.")
@@ -133,8 +139,6 @@ def _evaluate(cfg: dict, name: str) -> dict:
     train_len, one, asked = typed("train", cfg["train"]).train_len, protocol(name), cfg["evaluate"]
     stride = (asked["stride"] or max(1, train_len // 4)) if one.strided else None
     block = 1 if one.instead else asked["floor_block"]
-    unused = dict.fromkeys(KEYS) | (
-        {**dict.fromkeys(("targets", "max_length", "documents")), "unit": "document"} if one.asks else {"tasks": None, "chat": False}
-    )
+    unused = {**dict.fromkeys(KEYS), **(WINDOWED if one.asks else {"tasks": None, "chat": False})}
     own = {"stride": stride, "floor_block": block, "lengths": one.lengths(asked["lengths"], train_len), **one.settings(asked, train_len)}
     return {**asked, **unused, **own}

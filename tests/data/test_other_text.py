@@ -93,6 +93,8 @@ def test_a_run_reads_it_beside_its_own_text_with_intervals_over_projects(tmp_pat
     rows = [row for path in run.glob("evals/*/*.json") for row in json.loads(path.read_text())["rows"]]
     assert {(row["sem_unit"], row["n_units"]) for row in rows} == {("document", 1), ("project", 3)}
     assert "1 evaluation are there already" in call(capfd, tmp_path, "run", *common, *text).stdout
+    done = call(capfd, tmp_path, "run", *common, *text, "evaluate.protocol=[accuracy]", "evaluate.tasks=[passkey]")
+    assert done.returncode and "evaluate.unit=project is of protocols that score windows" in done.stderr
     for script in ("advise", "search_factors"):
         done = call(capfd, tmp_path, script, f"run={run}", "evaluate.text=pysource", "cache_dir=cache")
         assert done.returncode and "evaluate.text=pysource is not known to scripts/" in done.stderr
