@@ -1,6 +1,7 @@
 """Cores, GPUs and number formats that this command may use, and checks that they suffice. Torch is imported only when needed."""
 
 import functools
+import itertools
 import os
 import platform
 import sys
@@ -64,10 +65,11 @@ def _cpu_flags() -> frozenset[str]:
 def _cpu_info() -> dict[str, str]:
     """The first processor of /proc/cpuinfo, {key: value}; empty where there is none."""
     try:
-        first = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").split("\n\n")[0]
+        with Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as lines:
+            first = [line.partition(":") for line in itertools.takewhile(str.strip, lines)]
     except OSError:
         return {}
-    return {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in first.splitlines())}
+    return {key.strip(): value.strip() for key, _, value in first}
 
 
 def check_processes(processes: int, device: str) -> None:

@@ -15,18 +15,11 @@ from posbench.common.files import atomic_path, opened
 from posbench.statistics.crossed import Sums, sums
 
 NAMES = ("nll", "correct")
-SHARED = (
-    *NAMES,
-    "length",
-    "document",
-    "offset",
-    "unit",
-)  # fields that all lengths share; those of one length, such as nll_1024, are read alone
+# Fields that all lengths share; those of one length, such as nll_1024, are read alone.
+SHARED = (*NAMES, "length", "document", "offset", "unit")
 ASKED = ("part", "rank")  # further fields of one length, of protocol accuracy
-KINDS = {
-    "nll": "f",
-    **dict.fromkeys(("length", "document", "offset", "unit", *ASKED), "iu"),
-}  # {field: legal kinds of numpy dtypes}, of some
+# {field: legal kinds of numpy dtypes}, of some.
+KINDS = {"nll": "f", **dict.fromkeys(("length", "document", "offset", "unit", *ASKED), "iu")}
 LARGEST = 4 * 2**30  # bytes
 
 
@@ -70,7 +63,7 @@ def part_of(row: dict) -> int | None:
 
 @dataclass(frozen=True)
 class Document:
-    """Document of a set of targets, or project, which is named by its SHA-256: number of its targets, and their bytes if that is known."""
+    """Document or project of a set of targets. The set is named by its SHA-256; n_bytes is None where the targets' bytes are not known."""
 
     targets: str
     document: int
