@@ -12,7 +12,8 @@ from posbench.common.csv_records import to_csv
 from posbench.common.errors import ConfigError
 from posbench.common.files import write_atomic, write_json
 from posbench.common.progress import Progress
-from posbench.config.schema import LONG, resolve, typed
+from posbench.config.defaults import LONG, resolve
+from posbench.config.schema import typed
 from posbench.data import other_text
 from posbench.data.corpus import Corpus
 from posbench.evaluation.scorer import Evaluation

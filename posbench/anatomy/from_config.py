@@ -3,9 +3,9 @@
 from safetensors import safe_open
 
 from posbench.common.errors import ConfigError, RunError
+from posbench.config.defaults import resolve
 from posbench.config.identity import method_name
 from posbench.config.names import named, nodes
-from posbench.config.schema import resolve
 from posbench.model.build import load_model, make_encoding, make_trained_scale
 from posbench.position.instantiate import PARTS, trusted_config
 from posbench.position.interfaces import Encoding, ScaleAttention

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 from posbench.cli.given_run import TRAINING
 from posbench.common.errors import ConfigError
 from posbench.common.progress import Progress
+from posbench.config.defaults import resolve
 from posbench.config.names import chosen_node
-from posbench.config.schema import EvaluateConfig, resolve
+from posbench.config.schema import EvaluateConfig
 from posbench.data import other_text
 from posbench.data.sources import ALL
 from posbench.evaluation.protocol import protocol

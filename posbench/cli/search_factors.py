@@ -19,8 +19,9 @@ from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import read_bytes, write_atomic
 from posbench.common.progress import Progress
 from posbench.config.compose import Request
+from posbench.config.defaults import LONG
 from posbench.config.identity import method_name
-from posbench.config.schema import LONG, EvaluateConfig, typed
+from posbench.config.schema import EvaluateConfig, typed
 from posbench.data import other_text
 from posbench.evaluation.protocol import protocol
 from posbench.sweep.cells import Cell

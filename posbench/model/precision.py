@@ -63,6 +63,6 @@ def muon(device: torch.device | str, dtype: str) -> AbstractContextManager:
 def autocast(device: torch.device | str, dtype: str) -> Iterator[None]:
     """Context of torch.autocast to bf16 if `dtype` is bf16; no effect for fp32. Raises ValueError for auto, which planning replaces."""
     if dtype == "auto":
-        raise ValueError("dtype=auto is not resolved: see posbench.config.schema.resolve")
+        raise ValueError("dtype=auto is not resolved: see posbench.config.defaults.resolve")
     with torch.autocast(torch.device(device).type, torch.bfloat16, enabled=dtype == "bf16"), products(device, dtype):
         yield

@@ -7,7 +7,8 @@ from pathlib import Path
 from posbench.common.errors import ConfigError
 from posbench.common.machine import fast_dtype
 from posbench.config import identity
-from posbench.config.schema import resolve, typed
+from posbench.config.defaults import resolve
+from posbench.config.schema import typed
 from posbench.data.mix import resolved
 from posbench.position.instantiate import trusted_config
 from posbench.runs.directory import Run

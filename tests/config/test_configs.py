@@ -14,7 +14,8 @@ from omegaconf import OmegaConf
 from posbench.common.errors import ConfigError
 from posbench.config import compose as composition
 from posbench.config.composer import unresolved
-from posbench.config.schema import SCHEMAS, resolve, typed
+from posbench.config.defaults import resolve
+from posbench.config.schema import SCHEMAS, typed
 from posbench.evaluation.protocol import protocol
 from posbench.model.build import check_methods
 from posbench.model.gpt import GPT, make_shape

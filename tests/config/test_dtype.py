@@ -15,8 +15,8 @@ from test_cli import TINY
 from posbench.common import machine
 from posbench.config import compose as composition
 from posbench.config.composer import unresolved
+from posbench.config.defaults import resolve
 from posbench.config.identity import run_id
-from posbench.config.schema import resolve
 from posbench.runs.rows import read_csv
 from posbench.sweep.jobs import plan_jobs
 

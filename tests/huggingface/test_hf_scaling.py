@@ -22,8 +22,8 @@ from hf_models import (
 
 from posbench.anatomy.dissect import dissect
 from posbench.common.errors import ConfigError
+from posbench.config.defaults import resolve
 from posbench.config.identity import run_id
-from posbench.config.schema import resolve
 from posbench.encodings.hybrid import Hybrid
 from posbench.encodings.rope import Rope
 from posbench.extensions.ntk import Ntk

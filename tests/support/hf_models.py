@@ -7,8 +7,9 @@ import torch
 from conftest import node
 
 from posbench.config.compose import Request
+from posbench.config.defaults import resolve
 from posbench.config.identity import run_id
-from posbench.config.schema import TrainConfig, resolve
+from posbench.config.schema import TrainConfig
 from posbench.huggingface import weights as hf_weights
 from posbench.huggingface.export import export
 from posbench.model.build import load_model, make_model

@@ -1,0 +1,54 @@
+"""Defaults of the configuration that depend on other values or on this machine."""
+
+from dataclasses import replace
+
+from posbench.common.errors import ConfigError
+from posbench.common.machine import fast_dtype
+from posbench.config.schema import SCHEMAS, check, typed
+
+LONG = 1024  # training length in tokens above which the defaults of `evaluate` are those of a text that takes seconds to read
+
+
+def resolve(cfg: dict, auto: str | None = None) -> dict:
+    """Fill in the defaults that depend on other values or on this machine, so that ids hash numbers and words, not nulls.
+
+    `auto` is what dtype=auto means; None: the format that this machine multiplies fastest.
+    Raises ConfigError as `typed` does, and for lengths that contradict evaluate.targets or evaluate.max_length.
+    """
+    cfg = check(cfg)
+    groups = {group: typed(group, cfg[group]) for group in SCHEMAS}
+    auto = auto or fast_dtype(cfg.get("device", "auto"))
+    train_len, asked = groups["train"].origin, groups["evaluate"]  # a child is evaluated on the targets of its parent
+    long = train_len > LONG
+    usual = [n * train_len for n in ((1, 2, 4) if long else (1, 2, 4, 8, 16))]
+    largest = asked.max_length or max(long and asked.lengths or usual)
+    lengths = sorted(set(asked.lengths or [length for length in usual if length <= largest]))
+    targets = asked.targets or max(1, train_len // 8)
+    windows = asked.windows or (8 if long else 512)
+    block = asked.floor_block or (train_len // 16 if long else 1)
+    if asked.split == "all" and not (groups["model"].path or asked.text):
+        raise ConfigError(
+            "evaluate.split=all scores the text of the training too, which the model has seen: choose test or validation, another text "
+            "(evaluate.text), or evaluate a checkpoint (model=hf)."
+        )
+    if not lengths:
+        raise ConfigError(f"evaluate.max_length={largest} is shorter than train.length={train_len}: raise it, or give evaluate.lengths.")
+    if lengths[0] < targets:
+        raise ConfigError(f"evaluate.lengths={lengths} must each hold the evaluate.targets={targets} scored tokens: ask for more.")
+    if lengths[-1] > largest:
+        raise ConfigError(
+            f"evaluate.lengths={lengths} goes beyond evaluate.max_length={largest}, which places the windows: "
+            f"set evaluate.max_length to {lengths[-1]} or more."
+        )
+    dtype = asked.dtype or ("auto" if long else "fp32")
+    task = cfg.get("data", {}).get("tokenizer") == "task"
+    settled = {"max_length": largest, "lengths": lengths, "windows": windows, "targets": targets, "floor_block": block}
+    both = ["fixed_targets", "accuracy"] if cfg.get("data", {}).get("mix") else ["fixed_targets"]
+    settled["protocol"] = asked.protocol or (["accuracy"] if task else both)
+    groups["evaluate"] = replace(asked, **settled, dtype=_dtype(dtype, auto))
+    groups["train"] = replace(groups["train"], dtype=_dtype(groups["train"].dtype, auto))
+    return {**cfg, **{group: dict(vars(config)) for group, config in groups.items()}}
+
+
+def _dtype(word: str, auto: str) -> str:
+    return auto if word == "auto" else word
