@@ -9,7 +9,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
+from concurrent import futures
 from pathlib import Path
 from types import FrameType
 
@@ -26,6 +26,7 @@ from posbench.sweep.live_progress import Live
 
 DRAIN_SECONDS = 5.0  # to read the rest of a dead child's stderr, which a grandchild may hold open forever
 NOTED_SECONDS = 1.0  # a cluster stops parent and child alike, and the child may end before the parent has noted its own signal
+NOTICE_SECONDS = 0.1  # between looks for a signal: a kernel may hand it to another thread, and Python runs handlers in the main one alone
 
 
 class Children(Signals):
@@ -157,8 +158,10 @@ def run_jobs(jobs: list[Job], parallel: int, command: str, done: int = 0) -> lis
     live = Live(len(jobs) + done, done, parallel)
     received = None
     try:
-        with Children(live) as children, ThreadPoolExecutor(parallel) as pool:
+        with Children(live) as children, futures.ThreadPoolExecutor(parallel) as pool:
             workers = [pool.submit(work) for _ in range(parallel)]
+            while futures.wait(workers, NOTICE_SECONDS).not_done:
+                pass
             results = [result for worker in workers for result in worker.result()]
             received = children.received
     finally:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import json
 import multiprocessing
+import signal
 import tempfile
+import threading
 from pathlib import Path
 from typing import ClassVar
 
@@ -307,6 +309,28 @@ def test_a_child_that_says_nothing_has_failed_whatever_its_exit_code(tmp_path, m
         "rope-4": "could not be run: no more processes",
     }
     assert capsys.readouterr().err.count("failed: rope-") == 5
+
+
+@pytest.mark.timeout(60)
+def test_a_signal_that_reaches_another_thread_is_noted_and_what_it_ends_is_no_failure(tmp_path, monkeypatch):
+    class Stops(Ends):
+        def wait(self) -> int:
+            signal.pthread_kill(threading.get_ident(), signal.SIGTERM)  # as the kernel does where the main thread is busy with a signal
+            return -signal.SIGTERM
+
+        def send_signal(self, number: int) -> None:
+            pass
+
+    monkeypatch.setattr(sweep, "subprocess", Stops)
+    monkeypatch.setattr(Ends, "codes", {0: None, 1: None})
+    cfg = {"results_dir": str(tmp_path), "model": {"checkpoint": None}, "processes": 1}
+    jobs = [Job(cfg, Run(tmp_path / f"rope-{seed}"), "", [{"seed": seed}]) for seed in (0, 1)]
+    with pytest.raises(KeyboardInterrupt):
+        sweep.run_jobs(jobs, 1, "the command")
+    assert {values["run_id"]: (values["status"], values["reason"]) for values in read_ledger(tmp_path)} == {
+        "rope-0": ("interrupted", "ended by SIGTERM; the same command goes on from its last checkpoint"),
+        "rope-1": ("interrupted", "not started: the command was ended by SIGTERM"),
+    }
 
 
 def test_a_full_tmpdir_is_named(tmp_path, monkeypatch):
