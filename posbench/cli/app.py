@@ -92,7 +92,7 @@ def _execute(command: Command, composed: list[tuple[dict, list[str]]], composer:
     if sweep:
         name_group(cfgs)
     called = pkgutil.resolve_name(command) if isinstance(command, str) else command
-    return called(Request(cfgs, experiment, sweep, launcher))
+    return called(Request(cfgs, experiment, sweep, launcher, composed[0][1]))
 
 
 @contextlib.contextmanager

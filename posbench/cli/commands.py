@@ -22,6 +22,7 @@ from posbench.sweep.ledger import failure_table, record
 if TYPE_CHECKING:
     from posbench.report.report import Report
 
+BESIDE_RUNS = ("runs", "experiment", "report_dir", "results_dir", "cache_dir")  # words of a report that pools folders
 WORDS = {"done": "evaluated", "exists": "there already", "noop": "no-op", "refused": "refused", "failed": "failed"}
 
 
@@ -113,14 +114,16 @@ def _count(number: int, noun: str) -> str:
 def report(request: Request) -> int:
     """Command of scripts/report.py: tables, figures and a page of an experiment, a sweep (-m), run=DIR, runs= or all of results_dir.
 
-    Works from files alone. Code named in a results folder is never executed. Returns the exit code.
+    With runs= an experiment is its title and the name of the folder. Works from files alone: code named in a results folder is never
+    executed. Returns the exit code.
     """
     from posbench.report import report as reporting
 
     cfg, experiment = request.cfgs[0], request.experiment
-    if cfg["runs"] is not None and (request.sweep or cfg["run"]):
-        raise ConfigError("runs= names what to report, and so do -m, experiment= and run=: give one of them.")
-    jobs, elsewhere = plan_existing(request.cfgs) if request.sweep else ([], "")
+    given = cfg["runs"] is not None
+    if given:
+        _refuse_choices(request)
+    jobs, elsewhere = plan_existing(request.cfgs) if request.sweep and not given else ([], "")
     csvs, evidence = [], []
     if jobs:
         name = experiment["name"] or cfg["log"]["group"]  # an unnamed sweep is named by its hash: other reports stay
@@ -130,9 +133,10 @@ def report(request: Request) -> int:
         notes = [said] * bool(never) + [elsewhere] * bool(elsewhere)
         command, title = f"python scripts/run.py {shlex.join(sys.argv[1:])}", experiment.get("title") or experiment["name"] or "Sweep"
     else:
-        name = Path(cfg["run"]).resolve().name if cfg["run"] else "all" if cfg["runs"] is None else "runs"
-        command = "python scripts/run.py" + (" run=DIR" if cfg["runs"] is not None else "")
+        name = Path(cfg["run"]).resolve().name if cfg["run"] else (experiment["name"] or "runs") if given else "all"
+        command = "python scripts/run.py" + (" run=DIR" if given else "")
         paths, csvs, evidence, title, notes = _named(cfg)
+        title = experiment.get("title") or experiment["name"] or title
     if not csvs and not evidence and not any(path.exists() for path in paths):
         raise ConfigError(f"There is nothing to report yet: run '{command}' first.")
     out_dir = Path(cfg["report_dir"] or Path(cfg["results_dir"]).parent / "report" / name)
@@ -142,9 +146,18 @@ def report(request: Request) -> int:
     print(_text(made))
     for path in reporting.write(made, out_dir):
         print(f"{path.suffix.lstrip('.'):4} {path}")
-    for line in experiment.get("next", []):
+    for line in experiment.get("next", []) if jobs else []:
         print(f"next: {line.format(run=jobs[0].run.path)}")
     return 0
+
+
+def _refuse_choices(request: Request) -> None:
+    """Raise ConfigError for words beside runs= that would choose what to report too; an experiment only gives its title and its name."""
+    if request.cfgs[0]["run"] or (request.sweep and "grid" not in request.experiment):
+        raise ConfigError("runs= names what to report, and so do -m and run=: give one of them.")
+    others = [word for word in request.words if word.lstrip("+~").partition("=")[0] not in BESIDE_RUNS]
+    if others:
+        raise ConfigError(f"{others[0]} has no effect beside runs=, which names what to report: leave one of them out.")
 
 
 def _named(cfg: dict) -> tuple[list[Path], list[Path], list[Path], str, list[str]]:

@@ -23,12 +23,13 @@ EXPERIMENT = ("name", "title", "base", "grid", "tolerance", "next")
 
 @dataclass(frozen=True)
 class Request:
-    """Jobs of one command: their plain configurations, the yaml of their experiment, True for a sweep, and the launcher's yaml."""
+    """Jobs of one command: their plain configurations, the yaml of their experiment, True for a sweep, the launcher's yaml, words typed."""
 
     cfgs: list[dict]
     experiment: dict
     sweep: bool
     launcher: dict = field(default_factory=dict)
+    words: list[str] = field(default_factory=list)
 
 
 def expand(cfg: dict, overrides: list[str], composer: Composer | None = None) -> list[dict]:

@@ -10,6 +10,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+import yaml
 from conftest import CONFIGS
 from script_calls import call
 from synthetic import LENGTHS, TARGETS, Built, write_eval, write_run
@@ -216,10 +217,16 @@ def test_the_script_reports_any_runs(tmp_path, capfd):
     assert done.returncode == 0 and "report.html" in done.stdout and "1 of 3 runs have no evaluation: rope-bare" in done.stdout
     page = Page(tmp_path / "out" / "report.html")
     assert "Runs of one/rope-*, two" in page.text and "rope-64-s0" in page.text and "alibi-64-s0" in page.text
+    pooled = call(capfd, tmp_path, "report", "experiment=demo", "runs=[one/rope-*,two]")
+    assert pooled.returncode == 0 and "next:" not in pooled.stdout
+    page = Page(tmp_path / "results" / "report" / "demo" / "report.html")
+    assert "rope-64-s0" in page.text and yaml.safe_load((CONFIGS / "experiment" / "demo.yaml").read_text())["title"] in page.text
     for wrong, said in (
         ("runs=three/*", "leads to no training"),
         ("runs=one run=one/rope-bare", "give one of them"),
         ("-m runs=one", "give one of them"),
+        ("runs=one encoding=rope", "encoding=rope has no effect beside runs="),
+        ("experiment=demo runs=one seed=0", "seed=0 has no effect beside runs="),
     ):
         refused = call(capfd, tmp_path, "report", *wrong.split())
         assert refused.returncode == 2 and said in refused.stderr and refused.stderr.count("\n") == 1
