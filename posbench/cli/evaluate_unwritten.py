@@ -10,10 +10,11 @@ from posbench.common.progress import Progress
 from posbench.config.defaults import resolve
 from posbench.config.names import chosen_node
 from posbench.config.schema import EvaluateConfig
-from posbench.data import other_text
+from posbench.data import fingerprint, other_text
 from posbench.data.sources import ALL
 from posbench.evaluation.protocol import protocol
 from posbench.runs.frame import frame
+from posbench.sweep import key_run
 from posbench.sweep.cells import each_task, make_cell
 from posbench.sweep.fate import judge
 from posbench.sweep.jobs import Job
@@ -71,6 +72,8 @@ def _plan(run: "LoadedRun", extension: Any, scale_attention: Any, given: dict, a
         "device": run.device,
     })  # fmt: skip
     cfg["evaluate"]["text"] = other_text.resolved({**cfg, "data": run.reached()})
+    if chooser := cfg["evaluate"]["key_run"]:
+        cfg["evaluate"]["key_run"] = key_run.resolved(chooser, fingerprint(run.reached()))
     job = Job(cfg, run.directory, fingerprint="")  # which is read when something is trained
     methods = cfg["extension"], cfg["scale_attention"]
     job.cells = [make_cell(job.run, each, name, *methods) for name in cfg["evaluate"]["protocol"] for each in each_task(cfg, name)]

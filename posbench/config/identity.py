@@ -41,6 +41,7 @@ LATER: dict[str, object] = {
     "evaluate.key_gain": None,
     "evaluate.key_loss": None,
     "evaluate.key_context": None,
+    "evaluate.key_run": None,
     "version": 1,
 }
 
@@ -122,6 +123,8 @@ def eval_id(protocol: str, extension: dict, scale_attention: dict, evaluate: dic
     """
     if text := evaluate.get("text"):
         evaluate = {**evaluate, "text": text["content"]}  # whatever its name and its path
+    if chooser := evaluate.get("key_run"):
+        evaluate = {**evaluate, "key_run": chooser["sha256"]}
     parts = {"extension": extension, "scale_attention": scale_attention, "evaluate": _without(evaluate, NOT_EVALUATE)}
     return sha256_json(_stable({**parts, "protocol": protocol, "run_id": run_id, "version": version}))[:16]
 

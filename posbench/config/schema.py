@@ -135,6 +135,7 @@ class EvaluateConfig:
     key_gain: Rate | None = None  # nats; longppl: key tokens gain more from a long context; None: 2
     key_loss: Rate | None = None  # nats; longppl: key tokens have a lower loss after it; None: 2
     key_context: Size | None = None  # tokens of its short context; None: an eighth of the training length
+    key_run: Name | dict[str, Any] | None = None  # folder of a training whose model chooses key tokens; None: each training's own
     seed: Count = 0  # places the windows
     batch_tokens: Size = 8192  # tokens read at once; no result depends on it
 

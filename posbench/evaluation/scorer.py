@@ -34,7 +34,8 @@ HEAD_LOGITS, LOSS_LOGITS = 2**25, 2**22  # with a large vocabulary fewer: so man
 class Evaluation:
     """Model, text and settings of one evaluation.
 
-    `progress(n)` is called after every n tokens that the model has read, with part=True while their batch is unfinished.
+    `chooser` chooses the targets where another model than `model` does. `progress(n)` is called after every n tokens that the model has
+    read, with part=True while their batch is unfinished.
     """
 
     model: GPT
@@ -43,6 +44,7 @@ class Evaluation:
     scale: ScaleAttention
     config: EvaluateConfig
     device: str
+    chooser: GPT | None = None
     progress: Callable[..., None] = lambda n, part=False: None
 
     @property

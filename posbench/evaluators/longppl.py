@@ -8,17 +8,18 @@ the perplexity of those that do. With l(c) the loss after c tokens of context, a
 
 Both losses are of one reference arm: the model of the training as it was trained, without extension and scale, which reads exactly
 `long` = train_len tokens before a target (the floor of fixed_targets) or exactly `short` = evaluate.key_context of them. So the key tokens
-of a training are the same for every extension, scale and length, and no method chooses its own. Of another training they are others: means
-of different encodings are of different tokens. Column ppl of a row is LongPPL, and n_targets the number of key tokens.
+of a training are the same for every extension, scale and length, and no method chooses its own. Of another training they are others: to
+compare encodings, let one model choose for all, that of the training evaluate.key_run (its train_len is `long` then). Column ppl of a row
+is LongPPL, and n_targets the number of key tokens.
 
 Deviations: in the paper one large model chooses for all, the long context is the whole text, and the short one has 4,096 to 5,119 tokens
 (windows that advance by 1,024); here it has train_len // 8 unless evaluate.key_context says otherwise. In windows of evaluate.floor_block
 targets a context has a few tokens less (fixed_targets). A BOS, if there is one, replaces the first token of every context. Where a small
 model has few key tokens, lower key_gain.
 
-References: none. The floor decides which tokens are scored, so on these it is below evaluate.key_loss by choice and no fair reference; its
-losses are in the arrays. Arrays, of the M key tokens alone: nll and correct of each length, and `key_long`, `key_short`, the losses that
-made them key tokens. The evaluation's json has the share under `config.key_tokens`.
+References: none. The floor of the reference arm decides which tokens are scored, so on these it is below evaluate.key_loss by choice and
+no fair reference; its losses are in the arrays. Arrays, of the M key tokens alone: nll and correct of each length, and `key_long`,
+`key_short`, the losses that made them key tokens. The evaluation's json has the share under `config.key_tokens`.
 """
 
 from dataclasses import replace
@@ -33,6 +34,7 @@ from posbench.evaluators.fixed_targets import FixedTargets
 
 if TYPE_CHECKING:
     from posbench.config.schema import EvaluateConfig
+    from posbench.evaluation.scorer import Evaluation
     from posbench.position.interfaces import Extension
 
 GAIN = LOSS = 2.0  # nats
@@ -46,12 +48,13 @@ class Longppl(FixedTargets):
 
     @classmethod
     def settings(cls, asked: dict, train_len: int) -> dict:
-        usual = {"key_gain": GAIN, "key_loss": LOSS, "key_context": max(1, train_len // 8)}
+        usual = {"key_gain": GAIN, "key_loss": LOSS, "key_context": max(1, _long(asked["key_run"], train_len) // 8), "key_run": None}
         return {key: usual[key] if asked[key] is None else asked[key] for key in usual}
 
     @classmethod
     def check(cls, extension: "Extension", config: "EvaluateConfig", train_len: int) -> None:
         super().check(extension, config, train_len)
+        train_len = _long(config.key_run, train_len)
         if config.key_context >= train_len:
             raise ConfigError(
                 f"evaluate.key_context={config.key_context} must be below the training length {train_len}, the long context of which "
@@ -65,8 +68,8 @@ class Longppl(FixedTargets):
 
     @classmethod
     def reading_first(cls, config: "EvaluateConfig", train_len: int) -> list[Reading]:
-        beyond = config.max_length + 1  # so that each target has a text of its own, as in the floor
-        return [cls.reading(config, train_len, beyond, context) for context in (train_len, config.key_context)]
+        beyond, long = config.max_length + 1, _long(config.key_run, train_len)  # so that each target has a text of its own, as in the floor
+        return [cls.reading(config, long, beyond, context) for context in (long, config.key_context)]
 
     def cost_first(self) -> int:
         if "judged" in vars(self):
@@ -77,7 +80,16 @@ class Longppl(FixedTargets):
     @property
     def _contexts(self) -> tuple[int, int]:
         """Tokens before a target in the reference arm: the long and the short context."""
-        return self.evaluation.train_len, self.evaluation.config.key_context
+        return self._arm.train_len, self.evaluation.config.key_context
+
+    @property
+    def _arm(self) -> "Evaluation":
+        """Evaluation of the reference arm."""
+        from posbench.extensions.none import NoExtension
+        from posbench.scale_attention.none import NoScale
+
+        model = self.evaluation.chooser or self.evaluation.model
+        return replace(self.evaluation, model=model, extension=NoExtension(), scale=NoScale(model.encoding.shape))
 
     @cached_property
     def judged(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -85,18 +97,14 @@ class Longppl(FixedTargets):
 
         Raises RunError if there is none.
         """
-        from posbench.extensions.none import NoExtension
-        from posbench.scale_attention.none import NoScale
-
-        evaluation, config = self.evaluation, self.evaluation.config
-        reference = FixedTargets(replace(evaluation, extension=NoExtension(), scale=NoScale(evaluation.model.encoding.shape)))
+        config, reference = self.evaluation.config, FixedTargets(self._arm)
         long_NS, short_NS = (reference.each(np.full(self.windows.targets_NS.shape, context))[0] for context in self._contexts)
         # A loss that is nan, because nothing was scored, makes a key token and so no row.
         key_NS = ~(short_NS - long_NS <= config.key_gain) & ~(long_NS >= config.key_loss)
         if not key_NS.any():
             raise RunError(
                 f"None of the {key_NS.size} targets is a key token: no loss below {config.key_loss:g} nats falls by more than "
-                f"{config.key_gain:g} from {config.key_context} to {evaluation.train_len} tokens of context; lower evaluate.key_gain "
+                f"{config.key_gain:g} from {config.key_context} to {self._contexts[0]} tokens of context; lower evaluate.key_gain "
                 f"(the largest fall is {float((short_NS - long_NS).max()):.2f}), or raise evaluate.key_loss or evaluate.windows."
             )
         return long_NS, short_NS, key_NS
@@ -123,3 +131,8 @@ class Longppl(FixedTargets):
     def stated(self) -> dict:
         key_NS = self.judged[2]
         return {"key_tokens": {"share": float(key_NS.mean()), "number": int(key_NS.sum()), "of": key_NS.size}}
+
+
+def _long(key_run: dict | None, train_len: int) -> int:
+    """Tokens of the long context: the training length of the model that chooses."""
+    return key_run["train_len"] if key_run else train_len

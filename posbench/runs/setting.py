@@ -22,6 +22,7 @@ class Setting:
     key_gain: float | None = None
     key_loss: float | None = None
     key_context: int | None = None
+    key_run: str | None = None  # id of the training whose model chooses key tokens; None: the one that is evaluated
     version: int = 1  # of the protocol
 
     @classmethod
@@ -33,6 +34,8 @@ class Setting:
         known = {"version": version, **{key: value for key, value in evaluate.items() if key in cls.__dataclass_fields__}}
         if isinstance(text := known.get("text"), dict):
             known["text"] = f"{text['name']} {text['content'][:8]}"
+        if isinstance(chooser := known.get("key_run"), dict):
+            known["key_run"] = chooser["run_id"]
         setting = cls(**known)
         hash(setting)
         return setting
@@ -47,7 +50,8 @@ class Setting:
         windows += f", in documents `{self.documents}`" if self.documents else ""
         windows += f", recompute_window in blocks of {self.floor_block}" if self.floor_block > 1 else ""
         if self.key_context:
-            windows += f", key tokens: those whose loss is below {self.key_loss:g} nats in the model as it was trained"
+            windows += f", key tokens: those whose loss is below {self.key_loss:g} nats in the model "
+            windows += f"of {self.key_run}" if self.key_run else "as it was trained"
             windows += f" and more than {self.key_gain:g} higher after {self.key_context} tokens"
         windows += f", version {self.version} of the protocol" if self.version > 1 else ""
         return f"{windows}, {self.split} split, {self.dtype}, seed {self.seed} of the windows"

@@ -16,7 +16,7 @@ from posbench.runs.rows import read_eval
 from posbench.runs.setting import Setting
 
 RECOMPUTE = "posbench.extensions.recompute_window.RecomputeWindow"
-KEYS = ("key_gain", "key_loss", "key_context")  # of evaluate: how a protocol chooses its targets, if it does
+KEYS = ("key_gain", "key_loss", "key_context", "key_run")  # of evaluate: how a protocol chooses its targets, if it does
 WINDOWED = {"targets": None, "max_length": None, "documents": None, "unit": "document"}  # what a protocol that asks questions does not use
 NO_SCALE = {"_target_": "posbench.scale_attention.none.NoScale"}
 

@@ -2,6 +2,7 @@
 
 import functools
 import sys
+from dataclasses import replace
 
 from posbench.common.files import read_json, write_json
 from posbench.common.progress import Progress
@@ -14,14 +15,16 @@ from posbench.model.gpt import GPT
 from posbench.position.instantiate import make
 from posbench.runs import provenance, rows
 from posbench.runs.target_losses import load_arrays, save_arrays
+from posbench.sweep import key_run
 from posbench.sweep.cells import Cell
 from posbench.sweep.jobs import Job
 
 
 def evaluation(model: GPT, corpus: Corpus, cell: Cell, device: str) -> Evaluation:
-    """Inputs of the protocol of a cell: model, text, methods and settings."""
-    scale = make(cell.scale_attention, model.encoding.shape)
-    return Evaluation(model, corpus, make(cell.extension), scale, typed("evaluate", cell.evaluate), device)
+    """Inputs of the protocol of a cell: model, text, methods and settings, and the model that chooses the targets if it is another."""
+    scale, chooser = make(cell.scale_attention, model.encoding.shape), cell.evaluate["key_run"]
+    given = Evaluation(model, corpus, make(cell.extension), scale, typed("evaluate", cell.evaluate), device)
+    return replace(given, chooser=key_run.model_of(chooser, corpus.vocab_size, device)) if chooser else given
 
 
 def evaluate(job: Job, evaluator: Protocol, cell: Cell, untested: bool, progress: Progress) -> list[dict]:

@@ -12,6 +12,7 @@ from posbench.config.schema import typed
 from posbench.data.mix import resolved
 from posbench.position.instantiate import trusted_config
 from posbench.runs.directory import Run
+from posbench.sweep import key_run
 from posbench.sweep.cells import Cell, cells
 from posbench.sweep.finetune import child_config
 
@@ -133,6 +134,7 @@ def _job(cfg: dict, fingerprints: dict[str, str], auto: str | None) -> Job:
     if key not in fingerprints:
         fingerprints[key] = fingerprint(cfg["data"], cfg["cache_dir"])
     found = fingerprints[key]
+    cfg["evaluate"]["key_run"] = key_run.resolved(cfg["evaluate"]["key_run"], found)
     run_id = identity.run_id(cfg, found)
     if cfg["run"] is not None and run_id != run.id:
         raise ConfigError(

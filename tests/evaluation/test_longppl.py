@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from conftest import TRAIN_LEN, small_model, small_shape
 from known_models import VOCAB, Copier, evaluation, file
 from script_calls import call
 
+import posbench
 from posbench.common.errors import ConfigError, RunError
 from posbench.encodings.rope import Rope
 from posbench.evaluation.protocol import protocol
@@ -81,10 +83,34 @@ def test_every_method_is_scored_on_the_tokens_that_the_model_without_methods_cho
     assert (first["key_short"] - first["key_long"] > 0.05).all() and not (found[0].judged[2]).all()
 
 
+@pytest.mark.parametrize("train_len", [TRAIN_LEN, 24])
+def test_another_model_chooses_with_its_own_training_length(train_len):
+    noted = {"key_run": {"path": "there", "run_id": "x", "sha256": "0", "train_len": train_len}}
+    given = replace(evaluation(small_model(Rope(small_shape())), TEXT, targets=8, **KEYS, **noted), chooser=Copier(train_len))
+    made = Longppl(given)
+    targets = made.windows.targets_NS.ravel().tolist()
+    keys = [t for t in targets if copied(t, 4) - copied(t, train_len) > 2 and copied(t, train_len) < 2]
+    first = len(made.windows.last_N) * 8 * (train_len + 4)
+    assert made.cost_first() == first and sum(one.texts * one.tokens for one in Longppl.reading_first(given.config, TRAIN_LEN)) == (
+        given.config.windows * 8 * (train_len + 4)
+    )
+    _, arrays = made.run(64)
+    shared = made.shared()
+    assert (TEXT.starts[shared["document"]] + shared["offset"]).tolist() == keys and len(arrays["nll"]) == len(keys)
+    assert shared["key_long"] == pytest.approx([copied(t, train_len) for t in keys], rel=1e-5)
+    read = FixedTargets(evaluation(given.model, TEXT, targets=8)).score(64)[0]
+    assert np.array_equal(arrays["nll"], read[made.judged[2]])
+    asked = {**dict.fromkeys(KEYS), **noted}
+    assert Longppl.settings(asked, TRAIN_LEN)["key_context"] == train_len // 8
+    with pytest.raises(ConfigError, match=f"must be below the training length {train_len}"):
+        Longppl.check(NoExtension(), replace(given.config, lengths=[16], key_context=train_len), 99)
+
+
 def test_settings_that_cannot_work_are_refused():
-    usual = {"key_gain": 2.0, "key_loss": 2.0, "key_context": 8}
-    assert Longppl.settings(dict.fromkeys(KEYS), 64) == usual
-    assert Longppl.settings({**dict.fromkeys(KEYS), "key_gain": 1.0}, 64) == {**usual, "key_gain": 1.0}
+    usual = {"key_gain": 2.0, "key_loss": 2.0, "key_context": 8, "key_run": None}
+    none = dict.fromkeys(usual)
+    assert Longppl.settings(none, 64) == usual
+    assert Longppl.settings({**none, "key_gain": 1.0}, 64) == {**usual, "key_gain": 1.0}
     assert protocol("longppl") is Longppl and Longppl.floor is None
     for options, said in (
         ({"key_context": TRAIN_LEN}, "must be below the training length 16"),
@@ -116,3 +142,33 @@ def test_the_script_stores_the_share_and_the_report_says_what_was_scored(world, 
     assert "loss is below 9 nats in the model as it was trained and more than 0.001 higher after 2 tokens" in done.stdout
     other = call(capfd, world.root, "run", *words, *keys, "evaluate.key_gain=0.002", "extension=pi")
     assert other.returncode == 0 and len(list(world.run(0).glob("evals/longppl/*.json"))) == 3, other.stderr
+
+
+def test_one_training_chooses_for_others(world, capfd):
+    """The same key tokens of every training, in rows that say who chose; the training that chose reads the same as without."""
+    asked = ["evaluate.lengths=[16]", "evaluate.max_length=128", "results_dir=runs", "cache_dir=cache", "log.mode=disabled"]
+    asked += ["evaluate.protocol=longppl", "evaluate.key_gain=0.001", "evaluate.key_loss=9"]
+    chosen = f"evaluate.key_run={world.run(0)}"
+    for words in ([f"run={world.run(0)}"], [f"run={world.run(0)}", chosen], [f"run={world.run(1)}", chosen]):
+        done = call(capfd, world.root, "run", *words, *asked)
+        assert done.returncode == 0, done.stderr
+    own, other = ([json.loads(path.read_text()) for path in sorted(world.run(i).glob("evals/longppl/*.json"))] for i in (0, 1))
+    assert len(own) == 2 and len({one["rows"][0]["nll"] for one in own}) == 1 and len({one["rows"][0]["eval_id"] for one in own}) == 2
+    assert other[0]["config"]["key_tokens"] == own[0]["config"]["key_tokens"] and other[0]["rows"][0]["nll"] != own[0]["rows"][0]["nll"]
+    assert other[0]["config"]["evaluate"]["key_run"]["run_id"] == world.run(0).name
+    done = call(capfd, world.root, "report", f"runs={world.run(1)}", "report_dir=out")
+    assert f"loss is below 9 nats in the model of {world.run(0).name} and more than" in done.stdout
+    found = posbench.load(world.run(1), cache_dir=str(world.root / "cache")).evaluate(
+        protocol="longppl", lengths=[16], max_length=128, key_gain=0.001, key_loss=9, key_run=str(world.run(0))
+    )
+    assert found["nll"].tolist() == [other[0]["rows"][0]["nll"]]
+    (world.run(0) / "train.json").unlink()
+    for path, said in ((world.run(0), "holds no finished training"), ("runs", "holds no finished training")):
+        done = call(capfd, world.root, "run", f"run={world.run(1)}", *asked, f"evaluate.key_run={path}")
+        assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_a_training_in_other_tokens_does_not_choose(world, capfd):
+    words = ["results_dir=runs", "cache_dir=cache", "log.mode=disabled", "evaluate.protocol=longppl", f"evaluate.key_run={world.run(0)}"]
+    done = call(capfd, world.root, "run", "data=local", "data.path=text", "data.tokenizer=bytes", "data.bos=true", "train.steps=1", *words)
+    assert done.returncode == 2 and "a model can only choose among tokens that it knows" in done.stderr
