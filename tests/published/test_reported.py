@@ -52,7 +52,7 @@ def test_losses_of_the_table_are_means_of_rows(folder):
     for row in rows:
         method = json.dumps([row["encoding_args"], row["extension_args"], row["trained_scale"]], sort_keys=True)
         encoding = named_as[row["run_id"]] or row["encoding"]
-        alike = row["protocol"], encoding, row["extension"], row["scale_attention"], row["length"], row["n_units"]
+        alike = row["protocol"], encoding, row["extension"], row["scale_attention"], row["train_len"], row["length"], row["n_units"]
         losses[alike].setdefault(method, []).append(row["nll"])
     points = [point for point in read_points(folder / "curve.csv") if point.window is None and not point.source and point.nll is not None]
     lost = []
@@ -62,6 +62,7 @@ def test_losses_of_the_table_are_means_of_rows(folder):
             point.encoding if point.encoding in named_as.values() else point.encoding.split(" ")[0],
             point.extension.split(" ")[0],
             point.scale_attention,
+            point.train_len,
             point.length,
             point.n_units,
         )

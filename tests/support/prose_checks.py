@@ -152,6 +152,25 @@ def stage5() -> list[Check]:
         ("PoSE gains # [#, #] on no fine-tuning", claim("C8 PoSE minus no fine-tuning", -1, stage=5)),
         ("inside the window is refuted (# [#, #])", claim("DroPE no loss inside the window", stage=5)),
         ("than YaRN too (# [#, #] worse at 256 tokens)", claim("DroPE farther than YaRN", stage=5)),
+        *_training_short(),
+    ]
+
+
+def _training_short() -> list[Check]:
+    def loses(name: str) -> list[float]:
+        return claim(f"TrainShort {name}", stage=5)
+
+    made = trainings("frontier")
+    return [
+        ("frontier: # trainings, five each of #, #, # and # tokens", [len(made), *sorted({row["train_len"] for row in rows("frontier")})]),
+        ("with # million tokens in all", [made[0].tokens / 1e6]),
+        ("on the same # targets", [rows("frontier")[0]["n_targets"]]),
+        ("its last 64 loses # [#, #] to one of 256", loses("it pays to train long")),
+        ("64 tokens lose # [#, #] with YaRN and", loses("64 tokens and YaRN")),
+        ("# [#, #] with ReRoPE and log-n, 32 tokens", loses("64 tokens, ReRoPE and log-n")),
+        ("log-n, 32 tokens # [#, #].", loses("32 tokens, ReRoPE and log-n")),
+        ("128 tokens lose # [#, #] with YaRN and # [#, #] with", [*loses("128 tokens and YaRN"), *loses("128 tokens, ReRoPE and log-n")]),
+        ("64 tokens without an extension lose # [#, #].", loses("64 tokens, nothing")),
     ]
 
 
