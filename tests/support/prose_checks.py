@@ -13,6 +13,7 @@ from reported_values import (
     full_turns,
     paired,
     rows,
+    trained_at,
     trainings,
     wide,
     yarn_pairs,
@@ -161,6 +162,7 @@ def _training_short() -> list[Check]:
         return claim(f"TrainShort {name}", stage=5)
 
     made = trainings("frontier")
+    failed = [trained_at("frontier", train_len, 2, what) for train_len in (32, 128) for what in ("difference", "half_width")]
     return [
         ("frontier: # trainings, five each of #, #, # and # tokens", [len(made), *sorted({row["train_len"] for row in rows("frontier")})]),
         ("with # million tokens in all", [made[0].tokens / 1e6]),
@@ -170,6 +172,8 @@ def _training_short() -> list[Check]:
         ("# [#, #] with ReRoPE and log-n, 32 tokens", loses("64 tokens, ReRoPE and log-n")),
         ("log-n, 32 tokens # [#, #].", loses("32 tokens, ReRoPE and log-n")),
         ("128 tokens lose # [#, #] with YaRN and # [#, #] with", [*loses("128 tokens and YaRN"), *loses("128 tokens, ReRoPE and log-n")]),
+        ("G is # nat for the trainings of 32 tokens and # for", [trained_at("frontier", train_len, 1, "gain") for train_len in (32, 128)]),
+        ("is # +- # above its floor after 32 tokens and # +- # after 128 (", failed),
         ("64 tokens without an extension lose # [#, #].", loses("64 tokens, nothing")),
     ]
 

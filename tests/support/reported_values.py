@@ -52,6 +52,16 @@ def wide(folder: str, method: str, times: float, what: str = "difference") -> li
     return [at(folder, method, times, what), at(folder, method, times, {"difference": "half_width", "change": "change_half_width"}[what])]
 
 
+def trained_at(folder: str, train_len: int, times: int, what: str = "difference", method: str = "rope") -> float:
+    """A value of curve.csv of the trainings of one length, where a folder has several, at so many times that length."""
+    wanted = (train_len, times * train_len, *_names(method))
+    points = read_points(REPORTED / folder / "curve.csv")
+    (one,) = (
+        point for point in points if (point.train_len, point.length, point.encoding, point.extension, point.scale_attention) == wanted
+    )
+    return getattr(one, what)
+
+
 def context(folder: str, tokens: int, encoding: str = "rope") -> list[dict]:
     """Lines of context.csv: one for each set of documents."""
     with open(REPORTED / folder / "context.csv", newline="") as file:
