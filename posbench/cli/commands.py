@@ -136,7 +136,8 @@ def report(request: Request) -> int:
         name = Path(cfg["run"]).resolve().name if cfg["run"] else (experiment["name"] or "runs") if given else "all"
         command = "python scripts/run.py" + (" run=DIR" if given else "")
         paths, csvs, evidence, title, notes = _named(cfg)
-        title = experiment.get("title") or experiment["name"] or title
+        if given:
+            title = experiment.get("title") or experiment["name"] or title
     if not csvs and not evidence and not any(path.exists() for path in paths):
         raise ConfigError(f"There is nothing to report yet: run '{command}' first.")
     out_dir = Path(cfg["report_dir"] or Path(cfg["results_dir"]).parent / "report" / name)
