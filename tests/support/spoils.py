@@ -140,4 +140,5 @@ def overrides(kind: Kind, world: World) -> list[str]:
     """What is typed: the kind's own words, and the small world's for all it says nothing of."""
     own = [word.format(run=f"runs/{world.run(0).name}") for word in kind.typed]
     known = {word.split("=")[0] for word in own}
-    return [*own, *(word for word in [*SMALL, *PLACES] if word.split("=")[0] not in known)]
+    usual = PLACES[1:] if kind.script == "report" and "runs" in known else [*SMALL, *PLACES]  # runs= stands in place of the others
+    return [*own, *(word for word in usual if word.split("=")[0] not in known)]

@@ -254,7 +254,8 @@ def test_what_only_reads_makes_no_folder(world, capfd, name):
     """So none has to be writable; what a report or anatomy makes goes where it was told to."""
     (world.root / "read").mkdir()
     before = sorted(world.root.rglob("*"))
-    typed = [*READING[name], *SMALL, *(word for word in PLACES if word.split("=")[0] not in ("results_dir", "report_dir"))]
+    small = ["cache_dir=cache"] if name == "report" else [*SMALL, "data.path=text", "cache_dir=cache"]
+    typed = [*READING[name], *small]
     typed += ["report_dir=read", *["results_dir=nowhere"] * ("results_dir=runs" not in typed)]
     done = call(capfd, world.root, name.split(",")[0], *typed)
     assert done.returncode == 0, done.stderr
