@@ -236,12 +236,14 @@ SHORT = [one for one in STAGE5 if one.id == "TrainShort"]
 
 
 FRESH = [("claims3", STAGE3, 13), ("two_causes", STAGE4, 18), ("frontier", SHORT, 23), ("context_use", STAGE6, 28)]
+LATER = {"frontier": {"scale"}}  # reported of the trainings of an experiment after its claims were judged
 
 
 @pytest.mark.parametrize("name, stage, first", FRESH)
 def test_other_stages_have_seeds_that_neither_a_report_nor_another_stage_names(name, stage, first):
     seeds = {seed for one in stage for each in (*one.primary, *one.secondary) for seed in each.seeds}
-    known = {int(seed) for path in REPORTED.parent.glob("*/trainings.csv") if path.parent.name != name for seed in _seeds(path)}
+    own = {name} | LATER.get(name, set())
+    known = {int(seed) for path in REPORTED.parent.glob("*/trainings.csv") if path.parent.name not in own for seed in _seeds(path)}
     assert seeds == set(range(first, first + ANOVA_FROM)) and not seeds & known
     assert {one.experiments for one in stage} == {(name,)}
 

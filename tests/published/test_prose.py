@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 from conftest import CONFIGS
-from prose_checks import Check, headline, ledger, projects, repeated, stage2, stage5
+from prose_checks import Check, headline, ledger, projects, repeated, scale, stage2, stage5
 from prose_checks_methods import advice, attention, books, catalogue, ladder, matched, rates, smollm2
 from reported_values import LEDGER, REPORTED, of_seeds, yarn_pairs
 
-PARTS = (headline, ledger, projects, stage2, stage5, catalogue, rates, ladder, matched, books, smollm2, attention, advice)
+PARTS = (headline, ledger, scale, projects, stage2, stage5, catalogue, rates, ladder, matched, books, smollm2, attention, advice)
 NUMBER = r"(?<![\w.=/])[+-]?\d+(?:,\d{3})*(?:\.\d+)?(?!\.?\w)"
 
 # What was chosen, or comes from the text, the code or the history: no result of an evaluation. Pieces of the text, apart by semicolons.
@@ -49,7 +49,8 @@ PI; at 2,048. ## Where; 'lengths=[64,128,256]'; (1,000 steps, one seed): attenti
 windows; From 64 to 256 tokens; lies 64 tokens away or more; at 256 tokens, and; read to 16,384 tokens; read
 at 256 tokens on; a model of 64 tokens that reads its last 64; to one of 256 that; refuted: 64 tokens lose; log-n, 32 tokens;
 Descriptive: 128 tokens lose; 64 tokens without an; chosen at 64 tokens. The; last tokens of 256; a model of 256 loses; trainings
-of 32 tokens and; for those of 128, and; after 32 tokens and; after 128 (against"""
+of 32 tokens and; for those of 128, and; after 32 tokens and; after 128 (against; of
+its 63 trainings; RoPE on 64 tokens for 500, 1,000, 1,500 and 3,000 steps"""
 
 
 @cache

@@ -178,6 +178,20 @@ def _training_short() -> list[Check]:
     ]
 
 
+def scale() -> list[Check]:
+    steps, last = (500, 1000, 1500, 3000), "rope steps=3000"
+    after = {name: [value for count in steps for value in wide("scale", f"rope steps={count}|{name}", 8)] for name in ("none", "ntk")}
+    with_log, alone = [[*wide("scale", f"rope steps=500|{one}", 8), *wide("scale", f"{last}|{one}", 8)] for one in ("rerope|log_n", "yarn")]
+    return [
+        ("G is #, #, # and # nat; at 8x", [at("scale", f"rope steps={count}", 1, "gain") for count in steps]),
+        ("RoPE is # +- #, # +- #, # +- # and # +- # above its floor, with NTK", after["none"]),
+        ("with NTK # +- #, # +- #, # +- # and # +- #.", after["ntk"]),
+        ("ReRoPE with log-n goes from # +- # to # +- #,", with_log),
+        ("YaRN from # +- # to # +- #, FoX", alone),
+        ("FoX from # +- # to # +- #.", [*wide("scale", "fox steps=500", 8), *wide("scale", "fox steps=1500", 8)]),
+    ]
+
+
 def projects() -> list[Check]:
     first = rows("projects")[0]
     return [
