@@ -55,6 +55,15 @@ def test_trainings_of_one_length_and_several_numbers_of_steps_stand_against_thes
     assert "after the steps that the mark tells: disc 500, diamond 3000 steps." in " ".join(said)
 
 
+def test_lines_join_what_only_the_knob_or_the_training_changes():
+    def joined(points):
+        panels = gain.figure(points, "t").axes
+        return [sorted(len(line.get_xdata()) for line in axes.lines if line.get_alpha() == 0.6 and line.get_clip_on()) for axes in panels]
+
+    assert joined(trained(steps=(500, 1500))) == [[2, 2, 2], [3, 3]]  # against G those of one length, against the length those of one name
+    assert joined(trained(lengths=(64,), steps=(500, 1000, 3000))) == [[3], [3]]
+
+
 def test_without_an_encoding_of_several_lengths_or_steps_there_is_no_figure():
     points = trained(lengths=(64,)) + trained("alibi", lengths=(128,))
     unknown = [replace(point, gain=None) for point in trained()]

@@ -1,7 +1,8 @@
 """Figure of the loss beyond the training length against G of the training, and against its length or its steps.
 
 It is drawn where an encoding was trained at several lengths, or for several numbers of steps. A mark is one method on the trainings of one
-length and configuration, all at the same multiple of their training length.
+length and configuration, all at the same multiple of their training length. Lines join marks of one length against G, and against the
+length those of one name, so that what only the knob changes is one line.
 """
 
 import re
@@ -24,12 +25,16 @@ Method = tuple[str, str, str]  # encoding without what the knob tells apart, ext
 
 @dataclass(frozen=True)
 class Knob:
-    """In what the trainings of an encoding differ: `of` a point its value, or None, and `line` the encoding without it."""
+    """In what the trainings of an encoding differ: `of` a point its value, or None, and `line` the encoding without it.
+
+    Points with equal `joined` are one line against the knob.
+    """
 
     heading: str
     unit: str
     of: Callable[[Point], int | None]
     line: Callable[[str], str]
+    joined: Callable[[Point], object]
 
 
 def _steps(point: Point) -> int | None:
@@ -37,8 +42,8 @@ def _steps(point: Point) -> int | None:
     return int(said[1]) if said else None
 
 
-LENGTH = Knob("Against the training length (tokens)", "tokens", lambda point: point.train_len, method_of)
-STEPS = Knob("Against the steps of training", "steps", _steps, lambda label: TOLD.sub("", label))
+LENGTH = Knob("Against the training length (tokens)", "tokens", lambda point: point.train_len, method_of, lambda point: point.encoding)
+STEPS = Knob("Against the steps of training", "steps", _steps, lambda label: TOLD.sub("", label), lambda point: point.train_len)
 KNOBS = (LENGTH, STEPS)  # the first in which the trainings of an encoding differ
 
 
@@ -97,9 +102,11 @@ def _marks(axes, cells: dict[Method, list[Point]], names: dict[Method, str], mar
     ends, pens = [], looks_of_methods(cells)
     for method, own in cells.items():
         (colour, dash), own = pens[method], sorted(own, key=place)
-        axes.plot(
-            [place(point) for point in own], [point.difference for point in own], color=colour, linestyle=dash, linewidth=0.7, alpha=0.6
-        )
+        groups = defaultdict(list)
+        for point in own:
+            groups[knob.joined(point) if place is knob.of else point.train_len].append((place(point), point.difference))
+        for line in groups.values():
+            axes.plot(*zip(*line, strict=True), color=colour, linestyle=dash, linewidth=0.7, alpha=0.6)
         for point in own:
             mark = marks[knob.of(point)]
             face = colour if method[2] == "none" else "white"
