@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from posbench.common.errors import ConfigError
+from posbench.config.names import nodes
 
 PLAIN = str | int | float | bool | list | None
 
@@ -30,6 +31,15 @@ def loader(config_dir: str | None = None) -> ConfigLoaderImpl:
         path.prepend("command-line", f"file://{os.path.abspath(config_dir)}", SearchPathQuery(provider="schema"))
         found.repository.initialize_sources(path)
     return found
+
+
+def yamls(group: str) -> dict[str, dict]:
+    """{name: content} of a group's yamls, with those of --config-dir; of posbench's own where no Hydra is initialized."""
+    if not GlobalHydra.instance().is_initialized():
+        return nodes(group)
+    found = loader().repository
+    names = [name for name in found.get_group_options(group) if not name.startswith("_")]
+    return {name: OmegaConf.to_container(found.load_config(f"{group}/{name}").config) for name in names}
 
 
 def swept(words: list[str]) -> list[list[str]]:

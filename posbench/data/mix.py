@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from posbench.common.errors import ConfigError, did_you_mean
-from posbench.config.names import nodes
 from posbench.data.sources import TASK, make_source
 from posbench.data.task import Task, TaskSplit
 
@@ -68,7 +67,12 @@ class MixedBatches:
 
 
 def resolved(data: dict) -> dict:
-    """Data configuration whose mix names the class of its task and all arguments, from configs/data. Raises ConfigError for a wrong one."""
+    """Data configuration whose mix names the class of its task and all arguments, from configs/data or --config-dir.
+
+    Raises ConfigError for a wrong one.
+    """
+    from posbench.config.composer import yamls
+
     given = data.get("mix")
     if not given:
         return data
@@ -78,7 +82,7 @@ def resolved(data: dict) -> dict:
     if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share < 1:
         raise ConfigError(f"data.mix.share={share} must be a number between 0 and 1: the share of the steps that are the task's.")
     if "source" not in given:
-        tasks = {one: node for one, node in nodes("data").items() if node.get("tokenizer") == TASK}
+        tasks = {one: node for one, node in yamls("data").items() if node.get("tokenizer") == TASK}
         if name not in tasks:
             raise ConfigError(f"data.mix.task={name} is no task{did_you_mean(str(name), tasks)}: choose from {', '.join(tasks)}.")
         known = tasks[name]["source"]

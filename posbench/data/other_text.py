@@ -1,13 +1,12 @@
 """Another text than the training's for an evaluation (evaluate.text), read in the tokens that the model was trained on.
 
-It is a choice of configs/data by its name, {name: books, path: FOLDER} for one that needs the user's files, or any source of one's own:
-{name: mine, source: {_target_: CLASS, ...}}. Its documents that the training has read are left out.
+It is a choice of configs/data or of --config-dir by its name, {name: books, path: FOLDER} for one that needs the user's files, or any
+source of one's own: {name: mine, source: {_target_: CLASS, ...}}. Its documents that the training has read are left out.
 """
 
 from dataclasses import replace
 
 from posbench.common.errors import ConfigError, RunError, did_you_mean
-from posbench.config.names import nodes
 from posbench.data.corpus import Corpus, prepare
 from posbench.data.sources import ALL, SPLITS, TASK, make_source
 
@@ -20,6 +19,8 @@ def resolved(cfg: dict) -> dict | None:
 
     Raises ConfigError for an unknown name or key, for a text whose files are not given, and for the text of the training itself.
     """
+    from posbench.config.composer import yamls
+
     given, data = cfg["evaluate"].get("text"), cfg["data"]
     if given is None:
         return None
@@ -29,7 +30,7 @@ def resolved(cfg: dict) -> dict | None:
     if unknown := [key for key in given if key not in (*KEYS, CONTENT)]:
         raise ConfigError(f"evaluate.text.{unknown[0]} is no key of evaluate.text: it takes {', '.join(KEYS)}.")
     name = given.get("name")
-    known = {one: node for one, node in nodes("data").items() if node.get("tokenizer") != TASK}
+    known = {one: node for one, node in yamls("data").items() if node.get("tokenizer") != TASK}
     if not isinstance(name, str) or ("source" not in given and name not in known):
         raise ConfigError(f"evaluate.text={name} is no text{did_you_mean(str(name), known)}: choose from {', '.join(known)}.")
     usual = {key: value for key, value in known.get(name, {}).items() if key in KEYS} if "source" not in given else {}

@@ -93,6 +93,14 @@ def test_a_run_reads_it_beside_its_own_text_with_intervals_over_projects(tmp_pat
     rows = [row for path in run.glob("evals/*/*.json") for row in json.loads(path.read_text())["rows"]]
     assert {(row["sem_unit"], row["n_units"]) for row in rows} == {("document", 1), ("project", 3)}
     assert "1 evaluation are there already" in call(capfd, tmp_path, "run", *common, *text).stdout
+    yaml = tmp_path / "own" / "data" / "owls.yaml"  # the same text as a choice of the user's own
+    yaml.parent.mkdir(parents=True)
+    shares = "column: text, validation_share: 0.05, test_share: 0.1"
+    yaml.write_text(f"name: owls\npath: {other}\nsource: {{_target_: posbench.data.local.LocalFiles, {shares}}}\n")
+    own = ["evaluate.text=owls", *text[1:]]
+    assert "1 evaluation are there already" in call(capfd, tmp_path, "run", "--config-dir", "own", *common, *own).stdout
+    done = call(capfd, tmp_path, "run", *common, *own)
+    assert done.returncode and "evaluate.text=owls is no text" in done.stderr
     done = call(capfd, tmp_path, "run", *common, *text, "evaluate.protocol=[accuracy]", "evaluate.tasks=[passkey]")
     assert done.returncode and "evaluate.unit=project is of protocols that score windows" in done.stderr
     for script in ("advise", "search_factors"):
