@@ -153,19 +153,24 @@ def settings(origin: Origin) -> dict[str, object]:
 def variants(evaluations: "Iterable[Evaluation]", origins: Mapping[str, Origin]) -> tuple[dict[str, str], list[str]]:
     """({run_id: words that tell it from other trainings of its encoding}, all keys in which these trainings differ).
 
-    The words are those of `distinguish`. If two of one seed have equal or unreadable configurations, the hash in their run_id is used,
-    since nothing else is known to differ.
+    The words are those of `distinguish`. What they name at one training length or with one of an encoding's arguments they name at all,
+    so that one name is one way of training. If two of one seed have equal or unreadable configurations, the hash in their run_id is
+    used, since nothing else is known to differ.
     """
     groups: dict[tuple, dict[str, int]] = defaultdict(dict)
-    shared = ("data", "tokenizer", "train_len", "encoding", "encoding_args", "trained_scale", "finetune")
+    shared = ("data", "tokenizer", "encoding", "trained_scale", "finetune")
     for evaluation in evaluations:
         row = {**evaluation.first, "finetune": family(evaluation.first["finetune"] or "")}
-        groups[evaluation.source, *(text(row[name]) for name in shared)][row["run_id"]] = row["seed"]
+        kind = (evaluation.source, *(text(row[name]) for name in shared))
+        groups[kind, row["train_len"], text(row["encoding_args"])][row["run_id"]] = row["seed"]
+    configs = [{one: origins[one].training for one in group if one in origins and origins[one].training} for group in groups.values()]
+    named: dict[tuple, dict[str, None]] = defaultdict(dict)
+    for (kind, *_), known in zip(groups, configs, strict=True):
+        named[kind] |= dict.fromkeys(telling(list(known.values())))
     words: dict[str, str] = {}
     keys: dict[str, None] = {}
-    for group in groups.values():
-        known = {run_id: origins[run_id].training for run_id in group if run_id in origins and origins[run_id].training}
-        said, differ = distinguish(list(known.values()))
+    for (kind, *_), group, known in zip(groups, groups.values(), configs, strict=True):
+        said, differ = distinguish(list(known.values()), named=named[kind])
         keys |= dict.fromkeys(differ)
         words |= {run_id: word for run_id, word in zip(known, said, strict=True) if word}
         alike = Counter((words.get(run_id, ""), seed) for run_id, seed in group.items())
@@ -177,20 +182,25 @@ def variants(evaluations: "Iterable[Evaluation]", origins: Mapping[str, Origin])
     return words, list(keys)
 
 
-def distinguish(configs: Sequence[Mapping[str, object]], most: int | None = None) -> tuple[list[str], list[str]]:
-    """(words that tell each configuration from the others, all keys in which they differ).
-
-    The words use as few keys as needed: trainings of 1000 and 2000 steps become " steps=1000" and " steps=2000". Of more than `most`
-    keys, only values that differ from those of most configurations are named.
-    """
-    found = differing(configs)
-    kept: dict[str, list[str]] = {}
-    for key, values in found.items():
+def telling(configs: Sequence[Mapping[str, object]], named: Iterable[str] = ()) -> dict[str, list[str]]:
+    """{key: its value in each configuration, as text} for as few keys as tell the configurations apart, those `named` in any case."""
+    kept = {key: [text(config.get(key, LATER.get(key, ABSENT))) for config in configs] for key in named}
+    for key, values in differing(configs).items():
         if len(set(zip(*kept.values(), values, strict=True))) > len(set(zip(*kept.values(), strict=True))):
             kept[key] = values
+    return kept
+
+
+def distinguish(configs: Sequence[Mapping[str, object]], most: int | None = None, named: Iterable[str] = ()) -> tuple[list[str], list[str]]:
+    """(words that tell each configuration from the others, all keys in which they differ).
+
+    The words use the keys of `telling`: trainings of 1000 and 2000 steps become " steps=1000" and " steps=2000". Of more than `most`
+    keys, only values that differ from those of most configurations are named.
+    """
+    kept = telling(configs, named)
     short = [key.split(".")[-1] for key in kept]
     names = short if len(set(short)) == len(short) else list(kept)
     usual = [statistics.mode(values) if most is not None and len(kept) > most else None for values in kept.values()]
     columns = list(zip(names, kept.values(), usual, strict=True))
     words = ["".join(f" {name}={values[i]}" for name, values, common in columns if values[i] != common) for i in range(len(configs))]
-    return words, list(found)
+    return words, list(differing(configs))

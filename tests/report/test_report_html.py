@@ -179,6 +179,14 @@ def test_trainings_of_one_encoding_are_told_apart_and_never_averaged(tmp_path):
     assert "differ in train.steps;" in report.markdown()
 
 
+def test_what_tells_trainings_apart_once_is_named_at_every_length_and_with_every_argument(tmp_path):
+    other(tmp_path, "a", 1000, 0.0), other(tmp_path, "b", 2000, 0.5)
+    other(tmp_path, "c", 2000, 0.7, train_len=32), other(tmp_path, "d", 3000, 0.9, encoding_args={"base": 27.0})
+    Built(sorted(tmp_path.glob("*/*/evals/*/*.json")), tmp_path / "out", "t", "x")
+    found = {(point.encoding, point.train_len) for point in read_points(tmp_path / "out" / "curve.csv")}
+    assert found == {("rope steps=1000", 64), ("rope steps=2000", 64), ("rope steps=2000", 32), ("rope base=27.0 steps=3000", 64)}
+
+
 def test_a_run_that_lies_in_two_folders_counts_once(tmp_path):
     for name in ("a", "b"):
         write_run(tmp_path / name, "alibi")

@@ -2,7 +2,7 @@
 
 It is drawn where an encoding was trained at several lengths, or for several numbers of steps. A mark is one method on the trainings of one
 length and configuration, all at the same multiple of their training length. Lines join marks of one length against G, and against the
-length those of one name, so that what only the knob changes is one line.
+length those of equal steps, so that what only the knob changes is one line.
 """
 
 import re
@@ -27,7 +27,7 @@ Method = tuple[str, str, str]  # encoding without what the knob tells apart, ext
 class Knob:
     """In what the trainings of an encoding differ: `of` a point its value, or None, and `line` the encoding without it.
 
-    Points with equal `joined` are one line against the knob.
+    Points with equal `joined` are one line against the knob, those of equal arguments where it would have two at one value.
     """
 
     heading: str
@@ -42,7 +42,7 @@ def _steps(point: Point) -> int | None:
     return int(said[1]) if said else None
 
 
-LENGTH = Knob("Against the training length (tokens)", "tokens", lambda point: point.train_len, method_of, lambda point: point.encoding)
+LENGTH = Knob("Against the training length (tokens)", "tokens", lambda point: point.train_len, method_of, _steps)
 STEPS = Knob("Against the steps of training", "steps", _steps, lambda label: TOLD.sub("", label), lambda point: point.train_len)
 KNOBS = (LENGTH, STEPS)  # the first in which the trainings of an encoding differ
 
@@ -99,14 +99,11 @@ def _losses(axes, shown: list[Point]) -> None:
 
 
 def _marks(axes, cells: dict[Method, list[Point]], names: dict[Method, str], marks: dict[int, str], knob: Knob, place) -> None:
-    ends, pens = [], looks_of_methods(cells)
+    ends, pens, thin = [], looks_of_methods(cells), {"linewidth": 0.7, "alpha": 0.6}
     for method, own in cells.items():
         (colour, dash), own = pens[method], sorted(own, key=place)
-        groups = defaultdict(list)
-        for point in own:
-            groups[knob.joined(point) if place is knob.of else point.train_len].append((place(point), point.difference))
-        for line in groups.values():
-            axes.plot(*zip(*line, strict=True), color=colour, linestyle=dash, linewidth=0.7, alpha=0.6)
+        for line in _lines(own, knob) if place is knob.of else _apart(own, lambda point: point.train_len):
+            axes.plot(*zip(*((place(point), point.difference) for point in line), strict=True), **thin, color=colour, linestyle=dash)
         for point in own:
             mark = marks[knob.of(point)]
             face = colour if method[2] == "none" else "white"
@@ -116,6 +113,21 @@ def _marks(axes, cells: dict[Method, list[Point]], names: dict[Method, str], mar
                 axes.vlines([place(point)], *ends_of, color=colour, linewidth=2.4, alpha=0.3, zorder=2)
         ends.append((own[-1].difference, place(own[-1]), names[method], colour))
     end_labels(axes, ends)
+
+
+def _lines(own: list[Point], knob: Knob) -> list[list[Point]]:
+    found = []
+    for line in _apart(own, knob.joined):
+        crossed = len({knob.of(point) for point in line}) < len(line)
+        found += _apart(line, lambda point: point.encoding) if crossed else [line]
+    return found
+
+
+def _apart(own: list[Point], by: Callable[[Point], object]) -> list[list[Point]]:
+    groups = defaultdict(list)
+    for point in own:
+        groups[by(point)].append(point)
+    return list(groups.values())
 
 
 def _said(shown: list[Point], values: list[int], knob: Knob, multiple: int) -> list[str]:
