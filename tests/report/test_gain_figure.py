@@ -63,6 +63,7 @@ def test_lines_join_what_only_the_knob_or_the_training_changes():
     assert joined(trained(steps=(500, 1500))) == [[2, 2, 2], [3, 3]]  # against G those of one length, against the length those of one name
     assert joined(trained(lengths=(64,), steps=(500, 1000, 3000))) == [[3], [3]]
     slopes = [replace(one, encoding=f"alibi slope={one.train_len}") for one in trained("alibi")]
+    assert joined(trained() + trained(lengths=(64,), steps=(500,))) == [[1, 1, 2], [3]]  # 500 steps at one length are no line
     assert joined(slopes) == [[1, 1, 1], [3]]  # an argument that follows the length is the same method
     assert joined(trained() + [replace(one, encoding="rope base=2.0") for one in trained()]) == [[2, 2, 2], [3, 3]]
 

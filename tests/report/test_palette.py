@@ -8,7 +8,18 @@ from test_large_figures import LENGTHS, grid, point
 
 from posbench.report.figures import heatmap
 from posbench.report.figures import loss_curves as multiples
-from posbench.report.figures.palette import ENCODINGS, EXTENSIONS, MOST, PANELS, apart, encoding_look, extension_look, method_of, told_apart
+from posbench.report.figures.palette import (
+    ENCODINGS,
+    EXTENSIONS,
+    MOST,
+    PANELS,
+    apart,
+    encoding_look,
+    extension_look,
+    looks_of_methods,
+    method_of,
+    told_apart,
+)
 from posbench.report.figures.style import OKABE_ITO
 
 
@@ -155,3 +166,10 @@ def test_numbers_on_dark_cells_are_legible():
         low, high = sorted((luminance(ground[int(x), int(y)]), luminance(to_rgb(text.get_color()))))
         assert (high + 0.05) / (low + 0.05) >= 4.5, text.get_text()
     assert {text.get_color() for text in cells} >= {"#484848", "#1a1a1a"}  # what is undecided stands back where the ground lets it
+
+
+def test_an_extension_takes_another_colour_than_an_encoding_of_the_same_figure_has():
+    methods = [("rope", "none", "none"), ("fox", "none", "none"), ("rope", "yarn", "none"), ("rope", "rerope", "log_n")]
+    assert EXTENSIONS["rerope"][0] == ENCODINGS["fox"] and len({colour for colour, _ in looks_of_methods(methods).values()}) == 4
+    alone = looks_of_methods(methods[2:])
+    assert alone["rope", "rerope", "log_n"][0] == OKABE_ITO[EXTENSIONS["rerope"][0]]

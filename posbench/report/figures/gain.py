@@ -2,7 +2,7 @@
 
 It is drawn where an encoding was trained at several lengths, or for several numbers of steps. A mark is one method on the trainings of one
 length and configuration, all at the same multiple of their training length. Lines join marks of one length against G, and against the
-length those of equal steps, so that what only the knob changes is one line.
+length those of equal steps, so that what only the knob changes is one line. Marks without such a line stand against G alone.
 """
 
 import re
@@ -101,8 +101,10 @@ def _losses(axes, shown: list[Point]) -> None:
 def _marks(axes, cells: dict[Method, list[Point]], names: dict[Method, str], marks: dict[int, str], knob: Knob, place) -> None:
     ends, pens, thin = [], looks_of_methods(cells), {"linewidth": 0.7, "alpha": 0.6}
     for method, own in cells.items():
-        (colour, dash), own = pens[method], sorted(own, key=place)
-        for line in _lines(own, knob) if place is knob.of else _apart(own, lambda point: point.train_len):
+        colour, dash = pens[method]
+        lines = _lines(own, knob) if place is knob.of else _apart(own, lambda point: point.train_len)
+        own = [point for line in lines for point in line]
+        for line in lines:
             axes.plot(*zip(*((place(point), point.difference) for point in line), strict=True), **thin, color=colour, linestyle=dash)
         for point in own:
             mark = marks[knob.of(point)]
@@ -111,16 +113,18 @@ def _marks(axes, cells: dict[Method, list[Point]], names: dict[Method, str], mar
             if point.half_width:
                 ends_of = (point.difference - point.half_width, point.difference + point.half_width)
                 axes.vlines([place(point)], *ends_of, color=colour, linewidth=2.4, alpha=0.3, zorder=2)
-        ends.append((own[-1].difference, place(own[-1]), names[method], colour))
+        last = max(own, key=place)
+        ends.append((last.difference, place(last), names[method], colour))
     end_labels(axes, ends)
 
 
 def _lines(own: list[Point], knob: Knob) -> list[list[Point]]:
+    """Lines of a method against the knob, without the trainings that have none to be compared with, if others have."""
     found = []
-    for line in _apart(own, knob.joined):
+    for line in _apart(sorted(own, key=knob.of), knob.joined):
         crossed = len({knob.of(point) for point in line}) < len(line)
         found += _apart(line, lambda point: point.encoding) if crossed else [line]
-    return found
+    return [line for line in found if len(line) > 1] or found
 
 
 def _apart(own: list[Point], by: Callable[[Point], object]) -> list[list[Point]]:

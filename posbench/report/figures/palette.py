@@ -70,8 +70,16 @@ def looks(cells: Iterable[tuple[str, str]], extensions: Iterable[str]) -> dict[t
 
 
 def looks_of_methods(methods: Iterable[tuple[str, str, str]]) -> dict[tuple[str, str, str], tuple[str, object]]:
-    """Colour and dash of each (encoding, extension, scale), no two alike: those of its extension, or of its encoding without one."""
+    """Colour and dash of each (encoding, extension, scale), no two alike: those of its extension, or of its encoding without one.
+
+    An extension whose colour an encoding has takes one that nothing else has, if there is one.
+    """
     wanted = {method: encoding_look(method[0]) if method[1] == "none" else extension_look(method[1]) for method in methods}
+    of_encodings = {colour for method, (colour, _) in wanted.items() if method[1] == "none"}
+    free = [colour for colour in range(len(OKABE_ITO)) if colour not in {colour for colour, _ in wanted.values()}]
+    for method, (colour, dash) in wanted.items():
+        if method[1] != "none" and colour in of_encodings and free:
+            wanted[method] = free.pop(0), dash
     return {method: (OKABE_ITO[colour], DASHES[dash]) for method, (colour, dash) in told_apart(wanted).items()}
 
 
