@@ -8,6 +8,8 @@ from reported_values import (
     PRIMARIES,
     STAGE2,
     at,
+    by_length,
+    changed,
     claim,
     context,
     full_turns,
@@ -139,7 +141,7 @@ def stage5() -> list[Check]:
     children = (
         "rope tuned from rope-64 steps=100|none",
         f"rope tuned from rope-64 steps=100|pi {FOR_256}",
-        f"rope tuned from rope-64|yarn {FOR_256}",
+        f"rope tuned from rope-64 steps=100|yarn {FOR_256}",
     )
     tuned = [at("claims5", name, 1, "nll") for name in children]
     before = [at("claims5", f"rope|{name}", 4, "nll") for name in ("none", "pi", "yarn")]
@@ -179,16 +181,42 @@ def _training_short() -> list[Check]:
 
 
 def scale() -> list[Check]:
-    steps, last = (500, 1000, 1500, 3000), "rope steps=3000"
-    after = {name: [value for count in steps for value in wide("scale", f"rope steps={count}|{name}", 8)] for name in ("none", "ntk")}
-    with_log, alone = [[*wide("scale", f"rope steps=500|{one}", 8), *wide("scale", f"{last}|{one}", 8)] for one in ("rerope|log_n", "yarn")]
+    steps, lengths, some = (500, 1000, 1500, 3000), (32, 64, 128, 256), "rope steps=1500"
+    alibi = "alibi slope_scale=16.0 steps"
+    made = len(trainings("scale"))
+
+    def after(name: str, method: str = "none") -> list[float]:
+        found = changed("scale", f"{name} steps=3000|{method}", f"{name} steps=500|{method}", 8)
+        return [found.value, *found.interval()]
+
+    def of_lengths(what: str, method: str = "none") -> list[float]:
+        return [trained_at("scale", length, 1 if what == "gain" else 8, what, f"{some}|{method}") for length in lengths]
+
+    def seeds(method: str) -> list[float]:
+        return by_length("scale", f"{some}|{method}", (256, 32), 8)
+
+    def gains(name: str, *of: int) -> list[float]:
+        return [trained_at("scale", 64, 1, "gain", f"{name}={count}") for count in of]
+
+    failures = [trained_at("scale", 64, 8, what, f"rope steps={count}") for count in steps for what in ("difference", "half_width")]
     return [
-        ("G is #, #, # and # nat; at 8x", [at("scale", f"rope steps={count}", 1, "gain") for count in steps]),
-        ("RoPE is # +- #, # +- #, # +- # and # +- # above its floor, with NTK", after["none"]),
-        ("with NTK # +- #, # +- #, # +- # and # +- #.", after["ntk"]),
-        ("ReRoPE with log-n goes from # +- # to # +- #,", with_log),
-        ("YaRN from # +- # to # +- #, FoX", alone),
-        ("FoX from # +- # to # +- #.", [*wide("scale", "fox steps=500", 8), *wide("scale", "fox steps=1500", 8)]),
+        ("of its # trainings # are measured,", [63, made]),
+        ("on # tokens after #, #, # and # steps, and on #, #, # and # tokens with as", [64, *steps, *lengths]),
+        ("G of RoPE is #, #, # and # nat; at 8x", gains("rope steps", *steps)),
+        ("at 8x it is # +- #, # +- #, # +- # and # +- # above its floor. After", failures),
+        ("After # steps that is # [#, #] more than after #.", [3000, *after("rope"), 500]),
+        ("comparison is # [#, #] with YaRN,", after("rope", "yarn")),
+        ("with YaRN, # [#, #] with ReRoPE and log-n, and", after("rope", "rerope|log_n")),
+        ("and # [#, #] for FoX, whose G goes from # to #.", [*after("fox"), *gains("fox steps", 500, 3000)]),
+        ("For ALiBi it is # [#, #], though its G goes from # to #.", [*after("alibi slope_scale=16.0"), *gains(alibi, 500, 3000)]),
+        ("on #, #, # and # tokens is #, #, # and #, and at 8x", [*lengths, *of_lengths("gain")]),
+        ("at 8x RoPE is #, #, # and # above its floor. With YaRN", of_lengths("difference")),
+        ("With YaRN it is at #, #, # and #, with", of_lengths("difference", "yarn")),
+        ("with ReRoPE and log-n at #, #, # and #. 256", of_lengths("difference", "rerope|log_n")),
+        ("# tokens against #, seed by seed: # and # for RoPE", [256, 32, *seeds("none")]),
+        ("for RoPE, # and # with YaRN, # and # with ReRoPE", [*seeds("yarn"), *seeds("rerope|log_n")]),
+        ("from # to # tokens they follow", [32, 256]),
+        ("what helps. # trainings are left", [63 - made]),
     ]
 
 

@@ -10,9 +10,12 @@ from posbench.claims.language import load_all
 from posbench.claims.table import from_csv as read_findings
 from posbench.common.csv_records import from_csv
 from posbench.report.points import read_points
+from posbench.report.references import compare, references
+from posbench.report.report import collect
 from posbench.runs.rows import read_csv
 from posbench.runs.trainings import Training
 from posbench.statistics.clustered import student_interval
+from posbench.statistics.crossed import Estimate, Sums, across, estimate
 
 REPORTED = CONFIGS.parent / "results" / "reported"
 LEDGER = read_findings(REPORTED / "claims" / "claims.csv")
@@ -60,6 +63,35 @@ def trained_at(folder: str, train_len: int, times: int, what: str = "difference"
         point for point in points if (point.train_len, point.length, point.encoding, point.extension, point.scale_attention) == wanted
     )
     return getattr(one, what)
+
+
+@cache
+def _collected(folder: str):
+    return collect([], folder, folder, evidence=[REPORTED / folder])
+
+
+def _above_floor(folder: str, method: str, times: int, train_len: int) -> dict[int, Sums]:
+    """{seed: sums over documents of loss minus floor} of a method on the trainings of one length, at so many times that length."""
+    report = _collected(folder)
+    floors, found = references(report.evaluations), {}
+    for one in report.evaluations:
+        if one.first["train_len"] == train_len and [*report.label(one.first)] == _names(method):
+            floor = floors[one.key, "floor"]
+            found[one.first["seed"]] = compare(one, times * train_len, floor, floor.exact_length(times * train_len))[1]
+    return found
+
+
+def changed(folder: str, method: str, other: str, times: int, train_len: int = 64) -> Estimate:
+    """Loss minus floor of one training minus that of another, on the same targets, over the seeds that both have."""
+    one, against = (_above_floor(folder, name, times, train_len) for name in (method, other))
+    seeds = sorted(one.keys() & against.keys())
+    return estimate([(weight, across([each[seed] for seed in seeds])) for weight, each in ((1.0, one), (-1.0, against))])
+
+
+def by_length(folder: str, method: str, lengths: tuple[int, int], times: int) -> list[float]:
+    """Loss minus floor after training on one length minus that after another, of each seed that both have."""
+    one, against = (_above_floor(folder, method, times, length) for length in lengths)
+    return [float(one[seed].means[0] - against[seed].means[0]) for seed in sorted(one.keys() & against.keys())]
 
 
 def context(folder: str, tokens: int, encoding: str = "rope") -> list[dict]:
