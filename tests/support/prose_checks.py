@@ -201,6 +201,7 @@ def scale() -> list[Check]:
     failures = [trained_at("scale", 64, 8, what, f"rope steps={count}") for count in steps for what in ("difference", "half_width")]
     return [
         ("of its # trainings # are measured,", [63, made]),
+        ("of each at # tokens and", [64]),
         ("on # tokens after #, #, # and # steps, and on #, #, # and # tokens with as", [64, *steps, *lengths]),
         ("G of RoPE is #, #, # and # nat; at 8x", gains("rope steps", *steps)),
         ("at 8x it is # +- #, # +- #, # +- # and # +- # above its floor. After", failures),
