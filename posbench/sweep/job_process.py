@@ -57,7 +57,7 @@ def run_job(job: Job, wait: bool = False, world: World | None = None) -> list[Ou
         try:
             return fate.outcomes(_train_and_evaluate(job, fate, world or World()))
         except ConfigError:
-            if not there:
+            if not there and not job.run.finished:
                 job.run.discard()
             raise
 
