@@ -10,6 +10,7 @@ kind that is asked for; or a list that the task makes itself, with a few tokens 
 Letters: N examples, T tokens, F tokens of the haystack.
 """
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -100,8 +101,15 @@ class TextQuestions:
         made = [self._example(random, length, depth) for _ in range(count)]
         return Examples(*(np.stack([one[part] for one in made]) for part in range(3)))
 
-    def _example(self, random: np.random.Generator, length: int, depth: float | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Inputs, targets and numbers of answers [T] of one text."""
+    def fits(self, length: int) -> bool:
+        """True if questions fit `length` tokens, whatever the haystack."""
+        random = np.random.default_rng(0)
+        with contextlib.suppress(ConfigError):
+            return all(self._parts(random, length, None) for _ in range(8))
+        return False
+
+    def _parts(self, random: np.random.Generator, length: int, depth: float | None) -> tuple:
+        """A question, tokens of all its parts but the haystack, and their number. Raises ConfigError if they are more than `length`."""
         asked = self.task.ask(random, depth, length)
         before, behind = self.around or ("", "")
         head = whole(self.tokenizer)(before + asked.head)
@@ -117,6 +125,11 @@ class TextQuestions:
             raise ConfigError(
                 f"evaluate.tasks={self.name} needs {needed} tokens with this tokenizer, and evaluate.lengths holds {length}: leave it out."
             )
+        return asked, head, items, listed, tail, answer, needed
+
+    def _example(self, random: np.random.Generator, length: int, depth: float | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Inputs, targets and numbers of answers [T] of one text."""
+        asked, head, items, listed, tail, answer, needed = self._parts(random, length, depth)
         hay_F, ends = self._haystack(random, length + 1 - needed, asked)
         hay_F = np.concatenate([hay_F, *listed])
         pieces, before = [head], 0
