@@ -154,6 +154,8 @@ def _checked(request: Request) -> dict:
     cfg = request.cfgs[0]
     if request.sweep or cfg["runs"] is not None:
         raise ConfigError("scripts/advise.py advises on one model: give it model.path= or run=, without -m, experiment= and runs=.")
+    if cfg.get("finetune"):
+        raise ConfigError("scripts/advise.py advises on a model that is there: leave finetune= out, or give run= of the fine-tuned one.")
     for group in ("extension", "scale_attention"):
         if method_name(cfg[group]) != "none":
             raise ConfigError(

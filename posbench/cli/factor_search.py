@@ -16,7 +16,6 @@ from itertools import pairwise
 import numpy as np
 
 Individual = tuple[float, ...]  # exact_first, then a factor for each pair
-EXACT = (0, 1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 64, 128, 256)  # positions among which the published search chooses
 STEP, HIGHEST, MUTATED = 0.01, 1.25, 0.3
 WALKS = 20  # along all numbers, before a crossover is given up for a mutation
 TRIES = 200  # mutations, before a space is taken to be exhausted

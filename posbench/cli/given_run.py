@@ -17,6 +17,8 @@ KINDS = {"encoding": "_target_", "data": "name"}  # {group: key that identifies 
 def check(expanded: list[tuple[list[dict], list[str]]], experiment: dict) -> None:
     """Raise ConfigError if a given key differs from the training in run=DIR, or would retrain the checkpoint of model.path.
 
+    A training length that is given beside a checkpoint becomes a list of one, so that it counts also where it equals the default.
+
     A key is given on the command line or by the experiment. `expanded` holds (configurations, overrides typed) per job.
     A directory whose configuration cannot be read is skipped here: the command reports it when it needs it.
     """
@@ -29,6 +31,8 @@ def check(expanded: list[tuple[list[dict], list[str]]], experiment: dict) -> Non
                 _check(cfg, given)
             elif cfg["model"].get("path"):
                 _check_checkpoint(cfg, given)
+                if "train.length" in given and not isinstance(cfg["train"]["length"], list):
+                    cfg["train"]["length"] = [cfg["train"]["length"]]  # the same, and not to be taken for the default
 
 
 def _check(cfg: dict, given: set[str]) -> None:

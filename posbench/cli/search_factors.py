@@ -63,7 +63,7 @@ def search_factors(request: Request) -> int:
     tokens = len(windows.last_N) * cell.evaluate["lengths"][0]
     known, best = _known(log), math.inf
     with Progress(size.total * tokens, "search", "tokens") as progress:
-        measure, starts, plain = _measured(job, cell, corpus, progress.update)
+        measure, starts, plain = _measured(job, cell, corpus, exact, progress.update)
 
         def loss(one: Individual) -> float:
             nonlocal best
@@ -145,11 +145,11 @@ def _corpus(job: Job) -> "Corpus":
 
 
 def _measured(
-    job: Job, cell: Cell, corpus: "Corpus", told: Callable[..., None]
+    job: Job, cell: Cell, corpus: "Corpus", exact: list[int], told: Callable[..., None]
 ) -> tuple[Callable[[Individual], float], dict[str, Individual], float]:
     """Function from an individual to its loss in nats per token, the individuals of the start by name, and the loss without any.
 
-    `told` is called as Evaluation.progress while an individual is measured.
+    `exact` holds the values of exact_first. `told` is called as Evaluation.progress while an individual is measured.
     """
     from posbench.extensions.none import NoExtension
     from posbench.model.build import load_model, pick_device
@@ -169,20 +169,20 @@ def _measured(
 
     turning = (layer.encoding for layer in model.encoding.layers() if layer.extended)
     spectrum = next(found for one in turning if (found := one.spectrum_at(target)) is not None)
-    return measure, _starts(spectrum, given.train_len, target), loss(extension=NoExtension())
+    return measure, _starts(spectrum, given.train_len, target, 0 if 0 in exact else exact[0]), loss(extension=NoExtension())
 
 
-def _starts(spectrum: "Spectrum", train_len: int, target: int) -> dict[str, Individual]:
-    """Individuals with the factors of PI, NTK-aware scaling and YaRN."""
+def _starts(spectrum: "Spectrum", train_len: int, target: int, first: int) -> dict[str, Individual]:
+    """Individuals with `first` exact positions and the factors of PI, NTK-aware scaling and YaRN."""
     from posbench.extensions.ntk import Ntk
     from posbench.extensions.ntk_by_parts import NtkByParts
     from posbench.position.geometry import Span
 
     span = Span(train_len, target, target)
-    found = {"pi": (0, *[span.factor] * len(spectrum.freq_F))}
+    found = {"pi": (first, *[span.factor] * len(spectrum.freq_F))}
     for name, extension in (("ntk", Ntk()), ("yarn", NtkByParts(ramp="index"))):
         divisor_F = spectrum.freq_F / extension.spectrum(spectrum, span).freq_F
-        found[name] = (0, *divisor_F.nan_to_num(span.factor).cummax(0).values.tolist())  # a pair that does not turn has any factor
+        found[name] = (first, *divisor_F.nan_to_num(span.factor).cummax(0).values.tolist())  # a pair that does not turn has any factor
     return found
 
 

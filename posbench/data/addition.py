@@ -38,6 +38,12 @@ class Addition(Task):
         return laid_out(length, [self._asked(a[:m], b[:n]) for (a, b), (m, n) in zip(digit_N2P, size_N2, strict=True)])
 
     def _asked(self, a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        total = str(sum(int("".join(map(str, digits))) for digits in (a, b)))
-        answer = SYMBOLS + np.array([int(digit) for digit in (total[::-1] if self.reverse_answer else total)])
+        total = np.zeros(max(len(a), len(b)) + 1, np.int64)  # by hand, since Python's int reads no more than 4,300 digits
+        for digits in (a, b):
+            total[len(total) - len(digits) :] += digits
+        for at in range(len(total) - 1, 0, -1):
+            total[at - 1] += total[at] // 10
+            total[at] %= 10
+        total = total if total[0] else total[1:]
+        answer = SYMBOLS + (total[::-1] if self.reverse_answer else total)
         return np.concatenate([SYMBOLS + a, [PLUS], SYMBOLS + b]), answer

@@ -1,8 +1,8 @@
 """TextTask, the base class of questions in words: an item is hidden in a long text, and asked for at its end, at an exact number of tokens.
 
 A text is: what will be asked, the haystack with the items in it, the question and the beginning of the answer; then the answer. Each part
-is tokenized by itself with the model's own tokenizer, and the haystack is cut at its start so that the text has exactly the tokens
-that were asked for. Items stand where a sentence or line of the haystack ends.
+is tokenized by itself with the model's own tokenizer, as in running text, and the haystack is cut at its start so that the text has exactly
+the tokens that were asked for. Items stand where a sentence or line of the haystack ends.
 
 Haystacks: `noise`, a few sentences over and over; `corpus`, a run of tokens of one document of the evaluated split; `items`, others of the
 kind that is asked for; or a list that the task makes itself, with a few tokens of noise before it that make the length exact.
@@ -10,6 +10,8 @@ kind that is asked for; or a list that the task makes itself, with a few tokens 
 Letters: N examples, T tokens, F tokens of the haystack.
 """
 
+import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -17,6 +19,7 @@ import numpy as np
 
 from posbench.common.errors import ConfigError
 from posbench.config.typed_args import arguments, class_named
+from posbench.data.continued import Encode, continued, whole
 from posbench.data.sources import SPLITS
 from posbench.data.task import IGNORED, Examples, Part
 from posbench.data.tokenfile import TokenFile
@@ -98,11 +101,18 @@ class TextQuestions:
         made = [self._example(random, length, depth) for _ in range(count)]
         return Examples(*(np.stack([one[part] for one in made]) for part in range(3)))
 
-    def _example(self, random: np.random.Generator, length: int, depth: float | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Inputs, targets and numbers of answers [T] of one text."""
+    def fits(self, length: int) -> bool:
+        """True if questions fit `length` tokens, whatever the haystack."""
+        random = np.random.default_rng(0)
+        with contextlib.suppress(ConfigError):
+            return all(self._parts(random, length, None) for _ in range(8))
+        return False
+
+    def _parts(self, random: np.random.Generator, length: int, depth: float | None) -> tuple:
+        """A question, tokens of all its parts but the haystack, and their number. Raises ConfigError if they are more than `length`."""
         asked = self.task.ask(random, depth, length)
         before, behind = self.around or ("", "")
-        head = self._ids(before + asked.head)
+        head = whole(self.tokenizer)(before + asked.head)
         tail = self._ids(asked.tail + behind + (asked.start.lstrip() if self.around else asked.start))
         head = head if self.bos is None else np.r_[self.bos, head]
         items = sorted((place, at, self._ids(f" {text}")) for at, (place, text) in enumerate(asked.items))
@@ -115,6 +125,11 @@ class TextQuestions:
             raise ConfigError(
                 f"evaluate.tasks={self.name} needs {needed} tokens with this tokenizer, and evaluate.lengths holds {length}: leave it out."
             )
+        return asked, head, items, listed, tail, answer, needed
+
+    def _example(self, random: np.random.Generator, length: int, depth: float | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Inputs, targets and numbers of answers [T] of one text."""
+        asked, head, items, listed, tail, answer, needed = self._parts(random, length, depth)
         hay_F, ends = self._haystack(random, length + 1 - needed, asked)
         hay_F = np.concatenate([hay_F, *listed])
         pieces, before = [head], 0
@@ -154,13 +169,16 @@ class TextQuestions:
         return hay_F, np.r_[0, ends if len(ends) else size]
 
     def _ids(self, text: str) -> np.ndarray:
-        """Token ids of a text. Sentences of the noise come again and again."""
+        """Token ids of a piece behind the head. Sentences of the noise come again and again."""
         if text not in self.known:
             if len(self.known) > 10_000:
                 self.known.clear()
-            ((ids, _),) = self.tokenizer.encode([text])
-            self.known[text] = ids.astype(np.int64)
+            self.known[text] = self._continued(text)
         return self.known[text]
+
+    @functools.cached_property
+    def _continued(self) -> Encode:
+        return continued(self.tokenizer)
 
     def _ends(self, token: int) -> bool:
         """True if a sentence or line ends with a token."""

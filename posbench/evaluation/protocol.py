@@ -20,6 +20,7 @@ from posbench.evaluation.windows import Windows, choose
 from posbench.statistics.clustered import clustered_mean
 
 if TYPE_CHECKING:
+    from posbench.data.corpus import Corpus
     from posbench.evaluation.scorer import Evaluation
     from posbench.position.interfaces import Extension
 
@@ -58,8 +59,8 @@ class Protocol:
         self.seen: dict[bytes, tuple[np.ndarray, np.ndarray]] = {}
 
     @classmethod
-    def lengths(cls, asked: list[int], train_len: int) -> list[int]:
-        """Lengths to evaluate for the lengths `asked` in the configuration."""
+    def lengths(cls, asked: list[int], train_len: int, config: dict) -> list[int]:
+        """Lengths to evaluate for the lengths `asked` in the configuration `config` of the evaluation."""
         return asked
 
     @classmethod
@@ -96,6 +97,11 @@ class Protocol:
     def place(cls, file: TokenFile, config: EvaluateConfig, train_len: int) -> Windows:
         """Choose the windows and their targets. Raises ConfigError, before any training, if the documents are too short."""
         return choose(file, config.max_length, config.windows, config.targets, config.seed, config.documents, config.unit)
+
+    @classmethod
+    def check_text(cls, corpus: "Corpus", config: EvaluateConfig, train_len: int) -> None:
+        """Check, before any training, that a text has room for what is read. Raises ConfigError."""
+        cls.place(getattr(corpus, config.split), config, train_len)
 
     @classmethod
     def reading(cls, config: EvaluateConfig, train_len: int, length: int, fed: int) -> Reading:

@@ -8,11 +8,11 @@ answers: accuracy is the share that was right, nll the mean of -ln p(answer), in
 in the text, the row `TASK choice` is the same among these alone: accuracy is the share of answers that were likelier than the other
 choices, nll their -ln p.
 
-A length inside the window is evaluated too: what a model has not learned there says nothing about a method beyond it. Where the item that
-is asked for stands at several depths, there is a row for each and one for all. A task that is the data says itself how its texts begin;
-those in words begin with the BOS, if there is one. With evaluate.chat the question is a user's message in the checkpoint's own chat
-template, the answer begins as the reply to it, and rows are called `TASK chat`. Arrays are [texts, answers of all parts] for each length:
-nll, correct, part, and rank, the answer's place among the choices (1 is best, 0 where there are none).
+A length inside the window is evaluated too, if a question in words fits it: what a model has not learned there says nothing about a method
+beyond it. Where the item that is asked for stands at several depths, there is a row for each and one for all. A task that is the data says
+itself how its texts begin; those in words begin with the BOS, if there is one. With evaluate.chat the question is a user's message in the
+checkpoint's own chat template, the answer begins as the reply to it, and rows are called `TASK chat`. Arrays are [texts, answers of all
+parts] for each length: nll, correct, part, and rank, the answer's place among the choices (1 is best, 0 where there are none).
 
 References: none but the accuracy inside the window, since a text's last w tokens would lack the question.
 """
@@ -22,16 +22,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from posbench.common.errors import ConfigError
 from posbench.config.schema import EvaluateConfig
 from posbench.data.chat import around
 from posbench.data.task import IGNORED, Examples, TaskSplit
 from posbench.data.text_task import TextQuestions, make_text_task
 from posbench.data.tokenfile import TokenFile
-from posbench.data.tokenizers import load_tokenizer
+from posbench.data.tokenizers import ByteTokenizer, load_tokenizer
 from posbench.evaluation.protocol import Protocol, Reading, mean_row
 from posbench.runs.target_losses import part_of
 
 if TYPE_CHECKING:
+    from posbench.data.corpus import Corpus
     from posbench.evaluation.scorer import Evaluation
     from posbench.position.interfaces import Extension
 
@@ -49,12 +51,13 @@ class Accuracy(Protocol):
     def __init__(self, evaluation: "Evaluation"):
         self.evaluation = evaluation
         self.place(evaluation.file, evaluation.config, evaluation.train_len)
-        self.questions = questions(evaluation)
+        self.questions = questions(evaluation.corpus, evaluation.config)
         self.n_parts = len(self.questions.parts(sys.maxsize))  # at any length, so that further lengths leave the texts as they are
 
     @classmethod
-    def lengths(cls, asked: list[int], train_len: int) -> list[int]:
-        return asked if min(asked) <= train_len else [train_len, *asked]
+    def lengths(cls, asked: list[int], train_len: int, config: dict) -> list[int]:
+        inside = min(asked) <= train_len or not room(config, train_len)
+        return asked if inside else [train_len, *asked]
 
     @classmethod
     def check(cls, extension: "Extension", config: EvaluateConfig, train_len: int) -> None:
@@ -68,6 +71,13 @@ class Accuracy(Protocol):
         for length in config.lengths:
             if isinstance(file, TaskSplit) and not file.parts(length):
                 file.draw(length, 1, [config.seed])  # says what it needs
+
+    @classmethod
+    def check_text(cls, corpus: "Corpus", config: EvaluateConfig, train_len: int) -> None:
+        super().check_text(corpus, config, train_len)
+        asked = questions(corpus, config) if config.tasks else None
+        for length in config.lengths if asked else ():
+            asked.draw(length, 1, [config.seed], **asked.parts(length)[0].arguments)  # says what it needs
 
     @classmethod
     def reading(cls, config: EvaluateConfig, train_len: int, length: int, fed: int) -> Reading:
@@ -125,9 +135,22 @@ class Accuracy(Protocol):
         return {"document": np.arange(self.count), "offset": np.full(self.count, self.n_parts)}
 
 
-def questions(evaluation: "Evaluation") -> TaskSplit | TextQuestions:
+def room(config: dict, length: int) -> bool:
+    """True if a text of `length` bytes has room for the question of `evaluate`; no tokenizer makes more tokens, and none is known yet."""
+    if not config["tasks"]:
+        return True
+    (node,), chat = config["tasks"], config["chat"]
+    try:
+        task = make_text_task(node)
+    except ConfigError:
+        return True  # `check` says why
+    asked = TextQuestions(task, node["name"], "test", None, ByteTokenizer(), 0, around(chat) if chat else None)
+    return asked.fits(min(length, 4096)) or asked.fits(length)
+
+
+def questions(corpus: "Corpus", config: EvaluateConfig) -> TaskSplit | TextQuestions:
     """Questions of the task that the data is, or that is mixed with it; else of the one of `evaluate.tasks`, in the tokens of the data."""
-    corpus, file, config = evaluation.corpus, evaluation.file, evaluation.config
+    file = getattr(corpus, config.split)
     if isinstance(file, TaskSplit):
         return file
     if not config.tasks:

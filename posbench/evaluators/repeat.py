@@ -42,7 +42,7 @@ class Repeat(FixedTargets):
         self.period = period or evaluation.train_len
 
     @classmethod
-    def lengths(cls, asked: list[int], train_len: int) -> list[int]:
+    def lengths(cls, asked: list[int], train_len: int, config: dict) -> list[int]:
         return sorted({train_len, *asked})
 
     @classmethod

@@ -22,6 +22,7 @@ from posbench.config.compose import Request
 from posbench.config.identity import as_typed, method_name
 from posbench.config.schema import typed
 from posbench.data import prepare
+from posbench.data.sources import TASK
 from posbench.encodings.rope import Rope
 from posbench.extensions.dynamic_ntk import DynamicNtk
 from posbench.extensions.ntk import Ntk
@@ -54,7 +55,8 @@ def export(request: Request) -> int:
     with whole_folder(out) as folder:
         config |= write_theirs(run, trained, folder / "model.safetensors", config)
         if trained["data"]["bos"]:
-            config["bos_token_id"] = (trained["model"].get("checkpoint") or {}).get("bos", config["vocab_size"] - 1)
+            behind = (trained["data"].get("mix") or {}).get("vocab_size", 0)  # tokens of the mixed task
+            config["bos_token_id"] = (trained["model"].get("checkpoint") or {}).get("bos", config["vocab_size"] - behind - 1)
         tokenizer = _tokenizer(trained["data"], cfg["cache_dir"], folder)
         write_json(folder / "config.json", config)
     kind = (config["rope_scaling"] or {}).get("rope_type", "default")
@@ -133,7 +135,9 @@ def _rope(encoding: Rope, extension: Extension, name: str) -> tuple[float, dict 
         theta, scaling, _ = _rope(source, encoding.scaling, name_of(encoding.scaling))
         if scaling and "attention_factor" in scaling:
             scaling["attention_factor"] = encoding.amplitude
-        return theta, scaling, encoding.shape.train_len
+        # Of dynamic they compute the factor from the longest length, which a fine-tuning left where it was.
+        dynamic = scaling and scaling["rope_type"] == "dynamic"
+        return theta, scaling, encoding.scaling_len if dynamic else encoding.shape.train_len
     trained, L, width = encoding.spectrum(), encoding.shape.train_len, encoding.shape.head_dim
     if trained is None:
         raise ConfigError("encoding=p_rope that turns no pair has no place in the format: train it with a larger encoding.p.")
@@ -200,6 +204,8 @@ def _tokenizer(data: dict, cache_dir: str, folder: Path) -> str:
     """Copy the tokenizer if it has a file. Returns a sentence about it for the user."""
     if data["tokenizer"] == "bytes":
         return "no tokenizer: a token's id is the value of its byte"
+    if data["tokenizer"] == TASK:
+        return f"no tokenizer: data={data['name']} is a task, whose tokens stand for no text"
     try:
         prepared = prepare(data, cache_dir).folder
     except (ConfigError, RunError) as error:

@@ -40,9 +40,10 @@ def their_name(name: str) -> str:
 
 
 def checked_tensors(checkpoint: Checkpoint, model: "nn.Module", tied: bool) -> dict[str, Stored]:
-    """{our name: tensor} of a checkpoint, a tied matrix once. Nothing but headers is read.
+    """{our name: tensor} of a checkpoint, a tied matrix once. Nothing but headers is read, and a tied matrix that is there twice.
 
-    Raises ConfigError when the files do not contain exactly the tensors that the checkpoint's configuration describes.
+    Raises ConfigError when the files do not contain exactly the tensors that the checkpoint's configuration describes, or when the two
+    of a tied matrix differ.
     """
     expected = {name: list(value.shape) for name, value in model.state_dict().items()}
     stored = {}
@@ -57,7 +58,12 @@ def checked_tensors(checkpoint: Checkpoint, model: "nn.Module", tied: bool) -> d
         del expected["lm_head.weight"]
         head = stored.pop("lm_head.weight", None)  # the table itself, or a copy of it
         if head is not None:
-            stored.setdefault("embed_tokens.weight", head)
+            table = stored.setdefault("embed_tokens.weight", head)
+            if table is not head and table.shape == head.shape and not table.read().float().equal(head.read().float()):
+                raise ConfigError(
+                    f"model.path={checkpoint.name} has tie_word_embeddings=true, and its lm_head.weight is not its embed_tokens.weight: "
+                    "set tie_word_embeddings to false in its config.json, or take lm_head.weight out."
+                )
     for name, shape in expected.items():
         found = stored.get(name)
         if found is None or found.shape != shape or not found.floating:

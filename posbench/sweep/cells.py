@@ -140,5 +140,5 @@ def _evaluate(cfg: dict, name: str) -> dict:
     stride = (asked["stride"] or max(1, train_len // 4)) if one.strided else None
     block = 1 if one.instead else asked["floor_block"]
     unused = {**dict.fromkeys(KEYS), **(WINDOWED if one.asks else {"tasks": None, "chat": False})}
-    own = {"stride": stride, "floor_block": block, "lengths": one.lengths(asked["lengths"], train_len), **one.settings(asked, train_len)}
-    return {**asked, **unused, **own}
+    lengths = one.lengths(asked["lengths"], train_len, asked)
+    return {**asked, **unused, "stride": stride, "floor_block": block, "lengths": lengths, **one.settings(asked, train_len)}

@@ -30,6 +30,11 @@ def child_config(cfg: dict, run_id: str, tuning: FinetuneConfig) -> dict:
         raise ConfigError(
             f"finetune.target_len={target} has nothing to act on, since finetune.encoding has no positions of the parent: leave it out."
         )
+    if tuning.target_len and tuning.encoding is None and "mode" not in cfg["extension"]:
+        raise ConfigError(
+            f"finetune.target_len={target} has nothing to act on, since extension={method_name(cfg['extension'])} has no factor that is "
+            "made for a length: leave it out."
+        )
     if target < length:
         raise ConfigError(
             f"finetune.target_len={target} is shorter than a sequence of finetune.length={length}: raise it, or leave it out."

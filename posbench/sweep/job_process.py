@@ -57,7 +57,7 @@ def run_job(job: Job, wait: bool = False, world: World | None = None) -> list[Ou
         try:
             return fate.outcomes(_train_and_evaluate(job, fate, world or World()))
         except ConfigError:
-            if not there:
+            if not there and not job.run.finished:
                 job.run.discard()
             raise
 
@@ -136,7 +136,7 @@ def _train_and_evaluate(job: Job, fate: Fate, world: World) -> list[Cell]:
     for cell in fate.legal:
         # Checked before the training, so that a length longer than every document is refused early.
         config = typed("evaluate", cell.evaluate)
-        protocol(cell.protocol).place(getattr(texts[cell], config.split), config, typed("train", job.cfg["train"]).train_len)
+        protocol(cell.protocol).check_text(texts[cell], config, typed("train", job.cfg["train"]).train_len)
     kind = "evaluate" if job.run.finished else "train"
     with Recorder(job.run, typed("log", job.cfg["log"]), _shown(job, missing), kind) as recorder:
         if job.run.finished:

@@ -156,6 +156,7 @@ REFUSED = {
     "extension=ntk": "is what scripts/advise.py chooses",
     "evaluate.windows=7": "evaluate.windows=7 is what target= and budget= choose",
     "evaluate.split=validation": "evaluate.split=validation is what",
+    "finetune=longer": "leave finetune= out",
     "budget=0": "budget=0",
     "tolerance=-1": "tolerance=-1",
     "runs=x": "advises on one model",

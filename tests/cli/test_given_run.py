@@ -53,6 +53,17 @@ def test_words_without_effect_on_a_checkpoint_are_refused(tmp_path, capfd, words
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize(("word", "kind"), [([], "hf-32-"), (["train.length=64"], "hf-64-"), (["train.length=16"], "hf-16-")])
+def test_the_training_length_of_a_checkpoint_counts_also_where_it_is_the_default(world, capfd, word, kind):
+    pytest.importorskip("transformers")
+    from hf_models import checkpoint
+
+    path = checkpoint(world.root, vocab_size=256)
+    places = [word for word in [*SMALL, *PLACES] if word.startswith(("data", "results", "cache", "log"))]
+    done = call(capfd, world.root, "run", "model=hf", f"model.path={path}", *word, "dry=true", *places)
+    assert done.returncode == 0 and kind in done.stdout, done
+
+
 def test_the_training_length_of_a_checkpoint_may_be_given(tmp_path, capfd):
     done = call(capfd, tmp_path, "run", "model=hf", "model.path=llama", "train.length=2048", "seed=0", *PLACES[1:])
     assert "model.path=llama" in done.stderr and "no effect" not in done.stderr

@@ -12,7 +12,7 @@ from hf_models import checkpoint
 from script_calls import call
 
 import posbench
-from posbench.cli.factor_search import EXACT, HIGHEST, MUTATED, STEP, Sizes, crossed, evolve, rising, sizes
+from posbench.cli.factor_search import HIGHEST, MUTATED, STEP, Sizes, crossed, evolve, rising, sizes
 
 PAIRS, FACTOR = 16, 4.0
 BEST = [min(FACTOR, 1 + 3.7 * (pair / (PAIRS - 1)) ** 3) for pair in range(PAIRS)]
@@ -92,7 +92,7 @@ def test_the_whole_command(world, capfd):
     measured = [json.loads(line) for line in log.read_text().splitlines()]
     losses = {line.split()[0]: float(line.split()[-1]) for line in done.stdout.splitlines() if line.startswith("  ")}
     assert len(measured) == sizes(0.002).total == 8 and all(rising((0, *one["factors"])) for one in measured)
-    assert {one["exact_first"] for one in measured} <= {first for first in EXACT if first <= 32}
+    assert {one["exact_first"] for one in measured} <= {0, 1, 2, 4, 8, 12, 16, 20, 24, 28, 32}
     best = min(measured, key=lambda one: one["nll"])
     assert (node["factors"], node["exact_first"]) == (best["factors"], best["exact_first"])
     assert node["mode"] == "fixed" and node["target_len"] == 128
@@ -157,6 +157,16 @@ def test_what_it_finds_is_an_extension_for_evaluation_fine_tuning_and_export(wor
     scaling = told.get("rope_scaling") or told["rope_parameters"]
     assert scaling["rope_type"] == "longrope" and scaling["long_factor"] == pytest.approx(node["factors"])
     shutil.rmtree(world / "exported")
+
+
+def test_exact_positions_that_are_given_are_not_searched(world, capfd):
+    for asked, allowed in ((["exact_first=4"], {4}), (["exact_first=[4,8]"], {4, 8})):
+        done = call(capfd, world, "search_factors", *MODEL, *SMALL, *asked, "out=given")
+        assert done.returncode == 0, done.stderr
+        assert yaml.safe_load((world / "given" / "extension" / "longrope_128.yaml").read_text())["exact_first"] in allowed
+        (log,) = (world / "given").glob("longrope_128-*.jsonl")
+        assert {json.loads(line)["exact_first"] for line in log.read_text().splitlines()} <= allowed
+        shutil.rmtree(world / "given")
 
 
 def test_dry_tells_the_work_and_writes_no_factors(world, capfd):

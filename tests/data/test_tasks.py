@@ -126,6 +126,12 @@ def test_addition_asks_for_the_sum(reverse):
         assert {high for _, high in sizes} == ({9} if full else set(range(1, 10))) and {low for low, _ in sizes} == set(range(1, 10))
 
 
+def test_numbers_may_have_more_digits_than_python_reads():
+    with_nines = Addition(15)._asked(np.full(5000, 9), np.array([1]))[1]
+    assert (with_nines - SYMBOLS).tolist() == [1, *[0] * 5000]
+    assert len(asked(draw(Addition(15), 15_004, 1, full=True), 0)) in (5001, 5002)  # EOS behind the sum
+
+
 @pytest.mark.parametrize("task", [Mqar(64, [1, 2, 4]), Copy(20), Addition(15)], ids=lambda task: task.name)
 def test_batches_are_a_function_of_seed_and_step(task):
     def made(seed=0, split="train"):

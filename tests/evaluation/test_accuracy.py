@@ -87,7 +87,10 @@ def test_texts_do_not_depend_on_other_lengths_and_cost_is_what_is_read():
 
 
 def test_the_training_length_is_asked_too_unless_a_shorter_one_is():
-    assert Accuracy.lengths([128, 256], 64) == [64, 128, 256] and Accuracy.lengths([32, 256], 64) == [32, 256]
+    plain = {"tasks": None, "chat": False}
+    assert Accuracy.lengths([128, 256], 64, plain) == [64, 128, 256] and Accuracy.lengths([32, 256], 64, plain) == [32, 256]
+    words = {**plain, "tasks": [{"name": "passkey", **node("task", "passkey")}]}
+    assert Accuracy.lengths([512], 64, words) == [512] and Accuracy.lengths([8192], 512, words) == [512, 8192]
     with pytest.raises(ConfigError, match="needs 12 tokens"):
         evaluator(Mqar(50, [3]), lengths=[8, 16])
 

@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from conftest import CONFIGS, node
 from test_cli import cli  # noqa: F401
 
 from posbench.common.errors import ConfigError
+from posbench.data.continued import continued, whole
 from posbench.data.task import IGNORED
 from posbench.data.text_task import NOISE, TextQuestions, make_text_task
 from posbench.data.tokenfile import TokenFile
@@ -37,6 +39,20 @@ def tokenizer(request):
     return PretrainedTokenizer(model, "words")
 
 
+def marked(kind: str) -> PretrainedTokenizer:
+    """A tokenizer that writes a mark before every text, as those that were SentencePiece's: by its normalizer or its pre-tokenizer."""
+    letters = ["\u2581", *map(chr, range(33, 127)), "\n", "\u2581\u2581", "\u2581T", "is"]
+    merges = [("\u2581", "\u2581"), ("\u2581", "T"), ("i", "s")]
+    model = tokenizers.Tokenizer(tokenizers.models.BPE({letter: at for at, letter in enumerate(letters)}, merges))
+    if kind == "normalizer":
+        parts = [tokenizers.normalizers.Prepend("\u2581"), tokenizers.normalizers.Replace(" ", "\u2581")]
+        model.normalizer = tokenizers.normalizers.Sequence(parts)
+    else:
+        model.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace(prepend_scheme=kind)
+    model.add_special_tokens(["<|user|>"])
+    return PretrainedTokenizer(model, kind)
+
+
 def questions(name: str, tokenizer, bos: int | None = None, **changed) -> TextQuestions:
     ((ids, n_bytes),) = tokenizer.encode([TEXT])
     file = TokenFile(ids, n_bytes, np.array([0, len(ids)]), ["text"])
@@ -62,6 +78,22 @@ def test_texts_have_the_tokens_asked_for_and_end_with_the_answer(name, tokenizer
                 for answer in answers:
                     assert answer[0] == " " and answer[1:] in body
             assert part.depth == part.arguments.get("depth")
+
+
+@pytest.mark.parametrize("kind", ["normalizer", "always", "first"])
+@pytest.mark.parametrize("around", [None, ("<|user|>\n", "<|user|>\n")])
+def test_pieces_have_the_tokens_of_running_text(kind, around):
+    made = replace(questions("passkey", marked(kind)), around=around)
+    drawn = made.draw(900, 1, [0], depth=0.5)
+    ids = np.r_[drawn.inputs_NT[0], drawn.targets_NT[0, -1]]
+    text = "".join(map(made.tokenizer.model.id_to_token, ids))
+    assert whole(made.tokenizer)(text.replace("\u2581", " ").removeprefix(" ").replace("> ", ">")).tolist() == ids.tolist()
+    assert re.search("key\u2581is\u2581([0-9]+)$", text)
+
+
+def test_a_piece_is_as_it_stands_where_nothing_is_written_before_a_text(tokenizer):
+    for piece in (" 28602", "\nWhat is", "x", ""):
+        assert continued(tokenizer)(piece).tolist() == whole(tokenizer)(piece).tolist()
 
 
 @pytest.mark.parametrize("haystack", ["noise", "corpus"])
@@ -200,6 +232,15 @@ def test_a_model_of_text_is_asked_by_one_command(cli, tmp_path):  # noqa: F811
         assert [(row["length"], row["depth"]) for row in found] == [(n, d) for n in (512, 600) for d in (None, 0.0, 0.25, 0.5, 0.75, 1.0)]
         assert [(row["n_targets"], row["n_units"]) for row in found] == [(n, n) for n in (10, 2, 2, 2, 2, 2)] * 2
         assert found[0]["nll"] == pytest.approx(np.mean([row["nll"] for row in found[1:6]]))
+
+
+def test_a_length_that_is_too_short_is_refused_before_any_training(cli, tmp_path):  # noqa: F811
+    words = ["train.length=64", "evaluate.protocol=accuracy", "evaluate.tasks=[passkey]", "evaluate.windows=5", "evaluate.max_length=600"]
+    done = cli(*words, "evaluate.lengths=[100,600]", code=2)
+    assert "evaluate.lengths holds 100: leave it out" in done.stdout + done.stderr and not list(tmp_path.glob("runs/*/train.jsonl"))
+    assert "Accuracy: passkey" in cli(*words, "evaluate.lengths=[600]").stdout  # the training length has no room and is not asked for
+    (path,) = tmp_path.rglob("evals/accuracy/*.json")
+    assert {row["length"] for row in read_eval(path)} == {600}
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 from conftest import CONFIGS, node
 from hf_models import (
     FIXED,
+    VOCAB,
     assert_equal_logits,
     exported,
     job,
@@ -18,7 +19,10 @@ from hf_models import (
 )
 
 from posbench.common.errors import ConfigError, RunError
+from posbench.config.defaults import resolve
+from posbench.config.schema import FinetuneConfig
 from posbench.huggingface import export as hf_export
+from posbench.sweep.finetune import child_config
 
 MODELS = {
     "plain": ({}, {}, "LlamaForCausalLM"),
@@ -173,6 +177,25 @@ def test_a_damaged_training_is_not_exported(tmp_path):
     run.weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     with pytest.raises(RunError, match="damaged"):
         exported(run)
+
+
+def test_a_child_of_a_model_with_dynamic_scaling_keeps_its_frequencies(tmp_path):
+    scaling = method("extension", "dynamic_ntk")
+    parent = resolve(job(encoding={**node("encoding", "rope"), "scaling": scaling, "scaling_len": 32}))
+    run = trained(tmp_path, child_config(parent, "rope-32-s0-0", FinetuneConfig(length=128)))
+    out = exported(run)
+    assert json.loads((out / "config.json").read_text())["max_position_embeddings"] == 32
+    assert_equal_logits(run, transformers.AutoModelForCausalLM.from_pretrained(out).eval())
+
+
+def test_a_training_on_a_task_has_no_tokenizer_and_its_mix_stands_behind_the_bos(tmp_path, capfd):
+    mqar = node("data", "mqar")
+    data = {"name": "mqar", "tokenizer": "task", "vocab_size": VOCAB, "bos": False, "source": mqar["source"]}
+    out = exported(trained(tmp_path / "task", job(data=data)))
+    assert "data=mqar is a task" in capfd.readouterr().out and not (out / "tokenizer.json").exists()
+    mixed = {**job()["data"], "bos": True, "mix": {"task": "mqar", "share": 0.5, "vocab_size": 20, "source": mqar["source"]}}
+    out = exported(trained(tmp_path / "mix", job(data=mixed)))
+    assert json.loads((out / "config.json").read_text())["bos_token_id"] == VOCAB - 20 - 1
 
 
 def test_a_tokenizer_of_the_corpus_comes_along(tmp_path, text_folder):

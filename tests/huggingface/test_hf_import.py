@@ -209,6 +209,13 @@ def test_a_tied_checkpoint_that_stores_its_head_alone_is_read(tmp_path):
     save_file(weights, path / "model.safetensors")
     found = load_model(imported(path), adopted(path), VOCAB, "cpu").state_dict()
     assert found.keys() == expected.keys() and all(torch.equal(value, found[name]) for name, value in expected.items())
+    weights["model.embed_tokens.weight"] = weights["lm_head.weight"].clone()
+    save_file(weights, path / "model.safetensors")
+    assert imported(path).finished
+    weights["model.embed_tokens.weight"][3, 4] += 1
+    save_file(weights, path / "model.safetensors")
+    with pytest.raises(ConfigError, match="tie_word_embeddings=true, and its lm_head.weight is not its embed_tokens.weight"):
+        imported(path)
 
 
 def test_a_run_notices_that_its_checkpoint_changed(tmp_path):

@@ -8,8 +8,11 @@ from script_calls import call
 from test_cli import TINY
 from test_finished_grid import planned
 
+from posbench.common.errors import ConfigError
 from posbench.position import legality
 from posbench.position.legality import Verdict, file_of
+from posbench.runs.directory import Run
+from posbench.sweep import job_process
 from posbench.sweep.fate import Fate, judge, settle
 from posbench.sweep.jobs import Outcome
 
@@ -60,3 +63,17 @@ def test_a_fate_tells_what_was_made_from_what_was_there(world, capfd):
     assert fate.runs and [outcome.status for outcome in fate.outcomes()] == ["exists", "noop"]
     assert [outcome.status for outcome in fate.outcomes([first])] == ["done", "noop"]
     assert not Fate(cells={first: Outcome("a", "refused", "why"), last: Outcome("c", "legal")}).runs and not Fate("why").runs
+
+
+def test_an_evaluation_that_is_refused_late_leaves_the_training_whole(tmp_path, text_folder, capfd, monkeypatch):
+    def refused(*_):
+        raise ConfigError("too late.")
+
+    words = [*TINY, f"data.path={text_folder}", f"results_dir={tmp_path}/runs", f"cache_dir={tmp_path}/cache"]
+    with monkeypatch.context() as patch:
+        patch.setattr(job_process, "evaluate", refused)
+        done = call(capfd, tmp_path, "run", *words)
+    (folder,) = (tmp_path / "runs").glob("rope-*")
+    run = Run(folder)
+    assert done.returncode == 2 and "too late." in done.stderr and run.finished and run.has_config and run.provenance.exists()
+    assert call(capfd, tmp_path, "run", *words).returncode == 0 and run.eval_files()
