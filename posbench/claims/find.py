@@ -86,6 +86,8 @@ class Pool:
             return False
         if getattr(entry.setting, "text", None) or getattr(entry.setting, "unit", "document") != "document":
             return False  # claims are about the text of the training, with intervals over documents
+        if getattr(entry.setting, "split", "test") != "test" or getattr(entry.setting, "documents", None):
+            return False  # all of its test documents: others serve to choose, as in search_factors.py, or are a part
         if (row["trained_scale"] or "none") != cell.trained_scale or bool(row["finetune"]) != cell.finetuned or row["position"] is not None:
             return False
         for group in ("encoding", "extension"):

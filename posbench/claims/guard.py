@@ -1,8 +1,11 @@
-"""Verdicts that a tolerance protects: how far losses may move before a decided endpoint is no longer decided, against how far they do."""
+"""Verdicts that a tolerance protects: how far losses may move before a decided interval meets its bound, against how far they do.
+
+Holm's correction, after which a verdict must stand too, is not made again: p of a shifted effect is not known here.
+"""
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from posbench.claims.judge import Finding
 from posbench.claims.language import Cell, Claim, Endpoint, called
@@ -30,7 +33,7 @@ def guarded(findings: Sequence[Finding], claims: Sequence[Claim], allowed: Allow
     """Decided endpoints in bits/byte that rest on a row of `here`.
 
     `allowed` holds the tolerances of reported rows, `nll` is that of a floor and of a row that is not in it. The shift is the worst case:
-    every loss of every seed at its tolerance, each cell in the direction that hurts. A floor that two cells share cancels.
+    every loss of every seed at its tolerance, each in the direction that hurts. What two cells share, such as a floor, counts once.
     """
     endpoints = {(claim.stage, called(claim.id, one.name)): one for claim in claims for one in claim.primary}
     found = []
@@ -48,26 +51,29 @@ def guarded(findings: Sequence[Finding], claims: Sequence[Claim], allowed: Allow
 def _rows(one: Finding, endpoint: Endpoint) -> list[tuple[float, Cell, list[Where]]]:
     """(weight, cell, its rows, one for each seed) of a finding, whose evaluations are named method after method."""
     ids, seeds = one.evaluations.split(), len(one.seeds.split())
-    methods = list(dict.fromkeys(str(cell) for _, cell in endpoint.cells))
-    if len(ids) != seeds * len(methods):
+    methods = [str(replace(cell, times=1.0)) for _, cell in endpoint.cells]
+    starts = {method: seeds * number for number, method in enumerate(dict.fromkeys(methods))}
+    if len(ids) != seeds * len(starts):
         return []
-    starts = {method: seeds * number for number, method in enumerate(methods)}
-    return [(weight, cell, [(name, cell.at) for name in ids[starts[str(cell)] :][:seeds]]) for weight, cell in endpoint.cells]
+    own = [ids[starts[method] :][:seeds] for method in methods]
+    return [(weight, cell, [(name, cell.at) for name in names]) for (weight, cell), names in zip(endpoint.cells, own, strict=True)]
 
 
 def _shift(rows: Sequence[tuple[float, Cell, list[Where]]], allowed: Allowed, nll: float, floored: bool) -> float:
     """Largest change of an effect within the tolerances."""
-    total, floors = 0.0, defaultdict(float)
+    losses, floors = defaultdict(float), defaultdict(float)
     for weight, cell, of_cell in rows:
-        total += abs(weight) * sum(allowed.get(row, nll) for row in of_cell) / len(of_cell)
+        losses[tuple(of_cell)] += weight
         floors[cell.encoding, str(cell.encoding_args), str(cell.config), cell.trained_scale, cell.protocol] += weight
+    total = sum(abs(weight) * sum(allowed.get(row, nll) for row in of_cell) / len(of_cell) for of_cell, weight in losses.items())
     return total + (nll * sum(map(abs, floors.values())) if floored else 0.0)
 
 
 def lines(found: Sequence[Guarded]) -> list[str]:
-    """Sentence on the verdicts that a tolerance does not protect; none where there are no verdicts."""
+    """Sentence on the verdicts whose interval a tolerance does not protect; none where there are no verdicts."""
     if not found:
         return []
     loose = [f"{one.name} (room {one.room:.3f}, tolerance {one.shift:.3f} nats/token)" for one in found if not one.safe]
-    said = f"{len(found) - len(loose)} of the {len(found)} verdicts of results/claims on these rows stand whatever the tolerance lets pass"
+    said = f"in {len(found) - len(loose)} of the {len(found)} verdicts of results/claims on these rows the 95 % interval stays on its side "
+    said += "of the bound whatever the tolerance lets pass (Holm's correction is not made again)"
     return [said + (f"; not guarded: {', '.join(loose)}" if loose else "")]

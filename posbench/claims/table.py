@@ -1,6 +1,7 @@
 """Ledger of claims as CSV, and as Markdown made from the CSV alone."""
 
 import math
+import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from posbench.report.tables import markdown_row
 
 ORDER = ("confirmed", "refuted", "undecided", "gated", NOT_MEASURED)
 WIDE = 140  # characters of a terminal, from which on a claim and its effect stand in one line
+WAY = re.compile(r".*: (python scripts/.+|there is no configs/.+)")  # the end of a note on what was not measured; other notes lack it
 HEAD = ("claim", "what is claimed", "effect [95 %]", "confirms", "refutes", "G above", "seeds x documents", "p, by Holm, q", "verdict")
 
 
@@ -39,7 +41,8 @@ def terminal(findings: Sequence[Finding], width: int | None = None) -> str:
         table.add_row(*(row[column] for column in shown))
     with console.capture() as captured:
         console.print(table)
-        missing = Counter(one.note.rpartition(": ")[2] for one in findings if one.primary and one.verdict == NOT_MEASURED)
+        notes = (one.note for one in findings if one.primary and one.verdict == NOT_MEASURED)
+        missing = Counter(way[1] if (way := WAY.match(note)) else note for note in notes)
         for way, number in missing.items():
             console.print(f"{number} not measured: {way}", markup=False, soft_wrap=True)
     return "\n".join(line.rstrip() for line in captured.get().splitlines())

@@ -14,7 +14,7 @@ from posbench.common import defuse
 from posbench.common.csv_records import to_csv
 from posbench.common.errors import ConfigError
 from posbench.common.files import write_atomic
-from posbench.config.compose import Request, compose, expand
+from posbench.config.compose import Request, check_effect, compose, expand
 from posbench.config.composer import Composer
 from posbench.config.identity import method_args, method_name
 from posbench.config.names import CONFIGS, nodes
@@ -23,6 +23,7 @@ from posbench.runs.search import find
 from posbench.sweep.jobs import plan_existing
 
 FROZEN = CONFIGS.parent / "results" / "reported" / "claims" / "claims.csv"  # stage one as it was decided
+WORDS = ("runs", "results_dir", "cache_dir", "report_dir")
 
 
 def claims(request: Request) -> int:
@@ -35,6 +36,7 @@ def claims(request: Request) -> int:
         raise ConfigError(
             "scripts/claims.py judges every claim of results/claims: give it runs= or results_dir=, and no -m, experiment= or run=."
         )
+    check_effect(request.words, WORDS, "on the verdicts, which come from files alone: leave it out")
     findings = _with_frozen(judge(load_all(CONFIGS.parent / "results" / "claims"), pools(cfg)))
     out = Path(cfg["report_dir"] or Path(cfg["results_dir"]).parent / "report" / "claims")
     print(terminal(findings, shutil.get_terminal_size().columns if sys.stdout.isatty() else None))

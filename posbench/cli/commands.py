@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from posbench.common.errors import ConfigError
-from posbench.config.compose import Request
+from posbench.config.compose import Request, check_effect
 from posbench.runs.directory import Run
 from posbench.runs.origins import clean
 from posbench.runs.search import Found, find, inside
@@ -51,10 +51,7 @@ def run(request: Request) -> int:
 
     check_methods(request.cfgs)
     if dry:
-        from posbench.sweep.dry_run import describe
-
-        check([job for job in jobs if not is_done(job)], request.launcher)
-        print("\n".join(describe(jobs)))
+        show_plan(request, jobs)
         return 0
     results = launch(jobs, {"n_jobs": request.cfgs[0]["jobs"], **request.launcher}, command)
     _tell(results, request.sweep)
@@ -68,6 +65,14 @@ def run(request: Request) -> int:
     _show(request, jobs)
     refused = [outcome for result in results for outcome in result.outcomes if outcome.status == "refused"]
     return 2 if refused and not request.sweep else 0
+
+
+def show_plan(request: Request, jobs: list[Job]) -> None:
+    """Print the work that dry=true plans. Raises ConfigError where its trainings could not start."""
+    from posbench.sweep.dry_run import describe
+
+    check([job for job in jobs if not is_done(job)], request.launcher)
+    print("\n".join(describe(jobs)))
 
 
 def _show(request: Request, jobs: list[Job]) -> None:
@@ -156,9 +161,7 @@ def _refuse_choices(request: Request) -> None:
     """Raise ConfigError for words beside runs= that would choose what to report too; an experiment only gives its title and its name."""
     if request.cfgs[0]["run"] or (request.sweep and "grid" not in request.experiment):
         raise ConfigError("runs= names what to report, and so do -m and run=: give one of them.")
-    others = [word for word in request.words if word.lstrip("+~").partition("=")[0] not in BESIDE_RUNS]
-    if others:
-        raise ConfigError(f"{others[0]} has no effect beside runs=, which names what to report: leave one of them out.")
+    check_effect(request.words, BESIDE_RUNS, "beside runs=, which names what to report: leave one of them out")
 
 
 def _named(cfg: dict) -> tuple[list[Path], list[Path], list[Path], str, list[str]]:

@@ -20,6 +20,7 @@ from posbench.claims.guard import guarded, lines
 from posbench.claims.judge import Finding
 from posbench.claims.language import load_all
 from posbench.claims.table import from_csv
+from posbench.cli.commands import show_plan
 from posbench.common.errors import ConfigError
 from posbench.common.files import write_json
 from posbench.config.compose import Request
@@ -136,6 +137,11 @@ def reproduce(request: Request) -> int:
         pairs = compare(reported, _given(cfg["runs"]), **tolerance)
         print("\n".join(_said(f"{folder}/rows.csv against {', '.join(cfg['runs'])}", pairs, tolerance)))
         return int(any(pair.missed for pair in pairs))
+    if cfg["dry"]:
+        show_plan(request, jobs)
+        if (results / MARK).exists():
+            print(f"these were compared already ({results / MARK}): without dry=true they are deleted and made again")
+        return 0
     _begin(jobs, results)
     outcomes = launch(jobs, {"n_jobs": cfg["jobs"], **request.launcher}, shlex.join(sys.orig_argv))
     if any(result.failures for result in outcomes):

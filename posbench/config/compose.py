@@ -4,6 +4,7 @@ import itertools
 import json
 import re
 import sys
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from hydra.core.global_hydra import GlobalHydra
@@ -93,6 +94,13 @@ def check_words(values: dict, words: list[str]) -> None:
         read = (name in DATA or name.startswith("source.")) if group == "data" and name else group in JOB
         if word.startswith("+") and not read and not re.search(rf"\$\{{[^}}]*\b{re.escape(key.rpartition('.')[2])}\b", repr(values)):
             raise ConfigError(f"{word} adds a key that nothing reads{did_you_mean(key, JOB)}: --cfg job prints all that there are.")
+
+
+def check_effect(words: Iterable[str], known: Collection[str], why: str) -> None:
+    """Raise ConfigError for a word that sets none of the `known` keys, since it has no effect; `why` goes on from there."""
+    for word in words:
+        if word.lstrip("+~").partition("=")[0] not in known:
+            raise ConfigError(f"{word} has no effect {why}.")
 
 
 def _values(key: str, given: object) -> list:

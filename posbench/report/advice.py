@@ -156,5 +156,5 @@ def advised(found: Answer) -> str:
     """Option to take: the choice, unless test documents refute it; then of the two without a setting the one with the lower loss."""
     if found.verdict != REFUTED:
         return found.choice
-    worse = {name: one.value for name, one in found.against.items() if name in (PLAIN, CUT)}
-    return max(worse, key=worse.__getitem__, default=PLAIN)
+    over = {found.choice: 0.0, **{name: one.value for name, one in found.against.items()}}  # by how much the choice's loss is higher
+    return max((name for name in (PLAIN, CUT) if name in over), key=over.__getitem__, default=PLAIN)

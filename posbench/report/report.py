@@ -152,11 +152,13 @@ def collect(
     own = [kept for kept in (_at(evaluation, (lengths or {}).get(evaluation.path)) for evaluation in loaded) if kept.rows]
     names = told_apart(csvs)
     found = [read_foreign(path, name) for path, name in names.items()]
-    beside = [adopt(evaluation, own) for evaluations, _ in found for evaluation in evaluations]
-    alone = not own and len(names) == 1  # the report is of one CSV alone, so no line needs its name
-    if alone:
-        beside = [replace(evaluation, source=None) for evaluation in beside]
-    evaluations, origins, twice = pool(own + beside, evidence)
+    alone = not own and not evidence and len(names) == 1  # the report is of one CSV alone, so no line needs its name
+
+    def beside(measured: list[Evaluation]) -> list[Evaluation]:
+        adopted = [adopt(evaluation, measured) for evaluations, _ in found for evaluation in evaluations]
+        return [replace(evaluation, source=None) for evaluation in adopted] if alone else adopted
+
+    evaluations, origins, twice = pool(own, evidence, beside)
     if len(present) < len(wanted):
         notes.insert(0, f"{len(wanted) - len(present)} of {len(wanted)} evaluations are not there yet: `{command}`")
     notes += twice + _csv_notes(found, names)

@@ -12,7 +12,7 @@ Rows whose targets do not weigh alike, and rows of CSVs, have no entries.
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -127,8 +127,12 @@ def read(folder: Path) -> tuple[list[Evaluation], dict[Path, Origin]]:
         raise RunError(f"The evidence in {folder} is damaged ({error!r}): {again}.") from error
 
 
-def pool(evaluations: Sequence[Evaluation], folders: Iterable[Path]) -> tuple[list[Evaluation], dict[Path, Origin], list[str]]:
+def pool(
+    evaluations: Sequence[Evaluation], folders: Iterable[Path], beside: Callable[[list[Evaluation]], Iterable[Evaluation]] = lambda _: ()
+) -> tuple[list[Evaluation], dict[Path, Origin], list[str]]:
     """(evaluations and those of folders of evidence, each row once; the origins of all; notes on rows that repeat).
+
+    `beside` makes of them the evaluations that come last, those of CSVs: of a row that repeats, sums count rather than a mean.
 
     Raises RunError if two weights stand for one training: what was measured of one does not pair with what was measured of the other.
     """
@@ -137,6 +141,7 @@ def pool(evaluations: Sequence[Evaluation], folders: Iterable[Path]) -> tuple[li
         found, known = read(folder)
         pooled += found
         origins |= known
+    pooled += beside(pooled)
     kept, notes = once(pooled)
     origins = {path: origins.get(path) or origin_of(path) for path in dict.fromkeys(one.origin for one in kept)}
     weights: dict[str, tuple[str, Path]] = {}

@@ -201,6 +201,8 @@ def test_the_script_judges_runs_and_executes_nothing_of_them(tmp_path, capfd):
     assert "H14" in done.stdout and "confirmed" in done.stdout and not (tmp_path / "spoiled").exists()
     refused = call(capfd, tmp_path, "claims", "experiment=demo")
     assert refused.returncode == 2 and "give it runs= or results_dir=" in refused.stderr
+    refused = call(capfd, tmp_path, "claims", f"runs={ladder.root}/rope-*", "encoding=alibi", "seed=77")
+    assert refused.returncode == 2 and "encoding=alibi has no effect on the verdicts" in refused.stderr
 
 
 def test_what_stage_one_decided_is_frozen():

@@ -223,6 +223,38 @@ def test_a_cell_that_fits_two_evaluations_says_so(world, tmp_path):
     assert found.verdict == "not measured" and "rope fits two evaluations of seed 0" in found.note
 
 
+@pytest.mark.parametrize("chosen", [{"split": "validation"}, {"documents": "*/other/*"}], ids=["split", "documents"])
+def test_other_documents_than_those_of_the_test_split_decide_nothing(world, tmp_path, chosen):
+    """Neither alone nor beside the evaluation that decides, which they are then not taken for."""
+    world.train("rope", 0)
+    world.evaluate("rope", 0, "none", 0.5)
+    for path in list(world.root.glob("*/evals/*/*.json")):
+        content = json.loads(path.read_text())
+        rows = [{**row, "eval_id": f"{row['eval_id']}-other"} for row in content["rows"]]
+        other = path.with_name(f"other-{path.name}")
+        other.write_text(json.dumps({**content, "rows": rows, "config": {"evaluate": {**EVALUATE, **chosen}}}))
+        other.with_suffix(".npz").write_bytes(path.with_suffix(".npz").read_bytes())
+        path.write_text(json.dumps({**content, "config": {"evaluate": EVALUATE}}))
+    one = claim(tmp_path, primary={"of": ROPE, "at": 4, "confirm": "above 0", "refute": "below 0"})
+    (found,) = world.judge(one)
+    assert found.verdict == "confirmed" and "other" not in found.evaluations
+    for path in world.root.glob("*/evals/*/*+*"):
+        if not path.name.startswith("other-"):
+            path.unlink()
+    assert world.judge(one)[0].note == "no evaluation of rope: make it"
+
+
+def test_a_terminal_shows_the_way_to_what_is_missing_and_other_notes_whole(world, tmp_path):
+    world.train("rope", 0)
+    (blank,) = world.judge(claim(tmp_path, primary={"of": ROPE, "at": 4, "confirm": "above 0", "refute": "below 0"}))
+    way, refused = "python scripts/run.py experiment=a and python scripts/run.py experiment=b", "two fit: name (config: {a: 9}) it"
+    notes = [f"no evaluation of x: {way}", f"r lacks length 8: {way}", "no evaluation: there is no configs/experiment/c.yaml", refused]
+    text = terminal([replace(blank, note=note) for note in notes])
+    assert text.splitlines()[-3:] == [
+        f"2 not measured: {way}", "1 not measured: there is no configs/experiment/c.yaml", f"1 not measured: {refused}",
+    ]  # fmt: skip
+
+
 def test_other_targets_are_never_paired(ladder, tmp_path):
     path = next(ladder.root.glob("rope-64-s1*/evals/*/pi+none*.npz"))
     stored = dict(np.load(path))

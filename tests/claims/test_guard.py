@@ -44,6 +44,14 @@ def test_the_shift_is_the_sum_over_cells_and_a_shared_floor_cancels(ladder, tmp_
     assert not guarded([found], [one], ALLOWED, 0.03, {("b2", 4), ("c0", 8)})  # no row of it is made again
 
 
+def test_a_method_is_one_whatever_its_weight(ladder, tmp_path):
+    """A share of the difference of two methods that are there already: each loss counts once, by the sum of its weights."""
+    pi, share = {**ROPE, "extension": "pi"}, {"of": {**ROPE, "times": 0.2}, "minus": {**ROPE, "extension": "pi", "times": 0.2}}
+    found, one = judged(ladder, tmp_path, measure="loss", of=pi, minus=ROPE, against=share)
+    (pair,) = guarded([found], [one], ALLOWED, 0.03, {("b1", 8)})
+    assert pair.shift == pytest.approx(1.2 * 0.03 + 1.2 * 0.05)
+
+
 @pytest.mark.parametrize(
     "rule, room",
     [("above 0.1", 0.1), ("below 0.5", 0.2), ("within 0.4", 0.1), ("between 0 0.35", 0.05), ("outside -1 0.1", 0.1), ("above 0.25", -0.05)],
@@ -55,7 +63,8 @@ def test_room_is_how_far_the_interval_may_move(rule, room):
 def test_what_is_said():
     found = [Guarded("H1", 0.2, 0.1), Guarded("H2 far", 0.05, 0.0601)]
     assert lines(found) == [
-        "1 of the 2 verdicts of results/claims on these rows stand whatever the tolerance lets pass; not guarded: "
+        "in 1 of the 2 verdicts of results/claims on these rows the 95 % interval stays on its side of the bound whatever the tolerance "
+        "lets pass (Holm's correction is not made again); not guarded: "
         "H2 far (room 0.050, tolerance 0.060 nats/token)"
     ]
     assert lines([]) == [] and "not guarded" not in lines(found[:1])[0]
@@ -73,3 +82,5 @@ def test_reported_verdicts_that_the_tolerance_of_headline_does_not_guard():
         assert f"{name} (room " in headline.partition("not guarded: ")[2]
     assert "S09 window (room 0.038, tolerance 0.061" in claims and "H14" not in headline + claims
     assert said("demo") == []
+    (children,) = said("claims5")  # both endpoints of S10, which ask for a fifth of another difference, are among them
+    assert "in 6 of the 9 verdicts" in children and "S10 recovered after 100 steps (room 0.080, tolerance 0.097" in children

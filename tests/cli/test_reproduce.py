@@ -35,12 +35,18 @@ def change(folder, by: float) -> None:
 
 def test_a_rerun_is_equal_bit_for_bit_and_a_changed_number_is_a_miss(reported, tmp_path, capfd):
     words, folder = reported
+    planned = call(capfd, tmp_path, "reproduce", *words, "dry=true")
+    assert planned.returncode == 0 and "2 of 2 trainings to make" in planned.stdout and "reproduced" in planned.stdout
+    assert not (tmp_path / "results" / "reproduced").exists()
     done = call(capfd, tmp_path, "reproduce", *words)
     rows = len(read_csv(folder / "rows.csv"))
     assert done.returncode == 0 and f"{rows} of {rows} reported rows reproduced, all of them bit for bit" in done.stdout
     trained = sorted((tmp_path / "results" / "reproduced" / "mini").glob("*/train.json"))
     assert len(trained) == 2 and not json.loads((trained[0].parents[1] / "compared.json").read_text())["missed"]
     before = [path.stat().st_mtime_ns for path in trained]
+    done = call(capfd, tmp_path, "reproduce", *words, "dry=true")
+    assert done.returncode == 0 and "without dry=true they are deleted and made again" in done.stdout
+    assert before == [path.stat().st_mtime_ns for path in trained]
 
     change(folder, by=0.005)
     one = [*words, "encoding=alibi"]

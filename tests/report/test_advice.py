@@ -84,6 +84,14 @@ def test_a_choice_that_test_documents_refute_gives_way_to_what_needs_no_setting(
     assert (found.choice, found.verdict, advised(found)) == ("rerope", REFUTED, CUT)
 
 
+@pytest.mark.parametrize("choice, other", [(PLAIN, CUT), (CUT, PLAIN)])
+def test_a_refuted_choice_that_needs_no_setting_stands_if_the_other_is_worse(choice, other):
+    for loss, wanted in ((3.3, choice), (2.95, other)):
+        test = made_up(1, {choice: (3.4, 3.0, 3.0), other: (3.4, 3.0, loss), "rerope": (3.4, 3.0, 2.8)})
+        found = answer("long", [choice, "rerope", other], test, QUESTION)
+        assert (found.choice, found.verdict, advised(found)) == (choice, REFUTED, wanted)
+
+
 def test_cutting_wins_where_no_option_uses_the_longer_text():
     worse = {**TRUTH, "yarn x4": (3.5, 3.1, 3.2), "yarn by length": (3.4, 3.0, 3.2), "rerope": (3.4, 3.0, 3.1)}
     found = advice(made_up(0, worse), made_up(1, worse))

@@ -68,6 +68,23 @@ def test_rows_of_another_machine_are_drawn_beside_and_marked(tmp_path):
     assert "| rope (rows.csv) | pi | log_n |" in report.markdown() and "| rope | pi | log_n |" in report.markdown()
 
 
+def test_a_csv_beside_evidence_keeps_its_name_and_overwrites_nothing(tmp_path):
+    own, theirs = write_run(tmp_path / "own", "rope", curves=FEW), write_run(tmp_path / "other", "rope", seed=1, curves=FEW)
+    for path in (*own, *theirs):
+        said = {"windows": 20, "targets": 12, "max_length": 512, "split": "test", "dtype": "fp32", "seed": 0}
+        path.write_text(json.dumps({**json.loads(path.read_text()), "config": {"evaluate": said}}))
+    write(measured := collect(own, "t", "x"), tmp_path / "evidence")
+    (known,) = measured.sections
+    write_csv(collect(theirs, "t", "x").rows, tmp_path / "rows.csv")
+    (curve,) = collect([], "t", "x", [tmp_path / "rows.csv"], evidence=[tmp_path / "evidence"]).sections  # one table, as of the same runs
+    assert [point for point in curve if point.source is None] == known and {point.source for point in curve} == {None, "rows.csv"}
+    again = collect([], "t", "x", [tmp_path / "evidence" / "rows.csv"], evidence=[tmp_path / "evidence"])
+    assert again.sections == [known] and "with the same numbers" in again.notes[0]  # a mean takes no interval away
+    csv = stated(tmp_path, "encoding,extension,scale_attention,length,nll\nrope,pi,log_n,64,9.0\n")
+    (curve,) = collect([], "t", "x", [csv], evidence=[tmp_path / "evidence"]).sections
+    assert [point.source for point in curve if point.nll == 9] == ["paper.csv"] and curve[:-1] == known
+
+
 def test_the_settings_of_a_csv_are_kept_apart(tmp_path):
     def asked(path, windows):
         content = json.loads(path.read_text())
