@@ -134,16 +134,22 @@ def pool(
 
     `beside` makes of them the evaluations that come last, those of CSVs: of a row that repeats, sums count rather than a mean.
 
-    Raises RunError if two weights stand for one training: what was measured of one does not pair with what was measured of the other.
+    Raises RunError if two weights stand for one training, also where its rows repeat: what was measured of one does not pair with what
+    was measured of the other.
     """
-    pooled, origins = list(evaluations), {}
+    pooled, origins, left_out = list(evaluations), {}, []
     for folder in folders:
         found, known = read(folder)
         pooled += found
         origins |= known
+        count = len(read_csv(folder / ROWS))
+        if left := count - sum(len(one.rows) for one in found):
+            left_out.append(
+                f"{folder}: {left} of {count} rows have no sums over documents and are left out; name {folder / ROWS} for their means."
+            )
     pooled += beside(pooled)
     kept, notes = once(pooled)
-    origins = {path: origins.get(path) or origin_of(path) for path in dict.fromkeys(one.origin for one in kept)}
+    origins = {path: origins.get(path) or origin_of(path) for path in dict.fromkeys(one.origin for one in pooled)}
     weights: dict[str, tuple[str, Path]] = {}
     for path, origin in origins.items():
         sha256 = str(origin.summary.get("sha256") or "")
@@ -153,7 +159,7 @@ def pool(
                 f"{other} and {path} are one training, made twice with different weights ({known[:10]} and {sha256[:10]}): they are no "
                 "two seeds, and their evaluations do not pair. Leave one of them out."
             )
-    return kept, origins, notes
+    return kept, {path: origins[path] for path in dict.fromkeys(one.origin for one in kept)}, left_out + notes
 
 
 def _origin(path: Path, line: dict) -> Origin:

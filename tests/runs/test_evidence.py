@@ -105,7 +105,19 @@ def test_two_weights_of_one_training_are_refused(runs, tmp_path):
     lines = [json.loads(line) for line in (tmp_path / "one" / CONFIGS).read_text().splitlines()]
     (tmp_path / "one" / CONFIGS).write_text("".join(json.dumps({**line, "summary": {"sha256": "elsewhere"}}) + "\n" for line in lines))
     with pytest.raises(RunError, match="made twice with different weights .*elsewhere"):
+        collect([first], "t", "x", evidence=[tmp_path / "one"])  # the same rows, so that one folder adds nothing
+    with pytest.raises(RunError, match="made twice with different weights .*elsewhere"):
         collect(others, "t", "x", evidence=[tmp_path / "one"])
+
+
+def test_rows_without_sums_are_counted(runs, tmp_path):
+    Built(runs[0], tmp_path / "one", "t", "x")
+    lines = [json.loads(line) for line in (tmp_path / "one" / CONFIGS).read_text().splitlines()]
+    lost = lines[0]["evaluations"].popitem()[0]
+    (tmp_path / "one" / CONFIGS).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    rows = read_csv(tmp_path / "one" / "rows.csv")
+    count = sum(row["eval_id"] == lost for row in rows)
+    assert count and f"one: {count} of {len(rows)} rows have no sums" in " ".join(collect([], "t", "x", evidence=[tmp_path / "one"]).notes)
 
 
 def test_bins_of_positions_have_sums(tmp_path):

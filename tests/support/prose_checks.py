@@ -242,7 +242,7 @@ def ledger() -> list[Check]:
         ("(q below 0.05) would let # of the # stand", [sum((one.q or 1) < 0.05 for one in PRIMARIES), tested]),
         ("and holds # of the # endpoints", [11, len(PRIMARIES)]),
         ("(ReRoPE minus nothing at 8x: # [#, #])", claim("H12 positions")),
-        ("(log-n on top: # [#, #])", claim("H12 number of keys")),
+        ("(log-n on top: # [#, #]; log-n changes more", claim("H12 number of keys")),
         ("stay within 0.033 of the floor (# [#, #], S09", claim("H12 few keys at seen distances (window mask)")),
         ("by more than the margin is # [#, #] times", claim("H01")),
         ("for plain RoPE undecided (# [#, #])", claim("H13 rope")),
