@@ -10,7 +10,7 @@ The gate of an accuracy at a task is that every training has learned the task in
 
 import math
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from posbench.claims.find import Missing, Pool, exact, measured, same_targets
@@ -68,14 +68,18 @@ def judge(claims: Sequence[Claim], pools) -> list[Finding]:
 
     `pools(claim)` returns (Pool, command that makes missing evaluations).
     """
-    reserved = {seed for claim in claims for one in claim.primary for seed in one.seeds}
     readings = Counter((claim.stage, str(one)) for claim in claims for one in claim.primary)
-    findings = [one for claim in claims for one in _claim(claim, pools, reserved, readings)]
+    findings = [one for claim in claims for one in _claim(claim, pools, reserved(claims), readings)]
     for stage in sorted({one.stage for one in findings}):
         tested = [i for i, one in enumerate(findings) if one.stage == stage and one.p is not None and one.verdict != "gated"]
         unmeasured = {one.compared for one in findings if one.stage == stage > 1 and one.verdict == NOT_MEASURED}
         _correct(findings, tested, sorted(unmeasured - {findings[i].compared for i in tested}))
     return findings
+
+
+def reserved(claims: Iterable[Claim]) -> set[int]:
+    """Seeds that primaries of later stages name, which take no part in stage one."""
+    return {seed for claim in claims for one in claim.primary for seed in one.seeds}
 
 
 def _correct(findings: list[Finding], tested: Sequence[int], waiting: Sequence[str]) -> None:

@@ -56,11 +56,14 @@ Compare = tuple[tuple[int, int | None], dict, Compared | None, Compared | None] 
 
 def _by_length(evaluation: Evaluation, floor: Evaluation | None, unextended: Evaluation | None) -> Iterator[Compare]:
     """Rows of one evaluation. If the floor was not evaluated at a length, its shortest exact length is used: from twice the training
-    length on, all lengths give the same floor."""
+    length on, all lengths give the same floor. A further row of a length, such as the control of protocol repeat, is compared with nothing:
+    the losses of single targets are those of its first row."""
     for row in evaluation.rows:
-        length = row["length"]
-        against_floor = compare(evaluation, length, floor, floor and floor.exact_length(length))
-        yield (length, None), row, against_floor, compare(evaluation, length, unextended, length)
+        length, compared = row["length"], (None, None)
+        if row is evaluation.row(length):
+            against_floor = compare(evaluation, length, floor, floor and floor.exact_length(length))
+            compared = against_floor, compare(evaluation, length, unextended, length)
+        yield (length, None), row, *compared
 
 
 def _by_position(evaluation: Evaluation, unextended: Evaluation | None, wide: bool) -> Iterator[Compare]:

@@ -105,7 +105,7 @@ class Report:
         """Loss of each method at each length for wandb, and its difference to the floor if there is one, in nats per token."""
         from posbench.runs.wandb_mirror import curve_name, own_text
 
-        floors = {(point.section, point.length): point.floor for curve in self.sections for point in curve}
+        floors = {(point.section, point.length): point.floor for curve in self.sections for point in curve if point.floor is not None}
         values: dict[str, float] = {}
         for evaluation, row in ((one, row) for one in self.evaluations for row in one.rows):
             if row["position"] is not None or row["nll"] is None:

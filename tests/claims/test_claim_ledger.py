@@ -16,6 +16,7 @@ from hydra import compose, initialize_config_dir
 from script_calls import call
 
 from posbench.claims.find import Pool
+from posbench.claims.judge import reserved
 from posbench.claims.language import BOTH, Cell, called, load, load_all
 from posbench.claims.table import brief, from_csv, markdown
 from posbench.cli.claims import defaults
@@ -199,6 +200,15 @@ def test_the_script_judges_runs_and_executes_nothing_of_them(tmp_path, capfd):
     assert found["H16", ""].verdict == "not measured"
     assert (tmp_path / "out" / "claims.md").read_text() == markdown(judged)
     assert "H14" in done.stdout and "confirmed" in done.stdout and not (tmp_path / "spoiled").exists()
+    assert "left out" not in done.stdout
+    for path in ladder.root.glob("rope-64-s2*/evals/*/*.json"):
+        path.write_text(path.read_text().replace('"seed": 2', '"seed": 20'))
+    done = call(capfd, tmp_path, "claims", f"runs={ladder.root}/rope-*", f"report_dir={tmp_path}/out")
+    assert (
+        done.returncode == 0
+        and "left out: seed 20, which a later stage names" in done.stdout
+        and "those from 33 on are free" in done.stdout
+    )
     refused = call(capfd, tmp_path, "claims", "experiment=demo")
     assert refused.returncode == 2 and "give it runs= or results_dir=" in refused.stderr
     refused = call(capfd, tmp_path, "claims", f"runs={ladder.root}/rope-*", "encoding=alibi", "seed=77")
@@ -248,6 +258,14 @@ def test_other_stages_have_seeds_that_neither_a_report_nor_another_stage_names(n
     known = {int(seed) for path in REPORTED.parent.glob("*/trainings.csv") if path.parent.name not in own for seed in _seeds(path)}
     assert seeds == set(range(first, first + ANOVA_FROM)) and not seeds & known
     assert {one.experiments for one in stage} == {(name,)}
+
+
+def test_the_page_names_free_seeds_to_contributors():
+    """claims.py leaves those of later stages out of stage one, and two trainings of one seed do not pool."""
+    page = (CONFIGS.parent / "results" / "README.md").read_text().partition("## Seeds of several machines")[2]
+    named = {int(seed) for words in re.findall(r"seed=([\d,]*\d)", page) for seed in words.split(",")}
+    known = {int(seed) for path in REPORTED.parent.glob("*/trainings.csv") for seed in _seeds(path)}
+    assert named and not named & (known | reserved(LEDGER))
 
 
 def test_stage_three_asks_of_a_thousand_windows():

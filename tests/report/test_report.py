@@ -367,6 +367,25 @@ def test_lengths_that_another_experiment_added_to_a_file_are_left_out(tmp_path):
     assert {row["length"] for row in report.rows if row["extension"] != "recompute_window"} == {64, 256}
 
 
+def test_a_control_is_not_given_the_comparison_of_the_copies(tmp_path):
+    """Protocol repeat has two rows of the training length, and stores the losses of the copies for both."""
+    said, losses = {"protocol": "repeat", "task": "copies"}, np.full(TARGETS, 3.0)
+    floor = write_eval(tmp_path, "rope", "recompute_window", "none", [losses] * 2, (64, 128), args={"window": None}, **said)
+    paths = [floor] + [
+        write_eval(tmp_path, "rope", name, "none", [losses + n, losses], (64, 128), **said) for n, name in enumerate(("none", "pi"))
+    ]
+    for path in paths:
+        content = json.loads(path.read_text())
+        control = {**content["rows"][0], "task": "control", "nll": content["rows"][0]["nll"] - 2 + 3 * path.name.startswith("pi")}
+        path.write_text(json.dumps({**content, "rows": [content["rows"][0], control, *content["rows"][1:]]}))
+    report = Built(paths, tmp_path / "report", "Copies", "x")
+    for (curve,) in (report.sections, collect([], "Copies", "x", evidence=[tmp_path / "report"]).sections):
+        copies, control = (only(curve, extension=f"pi ({task})", length=64) for task in ("copies", "control"))
+        assert (copies.nll, copies.change, copies.difference) == pytest.approx((4, 1, 1))
+        assert (control.nll, control.change, control.difference, control.floor) == (5, None, None, None)
+    assert report.summary()["eval/repeat_copies/pi+none/above_floor_at_64"] == pytest.approx(1)
+
+
 def test_documents_that_were_chosen_by_name_are_named():
     plain = Setting(windows=512, targets=8, max_length=64, split="test", dtype="bf16", seed=0)
     assert among(str(replace(plain, documents="*/other/*"))) == " (`*/other/*`)"
