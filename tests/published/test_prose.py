@@ -33,7 +33,8 @@ made for 256 tokens by at most 100 further steps; after 30 steps). Descriptive;
 worse at 256 tokens). What; after 30 steps and after 100, which; Descriptive: after 100 steps; RoPE reads 256 tokens;
 count with p = 1; that ReRoPE is better than YaRN by 0.033; holds 10 to 20 % beyond training (H01), undecided after;
  a factor of
-2 apart, on seed 100; 2,048 whole windows (131,072; is 1.5 times as high; with 57 to 64 tokens of context each; of the 21 encodings; seed (100); at 2 to 16 times; NTK with multiplier 8; beta 10, ReRoPE with a window of 48; Self-Extend with 32; its
+2 apart, on seed 100; 2,048 whole windows (131,072; is 1.5 times as high; with 57 to 64 tokens of context each; of the 21
+encodings; seed (100); at 2 to 16 times; NTK with multiplier 8; beta 10, ReRoPE with a window of 48; Self-Extend with 32; its
 4 sinks; With 64 tokens of training; beta 10 and the published 32; length of 64 tokens breaks; RoPE with base 27; of 4,096
 tokens; with base 10,000; beta of 32; base 27 is better; at base 10,000; at base 27; slopes times 16; (4 for the flattest
 head; 0.25 as it is; from 128 tokens on; B of 512; over 64 tokens (0.003 nat for; (B 32, 0.045 nat); (threshold 16); published
