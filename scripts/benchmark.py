@@ -17,7 +17,8 @@ from pathlib import Path
 
 import posbench  # noqa: F401  (before torch)
 from posbench.cli.key_values import options, run
-from posbench.common.errors import ConfigError
+from posbench.common.errors import ConfigError, did_you_mean
+from posbench.config.names import nodes
 
 DEFAULTS = {
     **{"train_len": 64, "lengths": [2**n for n in range(6, 14)], "repeats": 5, "only": "", "out": "results/benchmark"},
@@ -30,14 +31,14 @@ def main(arguments: list[str]) -> None:
     """Measure, and write each result as soon as it is there. Raises ConfigError for a word that would do nothing."""
     chosen, typed = options(arguments, DEFAULTS), {word.partition("=")[0] for word in arguments}
     path = chosen["model.path"]
-    if "model.path" in typed and not path:
-        raise ConfigError("model.path= is empty: give a folder, a GGUF file or a name of the hub, or leave it out.")
     if not path and "dtype" in typed:
         raise ConfigError("dtype= is for a checkpoint: add model.path=PATH, or leave it out.")
     if path and "train_len" in typed:
         raise ConfigError(f"train_len= is for the small model: model.path={path} is not trained, so leave it out.")
     if path:
         chosen |= {key: value for key, value in OF_CHECKPOINT.items() if key not in typed}
+    else:
+        _check_names(chosen["only"])
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # silences the memory profiler, which announces every start
     import platform
 
@@ -62,6 +63,15 @@ def main(arguments: list[str]) -> None:
     drawn = report.draw_checkpoint(figures, path, out / "benchmark") if path else report.draw(figures, out / "benchmark")
     for file in (out / "table.md", *drawn):
         print(file)
+
+
+def _check_names(only: str) -> None:
+    known = {**nodes("encoding"), **nodes("extension"), **nodes("scale_attention")}
+    for name in filter(None, only.split(",")):
+        if name not in known:
+            raise ConfigError(
+                f"only={name} is no encoding, extension or attention scale{did_you_mean(name, known)}: mend it, or leave it out."
+            )
 
 
 def _passes(path: str, chosen: dict) -> Iterator[list]:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import posbench  # noqa: F401  (before torch)
 from posbench.cli.key_values import options, run
+from posbench.common.errors import ConfigError
 from posbench.config.compose import CONFIGS
 
 DEFAULTS = {"reasons": False, "train_len": 64, "lengths": [], "config_dir": ""}
@@ -13,6 +14,8 @@ DEFAULTS = {"reasons": False, "train_len": 64, "lengths": [], "config_dir": ""}
 def main(arguments: list[str]) -> None:
     """Print the table, or with `reasons` one line for each pair that has a reason (refused, untested, no-op)."""
     chosen = options(arguments, DEFAULTS)
+    if chosen["config_dir"] and not Path(chosen["config_dir"]).is_dir():
+        raise ConfigError(f"config_dir={chosen['config_dir']} is not a folder: name the one that holds your yamls.")
     from posbench.anatomy.legality_table import WORDS, judge_all, markdown
 
     train_len = chosen["train_len"]

@@ -50,6 +50,8 @@ def _read(key: str, text: str, kind: type) -> Any:
             if not part.strip().isdecimal() or int(part) < 1:
                 raise ConfigError(f"{key}={text} holds {part!r}, which is not a positive whole number: type one such as {key}=64.")
         return [*map(int, parts)] if kind is list else int(text)
+    if not text:
+        raise ConfigError(f"{key}= is empty: give it a value, or leave it out.")
     return text
 
 

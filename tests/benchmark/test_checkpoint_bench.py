@@ -92,6 +92,7 @@ def test_files_of_the_script(tmp_path, capfd):
     [
         (["dtype=fp32"], "add model.path=PATH"),
         (["model.path="], "model.path= is empty"),
+        (["only=t5,fx"], "only=fx is no encoding, extension or attention scale (did you mean"),
         (["model.path=DIR", "train_len=32"], "is not trained, so leave it out"),
         (["model.path=DIR", "dtype=fp16"], "dtype=fp16 must be bf16 or fp32"),
         (["model.path=DIR", "only=rerop"], "only=rerop is no extension (did you mean rerope?)"),
@@ -103,6 +104,15 @@ def test_words_that_would_do_nothing_are_refused(tmp_path, capfd, words, said):
     done = call(capfd, tmp_path, "benchmark", *(word.replace("DIR", str(path)) for word in words))
     assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1
     assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "word", "said"),
+    [("compat", "config_dir=nosuch", "config_dir=nosuch is not a folder"), ("gallery", "out", "out= is empty: give it a value")],
+)
+def test_words_of_the_other_plain_scripts_that_would_do_nothing_are_refused(tmp_path, capfd, name, word, said):
+    done = call(capfd, tmp_path, name, word)
+    assert done.returncode == 2 and said in done.stderr and not [*tmp_path.iterdir()]
 
 
 def test_an_extension_that_does_not_exist_is_refused_before_a_file_is_read():
