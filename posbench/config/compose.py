@@ -16,7 +16,7 @@ from posbench.common.errors import ConfigError, did_you_mean
 from posbench.common.files import sha256_json
 from posbench.config.composer import Composer
 from posbench.config.names import CONFIGS
-from posbench.config.nearest import suggestion
+from posbench.config.nearest import of_words, suggestion
 from posbench.config.schema import DATA, JOB
 
 EXPERIMENT = ("name", "title", "base", "grid", "tolerance", "next")
@@ -172,5 +172,7 @@ def sentence(error: Exception) -> str:
         return f"{said.splitlines()[0].removeprefix('Error merging override ').rstrip('.')} does not fit what --cfg job prints there."
     if isinstance(error, OverrideParseException) and error.override not in said:
         said = f"{error.override}: {said}"
+    if way := of_words(said):
+        return way
     head, _, options = said.partition("\t")
     return f"{'; '.join(filter(None, map(str.strip, head.splitlines())))} {', '.join(options.split())}".strip().rstrip(".") + "."

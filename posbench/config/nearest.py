@@ -1,4 +1,6 @@
-"""Suggestions for a key that does not exist."""
+"""Suggestions for a key or a choice that does not exist, and for words that Hydra cannot read."""
+
+import re
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -27,6 +29,22 @@ ELSEWHERE = {
     "d_ff": "intermediate_size",
 }
 FIXED = "extension.mode=fixed extension.target_len=TOKENS, a factor times train.length"
+
+
+def of_words(said: str) -> str | None:
+    """The way out of Hydra's errors about a choice that does not exist, several values, and cut words; None for others."""
+    if found := re.match(r"(?:In '[^']*': )?Could not find '([^']+)/([^'/]+)'\s+Available options in '[^']*':(.*)", said, re.S):
+        group, name, options = found[1], found[2], found[3].split()
+        own = "; one of your own needs --config-dir FOLDER"
+        return f"{group}={name} is unknown{did_you_mean(name, options)}: choose from {', '.join(options)}{own}."
+    if found := re.match(r"Ambiguous value for argument '([^=']+)=([^']*)'", said):
+        key, values = found.groups()
+        return f"{key}={values} names several values: add -m to take each, or type '{key}=[{values}]' for one list."
+    if found := re.search(r"(?:Error parsing override '([^']*)'|^(\S+): )\s*missing EQUAL at", said):
+        return f"{found[1] or found[2]} is no NAME=VALUE: write it without spaces, as in encoding=rope."
+    if found := re.match(r"(\S+?)(?:: |\n).*(?:no viable alternative|extraneous input|mismatched input '<EOF>')", said, re.S):
+        return f"{found[1]} cannot be read to its end: quote words with brackets, and leave out spaces, as in 'evaluate.lengths=[64,128]'."
+    return None
 
 
 def suggestion(error: Exception) -> str:
