@@ -49,8 +49,7 @@ PI; at 2,048. ## Where; 'lengths=[64,128,256]'; (1,000 steps, one seed): attenti
 windows; From 64 to 256 tokens; lies 64 tokens away or more; at 256 tokens, and; read to 16,384 tokens; read
 at 256 tokens on; a model of 64 tokens that reads its last 64; to one of 256 that; refuted: 64 tokens lose; log-n, 32 tokens;
 Descriptive: 128 tokens lose; 64 tokens without an; chosen at 64 tokens. The; last tokens of 256; a model of 256 loses; trainings
-of 32 tokens and; for those of 128, and; after 32 tokens and; after 128 (against; of
-its 63 trainings"""
+of 32 tokens and; for those of 128, and; after 32 tokens and; after 128 (against"""
 
 
 @cache

@@ -183,6 +183,7 @@ def _training_short() -> list[Check]:
 def scale() -> list[Check]:
     steps, lengths, some = (500, 1000, 1500, 3000), (32, 64, 128, 256), "rope steps=1500"
     alibi = "alibi slope_scale=16.0 steps"
+    slopes = [(32, 8, "alibi slope_scale=32.0 steps=1500"), (256, 8, "alibi slope_scale=4.0 steps=1500")]
     made = len(trainings("scale"))
 
     def after(name: str, method: str = "none") -> list[float]:
@@ -200,8 +201,7 @@ def scale() -> list[Check]:
 
     failures = [trained_at("scale", 64, 8, what, f"rope steps={count}") for count in steps for what in ("difference", "half_width")]
     return [
-        ("of its # trainings # are measured,", [63, made]),
-        ("of each at # tokens and", [64]),
+        ("experiment=scale: # trainings, three seeds of each: RoPE", [made]),
         ("on # tokens after #, #, # and # steps, and on #, #, # and # tokens with as", [64, *steps, *lengths]),
         ("G of RoPE is #, #, # and # nat; at 8x", gains("rope steps", *steps)),
         ("at 8x it is # +- #, # +- #, # +- # and # +- # above its floor. After", failures),
@@ -214,10 +214,11 @@ def scale() -> list[Check]:
         ("at 8x RoPE is #, #, # and # above its floor. With YaRN", of_lengths("difference")),
         ("With YaRN it is at #, #, # and #, with", of_lengths("difference", "yarn")),
         ("with ReRoPE and log-n at #, #, # and #. 256", of_lengths("difference", "rerope|log_n")),
-        ("# tokens against #, seed by seed: # and # for RoPE", [256, 32, *seeds("none")]),
-        ("for RoPE, # and # with YaRN, # and # with ReRoPE", [*seeds("yarn"), *seeds("rerope|log_n")]),
-        ("from # to # tokens they follow", [32, 256]),
-        ("what helps. # trainings are left", [63 - made]),
+        ("# tokens against #, seed by seed: #, # and # for RoPE", [256, 32, *seeds("none")]),
+        ("for RoPE, #, # and # with YaRN, #, # and # with ReRoPE", [*seeds("yarn"), *seeds("rerope|log_n")]),
+        ("From # to # tokens RoPE's failure", [32, 256]),
+        ("FoX goes from # to # and", [trained_at("scale", length, 8, method="fox steps=1500") for length in (32, 256)]),
+        ("ALiBi from # to #. A", [trained_at("scale", *one[:2], method=one[2]) for one in slopes]),
     ]
 
 
