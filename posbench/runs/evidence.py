@@ -94,10 +94,10 @@ def _line(origin: Origin, evaluations: Iterable[Evaluation]) -> str:
     return json.dumps(finite({**said, "end_slope": end_slope(origin), "evaluations": own}), sort_keys=True, default=str) + "\n"
 
 
-def read(folder: Path) -> tuple[list[Evaluation], dict[Path, Origin]]:
-    """Evaluations of a folder of evidence, and the origins of their trainings by `Evaluation.origin`.
+def read(folder: Path) -> tuple[list[Evaluation], dict[Path, Origin], list[str]]:
+    """Evaluations of a folder of evidence, the origins of their trainings by `Evaluation.origin`, and a note if rows were left out.
 
-    Rows without evidence are left out. Raises RunError for damaged files.
+    Those without evidence are. Raises RunError for damaged files.
     """
     rows, again = read_csv(folder / ROWS), f"make it again with scripts/report.py, or leave {folder} out"
     try:
@@ -120,7 +120,9 @@ def read(folder: Path) -> tuple[list[Evaluation], dict[Path, Origin]]:
             path = folder / run / "evals" / rows[numbers[0]]["protocol"] / f"{name}.json"
             stripped = [{key: value for key, value in rows[number].items() if key != "setting"} for number in numbers]
             found.append(Evaluation(stripped, path, setting, losses, machines=dict(one["machines"])))
-        return found, origins
+        left = len(rows) - sum(len(one.rows) for one in found)
+        note = f"{folder}: {left} of {len(rows)} rows have no sums over documents and are left out; name {folder / ROWS} for their means."
+        return found, origins, [note] if left else []
     except RunError:
         raise
     except Exception as error:  # zipfile, zlib, json and numpy raise a dozen kinds of errors for damage
@@ -139,14 +141,10 @@ def pool(
     """
     pooled, origins, left_out = list(evaluations), {}, []
     for folder in folders:
-        found, known = read(folder)
+        found, known, note = read(folder)
         pooled += found
         origins |= known
-        count = len(read_csv(folder / ROWS))
-        if left := count - sum(len(one.rows) for one in found):
-            left_out.append(
-                f"{folder}: {left} of {count} rows have no sums over documents and are left out; name {folder / ROWS} for their means."
-            )
+        left_out += note
     pooled += beside(pooled)
     kept, notes = once(pooled)
     origins = {path: origins.get(path) or origin_of(path) for path in dict.fromkeys(one.origin for one in pooled)}

@@ -70,10 +70,10 @@ def test_seeds_of_several_machines_pool(runs, whole, tmp_path):
 
 def test_evidence_of_evidence_is_the_same(whole, tmp_path):
     folder = whole[1]
-    evaluations, origins = read(folder)
+    evaluations, origins, _ = read(folder)
     write_csv([row for one in evaluations for row in one.rows], tmp_path / "rows.csv")
     write(tmp_path, evaluations, origins)
-    again, others = read(tmp_path)
+    again, others, _ = read(tmp_path)
     assert [one.rows for one in again] == [one.rows for one in evaluations]
     assert [origin.end_slope for origin in others.values()] == [origin.end_slope for origin in origins.values()] != [None] * len(origins)
     for name in ("documents.csv", CONFIGS):
@@ -153,7 +153,7 @@ def test_a_row_whose_targets_weigh_differently_has_none(tmp_path):
     content["rows"][1]["nll"] = 3.1
     path.write_text(json.dumps(content))
     Built([path], tmp_path / "out", "t", "x")
-    ((found,), _) = read(tmp_path / "out")
+    ((found,), *_) = read(tmp_path / "out")
     assert [found.sums(row) is None for row in found.rows] == [False, True, False, False]
 
 
@@ -163,7 +163,7 @@ def test_an_infinite_loss_stays_one(tmp_path):
     path = write_eval(tmp_path, "rope", "none", "none", [losses] * 4, LENGTHS)
     write(tmp_path, [load(path)], {path.parents[2]: Origin(path.parents[2], {}, {})})
     write_csv(load(path).rows, tmp_path / "rows.csv")
-    ((found,), _) = read(tmp_path)
+    ((found,), *_) = read(tmp_path)
     assert math.isinf(found.sums(found.rows[0]).means[0]) and isinstance(found.stored, PooledLosses)
     assert len(found.stored.documents) == DOCUMENTS and sum(one.n_targets for one in found.stored.documents) == TARGETS
 
