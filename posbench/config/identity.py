@@ -31,6 +31,7 @@ LATER: dict[str, object] = {
     "model.output_gate": "none",
     "data.mix": None,
     "data.mix.task": None,
+    "data.source.distinct": False,
     "evaluate.stride": None,
     "evaluate.documents": None,
     "evaluate.text": None,

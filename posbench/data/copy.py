@@ -4,6 +4,10 @@ BOS s_1 .. s_n SEP s_1 .. s_n EOS: everything behind SEP is the answer, EOS too,
 from 1 to the largest that fits the training length; an evaluation at L tokens asks for the largest that fits L: (L - 2) // 2 symbols.
 What is left of a text is padding, in which nothing is asked.
 
+With `distinct` no symbol stands twice in a string, as in the easier of the two copies of Zhou et al. 2023 (arXiv 2310.16028): then the
+symbol before tells which one follows, however long the string is, and an error is one of finding the place. Where symbols repeat, a longer
+string asks for more symbols of context as well.
+
 Deviation: tokens are symbols of data.vocab_size, not words of a language model's vocabulary, and there is no instruction in words.
 """
 
@@ -16,16 +20,28 @@ PAD, BOS, SEP, EOS, SYMBOLS = range(5)  # the first symbol is SYMBOLS
 
 
 class Copy(Task):
-    """Copying of strings of up to (length - 2) // 2 symbols."""
+    """Copying of strings of up to (length - 2) // 2 symbols, each at most once in a string if `distinct`."""
 
     least_vocab = SYMBOLS + 2
+
+    def __init__(self, vocab_size: int, distinct: bool = False):
+        super().__init__(vocab_size)
+        self.distinct = distinct
 
     def draw(self, random: np.random.Generator, length: int, count: int, full: bool = False) -> Examples:
         most = (length - 2) // 2
         if most < 1:
             raise ConfigError(f"data={self.name} needs 4 tokens for one symbol, not {length}: use longer texts.")
+        if self.distinct and most > self.vocab_size - SYMBOLS:
+            raise ConfigError(
+                f"data={self.name} with distinct symbols needs {most} of them at {length} tokens, and data.vocab_size={self.vocab_size} "
+                f"has {self.vocab_size - SYMBOLS}: give {most + SYMBOLS} or more, or shorter texts."
+            )
         size_N = np.full(count, most) if full else random.integers(1, most + 1, size=count)
-        symbol_NP = random.integers(SYMBOLS, self.vocab_size, size=(count, most))
+        if self.distinct:
+            symbol_NP = SYMBOLS + random.random((count, self.vocab_size - SYMBOLS)).argsort(1)[:, :most]
+        else:
+            symbol_NP = random.integers(SYMBOLS, self.vocab_size, size=(count, most))
         return laid_out(length, [(symbols[:n], self.answer(symbols[:n])) for symbols, n in zip(symbol_NP, size_N, strict=True)])
 
     def answer(self, symbols: np.ndarray) -> np.ndarray:

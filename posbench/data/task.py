@@ -15,6 +15,7 @@ import numpy as np
 
 from posbench.common.errors import ConfigError
 from posbench.common.files import sha256_json
+from posbench.config.identity import without_later
 from posbench.data.sources import SPLITS, Source
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class Task(Source):
 
     def fingerprint(self) -> str:
         kept = {key: value for key, value in vars(self).items() if key not in ("memo", "again")}
-        return sha256_json([f"{type(self).__module__}.{type(self).__qualname__}", self.version, kept])
+        return sha256_json([f"{type(self).__module__}.{type(self).__qualname__}", self.version, without_later("data.source", kept)])
 
     def documents(self, split: str):
         raise ConfigError(f"data={self.name} is a task whose examples are drawn in training: there are no documents to read.")

@@ -112,6 +112,24 @@ def test_copy_and_reverse_ask_for_the_string_and_its_end(task):
         assert sizes == ({15} if full else set(range(1, 16)))
 
 
+@pytest.mark.parametrize("kind", [Copy, Reverse])
+def test_distinct_symbols_stand_once_in_a_string(kind):
+    seen = np.zeros(20, dtype=int)
+    for full in (False, True):
+        for inputs in draw(kind(20, distinct=True), full=full).inputs_NT.tolist():
+            string = inputs[1 : inputs.index(SEP)]
+            assert len(set(string)) == len(string)
+            seen[string] += 1
+    assert (seen[:SYMBOLS] == 0).all() and seen[SYMBOLS:].min() > 0.8 * seen.max()
+    assert any(len(set(row[1:16])) < 15 for row in draw(kind(20), full=True).inputs_NT.tolist())  # the other kind repeats them
+    with pytest.raises(ConfigError, match="needs 17 of them at 36 tokens, and data.vocab_size=20 has 16: give 21 or more"):
+        draw(kind(20, distinct=True), 36)
+
+
+def test_data_without_distinct_symbols_keeps_its_fingerprint():
+    assert Copy(20).fingerprint() == Copy(20, False).fingerprint() != Copy(20, True).fingerprint()
+
+
 @pytest.mark.parametrize("reverse", [False, True])
 def test_addition_asks_for_the_sum(reverse):
     for full in (False, True):
