@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from posbench.position.geometry import Spectrum
 
 WINDOWS, LONG_WINDOWS = 64, 8  # by default, and of training lengths above LONG
+EXACT = (0, 1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 64, 128, 256)  # values of exact_first by default, up to the training length
 CHOSEN = ("lengths", "max_length", "protocol", "floor")  # of evaluate, which the target decides
 
 
@@ -124,6 +125,9 @@ def _planned(cfg: dict) -> tuple[Job, list[int]]:
     target = cfg["target"] or LONGER * train_len
     if target <= train_len:
         raise ConfigError(f"target={target} lies within the {train_len} tokens that the model was trained for: ask for a longer one.")
+    exact = list(dict.fromkeys(cfg["exact_first"] or [first for first in EXACT if first <= train_len]))
+    if max(exact) > train_len:
+        raise ConfigError(f"exact_first={max(exact)} lies beyond the {train_len} tokens of the model's training: give at most {train_len}.")
     settings = {"protocol": ["fixed_targets"], "lengths": [target], "max_length": target, "floor": False}
     settings |= {"windows": asked["windows"] or (LONG_WINDOWS if train_len > LONG else WINDOWS)}
     settings |= {"targets": asked["targets"] or max(1, train_len // 2)}
@@ -133,7 +137,7 @@ def _planned(cfg: dict) -> tuple[Job, list[int]]:
     refused = fate.refused or next((f"{one.reason}" for one in fate.cells.values() if one.status in ("refused", "noop")), "")
     if refused:
         raise ConfigError(refused)
-    return job, [first for first in dict.fromkeys(cfg["exact_first"]) if first <= train_len] or [0]
+    return job, exact
 
 
 def _corpus(job: Job) -> "Corpus":

@@ -167,7 +167,7 @@ JOB = {
     "lengths": Annotated[list[int] | None, LISTED, Must("one length or several, such as [64,1024]", lambda given: given != [])],
     **dict.fromkeys(("length", "target"), Annotated[int, Must("a whole number of at least 2 tokens", lambda length: length > 1)] | None),
     "budget": Rate,
-    "exact_first": Annotated[list[Count], LISTED, Must("one number of positions or several, such as [0,4]", lambda given: given != [])],
+    "exact_first": Annotated[list[Count] | None, LISTED, Must("a number of positions, or several, as in [0,4]", lambda given: given != [])],
     "tolerance": Weight,
     "methods": Annotated[list[str] | None, LISTED],
     "data": dict,

@@ -190,6 +190,7 @@ def test_dry_tells_the_work_and_writes_no_factors(world, capfd):
         (["finetune=longer"], "leave finetune= out"),
         (["exact_first=[]"], "exact_first=[] must be"),
         (["exact_first=-1"], "exact_first"),
+        (["exact_first=[0,33]", "dry=true"], "exact_first=33 lies beyond the 32 tokens"),
         (["budget=0"], "budget=0"),
         (["target=100000"], "No document has the 100001 tokens"),
     ],
