@@ -35,6 +35,11 @@ def child_config(cfg: dict, run_id: str, tuning: FinetuneConfig) -> dict:
             f"finetune.target_len={target} has nothing to act on, since extension={method_name(cfg['extension'])} has no factor that is "
             "made for a length: leave it out."
         )
+    own_lengths = {"extension.target_len": cfg["extension"], "finetune.encoding.max_len": tuning.encoding or {}}
+    for key, node in own_lengths.items():  # what names a length itself does not take that of finetune
+        own = node.get(key.rpartition(".")[2])
+        if tuning.target_len and own not in (None, target):
+            raise ConfigError(f"finetune.target_len={target} and {key}={own} differ: make them equal, or leave finetune.target_len out.")
     if target < length:
         raise ConfigError(
             f"finetune.target_len={target} is shorter than a sequence of finetune.length={length}: raise it, or leave it out."

@@ -187,6 +187,17 @@ def test_what_cannot_be_trained_in_is_refused(encoding, extension, tuning, said)
         check_beginning(child_config(parent, "x-16-s0-0", FinetuneConfig(**tuning)), parent)
 
 
+@pytest.mark.parametrize("encoding", [None, {**pose_node(), "max_len": 128}], ids=["longer", "pose"])
+def test_a_target_beside_one_that_the_extension_or_the_positions_name_themselves_is_refused(encoding):
+    own = {**node("extension", "yarn"), "mode": "fixed", "target_len": 128}
+    parent = job(node("encoding", "rope"), node("extension", "yarn") if encoding else own)
+    with pytest.raises(ConfigError, match=r"^finetune.target_len=256 and \S+=128 differ: make them equal"):
+        child_config(parent, "x-16-s0-0", FinetuneConfig(target_len=256, encoding=encoding))
+    for target in (128, None):
+        found = child_config({**parent, "extension": own}, "x-16-s0-0", FinetuneConfig(target_len=target, encoding=encoding))
+        assert '"target_len": 128' in json.dumps(found["encoding"])
+
+
 @pytest.mark.parametrize("encoding", ["t5", "fire", "kerple", "xpos", "fope", "alibi", "none", "sinusoidal"])
 def test_encodings_that_read_the_training_length_keep_the_parents(encoding):
     parent = job(node("encoding", encoding), node("extension", "none"))
