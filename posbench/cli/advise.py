@@ -34,6 +34,7 @@ from posbench.data import other_text, prepare
 from posbench.report.advice import CUT, PLAIN, Question, finalists, rankings
 from posbench.statistics.recommendation import ranked
 from posbench.sweep.cost_estimate import cost
+from posbench.sweep.dry_run import check_devices
 from posbench.sweep.jobs import Job, plan_jobs
 from posbench.sweep.work import size
 
@@ -50,6 +51,7 @@ def advise(request: Request) -> int:
     documents = _documents(job, plan)
     found = Measurements(cfg, request.launcher, shlex.join(sys.orig_argv), plan, job)
     if cfg["dry"]:
+        check_devices([job], request.launcher)
         print("\n".join(describe(found, families, documents)))
         return 0
     print(f"{plan.train_len:,} to {plan.target:,} tokens, {plan.told} (dry=true tells the plan)", file=sys.stderr, flush=True)

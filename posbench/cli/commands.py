@@ -51,8 +51,7 @@ def run(request: Request) -> int:
 
     check_methods(request.cfgs)
     if dry:
-        show_plan(request, jobs)
-        return 0
+        return show_plan(request, jobs)
     results = launch(jobs, {"n_jobs": request.cfgs[0]["jobs"], **request.launcher}, command)
     _tell(results, request.sweep)
     if any(result.failures for result in results):
@@ -67,12 +66,21 @@ def run(request: Request) -> int:
     return 2 if refused and not request.sweep else 0
 
 
-def show_plan(request: Request, jobs: list[Job]) -> None:
-    """Print the work that dry=true plans. Raises ConfigError where its trainings could not start."""
-    from posbench.sweep.dry_run import describe
+def show_plan(request: Request, jobs: list[Job]) -> int:
+    """Print the work that dry=true plans. Returns the exit code: 2 where a single job is refused, as without dry=true.
+
+    Raises ConfigError where its trainings could not start.
+    """
+    from posbench.sweep.dry_run import check_devices, describe, planned
 
     check([job for job in jobs if not is_done(job)], request.launcher)
-    print("\n".join(describe(jobs)))
+    plans = planned(jobs)
+    check_devices([plan.job for plan in plans if plan.work], request.launcher)
+    print("\n".join(describe(plans)))
+    refused = [] if request.sweep else [reason for plan in plans for reason in plan.refusals]
+    for reason in dict.fromkeys(refused):
+        print(f"refused: {reason}", file=sys.stderr)
+    return 2 if refused else 0
 
 
 def _show(request: Request, jobs: list[Job]) -> None:

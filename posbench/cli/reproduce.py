@@ -138,10 +138,10 @@ def reproduce(request: Request) -> int:
         print("\n".join(_said(f"{folder}/rows.csv against {', '.join(cfg['runs'])}", pairs, tolerance)))
         return int(any(pair.missed for pair in pairs))
     if cfg["dry"]:
-        show_plan(request, jobs)
+        code = show_plan(request, jobs)
         if (results / MARK).exists():
             print(f"these were compared already ({results / MARK}): without dry=true they are deleted and made again")
-        return 0
+        return code
     _begin(jobs, results)
     outcomes = launch(jobs, {"n_jobs": cfg["jobs"], **request.launcher}, shlex.join(sys.orig_argv))
     if any(result.failures for result in outcomes):

@@ -26,6 +26,7 @@ from posbench.data import other_text
 from posbench.evaluation.protocol import protocol
 from posbench.sweep.cells import Cell
 from posbench.sweep.cost_estimate import cost
+from posbench.sweep.dry_run import check_devices
 from posbench.sweep.fate import judge
 from posbench.sweep.finetune import LONGER
 from posbench.sweep.jobs import Job, plan_jobs
@@ -50,6 +51,7 @@ def search_factors(request: Request) -> int:
     windows = protocol(cell.protocol).place(corpus.validation, typed("evaluate", cell.evaluate), typed("train", job.cfg["train"]).train_len)
     read = _read(cell, corpus, windows)
     if cfg["dry"]:
+        check_devices([job], {})  # the sets are measured in this process, whatever the launcher
         print(f"{job.run.path}: {size.total:,} sets of factors of {read}; budget= multiplies their number")
         told = cost([job], [] if job.run.finished else [job], [(job, cell, cell.evaluate["lengths"])] * size.total)
         print("\n".join([*told[:-1], told[-1].rpartition("; ")[0]]))  # no losses of single targets are kept, so their disk is not needed

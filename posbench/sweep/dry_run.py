@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from posbench.common.errors import RunError
 from posbench.sweep.cells import Cell
 from posbench.sweep.cost_estimate import cost
-from posbench.sweep.fate import judge
+from posbench.sweep.fate import Fate, judge
 from posbench.sweep.jobs import Job, Outcome
 
 MANY = 40  # from this number on, evaluations are counted, not listed
@@ -15,10 +15,10 @@ NOTES = {"untested": "untested pair", "noop": "no-op: ", "refused": "refused: "}
 
 @dataclass
 class Plan:
-    """Plan of one job: the reason if it is refused as a whole, its legal cells with their missing lengths, and notes about the others."""
+    """Plan of one job: its fate, its legal cells with their missing lengths, and notes about the others."""
 
     job: Job
-    refused: str = ""
+    fate: Fate
     missing: dict[Cell, list[int]] = field(default_factory=dict)
     notes: dict[Cell, str] = field(default_factory=dict)  # "no-op: ..." or "refused: ...", else a note such as "untested pair"
 
@@ -26,6 +26,18 @@ class Plan:
     def trains(self) -> bool:
         """True if the job would train. It does not train for references alone."""
         return not self.job.run.finished and any(not cell.reference for cell in self.missing)
+
+    @property
+    def work(self) -> list[tuple[Job, Cell, list[int]]]:
+        """Evaluations to make, each with its missing lengths."""
+        to_do = self.job.run.finished or self.trains
+        return [(self.job, cell, lengths) for cell, lengths in self.missing.items() if lengths and to_do]
+
+    @property
+    def refusals(self) -> list[str]:
+        """Reasons for which the job, or an evaluation that the user asked for, is refused."""
+        cells = [verdict.reason for cell, verdict in self.fate.cells.items() if verdict.status == "refused" and not cell.reference]
+        return [self.fate.refused] if self.fate.refused else cells
 
     @property
     def state(self) -> str:
@@ -36,17 +48,29 @@ class Plan:
         return after if self.job.run.finished else before if self.trains else f"not {before}, since nothing is left to evaluate"
 
 
-def describe(jobs: list[Job]) -> list[str]:
-    """Lines for each training and its evaluations (only counts if there are many), then their estimated cost."""
+def planned(jobs: list[Job]) -> list[Plan]:
+    """Plan of each job."""
     known: dict[str, Outcome] = {}
-    plans = [_plan(job, known) for job in jobs]
-    legal = [plan for plan in plans if not plan.refused]
+    return [_plan(job, known) for job in jobs]
+
+
+def check_devices(jobs: list[Job], launcher: dict) -> None:
+    """Raise ConfigError for a device of jobs that is not there. SLURM's nodes have other devices than this machine, which are not asked."""
+    from posbench.model.build import pick_device
+
+    for device in {job.cfg["device"] for job in jobs} if launcher.get("via") != "slurm" else ():
+        pick_device(device)
+
+
+def describe(plans: list[Plan]) -> list[str]:
+    """Lines for each training and its evaluations (only counts if there are many), then their estimated cost."""
+    jobs, legal = [plan.job for plan in plans], [plan for plan in plans if not plan.fate.refused]
     lines = _counted(legal) if sum(len(job.cells) for job in jobs) >= MANY else [line for plan in legal for line in _listed(plan)]
-    lines += [f"{plan.job.run.path}  refused: {plan.refused}" for plan in plans if plan.refused]
+    lines += [f"{plan.job.run.path}  refused: {plan.fate.refused}" for plan in plans if plan.fate.refused]
     fresh = [plan.job for plan in plans if plan.trains]
     parents = _parents(fresh)
     lines = [f"{job.run.path}  {'to train' if job.trains else 'checkpoint to take'}, as a parent" for job in parents] + lines
-    return lines + cost([*parents, *jobs], [*parents, *fresh], [item for plan in plans for item in _work(plan)])
+    return lines + cost([*parents, *jobs], [*parents, *fresh], [item for plan in plans for item in plan.work])
 
 
 def _parents(fresh: list[Job]) -> list[Job]:
@@ -56,15 +80,9 @@ def _parents(fresh: list[Job]) -> list[Job]:
     return list({job.run.path: job for job in missing if job.run.path not in own}.values())
 
 
-def _work(plan: Plan) -> list[tuple[Job, Cell, list[int]]]:
-    to_do = plan.job.run.finished or plan.trains
-    return [(plan.job, cell, lengths) for cell, lengths in plan.missing.items() if lengths and to_do]
-
-
 def _plan(job: Job, known: dict[str, Outcome]) -> Plan:
-    fate = judge(job, known)
-    plan = Plan(job, fate.refused)
-    for cell, verdict in fate.cells.items():
+    plan = Plan(job, judge(job, known))
+    for cell, verdict in plan.fate.cells.items():
         if verdict.status in NOTES:
             plan.notes[cell] = NOTES[verdict.status] + verdict.reason
         try:

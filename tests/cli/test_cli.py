@@ -334,7 +334,7 @@ def test_a_scale_is_trained_in_and_stays(cli):
     assert any(name.startswith("scale.") for name in load_file(run / "model.safetensors"))
     assert "trained in with train.scale_attention=ssmax" in cli("scale_attention=ssmax", code=2).stderr
     assert "training never meets it" in cli("train.scale_attention=log_n", code=2).stderr
-    assert "training never meets it" in cli("train.scale_attention=log_n", "dry=true").stdout
+    assert "training never meets it" in cli("train.scale_attention=log_n", "dry=true", code=2).stdout
     cli("train.scale_attention=log_n", "train.scale_attention.clamp=false")
 
 

@@ -247,6 +247,32 @@ def test_a_training_that_nothing_hangs_off_is_not_made(tmp_path, capfd, typed):
     assert "not to train, since nothing is left to evaluate" in done.stdout and "0 of 1 trainings to make" in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["encoding=alibi", "extension=ntk"], 2, "encoding=alibi"),
+        (["encoding=alibi", "extension=ntk", "evaluate.protocol=[fixed_targets,disjoint]"], 2, "encoding=alibi"),  # twice the same
+        (["extension=recompute_window", "evaluate.protocol=[fixed_targets,by_position]"], 2, "evaluate.protocol=by_position reads one"),
+        (["encoding=rope", "model.d_model=18"], 2, "the head width must be even"),
+        (["encoding=none", "extension=ntk"], 0, ""),  # a no-op
+        (["device=abacus"], 2, "device=abacus is not there"),
+        (["device=cuda:99"], 2, "device=cuda:99 is not there"),
+        (["-m", "seed=0,1", "device=cuda:99"], 2, "device=cuda:99 is not there"),
+        (["encoding=none", "extension=ntk", "device=abacus"], 0, ""),  # nothing is done there
+    ],
+)
+def test_it_ends_as_the_command_without_it_would(tmp_path, capfd, typed, words, code, said):
+    given = {word.split("=")[0] for word in words}
+    done = call(capfd, tmp_path, "run", *words, *(word for word in typed if word.split("=")[0] not in given))
+    assert done.returncode == code, done
+    assert done.stderr.count("\n") == done.stderr.count("refused: ") == bool(said) and said in done.stderr
+
+
+def test_devices_of_a_cluster_are_not_asked_for_here(tmp_path, capfd, typed):
+    words = [word for word in typed if not word.startswith("device=")]
+    assert call(capfd, tmp_path, "run", "hydra/launcher=submitit_slurm", "device=cuda:99", *words).returncode == 0
+
+
 def test_an_encoding_that_is_refused_costs_no_other_job(tmp_path, capfd, typed):
     typed.remove("model.d_model=16")
     done = call(capfd, tmp_path, "run", "-m", "encoding=rope,none", "model.d_model=18", "model.n_head=2", *typed)
