@@ -21,7 +21,7 @@ from posbench.data.mix import Mix, mix_of
 from posbench.data.sources import ALL, SPLITS, TASK, Source, make_source
 from posbench.data.task import TaskSplit
 from posbench.data.tokenfile import TokenFile, file_record, open_split, verify_files, write_split
-from posbench.data.tokenizers import BPE_TRAIN_BYTES, Tokenizer, load_tokenizer, pretrained_json, tokenizer_name, train_bpe
+from posbench.data.tokenizers import BPE_TRAIN_BYTES, Tokenizer, load_tokenizer, pretrained_json, read_tokenizer, tokenizer_name, train_bpe
 
 BATCH_BYTES = 8 * 2**20  # text per call of the tokenizer: enough for its threads, little memory
 EVERY = 2.0  # seconds between two lines of progress
@@ -209,6 +209,15 @@ def _make_tokenizer(cfg_data: dict, source: Source, held_out: dict[str, set[byte
     elif choice != "bytes":
         (folder / "tokenizer.json").write_bytes(pretrained_json(choice))
     return load_tokenizer(tokenizer_name(choice, size), folder)
+
+
+def known_tokenizer(cfg_data: dict, cache_dir: Path | str) -> Tokenizer | None:
+    """Tokenizer of a text that has not been read; None for a BPE that is yet to be trained. Raises ConfigError for an unusable one."""
+    choice, name = cfg_data["tokenizer"], tokenizer_name(cfg_data["tokenizer"], cfg_data["vocab_size"])
+    if choice not in ("bytes", "bpe"):
+        return read_tokenizer(name, pretrained_json(choice))
+    folder = Path(cache_dir) / content_key(cfg_data, cache_dir)[:24]
+    return load_tokenizer(name, folder) if choice == "bytes" or folder.exists() else None
 
 
 def _first_bytes(documents: Iterable[tuple[str, str]]) -> Iterator[str]:

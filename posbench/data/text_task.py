@@ -84,7 +84,7 @@ class TextQuestions:
     task: TextTask
     name: str
     split: str
-    file: TokenFile
+    file: TokenFile | None
     tokenizer: Tokenizer
     bos: int | None
     around: tuple[str, str] | None = None
@@ -97,9 +97,16 @@ class TextQuestions:
 
     def draw(self, length: int, count: int, key: list[int], depth: float | None = None) -> Examples:
         """`count` examples of `length` tokens. Raises ConfigError if a question does not fit, or no document can be its haystack."""
-        random = np.random.default_rng([(*SPLITS, "all").index(self.split), *key])
+        random = self._random(key)
         made = [self._example(random, length, depth) for _ in range(count)]
         return Examples(*(np.stack([one[part] for one in made]) for part in range(3)))
+
+    def check(self, length: int, key: list[int], depth: float | None = None) -> None:
+        """Raise ConfigError as `draw` does if its first question does not fit; neither document nor text is read."""
+        self._parts(self._random(key), length, depth)
+
+    def _random(self, key: list[int]) -> np.random.Generator:
+        return np.random.default_rng([(*SPLITS, "all").index(self.split), *key])
 
     def fits(self, length: int) -> bool:
         """True if questions fit `length` tokens, whatever the haystack."""

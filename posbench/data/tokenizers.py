@@ -209,14 +209,20 @@ Tokenizer = ByteTokenizer | BPETokenizer | PretrainedTokenizer
 
 def load_tokenizer(name: str, folder: Path) -> Tokenizer:
     """Tokenizer of a prepared corpus, read from the tokenizer.json in its folder. Raises ConfigError when that file is unusable."""
-    import tokenizers
-
     if name == "bytes":
         return ByteTokenizer()
     if name.startswith(f"{TASK}-"):
         raise ConfigError("A task has tokens of its own, which stand for no text: give the model token ids.")
     with foreign(name):
-        model = tokenizers.Tokenizer.from_buffer(read_bytes(folder / "tokenizer.json"))
+        return read_tokenizer(name, read_bytes(folder / "tokenizer.json"))
+
+
+def read_tokenizer(name: str, content: bytes) -> BPETokenizer | PretrainedTokenizer:
+    """Tokenizer of the content of a tokenizer.json. Raises ConfigError when it is unusable."""
+    import tokenizers
+
+    with foreign(name):
+        model = tokenizers.Tokenizer.from_buffer(content)
     return BPETokenizer(model) if TRAINED.fullmatch(name) else PretrainedTokenizer(model, name)
 
 

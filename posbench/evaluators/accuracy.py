@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from posbench.common.errors import ConfigError
-from posbench.config.schema import EvaluateConfig
+from posbench.config.schema import EvaluateConfig, typed
 from posbench.data.chat import around
 from posbench.data.task import IGNORED, Examples, TaskSplit
 from posbench.data.text_task import TextQuestions, make_text_task
 from posbench.data.tokenfile import TokenFile
-from posbench.data.tokenizers import ByteTokenizer, load_tokenizer
+from posbench.data.tokenizers import ByteTokenizer, Tokenizer, load_tokenizer
 from posbench.evaluation.protocol import Protocol, Reading, mean_row
 from posbench.runs.target_losses import part_of
 
@@ -78,6 +78,13 @@ class Accuracy(Protocol):
         asked = questions(corpus, config) if config.tasks else None
         for length in config.lengths if asked else ():
             asked.draw(length, 1, [config.seed], **asked.parts(length)[0].arguments)  # says what it needs
+
+    @classmethod
+    def check_tokens(cls, config: EvaluateConfig, tokenizer: Tokenizer, bos: int | None) -> None:
+        """Check, before there is text, that a question in words fits every length. Raises ConfigError."""
+        asked = in_words(config, tokenizer, bos)
+        for length in config.lengths:
+            asked.check(length, [config.seed], **asked.parts(length)[0].arguments)
 
     @classmethod
     def reading(cls, config: EvaluateConfig, train_len: int, length: int, fed: int) -> Reading:
@@ -139,12 +146,10 @@ def room(config: dict, length: int) -> bool:
     """True if a text of `length` bytes has room for the question of `evaluate`; no tokenizer makes more tokens, and none is known yet."""
     if not config["tasks"]:
         return True
-    (node,), chat = config["tasks"], config["chat"]
     try:
-        task = make_text_task(node)
+        asked = in_words(typed("evaluate", config), ByteTokenizer(), 0)
     except ConfigError:
         return True  # `check` says why
-    asked = TextQuestions(task, node["name"], "test", None, ByteTokenizer(), 0, around(chat) if chat else None)
     return asked.fits(min(length, 4096)) or asked.fits(length)
 
 
@@ -155,10 +160,14 @@ def questions(corpus: "Corpus", config: EvaluateConfig) -> TaskSplit | TextQuest
         return file
     if not config.tasks:
         return corpus.mix.split(config.split)
+    return in_words(config, load_tokenizer(corpus.tokenizer, corpus.folder), corpus.bos, file)
+
+
+def in_words(config: EvaluateConfig, tokenizer: Tokenizer, bos: int | None, file: TokenFile | None = None) -> TextQuestions:
+    """Questions of the task of `evaluate.tasks`; without the `file` of a text only the room that they need is known."""
     (node,) = config.tasks
-    tokenizer = load_tokenizer(corpus.tokenizer, corpus.folder)
     chat = around(config.chat) if config.chat else None
-    return TextQuestions(make_text_task(node), node["name"], config.split, file, tokenizer, corpus.bos, chat)
+    return TextQuestions(make_text_task(node), node["name"], config.split, file, tokenizer, bos, chat)
 
 
 def summed(answer_NR: np.ndarray, value_NR: np.ndarray) -> np.ndarray:

@@ -3,7 +3,10 @@
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from posbench.common.errors import RunError
+from posbench.common.errors import ConfigError, RunError
+from posbench.config.schema import typed
+from posbench.data.corpus import known_tokenizer
+from posbench.evaluators.accuracy import Accuracy, room
 from posbench.sweep.cells import Cell
 from posbench.sweep.cost_estimate import cost
 from posbench.sweep.fate import Fate, judge
@@ -51,7 +54,10 @@ class Plan:
 def planned(jobs: list[Job]) -> list[Plan]:
     """Plan of each job."""
     known: dict[str, Outcome] = {}
-    return [_plan(job, known) for job in jobs]
+    plans, told = [_plan(job, known) for job in jobs], {}
+    for plan in plans:
+        _ask(plan, told)
+    return plans
 
 
 def check_devices(jobs: list[Job], launcher: dict) -> None:
@@ -91,6 +97,38 @@ def _plan(job: Job, known: dict[str, Outcome]) -> Plan:
         except RunError as error:  # damaged file: the job would fail on it as well
             plan.notes[cell] = f"would fail: {error}"
     return plan
+
+
+def _ask(plan: Plan, told: dict[str, tuple[str, str]]) -> None:
+    """Refuse the plan, as the job would, if a length is too short for a question in words; where nobody knows yet, note it.
+
+    `told` keeps (refusal, note) for evaluations of other methods that ask the same.
+    """
+    for _, cell, _ in plan.work:
+        if not cell.evaluate["tasks"]:
+            continue
+        key = repr((plan.job.cfg["data"], cell.evaluate))
+        if key not in told:
+            told[key] = _room(plan.job, cell)
+        refusal, note = told[key]
+        if refusal:
+            plan.fate, plan.missing, plan.notes = Fate(refusal), {}, {}
+            return
+        if note:
+            plan.notes[cell] = "; ".join(filter(None, (plan.notes.get(cell), note)))
+
+
+def _room(job: Job, cell: Cell) -> tuple[str, str]:
+    """(refusal, note) of the lengths of a cell that asks in words, both "" if a question fits them all."""
+    data = job.cfg["data"]
+    try:
+        if tokenizer := known_tokenizer(data, job.cfg["cache_dir"]):
+            Accuracy.check_tokens(typed("evaluate", cell.evaluate), tokenizer, 0 if data["bos"] else None)
+            return "", ""
+    except ConfigError as error:
+        return str(error), ""
+    short = [str(length) for length in cell.evaluate["lengths"] if not room(cell.evaluate, length)]
+    return "", f"refused if {' or '.join(short)} tokens hold no question, which is known once the tokenizer is trained" if short else ""
 
 
 def _listed(plan: Plan) -> list[str]:

@@ -3,6 +3,7 @@
 import json
 import pkgutil
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -266,6 +267,27 @@ def test_it_ends_as_the_command_without_it_would(tmp_path, capfd, typed, words, 
     done = call(capfd, tmp_path, "run", *words, *(word for word in typed if word.split("=")[0] not in given))
     assert done.returncode == code, done
     assert done.stderr.count("\n") == done.stderr.count("refused: ") == bool(said) and said in done.stderr
+
+
+@pytest.mark.parametrize("tokenizer", ["bytes", "bpe", "file"])
+def test_a_length_without_room_for_a_question_is_refused_as_the_command_without_it_would(tmp_path, capfd, typed, tokenizer):
+    """A BPE that is yet to be trained on the text may make fewer tokens of a question: then that is noted."""
+    typed = [word for word in typed if not word.startswith(("data.tokenizer=", "evaluate.lengths="))]
+    asked = ["evaluate.protocol=accuracy", "evaluate.tasks=[passkey]", "evaluate.lengths=[16,120]"]
+    chosen = ["data.tokenizer=bpe", "data.vocab_size=280"] if tokenizer != "bytes" else ["data.tokenizer=bytes"]
+    if tokenizer != "bytes":
+        first = call(capfd, tmp_path, "run", *asked, *chosen, *typed)
+        said = "refused if 16 or 120 tokens hold no question, which is known once the tokenizer is trained"
+        assert first.returncode == 0 and first.stdout.count(said) == 1, first
+        text = [word for word in typed if word.startswith("data.")]
+        call(capfd, tmp_path, "prepare_data", "data=local", "cache_dir=cache", *chosen, *text)
+    if tokenizer == "file":
+        (file,) = tmp_path.glob("cache/*/tokenizer.json")
+        shutil.copy(file, tmp_path / "tokenizer.json")
+        chosen = ["data.tokenizer=tokenizer.json"]
+    dry, run = (call(capfd, tmp_path, "run", *asked, *chosen, *typed, f"dry={word}") for word in ("true", "false"))
+    assert dry.returncode == run.returncode == 2 and "passkey needs" in dry.stderr and "holds 16: leave it out" in dry.stderr
+    assert dry.stderr.splitlines()[-1] in run.stderr
 
 
 def test_devices_of_a_cluster_are_not_asked_for_here(tmp_path, capfd, typed):
