@@ -1,6 +1,7 @@
 """Time of the evaluations of checkpoints, text by text: by stored evaluations that read such texts, else by one layer measured now.
 
-The stored ones are of the same model size, method, number format and about the same length (the nearest power of two).
+The stored ones are of the same model size, method, number format and about the same length (the nearest power of two), and took LEAST
+seconds or more.
 """
 
 import math
@@ -15,6 +16,8 @@ from posbench.sweep.cells import Cell
 from posbench.sweep.jobs import Job
 from posbench.sweep.work import Size, Work, vocabulary, work
 
+LEAST = 1  # seconds from which the time of work is about proportional to it; below, what is done once decides
+
 
 class Texts:
     """Seconds per FLOP of texts that stored evaluations read, by model size, method, number format and length."""
@@ -28,8 +31,9 @@ class Texts:
         for length, took in sorted(seconds.items()):
             (one,) = work(model, config["protocol"], config["extension"], config["evaluate"], crop, train_len, [length]).reading
             if one not in known:  # beyond the crop every length reads the same texts, once
-                self.found[_key(model, config["extension"], config["evaluate"], one)].append(took / model.forward(one))
                 known.add(one)
+                if took >= LEAST:
+                    self.found[_key(model, config["extension"], config["evaluate"], one)].append(took / model.forward(one))
 
     def rate(self, model: Size, cell: Cell, reading: Reading) -> float | None:
         """Median of the seconds per FLOP of texts like those of a reading; None if there are none."""

@@ -1,6 +1,7 @@
 """Cost estimate of jobs: time and disk, each with the measurements that it rests on.
 
 Time is the computed work (posbench/sweep/work.py) times the seconds per FLOP of stored runs, of the same model size if there are any.
+Work that took less than LEAST seconds is left out: most of it was beginning, which more work does not repeat.
 That of checkpoints is in checkpoint_time.py.
 """
 
@@ -20,7 +21,7 @@ from posbench.runs.directory import Run
 from posbench.runs.origins import read
 from posbench.runs.search import run_directories
 from posbench.sweep.cells import RECOMPUTE, Cell
-from posbench.sweep.checkpoint_time import Texts, checkpoint_time
+from posbench.sweep.checkpoint_time import LEAST, Texts, checkpoint_time
 from posbench.sweep.jobs import Job
 from posbench.sweep.work import Size, Work, size, work
 
@@ -63,7 +64,7 @@ class Measured:
             summary = run.read_summary()
             if run.weights.exists():
                 self.per_parameter.add(run.weights.stat().st_size / model.parameters, model)
-            if summary["tokens_per_second"]:
+            if summary["tokens_per_second"] and summary["seconds"] >= LEAST:
                 self.training.add(1 / (summary["tokens_per_second"] * model.training(train_len)), model)
             for path in run.eval_files():
                 with contextlib.suppress(*DAMAGED):
@@ -77,7 +78,8 @@ class Measured:
         crop = (extension.get("window") or train_len) if extension["_target_"] == RECOMPUTE else max(lengths)
         texts = {(content.get("texts") or {}).get(str(length), length) for length in lengths}
         done = work(model, config["protocol"], extension, config["evaluate"], crop, train_len, lengths, texts)
-        self.evaluation.add(sum(took.values()) / done.flop, *done.alike)
+        if sum(took.values()) >= LEAST:
+            self.evaluation.add(sum(took.values()) / done.flop, *done.alike)
         self.texts.add(model, config, crop, train_len, {length: seconds for (length, _), seconds in took.items() if length in texts})
         self.per_loss.add((path.stat().st_size + path.with_suffix(".npz").stat().st_size) / done.losses, done.protocol)
 
@@ -106,7 +108,7 @@ def cost(jobs: list[Job], fresh: list[Job], missing: list[tuple[Job, Cell, list[
         seconds, basis = checkpoint_time(known.texts, theirs)
         times.append(f"an unknown time of evaluation ({basis})" if seconds is None else f"{_time(seconds)} of evaluation {basis}")
     measured = known.training.found or known.evaluation.found or theirs
-    told = f"about {', '.join(times)}" if measured else "time unknown: nothing has been measured here yet"
+    told = f"about {', '.join(times)}" if measured else f"time unknown: nothing of {LEAST} s or more has been measured here yet"
     shared = f"; jobs={jobs[0].cfg['jobs']} divides the time as far as the machine has cores for it" if jobs[0].cfg["jobs"] > 1 else ""
     sizes = [size(job.cfg) for job in fresh]  # the weights of a checkpoint stay where they are
     bytes_ = sum(model.parameters * (known.per_parameter.of(model) or BYTES) for model in sizes)
@@ -140,7 +142,7 @@ def _training(known: Measured, fresh: list[Job], tokens: list[int]) -> str:
     sizes = [size(job.cfg) for job in fresh]
     rates = [known.training.of(model) for model in sizes]
     if None in rates:
-        return "an unknown time of training (none is there to go by)"
+        return f"an unknown time of training (none of {LEAST} s or more is there to go by)"
     flop = [model.training(typed("train", job.cfg["train"]).train_len) * n for model, job, n in zip(sizes, fresh, tokens, strict=True)]
     seconds = sum(rate * n for rate, n in zip(rates, flop, strict=True))
     return f"{_time(seconds)} of training {_basis(known.training, sizes, 'run')}"
@@ -149,7 +151,7 @@ def _training(known: Measured, fresh: list[Job], tokens: list[int]) -> str:
 def _evaluation(known: Measured, done: list[Work]) -> str:
     rates = [known.evaluation.of(*one.alike) or known.training.of(one.model) for one in done]
     if None in rates:
-        return "an unknown time of evaluation (none is there to go by)"
+        return f"an unknown time of evaluation (none of {LEAST} s or more is there to go by)"
     told = f"{_time(sum(rate * one.flop for rate, one in zip(rates, done, strict=True)))} of evaluation"
     if not known.evaluation.found:
         return f"{told} by arithmetic from trainings"

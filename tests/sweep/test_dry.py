@@ -40,12 +40,15 @@ def cell(extension: dict, protocol: str = "fixed_targets") -> Cell:
     return Cell(protocol, extension, {}, EVALUATE, False, "", Path("nowhere"))
 
 
-def measured(folder: Path, name: str, speed: float, model: dict, weights: int, **seconds: float) -> None:
-    """A finished run of that speed (tokens/s) with one evaluation of 10 windows at length 100 for each extension in `seconds`."""
+def measured(folder: Path, name: str, speed: float, model: dict, weights: int, trained: float = 60.0, **seconds: float) -> None:
+    """A finished run of that speed (tokens/s) with one evaluation of 10 windows at length 100 for each extension in `seconds`.
+
+    The training took `trained` seconds.
+    """
     path = folder / name
     (path / "evals" / "fixed_targets").mkdir(parents=True)
     (path / "config.yaml").write_text(json.dumps({"encoding": {}, "model": model, "train": {"length": TRAIN_LEN}, "data": DATA}))
-    (path / "train.json").write_text(json.dumps({"sha256": "x", "tokens_per_second": speed}))
+    (path / "train.json").write_text(json.dumps({"sha256": "x", "tokens_per_second": speed, "seconds": trained}))
     (path / "model.safetensors").write_bytes(b"x" * weights)
     for extension, took in seconds.items():
         node = {"ntk": NTK, "pi": PI, "floor": {"_target_": RECOMPUTE, "window": None}}[extension]
@@ -60,7 +63,7 @@ def test_nothing_measured_is_said_to_be_unknown(tmp_path):
     fresh = [job(tmp_path, "a-16-s0-0000000000")]
     first, second = cost(fresh, fresh, [(fresh[0], cell(PI), [100, 900])])
     assert first == "1 of 1 trainings to make, 0.6 M tokens; 1 evaluations, 10,000 tokens"
-    assert second == "time unknown: nothing has been measured here yet; 0.1 MiB of disk"
+    assert second == "time unknown: nothing of 1 s or more has been measured here yet; 0.1 MiB of disk"
     assert cost(fresh, [], []) == ["0 of 1 trainings to make, 0 tokens; 0 evaluations, 0 tokens"]
 
 
@@ -138,6 +141,22 @@ def test_evaluations_are_told_by_trainings_where_none_is_there(tmp_path):
     assert 160 / 6 < seconds(said) < 160 / 3  # 160 tokens at a third of a training's time; the last layer and the head read rows alone
 
 
+def test_what_was_over_at_once_is_no_measure_of_long_work(tmp_path):
+    """A hundred of its tokens took as long as ten thousand would: most of its time was the beginning."""
+    known = job(tmp_path, "a-16-s0-0000000009")
+    asked = [known], [known], [(known, cell(PI), [900])]
+    measured(tmp_path, "a-16-s0-0000000001", 10.0, MODEL, 1, trained=0.5, pi=0.9)
+    assert cost(*asked)[1].startswith("time unknown: nothing of 1 s or more has been measured here yet; ")
+    measured(tmp_path, "a-16-s0-0000000002", 5000.0, MODEL, 1, ntk=2.0)
+    said = cost(*asked)[1]
+    assert "about 2 min of training by 1 run of" in said and "by 1 evaluation of this model size" in said
+    model = size({"model": MODEL, "data": DATA})
+    assert seconds(said) == pytest.approx(2 * model.forward(Reading(10, 900, 2, 20)) / model.forward(Reading(10, 100, 2, 20)), rel=0.05)
+    measured(tmp_path / "other", "a-16-s0-0000000003", 5000.0, MODEL, 1, pi=0.9)
+    there = [job(tmp_path / "other", "a-16-s0-0000000004")]
+    assert "of evaluation by arithmetic from trainings; " in cost(there, [], [(there[0], cell(PI), [900])])[1]
+
+
 def test_parameters_are_those_of_the_model(tmp_path):
     for model, bos in (({"n_kv_head": 1, "tied": True}, True), ({"d_ff": 48, "head_dim": 24, "n_layer": 3}, False), ({}, False),
                        ({"output_gate": "headwise"}, False), ({"output_gate": "elementwise", "head_dim": 24}, False)):  # fmt: skip
@@ -209,6 +228,8 @@ def test_a_checkpoints_texts_are_told_by_stored_ones_and_else_by_a_layer_measure
     assert told(PI, [100]).startswith("about 7 s of evaluation by stored evaluations of texts like these; ") and not asked
     assert told(PI, [200]).startswith("about 60 min of evaluation by one layer measured just now; ")
     assert asked == [(300, "fp32"), (200, 10, "pi")]
+    measured(tmp_path, "hf-16-s0-0000000002", 0.0, {**MODEL, "checkpoint": {"vocab_size": 300}}, 1, ntk=0.5)
+    assert told(NTK, [100]).startswith("about 60 min of evaluation by one layer measured just now; ")  # over at once
     assert told(PI, [100], "bf16").startswith("about 60 min of evaluation by one layer") and asked[0] == (300, "bf16")
     assert told(NTK, [120, 200]).startswith("about 2.0 h of evaluation by one layer") and len(asked) == 3
     both = told(PI, [120, 200])  # 120 tokens are about as many as 100
