@@ -1,5 +1,6 @@
 """The two errors that a user sees. Each is printed as one sentence, without a traceback."""
 
+import os
 from collections.abc import Iterable
 
 
@@ -19,9 +20,17 @@ class RunError(_Told):
     """Failure of a legal job for a reason outside the code, such as a damaged file or a full disk; the process exits 1."""
 
 
-def did_you_mean(given: object, known: Iterable[str]) -> str:
-    """Suffix for an error sentence: " (did you mean n_head?)" if a word of `known` is close to `given`, else ""."""
+def nearest(given: object, known: Iterable[str]) -> str | None:
+    """The word of `known` that is closest to `given`, of equally close ones the one that begins alike; None if none is close."""
     import difflib
 
-    close = difflib.get_close_matches(str(given), list(known), n=1, cutoff=0.6)
-    return f" (did you mean {close[0]}?)" if close else ""
+    def likeness(one: str) -> tuple[float, int]:
+        return difflib.SequenceMatcher(None, one, str(given)).ratio(), len(os.path.commonprefix([one, str(given)]))
+
+    return max(difflib.get_close_matches(str(given), list(known), cutoff=0.6), key=likeness, default=None)
+
+
+def did_you_mean(given: object, known: Iterable[str]) -> str:
+    """Suffix for an error sentence: " (did you mean n_head?)" if a word of `known` is close to `given`, else ""."""
+    close = nearest(given, known)
+    return f" (did you mean {close}?)" if close else ""

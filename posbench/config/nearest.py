@@ -4,10 +4,13 @@ import re
 
 from omegaconf import DictConfig, OmegaConf
 
-from posbench.common.errors import did_you_mean
-from posbench.config.schema import METHODS
+from posbench.common.errors import did_you_mean, nearest
+from posbench.config.names import nodes
+from posbench.config.schema import METHODS, OPTIONAL, SCHEMAS
 
-# {key of posbench: its names in transformers, other harnesses or papers}. The first key that the configuration has is suggested.
+CHOSEN = (*METHODS, *OPTIONAL, "data", *SCHEMAS)  # groups with several choices
+
+# {key or choice of posbench: its names in transformers, other harnesses or papers}. The first that the configuration has is suggested.
 ELSEWHERE = {
     "alpha": "beta_slow low_freq_factor",
     "base": "rope_theta theta",
@@ -16,17 +19,31 @@ ELSEWHERE = {
     "multiplier": "factor scaling_factor",
     "_target_": "rope_type",
     "window": "sliding_window",
-    "length": "max_position_embeddings block_size seq_len context_length",
+    "length": "max_position_embeddings block_size seq_len max_seq_len context_length",
+    "lengths": "seq_len max_seq_len context_length context_lengths",
     "lr": "learning_rate",
     "tokens_per_step": "batch_size",
     "steps": "max_steps epochs",
     "warmup": "warmup_steps",
     "clip": "grad_clip",
     "d_model": "hidden_size n_embd dim",
-    "n_layer": "num_hidden_layers num_layers",
-    "n_head": "num_attention_heads",
+    "n_layer": "num_hidden_layers num_layers layers",
+    "n_head": "num_attention_heads num_heads heads",
     "n_kv_head": "num_key_value_heads",
     "d_ff": "intermediate_size",
+    "path": "file name",
+    "model.path": "checkpoint pretrained model_name_or_path",
+    "extension": "scaling rope_scaling",
+    "scale_attention": "scale",
+    "log.mode": "wandb",
+    "device": "gpu cuda",
+    "processes": "num_gpus nproc_per_node",
+    "results_dir": "output_dir save_dir",
+    "rope": "rotary",
+    "learned": "absolute learned_absolute",
+    "t5": "t5_bias",
+    "pi": "linear position_interpolation",
+    "ntk": "ntk_aware",
 }
 FIXED = "extension.mode=fixed extension.target_len=TOKENS, a factor times train.length"
 
@@ -36,7 +53,9 @@ def of_words(said: str) -> str | None:
     if found := re.match(r"(?:In '[^']*': )?Could not find '([^']+)/([^'/]+)'\s+Available options in '[^']*':(.*)", said, re.S):
         group, name, options = found[1], found[2], found[3].split()
         own = "; one of your own needs --config-dir FOLDER"
-        return f"{group}={name} is unknown{did_you_mean(name, options)}: choose from {', '.join(options)}{own}."
+        meant = [one for one in _meanings(name) if one in options] or [one for one in CHOSEN if one != group and name in nodes(one)]
+        said = f" (did you mean {meant[0] if meant[0] in options else f'{meant[0]}={name}'}?)" if len(meant) == 1 else ""
+        return f"{group}={name} is unknown{said or did_you_mean(name, options)}: choose from {', '.join(options)}{own}."
     if found := re.match(r"Ambiguous value for argument '([^=']+)=([^']*)'", said):
         key, values = found.groups()
         return f"{key}={values} names several values: add -m to take each, or type '{key}=[{values}]' for one list."
@@ -53,19 +72,84 @@ def suggestion(error: Exception) -> str:
     parent, name = getattr(missing, "parent_node", None), getattr(missing, "full_key", None)
     if not isinstance(parent, DictConfig) or not name:
         return ""
-    group, _, key = str(name).rpartition(".")
-    siblings = [str(one) for one in parent if one != "hydra"]
-    known = [meant for meant, names in ELSEWHERE.items() if key in names.split()]
-    for meant in known:
-        if meant in siblings:
-            return f" (did you mean {FIXED if (group, meant) == ('extension', 'target_len') else f'{group}.{meant}'}?)"
-    if near := did_you_mean(key, siblings):
-        return near.replace("mean ", f"mean {group}." if group else "mean ", 1)
-    if group:
-        others = [f"{one}.{key}" for one, values in parent._get_root().items() if OmegaConf.is_dict(values) and key in values]
-        if others and group not in METHODS:  # arguments of one method mean something else in another
-            return f" (did you mean {' or '.join(others)}?)"
-        return f" ({group} has {', '.join(one for one in siblings if one != '_target_') or 'none'})"
-    root = parent._get_root()
-    inner = [f"{one}.{two}" for one in siblings if OmegaConf.is_dict(root[one]) for two in root[one] if two in (key, *known)]
-    return f" (did you mean {' or '.join(inner)}?)" if inner else ""
+    root, (group, _, key) = parent._get_root(), str(name).rpartition(".")
+    if not group:
+        typed = re.search(r"'([^']+)'", str(error))  # `name` is the first part alone
+        return _at_root(root, typed[1] if typed else key)
+    if key in root and not OmegaConf.is_dict(root[key]):
+        return f" (did you mean {key}?)"
+    if meant := _within(group, key, parent, str(name)):
+        return meant
+    others = [one for one in _inner(root) if one.rpartition(".")[2] == key]
+    if others and group not in METHODS:  # arguments of one method mean something else in another
+        return f" (did you mean {' or '.join(others)}?)"
+    return f" ({group} has {', '.join(str(one) for one in parent if one != '_target_') or 'none'})"
+
+
+def _at_root(root: DictConfig, typed: str) -> str:
+    """Suffix for a typed key whose first part is neither a key nor a group; it may be a group's name cut short, as in train_len."""
+    keys, inner = [str(one) for one in root if one != "hydra"], _inner(root)
+    if meant := next((one for one in _meanings(typed) if one in (*keys, *inner)), None):
+        return f" (did you mean {meant}?)"
+    head, _, rest = typed.partition("." if "." in typed else "_")
+    groups = [one for one in keys if OmegaConf.is_dict(root[one])]
+    group = next((one for one in (head, *(word.split(".")[0] for word in _meanings(head))) if one in groups), nearest(head, groups))
+    if rest and group and (meant := _within(group, rest, root[group], typed)):
+        return meant
+    last = typed.rpartition(".")[2]
+    if alike := [one for one in inner if one.rpartition(".")[2] in (last, *_meanings(last))]:
+        return f" (did you mean {' or '.join(alike)}?)"
+    if near := did_you_mean(head if "." in typed else typed, keys):
+        return near
+    if meant := next(filter(None, (_chosen(one, last, typed) for one in CHOSEN)), ""):
+        return meant
+    near = nearest(last, [one.rpartition(".")[2] for one in inner])
+    alike = [one for one in inner if one.rpartition(".")[2] == near]
+    return f" (did you mean {' or '.join(alike)}?)" if alike else ""
+
+
+def _within(group: str, key: str, node: DictConfig, typed: str) -> str:
+    """Suffix for a key that a group lacks: one of its own that was meant, or the choices of the group that have it; else ""."""
+    own = [str(one) for one in node]
+    if meant := next((one for one in (*_meanings(key), key) if one in own), None):
+        return f" (did you mean {_in_full(group, meant, key)}?)"
+    if found := _chosen(group, key, typed):
+        return found
+    if near := nearest(key, own):
+        return f" (did you mean {group}.{near}?)"
+    return _chosen(group, near, typed) if (near := nearest(key, _keys(group))) else ""
+
+
+def _chosen(group: str, key: str, typed: str) -> str:
+    """Suffix that names the choices of a group that have a key, or what it means; "" if none has."""
+    keys = _keys(group)
+    meant = next((one for one in (*_meanings(key), key) if one in keys), None)
+    if not meant:
+        return ""
+    *names, last = keys[meant]
+    of = f"of {group}={' or '.join(filter(None, (', '.join(names), last)))}"
+    return f" (it is {of})" if typed == f"{group}.{meant}" else f" (did you mean {_in_full(group, meant, key)}, {of}?)"
+
+
+def _keys(group: str) -> dict[str, list[str]]:
+    """{key: choices of one of posbench's own groups that have it}."""
+    found: dict[str, list[str]] = {}
+    for name, content in nodes(group).items():
+        for key in content:
+            if key not in ("_target_", "defaults"):
+                found.setdefault(str(key), []).append(name)
+    return found
+
+
+def _in_full(group: str, meant: str, key: str) -> str:
+    return FIXED if (group, meant) == ("extension", "target_len") and key != meant else f"{group}.{meant}"
+
+
+def _meanings(word: str) -> list[str]:
+    return [meant for meant, names in ELSEWHERE.items() if word in names.split()]
+
+
+def _inner(root: DictConfig) -> list[str]:
+    """Keys of all groups, but not of an experiment, which nobody sets."""
+    groups = [one for one in root if one not in ("hydra", "experiment") and OmegaConf.is_dict(root[one])]
+    return [f"{one}.{two}" for one in groups for two in root[one]]
