@@ -6,7 +6,6 @@ Nothing heavy is imported here: this is what pydantic would do, without the tent
 import functools
 import inspect
 import json
-import logging
 import sys
 import types
 import typing
@@ -150,18 +149,6 @@ def shown(value: object) -> str:
     text = str(value) if isinstance(value, str | float) else json.dumps(value, ensure_ascii=False, default=str).replace('"', "")
     text = "".join(c if c.isprintable() else "\ufffd" for c in text)
     return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
-
-
-def class_named(target: str) -> type:
-    """Class with the dotted name `target`. Raises ConfigError if it cannot be imported or is not a class."""
-    from hydra.utils import get_class
-
-    logging.getLogger("hydra.utils").disabled = True  # it would log the same message as the error below
-    try:
-        return get_class(target)
-    except Exception as error:
-        reason = " ".join(str(error).split())
-        raise ConfigError(f"{target} cannot be imported ({reason}): is its folder given with --config-dir, or installed?") from error
 
 
 def arguments(name: str, takes: type, given: dict[str, Any], theirs: tuple[str, ...] = ()) -> dict[str, Any]:

@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from posbench.common.errors import ConfigError
-from posbench.config.typed_args import arguments, class_named
+from posbench.config.named_class import class_named
+from posbench.config.typed_args import arguments
 from posbench.data.continued import Encode, continued, whole
 from posbench.data.sources import SPLITS
 from posbench.data.task import IGNORED, Examples, Part
