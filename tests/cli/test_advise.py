@@ -110,6 +110,8 @@ def test_dry_tells_the_plan_and_writes_nothing(advised, script):
     done = script("target=64", "dry=true")
     assert done.returncode == 0, done.stderr
     assert "32 to 64 tokens" in done.stdout and "3 windows (4 documents long enough)" in done.stdout
+    absent = script("target=64", "dry=true", "device=cuda:99")
+    assert absent.returncode == 2 and "device=cuda:99 is not there" in absent.stderr
     assert not [path for path in set(advised.rglob("*")) - before if path.suffix == ".json" and "evals" in path.parts]
 
 

@@ -192,6 +192,7 @@ def test_dry_tells_the_work_and_writes_no_factors(world, capfd):
         (["exact_first=-1"], "exact_first"),
         (["exact_first=[0,33]", "dry=true"], "exact_first=33 lies beyond the 32 tokens"),
         (["budget=0"], "budget=0"),
+        (["device=cuda:99", "dry=true"], "device=cuda:99 is not there"),
         (["target=100000"], "No document has the 100001 tokens"),
     ],
 )
