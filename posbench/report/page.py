@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from posbench.report.report import Report
 
 FIGURES = {
-    "context": "Loss by context", "accuracy": "Accuracy by length", "depth": "Accuracy by length and depth", "curve": "Loss by length",
-    "position": "Loss by position", "heatmap": "Methods and lengths", "differences": "Intervals", "gain": "Loss by G and training length",
+    "context": "Loss by context", "accuracy": "Accuracy by length", "map": "Accuracy by method and length",
+    "depth": "Accuracy by length and depth", "curve": "Loss by length", "position": "Loss by position",
+    "heatmap": "Methods and lengths", "differences": "Intervals", "gain": "Loss by G and training length",
     "steps": "Loss by steps of fine-tuning", "accuracy_steps": "Accuracy by steps of fine-tuning",
     "frontier": "Loss at one length by training length", "causes": "New distances and too many keys",
 }  # fmt: skip

@@ -33,7 +33,7 @@ from posbench.runs.search import told_apart
 from posbench.runs.trainings import Training, trainings
 
 DRAWN = re.compile(
-    r"(context|accuracy|accuracy_steps|depth|curve|position|heatmap|differences|gain|steps|frontier|causes)(-\d+)?\.(png|svg)"
+    r"(context|accuracy|accuracy_steps|map|depth|curve|position|heatmap|differences|gain|steps|frontier|causes)(-\d+)?\.(png|svg)"
     r"|(context|accuracy|position)\.csv"
 )
 

@@ -11,11 +11,12 @@ from conftest import CONFIGS
 from test_figures import texts
 
 from posbench.common.csv_records import from_csv
-from posbench.report import positions
+from posbench.report import positions, scores
 from posbench.report.figures.annotations import name
 from posbench.report.figures.loss_curves import panels
 from posbench.report.labels import moved
 from posbench.report.points import methods, read_points, sections
+from posbench.report.scores import PROTOCOL, Score
 from posbench.report.tables import tables
 from posbench.runs.rows import read_csv
 from posbench.runs.trainings import Training
@@ -30,6 +31,10 @@ def named(folder):
     return folder.name
 
 
+def accuracies(folder) -> list[list[Score]]:
+    return sections(read_points(folder / "accuracy.csv", Score)) if (folder / "accuracy.csv").exists() else []
+
+
 @pytest.mark.parametrize("folder", FOLDERS, ids=named)
 def test_tables_are_those_of_the_csv(folder):
     text, curves = (folder / "table.md").read_text(), sections(read_points(folder / "curve.csv"))
@@ -37,6 +42,7 @@ def test_tables_are_those_of_the_csv(folder):
     assert {curve[0].section for curve in curves if curve[0].window} == {stretches[0].section for stretches in by_position}
     shown = [table for curve in curves if not curve[0].window for table in tables(curve)]
     shown += [table for stretches in by_position for table in positions.tables(stretches)]
+    shown += [table for section in accuracies(folder) for table in scores.tables(section)]
     assert shown and all(table.markdown() in text for table in shown)
 
 
@@ -48,6 +54,7 @@ def test_losses_of_the_table_are_means_of_rows(folder):
     """
     named_as = {one.run_id: one.encoding for one in from_csv(folder / "trainings.csv", Training, "trainings", "scripts/report.py")}
     rows = [moved(row) for row in read_csv(folder / "rows.csv") if row["position"] is None and row["nll"] is not None]
+    rows = [row for row in rows if row["protocol"] != PROTOCOL]
     losses = defaultdict(dict)
     for row in rows:
         method = json.dumps([row["encoding_args"], row["extension_args"], row["trained_scale"]], sort_keys=True)
@@ -70,6 +77,22 @@ def test_losses_of_the_table_are_means_of_rows(folder):
         if not any(math.isclose(point.nll, mean, rel_tol=1e-12) for mean in means):
             lost.append(point)
     assert (points or not rows) and len(lost) <= (0 if any(named_as.values()) else 0.2 * len(points)), lost[:3]
+
+
+@pytest.mark.parametrize("folder", [folder for folder in FOLDERS if accuracies(folder)], ids=named)
+def test_accuracies_of_the_table_are_means_of_rows(folder):
+    """As for losses. What was never learned is a mean over all trainings, else over those that learned it."""
+    found = defaultdict(lambda: defaultdict(dict))
+    for row in read_csv(folder / "rows.csv"):
+        alike = row["task"], row["encoding"], row["extension"], row["scale_attention"], row["depth"]
+        found[alike][row["length"]][row["seed"]] = row["accuracy"]
+    shown = [score for section in accuracies(folder) for score in section]
+    assert len(shown) == sum(len(cells) for alike, cells in found.items() if not alike[0].endswith(" choice"))
+    for score in shown:
+        cells = found[score.task, score.encoding, score.extension.split(" ")[0], score.scale_attention, score.depth]
+        learned = [seed for seed, share in found[score.task, score.encoding, "none", "none", None][score.train_len].items() if share >= 0.5]
+        over = [share for seed, share in cells[score.length].items() if seed in learned or not learned]
+        assert len(over) == score.n_seeds and score.accuracy == pytest.approx(sum(over) / len(over), abs=1e-9), score
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=named)
@@ -102,6 +125,17 @@ def test_figures_show_the_panels_and_lines_of_the_csv(folder):
                 assert not [text for text in [panel.heading, *lines] if text and not any(one.startswith(text) for one in said)]
             else:
                 assert not [text for text in [panel.heading, *lines] if text and text not in said]
+
+
+@pytest.mark.parametrize("folder", [folder for folder in FOLDERS if accuracies(folder)], ids=named)
+def test_figures_of_accuracy_show_the_tasks_and_values_of_the_csv(folder):
+    for index, section in enumerate(accuracies(folder)):
+        number = "" if index == 0 else f"-{index + 1}"
+        curves, cells = texts(folder / f"accuracy{number}.svg"), texts(folder / f"map{number}.svg")
+        assert not [score.task for score in section if not any(text.startswith(f"{score.task}: ") for text in curves)]
+        assert Counter(text for text in cells if re.fullmatch(r"[01]\.\d\d", text)) == Counter(
+            f"{score.accuracy:.2f}" for score in section if score.shown and score.depth is None
+        )
 
 
 def test_trainings_that_a_reader_may_ask_for_have_their_weights_named():

@@ -5,8 +5,10 @@ import json
 import numpy as np
 import pytest
 from synthetic import Built
+from test_figures import texts
 from test_rows import VALUES
 
+from posbench.report.figures.accuracy import methods_map
 from posbench.report.points import read_points
 from posbench.report.report import collect
 from posbench.report.scores import LEARNED, Score, by_task
@@ -91,11 +93,20 @@ def test_what_was_never_learned_is_no_failure_of_a_method(found):
 
 def test_files_hold_what_is_shown_and_evidence_pools(found, tmp_path):
     files = {path.name for path in found[1].files}
-    assert {"accuracy.csv", "accuracy.png", "accuracy.svg", "depth.png", "depth.svg", "report.html"} <= files
+    assert {"accuracy.csv", "accuracy.png", "accuracy.svg", "depth.png", "depth.svg", "map.png", "map.svg", "report.html"} <= files
     (section,) = found[1].scores
     assert read_points(tmp_path / "report" / "accuracy.csv", Score) == section
     assert [len(cells) for cells in by_task(section).values()] == [4]
     again = collect([], "needles", "", evidence=[tmp_path / "report"])
     assert read_evidence(tmp_path / "report")[0] and again.scores == found[1].scores
     page = (tmp_path / "report" / "report.html").read_text()
-    assert "Accuracy by length and depth" in page and "needles" in page
+    assert "Accuracy by length and depth" in page and "Accuracy by method and length" in page and "needles" in page
+
+
+def test_the_map_of_methods_has_a_cell_for_each_that_is_shown(found, tmp_path):
+    (section,) = found[1].scores
+    shown = [f"{score.accuracy:.2f}" for score in section if score.shown and score.depth is None]
+    said = texts(tmp_path / "report" / "map.svg")
+    assert sorted(text for text in said if text in shown) == sorted(shown)
+    assert {"rope", "rope ntk", "alibi", "none", "needles"} <= set(said)
+    assert methods_map([score for score in section if score.encoding == "rope"], "two methods are compared by curves") is None

@@ -12,6 +12,7 @@ from posbench.common.csv_records import from_csv
 from posbench.report.points import read_points
 from posbench.report.references import compare, references
 from posbench.report.report import collect
+from posbench.report.scores import Score
 from posbench.runs.rows import read_csv
 from posbench.runs.trainings import Training
 from posbench.statistics.clustered import student_interval
@@ -92,6 +93,23 @@ def by_length(folder: str, method: str, lengths: tuple[int, int], times: int) ->
     """Loss minus floor after training on one length minus that after another, of each seed that both have."""
     one, against = (_above_floor(folder, method, times, length) for length in lengths)
     return [float(one[seed].means[0] - against[seed].means[0]) for seed in sorted(one.keys() & against.keys())]
+
+
+@cache
+def scores(folder: str) -> dict[tuple, Score]:
+    """{(task, encoding, extension, scale_attention, times the training length): accuracy} over all depths."""
+    found = [score for score in read_points(REPORTED / folder / "accuracy.csv", Score) if score.depth is None]
+    return {(score.task, score.encoding, score.extension, score.scale_attention, score.length / score.train_len): score for score in found}
+
+
+def scored(folder: str, task: str, method: str, times: float) -> Score:
+    """Accuracy of a method at a task, at so many times the training length."""
+    return scores(folder)[(task, *_names(method), times)]
+
+
+def within(score: Score) -> list[float]:
+    """Accuracy and the ends of its interval."""
+    return [score.accuracy, score.low, score.high]
 
 
 def context(folder: str, tokens: int, encoding: str = "rope") -> list[dict]:

@@ -1,4 +1,5 @@
-"""Figures of accuracy: by length, a row of panels for each part of a task, and by length and depth, a map for each method."""
+"""Figures of accuracy: by length, a row of panels for each part of a task; by method and length, a map for each part; and by length and
+depth, a map for each method."""
 
 from posbench.report.figures.annotations import GAP, end_labels, extension_name, shortened, width
 from posbench.report.figures.heatmap import INKS, legible
@@ -9,7 +10,7 @@ from posbench.report.scores import Score, asked, by_task, unlearned
 
 PANEL_WIDTH, PANEL_HEIGHT = 230, 200  # points
 LEFT, LEADER, BETWEEN, ABOVE, BELOW = 40, 14, 46, 30, 44
-CELL, ROW, WIDEST = 28, 15, 900  # points: a cell of a map, and the widest row of maps
+CELL, WIDE_CELL, ROW, WIDEST = 28, 34, 15, 900  # points: a cell of a map of depths, of methods, its height, and the widest row of maps
 
 
 def curves(section: list[Score], title: str):
@@ -68,10 +69,33 @@ def _lines(axes, cells: dict[tuple, dict[int, Score]], heading: str) -> None:
     end_labels(axes, ends)
 
 
+def methods_map(section: list[Score], title: str):
+    """Maps of accuracy by method and length, one for each part of a task; None for fewer than three methods or two lengths."""
+    found, lengths = by_task(section), marked(score.length for score in section)
+    methods = list(dict.fromkeys(method for cells in found.values() for method in cells))
+    if len(methods) < 3 or len(lengths) < 2:
+        return None
+    named = {method: " ".join([shortened(method[0]), *(part for part in method[1:3] if part != "none")]) for method in methods}
+    names = [named[method] if list(named.values()).count(named[method]) == 1 else " ".join(method) for method in methods]
+    margin, wide, tall = 14 + max(map(width, names)), WIDE_CELL * len(lengths), ROW * len(methods)
+    across = max(1, min(len(found), int(WIDEST // (wide + 20))))
+    down = -(-len(found) // across)
+    frame = Frame(title, margin + across * (wide + 20), down * (26 + tall + 30))
+    for index, (task, cells) in enumerate(found.items()):
+        left, top = margin + index % across * (wide + 20), index // across * (26 + tall + 30) + 22
+        axes = _grid(frame, left, top, WIDE_CELL, lengths, names if index % across == 0 else [], len(methods))
+        note(axes, task, (0, 0), (0, 5), fontsize=8.6, fontweight="bold")
+        for row, method in enumerate(methods):
+            for score in cells.get(method, {}).values():
+                if score.length in lengths:
+                    _cell(axes, lengths.index(score.length), row, score)
+    train_len = section[0].train_len
+    frame.caption([f"Rows: methods; columns: length in tokens, trained at {train_len}. Grey: never learned.", *_said(section)])
+    return frame.figure
+
+
 def maps(section: list[Score], title: str):
     """Maps of accuracy by length and depth, one for each method and part of a task; None without depths."""
-    from matplotlib.colors import LinearSegmentedColormap
-
     deep = [score for score in section if score.depth is not None]
     if not deep:
         return None
@@ -85,26 +109,34 @@ def maps(section: list[Score], title: str):
     across = max(1, min(len(apart), int(WIDEST // step)))
     down = -(-len(apart) // across)
     frame = Frame(title, across * step, down * (44 + tall + 22) + 14)
-    colours = LinearSegmentedColormap.from_list("accuracy", ["#ffffff", GAIN])
     for index, (key, own) in enumerate(apart.items()):
-        axes = frame.axes(index % across * step + 30, index // across * (44 + tall + 22) + 40, wide, tall)
-        axes.set(xlim=(0, len(lengths)), ylim=(len(depths), 0))
-        axes.set_xticks([place + 0.5 for place in range(len(lengths))], map(str, lengths))
-        axes.set_yticks([place + 0.5 for place in range(len(depths))], [f"{depth:.2g}" for depth in depths])
-        axes.tick_params(labelsize=7, color=GREY, length=2)
+        left, top = index % across * step + 30, index // across * (44 + tall + 22) + 40
+        axes = _grid(frame, left, top, CELL, lengths, [f"{depth:.2g}" for depth in depths], len(depths))
         for line, text in enumerate(names[key]):
             note(axes, text, (0, 0), (0, 16 - 11 * line), fontsize=8.2, fontweight="bold" if line else "normal")
         for score in own:
             if score.length in lengths:
-                _cell(axes, lengths.index(score.length), depths.index(score.depth), score, colours)
-        axes.spines[:].set_color(GREY)
+                _cell(axes, lengths.index(score.length), depths.index(score.depth), score)
     frame.caption(["Rows: depth of what is asked for, 0 at the start of the text; columns: length in tokens.", *_said(section)])
     return frame.figure
 
 
-def _cell(axes, place: int, line: int, score: Score, colours) -> None:
+def _grid(frame: Frame, left: float, top: float, cell: float, lengths: list[int], rows: list[str], n_rows: int):
+    """Empty axes of a map: a column for each length, and `n_rows` rows, named if there are names."""
+    axes = frame.axes(left, top, cell * len(lengths), ROW * n_rows)
+    axes.set(xlim=(0, len(lengths)), ylim=(n_rows, 0))
+    axes.set_xticks([place + 0.5 for place in range(len(lengths))], map(str, lengths))
+    axes.set_yticks([place + 0.5 for place in range(len(rows))], rows)
+    axes.tick_params(labelsize=7, color=GREY, length=2)
+    axes.spines[:].set_color(GREY)
+    return axes
+
+
+def _cell(axes, place: int, line: int, score: Score) -> None:
+    from matplotlib.colors import LinearSegmentedColormap
     from matplotlib.patches import Rectangle
 
+    colours = LinearSegmentedColormap.from_list("accuracy", ["#ffffff", GAIN])
     ground = colours(score.accuracy) if score.shown else (0.925, 0.925, 0.925, 1.0)
     axes.add_patch(Rectangle((place, line), 1, 1, facecolor=ground, edgecolor="white", linewidth=0.5))
     text, ink = (f"{score.accuracy:.2f}" if score.shown else "", legible(ground, INKS[1:]))

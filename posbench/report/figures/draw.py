@@ -31,13 +31,16 @@ def draw(csv: Path | str, out_dir: Path | str, title: str, kind: type[Placed] = 
 
 
 def _figures(section: list, title: str) -> dict:
-    """Figures of a section by name. `depth` is None without depths, `heatmap` and `differences` unless enough methods have a floor."""
+    """Figures of a section by name, None for one that would show nothing.
+
+    `depth` needs depths, `map` several methods and lengths, `heatmap` and `differences` enough methods that have a floor.
+    """
     first = section[0]
     if isinstance(first, Step):
         return {"context": context_loss.figure(section, title)}
     if isinstance(first, Score):
-        figures = {"accuracy": accuracy.curves(section, title), "depth": accuracy.maps(section, title)}
-        return {**figures, "accuracy_steps": steps.scores(section, title)}
+        figures = {"accuracy": accuracy.curves(section, title), "map": accuracy.methods_map(section, title)}
+        return {**figures, "depth": accuracy.maps(section, title), "accuracy_steps": steps.scores(section, title)}
     if first.window:
         return {"position": positions.figure(section, title)}
     kinds = {"curve": loss_curves, "heatmap": heatmap, "differences": intervals, "steps": steps, "causes": causes}

@@ -1,0 +1,36 @@
+"""What results/reported/README.md says of tasks in numbers, and what the files say: as in prose_checks.py."""
+
+from prose_checks import Check
+from reported_values import scored, scores, wide, within
+
+
+def tasks() -> list[Check]:
+    """Of retrieval at 64 to 1,024 tokens, beside the loss of other models on text."""
+
+    def far(method: str, times: int = 16, task: str = "mqar 8 pairs") -> list[float]:
+        return within(scored("tasks", task, method, times))
+
+    learned = [far(name, 1, task)[0] for name in ("rope", "p_rope", "hybrid") for task in ("mqar 4 pairs", "mqar 8 pairs", "copy")]
+    none_copied = [far(name, 2, "copy")[0] for name in ("rope", "p_rope", "rope|pi", "rope|streaming")]
+    at_16 = [score.accuracy for (task, *_, times), score in scores("tasks").items() if (task, times) == ("copy", 16)]
+    assert not any(none_copied) and not any(at_16) and far("rope|pi")[2] < far("rope")[1]
+    assert far("rope|streaming")[2] < far("rope")[1] and far("rope|streaming")[2] < far("rope|ntk")[1]
+    return [
+        ("floor at 16x (# +- # in", wide("headline", "rope|streaming", 16)),
+        ("and find # [#, #] of the values", far("rope|streaming")),
+        ("NTK is # +- # above the floor there and finds # [#, #]", [*wide("headline", "rope|ntk", 16), *far("rope|ntk")]),
+        ("RoPE as it is, # +- # above it, finds # [#, #]", [*wide("headline", "rope", 16), *far("rope")]),
+        ("at 16x, # and #, YaRN #, and the hybrid", [far(f"rope|{name}")[0] for name in ("rerope", "self_extend", "yarn")]),
+        ("without any extension #. PI, with # [#, #], finds", [far("hybrid")[0], *far("rope|pi")]),
+        ("At 2x Self-Extend copies # [#, #]", far("rope|self_extend", 2, "copy")),
+        ("YaRN # [#, #], NTK # [#, #];", [*far("rope|yarn", 2, "copy"), *far("rope|ntk", 2, "copy")]),
+        ("none of # with any seed", [scored("tasks", "copy", "rope", 2).n_texts]),
+        (
+            "is undecided, # [#, #]. At 4x Self-Extend copies # [#, #]",
+            [*far("rope|rerope", 2, "copy"), *far("rope|self_extend", 4, "copy")],
+        ),
+        ("right in at least # of all answers", [min(learned)]),
+        ("ALiBi finds #, a model without positions #, FoX #;", [far(name, 1)[0] for name in ("alibi", "none", "fox")]),
+        ("ALiBi copies #, a model without positions none", [far("alibi", 1, "copy")[0]]),
+        ("seed of FoX in three #.", [far("fox", 1, "copy")[0]]),
+    ]
