@@ -65,19 +65,32 @@ def _setting(found: Measurements, candidate: Candidate, out: Path) -> dict:
     if not option.frequencies:
         own = f"{typed} {words('scale_attention', candidate.scale)}" if method_name(candidate.scale) != "none" else typed
         return {**lacking, "reason": f"Needs own attention: rope_parameters cannot say it. In posbench: {own}."}
+    checkpoint = cfg["model"].get("checkpoint")
+    own = _config_of(cfg) if checkpoint else None
     try:
-        told = settings(cfg, extension)
-        config = config_json(_config_of(cfg), cfg, extension) if cfg["model"].get("checkpoint") else None
+        told = settings(cfg, extension, own)
+        config = config_json(own, cfg, extension) if checkpoint else None
     except ConfigError as error:
         apart = f"serve two configurations, the model as it is up to {plan.train_len:,} tokens and a fixed factor beyond"
         reason = f"rope_parameters follow the length in none but dynamic_ntk: {apart}." if option.by_length else str(error)
         return {**lacking, "reason": reason}
     path = out / candidate.name.replace(" ", "-") / "config.json"
-    files = [f"with the weights: python scripts/export_hf.py run={found.job.run.path} out=DIR {typed}"]
+    files = _exported(cfg, extension, f"with the weights: python scripts/export_hf.py run={found.job.run.path} out=DIR {typed}")
     if config:
         write_json(path, config)
         files.insert(0, f"config.json with it: {path}")
     return {**lacking, **told, "engines": engines(told, plan.target), "json": json.dumps(told["rope_parameters"]), "files": files}
+
+
+def _exported(cfg: dict, extension: dict, line: str) -> list[str]:
+    """`line`, which tells how to write the weights too; nothing for a model that scripts/export_hf.py refuses."""
+    from posbench.huggingface.export import describe
+
+    try:
+        describe(cfg, extension)
+    except ConfigError:
+        return []
+    return [line]
 
 
 def words(group: str, node: dict) -> str:

@@ -10,6 +10,7 @@ llama.cpp's options (--rope-scaling none|linear|yarn) and PR 2268 (YaRN). What t
 - yarn: vLLM and SGLang read no attention_factor but compute YaRN's own, which is what the extension has with temperature=true.
 - longrope: vLLM and SGLang read no attention_factor, and take the long divisors for every text once the longest that is served is beyond
   the training length.
+- Phi-3: transformers refuses it any type but default and longrope, so that all else is written as divisors.
 - llama3, longrope: llama.cpp reads them from the file alone, into which its converter writes them from config.json.
 """
 
@@ -37,17 +38,17 @@ OTHER_TEMPERATURE = {"vLLM": ITS_OWN, "SGLang": ITS_OWN, "llama.cpp": "its optio
 CACHED = "; keys in the cache keep the base they were made with (transformers issue 25104)"
 
 
-def settings(trained: dict, extension: dict) -> dict:
+def settings(trained: dict, extension: dict, own: dict | None = None) -> dict:
     """Settings with which a checkpoint runs with an extension: keys of config.json, and of each engine the words that set them.
 
-    rope_parameters is what transformers 5 reads, rope_theta and rope_scaling what earlier versions read. Raises ConfigError where no set
-    of frequencies expresses it.
+    `own` is the checkpoint's config.json, None for a GGUF file. rope_parameters is what transformers 5 reads, rope_theta and rope_scaling
+    what earlier versions read. Raises ConfigError where no set of frequencies expresses it.
     """
-    from posbench.huggingface.export import describe
+    from posbench.huggingface.rope_keys import rope_keys
 
-    found = describe(trained, extension)
-    kept = {key: found[key] for key in ("rope_theta", "rope_scaling", "max_position_embeddings")}
-    return {"rope_parameters": {"rope_type": "default", "rope_theta": kept["rope_theta"], **(kept["rope_scaling"] or {})}, **kept}
+    kept, share = rope_keys(trained, extension, own), trained["encoding"].get("fraction", 1.0)
+    part = {"partial_rotary_factor": share} if share != 1 else {}
+    return {"rope_parameters": {"rope_type": "default", "rope_theta": kept["rope_theta"], **part, **(kept["rope_scaling"] or {})}, **kept}
 
 
 def engines(found: dict, target: int) -> dict[str, dict]:
@@ -88,7 +89,7 @@ def config_json(own: dict | None, trained: dict, extension: dict) -> dict:
 
     Raises ConfigError as `settings` does, and for a config.json that keeps RoPE for several kinds of layers apart.
     """
-    found = settings(trained, extension)
+    found = settings(trained, extension, own)
     if own is None:
         from posbench.huggingface.export import describe
 
@@ -97,4 +98,7 @@ def config_json(own: dict | None, trained: dict, extension: dict) -> dict:
         return {**describe(trained, extension), **sizes, "rope_parameters": found["rope_parameters"]}
     if any(isinstance(value, dict) for value in (own.get("rope_parameters") or {}).values()):
         raise ConfigError("config.json keeps RoPE for several kinds of layers apart: set it there by hand.")
-    return {**own, **found}
+    said = found["rope_parameters"]
+    # Beside RoPE's keys transformers gives these two priority, or reads them with rope_scaling: Phi-3 keeps them there.
+    beside = {key: said[key] for key in ("original_max_position_embeddings", "partial_rotary_factor") if key in said}
+    return {**own, **found, **beside}

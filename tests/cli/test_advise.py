@@ -118,8 +118,7 @@ def test_dry_tells_the_plan_and_writes_nothing(advised, script):
 def test_each_kind_of_option_says_what_to_set(advised, tmp_path):
     """Frequencies alone: for engines. A factor that follows the length: two configurations. Anything else: own attention."""
     cfg = adopted(advised / "Llama")
-    job = Job(cfg, Run(tmp_path / "hf-32-s0-0000000000"), "")
-    found = Measurements(cfg, {}, "", make_plan(SMOLLM2, 32, 128, 1.0, FAMILIES), job)
+    found = asked_of(cfg, tmp_path)
     told = {name: _setting(found, one, tmp_path) for name, one in (
         ("yarn x4", fixed("yarn", [4.0])[0]), ("yarn by length", follow("yarn")), ("dynamic_ntk", follow("dynamic_ntk")),
         ("rerope+log_n", follow("rerope+log_n")), ("log_n", follow("log_n")),
@@ -131,6 +130,20 @@ def test_each_kind_of_option_says_what_to_set(advised, tmp_path):
     assert "serve two configurations, the model as it is up to 32 tokens" in told["yarn by length"]["reason"]
     assert told["rerope+log_n"]["reason"].endswith("In posbench: extension=rerope scale_attention=log_n.")
     assert "Needs own attention" in told["log_n"]["reason"]
+
+
+def asked_of(cfg: dict, folder: Path) -> Measurements:
+    return Measurements(cfg, {}, "", make_plan(SMOLLM2, 32, 128, 1.0, FAMILIES), Job(cfg, Run(folder / "hf-32-s0-0000000000"), ""))
+
+
+@pytest.mark.parametrize(("kind", "written"), [("SmolLM3", True), ("Phi3", False)])
+def test_a_model_with_layers_or_channels_that_do_not_turn_has_settings(tmp_path, kind, written):
+    """The half of a head that turns has a place in the config.json of a Phi-3 alone, which scripts/export_hf.py does not write."""
+    half = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}, "hidden_size": 64}
+    cfg = adopted(checkpoint(tmp_path, kind, vocab_size=256, **({} if written else half)))
+    told = _setting(asked_of(cfg, tmp_path), fixed("pi", [4.0])[0], tmp_path)
+    assert told["rope_parameters"]["rope_type"] == ("linear" if written else "longrope")
+    assert [line.startswith("config.json") for line in told["files"]] == [True, False][: 1 + written]
 
 
 def test_an_evaluation_that_failed_ends_the_command_with_its_reason(advised, script, monkeypatch):

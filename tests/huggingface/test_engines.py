@@ -3,6 +3,7 @@
 import json
 import shlex
 import shutil
+from pathlib import Path
 
 import pytest
 from hf_models import TRAIN_LEN, adopted, assert_equal_logits, checkpoint, imported, method, transformers
@@ -25,23 +26,61 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_the_config_json_is_the_extension(tmp_path, name):
     kind, arguments, served = CASES[name]
-    path, extension = checkpoint(tmp_path), method("extension", name.split()[0], **arguments)
-    cfg = adopted(path)
-    own = json.loads((path / "config.json").read_text())
+    assert_set(checkpoint(tmp_path), method("extension", name.split()[0], **arguments), kind, served)
+
+
+def assert_set(path: Path, extension: dict, kind: str, served: set[str]) -> None:
+    """A checkpoint with the written config.json is the extension, and `served` are the engines that express it."""
+    cfg, own = adopted(path), json.loads((path / "config.json").read_text())
     config = config_json(own, cfg, extension)
     assert config["rope_parameters"]["rope_type"] == kind
     assert {key for key in config if config[key] != own.get(key)} <= {
         "rope_parameters", "rope_theta", "rope_scaling", "max_position_embeddings",
+        "original_max_position_embeddings", "partial_rotary_factor",
     }  # fmt: skip
-    run = imported(path)
-    (tmp_path / "set").mkdir()
-    shutil.copy(path / "model.safetensors", tmp_path / "set")
-    (tmp_path / "set" / "config.json").write_text(json.dumps(config))
-    theirs = transformers.LlamaForCausalLM.from_pretrained(tmp_path / "set").eval()
-    assert_equal_logits(run, theirs, extension, relative=True)
-    told = engines(settings(cfg, extension), 128)
+    run, changed = imported(path), path.parent / "set"
+    changed.mkdir()
+    shutil.copy(path / "model.safetensors", changed)
+    (changed / "config.json").write_text(json.dumps(config))
+    assert_equal_logits(run, transformers.AutoModelForCausalLM.from_pretrained(changed).eval(), extension, relative=True)
+    told = engines(settings(cfg, extension, own), 128)
     assert all(one["words"] for one in told.values())
     assert {engine for engine, one in told.items() if one["serves"]} == served
+
+
+HALF = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
+DIVISORS = {**HALF, "rope_type": "longrope", "long_factor": [1.0, 1.5, 2.0, 4.0], "short_factor": [1.0, 1.5, 2.0, 4.0]}
+MODELS = {
+    "Mistral": {"sliding_window": 7},
+    "Qwen2": {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1},
+    "Qwen3": {},
+    "SmolLM3": {},
+    "Phi3": {},
+    "Phi3 half": {"rope_parameters": HALF, "hidden_size": 64},
+    "Phi3 longrope": {"rope_parameters": DIVISORS, "original_max_position_embeddings": 16, "hidden_size": 64},
+}
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("name", ["pi", "ntk", "yarn", "yarn flat", "llama3"])
+def test_the_config_json_of_every_type_of_model_is_the_extension(tmp_path, model, name):
+    """Phi-3 knows the types default and longrope alone; a layer without rotation and a half that turns stay as they are."""
+    path = checkpoint(tmp_path, model.split()[0], **MODELS[model])
+    kind, arguments, served = CASES[name]
+    extension = method("extension", name.split()[0], **arguments)
+    if name == "yarn" and model in ("SmolLM3", "Phi3 half", "Phi3 longrope"):
+        with pytest.raises(ConfigError, match="extension=yarn has a temperature for all layers and channels"):
+            settings(adopted(path), extension, json.loads((path / "config.json").read_text()))
+        return
+    if model.startswith("Phi3") and (name != "ntk" or model == "Phi3 longrope"):  # ntk is another base, which beside divisors is not enough
+        kind, served = "longrope", {"transformers"}
+    assert_set(path, extension, kind, served)
+
+
+def test_what_phi3_has_no_type_for_is_refused(tmp_path):
+    path = checkpoint(tmp_path, "Phi3")
+    with pytest.raises(ConfigError, match="extension=dynamic_ntk has another factor at each length"):
+        settings(adopted(path), method("extension", "dynamic_ntk"), json.loads((path / "config.json").read_text()))
 
 
 def test_a_new_config_json_is_that_of_the_checkpoint(tmp_path):
@@ -75,6 +114,6 @@ def _words(cfg: dict, name: str) -> dict[str, str]:
 def test_what_frequencies_cannot_say_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="is no set of frequencies"):
         settings(adopted(checkpoint(tmp_path)), method("extension", "rerope"))
-    own = {"rope_parameters": {"full_attention": {"rope_type": "default"}}}
+    own = {"model_type": "llama", "rope_parameters": {"full_attention": {"rope_type": "default"}}}
     with pytest.raises(ConfigError, match="kinds of layers apart"):
         config_json(own, adopted(checkpoint(tmp_path)), method("extension", "pi", **FIXED))

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import re
 import shutil
 
 import pytest
@@ -32,6 +33,8 @@ MODELS = {
     "head_dim": ({}, {"head_dim": 24}, "LlamaForCausalLM"),
     "qk_norm": ({}, {"qk_norm": "rms", "head_dim": 24}, "Qwen3ForCausalLM"),
     "qk_norm interleaved": ({"layout": "interleaved"}, {"qk_norm": "rms"}, "Qwen3ForCausalLM"),
+    "unturned": (node("encoding", "smollm3"), {"n_layer": 5, "tied": True}, "SmolLM3ForCausalLM"),
+    "unturned window": ({"unturned": [0], "window": [5, None], "layout": "interleaved"}, {}, "SmolLM3ForCausalLM"),
     "biases": ({"layout": "interleaved"}, {"qkv_bias": True}, "Qwen2ForCausalLM"),
 }
 
@@ -99,7 +102,8 @@ def test_p_rope_is_their_proportional_type(tmp_path, extension, arguments):
     [
         (job(node("encoding", "clipped_rope")), {}, "encoding=clipped_rope"),
         (job(node("encoding", "lerope")), {}, "encoding=lerope"),
-        (job(node("encoding", "smollm3")), {}, "encoding.unturned=4"),
+        (job(node("encoding", "smollm3"), {"qk_norm": "rms"}), {}, "encoding.unturned=[1] with model.qk_norm=rms"),
+        (job(node("encoding", "smollm3")), method("extension", "yarn", **FIXED), "add extension.temperature=false"),
         (job(node("encoding", "alibi")), {}, "encoding=alibi has no place in the format: it knows encoding=rope"),
         (job(method("encoding", "rope", fraction=0.5)), {}, "encoding.fraction=0.5"),
         (job(method("encoding", "rope", resonance=True)), {}, "encoding.resonance=True"),
@@ -121,7 +125,7 @@ def test_p_rope_is_their_proportional_type(tmp_path, extension, arguments):
 )
 def test_what_the_format_cannot_say_is_refused(tmp_path, cfg, extension, said):
     run = trained(tmp_path, cfg)
-    with pytest.raises(ConfigError, match=said.replace(".", r"\.")):
+    with pytest.raises(ConfigError, match=re.escape(said)):
         exported(run, extension)
     assert not (tmp_path / "out").exists()
 
