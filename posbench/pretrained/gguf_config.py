@@ -101,7 +101,15 @@ def _scalar(value: object) -> object:
 
 def _scaling(said: dict, file: GgufFile) -> dict | None:
     """rope_scaling of the scaling that a file says, or of the divisors that it holds. Llama 3.1's are stored as divisors alone."""
-    kind, factor = said.get(SCALING + "type", "none"), said.get(SCALING + "factor")
+    factor = said.get(SCALING + "factor")
+    # llama.cpp takes a factor without a type as linear, and 0 as none.
+    kind = said.get(SCALING + "type", "none" if factor in (None, 0.0, 1.0) else "linear")
+    sharper = {key: said.get(SCALING + key, 1.0) for key in ("attn_factor", "yarn_attn_factor")}
+    if kind != "yarn" and (wrong := [key for key, value in sharper.items() if value != 1]):
+        raise ConfigError(
+            f"{file.path} has rope.scaling.{wrong[0]}={shortened(sharper[wrong[0]])} with rope.scaling.type={shortened(kind)}, and it is "
+            "read with yarn alone: choose another, or the folder of safetensors that it was made from."
+        )
     if FACTORS in file.tensors:
         if kind != "none":
             raise ConfigError(
@@ -117,13 +125,13 @@ def _scaling(said: dict, file: GgufFile) -> dict | None:
         )
     if kind == "linear":
         return {"rope_type": "linear", "factor": factor}
-    sharper = [said.get(SCALING + key, 1.0) for key in ("attn_factor", "yarn_attn_factor")]
-    if not all(isinstance(one, float) and 0 < one < 100 for one in sharper) or not 0 < factor < 1e6:
-        raise ConfigError(f"{file.path} has rope.scaling.attn_factor={sharper} with factor={factor}: download it again.")
+    products = list(sharper.values())
+    if not all(isinstance(one, float) and 0 < one < 100 for one in products) or not 0 < factor < 1e6:
+        raise ConfigError(f"{file.path} has rope.scaling.attn_factor={products} with factor={factor}: download it again.")
     named = {"original_context_length": "original_max_position_embeddings", "yarn_beta_fast": "beta_fast", "yarn_beta_slow": "beta_slow"}
     given = {theirs: said[SCALING + ours] for ours, theirs in named.items() if SCALING + ours in said}
     # llama.cpp multiplies its own 0.1 ln s + 1 by these.
-    attention = {} if sharper == [1.0, 1.0] else {"attention_factor": math.prod(sharper) * (0.1 * math.log(max(1.0, factor)) + 1)}
+    attention = {} if products == [1.0, 1.0] else {"attention_factor": math.prod(products) * (0.1 * math.log(max(1.0, factor)) + 1)}
     return {"rope_type": "yarn", "factor": factor, **given, **attention}
 
 

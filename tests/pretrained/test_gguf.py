@@ -93,6 +93,9 @@ def test_llama_31_is_read_by_the_divisors_that_its_file_holds(tmp_path):
 
 SCALINGS = {
     "linear": ({"type": "linear", "factor": 2.5}, {"rope_type": "linear", "factor": 2.5}),
+    "linear without a type": ({"factor": 2.5}, {"rope_type": "linear", "factor": 2.5}),
+    "none": ({"type": "none", "factor": 2.5}, {"rope_type": "default"}),
+    "a factor of 0": ({"factor": 0.0, "attn_factor": 1.0}, {"rope_type": "default"}),
     "yarn": (
         {"type": "yarn", "factor": 4.0, "original_context_length": 12, "yarn_beta_fast": 1.5},
         {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 12, "beta_fast": 1.5},
@@ -136,6 +139,9 @@ OTHER = {
     "llama.attention.layer_norm_rms_epsilon": (None, "x", -1.0, float("nan")),
     "llama.rope.freq_base": (None, "x", -1.0, float("inf")),
     "llama.rope.scaling.type": ("longrope", 5),
+    "llama.rope.scaling.factor": (-2.0, "x", 2),
+    "llama.rope.scaling.attn_factor": (1.5, "x"),
+    "llama.rope.scaling.yarn_attn_factor": (1.5,),
     "llama.rope.scale_linear": (2.0,),
     "tokenizer.ggml.bos_token_id": (VOCAB, "x"),
 }
