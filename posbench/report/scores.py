@@ -1,7 +1,8 @@
 """Scores: the share of right answers to the questions of a task, from the rows of protocol accuracy.
 
 A training that is right in less than LEARNED of its answers inside the window has not learned the task: beyond the window it shows nothing
-of a method, and it is left out of the means of its method. Where no seed has learned it, the method is reported as never learned.
+of a method, and it is left out of the means of its method. Where no seed has learned it, the method is reported as never learned. Where
+no length inside the window was asked, nobody knows, which is said below the tables.
 """
 
 from collections import defaultdict
@@ -23,6 +24,7 @@ PROTOCOL = "accuracy"
 LEARNED = 0.5  # accuracy inside the window below which a task was not learned
 CHOICE = " choice"  # end of the task of a row on the choice among the answers in the text
 NEVER = "never learned"
+UNASKED = "not asked inside the window, so that a failure beyond it says nothing of a method"
 
 
 @dataclass(frozen=True)
@@ -189,13 +191,16 @@ def asked(section: Iterable[Score]) -> str:
 
 
 def unlearned(section: Iterable[Score]) -> list[str]:
-    """Lines on the trainings that have not learned a task inside the window."""
+    """Lines on the trainings that have not learned a task inside the window, or were not asked there."""
     never: dict[str, dict[str, None]] = {}
     some: dict[str, dict[str, None]] = {}
+    unasked: dict[str, dict[str, None]] = {}
     for score in section:
-        if score.depth is None and (not score.learned or score.n_seeds < score.n_trained):
+        if score.depth is None and (not score.learned or score.n_seeds < score.n_trained or score.inside is None):
             name = f"{score.encoding} {score.extension}" if score.extension.endswith(TRAINED_IN) else score.encoding
-            if score.learned:
+            if score.inside is None:
+                unasked.setdefault(score.task, {})[name] = None
+            elif score.learned:
                 said = f"{name} ({score.n_trained - score.n_seeds} of {score.n_trained} seeds)"
                 some.setdefault(score.task, {})[said] = None
             else:
@@ -203,4 +208,5 @@ def unlearned(section: Iterable[Score]) -> list[str]:
     bound = f"accuracy inside the window below {LEARNED}"
     moral = "so that nothing beyond counts against a method"
     lines = [f"{NEVER} ({bound}), {moral}: {task}: {', '.join(names)}" for task, names in never.items()]
+    lines += [f"{UNASKED}: {task}: {', '.join(names)}" for task, names in unasked.items()]
     return lines + [f"left out of the means ({bound}): {task}: {', '.join(names)}" for task, names in some.items()]

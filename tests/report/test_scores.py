@@ -11,21 +11,21 @@ from test_rows import VALUES
 from posbench.report.figures.accuracy import methods_map
 from posbench.report.points import read_points
 from posbench.report.report import collect
-from posbench.report.scores import LEARNED, Score, by_task
+from posbench.report.scores import LEARNED, UNASKED, Score, by_task
 from posbench.runs.evidence import read as read_evidence
 from posbench.runs.rows import eval_content, make_row
 from posbench.runs.target_losses import part_of, save_arrays
 from posbench.statistics.clustered import wilson
 from posbench.statistics.crossed import estimate, sums
 
-TEXTS, DEPTHS, LENGTHS = 40, (0.0, 0.5, 1.0), (64, 128)
+TEXTS, DEPTHS = 40, (0.0, 0.5, 1.0)
 
 
 def write_scores(root, encoding, extension, seed, share, task="needle"):
     """Evaluation whose answers are right in `share`[length] of the texts: rows of all depths and of each, and their arrays."""
     run, eval_id = f"{encoding}-64-s{seed}-0123456789", f"{extension}{seed}"
     random, rows, arrays = np.random.default_rng([seed, len(encoding), len(extension)]), [], {}
-    for length in LENGTHS:
+    for length in share:
         correct_NA = random.random((TEXTS, len(DEPTHS))) < share[length]
         nll_NA = np.where(correct_NA, 0.1, 3.0).astype(np.float32)
         columns = []
@@ -89,6 +89,17 @@ def test_what_was_never_learned_is_no_failure_of_a_method(found):
     assert row.endswith("| never learned |") and f"never learned (accuracy inside the window below {LEARNED})" in text
     assert "left out of the means" in text and "none (1 of 2 seeds)" in text
     assert not any(one.shown for section in found[1].scores for one in section if one.encoding == "alibi" and one.length == 128)
+
+
+def test_a_task_that_was_not_asked_inside_the_window_is_told_in_table_figure_and_page(tmp_path, monkeypatch):
+    captions = []
+    monkeypatch.setattr("posbench.report.figures.style.Frame.caption", lambda self, lines, **_: captions.extend(lines))
+    paths = [write_scores(tmp_path / "runs", "rope", extension, 0, {128: 0.1})[0] for extension in ("none", "ntk")]
+    paths += [write_scores(tmp_path / "runs", "alibi", "none", 0, {64: 1.0, 128: 0.1})[0]]
+    text = Built(paths, tmp_path / "report", "needles", "").markdown()
+    said = f"{UNASKED}: needle: rope"
+    assert text.count(UNASKED) == text.count(said) == 1 and f"{said}, " not in text
+    assert f"{said[0].upper()}{said[1:]}." in captions and said in (tmp_path / "report" / "report.html").read_text()
 
 
 def test_files_hold_what_is_shown_and_evidence_pools(found, tmp_path):
