@@ -3,10 +3,10 @@
 The task is the data, such as data=mqar, or mixed with it (data.mix), or one of evaluate.tasks, such as passkey, which asks a model of text
 in words. At length L texts of L tokens are drawn, the same for every method, and every token of an answer is predicted from the right ones
 before it. An answer is right if each of its tokens was the likeliest: so it is what the model would write, always taking the likeliest
-token. A row is one part of the task, such as a number of pairs; evaluate.windows texts are divided among the parts. Its targets are
-answers: accuracy is the share that was right, nll the mean of -ln p(answer), in nats per answer. Where the answer is one of several tokens
-in the text, the row `TASK choice` is the same among these alone: accuracy is the share of answers that were likelier than the other
-choices, nll their -ln p.
+token, but for answers behind others of the same text, before which it might have written a wrong one. A row is one part of the task, such
+as a number of pairs; evaluate.windows texts are divided among the parts. Its targets are answers: accuracy is the share that was right, nll
+the mean of -ln p(answer), in nats per answer. Where the answer is one of several tokens in the text, the row `TASK choice` is the same
+among these alone: accuracy is the share of answers that were likelier than the other choices, nll their -ln p.
 
 A length inside the window is evaluated too, if a question in words fits it: what a model has not learned there says nothing about a method
 beyond it. Where the item that is asked for stands at several depths, there is a row for each and one for all. A task that is the data says
@@ -17,6 +17,7 @@ parts] for each length: nll, correct, part, and rank, the answer's place among t
 References: none but the accuracy inside the window, since a text's last w tokens would lack the question.
 """
 
+import functools
 import sys
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from posbench.position.interfaces import Extension
 
 ANSWER = 64  # tokens of an answer in words, for estimates of time
+FEW, ENOUGH = 5, 20  # texts of a part: below FEW the run says so, and names the windows that would be ENOUGH
 
 
 class Accuracy(Protocol):
@@ -53,6 +55,12 @@ class Accuracy(Protocol):
         self.place(evaluation.file, evaluation.config, evaluation.train_len)
         self.questions = questions(evaluation.corpus, evaluation.config)
         self.n_parts = len(self.questions.parts(sys.maxsize))  # at any length, so that further lengths leave the texts as they are
+        if self.count < FEW:
+            named = " ".join(["accuracy", *(node["name"] for node in evaluation.config.tasks or ())])
+            _tell(
+                f"{named}: evaluate.windows={evaluation.config.windows} for {self.n_parts} parts is {self.count} of each at every length, "
+                f"which is few: evaluate.windows={ENOUGH * self.n_parts} asks {ENOUGH} of each"
+            )
 
     @classmethod
     def lengths(cls, asked: list[int], train_len: int, config: dict) -> list[int]:
@@ -140,6 +148,12 @@ class Accuracy(Protocol):
     def shared(self) -> dict[str, np.ndarray]:
         """Arrays [N] that all lengths share: the number of each text, for the same texts of all methods are paired."""
         return {"document": np.arange(self.count), "offset": np.full(self.count, self.n_parts)}
+
+
+@functools.cache
+def _tell(line: str) -> None:
+    """Print a line once, not for each method."""
+    print(line, file=sys.stderr, flush=True)
 
 
 def room(config: dict, length: int) -> bool:

@@ -86,6 +86,14 @@ def test_texts_do_not_depend_on_other_lengths_and_cost_is_what_is_read():
     assert found.run(40)[1]["nll"].tolist() == other.run(40)[1]["nll"].tolist() and sum(read) == found.cost(40) == 40 * 12
 
 
+@pytest.mark.parametrize(("windows", "said"), [(9, "evaluate.windows=9 for 2 parts is 4 of each"), (10, "")])
+def test_few_texts_of_a_part_are_told_once(windows, said, capsys):
+    for _ in range(2):
+        evaluator(Mqar(50, [1, 3]), windows=windows)
+    told = capsys.readouterr().err
+    assert said in told and told.count("\n") == bool(said)
+
+
 def test_the_training_length_is_asked_too_unless_a_shorter_one_is():
     plain = {"tasks": None, "chat": False}
     assert Accuracy.lengths([128, 256], 64, plain) == [64, 128, 256] and Accuracy.lengths([32, 256], 64, plain) == [32, 256]

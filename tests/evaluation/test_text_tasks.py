@@ -224,7 +224,12 @@ def test_what_does_not_fit_is_refused():
 def test_a_model_of_text_is_asked_by_one_command(cli, tmp_path):  # noqa: F811
     words = ["train.length=512", "train.steps=1", "train.tokens_per_step=512", "train.validate_windows=1", "evaluate.lengths=[512,600]"]
     words += ["evaluate.protocol=[accuracy,fixed_targets]", "evaluate.max_length=600", "evaluate.windows=10", "evaluate.floor=false"]
-    said = cli(*words, "evaluate.tasks=[passkey,niah_single_1]").stdout
+    done = cli(*words, "evaluate.tasks=[passkey,niah_single_1]")
+    said, few = (
+        done.stdout,
+        "evaluate.windows=10 for 5 parts is 2 of each at every length, which is few: evaluate.windows=100 asks 20 of each",
+    )
+    assert all(done.stderr.count(f"accuracy {name}: {few}") == 1 for name in ("passkey", "niah_single_1"))
     assert "Accuracy: passkey" in said and "Accuracy: niah_single_1" in said and "Loss (nats/token)" in said
     rows = [read_eval(path) for path in sorted(tmp_path.rglob("evals/accuracy/*.json"))]
     assert sorted(found[0]["task"] for found in rows) == ["niah_single_1", "passkey"]
