@@ -13,6 +13,7 @@ SILENT = {"hidden_act": "silu", "rms_norm_eps": 1e-6, "tie_word_embeddings": Fal
 SILENT_OF = {
     "llama": {"max_position_embeddings": 2048, "bos_token_id": 1},
     "mistral": {"max_position_embeddings": 131072, "bos_token_id": 1, "num_key_value_heads": 8, "sliding_window": 4096},
+    "ministral": {"max_position_embeddings": 131072, "bos_token_id": 1, "num_key_value_heads": 8, "sliding_window": 4096},
     "qwen2": {"max_position_embeddings": 32768, "sliding_window": 4096, "max_window_layers": 28},
     "qwen3": {"max_position_embeddings": 32768, "sliding_window": 4096, "max_window_layers": 28, "head_dim": 128},
     "smollm3": {

@@ -1,4 +1,4 @@
-"""Configuration of a job on a checkpoint (Llama, Mistral, Qwen2, Qwen3, SmolLM3), which replaces the training.
+"""Configuration of a job on a checkpoint (Llama, Mistral, Ministral, Qwen2, Qwen3, SmolLM3, Phi-3), which replaces the training.
 
 `adopt` is torch-free: it reads the description and the digests of the files, so that a run's id is known before weights are loaded.
 """

@@ -125,8 +125,11 @@ def _window(config: dict) -> int | list[int | None] | None:
         return None if config["model_type"] == "llama" else size
     if config["model_type"] == "smollm3":
         sliding = [not turned for turned in _turned(config)]
+    elif config["model_type"] == "ministral":
+        sliding = [True] * n_layer
     else:
         sliding = [layer >= config["max_window_layers"] for layer in range(n_layer)]
     types = config.get("layer_types") or ["sliding_attention" if one else "full_attention" for one in sliding]
-    windows = [size if config.get("use_sliding_window") and kind == "sliding_attention" else None for kind in types]
+    used = config["model_type"] == "ministral" or config.get("use_sliding_window")
+    windows = [size if used and kind == "sliding_attention" else None for kind in types]
     return windows if len(set(windows)) > 1 else windows[0]

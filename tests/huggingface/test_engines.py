@@ -52,6 +52,7 @@ HALF = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
 DIVISORS = {**HALF, "rope_type": "longrope", "long_factor": [1.0, 1.5, 2.0, 4.0], "short_factor": [1.0, 1.5, 2.0, 4.0]}
 MODELS = {
     "Mistral": {"sliding_window": 7},
+    "Ministral": {"layer_types": ["sliding_attention", "full_attention"]},
     "Qwen2": {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1},
     "Qwen3": {},
     "SmolLM3": {},

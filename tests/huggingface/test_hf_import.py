@@ -85,7 +85,7 @@ def test_identity_is_the_content_and_the_length_and_neither_path_nor_recipe_nor_
 @pytest.mark.parametrize(
     ("config", "changed", "said"),
     [
-        ({"model_type": "gpt2"}, {}, "type gpt2, and only llama, mistral, qwen2, qwen3"),
+        ({"model_type": "gpt2"}, {}, "type gpt2, and only llama, mistral, ministral, qwen2, qwen3"),
         ({"partial_rotary_factor": 0.5}, {}, "turns 0.5 of each head"),
         ({"hidden_act": "gelu"}, {}, "hidden_act=gelu"),
         ({"attention_bias": True}, {}, "attention_bias=True"),

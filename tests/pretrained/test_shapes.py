@@ -78,6 +78,9 @@ SHAPES = {
     "SmolLM3 all turned": ({"no_rope_layers": [1] * 5}, {}),
     "SmolLM3 windows": ({"use_sliding_window": True, "sliding_window": 7}, {"unturned": [3], "window": [None] * 3 + [7, None]}),
     "SmolLM3 yarn": (rope("yarn mscale"), {"unturned": [3]}),
+    "Ministral": ({}, {"window": 7}),
+    "Ministral without windows": ({"layer_types": ["full_attention"] * 2}, {"window": None}),
+    "Ministral windows": ({"layer_types": ["sliding_attention", "full_attention"], **rope("yarn mscale")}, {"window": [7, None]}),
     "Phi3": ({}, {"fraction": 1.0}),
     "Phi3 window": ({"sliding_window": 9}, {"window": 9}),
     "Phi3 partial": (

@@ -97,6 +97,7 @@ SIZES = {
 THEIRS = {
     "Llama": {"tie_word_embeddings": True, "rms_norm_eps": 1e-3},
     "Mistral": {"head_dim": 12, "sliding_window": None, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}},
+    "Ministral": {"head_dim": 12, "sliding_window": 7},
     "Qwen2": {"bos_token_id": None},
     "Qwen3": {"head_dim": 16},
     "SmolLM3": {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None, "num_hidden_layers": 5, "tie_word_embeddings": True},
