@@ -39,6 +39,7 @@ LATER: dict[str, object] = {
     "evaluate.floor_block": 1,
     "evaluate.tasks": None,
     "evaluate.chat": False,
+    "evaluate.rivals": 0,
     "evaluate.key_gain": None,
     "evaluate.key_loss": None,
     "evaluate.key_context": None,

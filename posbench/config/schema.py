@@ -122,6 +122,7 @@ class EvaluateConfig:
     )
     tasks: Annotated[list[Any] | None, LISTED] = None  # asked by accuracy: names of configs/task; None: the task that data is
     chat: bool | dict[str, Any] = False  # ask `tasks` in the checkpoint's chat template, which is filled in: its text and special tokens
+    rivals: Count = 0  # other values in the text that each answer of `tasks` is compared with, at most; each is a further text
     windows: Size | None = None  # None: 512, or 8 for training lengths above 1,024
     targets: Size | None = None  # scored tokens at the end of a window; None: an eighth of the training length
     stride: Size | None = None  # of windows that overlap; None: a quarter of the training length

@@ -10,15 +10,18 @@ import numpy as np
 
 from posbench.common.errors import ConfigError
 from posbench.data.task import TaskBatches, TaskSplit
+from posbench.data.text_questions import TextQuestions
 from posbench.data.tokenfile import TokenFile
 
 if TYPE_CHECKING:
     import torch
 
 
-def batches(split: TokenFile | TaskSplit, lengths: list[int], tokens_per_step: int, seed: int, bos: int | None) -> "Batches | TaskBatches":
+def batches(
+    split: TokenFile | TaskSplit | TextQuestions, lengths: list[int], tokens_per_step: int, seed: int, bos: int | None
+) -> "Batches | TaskBatches":
     """Batches of a split of text or of a task. Raises ConfigError as they do."""
-    if isinstance(split, TaskSplit):
+    if isinstance(split, TaskSplit | TextQuestions):
         return TaskBatches(split, lengths, tokens_per_step, seed)
     return Batches(split, lengths, tokens_per_step, seed, bos)
 

@@ -26,7 +26,7 @@ class CommonWords(TextTask):
 
     def __init__(self, words: int = 10, long_from: int = 8192):
         if not 1 <= words <= MOST // 2:
-            raise ConfigError(f"words={words} of a task in evaluate.tasks must be from 1 to {MOST // 2}.")
+            raise ConfigError(f"words={words} of a task in words must be from 1 to {MOST // 2}.")
         super().__init__(depths=0)
         self.words, self.long_from = words, long_from
 
@@ -60,6 +60,7 @@ class CommonWords(TextTask):
             start,
             [part for at, word in enumerate(common) for part in ((f" {at + 1}.", -1), (f" {word}", at))],
             fill=fill,
+            value=lambda word: None if word.endswith(".") else f" {word}",
         )
 
 

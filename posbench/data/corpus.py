@@ -120,8 +120,8 @@ def _open(cfg_data: dict, folder: Path, identity: str, wanted: list[str]) -> Cor
         ) from error
     bos = size if cfg_data["bos"] else None
     size, name = size + (bos is not None), cfg_data["name"]
-    if mix := mix_of(cfg_data, offset=size):
-        size, name = size + mix.task.vocab_size, f"{name}+{mix.task.name}"
+    if mix := mix_of(cfg_data, offset=size, text=lambda split: (splits[split], load_tokenizer(tokenizer, folder), bos)):
+        size, name = size + mix.task.vocab_size, f"{name}+{mix.name}"
     return Corpus(**{**dict.fromkeys(SPLITS), **splits}, fingerprint=identity, name=name, tokenizer=tokenizer, vocab_size=size, bos=bos,
                   folder=folder, mix=mix)  # fmt: skip
 

@@ -28,7 +28,7 @@ class FrequentWords(TextTask):
 
     def __init__(self, alpha: float = 2.0, words: int = 3):
         if alpha <= 1 or words < 1:
-            raise ConfigError(f"alpha={alpha} must be above 1 and words={words} 1 or more, of a task in evaluate.tasks.")
+            raise ConfigError(f"alpha={alpha} must be above 1 and words={words} 1 or more, of a task in words.")
         super().__init__(depths=0)
         self.alpha, self.words = alpha, words
 
@@ -56,4 +56,5 @@ class FrequentWords(TextTask):
             f" Answer: In the coded text above the {self.words} most frequent words are:",
             [part for at, word in enumerate(words[1 : self.words + 1]) for part in ([(",", -1)] if at else []) + [(f" {word}", at)]],
             fill=fill,
+            value=lambda word: None if word == DOTS else f" {word}",
         )

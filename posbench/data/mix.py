@@ -1,6 +1,7 @@
 """Mix: a training on text in some steps and on a task in the others, so that one model has a loss on text and an accuracy at a task.
 
-The task keeps its tokens: in the vocabulary they stand behind those of the text. Its steps are spread evenly, as many as its share says,
+The task keeps its tokens: in the vocabulary they stand behind those of the text. A task of evaluate.tasks, in words, has none of its own:
+its haystacks are noise or the training's text, and its answers alone are asked for. Its steps are spread evenly, as many as its share says,
 and their places depend on nothing else; each of both sees the batches that it would see alone. So a step is still a pure function of the
 seed and its number.
 """
@@ -13,6 +14,10 @@ from typing import TYPE_CHECKING
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.data.sources import TASK, make_source
 from posbench.data.task import Task, TaskSplit
+from posbench.data.text_questions import TextQuestions
+from posbench.data.text_task import TextTask, in_words, make_text_task
+from posbench.data.tokenfile import TokenFile
+from posbench.data.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
     import torch
@@ -25,14 +30,26 @@ WHOLE = ("task", "share", "vocab_size", "source")
 
 @dataclass(frozen=True)
 class Mix:
-    """Task of a mix, its share of the steps, and the id of the first of its tokens."""
+    """Task of a mix, its share of the steps, and the id of the first of its tokens.
 
-    task: Task
+    Of a task in words, its name (`called`) and what it is made of: `text(split)` gives a split's tokens, the tokenizer and the BOS.
+    """
+
+    task: Task | TextTask
     share: float
     offset: int
+    called: str = ""
+    text: Callable[[str], tuple[TokenFile, Tokenizer, int | None]] | None = None
 
-    def split(self, name: str) -> TaskSplit:
-        """Examples of one split of the task."""
+    @property
+    def name(self) -> str:
+        """Name of the task."""
+        return self.called if isinstance(self.task, TextTask) else self.task.name
+
+    def split(self, name: str) -> TaskSplit | TextQuestions:
+        """Examples of one split of the task, to train on."""
+        if isinstance(self.task, TextTask):
+            return TextQuestions(self.task, self.called, name, *self.text(name), training=True)
         return TaskSplit(self.task, name, self.offset)
 
 
@@ -83,23 +100,32 @@ def resolved(data: dict) -> dict:
         raise ConfigError(f"data.mix.share={share} must be a number between 0 and 1: the share of the steps that are the task's.")
     if "source" not in given:
         tasks = {one: node for one, node in yamls("data").items() if node.get("tokenizer") == TASK}
+        tasks = {**{one: {"vocab_size": 0, "source": node} for one, node in yamls("task").items()}, **tasks}
         if name not in tasks:
-            raise ConfigError(f"data.mix.task={name} is no task{did_you_mean(str(name), tasks)}: choose from {', '.join(tasks)}.")
-        known = tasks[name]["source"]
-        own = {key: value for key, value in given.items() if key not in WHOLE}
-        if unknown := [key for key in own if key not in known or key == "_target_"]:
-            legal = [*WHOLE[:3], *(key for key in known if key != "_target_")]
+            raise ConfigError(f"data.mix.task={name} is no task{did_you_mean(str(name), tasks)}: choose from {', '.join(sorted(tasks))}.")
+        size, known = tasks[name]["vocab_size"], tasks[name]["source"]
+        legal = [*WHOLE[: 3 if size else 2], *(key for key in known if key != "_target_")]
+        if unknown := [key for key in given if key not in legal]:
             raise ConfigError(f"data.mix.{unknown[0]} is no key of data.mix with task={name}: it takes {', '.join(legal)}.")
-        given = {"vocab_size": tasks[name]["vocab_size"], **given, "source": {**known, **own}}
+        own = {key: value for key, value in given.items() if key not in WHOLE}
+        given = {"vocab_size": size, **given, "source": {**known, **own}}
     if missing := [key for key in WHOLE if key not in given]:
         raise ConfigError(f"data.mix lacks {missing[0]}: it takes {', '.join(WHOLE)}.")
     return {**data, "mix": {key: given[key] for key in WHOLE}}
 
 
-def mix_of(data: dict, offset: int = 0) -> Mix | None:
-    """Mix of a data configuration, with its tokens from `offset` on; None without one. Raises ConfigError as `resolved` does."""
+def mix_of(data: dict, offset: int = 0, text: Callable | None = None) -> Mix | None:
+    """Mix of a data configuration, with its tokens from `offset` on, or in words made of `text`; None without one.
+
+    Raises ConfigError as `resolved` does.
+    """
     mix = resolved(data).get("mix")
     if not mix:
         return None
+    if in_words(mix["source"]):
+        if mix["vocab_size"]:
+            raise ConfigError(f"data.mix.vocab_size={mix['vocab_size']}: task={mix['task']} is in words, in the text's own tokens: say 0.")
+        task = make_text_task({"name": mix["task"], **mix["source"]}, "data.mix")
+        return Mix(task, float(mix["share"]), offset, mix["task"], text)
     task = make_source({"name": mix["task"], "tokenizer": TASK, "vocab_size": mix["vocab_size"], "source": mix["source"]})
     return Mix(task, float(mix["share"]), offset)

@@ -29,7 +29,7 @@ class Niah(TextTask):
         self, haystack: str, key: Kind = "words", value: Kind = "numbers", keys: int = 1, values: int = 1, queries: int = 1, depths: int = 5
     ):
         if not 1 <= queries <= keys or values < 1:
-            raise ConfigError(f"queries={queries} of keys={keys} with values={values} of a task in evaluate.tasks must be 1 or more each.")
+            raise ConfigError(f"queries={queries} of keys={keys} with values={values} of a task in words must be 1 or more each.")
         super().__init__(haystack, depths if queries == values == 1 else 0)
         self.key, self.value, self.keys, self.values, self.queries = key, value, keys, values, queries
 
@@ -52,6 +52,7 @@ class Niah(TextTask):
             f" The special magic {kind} for {about} mentioned in the text {verb}",
             answer,
             self.others(random, keys),
+            value=lambda sentence: " " + sentence.rpartition(": ")[2].removesuffix("."),
         )
 
     def needle(self, key: str, value: str) -> str:

@@ -21,6 +21,8 @@ from posbench.data.sources import SPLITS, Source
 if TYPE_CHECKING:
     import torch
 
+    from posbench.data.text_questions import TextQuestions
+
 IGNORED = -100  # target of a position where nothing is asked, which torch's cross entropy leaves out
 
 
@@ -30,12 +32,14 @@ class Examples:
 
     `answer_NT` is the number of the answer that a target belongs to, counted from 0 in each example and -1 where nothing is asked. All
     examples have equally many answers. `choices_NK`: the tokens among which an answer is to be found, if it is one of those in the text.
+    `rival_NAKR`: instead, tokens of other values in the text, IGNORED behind the last: K of them, of up to R tokens, for each of A answers.
     """
 
     inputs_NT: np.ndarray
     targets_NT: np.ndarray
     answer_NT: np.ndarray
     choices_NK: np.ndarray | None = None
+    rival_NAKR: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,12 @@ class Part:
     task: str
     depth: float | None = None
     arguments: dict = field(default_factory=dict)
+
+
+def fingerprint(task: object) -> str:
+    """Hex SHA-256 of the class, version and attributes of a task."""
+    kept = {key: value for key, value in vars(task).items() if key not in ("memo", "again")}
+    return sha256_json([f"{type(task).__module__}.{type(task).__qualname__}", task.version, without_later("data.source", kept)])
 
 
 class Task(Source):
@@ -64,8 +74,7 @@ class Task(Source):
         return type(self).__module__.rpartition(".")[2]
 
     def fingerprint(self) -> str:
-        kept = {key: value for key, value in vars(self).items() if key not in ("memo", "again")}
-        return sha256_json([f"{type(self).__module__}.{type(self).__qualname__}", self.version, without_later("data.source", kept)])
+        return fingerprint(self)
 
     def documents(self, split: str):
         raise ConfigError(f"data={self.name} is a task whose examples are drawn in training: there are no documents to read.")
@@ -94,6 +103,10 @@ class TaskSplit:
         """Parts that are evaluated apart at a length."""
         return self.task.parts(length)
 
+    def check(self, length: int) -> None:
+        """Raise ConfigError if `length` is too short for the task."""
+        self.draw(length, 1, [0])
+
     def draw(self, length: int, count: int, key: list[int], **part: object) -> Examples:
         """`count` examples of `length` tokens that depend on the split and on `key` alone."""
         found = self.task.draw(np.random.default_rng([SPLITS.index(self.split), *key]), length, count, **part)
@@ -107,15 +120,16 @@ class TaskSplit:
 class TaskBatches:
     """Batches of a task as a pure function of (seed, step), without end and in the shape of `Batches`.
 
-    With several `lengths` each step has one of them. Raises ConfigError when a step cannot hold one example or a length no question.
+    `split` is that of a task, or TextQuestions. With several `lengths` each step has one of them. Raises ConfigError when a step cannot
+    hold one example or a length no question.
     """
 
-    def __init__(self, split: TaskSplit, lengths: list[int], tokens_per_step: int, seed: int):
+    def __init__(self, split: "TaskSplit | TextQuestions", lengths: list[int], tokens_per_step: int, seed: int):
         if tokens_per_step < max(lengths):
             raise ConfigError(f"train.tokens_per_step={tokens_per_step} cannot hold one example of train.length={max(lengths)}: raise it.")
         self.split, self.lengths, self.tokens_per_step, self.seed = split, sorted(lengths), tokens_per_step, seed
         for length in self.lengths:
-            split.draw(length, 1, [seed])
+            split.check(length)
         self._latest: tuple[int, Examples] | None = None
 
     def at(self, step: int, share: Callable[[int], slice] | None = None) -> "tuple[torch.Tensor, torch.Tensor]":

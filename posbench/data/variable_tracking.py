@@ -19,7 +19,7 @@ class VariableTracking(TextTask):
 
     def __init__(self, hops: int = 4, haystack: str = "noise"):
         if hops < 1:
-            raise ConfigError(f"hops={hops} of a task in evaluate.tasks must be 1 or more.")
+            raise ConfigError(f"hops={hops} of a task in words must be 1 or more.")
         super().__init__(haystack, depths=0)
         self.hops = hops
 
@@ -32,6 +32,7 @@ class VariableTracking(TextTask):
             list(zip(np.sort(random.random(len(lines))).tolist(), lines, strict=True)),
             *self.question(value),
             [(f" {name}", at) for at, name in enumerate(names)],
+            value=lambda line: f" {line.split()[1]}",
         )
 
     def chain(self, random: np.random.Generator) -> tuple[int, list[str], list[str]]:

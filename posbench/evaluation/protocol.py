@@ -69,6 +69,11 @@ class Protocol:
         return {}
 
     @classmethod
+    def version_of(cls, evaluate: dict) -> int:
+        """Version of what is read and scored under the resolved settings of an evaluation."""
+        return cls.version
+
+    @classmethod
     def check(cls, extension: "Extension", config: EvaluateConfig, train_len: int) -> None:
         """Check the settings before text or model is loaded. Raises ConfigError for those that cannot work."""
         from posbench.position.legality import fed_length, name_of

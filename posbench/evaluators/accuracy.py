@@ -6,7 +6,9 @@ before it. An answer is right if each of its tokens was the likeliest: so it is 
 token, but for answers behind others of the same text, before which it might have written a wrong one. A row is one part of the task, such
 as a number of pairs; evaluate.windows texts are divided among the parts. Its targets are answers: accuracy is the share that was right, nll
 the mean of -ln p(answer), in nats per answer. Where the answer is one of several tokens in the text, the row `TASK choice` is the same
-among these alone: accuracy is the share of answers that were likelier than the other choices, nll their -ln p.
+among these alone: accuracy is the share of answers that were likelier than the other choices, nll their -ln p. In words the choices are the
+answer and up to evaluate.rivals other values of the text, drawn from the seed, each read in the answer's place: that is one more text for
+each, so by default there are none (posbench/data/rivals.py).
 
 A length inside the window is evaluated too, if a question in words fits it: what a model has not learned there says nothing about a method
 beyond it. Where the item that is asked for stands at several depths, there is a row for each and one for all. A task that is the data says
@@ -26,8 +28,10 @@ import numpy as np
 from posbench.common.errors import ConfigError
 from posbench.config.schema import EvaluateConfig, typed
 from posbench.data.chat import around
+from posbench.data.rivals import compared, written
 from posbench.data.task import IGNORED, Examples, TaskSplit
-from posbench.data.text_task import TextQuestions, make_text_task
+from posbench.data.text_questions import TextQuestions
+from posbench.data.text_task import TextTask, make_text_task
 from posbench.data.tokenfile import TokenFile
 from posbench.data.tokenizers import ByteTokenizer, Tokenizer, load_tokenizer
 from posbench.evaluation.protocol import Protocol, Reading, mean_row
@@ -37,6 +41,7 @@ if TYPE_CHECKING:
     from posbench.data.corpus import Corpus
     from posbench.evaluation.scorer import Evaluation
     from posbench.position.interfaces import Extension
+    from posbench.position.plan import Plan
 
 ANSWER = 64  # tokens of an answer in words, for estimates of time
 FEW, ENOUGH = 5, 20  # texts of a part: below FEW the run says so, and names the windows that would be ENOUGH
@@ -68,6 +73,10 @@ class Accuracy(Protocol):
         return asked if inside else [train_len, *asked]
 
     @classmethod
+    def version_of(cls, evaluate: dict) -> int:
+        return TextTask.version if evaluate["tasks"] else cls.version
+
+    @classmethod
     def check(cls, extension: "Extension", config: EvaluateConfig, train_len: int) -> None:
         super().check(extension, config, train_len)
         for node in config.tasks or ():
@@ -90,13 +99,15 @@ class Accuracy(Protocol):
     @classmethod
     def check_tokens(cls, config: EvaluateConfig, tokenizer: Tokenizer, bos: int | None) -> None:
         """Check, before there is text, that a question in words fits every length. Raises ConfigError."""
-        asked = in_words(config, tokenizer, bos)
+        asked = questions_in_words(config, tokenizer, bos)
         for length in config.lengths:
-            asked.check(length, [config.seed], **asked.parts(length)[0].arguments)
+            asked.check_first(length, [config.seed], **asked.parts(length)[0].arguments)
 
     @classmethod
     def reading(cls, config: EvaluateConfig, train_len: int, length: int, fed: int) -> Reading:
-        return Reading(config.windows, length, min(length, ANSWER) if config.tasks else length, config.windows)
+        if not config.tasks:
+            return Reading(config.windows, length, length, config.windows)
+        return Reading(config.windows * texts_of(config), length, min(length, ANSWER), config.windows)
 
     @property
     def count(self) -> int:
@@ -104,7 +115,7 @@ class Accuracy(Protocol):
         return max(1, self.evaluation.config.windows // self.n_parts)
 
     def cost(self, length: int) -> int:
-        return length * self.count * len(self.questions.parts(length))
+        return length * self.count * len(self.questions.parts(length)) * texts_of(self.evaluation.config)
 
     def run(self, length: int) -> tuple[list[dict], dict[str, np.ndarray]]:
         rows, columns, done = [], [], {}
@@ -138,12 +149,28 @@ class Accuracy(Protocol):
         def text(at_n: np.ndarray) -> tuple:
             return examples.inputs_NT[at_n], target_NR[at_n], None if choice_NK is None else choice_NK[at_n]
 
-        evaluation, length = self.evaluation, len(asked_T)
-        nll_NR, correct_NR, *among = evaluation.read(evaluation.plan(length), np.arange(len(target_NR)), n_rows, text)
+        plan = self.evaluation.plan(len(asked_T))
+        nll_NR, correct_NR, *among = self.evaluation.read(plan, np.arange(len(target_NR)), n_rows, text)
         nll_NA, wrong_NA = (summed(answer_NR, one) for one in (nll_NR, ~correct_NR))
-        rank_NA = summed(answer_NR, among[0]).astype(np.int64) if among else np.zeros(nll_NA.shape, np.int64)
+        among = [summed(answer_NR, one) for one in among]
+        if examples.rival_NAKR is not None:
+            among = compared(nll_NA, self.against(examples, plan, n_rows))
+        rank_NA = among[0].astype(np.int64) if among else np.zeros(nll_NA.shape, np.int64)
         found = [(task, nll_NA.astype(np.float32), wrong_NA == 0, rank_NA)]
-        return found + ([(f"{task} choice", summed(answer_NR, among[1]).astype(np.float32), rank_NA == 1, rank_NA)] if among else [])
+        return found + ([(f"{task} choice", among[1].astype(np.float32), rank_NA == 1, rank_NA)] if among else [])
+
+    def against(self, examples: Examples, plan: "Plan", n_rows: int) -> np.ndarray:
+        """nll [N, A, K] of the rivals of each answer, each read in a text of its own; inf where there are fewer."""
+        there_NAK = (examples.rival_NAKR != IGNORED).any(axis=3)
+        place_M3 = np.argwhere(there_NAK)
+
+        def text(at_m: np.ndarray) -> tuple:
+            inputs_mT, targets_mT = written(examples, place_M3[at_m])
+            return inputs_mT, targets_mT[:, -n_rows:], None
+
+        nll_NAK = np.full(there_NAK.shape, np.inf)
+        nll_NAK[there_NAK] = self.evaluation.read(plan, np.arange(len(place_M3)), n_rows, text)[0].sum(axis=1, dtype=np.float64)
+        return nll_NAK
 
     def shared(self) -> dict[str, np.ndarray]:
         """Arrays [N] that all lengths share: the number of each text, for the same texts of all methods are paired."""
@@ -156,12 +183,17 @@ def _tell(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
+def texts_of(config: EvaluateConfig) -> int:
+    """Number of texts, at most, that are read for one question: its own, and one for each rival of its answers."""
+    return 1 + sum(make_text_task(node).rivals(config.rivals) for node in config.tasks or ()) if config.rivals else 1
+
+
 def room(config: dict, length: int) -> bool:
     """True if a text of `length` bytes has room for the question of `evaluate`; no tokenizer makes more tokens, and none is known yet."""
     if not config["tasks"]:
         return True
     try:
-        asked = in_words(typed("evaluate", config), ByteTokenizer(), 0)
+        asked = questions_in_words(typed("evaluate", config), ByteTokenizer(), 0)
     except ConfigError:
         return True  # `check` says why
     return asked.fits(min(length, 4096)) or asked.fits(length)
@@ -174,14 +206,14 @@ def questions(corpus: "Corpus", config: EvaluateConfig) -> TaskSplit | TextQuest
         return file
     if not config.tasks:
         return corpus.mix.split(config.split)
-    return in_words(config, load_tokenizer(corpus.tokenizer, corpus.folder), corpus.bos, file)
+    return questions_in_words(config, load_tokenizer(corpus.tokenizer, corpus.folder), corpus.bos, file)
 
 
-def in_words(config: EvaluateConfig, tokenizer: Tokenizer, bos: int | None, file: TokenFile | None = None) -> TextQuestions:
+def questions_in_words(config: EvaluateConfig, tokenizer: Tokenizer, bos: int | None, file: TokenFile | None = None) -> TextQuestions:
     """Questions of the task of `evaluate.tasks`; without the `file` of a text only the room that they need is known."""
     (node,) = config.tasks
     chat = around(config.chat) if config.chat else None
-    return TextQuestions(make_text_task(node), node["name"], config.split, file, tokenizer, bos, chat)
+    return TextQuestions(make_text_task(node), node["name"], config.split, file, tokenizer, bos, chat, config.rivals)
 
 
 def summed(answer_NR: np.ndarray, value_NR: np.ndarray) -> np.ndarray:

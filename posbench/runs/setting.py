@@ -23,6 +23,7 @@ class Setting:
     key_loss: float | None = None
     key_context: int | None = None
     key_run: str | None = None  # id of the training whose model chooses key tokens; None: the one that is evaluated
+    rivals: int = 0  # that each answer is compared with
     version: int = 1  # of the protocol
 
     @classmethod
@@ -41,8 +42,10 @@ class Setting:
         return setting
 
     def __str__(self) -> str:
+        version = f", version {self.version} of the protocol" if self.version > 1 else ""
         if self.max_length is None:
-            return f"{self.windows} examples asked for, {self.split} split, {self.dtype}, seed {self.seed} of the examples"
+            rivals = f", {self.rivals} rivals of each answer" if self.rivals else ""
+            return f"{self.windows} examples asked for{rivals}{version}, {self.split} split, {self.dtype}, seed {self.seed} of the examples"
         windows = f"{self.windows} windows asked for, {self.targets} targets each, room for {self.max_length} tokens"
         windows += f", advancing by {self.stride}" if self.stride else ""
         windows += f", in the text {self.text}, not that of the training" if self.text else ""
@@ -53,8 +56,7 @@ class Setting:
             windows += f", key tokens: those whose loss is below {self.key_loss:g} nats in the model "
             windows += f"of {self.key_run}" if self.key_run else "as it was trained"
             windows += f" and more than {self.key_gain:g} higher after {self.key_context} tokens"
-        windows += f", version {self.version} of the protocol" if self.version > 1 else ""
-        return f"{windows}, {self.split} split, {self.dtype}, seed {self.seed} of the windows"
+        return f"{windows}{version}, {self.split} split, {self.dtype}, seed {self.seed} of the windows"
 
     @property
     def unstrided(self) -> "Setting":

@@ -10,6 +10,7 @@ from posbench.config.names import chosen_node
 from posbench.config.schema import typed
 from posbench.data.chat import chat_template
 from posbench.data.sources import TASK
+from posbench.data.text_task import in_words, make_text_task
 from posbench.evaluation.protocol import protocol
 from posbench.runs.directory import Run
 from posbench.runs.rows import read_eval
@@ -57,8 +58,13 @@ def cells(run: Run, cfg: dict) -> list[Cell]:
     found, protocols = [], cfg["evaluate"]["protocol"]
     if cfg["evaluate"]["tasks"] and not any(protocol(name).asks for name in protocols):
         raise ConfigError(f"evaluate.tasks are asked by accuracy alone, and evaluate.protocol={protocols}: add accuracy to it.")
-    if cfg["evaluate"]["chat"] and not cfg["evaluate"]["tasks"]:
+    if cfg["evaluate"]["chat"] and not _tasks(cfg):
         raise ConfigError("evaluate.chat=true asks evaluate.tasks in a chat template, and there are none: choose some, or leave it out.")
+    if (rivals := cfg["evaluate"]["rivals"]) and not _tasks(cfg):
+        raise ConfigError(
+            f"evaluate.rivals={rivals} compares answers of evaluate.tasks with other values of their texts, and there are none: choose "
+            "some, such as niah_multikey_1, or leave it out."
+        )
     if cfg["evaluate"]["unit"] != "document" and all(protocol(name).asks for name in protocols):
         raise ConfigError(
             f"evaluate.unit={cfg['evaluate']['unit']} is of protocols that score windows, and evaluate.protocol={protocols} asks: "
@@ -88,6 +94,7 @@ def each_task(cfg: dict, name: str) -> list[dict]:
         raise ConfigError(
             f"{said}, and data={data['name']} is a task: " + ("leave them out." if asks else "choose evaluate.protocol=accuracy.")
         )
+    given = _tasks(cfg)
     if not asks or data["tokenizer"] == TASK or (data.get("mix") and not given):
         return [cfg]
     if not given:
@@ -97,7 +104,23 @@ def each_task(cfg: dict, name: str) -> list[dict]:
         )
     named = [{"name": one} if isinstance(one, str) else one for one in given]
     found = [{"name": one.get("name") or method_name(one), **chosen_node("task", one, {})} for one in named]
-    return [{**cfg, "evaluate": {**cfg["evaluate"], "tasks": [one], "chat": _chat(cfg)}} for one in found]
+    most = cfg["evaluate"]["rivals"]
+    rivals = [most if most and make_text_task(one).rivals(most) else 0 for one in found]
+    if most and not any(rivals):
+        raise ConfigError(
+            f"evaluate.rivals={most} compares an answer with other values of its text, and none of evaluate.tasks="
+            f"{','.join(one['name'] for one in found)} has any: leave it out, or add niah_multikey_1."
+        )
+    settings = {**cfg["evaluate"], "chat": _chat(cfg)}
+    return [{**cfg, "evaluate": {**settings, "tasks": [one], "rivals": own}} for one, own in zip(found, rivals, strict=True)]
+
+
+def _tasks(cfg: dict) -> list | None:
+    """Tasks that are asked in words: evaluate.tasks, or else the one that the text of the training was mixed with, if it is in words."""
+    mix = cfg["data"].get("mix")
+    if cfg["evaluate"]["tasks"] or not mix or not in_words(mix["source"]):
+        return cfg["evaluate"]["tasks"]
+    return [{"name": mix["task"], **mix["source"]}]
 
 
 def _chat(cfg: dict) -> bool | dict:
@@ -129,7 +152,7 @@ def _references(run: Run, cfg: dict, name: str) -> list[Cell]:
 def make_cell(run: Run, cfg: dict, name: str, extension: dict, scale: dict, reference: bool = False) -> Cell:
     """One evaluation of a run by its resolved configuration; `name` of the protocol."""
     evaluate = _evaluate(cfg, name)
-    evaluation = identity.eval_id(name, extension, scale, evaluate, run.id, protocol(name).version)
+    evaluation = identity.eval_id(name, extension, scale, evaluate, run.id, protocol(name).version_of(evaluate))
     path = run.eval_path(name, identity.method_name(extension), identity.method_name(scale), evaluation)
     return Cell(name, extension, scale, evaluate, cfg["allow_untested"], evaluation, path, reference)
 
@@ -139,6 +162,6 @@ def _evaluate(cfg: dict, name: str) -> dict:
     train_len, one, asked = typed("train", cfg["train"]).train_len, protocol(name), cfg["evaluate"]
     stride = (asked["stride"] or max(1, train_len // 4)) if one.strided else None
     block = 1 if one.instead else asked["floor_block"]
-    unused = {**dict.fromkeys(KEYS), **(WINDOWED if one.asks else {"tasks": None, "chat": False})}
+    unused = {**dict.fromkeys(KEYS), **(WINDOWED if one.asks else {"tasks": None, "chat": False, "rivals": 0})}
     lengths = one.lengths(asked["lengths"], train_len, asked)
     return {**asked, **unused, "stride": stride, "floor_block": block, "lengths": lengths, **one.settings(asked, train_len)}

@@ -36,7 +36,7 @@ def evaluate(job: Job, evaluator: Protocol, cell: Cell, untested: bool, progress
     machines, texts = (dict(kept.get(name) or {}) for name in ("machines", "texts"))
     arrays = load_arrays(arrays_path) if table else {}
     method = f"{identity.method_name(cell.extension)}+{identity.method_name(cell.scale_attention)}"
-    settings = {"protocol": cell.protocol, "version": evaluator.version}
+    settings = {"protocol": cell.protocol, "version": evaluator.version_of(cell.evaluate)}
     settings |= {"extension": cell.extension, "scale_attention": cell.scale_attention, "evaluate": cell.evaluate}
     if evaluator.nested and len(passes) > 1:
         each = f"a pass for each of {', '.join(map(str, passes))} tokens, since the method depends on the length"

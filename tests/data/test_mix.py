@@ -3,9 +3,10 @@
 import json
 import re
 
+import numpy as np
 import pytest
 import torch
-from conftest import CONFIGS, node
+from conftest import CONFIGS, node, small_model, small_shape
 from test_cli import cli  # noqa: F401
 from test_train import VOCAB, config, log_of, make_corpus, run_child, tiny, train
 
@@ -14,10 +15,14 @@ from posbench.data import fingerprint, prepare
 from posbench.data.batches import batches
 from posbench.data.copy import Copy
 from posbench.data.mix import Mix, MixedBatches, resolved
-from posbench.data.task import IGNORED
+from posbench.data.mqar import Mqar
+from posbench.data.task import IGNORED, TaskBatches
+from posbench.encodings.rope import Rope
+from posbench.position.plan import make_plan
 from posbench.runs.rows import read_eval
 from posbench.training.trainer import Trainer
 
+WORDS = {"task": "mine", "share": 0.5, "vocab_size": 0, "source": {"_target_": "posbench.data.passkey.Passkey", "haystack": "corpus"}}
 MQAR = {"task": "mqar", "share": 0.25, "vocab_size": 64, "pairs": [2]}
 
 
@@ -101,9 +106,13 @@ def test_a_mix_is_another_data_set_on_the_same_token_files(tmp_path):
         ({"task": "mqar"}, "data.mix.share=None must be a number between 0 and 1"),
         ({"task": "mqar", "share": 1}, "data.mix.share=1 must"),
         ({"task": "mqar", "share": True}, "data.mix.share=True must"),
-        ({"task": "mqra", "share": 0.5}, "mqra is no task.*mqar.*choose from addition, copy, mqar, reverse"),
+        ({"task": "mqra", "share": 0.5}, "mqra is no task.*mqar.*choose from addition, .*copy, .*mqar, .*passkey, reverse"),
         ({"task": "pysource", "share": 0.5}, "pysource is no task"),
         ({"task": "mqar", "share": 0.5, "steps": 3}, "data.mix.steps is no key .* it takes task, share, vocab_size, pairs, power"),
+        ({"task": "passkey", "share": 0.5, "vocab_size": 9}, "data.mix.vocab_size is no key .* it takes task, share, haystack, depths"),
+        ({"task": "passkey", "share": 0.5, "haystack": "hay"}, "haystack=hay of a task in words"),
+        ({"task": "passkey", "share": 0.5, "depths": "two"}, "data.mix.depths=two"),
+        ({**WORDS, "vocab_size": 9}, "data.mix.vocab_size=9: task=mine is in words"),
         ({"task": "mqar", "share": 0.5, "vocab_size": 4}, "data.vocab_size=4 cannot hold"),
         ({"task": "mine", "share": 0.5, "source": {"_target_": "posbench.data.copy.Copy"}}, "data.mix lacks vocab_size"),
     ],
@@ -113,6 +122,86 @@ def test_a_mix_that_cannot_be_is_refused(mix, said):
         fingerprint(data(mix=mix))
     whole = {"task": "mine", "share": 0.5, "vocab_size": 9, "source": {"_target_": "posbench.data.copy.Copy"}}
     assert resolved(data(mix=whole))["mix"] == whole
+
+
+def in_words(tmp_path, length: int, **mix) -> TaskBatches:
+    """Batches of a question in words in the tokens of a prepared text."""
+    asked = {"task": "niah_multiquery", "share": 0.5, **mix}
+    corpus = prepare(data(mix=resolved(data(mix=asked))["mix"]), tmp_path)
+    return batches(corpus.mix.split("train"), [length], 2 * length, 5, None)
+
+
+@pytest.mark.parametrize(("task", "length"), [("niah_multiquery", 900), ("passkey", 400), ("common_words", 3000)])
+def test_questions_in_words_are_batches_of_the_texts_own_tokens_with_answers_as_targets(task, length, tmp_path):
+    made, again = (in_words(tmp_path, length, task=task) for _ in range(2))
+    again.at(3)
+    seen = set()
+    for step in (1, 0, 2):
+        inputs_BT, targets_BT = made.at(step)
+        assert all(map(torch.equal, made.at(step), again.at(step))) and inputs_BT.shape == targets_BT.shape == (2, length)
+        assert made.n_targets(step) == int((targets_BT != IGNORED).sum())
+        seen |= {bytes(row.tolist()) for row in inputs_BT}
+        for inputs, targets in zip(inputs_BT.tolist(), targets_BT.tolist(), strict=True):
+            asked = [at for at, target in enumerate(targets) if target != IGNORED]
+            text = bytes([*inputs, targets[-1]]).decode()
+            head, _, question = text.rpartition("\n")
+            said = bytes(targets[at] for at in asked).decode()
+            if task == "niah_multiquery":
+                values = dict(re.findall(r"special magic numbers for ([\w-]+) is: (\d+)\.", head))
+                about = re.search(r"for (.*?) mentioned", question)[1].split(" and ")
+                assert said.split() == [values[key] for key in about] and len(values) == 4
+            elif task == "passkey":
+                assert said == f" {re.search('The pass key is ([0-9]+)', head)[1]}" and question.endswith(f"?{text[text.index('?') + 1 :]}")
+            else:
+                assert said.split() == re.findall(r"\d+\. ([a-z-]+)", question.rpartition("are:")[2]) and len(said.split()) == 10
+    assert len(seen) == 6
+
+
+def test_a_question_that_does_not_fit_is_refused_before_training_and_one_in_a_thousand_steps_is_drawn_again(tmp_path):
+    with pytest.raises(ConfigError, match=r"data.mix.task=niah_multiquery needs \d+ tokens .*, and train.length=300 has fewer: raise it"):
+        in_words(tmp_path, 300)
+    with pytest.raises(ConfigError, match="data.mix.task=niah_multiquery takes its haystack .* the train split .*: lower train.length"):
+        in_words(tmp_path, 300_000)
+    random, asked = np.random.default_rng(0), in_words(tmp_path, 900).split
+    needed = [asked._parts(random, 900, None)[-1] for _ in range(50)]  # keys of several lengths
+    tight = in_words(tmp_path, sorted(needed)[25] + 60).split
+    assert len(set(needed)) > 1 and tight.draw(sorted(needed)[25], 30, [0]).inputs_NT.shape == (30, sorted(needed)[25])
+
+
+def test_a_small_model_learns_from_questions_in_words(tmp_path):
+    made, model = in_words(tmp_path, 256, task="passkey"), small_model(Rope(small_shape()), vocab_size=256)
+    optimizer, plan, losses = torch.optim.Adam(model.parameters(), 3e-3), make_plan(model.encoding, length=256), []
+    for step in range(40):
+        loss = model.loss(*made.at(step), plan)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[0] > 4 and sum(losses[-5:]) / 5 < 2.7  # ln 10 is 2.3, and blank comes first
+
+
+def test_the_id_of_a_mix_in_words_depends_on_its_arguments_and_other_mixes_keep_theirs(tmp_path):
+    mixes = [{"task": "niah_single_1", "share": 0.5, **more} for more in ({}, {"share": 0.25}, {"value": "uuids"}, {"haystack": "corpus"})]
+    assert len({fingerprint(data(mix=mix)) for mix in mixes}) == 4
+    own = [Mix(task, 0.3, VOCAB).task for task in (Copy(20), Mqar(64, [2]))]
+    assert [task.fingerprint()[:8] for task in own] == ["4465db22", "59a9b0e9"]
+    corpus = prepare(data(mix=mixes[0], bos=True), tmp_path)
+    assert (corpus.vocab_size, corpus.bos, corpus.name) == (257, 256, "local+niah_single_1")
+    assert (corpus.mix.split("train").draw(600, 2, [0]).inputs_NT[:, 0] == 256).all()
+
+
+def test_one_command_trains_on_words_and_asks_them(cli, tmp_path):  # noqa: F811
+    words = ["data.mix={task: niah_multikey_1, share: 0.5}", "train.length=640", "train.tokens_per_step=640", "train.validate_windows=1"]
+    words += ["evaluate.lengths=[640]", "evaluate.max_length=640", "evaluate.windows=5", "evaluate.floor=false", "train.log_every=2"]
+    said = cli(*words, "evaluate.rivals=2").stdout
+    assert "Loss (nats/token)" in said and "Accuracy: niah_multikey_1" in said and "data local+niah_multikey_1" in said
+    (run,) = cli.runs()
+    lines = [json.loads(line) for line in (run / "train.jsonl").read_text().splitlines()]
+    assert {"loss", "task_loss"} <= set(lines[-1])
+    again = cli(f"run={run}", "evaluate.protocol=accuracy", "evaluate.tasks=[passkey]", "evaluate.lengths=[640]", common=False).stdout
+    assert "Accuracy: passkey" in again
+    short = cli(words[0], "train.length=64", "evaluate.floor=false", "evaluate.lengths=[640]", "evaluate.max_length=640", code=2)
+    assert "train.length=64 has fewer: raise it" in short.stdout + short.stderr
 
 
 def test_one_command_trains_on_both_and_evaluates_both(cli, tmp_path):  # noqa: F811

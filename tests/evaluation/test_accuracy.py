@@ -15,6 +15,7 @@ from posbench.config.schema import EvaluateConfig
 from posbench.data.copy import EOS, SEP, Copy
 from posbench.data.mqar import Mqar
 from posbench.data.task import IGNORED, TaskSplit
+from posbench.data.tokenfile import TokenFile
 from posbench.encodings.rope import Rope
 from posbench.evaluation.scorer import Evaluation
 from posbench.evaluators.accuracy import Accuracy
@@ -77,6 +78,44 @@ def test_rows_and_arrays_are_those_of_one_question_at_a_time(task, extension, tm
     save_arrays(tmp_path / "a.npz", found.shared(), by_length)
     loaded = load_arrays(tmp_path / "a.npz")
     assert all(np.array_equal(loaded[n][name], by_length[n][name]) for n in by_length for name in ("nll", "correct", "part", "rank"))
+
+
+@pytest.mark.parametrize(("name", "n_rivals"), [("niah_multikey_1", 3), ("niah_multivalue", 2)])
+def test_rivals_of_words_are_scored_in_the_answers_place_one_text_at_a_time(name, n_rivals):
+    ids = np.frombuffer(b"This is a line of text. It says little.\n" * 100, np.uint8)
+    file = TokenFile(ids, np.ones(len(ids), np.uint8), np.array([0, len(ids)]), ["text"])
+    config = {"windows": 5, "tasks": [{"name": name, **node("task", name)}], "rivals": n_rivals, "batch_tokens": 2000}
+    corpus = SimpleNamespace(test=file, bos=None, tokenizer="bytes", folder=None)
+    model, length, read = small_model(Rope(small_shape()), vocab_size=256), 801, []
+    config = EvaluateConfig(lengths=[length], **config)
+    found = Accuracy(Evaluation(model, corpus, Ntk(), LogN(small_shape()), config, "cpu", progress=lambda n, part=False: read.append(n)))
+    rows, arrays = found.run(length)
+    plan = make_plan(model.encoding, Ntk(), LogN(small_shape()), length=length)
+    ranks, nlls = [], []
+    for index, part in enumerate(found.questions.parts(length)):
+        examples = found.questions.draw(length, found.count, [0, length, index], **part.arguments)
+        for inputs, targets, number, rival_AKR in zip(
+            examples.inputs_NT, examples.targets_NT, examples.answer_NT, examples.rival_NAKR, strict=True
+        ):
+            whole = [*inputs, targets[-1]]
+            for answer, rival_KR in enumerate(rival_AKR):
+                own = targets[number == answer].tolist()
+                first, losses = int((number == answer).argmax()) + 1, []
+                for value in [own, *(rival[rival != IGNORED].tolist() for rival in rival_KR)]:
+                    with torch.no_grad():  # no text behind the value, in the plan of the whole text
+                        text = [*whole[:first], *value, *[0] * (length - first - len(value))][:length]
+                        logits = model(torch.tensor([text]), plan)[0].double().log_softmax(-1)
+                    losses.append(-sum(float(logits[first - 1 + at, token]) for at, token in enumerate(value)))
+                ranks.append(sum(loss <= losses[0] for loss in losses))
+                nlls.append(losses[0] + float(torch.tensor(losses).neg().logsumexp(0)))
+    columns = arrays["part"][0] == part_of({"protocol": "accuracy", "task": f"{name} choice", "depth": None})
+    order = arrays["rank"][:, columns]
+    (choice,) = (row for row in rows if row["task"] == f"{name} choice" and row["depth"] is None)
+    assert sorted(order.ravel()) == sorted(ranks) and len(set(ranks)) > 1
+    assert choice["accuracy"] == np.mean(np.array(ranks) == 1) and choice["nll"] == pytest.approx(np.mean(nlls), rel=1e-4)
+    assert sum(read) == found.cost(length) == 5 * length * (1 + n_rivals * (1 if name == "niah_multikey_1" else 4))
+    reading = Accuracy.reading(config, 64, length, length)
+    assert reading.texts * reading.tokens == sum(read)
 
 
 def test_texts_do_not_depend_on_other_lengths_and_cost_is_what_is_read():

@@ -11,13 +11,17 @@ from conftest import CONFIGS, node
 from test_cli import cli  # noqa: F401
 
 from posbench.common.errors import ConfigError
+from posbench.common.files import read_json
 from posbench.data.continued import continued, whole
 from posbench.data.task import IGNORED
-from posbench.data.text_task import NOISE, TextQuestions, make_text_task
+from posbench.data.text_questions import TextQuestions
+from posbench.data.text_task import NOISE, make_text_task
 from posbench.data.tokenfile import TokenFile
 from posbench.data.tokenizers import ByteTokenizer, PretrainedTokenizer, train_bpe
 from posbench.data.words import FIRST, SECOND, names
+from posbench.evaluation.protocol import protocol
 from posbench.runs.rows import read_eval
+from posbench.runs.setting import Setting
 
 TASKS = sorted(path.stem for path in (CONFIGS / "task").glob("*.yaml"))
 ANSWERS = {"niah_multivalue": 4, "niah_multiquery": 4, "variable_tracking": 5, "common_words": 10, "frequent_words": 3}
@@ -103,12 +107,43 @@ def test_the_item_stands_at_its_depth_between_whole_sentences(haystack):
     for part in made.parts(3000):
         (inputs,) = made.draw(3000, 1, [5], **part.arguments).inputs_NT
         text = ByteTokenizer().decode(inputs.tolist())
-        head, found, rest = text.partition(" The pass key is ")
+        head, found, rest = text.partition("The pass key is ")
         start, hay = head.partition("\n")[0] + "\n", rest.partition(" is the pass key.")[2].partition("\nWhat is")[0]
         before = head[len(start) :]
         places.append(len(before) / (len(before) + len(hay)))
         assert found and (not before or before.rstrip(" ")[-1] in ".!\n")
+        assert rest.partition(" is the pass key.")[2][0] in ("\n" if not before or before[-1] == "\n" else " \n")
     np.testing.assert_allclose(places, [0, 0.25, 0.5, 0.75, 1], atol=0.02)
+
+
+LINES = "def f():\n    return np.zeros(3)  # nothing. Really?\n\n"
+
+
+@pytest.mark.parametrize("name", ["passkey", "niah_multikey_1", "niah_multivalue"])
+def test_an_item_is_a_sentence_or_a_line_of_its_own(name, tokenizer):
+    """Neither glued to the line behind it, nor in the middle of a word that holds a dot."""
+    plain = questions(name, tokenizer, haystack="corpus")
+    ids, n_bytes = tokenizer.encode([(TEXT[:120] + LINES) * 200])[0]
+    made, kinds = replace(plain, file=TokenFile(ids, n_bytes, np.array([0, len(ids)]), ["text"])), set()
+    for length in (1500, 1501):
+        for part in made.parts(length):
+            for inputs in made.draw(length, 12, [2], **part.arguments).inputs_NT:
+                text = tokenizer.decode(inputs.tolist())
+                items = list(re.finditer(r"The pass key is \d+\. Remember it\. \d+ is the pass key\.|One of the [^.]*? is: \d+\.", text))
+                assert len(items) == {"passkey": 1}.get(name, 4)
+                for item in items:
+                    before, behind = text[: item.start()], text[item.end() :]
+                    line = before.endswith("\n")
+                    kinds.add(line)
+                    assert behind.startswith("\n") if line else re.search(r"[.!?] $", before) and behind[0].isspace()
+    assert kinds == {False, True}
+
+
+def test_other_texts_have_another_id_and_tasks_with_tokens_of_their_own_keep_theirs():
+    accuracy, words = protocol("accuracy"), {"tasks": [{"name": "passkey", **node("task", "passkey")}]}
+    assert accuracy.version_of({"tasks": None}) == accuracy.version == 1 and accuracy.version_of(words) == 2
+    evaluate = {"windows": 4, "targets": None, "max_length": None, "split": "test", "dtype": "fp32", "seed": 0}
+    assert "asked for, version 2 of the protocol, test split" in str(Setting.of(evaluate, 2)) and "version" not in str(Setting.of(evaluate))
 
 
 def test_what_is_hidden_is_what_is_asked():
@@ -142,6 +177,32 @@ def test_what_is_hidden_is_what_is_asked():
     answer = question.rpartition(": ")[2].split()
     value = re.search(r"the value (\d+) in", question)[1]
     assert links[answer[0]] == value and all(links[b] == a for a, b in zip(answer, answer[1:], strict=False)) and len(links) == 10
+
+
+def test_rivals_are_other_values_of_the_same_text(tokenizer):
+    found = {}
+    for name in TASKS:
+        plain = questions(name, tokenizer)
+        made, more = replace(plain, rivals=2), replace(plain, rivals=5)
+        part = made.parts(2600)[-1].arguments
+        one, two, three = (each.draw(2600, 2, [4], **part) for each in (plain, made, more))
+        assert np.array_equal(one.inputs_NT, two.inputs_NT) and one.rival_NAKR is None
+        most = found[name] = made.task.rivals(2)
+        if not most:
+            assert two.rival_NAKR is None
+            continue
+        n_answers = ANSWERS.get(name, 1)
+        assert two.rival_NAKR.shape[:3] == (2, n_answers, 2) and most == 2 * n_answers
+        shown = [[[tokenizer.decode(ids[ids != IGNORED]) for ids in rivals] for rivals in text] for text in two.rival_NAKR]
+        again = [[[tokenizer.decode(ids[ids != IGNORED]) for ids in rivals[:2]] for rivals in text] for text in three.rival_NAKR]
+        assert shown == again and made.task.rivals(5) == n_answers * (5 if made.task.haystack == "items" else three.rival_NAKR.shape[2])
+        for inputs, targets, number, rivals in zip(two.inputs_NT, two.targets_NT, two.answer_NT, shown, strict=True):
+            body = tokenizer.decode(inputs.tolist()[: int((number == 0).argmax())])
+            for at, two_rivals in enumerate(rivals):
+                answer = tokenizer.decode(targets[number == at].tolist())
+                assert len({answer, *two_rivals}) == 3 and all(value[0] == " " and value[1:] in body for value in two_rivals)
+    singles = {"passkey", "niah_single_1", "niah_single_2", "niah_single_3"}
+    assert {name for name, most in found.items() if not most} == singles
 
 
 def asked_text(made: TextQuestions, length: int) -> str:
@@ -231,12 +292,30 @@ def test_a_model_of_text_is_asked_by_one_command(cli, tmp_path):  # noqa: F811
     )
     assert all(done.stderr.count(f"accuracy {name}: {few}") == 1 for name in ("passkey", "niah_single_1"))
     assert "Accuracy: passkey" in said and "Accuracy: niah_single_1" in said and "Loss (nats/token)" in said
-    rows = [read_eval(path) for path in sorted(tmp_path.rglob("evals/accuracy/*.json"))]
+    paths = sorted(tmp_path.rglob("evals/accuracy/*.json"))
+    rows = [read_eval(path) for path in paths]
+    assert [read_json(path)["config"]["version"] for path in paths] == [2, 2]
     assert sorted(found[0]["task"] for found in rows) == ["niah_single_1", "passkey"]
     for found in rows:
         assert [(row["length"], row["depth"]) for row in found] == [(n, d) for n in (512, 600) for d in (None, 0.0, 0.25, 0.5, 0.75, 1.0)]
         assert [(row["n_targets"], row["n_units"]) for row in found] == [(n, n) for n in (10, 2, 2, 2, 2, 2)] * 2
         assert found[0]["nll"] == pytest.approx(np.mean([row["nll"] for row in found[1:6]]))
+
+
+def test_rivals_are_asked_for_by_one_command_and_give_other_tasks_no_other_id(cli, tmp_path):  # noqa: F811
+    words = ["train.length=64", "train.steps=1", "evaluate.protocol=accuracy", "evaluate.windows=5", "evaluate.max_length=800"]
+    words += ["evaluate.lengths=[800]", "evaluate.tasks=[passkey,niah_multivalue]"]
+    cli(*words)
+    before = sorted(tmp_path.rglob("evals/accuracy/*.json"))
+    assert "in the text:\nniah_multivalue" in cli(*words, "evaluate.rivals=2").stdout
+    both = cli("runs=runs", "report_dir=report", script="report", common=False).stdout
+    assert both.count("Accuracy: niah_multivalue") == 2 and both.count("2 rivals of each answer") == 1
+    (new,) = set(tmp_path.rglob("evals/accuracy/*.json")) - set(before)
+    asked, choice = read_eval(new)
+    assert [(row["task"], row["n_targets"]) for row in (asked, choice)] == [("niah_multivalue", 20), ("niah_multivalue choice", 20)]
+    assert read_json(new)["config"]["evaluate"]["rivals"] == 2
+    (plain,) = [rows for rows in map(read_eval, before) if rows[0]["task"] == "niah_multivalue"]
+    assert [row["nll"] for row in plain] == [asked["nll"]]
 
 
 def test_a_length_that_is_too_short_is_refused_before_any_training(cli, tmp_path):  # noqa: F811
@@ -254,6 +333,8 @@ def test_a_length_that_is_too_short_is_refused_before_any_training(cli, tmp_path
         (["evaluate.protocol=accuracy"], "data=local is text: choose some"),
         (["evaluate.protocol=accuracy", "evaluate.tasks=[passkeys]"], "passkeys is unknown.*passkey"),
         (["evaluate.tasks=[passkey]"], "asked by accuracy alone"),
+        (["evaluate.rivals=3"], "evaluate.rivals=3 compares answers of evaluate.tasks .*, and there are none"),
+        (["evaluate.protocol=accuracy", "evaluate.tasks=[passkey]", "evaluate.rivals=3"], "none of evaluate.tasks=passkey has any"),
     ],
 )
 def test_words_that_mean_nothing_are_refused(words, said, cli):  # noqa: F811

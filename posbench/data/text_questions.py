@@ -1,0 +1,188 @@
+"""Questions in words as texts in the tokens of a model, in place of a split of a task with tokens of its own.
+
+Each part of a text is tokenized by itself, as in running text, and the haystack is cut at its start so that the text has exactly the tokens
+that were asked for. Items stand where a sentence or line of the haystack ends: behind a line as a line of their own, behind a sentence that
+a blank follows as a sentence of their own.
+
+Letters: N examples, T tokens, F tokens of the haystack.
+"""
+
+import contextlib
+import functools
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from posbench.common.errors import ConfigError
+from posbench.data.continued import Encode, continued, whole
+from posbench.data.rivals import drawn
+from posbench.data.sources import SPLITS
+from posbench.data.task import IGNORED, Examples, Part
+from posbench.data.text_task import NOISE, Question, TextTask
+from posbench.data.tokenfile import TokenFile
+from posbench.data.tokenizers import Tokenizer
+
+TRIES = 1000  # questions that are drawn in training until one fits; `check` refuses a length where not most of them do
+
+
+@dataclass(frozen=True)
+class TextQuestions:
+    """Questions of a task in the tokens of a model, in place of a `TaskSplit`. `bos` begins every text, if it is there.
+
+    With `around`, what stands before and behind the message of a user, all but the answer and its beginning is that message. Of each
+    answer up to `rivals` rivals are drawn. In `training` a question that does not fit is drawn again, so that no step fails.
+    """
+
+    task: TextTask
+    name: str
+    split: str
+    file: TokenFile | None
+    tokenizer: Tokenizer
+    bos: int | None
+    around: tuple[str, str] | None = None
+    rivals: int = 0
+    training: bool = False
+    known: dict[str, np.ndarray] = field(default_factory=dict, repr=False)  # ids of texts met before
+    ending: dict[int, str] = field(default_factory=dict, repr=False)  # `_last` of tokens met before
+
+    def parts(self, length: int) -> list[Part]:
+        """Parts that are evaluated apart at a length."""
+        return self.task.parts(f"{self.name} chat" if self.around else self.name)
+
+    def draw(self, length: int, count: int, key: list[int], depth: float | None = None) -> Examples:
+        """`count` examples of `length` tokens. Raises ConfigError if a question does not fit, or no document can be its haystack."""
+        random = self._random(key)
+        made = [self._example(random, length, depth) for _ in range(count)]
+        rival_NAKR = drawn(random, [words for *_, words in made], self.rivals, self._ids) if self.rivals else None
+        return Examples(*(np.stack([one[part] for one in made]) for part in range(3)), rival_NAKR=rival_NAKR)
+
+    def check_first(self, length: int, key: list[int], depth: float | None = None) -> None:
+        """Raise ConfigError as `draw` does if its first question does not fit; neither document nor text is read."""
+        self._parts(self._random(key), length, depth)
+
+    def _random(self, key: list[int]) -> np.random.Generator:
+        return np.random.default_rng([(*SPLITS, "all").index(self.split), *key])
+
+    def check(self, length: int) -> None:
+        """Raise ConfigError if one of eight questions does not fit `length` tokens, or no document can be the haystack."""
+        self._check_parts(length)
+        self.draw(length, 1, [0])
+
+    def fits(self, length: int) -> bool:
+        """True if questions fit `length` tokens, whatever the haystack."""
+        with contextlib.suppress(ConfigError):
+            self._check_parts(length)
+            return True
+        return False
+
+    def _check_parts(self, length: int) -> None:
+        random = np.random.default_rng(0)
+        for _ in range(8):
+            self._parts(random, length, None)
+
+    def _fitting(self, random: np.random.Generator, length: int, depth: float | None) -> tuple:
+        """`_parts` of a question."""
+        for _ in range(TRIES if self.training else 0):
+            with contextlib.suppress(ConfigError):
+                return self._parts(random, length, depth)
+        return self._parts(random, length, depth)
+
+    def _parts(self, random: np.random.Generator, length: int, depth: float | None) -> tuple:
+        """A question, tokens of all its parts but the haystack, and their number. Raises ConfigError if they are more than `length`."""
+        asked = self.task.ask(random, depth, length)
+        before, behind = self.around or ("", "")
+        head = whole(self.tokenizer)(before + asked.head)
+        tail = self._ids(asked.tail + behind + (asked.start.lstrip() if self.around else asked.start))
+        head = head if self.bos is None else np.r_[self.bos, head]
+        items = [(place, (self._ids(f" {text}"), self._ids(f"{text}\n"))) for place, text in sorted(asked.items, key=lambda item: item[0])]
+        answer = [(self._ids(words), number) for words, number in asked.answer]
+        needed = len(head) + len(tail) + sum(max(map(len, forms)) for _, forms in items) + sum(len(ids) for ids, _ in answer)
+        words = asked.fill(length - needed, lambda word: len(self._ids(f" {word}"))) if asked.fill else []
+        listed = [self._ids(f" {word}") for word in words]
+        needed += sum(map(len, listed))
+        if needed > length:
+            if self.training:
+                where, way = f"data.mix.task={self.name}", f"train.length={length} has fewer: raise it, or choose a shorter question."
+            else:
+                where, way = f"evaluate.tasks={self.name}", f"evaluate.lengths holds {length}: leave it out."
+            raise ConfigError(f"{where} needs {needed} tokens with this tokenizer, and {way}")
+        return asked, head, items, words, listed, tail, answer, needed
+
+    def _example(self, random: np.random.Generator, length: int, depth: float | None) -> tuple:
+        """Inputs, targets and numbers of answers [T] of one text, and its answers and values in words."""
+        asked, head, items, words, listed, tail, answer, needed = self._fitting(random, length, depth)
+        fewest = sum(min(map(len, forms)) for _, forms in items)
+        spare = sum(max(map(len, forms)) for _, forms in items) - fewest
+        hay_F, ends, others = self._haystack(random, length + 1 - needed + spare, asked)
+        hay_F = np.concatenate([hay_F, *listed])
+        ends = ends[(ends == 0) | (ends > spare)]  # however much is cut at the start, items keep what stands before them
+        placed = []
+        for place, (sentence, line) in items:
+            at = int(ends[np.abs(ends - place * len(hay_F)).argmin()])
+            placed.append((at, line if not at or self._last(int(hay_F[at - 1])) == "\n" else sentence))
+        before = sum(len(ids) for _, ids in placed) - fewest
+        pieces = [head]
+        for at, ids in placed:
+            pieces += [hay_F[before:at], ids]
+            before = max(before, at)
+        text = np.concatenate([*pieces, hay_F[before:], tail, *(ids for ids, _ in answer)]).astype(np.int64)
+        numbers = np.concatenate([np.full(len(ids), number) for ids, number in answer])
+        answer_T = np.r_[np.full(length - len(numbers), -1), numbers]
+        whole = [sentence for begin, sentence in others if begin >= spare]  # of the haystack, whatever is cut
+        values = asked.values([*(sentence for _, sentence in asked.items), *whole, *words])
+        return text[:-1], np.where(answer_T < 0, IGNORED, text[1:]), answer_T, (asked.answers, values)
+
+    def _haystack(self, random: np.random.Generator, size: int, asked: Question) -> tuple[np.ndarray, np.ndarray, list[tuple[int, str]]]:
+        """`size` tokens, the numbers of tokens after which an item may stand, ascending, and sentences by where they begin."""
+        if self.task.haystack == "corpus":
+            return *self._document(random, size), []
+        units, said, total = [], [], 0
+        sentences = asked.others if self.task.haystack == "items" else None
+        while total < size:
+            said.append(next(sentences) if sentences else NOISE[len(units) % len(NOISE)])
+            units.append(self._ids(f" {said[-1]}"))
+            total += len(units[-1])
+        ends = np.cumsum([0, *map(len, units)]) - (total - size)
+        hay_F = np.concatenate([np.zeros(0, np.int64), *units])[total - size :]
+        return hay_F, np.r_[0, ends[ends > 0]], list(zip(ends.tolist(), said, strict=False)) if sentences else []
+
+    def _document(self, random: np.random.Generator, size: int) -> tuple[np.ndarray, np.ndarray]:
+        room_D = np.maximum(self.file.document_lengths() - size + 1, 0)
+        if not room_D.any():
+            where, lower = ("data.mix.task", "train.length") if self.training else ("evaluate.tasks", "evaluate.lengths")
+            raise ConfigError(
+                f"{where}={self.name} takes its haystack from one document, and none of the {self.split} split has {size} tokens: "
+                f"lower {lower}, or take longer documents."
+            )
+        document = int(random.choice(len(room_D), p=room_D / room_D.sum()))
+        start = int(self.file.starts[document]) + int(random.integers(room_D[document]))
+        hay_F = np.asarray(self.file.tokens[start : start + size]).astype(np.int64)
+        ids = hay_F.tolist()
+        ends = [at for at in range(1, size + 1) if self._ends(ids[at - 1 : at + 1])]
+        return hay_F, np.array([0, *(ends or [size])])
+
+    def _ids(self, text: str) -> np.ndarray:
+        """Token ids of a piece behind the head. Sentences of the noise come again and again."""
+        if text not in self.known:
+            if len(self.known) > 10_000:
+                self.known.clear()
+            self.known[text] = self._continued(text)
+        return self.known[text]
+
+    @functools.cached_property
+    def _continued(self) -> Encode:
+        return continued(self.tokenizer)
+
+    def _ends(self, ids: list[int]) -> bool:
+        """True if a line ends with the first of one or two tokens, or a sentence that a blank or nothing follows."""
+        last = self._last(ids[0])
+        if last != "\n" and last not in tuple(".!?"):
+            return False
+        behind = self.tokenizer.decode(ids)[len(self.tokenizer.decode(ids[:1])) :]
+        return last == "\n" or not behind or behind[0].isspace()
+
+    def _last(self, token: int) -> str:
+        """The last character of a token but for blanks, "" where there is none."""
+        if token not in self.ending:
+            self.ending[token] = self.tokenizer.decode([token]).rstrip(" ")[-1:]
+        return self.ending[token]
