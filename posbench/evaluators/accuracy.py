@@ -25,16 +25,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from posbench.common.errors import ConfigError
-from posbench.config.schema import EvaluateConfig, typed
-from posbench.data.chat import around
+from posbench.config.schema import EvaluateConfig
 from posbench.data.rivals import compared, written
 from posbench.data.task import IGNORED, Examples, TaskSplit
-from posbench.data.text_questions import TextQuestions
 from posbench.data.text_task import TextTask, make_text_task
 from posbench.data.tokenfile import TokenFile
-from posbench.data.tokenizers import ByteTokenizer, Tokenizer, load_tokenizer
+from posbench.data.tokenizers import Tokenizer
 from posbench.evaluation.protocol import Protocol, Reading, mean_row
+from posbench.evaluation.questions import in_words, questions, room, texts_of
 from posbench.runs.target_losses import part_of
 
 if TYPE_CHECKING:
@@ -99,7 +97,7 @@ class Accuracy(Protocol):
     @classmethod
     def check_tokens(cls, config: EvaluateConfig, tokenizer: Tokenizer, bos: int | None) -> None:
         """Check, before there is text, that a question in words fits every length. Raises ConfigError."""
-        asked = questions_in_words(config, tokenizer, bos)
+        asked = in_words(config, tokenizer, bos)
         for length in config.lengths:
             asked.check_first(length, [config.seed], **asked.parts(length)[0].arguments)
 
@@ -181,39 +179,6 @@ class Accuracy(Protocol):
 def _tell(line: str) -> None:
     """Print a line once, not for each method."""
     print(line, file=sys.stderr, flush=True)
-
-
-def texts_of(config: EvaluateConfig) -> int:
-    """Number of texts, at most, that are read for one question: its own, and one for each rival of its answers."""
-    return 1 + sum(make_text_task(node).rivals(config.rivals) for node in config.tasks or ()) if config.rivals else 1
-
-
-def room(config: dict, length: int) -> bool:
-    """True if a text of `length` bytes has room for the question of `evaluate`; no tokenizer makes more tokens, and none is known yet."""
-    if not config["tasks"]:
-        return True
-    try:
-        asked = questions_in_words(typed("evaluate", config), ByteTokenizer(), 0)
-    except ConfigError:
-        return True  # `check` says why
-    return asked.fits(min(length, 4096)) or asked.fits(length)
-
-
-def questions(corpus: "Corpus", config: EvaluateConfig) -> TaskSplit | TextQuestions:
-    """Questions of the task that the data is, or that is mixed with it; else of the one of `evaluate.tasks`, in the tokens of the data."""
-    file = getattr(corpus, config.split)
-    if isinstance(file, TaskSplit):
-        return file
-    if not config.tasks:
-        return corpus.mix.split(config.split)
-    return questions_in_words(config, load_tokenizer(corpus.tokenizer, corpus.folder), corpus.bos, file)
-
-
-def questions_in_words(config: EvaluateConfig, tokenizer: Tokenizer, bos: int | None, file: TokenFile | None = None) -> TextQuestions:
-    """Questions of the task of `evaluate.tasks`; without the `file` of a text only the room that they need is known."""
-    (node,) = config.tasks
-    chat = around(config.chat) if config.chat else None
-    return TextQuestions(make_text_task(node), node["name"], config.split, file, tokenizer, bos, chat, config.rivals)
 
 
 def summed(answer_NR: np.ndarray, value_NR: np.ndarray) -> np.ndarray:

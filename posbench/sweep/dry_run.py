@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from posbench.common.errors import ConfigError, RunError
 from posbench.config.schema import typed
 from posbench.data.corpus import known_tokenizer
-from posbench.evaluators.accuracy import Accuracy, room
+from posbench.evaluation.questions import room
+from posbench.evaluators.accuracy import Accuracy
 from posbench.sweep.cells import Cell
 from posbench.sweep.cost_estimate import cost
 from posbench.sweep.fate import Fate, judge
