@@ -146,7 +146,7 @@ def stage5() -> list[Check]:
     tuned = [at("claims5", name, 1, "nll") for name in children]
     before = [at("claims5", f"rope|{name}", 4, "nll") for name in ("none", "pi", "yarn")]
     return [
-        ("# of the # comparisons are measured", [sum(one.effect is not None for one in own), len(own)]),
+        ("the trainings below # of the # comparisons are measured", [sum(one.effect is not None for one in own), len(own)]),
         ("which leave # [#, #] and # [#, #] more than that", left),
         ("is undecided (# [#, #] after 30 steps)", claim("S10 faster", stage=5)),
         ("reads 256 tokens with # nats without an extension, # with PI and # with YaRN, from #, # and #.", [*tuned, *before]),

@@ -1,7 +1,7 @@
 """What results/reported/README.md says of tasks in numbers, and what the files say: as in prose_checks.py."""
 
 from prose_checks import Check
-from reported_values import scored, scores, wide, within
+from reported_values import LEDGER, claim, scored, scores, wide, within
 
 
 def tasks() -> list[Check]:
@@ -33,4 +33,17 @@ def tasks() -> list[Check]:
         ("ALiBi finds #, a model without positions #, FoX #;", [far(name, 1)[0] for name in ("alibi", "none", "fox")]),
         ("ALiBi copies #, a model without positions none", [far("alibi", 1, "copy")[0]]),
         ("seed of FoX in three #.", [far("fox", 1, "copy")[0]]),
+    ]
+
+
+def stage3() -> list[Check]:
+    own = [one for one in LEDGER if one.stage == 3 and one.primary]
+    return [
+        ("# of the # comparisons are measured; left are those of a learned", [sum(one.effect is not None for one in own), len(own)]),
+        ("sinks with a window are # [#, #] lower in loss than ReRoPE", claim("S12 order by loss", -1, stage=3)),
+        ("right in # [#, #] fewer of the answers", claim("S12 order by accuracy", stage=3)),
+        ("keeps its loss is refuted (# [#, #])", claim("S12 ALiBi's accuracy", stage=3)),
+        ("keeps its loss is undecided (# [#, #] with", claim("S12 ALiBi's loss", stage=3)),
+        ("RoPE as it is gives # [#, #], and", within(scored("claims3", "mqar 4 pairs", "rope", 16))),
+        ("its loss is # +- # nats above the floor", wide("claims3", "rope", 16)),
     ]
