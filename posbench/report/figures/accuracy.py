@@ -89,8 +89,8 @@ def methods_map(section: list[Score], title: str):
             for score in cells.get(method, {}).values():
                 if score.length in lengths:
                     _cell(axes, lengths.index(score.length), row, score)
-    train_len = section[0].train_len
-    frame.caption([f"Rows: methods; columns: length in tokens, trained at {train_len}. Grey: never learned.", *_said(section)])
+    grey = "" if all(score.shown for score in section) else " Grey: never learned."
+    frame.caption([f"Rows: methods; columns: length in tokens, trained at {section[0].train_len}.{grey}", *_said(section)])
     return frame.figure
 
 
