@@ -94,7 +94,7 @@ def in_words(node: dict) -> bool:
 def make_text_task(node: dict, key: str = "") -> TextTask:
     """Task from its class `_target_` and arguments. Raises ConfigError for an unknown class or argument, or a wrong value, of `key`."""
     found = class_named(node["_target_"])
-    if not in_words(node):
+    if not issubclass(found, TextTask):
         raise ConfigError(f"evaluate.tasks: {node['_target_']} is no TextTask: choose a class that is one.")
     given = {key: value for key, value in node.items() if key not in ("_target_", "name")}
     return found(**arguments(key or f"evaluate.tasks.{node['name']}", found, given))

@@ -1,6 +1,8 @@
 """Figures of accuracy: by length, a row of panels for each part of a task; by method and length, a map for each part; and by length and
 depth, a map for each method."""
 
+import functools
+
 from posbench.report.figures.annotations import GAP, end_labels, extension_name, shortened, width
 from posbench.report.figures.heatmap import INKS, legible
 from posbench.report.figures.palette import looks
@@ -132,12 +134,18 @@ def _grid(frame: Frame, left: float, top: float, cell: float, lengths: list[int]
     return axes
 
 
-def _cell(axes, place: int, line: int, score: Score) -> None:
+@functools.cache
+def _colours():
+    """Colours of the cells, from 0 to 1."""
     from matplotlib.colors import LinearSegmentedColormap
+
+    return LinearSegmentedColormap.from_list("accuracy", ["#ffffff", GAIN])
+
+
+def _cell(axes, place: int, line: int, score: Score) -> None:
     from matplotlib.patches import Rectangle
 
-    colours = LinearSegmentedColormap.from_list("accuracy", ["#ffffff", GAIN])
-    ground = colours(score.accuracy) if score.shown else (0.925, 0.925, 0.925, 1.0)
+    ground = _colours()(score.accuracy) if score.shown else (0.925, 0.925, 0.925, 1.0)
     axes.add_patch(Rectangle((place, line), 1, 1, facecolor=ground, edgecolor="white", linewidth=0.5))
     text, ink = (f"{score.accuracy:.2f}" if score.shown else "", legible(ground, INKS[1:]))
     axes.text(place + 0.5, line + 0.52, text, ha="center", va="center", fontsize=7, color=ink)
