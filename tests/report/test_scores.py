@@ -119,5 +119,5 @@ def test_the_map_of_methods_has_a_cell_for_each_that_is_shown(found, tmp_path):
     shown = [f"{score.accuracy:.2f}" for score in section if score.shown and score.depth is None]
     said = texts(tmp_path / "report" / "map.svg")
     assert sorted(text for text in said if text in shown) == sorted(shown)
-    assert {"rope", "rope ntk", "alibi", "none", "needles"} <= set(said)
+    assert {"rope", "rope + ntk", "alibi", "none", "needles"} <= set(said)
     assert methods_map([score for score in section if score.encoding == "rope"], "two methods are compared by curves") is None

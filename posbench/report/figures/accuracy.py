@@ -3,7 +3,7 @@ depth, a map for each method."""
 
 import functools
 
-from posbench.report.figures.annotations import GAP, end_labels, extension_name, shortened, width
+from posbench.report.figures.annotations import GAP, end_labels, extension_name, name, shortened, width
 from posbench.report.figures.heatmap import INKS, legible
 from posbench.report.figures.palette import looks
 from posbench.report.figures.style import DASHES, GAIN, GREY, MARKERS, Frame, note, octaves
@@ -77,8 +77,8 @@ def methods_map(section: list[Score], title: str):
     methods = list(dict.fromkeys(method for cells in found.values() for method in cells))
     if len(methods) < 3 or len(lengths) < 2:
         return None
-    named = {method: " ".join([shortened(method[0]), *(part for part in method[1:3] if part != "none")]) for method in methods}
-    names = [named[method] if list(named.values()).count(named[method]) == 1 else " ".join(method) for method in methods]
+    first = {score.method: score for score in reversed(section)}
+    names = [name(first[method], section) for method in methods]
     margin, wide, tall = 14 + max(map(width, names)), WIDE_CELL * len(lengths), ROW * len(methods)
     across = max(1, min(len(found), int(WIDEST // (wide + 20))))
     down = -(-len(found) // across)
