@@ -1,4 +1,4 @@
-"""Draw every encoding and extension of configs/ on one sheet: python scripts/gallery.py out=results/gallery"""
+"""Draw every encoding, extension and scale of configs/ on one sheet: python scripts/gallery.py out=results/gallery"""
 
 from pathlib import Path
 

@@ -51,7 +51,7 @@ def _made(encoding: dict, extension: dict) -> Anatomy | None:
 def encoding_tiles() -> list[Tile]:
     """Tiles of all encodings, with recompute_window for those that do not reach LENGTH by themselves."""
     extensions, tiles = nodes("extension"), []
-    for name, node in _plain_first(nodes("encoding")):
+    for name, node in plain_first(nodes("encoding")):
         shown = _made(node, extensions["none"]) or _made(node, extensions["recompute_window"])
         if shown is not None:
             tiles.append(_encoding_tile(name, shown))
@@ -61,7 +61,7 @@ def encoding_tiles() -> list[Tile]:
 def extension_tiles() -> list[Tile]:
     """Tiles of all extensions, on RoPE or else on the first encoding that they can change."""
     encodings, tiles = nodes("encoding"), []
-    for name, node in _plain_first(nodes("extension")):
+    for name, node in plain_first(nodes("extension")):
         for own in ("rope", *encodings):
             shown = _made(encodings[own], node)
             if shown is not None:
@@ -70,7 +70,8 @@ def extension_tiles() -> list[Tile]:
     return tiles
 
 
-def _plain_first(found: dict[str, dict]) -> list[tuple[str, dict]]:
+def plain_first(found: dict[str, dict]) -> list[tuple[str, dict]]:
+    """Methods by name, `none` before all."""
     return sorted(found.items(), key=lambda item: (item[0] != "none", item[0]))
 
 

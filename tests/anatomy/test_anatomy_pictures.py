@@ -11,6 +11,7 @@ from posbench.anatomy import gallery_tiles
 from posbench.anatomy.figure import draw, page
 from posbench.anatomy.gallery import sheet
 from posbench.anatomy.gallery_tiles import encoding_tiles, extension_tiles
+from posbench.anatomy.scale_tiles import scale_tiles
 
 
 @pytest.mark.parametrize(
@@ -39,6 +40,10 @@ def test_equal_anatomies_are_equal_files(tmp_path):
 def test_the_gallery_shows_every_method(monkeypatch):
     monkeypatch.setattr(gallery_tiles, "nodes", functools.cache(gallery_tiles.nodes))  # each method is tried with each yaml
     monkeypatch.setattr(gallery_tiles, "SHAPE", replace(gallery_tiles.SHAPE, d_model=64))
-    tiles = encoding_tiles(), extension_tiles()
-    assert [sorted(tile.name for tile in group) for group in tiles] == [choices("encoding"), choices("extension")]
+    tiles = encoding_tiles(), extension_tiles(), scale_tiles()
+    assert [sorted(tile.name for tile in group) for group in tiles] == [
+        choices("encoding"),
+        choices("extension"),
+        choices("scale_attention"),
+    ]
     assert len(sheet(*tiles).axes) == sum(map(len, tiles))
