@@ -12,7 +12,7 @@ from posbench.config.names import chosen_node
 from posbench.config.schema import EvaluateConfig
 from posbench.data import fingerprint, other_text
 from posbench.data.sources import ALL
-from posbench.evaluation.protocol import protocol
+from posbench.evaluation.protocols import protocol
 from posbench.runs.frame import frame
 from posbench.sweep import key_run
 from posbench.sweep.cells import each_task, make_cell

@@ -23,7 +23,7 @@ from posbench.config.defaults import LONG
 from posbench.config.identity import method_name
 from posbench.config.schema import EvaluateConfig, typed
 from posbench.data import other_text
-from posbench.evaluation.protocol import protocol
+from posbench.evaluation.protocols import protocol
 from posbench.sweep.cells import Cell
 from posbench.sweep.cost_estimate import cost
 from posbench.sweep.dry_run import check_devices

@@ -33,7 +33,10 @@ def resolve(cfg: dict, auto: str | None = None) -> dict:
         )
     if not lengths:
         raise ConfigError(f"evaluate.max_length={largest} is shorter than train.length={train_len}: raise it, or give evaluate.lengths.")
-    if lengths[0] < targets:
+    task = cfg.get("data", {}).get("tokenizer") == "task"
+    both = ["fixed_targets", "accuracy"] if cfg.get("data", {}).get("mix") else ["fixed_targets"]
+    protocol = asked.protocol or (["accuracy"] if task else both)
+    if lengths[0] < targets and protocol != ["accuracy"]:  # whose targets are answers
         raise ConfigError(f"evaluate.lengths={lengths} must each hold the evaluate.targets={targets} scored tokens: ask for more.")
     if lengths[-1] > largest:
         raise ConfigError(
@@ -41,10 +44,8 @@ def resolve(cfg: dict, auto: str | None = None) -> dict:
             f"set evaluate.max_length to {lengths[-1]} or more."
         )
     dtype = asked.dtype or ("auto" if long else "fp32")
-    task = cfg.get("data", {}).get("tokenizer") == "task"
     settled = {"max_length": largest, "lengths": lengths, "windows": windows, "targets": targets, "floor_block": block}
-    both = ["fixed_targets", "accuracy"] if cfg.get("data", {}).get("mix") else ["fixed_targets"]
-    settled["protocol"] = asked.protocol or (["accuracy"] if task else both)
+    settled["protocol"] = protocol
     groups["evaluate"] = replace(asked, **settled, dtype=_dtype(dtype, auto))
     groups["train"] = replace(groups["train"], dtype=_dtype(groups["train"].dtype, auto))
     return {**cfg, **{group: dict(vars(config)) for group, config in groups.items()}}

@@ -36,6 +36,7 @@ ELSEWHERE = {
     "extension": "scaling rope_scaling",
     "scale_attention": "scale",
     "log.mode": "wandb",
+    **{f"log.mode={mode}": mode for mode in ("online", "offline", "disabled")},
     "device": "gpu cuda",
     "processes": "num_gpus nproc_per_node",
     "results_dir": "output_dir save_dir",
@@ -53,8 +54,9 @@ def of_words(said: str) -> str | None:
     if found := re.match(r"(?:In '[^']*': )?Could not find '([^']+)/([^'/]+)'\s+Available options in '[^']*':(.*)", said, re.S):
         group, name, options = found[1], found[2], found[3].split()
         own = "; one of your own needs --config-dir FOLDER"
-        meant = [one for one in _meanings(name) if one in options] or [one for one in CHOSEN if one != group and name in nodes(one)]
-        said = f" (did you mean {meant[0] if meant[0] in options else f'{meant[0]}={name}'}?)" if len(meant) == 1 else ""
+        meant = [one for one in _meanings(name) if one in options or one.startswith(f"{group}.")]
+        meant = meant or [f"{one}={name}" for one in CHOSEN if one != group and name in nodes(one)]
+        said = f" (did you mean {meant[0]}?)" if len(meant) == 1 else ""
         return f"{group}={name} is unknown{said or did_you_mean(name, options)}: choose from {', '.join(options)}{own}."
     if found := re.match(r"Ambiguous value for argument '([^=']+)=([^']*)'", said):
         key, values = found.groups()

@@ -5,9 +5,6 @@ Dry runs and reports read a protocol's class attributes too, so neither this mod
 Letters: N windows, S targets per window, M all targets, L tokens fed.
 """
 
-import functools
-import importlib
-import pkgutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -23,8 +20,6 @@ if TYPE_CHECKING:
     from posbench.data.corpus import Corpus
     from posbench.evaluation.scorer import Evaluation
     from posbench.position.interfaces import Extension
-
-EVALUATORS = "posbench.evaluators"  # searched for modules, so that a new protocol is in no list
 
 
 @dataclass(frozen=True)
@@ -239,24 +234,3 @@ def mean_row(nll_NS: np.ndarray, correct: np.ndarray, unit_N: np.ndarray, n_byte
     mean, sem, n_units = clustered_mean(nll_NS.ravel().astype(np.float64), np.repeat(unit_N, nll_NS.shape[1]))
     found = {"nll": mean, "nll_sem": sem, "n_units": n_units, "sem_unit": unit, "accuracy": float(correct.mean())}
     return {**found, "n_targets": correct.size, "n_bytes": int(n_bytes.sum())}
-
-
-def protocol(name: str) -> type[Protocol]:
-    """Class of a protocol: fixed_targets is posbench.evaluators.fixed_targets.FixedTargets. Raises ConfigError for an unknown name."""
-    found = known(name)
-    if found is None:
-        raise ConfigError(f"evaluate.protocol={name} is unknown: choose from {', '.join(_names())}.")
-    return found
-
-
-@functools.cache
-def known(name: str) -> type[Protocol] | None:
-    """Class of a protocol, None for an unknown name: a row may come from other software."""
-    if name not in _names():
-        return None
-    module = importlib.import_module(f"{EVALUATORS}.{name}")
-    return getattr(module, "".join(part.title() for part in name.split("_")))
-
-
-def _names() -> list[str]:
-    return [module.name for module in pkgutil.iter_modules(importlib.import_module(EVALUATORS).__path__)]

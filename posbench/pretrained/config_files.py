@@ -48,7 +48,12 @@ TYPES: dict[str, tuple[int, int] | type] = {
     "no_rope_layer_interval": (1, 2**14),
 }
 WORDS = {float: "a number between 0 and 1e15", bool: "true or false", dict: "a mapping", str: "a word", list: "a list"}
-LISTED = {"layer_types": str, "no_rope_layers": (0, 1), "long_factor": float, "short_factor": float}
+LISTED = {
+    "layer_types": frozenset({"full_attention", "sliding_attention"}),
+    "no_rope_layers": (0, 1),
+    "long_factor": float,
+    "short_factor": float,
+}
 
 
 def read_mapping(file: Path) -> dict:
@@ -123,11 +128,14 @@ def _check(mapping: dict, where: str, file: Path) -> None:
             raise ConfigError(f"{file} has {where}{key}={shortened(json.dumps(value))}, where {what} belongs: download it again.")
         for entry in value if key in LISTED else ():
             if not _is(entry, LISTED[key]):
-                what = WORDS.get(LISTED[key], "0 or 1")
+                wanted = LISTED[key]
+                what = " or ".join(sorted(wanted)) if isinstance(wanted, frozenset) else WORDS.get(wanted, "0 or 1")
                 raise ConfigError(f"{file} has {shortened(json.dumps(entry))} in {where}{key}, where {what} belongs: download it again.")
 
 
-def _is(value: object, wanted: tuple[int, int] | type) -> bool:
+def _is(value: object, wanted: tuple[int, int] | frozenset[str] | type) -> bool:
+    if isinstance(wanted, frozenset):
+        return isinstance(value, str) and value in wanted
     if isinstance(wanted, tuple):
         return isinstance(value, int) and not isinstance(value, bool) and wanted[0] <= value <= wanted[1]
     if wanted is float:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from posbench.common.errors import RunError
-from posbench.evaluation.protocol import known
+from posbench.evaluation.protocols import known
 from posbench.runs.evaluation import Evaluation
 from posbench.runs.target_losses import units
 from posbench.statistics.clustered import Gain, clustered_mean, gain

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from posbench.evaluation.protocol import known
+from posbench.evaluation.protocols import known
 from posbench.report.points import One, Point, marked, methods, over_words, span, two_seeds
 from posbench.runs.setting import among
 

@@ -11,7 +11,7 @@ from posbench.config.schema import typed
 from posbench.data.chat import chat_template
 from posbench.data.sources import TASK
 from posbench.data.text_task import in_words, make_text_task
-from posbench.evaluation.protocol import protocol
+from posbench.evaluation.protocols import protocol
 from posbench.runs.directory import Run
 from posbench.runs.rows import read_eval
 from posbench.runs.setting import Setting

@@ -15,7 +15,7 @@ from pathlib import Path
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import read_json
 from posbench.config.schema import typed
-from posbench.evaluation.protocol import protocol
+from posbench.evaluation.protocols import protocol
 from posbench.position.instantiate import make
 from posbench.runs.directory import Run
 from posbench.runs.origins import read

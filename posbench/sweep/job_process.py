@@ -20,7 +20,7 @@ from posbench.data import other_text, prepare
 from posbench.data.corpus import Corpus
 from posbench.data.fit_corpus import fit_corpus
 from posbench.data.sources import SPLITS
-from posbench.evaluation.protocol import protocol
+from posbench.evaluation.protocols import protocol
 from posbench.huggingface import weights as hf_weights
 from posbench.huggingface.check_checkpoint import check_checkpoint
 from posbench.model.build import load_model, make_model, pick_device

@@ -14,7 +14,7 @@ from script_calls import call
 import posbench
 from posbench.common.errors import ConfigError, RunError
 from posbench.encodings.rope import Rope
-from posbench.evaluation.protocol import protocol
+from posbench.evaluation.protocols import protocol
 from posbench.evaluators.fixed_targets import FixedTargets
 from posbench.evaluators.longppl import Longppl
 from posbench.extensions.none import NoExtension

@@ -19,7 +19,7 @@ from posbench.data.text_task import NOISE, make_text_task
 from posbench.data.tokenfile import TokenFile
 from posbench.data.tokenizers import ByteTokenizer, PretrainedTokenizer, train_bpe
 from posbench.data.words import FIRST, SECOND, names
-from posbench.evaluation.protocol import protocol
+from posbench.evaluation.protocols import protocol
 from posbench.runs.rows import read_eval
 from posbench.runs.setting import Setting
 

@@ -127,7 +127,7 @@ WRONG = {
     "partial_rotary_factor": ("x", [1]),
     "rope_scaling": (5, "yarn", ["yarn"], {**YARN, "factor": "4"}, {**LINEAR, "factor": 1e308}, {**LINEAR, "factor": 31.0}),
     "rope_parameters": (5, ["yarn"], {"rope_type": 5}, {"rope_type": ["yarn"]}, {**YARN, "beta_fast": "32"}, {**YARN, "truncate": "no"}),
-    "layer_types": (5, "full_attention", [], [5, 5], ["full_attention"]),
+    "layer_types": (5, "full_attention", [], [5, 5], ["full_attention"], ["full_attention", "chunked_attention"]),
     "model_type": (5, None, ["llama"]),
     "hidden_act": (5, ["silu"]),
     "quantization_config": ({"bits": 4}, "x"),
