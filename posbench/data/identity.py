@@ -17,6 +17,12 @@ def content_key(cfg_data: dict, cache_dir: Path | str | None = None, again: bool
     return sha256_json([FORMAT, source.fingerprint(), tokenizer_identity(cfg_data["tokenizer"], cfg_data["vocab_size"])])
 
 
+def folder_key(cfg_data: dict, trained: dict | None, cache_dir: Path | str, again: bool = False) -> str:
+    """content_key, or, of a text without what was `trained` on, a hash of both."""
+    own = content_key(cfg_data, cache_dir, again)
+    return sha256_json([own, content_key(trained, cache_dir, again)]) if trained else own
+
+
 def fingerprint(cfg_data: dict, cache_dir: Path | str | None = None) -> str:
     """Hex SHA-256 of the content, tokenizer and options of a data configuration, never of paths.
 

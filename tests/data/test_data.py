@@ -212,9 +212,9 @@ def test_what_the_user_can_mend_is_said(overrides, says, monkeypatch, tmp_path):
 
 def edited_while_read(monkeypatch, path, text, keep_time):
     """Change a file between the fingerprint and the reading of it, as an editor would; its size stays, its time if `keep_time`."""
-    from posbench.data import corpus
+    from posbench.data import build_corpus
 
-    make_source, before = corpus.make_source, path.stat()
+    make_source, before = build_corpus.make_source, path.stat()
 
     def edit_first(*arguments):
         path.write_text(text)
@@ -222,7 +222,7 @@ def edited_while_read(monkeypatch, path, text, keep_time):
             os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
         return make_source(*arguments)
 
-    monkeypatch.setattr(corpus, "make_source", edit_first)
+    monkeypatch.setattr(build_corpus, "make_source", edit_first)
 
 
 @pytest.mark.parametrize("keep_time", [False, True])
