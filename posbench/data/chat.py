@@ -11,7 +11,8 @@ from pathlib import Path
 from posbench.common.errors import ConfigError
 from posbench.common.files import read_bytes
 from posbench.common.gguf_file import is_gguf, read_gguf
-from posbench.data.tokenizers import TRAINED, pretrained_file
+from posbench.data.tokenizer_files import pretrained_file
+from posbench.data.tokenizers import TRAINED
 
 MESSAGE = "the message of the user"
 DATE = datetime(2024, 7, 26)  # the one that Llama 3's template falls back on

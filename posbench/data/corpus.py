@@ -18,7 +18,8 @@ from posbench.data.mix import Mix, mix_of
 from posbench.data.sources import ALL, SPLITS, TASK, make_source
 from posbench.data.task import TaskSplit
 from posbench.data.tokenfile import TokenFile, open_split, verify_files
-from posbench.data.tokenizers import Tokenizer, load_tokenizer, pretrained_json, read_tokenizer, tokenizer_name
+from posbench.data.tokenizer_files import pretrained_json, tokenizer_name
+from posbench.data.tokenizers import Tokenizer, load_tokenizer, read_tokenizer
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 from posbench.common.files import sha256_json
 from posbench.data.mix import mix_of
 from posbench.data.sources import make_source
-from posbench.data.tokenizers import tokenizer_identity
+from posbench.data.tokenizer_files import tokenizer_identity
 
 FORMAT = 1  # increase it when the same source and tokenizer give different token files
 

@@ -119,7 +119,7 @@ def delete(waste: Waste) -> str:
 
 def unused_tokens(cache: Path, folder: Path, name: str = "*") -> Iterator[Waste]:
     """Token folders of a cache that no run in `folder` was trained on, according to the runs' configurations. `name` restricts them."""
-    from posbench.data.tokenizers import tokenizer_name
+    from posbench.data.tokenizer_files import tokenizer_name
 
     used = set()
     for path in run_directories(folder):

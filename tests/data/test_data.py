@@ -253,15 +253,15 @@ def test_a_tokenizer_that_changes_while_text_is_read_is_never_kept(local, tmp_pa
 def test_a_run_is_not_trained_on_text_that_changed_after_it_was_named(local, tmp_path):
     from types import SimpleNamespace
 
-    from posbench.sweep.job_process import _corpus
+    from posbench.sweep.train_job import corpus_of
 
     cfg = {"data": local, "cache_dir": str(tmp_path / "cache"), "model": {"checkpoint": None}}
     run = SimpleNamespace(id="rope-64-s0-1", finished=False)
     job = SimpleNamespace(cfg=cfg, fingerprint=fingerprint(local), run=run, cells=[], trains=True)
-    assert _corpus(job).fingerprint == job.fingerprint
+    assert corpus_of(job).fingerprint == job.fingerprint
     (tmp_path / "texts/train/a.txt").write_text("changed")
     with pytest.raises(RunError, match="changed after rope-64-s0-1 was named by it: run the same command again"):
-        _corpus(job)
+        corpus_of(job)
 
 
 @pytest.mark.parametrize("tokenizer", [{"tokenizer": "bytes"}, {"tokenizer": "bpe", "vocab_size": 290}])

@@ -26,7 +26,7 @@ LAYERS = [
 ]
 LAYER = {room: number for number, rooms in enumerate(LAYERS) for room in rooms.split()}
 TORCH_FREE = ["common", "config", "statistics", "data", "runs", "pretrained", "report", "sweep", "claims", "cli"]
-TRAINS = {"posbench.sweep.job_process", "posbench.sweep.evaluate_cell"}  # which need torch
+TRAINS = {"posbench.sweep.job_process", "posbench.sweep.train_job", "posbench.sweep.evaluate_cell"}  # which need torch
 
 
 def rooms() -> set[str]:

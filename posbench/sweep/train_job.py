@@ -1,0 +1,111 @@
+"""Training of a job: its text, its weights or those that it begins with, and its parent before it."""
+
+from posbench.common.errors import ConfigError, RunError
+from posbench.config.schema import typed
+from posbench.data import prepare
+from posbench.data.corpus import Corpus
+from posbench.data.fit_corpus import fit_corpus
+from posbench.data.sources import SPLITS
+from posbench.huggingface import weights as hf_weights
+from posbench.model.build import load_model, make_model, pick_device
+from posbench.model.gpt import GPT
+from posbench.model.inherit import inherit
+from posbench.position.instantiate import trusted_config
+from posbench.position.plan import training_plans
+from posbench.runs import directory as runs
+from posbench.runs import provenance
+from posbench.runs.recorder import Recorder
+from posbench.sweep.cells import Cell
+from posbench.sweep.jobs import Job
+from posbench.training.distributed import World
+from posbench.training.loop import fit
+
+
+def corpus_of(job: Job) -> Corpus:
+    """Corpus of a job; for a finished training, only the scored splits. Raises RunError when the text does not match the run's id."""
+    scored = {"test" if cell.evaluate["text"] else cell.evaluate["split"] for cell in job.cells}
+    splits = SPLITS if job.trains and not job.run.finished else scored or SPLITS
+    corpus = prepare(job.cfg["data"], job.cfg["cache_dir"], splits)
+    if corpus.fingerprint != job.fingerprint:
+        raise RunError(f"The text of data={corpus.name} changed after {job.run.id} was named by it: run the same command again.")
+    return fit_corpus(corpus, job.cfg)
+
+
+def finish_parent(job: Job, wait: bool, world: World) -> None:
+    """Train the parent of a child that has yet to begin. Raises Busy when another process trains it (unless `wait`).
+
+    Raises ConfigError for several processes, which share one training alone.
+    """
+    parent = job.parent
+    if parent is None or job.run.finished or parent.run.finished:
+        return
+    if world.size > 1:
+        raise ConfigError(f"processes={world.size} share one training, and the parent {parent.run.id} is not trained: train it first.")
+    with parent.run.lock(wait):
+        if parent.run.finished:
+            return
+        device, corpus = pick_device(parent.cfg["device"]), corpus_of(parent)
+        with Recorder(parent.run, typed("log", parent.cfg["log"]), shown(parent, []), "train") as recorder:
+            train(parent, corpus, device, recorder, world)
+
+
+def shown(job: Job, cells: list[Cell]) -> dict:
+    """Configuration for wandb: all methods of the evaluations, the data fingerprint and the commit."""
+    chosen = {}
+    for part in ("extension", "scale_attention"):
+        nodes = [getattr(cell, part) for cell in cells if not cell.reference] or [job.cfg[part]]
+        distinct = [node for i, node in enumerate(nodes) if node not in nodes[:i]]
+        chosen[part] = distinct if len(distinct) > 1 else distinct[0]
+    return {**job.cfg, **chosen, "data_fingerprint": job.fingerprint, "commit": provenance.commit()}
+
+
+def train(job: Job, corpus: Corpus, device: str, recorder: Recorder | None, world: World) -> GPT:
+    """Model of a job: its checkpoint, or its training made or finished. Only the main process has a `recorder`."""
+    if not job.trains:
+        hf_weights.take(job.run, job.cfg, corpus.vocab_size, device, job.fingerprint)
+        return load_model(job.run, job.cfg, corpus.vocab_size, device)
+    model = make_model(job.cfg, corpus.vocab_size)
+    begun = _begin(job, model, corpus.vocab_size)
+    model = model.to(device)
+    if world.main:
+        n_parameters = sum(parameter.numel() for parameter in model.parameters())
+        job.run.write_config({**job.cfg, "train": {**job.cfg["train"], "parent": begun}})
+        found = provenance.collect(job.cfg["seed"], device, job.fingerprint, n_parameters)
+        found = {**found, "processes": world.size, "backend": world.backend(device), **({"parent": begun} if begun else {})}
+        job.run.write_provenance(found, resumed=job.run.has_state)
+    fit(
+        model,
+        corpus,
+        typed("train", job.cfg["train"]),
+        seed=job.cfg["seed"],
+        device=device,
+        run=job.run,
+        recorder=recorder,
+        plan_for=training_plans(model.encoding, model.scale, device, job.cfg["seed"]),
+        world=world,
+    )
+    world.leave()
+    return model
+
+
+def _begin(job: Job, model: GPT, vocab_size: int) -> dict | None:
+    """Give a child its parent's weights. Returns what is noted of the parent: its id, its reach and the digest of its weights.
+
+    Raises RunError if the parent is not there, or is not the one that the child began with. None for a run without a parent.
+    """
+    noted = job.cfg["train"].get("parent")
+    if not noted:
+        return None
+    run = job.parent.run if job.parent else runs.Run(job.run.path.parent / noted["run_id"])
+    if not run.finished:
+        raise RunError(f"{job.run.id} begins with the weights of {run.path}, which holds no finished training: train that first.")
+    known = (job.run.read_config()["train"].get("parent") or {}).get("sha256") if job.run.has_config else None
+    found = run.read_summary()["sha256"]
+    if known not in (None, found):
+        raise RunError(
+            f"{run.path} has changed since {job.run.id} began with its weights (SHA-256 {found[:12]}..., {known[:12]}... then): "
+            f"restore it, or delete {job.run.path} to fine-tune anew."
+        )
+    parent = load_model(run, job.parent.cfg if job.parent else trusted_config(run), vocab_size, "cpu")
+    inherit(model, parent, job.cfg["train"]["frozen"])
+    return {**noted, "sha256": found}
