@@ -59,7 +59,14 @@ def test_the_model_before_the_fine_tuning_is_a_line_at_its_own_length():
     first, *others = steps.figure(points, "Fine-tuned").axes
     assert rules(first) == [3.5] and not any(map(rules, others))  # no extension, 0 steps
     bare = [point for point in points if point.extension != "none"]
-    assert not any(rules(axes) for axes in steps.figure(bare, "Fine-tuned").axes)
+    dropped = tuned(encoding="none")  # 0 steps is then no longer the model that was trained
+    for found in (bare, dropped):
+        assert not any(rules(axes) for axes in steps.figure(found, "Fine-tuned").axes)
+
+
+def test_a_fine_tuning_at_the_shortest_length_has_a_panel_for_a_middle_one():
+    made = steps.figure(tuned(train_len=64, lengths=(64, 128, 256, 512, 1024)), "Fine-tuned")
+    assert [axes.get_title(loc="left").split()[2] for axes in made.axes] == ["64", "256", "1024"]
 
 
 def asked(extension, numbers=(0, 10, 100), tasks=("copy",), depths=(None, 0.5), learned=2):

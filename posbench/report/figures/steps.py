@@ -1,4 +1,4 @@
-"""Figures against the steps of a fine-tuning: a panel for the shortest length, the length of the fine-tuning, and the longest.
+"""Figures against the steps of a fine-tuning: panels for the shortest length, that of the fine-tuning (or a middle one) and the longest.
 
 Loss from the points of a section, accuracy from its scores, a row of panels for each part of a task. They are drawn where children of one
 training have several numbers of steps, from these records alone: their names hold the steps.
@@ -50,7 +50,8 @@ def _figure(parts: dict[str, Cells], value: str, unit: str, title: str, told: Se
     if not shown:
         return None
     lengths = sorted({record.length for record in shown})
-    lengths = sorted({lengths[0], lengths[-1], *({shown[0].train_len} & set(lengths))})
+    middle = lengths[len(lengths) // 2] if shown[0].train_len == lengths[0] else shown[0].train_len
+    lengths = sorted({lengths[0], lengths[-1], *({middle} & set(lengths))})
     names = _names({method: own for cells in parts.values() for method, own in cells.items()})
     tall, gutter = max(PANEL_HEIGHT, 1.6 * GAP * len(names)), LEADER + max(map(width, names.values()))
     row = ABOVE + tall + BELOW
@@ -72,8 +73,15 @@ def _figure(parts: dict[str, Cells], value: str, unit: str, title: str, told: Se
 
 
 def _parents(cells: Cells, length: int) -> list[Point | Score]:
-    """Records without steps, extension and scale: the models that were fine-tuned."""
-    return [own[0][length] for method, own in cells.items() if method[1:] == ("none", "none") and length in own.get(0, {})]
+    """Records without steps, extension and scale, and with the encoding of the parent: the models that were fine-tuned."""
+    unchanged = {method: own.get(0, {}) for method, own in cells.items() if method[1:] == ("none", "none") and _keeps(method[0])}
+    return [at[length] for at in unchanged.values() if length in at]
+
+
+def _keeps(encoding: str) -> bool:
+    """Whether `encoding`, such as none tuned from rope-64, names one encoding twice."""
+    own, _, parent = encoding.partition(" tuned from ")
+    return own.split()[0] == parent.rpartition("-")[0]
 
 
 def by_steps(records: Sequence[Point | Score]) -> Cells:
