@@ -13,12 +13,13 @@ from posbench.common.files import write_atomic
 from posbench.report import context_loss as context
 from posbench.report import positions
 from posbench.report import scores as asked
-from posbench.report.below import argument_line, checkpoint_lines, gain_lines
+from posbench.report.below import argument_line, checkpoint_lines
 from posbench.report.context_loss import Step
 from posbench.report.curves import points
 from posbench.report.external_csv import adopt, place
 from posbench.report.external_csv import read as read_foreign
 from posbench.report.figures.draw import draw
+from posbench.report.gate_lines import gain_lines
 from posbench.report.labels import labels
 from posbench.report.latex import comments, latex, long
 from posbench.report.points import Point, check_size, section_of, sections

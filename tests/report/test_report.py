@@ -10,6 +10,7 @@ from synthetic import CURVES, DOCUMENTS, FLOORS, GAINS, LENGTHS, TARGETS, Built,
 from posbench.common.errors import RunError
 from posbench.config.identity import method_args, method_name
 from posbench.config.names import nodes
+from posbench.report import gate_lines
 from posbench.report.figures.annotations import caption
 from posbench.report.labels import labels
 from posbench.report.points import read_points
@@ -257,6 +258,24 @@ def test_each_table_has_the_gates_of_its_own_corpus_and_training_length(tmp_path
     gains = [[re.search(r"bring (0\.\d+)", line)[1] for line in lines] for lines in shown]
     assert [(curve[0].data, curve[0].train_len) for curve in report.sections] == [("pysource", 64), ("books", 64), ("books", 128)]
     assert gains == [["0.100"], ["0.000"], ["0.300"]]
+
+
+def test_many_trainings_share_a_line_for_each_encoding(tmp_path):
+    halves = [0.1 + 0.001 * seed for seed in range(gate_lines.MANY)] + [-0.1]
+    paths = [
+        path for seed, half in enumerate(halves) for path in trained(tmp_path / f"{seed}", half, seed=seed, run_id=f"r{seed}", train_len=64)
+    ]
+    few = collect(paths[:-3], "t", COMMAND)
+    said = [line for line in few.below(few.sections[0]) if line.startswith("G ")]
+    assert len(said) == gate_lines.MANY and all("seed " in line for line in said)
+    report = collect(paths, "t", COMMAND)
+    line, way_on = report.below(report.sections[0])[-2:]
+    seeds = ", ".join(map(str, range(len(halves))))
+    assert line == (
+        f"G rope seeds {seeds}: 32 -> 64 tokens of context bring {sum(halves) / len(halves):.3f} nats/token (-0.100 to {halves[-2]:.3f}); "
+        f"gate: failed, seed {gate_lines.MANY}"
+    )
+    assert way_on.startswith("gate failed") and "train longer (train.steps)" in way_on
 
 
 def test_a_gate_is_taken_from_an_evaluation_of_the_same_windows_alone(tmp_path):

@@ -10,7 +10,7 @@ from posbench.claims.language import load_all
 from posbench.claims.table import from_csv as read_findings
 from posbench.common.csv_records import from_csv
 from posbench.report.points import read_points
-from posbench.report.references import compare, references
+from posbench.report.references import compare, reference, references
 from posbench.report.report import collect
 from posbench.report.scores import Score
 from posbench.runs.rows import read_csv
@@ -87,6 +87,19 @@ def changed(folder: str, method: str, other: str, times: int, train_len: int = 6
     one, against = (_above_floor(folder, name, times, train_len) for name in (method, other))
     seeds = sorted(one.keys() & against.keys())
     return estimate([(weight, across([each[seed] for seed in seeds])) for weight, each in ((1.0, one), (-1.0, against))])
+
+
+def apart(folder: str, of: str, minus: str, length: int) -> list[float]:
+    """Difference of the losses of two methods on the same targets, and the ends of its interval over seeds and documents."""
+    report, found = _collected(folder), {}
+    for one in report.evaluations:
+        if one.first["protocol"] == "fixed_targets" and reference(one.first) is None:
+            found[(*report.label(one.first), one.first["seed"])] = one
+    wanted = [tuple(_names(method)) for method in (of, minus)]
+    seeds = sorted({key[3] for key in found if key[:3] == wanted[0]} & {key[3] for key in found if key[:3] == wanted[1]})
+    pairs = [(found[(*wanted[0], seed)], found[(*wanted[1], seed)]) for seed in seeds]
+    of_both = estimate([(1.0, across([compare(one, length, other, length)[1] for one, other in pairs]))])
+    return [of_both.value, *of_both.interval()]
 
 
 def by_length(folder: str, method: str, lengths: tuple[int, int], times: int) -> list[float]:
