@@ -47,6 +47,8 @@ def labels(rows: Iterable[dict], variants: Mapping[str, str] | None = None):
 
 
 def _brief(value: object) -> str:
+    if isinstance(value, dict) and "_target_" in value:
+        return method_name(value)
     if isinstance(value, list) and len(value) >= MANY:
         return f"{value[0]}..{value[-1]}#{sha256_json(value)[:4]}"
     return value if isinstance(value, str) else json.dumps(value)
@@ -56,10 +58,12 @@ def moved(row: dict) -> dict:
     """`row` of a fine-tuned run with what was trained into its encoding as its extension; beside another extension as a trained part."""
     args = row["encoding_args"] or {}
     inner = args["base"] if isinstance(args.get("base"), dict) else args
-    if not row["finetune"] or not inner.get("scaling"):
+    if not row["finetune"]:
         return row
     left = {key: value for key, value in inner.items() if key not in ("scaling", "scaling_len", "amplitude")}
-    node, row = inner["scaling"], {**row, "encoding_args": left if inner is args else {**args, "base": left}}
+    node, row = inner.get("scaling"), {**row, "encoding_args": left if inner is args else {**args, "base": left}}
+    if not node:
+        return row
     if row["extension"] == "none":
         return {**row, "extension": method_name(node), "extension_args": method_args(node)}
     return {**row, "trained_scale": " and ".join([method_name(node), *({row["trained_scale"]} - {None, "none"})])}

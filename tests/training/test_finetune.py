@@ -232,10 +232,14 @@ def test_labels_tell_a_fine_tuned_run_from_one_that_was_not():
     tuned["encoding_args"] = {**plain["encoding_args"], "scaling": scaling, "scaling_len": LEN}
     wrapped = {**tuned, "encoding": "pose", "encoding_args": {"base": {**tuned["encoding_args"]}, "max_len": LONG}}
     floor = {**tuned, "extension": "recompute_window", "extension_args": {"window": None}}
-    label = labels([plain, tuned, wrapped, floor], {"b": " steps=4"})
+    bare = {**wrapped, "run_id": "c", "encoding_args": {"base": {**plain["encoding_args"], "scaling": None}, "max_len": LONG}}
+    other = {**bare, "encoding_args": {"base": node("encoding", "p_rope"), "max_len": LONG}}
+    label = labels([plain, tuned, wrapped, floor, bare], {"b": " steps=4"})
     assert label(plain) == ("rope", "none", "none")
     assert label(tuned) == ("rope tuned from rope-16 steps=4", "yarn (trained in)", "none")
-    assert label(wrapped)[1] == "yarn (trained in)" and label(wrapped)[0].startswith("pose ")
+    assert label(wrapped) == ("pose tuned from rope-16 steps=4", "yarn (trained in)", "none")
+    assert label(bare) == ("pose tuned from rope-16", "none", "none")
+    assert labels([bare, other])(bare)[0] == "pose base=rope tuned from rope-16"
     assert label(floor)[0] == "rope trained with yarn tuned from rope-16 steps=4"
 
 
