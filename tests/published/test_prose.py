@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from conftest import CONFIGS
 from prose_checks import Check, headline, ledger, projects, repeated, scale, stage2, stage5
+from prose_checks_finetune import finetune
 from prose_checks_methods import advice, attention, books, catalogue, ladder, matched, rates, smollm2
 from prose_checks_tasks import stage3, tasks
 from reported_values import LEDGER, REPORTED, of_seeds, yarn_pairs
@@ -23,6 +24,7 @@ PARTS = (
     stage2,
     stage3,
     stage5,
+    finetune,
     catalogue,
     rates,
     ladder,
@@ -69,7 +71,13 @@ at 256 tokens on; a model of 64 tokens that reads its last 64; to one of 256 tha
 Descriptive: 128 tokens lose; 64 tokens without an; chosen at 64 tokens. The; last tokens of 256; a model of 256 loses; trainings
 of 32 tokens and; for those of 128, and; after 32 tokens and; after 128 (against; learned at 64 tokens; 40 minutes on; width 64 after 1,000
 and 2,000 steps; and asked at up to 16 times; values of 8 pairs. NTK; nearly all of 8 pairs; steps: of 8 pairs; seeds 13 to 17; answers
-of 4 pairs; with a margin of 0.033"""
+of 4 pairs; with a margin of 0.033; children of trainings on 64 tokens, by at most 100 further steps of 2,048 tokens at; made for 256 tokens
+with an; With 0 steps an; validation text of seed 0's; at 256 tokens after 100 steps, YaRN; after 100 steps they are; lower than
+no extension after 100 steps; after 100 steps PI loses; to no extension; after 30 the; The cost at 64 tokens: after 100 steps the;
+lower than YaRN at 1,024 tokens after 100 steps; of; The second 128 tokens; with YaRN after 100 steps,; Positions skipped at 64
+tokens; worse at 256 tokens than texts of 256, and; after 100 steps at 64 tokens it loses; to its parent at 64, and; at 256; the
+paper's; lowers the loss at 256 tokens; (three seeds, 100 steps); at 1,024 tokens RoPE finds; of the values of 8 pairs before;
+after 100 steps without an extension; retrieval at 64 tokens too; after 100 steps; the others"""
 
 
 @cache

@@ -89,11 +89,11 @@ def changed(folder: str, method: str, other: str, times: int, train_len: int = 6
     return estimate([(weight, across([each[seed] for seed in seeds])) for weight, each in ((1.0, one), (-1.0, against))])
 
 
-def apart(folder: str, of: str, minus: str, length: int) -> list[float]:
-    """Difference of the losses of two methods on the same targets, and the ends of its interval over seeds and documents."""
+def apart(folder: str, of: str, minus: str, length: int, data: str = "pysource") -> list[float]:
+    """Difference of the losses of two methods trained on `data`, on the same targets, and the ends of its interval."""
     report, found = _collected(folder), {}
     for one in report.evaluations:
-        if one.first["protocol"] == "fixed_targets" and reference(one.first) is None:
+        if (one.first["protocol"], one.first["data"]) == ("fixed_targets", data) and reference(one.first) is None:
             found[(*report.label(one.first), one.first["seed"])] = one
     wanted = [tuple(_names(method)) for method in (of, minus)]
     seeds = sorted({key[3] for key in found if key[:3] == wanted[0]} & {key[3] for key in found if key[:3] == wanted[1]})
