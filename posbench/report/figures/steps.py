@@ -79,7 +79,7 @@ def _parents(cells: Cells, length: int) -> list[Point | Score]:
 
 
 def _keeps(encoding: str) -> bool:
-    """Whether `encoding`, such as none tuned from rope-64, names one encoding twice."""
+    """True for rope tuned from rope-64, which names one encoding twice, and False for none tuned from rope-64."""
     own, _, parent = encoding.partition(" tuned from ")
     return own.split()[0] == parent.rpartition("-")[0]
 
