@@ -1,5 +1,6 @@
 """What is committed in results/reported agrees with itself: tables with CSVs, papers with tables, rows with commits."""
 
+import hashlib
 import json
 import math
 import re
@@ -46,33 +47,39 @@ def test_tables_are_those_of_the_csv(folder):
     assert shown and all(table.markdown() in text for table in shown)
 
 
+def trained(folder) -> dict[str, str]:
+    """{run_id: name of its encoding}, where trainings are not told apart an empty one."""
+    found = from_csv(folder / "trainings.csv", Training, "trainings", "scripts/report.py")
+    return {one.run_id: one.encoding or "" for one in found}
+
+
+def without_trained_in(encoding: str, extension: str) -> str:
+    """Name of a child without the extension that was trained in, which stands in a column of its own."""
+    return encoding.replace(f" trained with {extension} tuned from", " tuned from")
+
+
 @pytest.mark.parametrize("folder", FOLDERS, ids=named)
 def test_losses_of_the_table_are_means_of_rows(folder):
     """By another route than the report's: for each point some rows of as many seeds have its mean. Rows do not say their setting.
 
     Trainings that differ in the model or in train.* are told apart by their names in trainings.csv, and where that has none, not at all.
     """
-    named_as = {one.run_id: one.encoding for one in from_csv(folder / "trainings.csv", Training, "trainings", "scripts/report.py")}
+    named_as = trained(folder)
     rows = [moved(row) for row in read_csv(folder / "rows.csv") if row["position"] is None and row["nll"] is not None]
     rows = [row for row in rows if row["protocol"] != PROTOCOL]
     losses = defaultdict(dict)
     for row in rows:
         method = json.dumps([row["encoding_args"], row["extension_args"], row["trained_scale"]], sort_keys=True)
-        encoding = named_as[row["run_id"]] or row["encoding"]
-        alike = row["protocol"], encoding, row["extension"], row["scale_attention"], row["train_len"], row["length"], row["n_units"]
+        encoding = without_trained_in(named_as[row["run_id"]], row["extension"]) or row["encoding"]
+        place = row["protocol"], row["data"], row["train_len"], row["length"], row["n_units"]
+        alike = *place, encoding, row["extension"], row["scale_attention"]
         losses[alike].setdefault(method, []).append(row["nll"])
     points = [point for point in read_points(folder / "curve.csv") if point.window is None and not point.source and point.nll is not None]
-    lost = []
+    names, lost = {alike[5] for alike in losses}, []
     for point in points:
-        alike = (
-            point.protocol,
-            point.encoding if point.encoding in named_as.values() else point.encoding.split(" ")[0],
-            point.extension.split(" ")[0],
-            point.scale_attention,
-            point.train_len,
-            point.length,
-            point.n_units,
-        )
+        encoding = point.encoding if point.encoding in names else point.encoding.split(" ")[0]
+        place = point.protocol, point.data, point.train_len, point.length, point.n_units
+        alike = *place, encoding, point.extension.split(" ")[0], point.scale_attention
         means = [sum(found) / len(found) for found in losses[alike].values() if len(found) == point.n_seeds]
         if not any(math.isclose(point.nll, mean, rel_tol=1e-12) for mean in means):
             lost.append(point)
@@ -82,17 +89,30 @@ def test_losses_of_the_table_are_means_of_rows(folder):
 @pytest.mark.parametrize("folder", [folder for folder in FOLDERS if accuracies(folder)], ids=named)
 def test_accuracies_of_the_table_are_means_of_rows(folder):
     """As for losses. What was never learned is a mean over all trainings, else over those that learned it."""
-    found = defaultdict(lambda: defaultdict(dict))
-    for row in (row for row in read_csv(folder / "rows.csv") if row["protocol"] == PROTOCOL):
-        alike = row["task"], row["encoding"], row["extension"], row["scale_attention"], row["depth"]
-        found[alike][row["length"]][row["seed"]] = row["accuracy"]
+    named_as, found, inside = trained(folder), defaultdict(lambda: defaultdict(dict)), {}
+    for given in (row for row in read_csv(folder / "rows.csv") if row["protocol"] == PROTOCOL):
+        row = moved(given)
+        encoding = without_trained_in(named_as[row["run_id"]], row["extension"]) or row["encoding"]
+        alike = row["task"], encoding, row["extension"], row["scale_attention"], row["depth"]
+        found[alike][row["length"]][row["seed"]] = row["accuracy"], row["run_id"]
+        if (given["extension"], row["scale_attention"], row["depth"], row["length"]) == ("none", "none", None, row["train_len"]):
+            inside[row["task"], row["run_id"]] = row["accuracy"]
     shown = [score for section in accuracies(folder) for score in section]
     assert len(shown) == sum(len(cells) for alike, cells in found.items() if not alike[0].endswith(" choice"))
     for score in shown:
-        cells = found[score.task, score.encoding, score.extension.split(" ")[0], score.scale_attention, score.depth]
-        learned = [seed for seed, share in found[score.task, score.encoding, "none", "none", None][score.train_len].items() if share >= 0.5]
-        over = [share for seed, share in cells[score.length].items() if seed in learned or not learned]
+        cells = found[score.task, score.encoding, score.extension.split(" ")[0], score.scale_attention, score.depth][score.length]
+        learned = [seed for seed, (_, run_id) in cells.items() if inside[score.task, run_id] >= 0.5]
+        over = [share for seed, (share, _) in cells.items() if seed in learned or not learned]
         assert len(over) == score.n_seeds and score.accuracy == pytest.approx(sum(over) / len(over), abs=1e-9), score
+
+
+def changes(folder) -> set[str]:
+    """Hashes of the uncommitted changes that a folder shows in full: of lists of what to run alone, never of code."""
+    shown = {path.stem: path.read_bytes() for path in (folder / "changes").glob("*.diff")}
+    for name, diff in shown.items():
+        assert hashlib.sha256(diff).hexdigest()[:16] == name
+        assert all(b" b/configs/experiment/" in line for line in diff.splitlines() if line.startswith(b"diff --git"))
+    return set(shown)
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=named)
@@ -100,8 +120,9 @@ def test_every_row_and_training_leads_to_a_commit_of_this_repository(folder):
     commits = {row["commit"] for row in read_csv(folder / "rows.csv")}
     behind = from_csv(folder / "trainings.csv", Training, "trainings", "scripts/report.py")
     assert {row["run_id"] for row in read_csv(folder / "rows.csv")} == {one.run_id for one in behind}
-    assert not [one.run_id for one in behind if one.changed], "trained by code that was not committed"
-    commits |= {one.commit for one in behind}
+    listed = changes(folder)
+    assert not [one.run_id for one in behind if one.changed and one.changed not in listed], "trained by code that was not committed"
+    commits = {commit.removesuffix("+") if listed else commit for commit in commits} | {one.commit for one in behind}
     git = ("git", "-C", str(ROOT))
     inside = subprocess.run([*git, "rev-parse", "--is-shallow-repository"], capture_output=True, text=True)
     if inside.returncode or inside.stdout.strip() == "true":
