@@ -109,8 +109,8 @@ def test_accuracies_of_the_table_are_means_of_rows(folder):
 def changes(folder) -> set[str]:
     """Hashes of the uncommitted changes that a folder shows in full: of lists of what to run alone, never of code."""
     shown = {path.stem: path.read_bytes() for path in (folder / "changes").glob("*.diff")}
-    for name, diff in shown.items():
-        assert hashlib.sha256(diff).hexdigest()[:16] == name
+    for digest, diff in shown.items():
+        assert hashlib.sha256(diff).hexdigest()[:16] == digest
         assert all(b" b/configs/experiment/" in line for line in diff.splitlines() if line.startswith(b"diff --git"))
     return set(shown)
 
