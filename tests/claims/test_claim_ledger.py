@@ -248,7 +248,8 @@ SHORT = [one for one in STAGE5 if one.id == "TrainShort"]
 
 
 FRESH = [("claims3", STAGE3, 13), ("two_causes", STAGE4, 18), ("frontier", SHORT, 23), ("context_use", STAGE6, 28)]
-LATER = {"frontier": {"scale"}}  # reported of the trainings of an experiment after its claims were judged
+# Reported of the trainings of an experiment after its claims were judged: of claims3 the models of S12 alone, on text and a task.
+LATER = {"frontier": {"scale"}, "claims3": {"finetune"}}
 
 
 @pytest.mark.parametrize("name, stage, first", FRESH)
@@ -258,6 +259,14 @@ def test_other_stages_have_seeds_that_neither_a_report_nor_another_stage_names(n
     known = {int(seed) for path in REPORTED.parent.glob("*/trainings.csv") if path.parent.name not in own for seed in _seeds(path)}
     assert seeds == set(range(first, first + ANOVA_FROM)) and not seeds & known
     assert {one.experiments for one in stage} == {(name,)}
+
+
+def test_fine_tuning_reports_of_no_training_that_a_claim_still_waits_for():
+    """The trainings that S09 asks for are on text alone."""
+    with open(REPORTED.parent / "finetune" / "rows.csv", newline="") as file:
+        shared = {(row["data"], int(row["seed"])) for row in csv.DictReader(file) if int(row["seed"]) in reserved(LEDGER)}
+    asked = {seed for one in STAGE3 if one.id == "S09" for each in one.primary for seed in each.seeds}
+    assert shared == {("pysource+mqar", seed) for seed in asked}
 
 
 def test_the_page_names_free_seeds_to_contributors():
