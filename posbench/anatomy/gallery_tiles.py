@@ -36,23 +36,28 @@ class Tile:
     draw: Callable
 
 
-def _made(encoding: dict, extension: dict) -> Anatomy | None:
-    """Anatomy of a pair without a scale; None if it is not defined at LENGTH or changes nothing."""
+def _made(encoding: dict, **methods: dict) -> Anatomy | None:
+    """Anatomy of an encoding with the nodes of `methods` (extension, scale_attention); None if not defined at LENGTH or of no effect.
+
+    A scale that is meant to be trained in is.
+    """
+    extension, given = (methods.get(group) or nodes(group)["none"] for group in ("extension", "scale_attention"))
     with seeded(0):
         built = make(encoding, SHAPE)
-    scale, acting = make(nodes("scale_attention")["none"], SHAPE), make(extension)
+    acting, none, scale = make(extension), make(nodes("scale_attention")["none"], SHAPE), make(given, SHAPE)
+    at_evaluation, trained_in = (none, scale) if scale.trained or scale.sinks else (scale, None)
     try:
-        verdict = check(built, acting, scale, [LENGTH], allow_untested=True)
+        verdict = check(built, acting, at_evaluation, [LENGTH], allow_untested=True)
     except ConfigError:
         return None
-    return None if verdict.noop else dissect(built, acting, scale, LENGTH)
+    return None if verdict.noop else dissect(built, acting, at_evaluation, LENGTH, trained_in)
 
 
 def encoding_tiles() -> list[Tile]:
     """Tiles of all encodings, with recompute_window for those that do not reach LENGTH by themselves."""
-    extensions, tiles = nodes("extension"), []
-    for name, node in plain_first(nodes("encoding")):
-        shown = _made(node, extensions["none"]) or _made(node, extensions["recompute_window"])
+    recompute_window, tiles = nodes("extension")["recompute_window"], []
+    for name, node in _plain_first(nodes("encoding")):
+        shown = _made(node) or _made(node, extension=recompute_window)
         if shown is not None:
             tiles.append(_encoding_tile(name, shown))
     return tiles
@@ -60,18 +65,22 @@ def encoding_tiles() -> list[Tile]:
 
 def extension_tiles() -> list[Tile]:
     """Tiles of all extensions, on RoPE or else on the first encoding that they can change."""
+    return acting_tiles("extension", _extension_tile)
+
+
+def acting_tiles(group: str, tile: Callable[[str, str, dict], Tile]) -> list[Tile]:
+    """Tiles of the methods of a group that act on an encoding: `tile` of method, encoding and numbers, on RoPE or the first that does."""
     encodings, tiles = nodes("encoding"), []
-    for name, node in plain_first(nodes("extension")):
+    for name, node in _plain_first(nodes(group)):
         for own in ("rope", *encodings):
-            shown = _made(encodings[own], node)
+            shown = _made(encodings[own], **{group: node})
             if shown is not None:
-                tiles.append(_extension_tile(name, own, shown.numbers))
+                tiles.append(tile(name, own, shown.numbers))
                 break
     return tiles
 
 
-def plain_first(found: dict[str, dict]) -> list[tuple[str, dict]]:
-    """Methods by name, `none` before all."""
+def _plain_first(found: dict[str, dict]) -> list[tuple[str, dict]]:
     return sorted(found.items(), key=lambda item: (item[0] != "none", item[0]))
 
 

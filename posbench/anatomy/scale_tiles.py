@@ -1,46 +1,19 @@
 """Tiles of the gallery for scales of attention: the factor on logits, and what a sink or a distance leaves of a weight.
 
-Letters: D distances, H heads, T tokens.
+Letters: T tokens.
 """
 
 import torch
 
 from posbench.anatomy import axes as draws
-from posbench.anatomy.dissect import dissect
-from posbench.anatomy.gallery_tiles import LENGTH, SHAPE, Tile, plain_first
-from posbench.common.errors import ConfigError
-from posbench.config.names import nodes
-from posbench.model.build import seeded
-from posbench.position.instantiate import make
-from posbench.position.legality import check
+from posbench.anatomy.gallery_tiles import LENGTH, Tile, acting_tiles
 
 TOP = 3.0  # largest factor drawn
 
 
 def scale_tiles() -> list[Tile]:
     """Tiles of all scales, on RoPE or else on the first encoding that they can act on."""
-    encodings, tiles = nodes("encoding"), []
-    for name, node in plain_first(nodes("scale_attention")):
-        for own in ("rope", *encodings):
-            numbers = _made(encodings[own], node)
-            if numbers is not None:
-                tiles.append(_tile(name, own, numbers))
-                break
-    return tiles
-
-
-def _made(encoding: dict, scale: dict) -> dict | None:
-    """Numbers of the scale on an encoding, trained in where it only can be; None if it is not defined or changes nothing."""
-    nothing = nodes("extension")["none"], nodes("scale_attention")["none"]
-    with seeded(0):
-        built = make(encoding, SHAPE)
-    extension, none, acting = make(nothing[0]), make(nothing[1], SHAPE), make(scale, SHAPE)
-    at_evaluation, trained_in = (none, acting) if acting.trained or acting.sinks else (acting, None)
-    try:
-        verdict = check(built, extension, at_evaluation, [LENGTH], allow_untested=True)
-    except ConfigError:
-        return None
-    return None if verdict.noop else dissect(built, extension, at_evaluation, LENGTH, trained_in).numbers
+    return acting_tiles("scale_attention", _tile)
 
 
 def _tile(name: str, encoding: str, numbers: dict) -> Tile:

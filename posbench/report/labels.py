@@ -60,8 +60,10 @@ def moved(row: dict) -> dict:
     inner = args["base"] if isinstance(args.get("base"), dict) else args
     if not row["finetune"]:
         return row
-    left = {key: value for key, value in inner.items() if key not in ("scaling", "scaling_len", "amplitude")}
-    node, row = inner.get("scaling"), {**row, "encoding_args": left if inner is args else {**args, "base": left}}
+    node = inner.get("scaling")
+    gone = {key for key in ("scaling", "scaling_len", "amplitude") if node or inner.get(key) is None}
+    left = {key: value for key, value in inner.items() if key not in gone}
+    row = {**row, "encoding_args": left if inner is args else {**args, "base": left}}
     if not node:
         return row
     if row["extension"] == "none":

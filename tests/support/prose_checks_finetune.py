@@ -1,5 +1,7 @@
 """What results/reported/README.md says of fine-tuning in numbers, and what the files say: as in prose_checks.py."""
 
+from functools import cache
+
 from prose_checks import Check
 from reported_values import REPORTED, apart, scored, trainings, within
 
@@ -62,15 +64,15 @@ def child(extension: str, steps: int = 100) -> str:
     return f"{ROPE} steps={steps}|{extension if extension == 'none' else f'{extension} (trained in)'}"
 
 
-def point(method: str, length: int = 256) -> Point:
-    """Point of a method of models of text alone: those of text and MQAR have the same name."""
+@cache
+def _points() -> dict[tuple, Point]:
+    """Points of models of text alone: those of text and MQAR have the same names."""
     named = read_points(REPORTED / "finetune" / "curve.csv")
-    (found,) = (
-        one
-        for one in named
-        if (one.data, one.length, f"{one.encoding}|{one.extension}", one.scale_attention) == ("pysource", length, method, "none")
-    )
-    return found
+    return {(f"{one.encoding}|{one.extension}", one.scale_attention, one.length): one for one in named if one.data == "pysource"}
+
+
+def point(method: str, length: int = 256) -> Point:
+    return _points()[method, "none", length]
 
 
 def retrieval() -> list[Check]:
