@@ -36,8 +36,9 @@ def trainings(folder: str) -> list[Training]:
 
 
 @cache
-def _points(folder: str) -> dict:
+def _points(folder: str, data: str | None) -> dict:
     points = [point for point in read_points(REPORTED / folder / "curve.csv") if point.protocol == "fixed_targets"]
+    points = [point for point in points if data in (None, point.data)]
     return {(point.encoding, point.extension, point.scale_attention, point.length / point.train_len): point for point in points}
 
 
@@ -46,14 +47,15 @@ def _names(method: str) -> list[str]:
     return [*method.split("|"), "none", "none"][:3]
 
 
-def at(folder: str, method: str, times: float, what: str = "difference") -> float:
-    """A value of curve.csv at so many times the training length."""
-    return getattr(_points(folder)[(*_names(method), times)], what)
+def at(folder: str, method: str, times: float, what: str = "difference", data: str | None = None) -> float:
+    """A value of curve.csv at so many times the training length, of the trainings on `data` where there are others."""
+    return getattr(_points(folder, data)[(*_names(method), times)], what)
 
 
-def wide(folder: str, method: str, times: float, what: str = "difference") -> list[float]:
+def wide(folder: str, method: str, times: float, what: str = "difference", data: str | None = None) -> list[float]:
     """A difference, or change, and half of its interval."""
-    return [at(folder, method, times, what), at(folder, method, times, {"difference": "half_width", "change": "change_half_width"}[what])]
+    half = {"difference": "half_width", "change": "change_half_width"}[what]
+    return [at(folder, method, times, what, data), at(folder, method, times, half, data)]
 
 
 def trained_at(folder: str, train_len: int, times: int, what: str = "difference", method: str = "rope") -> float:
