@@ -52,6 +52,10 @@ def run(request: Request) -> int:
     check_methods(request.cfgs)
     if dry:
         return show_plan(request, jobs)
+    from posbench.sweep.dry_run import check_devices
+
+    # Of a sweep the cells that are refused are passed over, which a device that is not there is no reason for.
+    check_devices([job for job in jobs if not is_done(job)], request.launcher)
     results = launch(jobs, {"n_jobs": request.cfgs[0]["jobs"], **request.launcher}, command)
     _tell(results, request.sweep)
     if any(result.failures for result in results):

@@ -38,6 +38,14 @@ def pick_device(name: str, rank: int = 0, size: int = 1) -> str:
     return name
 
 
+def check_device(name: str) -> None:
+    """Raise ConfigError as `pick_device` does, without taking memory of a GPU, which may be open to one process at a time."""
+    if not torch.cuda.is_available():
+        pick_device(name)
+    elif name.startswith("cuda") and (torch.device(name).index or 0) >= torch.cuda.device_count():
+        raise ConfigError(f"device={name} is not there, of {torch.cuda.device_count()} GPUs: choose device=cpu or device=auto.")
+
+
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """Context in which the CPU's random numbers depend on `seed` alone. Those drawn after it are unaffected."""

@@ -63,10 +63,10 @@ def planned(jobs: list[Job]) -> list[Plan]:
 
 def check_devices(jobs: list[Job], launcher: dict) -> None:
     """Raise ConfigError for a device of jobs that is not there. SLURM's nodes have other devices than this machine, which are not asked."""
-    from posbench.model.build import pick_device
+    from posbench.model.build import check_device
 
     for device in {job.cfg["device"] for job in jobs} if launcher.get("via") != "slurm" else ():
-        pick_device(device)
+        check_device(device)
 
 
 def describe(plans: list[Plan]) -> list[str]:

@@ -477,6 +477,13 @@ def test_a_damaged_result_in_a_sweep_costs_its_own_job(cli):
     assert path.name in done.stderr and "1 evaluated" in done.stdout and "1 failed" in done.stdout and len(cli.runs()) == 2
 
 
+def test_a_sweep_on_a_device_that_is_not_there_is_refused_whole(cli):
+    done = cli("-m", "seed=0,1", "device=cuda:99", code=2)
+    assert done.stderr.count("device=cuda:99 is not there") == 1 and "choose device=cpu" in done.stderr and not cli.runs()
+    cli("seed=0")
+    assert "nothing to do" in cli("-m", "seed=0", "device=cuda:99").stdout  # what is there needs no device
+
+
 def test_on_a_terminal_a_sweep_has_one_line_with_the_running_jobs_own_in_it(processes):
     steps = 600  # the line is drawn anew every 0.2 s: far fewer steps end before that on a fast machine
     parent, child = pty.openpty()

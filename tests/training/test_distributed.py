@@ -33,7 +33,7 @@ from posbench.common.errors import ConfigError
 from posbench.common.files import read_json
 from posbench.common.signals import Stopped
 from posbench.data.batches import Batches
-from posbench.model.build import pick_device
+from posbench.model.build import check_device, pick_device
 from posbench.position.plan import training_plans
 from posbench.runs.directory import Run
 from posbench.sweep import child_processes as sweep
@@ -252,6 +252,16 @@ def test_each_process_has_a_gpu_of_its_own(monkeypatch):
             pick_device(device, 0, 3)
     with pytest.raises(ConfigError, match="device=cuda:1 is one device, and processes=2 need one each: give device=cuda"):
         pick_device("cuda:1", 0, 2)
+
+
+def test_a_gpu_is_looked_for_without_taking_memory_of_it(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch, "empty", lambda *_, **__: pytest.fail("made a tensor"))
+    for device in ("auto", "cpu", "cuda", "cuda:1"):
+        check_device(device)
+    with pytest.raises(ConfigError, match="device=cuda:2 is not there, of 2 GPUs: choose"):
+        check_device("cuda:2")
 
 
 def unstarted(folder: Path, **changes) -> Job:
