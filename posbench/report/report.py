@@ -11,7 +11,7 @@ from posbench.common.csv_records import to_csv
 from posbench.common.errors import RunError
 from posbench.common.files import write_atomic
 from posbench.report import context_loss as context
-from posbench.report import positions
+from posbench.report import positions, score_tables
 from posbench.report import scores as asked
 from posbench.report.below import argument_line, checkpoint_lines
 from posbench.report.context_loss import Step
@@ -99,7 +99,7 @@ class Report:
     def shown(self, intervals: bool = True) -> list[tuple[list[Table], list[str]]]:
         """Tables of every section and the lines below them, loss against context first, then tasks; with intervals if `intervals`."""
         inside = [([context.table(section, intervals)], context.below(section)) for section in self.contexts]
-        inside += [(asked.tables(section, intervals), asked.below(section)) for section in self.scores]
+        inside += [(score_tables.tables(section, intervals), score_tables.below(section)) for section in self.scores]
         return inside + [(self._tables(curve, intervals), self.below(curve)) for curve in self.sections]
 
     def summary(self) -> dict[str, float]:

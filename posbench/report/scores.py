@@ -13,18 +13,14 @@ from typing import ClassVar
 
 from posbench.common.errors import RunError
 from posbench.report import curves
-from posbench.report.labels import TRAINED_IN
-from posbench.report.points import SECTION, Placed, marked, over_words, section_of, span, two_seeds
+from posbench.report.points import SECTION, Placed, section_of
 from posbench.report.references import plain
-from posbench.report.tables import METHOD, Table, by_method, heading
 from posbench.runs.evaluation import Evaluation
-from posbench.statistics.clustered import wilson
+from posbench.statistics.clustered import student_quantile, wilson
 
 PROTOCOL = "accuracy"
 LEARNED = 0.5  # accuracy inside the window below which a task was not learned
 CHOICE = " choice"  # end of the task of a row on the choice among the answers in the text
-NEVER = "never learned"
-UNASKED = "not asked inside the window, so that a failure beyond it says nothing of a method"
 
 
 @dataclass(frozen=True)
@@ -51,6 +47,7 @@ class Score(Placed):
     choice: float | None  # share of answers that were likelier than all other choices in the text
     learned: bool  # a training of this method learned the task
     inside: float | None  # accuracy inside the window, the mean over all seeds; None if it was not evaluated
+    half_width: float | None = None  # half of the 95 % interval of nll; None in CSVs of earlier versions
     source: str | None = None  # the CSV that the rows were read from; None if the report is of that file alone, or of runs
 
     @property
@@ -119,6 +116,7 @@ def _score(key: tuple, seeds: list[tuple[Evaluation, dict]], inside: dict[tuple,
         high=high,
         over=over,
         nll=None if any(row["nll"] is None for row in rows) else fmean([row["nll"] for row in rows]),
+        half_width=_half_width(passed or seeds),
         choice=fmean([row["accuracy"] for row in found]) if all(found) else None,
         learned=bool(passed),
         inside=fmean(known) if known else None,
@@ -140,73 +138,13 @@ def interval(seeds: Sequence[tuple[Evaluation, dict]]) -> tuple[float, float, st
     return *wilson(mean, rows[0]["n_units"]), unit
 
 
-def by_task(section: Iterable[Score]) -> dict[str, dict[tuple, dict[int, Score]]]:
-    """Scores over all depths by task, method and length, in the given order."""
-    found: dict[str, dict[tuple, dict[int, Score]]] = {}
-    for score in section:
-        if score.depth is None:
-            found.setdefault(score.task, {}).setdefault(score.method, {})[score.length] = score
-    return found
-
-
-def tables(section: list[Score], intervals: bool = True) -> list[Table]:
-    """Tables of each part of a task: the accuracy, with its interval if `intervals`, and that of the choice in the text."""
-    lengths = marked(score.length for score in section)
-    heads = [*METHOD, *(heading(length, section[0].train_len) for length in lengths)]
-
-    def accuracy(score: Score) -> str:
-        return f"{score.accuracy:.3f}" + f" ({score.low:.2f}-{score.high:.2f})" * intervals if score.shown else NEVER
-
-    def choice(score: Score) -> str:
-        return NEVER if not score.shown else "-" if score.choice is None else f"{score.choice:.3f}"
-
-    result = []
-    for task, cells in by_task(section).items():
-        result.append(Table(f"Accuracy: {task}", heads, by_method(cells, lengths, accuracy)))
-        if any(score.choice is not None for cell in cells.values() for score in cell.values()):
-            result.append(Table(f"Accuracy of the choice among the answers in the text: {task}", heads, by_method(cells, lengths, choice)))
-    return result
-
-
-def below(section: list[Score]) -> list[str]:
-    """Lines below the tables: what was asked, what the intervals are over, and which methods have not learned the task."""
-    first = section[0]
-    over = " or ".join(over_words(unit) for unit in sorted({score.over for score in section}))
-    return [
-        f"data {first.data}, tokenizer {first.tokenizer}, trained at {first.train_len} tokens",
-        f"protocol {first.protocol}: {asked(section)}, the same for every method",
-        *([f"setting: {first.setting}"] if first.setting else []),
-        f"seeds: {span(score.n_seeds for score in section)}; in brackets: 95 % interval {over}, Wilson's for one seed",
-        *unlearned(section),
-        *two_seeds(section),
-        *(["* a pair of methods its authors have not tested"] if any(score.untested for score in section) else []),
-    ]
-
-
-def asked(section: Iterable[Score]) -> str:
-    """Text on the questions of a section: their number at each length, and what a right answer is."""
-    whole = [score for score in section if score.depth is None]
-    texts, answers = (span(getattr(score, name) for score in whole) for name in ("n_texts", "n_answers"))
-    return f"{answers} answers in {texts} texts of each length, right if every token was the likeliest"
-
-
-def unlearned(section: Iterable[Score]) -> list[str]:
-    """Lines on the trainings that have not learned a task inside the window, or were not asked there."""
-    never: dict[str, dict[str, None]] = {}
-    some: dict[str, dict[str, None]] = {}
-    unasked: dict[str, dict[str, None]] = {}
-    for score in section:
-        if score.depth is None and (not score.learned or score.n_seeds < score.n_trained or score.inside is None):
-            name = f"{score.encoding} {score.extension}" if score.extension.endswith(TRAINED_IN) else score.encoding
-            if score.inside is None:
-                unasked.setdefault(score.task, {})[name] = None
-            elif score.learned:
-                said = f"{name} ({score.n_trained - score.n_seeds} of {score.n_trained} seeds)"
-                some.setdefault(score.task, {})[said] = None
-            else:
-                never.setdefault(score.task, {})[f"{name} ({score.inside:.3f})"] = None
-    bound = f"accuracy inside the window below {LEARNED}"
-    moral = "so that nothing beyond counts against a method"
-    lines = [f"{NEVER} ({bound}), {moral}: {task}: {', '.join(names)}" for task, names in never.items()]
-    lines += [f"{UNASKED}: {task}: {', '.join(names)}" for task, names in unasked.items()]
-    return lines + [f"left out of the means ({bound}): {task}: {', '.join(names)}" for task, names in some.items()]
+def _half_width(seeds: Sequence[tuple[Evaluation, dict]]) -> float | None:
+    """Half of the 95 % interval of the mean nll, over the units of `interval`, here by Student's t for one seed too; None if not finite."""
+    rows = [row for _, row in seeds]
+    if any(row["nll"] is None for row in rows):
+        return None
+    if len(rows) > 1:
+        return curves.interval([(row["nll"], evaluation.sums(row), 0.0) for evaluation, row in seeds], rows[0]["sem_unit"])[1]
+    (row,) = rows
+    many = row["n_units"] > 1 and row["nll_sem"] is not None
+    return student_quantile(0.975, row["n_units"] - 1) * row["nll_sem"] if many else None

@@ -12,7 +12,7 @@ from conftest import CONFIGS
 from test_figures import texts
 
 from posbench.common.csv_records import from_csv
-from posbench.report import positions, scores
+from posbench.report import positions, score_tables
 from posbench.report.figures.annotations import name
 from posbench.report.figures.loss_curves import panels
 from posbench.report.labels import moved
@@ -43,7 +43,7 @@ def test_tables_are_those_of_the_csv(folder):
     assert {curve[0].section for curve in curves if curve[0].window} == {stretches[0].section for stretches in by_position}
     shown = [table for curve in curves if not curve[0].window for table in tables(curve)]
     shown += [table for stretches in by_position for table in positions.tables(stretches)]
-    shown += [table for section in accuracies(folder) for table in scores.tables(section)]
+    shown += [table for section in accuracies(folder) for table in score_tables.tables(section)]
     assert shown and all(table.markdown() in text for table in shown)
 
 

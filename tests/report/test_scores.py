@@ -11,7 +11,8 @@ from test_rows import VALUES
 from posbench.report.figures.accuracy import methods_map
 from posbench.report.points import read_points
 from posbench.report.report import collect
-from posbench.report.scores import LEARNED, UNASKED, Score, by_task
+from posbench.report.score_tables import UNASKED, by_task
+from posbench.report.scores import LEARNED, Score
 from posbench.runs.evidence import read as read_evidence
 from posbench.runs.rows import eval_content, make_row
 from posbench.runs.target_losses import part_of, save_arrays
@@ -31,7 +32,7 @@ def write_scores(root, encoding, extension, seed, share, task="needle"):
         columns = []
         for depth, part in ((None, slice(None)), *((depth, slice(i, i + 1)) for i, depth in enumerate(DEPTHS))):
             right, nll = correct_NA[:, part], nll_NA[:, part]
-            values = {"nll": float(nll.mean()), "accuracy": float(right.mean()), "n_targets": right.size, "n_units": TEXTS}
+            values = {"nll": float(nll.mean()), "accuracy": float(right.mean()), "n_targets": right.size, "n_units": TEXTS, "nll_sem": 0.1}
             own = {"run_id": run, "eval_id": eval_id, "encoding": encoding, "extension": extension, "seed": seed, "protocol": "accuracy"}
             own |= {"encoding_args": {}, "extension_args": {}, "scale_attention": "none", "trained_scale": "none", "position": None}
             own |= {"train_len": 64, "length": length, "task": task, "depth": depth, "n_bytes": 0, "sem_unit": "example"}
@@ -75,6 +76,10 @@ def test_the_mean_is_over_seeds_that_learned_the_task_and_its_interval_is_crosse
     wanted = estimate([(1.0, sums([one.ravel() for one in first], np.repeat(np.arange(TEXTS), len(DEPTHS))))])
     assert one.accuracy == pytest.approx(wanted.value) and (one.low, one.high) == pytest.approx(wanted.interval())
     assert (one.n_seeds, one.over, one.learned, one.inside) == (3, "seeds x examples", True, 1.0)
+    nlls = [npz["nll_128"][:, : len(DEPTHS)].astype(float) for npz in by_seed]
+    wanted = estimate([(1.0, sums([one.ravel() for one in nlls], np.repeat(np.arange(TEXTS), len(DEPTHS))))])
+    low, high = wanted.interval()
+    assert (one.nll, one.half_width) == pytest.approx((wanted.value, (high - low) / 2))
     exact = scores["rope", "none", 64, None]  # all seeds are right everywhere, and still the interval has a width
     assert exact.accuracy == exact.high == 1.0 and exact.low == wilson(1.0, TEXTS)[0] < 1
     single = scores["alibi", "none", 128, None]
@@ -89,6 +94,17 @@ def test_what_was_never_learned_is_no_failure_of_a_method(found):
     assert row.endswith("| never learned |") and f"never learned (accuracy inside the window below {LEARNED})" in text
     assert "left out of the means" in text and "none (1 of 2 seeds)" in text
     assert not any(one.shown for section in found[1].scores for one in section if one.encoding == "alibi" and one.length == 128)
+
+
+def test_the_loss_of_answers_stands_in_a_table_of_its_own(found):
+    lines = found[1].markdown().splitlines()
+    at = lines.index("**-ln p of an answer (nats): needle**")
+    rows = [line for line in lines[at + 4 : at + 8] if line.startswith("| ")]
+    beyond = {score.method[:2]: score for section in found[1].scores for score in section if (score.length, score.depth) == (128, None)}
+    one = beyond["rope", "ntk"]
+    assert one.nll > 0.1 and any(f"| {one.nll:.2f} +- {one.half_width:.2f} |" in row for row in rows), rows
+    # Of one seed the row's error, by the 2.0227 of t tables for 39 degrees of freedom.
+    assert beyond["none", "none"].half_width == pytest.approx(2.0227 * 0.1, abs=1e-5)
 
 
 def test_a_task_that_was_not_asked_inside_the_window_is_told_in_table_figure_and_page(tmp_path, monkeypatch):

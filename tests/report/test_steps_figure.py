@@ -9,7 +9,8 @@ from posbench.common.csv_records import to_csv
 from posbench.report.figures import gain, steps
 from posbench.report.figures.draw import draw
 from posbench.report.points import Point
-from posbench.report.scores import Score, unlearned
+from posbench.report.score_tables import unlearned
+from posbench.report.scores import Score
 
 PLACE = {"protocol": "fixed_targets", "data": "pysource", "tokenizer": "bpe-1024", "setting": None, "n_seeds": 3, "n_targets": 4096}
 SEEN = {"n_units": 120, "sem_unit": "document", "over": "seeds x documents", "half_width": 0.02, "floor": 2.4, "untested": False}

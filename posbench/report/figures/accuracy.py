@@ -8,7 +8,8 @@ from posbench.report.figures.heatmap import INKS, legible
 from posbench.report.figures.palette import looks
 from posbench.report.figures.style import DASHES, GAIN, GREY, MARKERS, Frame, note, octaves
 from posbench.report.points import marked
-from posbench.report.scores import Score, asked, by_task, unlearned
+from posbench.report.score_tables import asked, by_task, unlearned
+from posbench.report.scores import Score
 
 PANEL_WIDTH, PANEL_HEIGHT = 230, 200  # points
 LEFT, LEADER, BETWEEN, ABOVE, BELOW = 40, 14, 46, 30, 44

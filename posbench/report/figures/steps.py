@@ -12,7 +12,8 @@ from posbench.report.figures.annotations import GAP, end_labels, line_name, meas
 from posbench.report.figures.palette import looks_of_methods
 from posbench.report.figures.style import DASHES, FONT, GREY, MARKERS, Frame, ruled
 from posbench.report.points import Point, span
-from posbench.report.scores import LEARNED, Score, asked
+from posbench.report.score_tables import asked
+from posbench.report.scores import LEARNED, Score
 
 PANEL_WIDTH, PANEL_HEIGHT = 230, 260  # points
 LEFT, LEADER, BETWEEN, ABOVE, BELOW = 48, 14, 44, 24, 40
