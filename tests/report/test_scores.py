@@ -1,6 +1,7 @@
 """Scores of tasks: intervals against published ones, the bound of what was learned, and what tables and figures show of it."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from synthetic import Built
 from test_figures import texts
 from test_rows import VALUES
 
-from posbench.report.figures.accuracy import methods_map
+from posbench.report.figures.accuracy import curves, methods_map
 from posbench.report.points import read_points
 from posbench.report.report import collect
 from posbench.report.score_tables import UNASKED, by_task
@@ -128,6 +129,18 @@ def test_files_hold_what_is_shown_and_evidence_pools(found, tmp_path):
     assert read_evidence(tmp_path / "report")[0] and again.scores == found[1].scores
     page = (tmp_path / "report" / "report.html").read_text()
     assert "Accuracy by length and depth" in page and "Accuracy by method and length" in page and "needles" in page
+
+
+def test_parts_of_a_task_stand_beside_each_other_as_far_as_their_panels_leave_room(found):
+    (section,) = found[1].scores
+    rope = [score for score in section if score.encoding == "rope"]  # one panel for a part, with the others two
+
+    def columns(scores: list[Score]) -> list[float]:
+        parts = [replace(score, task=f"needle {number}") for number in range(3) for score in scores]
+        return sorted({round(axes.get_position().x0, 3) for axes in curves(parts, "needles").axes})
+
+    assert len(curves(rope, "needles").axes) == 1 and len(columns(rope)) == 2
+    assert len(curves(section, "needles").axes) == len(columns(section)) == 2
 
 
 def test_the_map_of_methods_has_a_cell_for_each_that_is_shown(found, tmp_path):

@@ -1,4 +1,4 @@
-"""Figures of accuracy: by length, a row of panels for each part of a task; by method and length, a map for each part; and by length and
+"""Figures of accuracy: by length, panels for each part of a task; by method and length, a map for each part; and by length and
 depth, a map for each method."""
 
 import functools
@@ -22,11 +22,13 @@ def curves(section: list[Score], title: str):
     groups = panels([method for cells in found.values() for method in cells])
     gutter = LEADER + max(width(_name(method, heading)) for heading, methods in groups.items() for method in methods)
     tall = max(PANEL_HEIGHT, 1.3 * GAP * max(map(len, groups.values())))
-    frame = Frame(title, LEFT + len(groups) * (PANEL_WIDTH + gutter) + (len(groups) - 1) * BETWEEN, len(found) * (ABOVE + tall + BELOW))
+    wide = len(groups) * (PANEL_WIDTH + gutter + BETWEEN)  # of the panels of one part of a task
+    across = max(1, min(len(found), int(WIDEST // wide)))
+    frame = Frame(title, LEFT + across * wide - BETWEEN, -(-len(found) // across) * (ABOVE + tall + BELOW))
     lengths, train_len = marked(score.length for score in section), section[0].train_len
-    for line, (task, cells) in enumerate(found.items()):
-        for place, (heading, methods) in enumerate(groups.items()):
-            top = line * (ABOVE + tall + BELOW) + ABOVE
+    for index, (task, cells) in enumerate(found.items()):
+        for number, (heading, methods) in enumerate(groups.items()):
+            place, top = index % across * len(groups) + number, index // across * (ABOVE + tall + BELOW) + ABOVE
             axes = frame.axes(LEFT + place * (PANEL_WIDTH + gutter + BETWEEN), top, PANEL_WIDTH, tall)
             axes.set_title(f"{task}: {heading}", fontsize=9.5, loc="left", pad=6, color="#222222")
             octaves(axes, lengths, train_len)
