@@ -13,7 +13,7 @@ from conftest import CONFIGS
 from prose_checks import Check, headline, ledger, projects, repeated, scale, stage2, stage5
 from prose_checks_finetune import finetune
 from prose_checks_methods import advice, attention, books, catalogue, ladder, matched, rates, smollm2
-from prose_checks_tasks import stage3, tasks
+from prose_checks_tasks import needles, stage3, tasks
 from reported_values import LEDGER, REPORTED, of_seeds, yarn_pairs
 
 PARTS = (
@@ -31,6 +31,7 @@ PARTS = (
     matched,
     books,
     smollm2,
+    needles,
     tasks,
     attention,
     advice,
@@ -43,7 +44,8 @@ machine-written files; less than 64 bytes; 372 of the 512 windows (73 %) and 238
 needs 1,024 tokens; 106 shortest of the 642; 4 layers, width 128, 2 heads of 64 channels, 1.0 M; 64 tokens of training length,
 1,500 steps of 2,048 tokens (3.1 M; last 8 tokens; exactly 64 tokens; Beyond 64 tokens; are 95 %; lower 95 % bound;
 (multiplier 1); StreamingLLM: 4 first; suit 64 tokens; 64 tokens of window; Gemma 3; AVX-512; trained on 64 tokens of Python source;
-the last 64 tokens keeps; margin of 0.013 either way; at 64 tokens a model;
+the last 64 tokens keeps; margin of 0.013 either way; of up to 4,096 tokens and in; of those of 8,192: of these; finds nothing at 16,384 tokens; at 4,096 tokens, of
+passkeys; DroPE's Table 10; length of 2,048 tokens, of SmolLM-360M; PI 0, NTK 29.8, YaRN 48.3 percent; arXiv 2512.12167; at 64 tokens a model;
 its 95 % interval; scored has 1,024 tokens before; (46 of 64 in; slopes at 64
 tokens; coordinates up to 1,024; Llama 3's; at 1,024 tokens takes; the last 8 targets; have 57 to 64 tokens of context, the
 floor exactly 64; (1,000 steps, three seeds, 256 windows; 20 November, 16:48; code of 18:48 and; committed at 12:09; with 95 %
@@ -66,7 +68,7 @@ at 8,192, with factor; factor 2 costs; factor 4;
  To 8,192 tokens: leave; At 16,384 tokens: cut the text to its last 8,192; with the fixed factor 2 and;
 for 32,768 tokens, 1,024 targets; of its 18 pairs; the others, 32,768 tokens and; more than 4,096 tokens of; from more
 than 8,192 cannot; at 16,384 tokens, and log-n; The last 8,192 tokens alone; NTK with factor 2 stay; at 2,048 tokens.
-PI; at 2,048. ## Retrieval; 'lengths=[64,128,256]'; (1,000 steps, one seed): attention of the last 8 queries of 32
+PI; at 2,048. ## Needles; 'lengths=[64,128,256]'; (1,000 steps, one seed): attention of the last 8 queries of 32
 windows; From 64 to 256 tokens; lies 64 tokens away or more; at 256 tokens, and; read to 16,384 tokens; read
 at 256 tokens on; a model of 64 tokens that reads its last 64; to one of 256 that; refuted: 64 tokens lose; log-n, 32 tokens;
 Descriptive: 128 tokens lose; 64 tokens without an; chosen at 64 tokens. The; last tokens of 256; a model of 256 loses; trainings

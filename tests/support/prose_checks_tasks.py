@@ -1,7 +1,10 @@
 """What results/reported/README.md says of tasks in numbers, and what the files say: as in prose_checks.py."""
 
 from prose_checks import Check
-from reported_values import claim, scored, scores, wide, within
+from reported_values import REPORTED, answers_apart, claim, rows, scored, scores, wide, within
+
+from posbench.report.points import read_points
+from posbench.report.scores import Score
 
 
 def tasks() -> list[Check]:
@@ -33,6 +36,46 @@ def tasks() -> list[Check]:
         ("ALiBi finds #, a model without positions #, FoX #;", [far(name, 1)[0] for name in ("alibi", "none", "fox")]),
         ("ALiBi copies #, a model without positions none", [far("alibi", 1, "copy")[0]]),
         ("seed of FoX in three #.", [far("fox", 1, "copy")[0]]),
+    ]
+
+
+def needles() -> list[Check]:
+    """Of SmolLM2-135M-Instruct, whose training length is 8,192 tokens: a number in noise, in its chat template."""
+    asked = "niah_single_1 chat"
+
+    def found(method: str, times: float = 2, task: str = asked) -> list[float]:
+        return within(scored("needles", task, method, times))
+
+    def worse(of: str, minus: str) -> list[float]:
+        return answers_apart("needles", of, minus, asked, 2)
+
+    plain, every = (scored("needles", asked, method, 2) for method in ("rope", "rope|self_extend"))
+    (longest,) = {row["max_distance"] for row in rows("needles") if (row["extension"], row["length"]) == ("self_extend", 16384)}
+    short = (1 / 8, 1 / 4, 1 / 2)
+    assert [found("rope", times)[0] for times in short] == [1, 1, 1]
+    points = [one for one in read_points(REPORTED / "needles" / "accuracy.csv", Score) if one.task == asked]
+    deep = {(one.extension, one.length, one.depth): one.accuracy for one in points}
+    assert deep["none", 8192, 0] == 0
+    for method in ("streaming", "lm_infinite"):
+        assert [deep[method, 16384, depth] for depth in (0, 0.25, 0.5, 0.75, 1)] == [0, 0, 0, 0, 1]
+    return [
+        ("and in # [#, #] of those of 8,192", found("rope", 1)),
+        (", # [#, #], and its -ln p of the answers is # +- # nats", [*found("rope"), plain.nll, plain.half_width]),
+        (", # [#, #], those at the very", found("rope|self_extend")),
+        ("too, with an -ln p of # +- # nats; no", [every.nll, every.half_width]),
+        ("no distance is longer than # with it", [longest]),
+        ("YaRN finds # [#, #]; that it answers", found("rope|yarn")),
+        ("worse is undecided (# [#, #] nats), better", worse("rope|yarn", "rope|self_extend")),
+        ("better than no extension it does (# [#, #])", worse("rope", "rope|yarn")),
+        ("NTK finds # [#, #] and answers # [#, #] nats worse", [*found("rope|ntk"), *worse("rope|ntk", "rope|yarn")]),
+        ("PI # [#, #] and # [#, #] worse", [*found("rope|pi"), *worse("rope|pi", "rope|yarn")]),
+        ("at that length, find # [#, #] and # [#, #]:", [*found("rope|streaming"), *found("rope|lm_infinite")]),
+        ("farther from the floor, answers # [#, #] nats better", worse("rope|streaming", "rope|yarn")),
+        (
+            "niah_multikey_2 it finds # [#, #] at 4,096 tokens, of passkeys # [#, #], and # [#, #] in the chat",
+            [*found("rope", 1 / 2, "niah_multikey_2"), *found("rope", 1 / 2, "passkey"), *found("rope", 1 / 2, "passkey chat")],
+        ),
+        ("it finds # [#, #] of niah_single_1 there", found("rope", 1 / 2, "niah_single_1")),
     ]
 
 

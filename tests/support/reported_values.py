@@ -122,6 +122,22 @@ def scored(folder: str, task: str, method: str, times: float) -> Score:
     return scores(folder)[(task, *_names(method), times)]
 
 
+def answers_apart(folder: str, of: str, minus: str, task: str, times: int) -> list[float]:
+    """Mean difference of -ln p of the answers of two methods to the same texts of one model, and the ends of its interval over texts."""
+    report, found = _collected(folder), {of: [], minus: []}
+    for one in report.evaluations:
+        for method in (of, minus):
+            for row in one.rows if [*report.label(one.first)] == _names(method) else ():
+                asked = (row["protocol"], row["task"], row["length"]) == ("accuracy", task, times * row["train_len"])
+                if asked and row["depth"] is not None:  # a text at each depth for each of the "documents"
+                    sums = one.sums(row)
+                    assert set(sums.counts) == {1}
+                    found[method] += list(sums.totals[0])
+    mean, half, n = student_interval([value - other for value, other in zip(found[of], found[minus], strict=True)])
+    assert n == scored(folder, task, of, times).n_texts
+    return [mean, mean - half, mean + half]
+
+
 def within(score: Score) -> list[float]:
     """Accuracy and the ends of its interval."""
     return [score.accuracy, score.low, score.high]
