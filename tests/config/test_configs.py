@@ -10,6 +10,7 @@ import torch
 from conftest import CONFIGS, choices, node, small_shape
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
+from tokenizers import Tokenizer, models
 
 from posbench.common.errors import ConfigError
 from posbench.config import compose as composition
@@ -128,11 +129,15 @@ def test_every_experiment_expands_to_jobs_with_references(name, monkeypatch, tmp
 
 
 def described(folder: Path) -> Path:
-    """A checkpoint of SmolLM2's shape that has no numbers: its description, and weights of which only the digest is read."""
+    """A checkpoint of SmolLM2's shape that has no numbers: its description, a tokenizer of two words, and weights of which only the digest
+    is read.
+    """
     sizes = {"hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3}
     said = {"model_type": "llama", "vocab_size": 49152, "max_position_embeddings": 8192, "rope_theta": 1e5, **sizes}
     (folder / "config.json").write_text(json.dumps(said))
     (folder / "model.safetensors").touch()
+    Tokenizer(models.BPE({"a": 0, "b": 1}, [])).save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ messages[0]['content'] }}"}))
     return folder
 
 
