@@ -54,7 +54,7 @@ def run(request: Request) -> int:
         return show_plan(request, jobs)
     from posbench.sweep.dry_run import check_devices
 
-    # Of a sweep the cells that are refused are passed over, which a device that is not there is no reason for.
+    # A sweep passes over cells that are refused; a device that is not there is a mistake of the whole command.
     check_devices([job for job in jobs if not is_done(job)], request.launcher)
     results = launch(jobs, {"n_jobs": request.cfgs[0]["jobs"], **request.launcher}, command)
     _tell(results, request.sweep)
