@@ -28,7 +28,7 @@ from posbench.sweep.cells import Cell
 from posbench.sweep.evaluate_cell import evaluate, evaluation
 from posbench.sweep.fate import Fate, judge
 from posbench.sweep.jobs import BUSY, Job, Outcome, plan_jobs
-from posbench.sweep.train_job import corpus_of, finish_parent, shown, train
+from posbench.sweep.train_job import corpus_of, finish_parent, shown, tidy, train
 from posbench.training.distributed import World, join
 from posbench.training.divergence import Diverged
 
@@ -46,6 +46,7 @@ def run_job(job: Job, wait: bool = False, world: World | None = None) -> list[Ou
     there = job.run.path.exists()
     finish_parent(job, wait, world or World())
     with job.run.lock(wait):
+        tidy(job.run)
         try:
             return fate.outcomes(_train_and_evaluate(job, fate, world or World()))
         except ConfigError:

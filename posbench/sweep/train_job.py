@@ -17,6 +17,7 @@ from posbench.runs import provenance
 from posbench.runs.recorder import Recorder
 from posbench.sweep.cells import Cell
 from posbench.sweep.jobs import Job
+from posbench.training.checkpoint import remove_state
 from posbench.training.distributed import World
 from posbench.training.loop import fit
 
@@ -37,7 +38,10 @@ def finish_parent(job: Job, wait: bool, world: World) -> None:
     Raises ConfigError for several processes, which share one training alone.
     """
     parent = job.parent
-    if parent is None or job.run.finished or parent.run.finished:
+    if parent is None or job.run.finished:
+        return
+    if parent.run.finished:
+        tidy(parent.run)
         return
     if world.size > 1:
         raise ConfigError(f"processes={world.size} share one training, and the parent {parent.run.id} is not trained: train it first.")
@@ -47,6 +51,12 @@ def finish_parent(job: Job, wait: bool, world: World) -> None:
         device, corpus = pick_device(parent.cfg["device"]), corpus_of(parent)
         with Recorder(parent.run, typed("log", parent.cfg["log"]), shown(parent, []), "train") as recorder:
             train(parent, corpus, device, recorder, world)
+
+
+def tidy(run: runs.Run) -> None:
+    """Delete the state of a finished training, left by a process that was killed between its summary and this."""
+    if run.finished:
+        remove_state(run.state)
 
 
 def shown(job: Job, cells: list[Cell]) -> dict:

@@ -477,6 +477,17 @@ def test_a_damaged_result_in_a_sweep_costs_its_own_job(cli):
     assert path.name in done.stderr and "1 evaluated" in done.stdout and "1 failed" in done.stdout and len(cli.runs()) == 2
 
 
+def test_the_state_of_a_training_that_was_killed_after_its_end_goes_with_the_next_command(cli):
+    cli()
+    (run,) = cli.runs()
+    for words in (["extension=pi"], ["finetune=longer", "finetune.steps=2", "finetune.warmup=1", "extension=yarn"]):
+        for name in ("state.pt", "state.previous.pt", ".state-0.pt"):
+            (run / name).write_bytes(b"left")
+        cli(*words)
+        assert not list(run.glob("*state*")) and (run / "model.safetensors").exists()
+    assert len(cli.runs()) == 2
+
+
 def test_a_sweep_on_a_device_that_is_not_there_is_refused_whole(cli):
     done = cli("-m", "seed=0,1", "device=cuda:99", code=2)
     assert done.stderr.count("device=cuda:99 is not there") == 1 and "choose device=cpu" in done.stderr and not cli.runs()
