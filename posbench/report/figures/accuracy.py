@@ -13,7 +13,7 @@ from posbench.report.scores import Score
 
 PANEL_WIDTH, PANEL_HEIGHT = 230, 200  # points
 LEFT, LEADER, BETWEEN, ABOVE, BELOW = 40, 14, 46, 30, 44
-CELL, WIDE_CELL, ROW, WIDEST = 28, 34, 15, 900  # points: a cell of a map of depths, of methods, its height, and the widest row of maps
+CELL, WIDE_CELL, ROW, WIDEST = 28, 34, 15, 900  # points: a cell of a map of depths, of methods, its height, and the widest row
 
 
 def curves(section: list[Score], title: str):
@@ -23,8 +23,8 @@ def curves(section: list[Score], title: str):
     gutter = LEADER + max(width(_name(method, heading)) for heading, methods in groups.items() for method in methods)
     tall = max(PANEL_HEIGHT, 1.3 * GAP * max(map(len, groups.values())))
     wide = len(groups) * (PANEL_WIDTH + gutter + BETWEEN)  # of the panels of one part of a task
-    across = max(1, min(len(found), int(WIDEST // wide)))
-    frame = Frame(title, LEFT + across * wide - BETWEEN, -(-len(found) // across) * (ABOVE + tall + BELOW))
+    across, down = _flow(len(found), wide)
+    frame = Frame(title, LEFT + across * wide - BETWEEN, down * (ABOVE + tall + BELOW))
     lengths, train_len = marked(score.length for score in section), section[0].train_len
     for index, (task, cells) in enumerate(found.items()):
         for number, (heading, methods) in enumerate(groups.items()):
@@ -52,6 +52,12 @@ def panels(methods: list[tuple]) -> dict[str, list[tuple]]:
     if len(groups) == 2 and len(bare) == 1:
         groups.pop("no extension")  # the other panel shows it too
     return groups
+
+
+def _flow(number: int, wide: float) -> tuple[int, int]:
+    """Columns and rows of so many parts of a figure, each so wide."""
+    across = max(1, min(number, int(WIDEST // wide)))
+    return across, -(-number // across)
 
 
 def _name(method: tuple, heading: str) -> str:
@@ -83,8 +89,7 @@ def methods_map(section: list[Score], title: str):
     first = {score.method: score for score in reversed(section)}
     names = [name(first[method], section) for method in methods]
     margin, wide, tall = 14 + max(map(width, names)), WIDE_CELL * len(lengths), ROW * len(methods)
-    across = max(1, min(len(found), int(WIDEST // (wide + 20))))
-    down = -(-len(found) // across)
+    across, down = _flow(len(found), wide + 20)
     frame = Frame(title, margin + across * (wide + 20), down * (26 + tall + 30))
     for index, (task, cells) in enumerate(found.items()):
         left, top = margin + index % across * (wide + 20), index // across * (26 + tall + 30) + 22
@@ -111,8 +116,7 @@ def maps(section: list[Score], title: str):
     wide, tall = CELL * len(lengths), ROW * len(depths)
     names = {key: [key[0], f"{shortened(key[1])}, {extension_name(key[1:], apart[key])}"] for key in apart}
     step = max(wide, *(width(text) for lines in names.values() for text in lines)) + 34
-    across = max(1, min(len(apart), int(WIDEST // step)))
-    down = -(-len(apart) // across)
+    across, down = _flow(len(apart), step)
     frame = Frame(title, across * step, down * (44 + tall + 22) + 14)
     for index, (key, own) in enumerate(apart.items()):
         left, top = index % across * step + 30, index // across * (44 + tall + 22) + 40
