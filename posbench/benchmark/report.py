@@ -7,6 +7,7 @@ from matplotlib.figure import Figure as Canvas
 
 from posbench.benchmark.checkpoint import PLAIN, THEIRS
 from posbench.benchmark.measure import BASE, Figure
+from posbench.report.figures.annotations import spread
 from posbench.report.figures.style import BLACK, GREY, OKABE_ITO, save
 
 BLUE = OKABE_ITO[0]
@@ -41,7 +42,7 @@ def draw(figures: list[Figure], stem: Path) -> list[Path]:
     canvas = Canvas(figsize=(11, 1.2 + 0.21 * max(len(cases), len(train))), layout="constrained")
     grid = canvas.add_gridspec(2, 2, width_ratios=(1, 1.25), height_ratios=(len(train), max(6, len(cases) - len(train))))
     bars, memory, heat = canvas.add_subplot(grid[0, 0]), canvas.add_subplot(grid[1, 0]), canvas.add_subplot(grid[:, 1])
-    _memory(memory, figures)
+    ends = _memory(memory, figures)
     bars.barh([one.case for one in train], [1 / one.ratio for one in train], color=BLUE, height=0.7)
     bars.axvline(1, color=GREY, linewidth=0.8, linestyle="--")
     for i, one in enumerate(train):
@@ -61,25 +62,40 @@ def draw(figures: list[Figure], stem: Path) -> list[Path]:
         axes.tick_params(labelsize=7.5, length=0)
         axes.spines[:].set_visible(False)
     bars.set_ylim(len(train) - 0.5, -0.5)
+    canvas.draw_without_rendering()  # places the axes, in whose points names are kept apart
+    _names(memory, ends)
     return save(canvas, stem)
 
 
-def _memory(axes, figures: list[Figure]) -> None:
-    """Draw a line for each case: MiB of tensors that live while one window is read, by its length. Cases far above the base are named."""
+def _memory(axes, figures: list[Figure]) -> list[tuple[str, int, float]]:
+    """Draw a line for each case: MiB of tensors that live while one window is read, by its length.
+
+    Returns the last point of the base and of each case far above it: (case, length, MiB).
+    """
     lines: dict[str, list[tuple[int, float]]] = {}
     for one in figures:
         if one.kind == "evaluation" and one.mib:
             lines.setdefault(one.case, []).append((one.length, one.mib))
-    base = dict(lines[BASE])
+    base, ends = dict(lines[BASE]), []
     for case, points in lines.items():
         length, mib = points[-1]
         apart = case == BASE or mib > 1.35 * base[length]
         width, zorder = (1.6, 3) if apart else (0.5, 2)
         axes.plot(*zip(*points, strict=True), color=BLUE if case == BASE else GREY, linewidth=width, zorder=zorder)
         if apart:
-            axes.annotate(case, points[-1], xytext=(4, 0), textcoords="offset points", fontsize=7, va="center")
+            ends.append((case, length, mib))
     _octaves(axes, "Memory of one window, MiB", {length: str(length) for length in sorted(base)}, "g")
     axes.margins(x=0.14)
+    return ends
+
+
+def _names(axes, ends: list[tuple[str, int, float]]) -> None:
+    """Write the name of each line beside its end, without overlap."""
+    points = 72 / axes.figure.dpi
+    at = [axes.transData.transform((length, mib))[1] * points for _, length, mib in ends]
+    bottom, top = (edge * points for edge in axes.bbox.intervaly)
+    for (case, length, mib), own, put in zip(ends, at, spread(at, 8.0, bottom, top), strict=True):
+        axes.annotate(case, (length, mib), xytext=(5, put - own), textcoords="offset points", fontsize=7, va="center")
 
 
 def _octaves(axes, title: str, ticks: dict[int, str], form: str) -> None:

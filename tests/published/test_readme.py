@@ -1,5 +1,6 @@
 """The READMEs show what is true: their tables, their commands, their links, their examples."""
 
+import json
 import os
 import re
 import runpy
@@ -33,6 +34,22 @@ def test_the_table_of_what_goes_with_what_is_todays():
 
     shown = TEXT["configs/README.md"].split("<!-- end of compat -->")[0].split("<!-- compat:")[1].partition("\n")[2]
     assert shown.strip() == markdown(list(judge_all([CONFIGS], 64, [64, 1024]))).strip(), "put the output of make compat there"
+
+
+def test_the_table_of_speeds_is_that_of_the_reported_benchmark():
+    figures = json.loads((ROOT / "results/reported/benchmark/benchmark.json").read_text())["figures"]
+    of = {(one["kind"], one["case"], one["length"]): one for one in figures}
+    table = TEXT["scripts/README.md"].partition("| | training speed at 64 tokens |")[2].partition("\n\n")[0].splitlines()[2:]
+    assert len(table) > 10
+    for line in table:
+        names, *said = (cell.strip() for cell in line.strip("|").split("|"))
+        cases = names.split("; ")
+        far = [of["evaluation", case, 8192] for case in cases]
+        speeds = [1 / of["training", case, 64]["ratio"] for case in cases if ("training", case, 64) in of]
+        times = [of["evaluation", case, 1024]["ratio"] for case in cases], [one["ratio"] for one in far]
+        wanted = [[f"{one:.2f}" for one in values] for values in (speeds, *times)] + [[f"{one['mib']:.0f}" for one in far]]
+        ends = [sorted(set(values), key=float) for values in wanted]
+        assert said == [" to ".join(dict.fromkeys((one[0], one[-1]))) if one else "" for one in ends], names
 
 
 def test_every_choice_script_room_and_folder_stands_in_its_table():
