@@ -143,6 +143,17 @@ def test_parts_of_a_task_stand_beside_each_other_as_far_as_their_panels_leave_ro
     assert len(curves(section, "needles").axes) == len(columns(section)) == 2
 
 
+def test_a_line_of_accuracies_is_broken_where_only_other_methods_were_asked(found):
+    rope = [score for score in found[1].scores[0] if score.encoding == "rope" and score.depth is None]
+    asked = [replace(score, length=length) for score in rope for length in (64, 128, 256) if score.length == 64]
+
+    def lines(scores: list[Score]) -> list[list[bool]]:
+        return sorted([y == y for y in line.get_ydata()] for line in curves(scores, "").axes[0].lines if line.get_marker() != "None")
+
+    gone = [score for score in asked if (score.extension, score.length) != ("ntk", 128)]
+    assert lines(asked) == [[True] * 3] * 2 and lines(gone) == [[True, False, True], [True] * 3]
+
+
 def test_the_map_of_methods_has_a_cell_for_each_that_is_shown(found, tmp_path):
     (section,) = found[1].scores
     shown = [f"{score.accuracy:.2f}" for score in section if score.shown and score.depth is None]

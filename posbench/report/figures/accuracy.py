@@ -2,6 +2,7 @@
 depth, a map for each method."""
 
 import functools
+import math
 
 from posbench.report.figures.annotations import GAP, end_labels, extension_name, name, shortened, width
 from posbench.report.figures.heatmap import INKS, legible
@@ -67,6 +68,7 @@ def _name(method: tuple, heading: str) -> str:
 def _lines(axes, cells: dict[tuple, dict[int, Score]], heading: str) -> None:
     pens = looks([method[:2] for method in cells], dict.fromkeys(method[1] for method in cells))
     ends, scales = [], list(dict.fromkeys(method[2] for method in cells))
+    asked_at = sorted({length for cell in cells.values() for length in cell})
     for method, cell in cells.items():
         known = [score for _, score in sorted(cell.items()) if score.shown]
         if not known:
@@ -74,7 +76,8 @@ def _lines(axes, cells: dict[tuple, dict[int, Score]], heading: str) -> None:
         colour, dash = pens[method[:2]]
         marker = MARKERS[(scales.index(method[2]) if len(scales) > 1 else DASHES.index(dash)) % len(MARKERS)]
         x, y = [score.length for score in known], [score.accuracy for score in known]
-        axes.plot(x, y, color=colour, linestyle=dash, marker=marker, markersize=3.8, linewidth=1.3, zorder=3)
+        line = [dict(zip(x, y, strict=True)).get(length, math.nan) for length in asked_at]  # broken where only others were asked
+        axes.plot(asked_at, line, color=colour, linestyle=dash, marker=marker, markersize=3.8, linewidth=1.3, zorder=3)
         axes.vlines(x, [score.low for score in known], [score.high for score in known], color=colour, linewidth=2.2, alpha=0.3, zorder=2)
         ends.append((y[-1], x[-1], _name(method, heading), colour))
     end_labels(axes, ends)
