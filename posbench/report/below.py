@@ -1,14 +1,14 @@
-"""Lines below the tables of a report: checkpoints, and arguments of methods."""
+"""Lines below the tables of a report: checkpoints, settings of training in which encodings differ, and arguments of methods."""
 
 import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from posbench.config.names import called
 from posbench.report.labels import METHODS
 from posbench.runs.evaluation import Evaluation
-from posbench.runs.origins import Origin, text
+from posbench.runs.origins import Origin, differing, text
 
 QUANTISED = re.compile(r"(\d+) I?Q(\d)_?\w*")  # 210 Q4_1 in the text of train.json
 
@@ -23,6 +23,27 @@ def checkpoint_lines(origins: Iterable[Origin]) -> list[str]:
             how = f": {quantised[2]}-bit weights, dequantised" if quantised else ""
             lines[f"checkpoint {Path(text(path).rpartition(':')[2]).name}{how}{f' ({stored})' if stored else ''}"] = None
     return list(lines)
+
+
+def training_lines(evaluations: Iterable[Evaluation], origins: Mapping[Path, Origin], label: Callable[[dict], tuple]) -> list[str]:
+    """A line for each setting in which trainings of the encodings differ, unless their names say it; fine-tuned runs aside.
+
+    `label` is as from `labels`. An example: train.steps is not the same for all: 6000 for alibi, fox; 1000 for the others.
+    """
+    known: dict[str, Mapping[str, object]] = {}
+    for evaluation in evaluations:
+        if not evaluation.first["finetune"] and origins[evaluation.origin].training:
+            known.setdefault(label(evaluation.first)[0], origins[evaluation.origin].training)
+    lines = []
+    for key, values in differing(list(known.values())).items():
+        if key == "data" or any(f" {key.rpartition('.')[2]}=" in name for name in known):
+            continue
+        of = {value: [name for name, own in zip(known, values, strict=True) if own == value] for value in values}
+        *few, most = sorted(of, key=lambda value: len(of[value]))
+        said = [f"{value} for {', '.join(of[value])}" for value in few]
+        said.append(f"{most} for {'the others' if len(of[most]) > 1 else of[most][0]}")
+        lines.append(f"{key} is not the same for all: {'; '.join(said)}")
+    return lines
 
 
 def argument_line(evaluations: list[Evaluation]) -> list[str]:

@@ -13,7 +13,7 @@ from posbench.common.files import write_atomic
 from posbench.report import context_loss as context
 from posbench.report import positions, score_tables
 from posbench.report import scores as asked
-from posbench.report.below import argument_line, checkpoint_lines
+from posbench.report.below import argument_line, checkpoint_lines, training_lines
 from posbench.report.context_loss import Step
 from posbench.report.curves import points
 from posbench.report.external_csv import adopt, place
@@ -99,7 +99,9 @@ class Report:
     def shown(self, intervals: bool = True) -> list[tuple[list[Table], list[str]]]:
         """Tables of every section and the lines below them, loss against context first, then tasks; with intervals if `intervals`."""
         inside = [([context.table(section, intervals)], context.below(section)) for section in self.contexts]
-        inside += [(score_tables.tables(section, intervals), score_tables.below(section)) for section in self.scores]
+        inside += [
+            (score_tables.tables(section, intervals), score_tables.below(section) + self._trained(section)) for section in self.scores
+        ]
         return inside + [(self._tables(curve, intervals), self.below(curve)) for curve in self.sections]
 
     def summary(self) -> dict[str, float]:
@@ -124,9 +126,16 @@ class Report:
 
     def below(self, curve: list[Point]) -> list[str]:
         """Lines below the tables of one section: protocol, counts, marks, arguments, the gate."""
-        shown = [evaluation for evaluation in self.evaluations if section_of(evaluation) == curve[0].section]
+        shown = self._of(curve)
         origins = [self.origins[folder] for folder in dict.fromkeys(evaluation.origin for evaluation in shown)]
-        return footer(curve) + checkpoint_lines(origins) + argument_line(shown) + self.gain_lines.get(curve[0].section, [])
+        said = footer(curve) + checkpoint_lines(origins) + self._trained(curve) + argument_line(shown)
+        return said + self.gain_lines.get(curve[0].section, [])
+
+    def _of(self, section: list[Point] | list[Score]) -> list[Evaluation]:
+        return [evaluation for evaluation in self.evaluations if section_of(evaluation) == section[0].section]
+
+    def _trained(self, section: list[Point] | list[Score]) -> list[str]:
+        return training_lines(self._of(section), self.origins, self.label)
 
 
 def collect(

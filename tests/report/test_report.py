@@ -409,3 +409,19 @@ def test_documents_that_were_chosen_by_name_are_named():
     plain = Setting(windows=512, targets=8, max_length=64, split="test", dtype="bf16", seed=0)
     assert among(str(replace(plain, documents="*/other/*"))) == " (`*/other/*`)"
     assert among(str(plain)) == "" == among(None)
+
+
+def test_a_line_says_in_what_trainings_of_the_encodings_differ(tmp_path):
+    paths = [write_eval(tmp_path, name, "none", "none", flat(0), LENGTHS) for name in ("rope", "alibi", "fox")]
+
+    def lines(*trained: str) -> list[str]:
+        for path, train in zip(paths, trained, strict=True):
+            (path.parents[2] / "config.yaml").write_text(f"model: {{d_model: 64}}\ndata: {{}}\nencoding: {{}}\ntrain: {{{train}}}\n")
+        report = collect(paths, "", COMMAND)
+        return [line for line in report.below(*report.sections) if "not the same" in line]
+
+    assert lines("steps: 1000", "steps: 6000", "steps: 6000") == ["train.steps is not the same for all: 1000 for rope; 6000 for the others"]
+    (steps, rate) = lines("steps: 1000", "steps: 6000, lr: 0.1", "steps: 2000")
+    assert steps == "train.steps is not the same for all: 1000 for rope; 6000 for alibi; 2000 for fox"
+    assert rate == "train.lr is not the same for all: 0.1 for alibi; (absent) for the others"
+    assert lines("steps: 1000", "steps: 1000, log_every: 7", "steps: 1000.0") == []
