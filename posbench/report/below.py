@@ -36,7 +36,7 @@ def training_lines(evaluations: Iterable[Evaluation], origins: Mapping[Path, Ori
             known.setdefault(label(evaluation.first)[0], origins[evaluation.origin].training)
     lines = []
     for key, values in differing(list(known.values())).items():
-        if key == "data" or any(f" {key.rpartition('.')[2]}=" in name for name in known):
+        if key in ("data", "sha256") or any(f" {key.rpartition('.')[2]}=" in name for name in known):
             continue
         of = {value: [name for name, own in zip(known, values, strict=True) if own == value] for value in values}
         *few, most = sorted(of, key=lambda value: len(of[value]))
