@@ -1,12 +1,14 @@
 """Progress on stderr: one line that updates on a terminal, a few plain lines otherwise, JSON for a parent that shows it."""
 
+import bisect
+import itertools
 import json
 import os
 import shutil
-import statistics
 import sys
 import time
 from collections import deque
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 
 TERMINAL_SECONDS = 0.2  # minimum between two updates of the line
@@ -30,7 +32,7 @@ class Progress(AbstractContextManager):
         self.began = self.last = time.monotonic()
         self.shown_at, self.shown_done = (0.0 if self.terminal else self.began), 0
         self.piece, self.seen = 0, self.began  # units of the current piece of work, and the time of the last update
-        self.seconds_per_unit: deque[float] = deque(maxlen=RECENT)
+        self.pieces: deque[tuple[float, int]] = deque(maxlen=RECENT)  # seconds per unit, and units
         self.figures: dict[str, object] = {}
 
     def __exit__(self, kind: type | None, *_: object) -> None:
@@ -52,7 +54,7 @@ class Progress(AbstractContextManager):
         self.figures |= figures
         if not part:
             if self.piece:
-                self.seconds_per_unit.append((now - self.last) / self.piece)
+                self.pieces.append(((now - self.last) / self.piece, self.piece))
             self.last, self.piece = now, 0
         if self._due(now):
             self._show(now)
@@ -60,10 +62,11 @@ class Progress(AbstractContextManager):
     def remaining(self) -> float | None:
         """Estimated seconds to go, None before the first update.
 
-        The median of recent updates is used, so that one validation or one slow step does not change it.
+        The median of recent updates is used, so that one validation or one slow step does not change it. Each counts by its units: one
+        long text takes longer per token than many short ones before it.
         """
-        known = self.seconds_per_unit or ([(self.seen - self.last) / self.piece] if self.piece else None)
-        return statistics.median(known) * (self.total - self.done) if known else None
+        known = self.pieces or ([((self.seen - self.last) / self.piece, self.piece)] if self.piece else None)
+        return _median(known) * (self.total - self.done) if known else None
 
     def close(self, finished: bool = True) -> None:
         """Show the final state and release the terminal's line."""
@@ -101,6 +104,13 @@ class Progress(AbstractContextManager):
         elif left is not None:
             parts.append(f"{_duration(left)} left")
         return "  ".join(parts)
+
+
+def _median(weighed: Iterable[tuple[float, int]]) -> float:
+    """Median of values with weights: half of the weight lies on either side."""
+    values, weights = zip(*sorted(weighed), strict=True)
+    upto, half = list(itertools.accumulate(weights)), sum(weights) / 2
+    return (values[bisect.bisect_left(upto, half)] + values[bisect.bisect_right(upto, half)]) / 2
 
 
 def _number(value: object) -> str:

@@ -54,6 +54,17 @@ def test_several_units_at_once_share_their_time(clock):
     assert progress.remaining() == 2 * 96
 
 
+def test_one_long_text_counts_for_more_than_the_short_ones_before_it(clock):
+    progress = Progress(5 * 1_000 + 5 * 32_000, "evaluate", "tokens")
+    for _ in range(5):
+        clock.now += 1
+        progress.update(1_000)
+    assert progress.remaining() == pytest.approx(160)
+    clock.now += 256
+    progress.update(32_000)
+    assert progress.remaining() == pytest.approx(4 * 256)
+
+
 def test_parts_of_a_piece_are_shown_and_count_for_the_speed_together(clock, capsys):
     with Progress(100, "evaluate", "windows") as progress:
         for seconds, left in ((6, 6 / 5 * 95), (1, 7 / 10 * 90)):  # before a whole piece is known, by what is done of it
