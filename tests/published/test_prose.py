@@ -74,7 +74,8 @@ windows; From 64 to 256 tokens; lies 64 tokens away or more; at 256 tokens, and;
 at 256 tokens on; a model of 64 tokens that reads its last 64; to one of 256 that; refuted: 64 tokens lose; log-n, 32 tokens;
 Descriptive: 128 tokens lose; 64 tokens without an; chosen at 64 tokens. The; last tokens of 256; a model of 256 loses; trainings
 of 32 tokens and; for those of 128, and; after 32 tokens and; after 128 (against; learned at 64 tokens; models of two layers and width 64;
-for 1,000 steps (2,000 of copying); 6,000, since fewer; and asked at up to 16 times; values of 8 pairs. NTK; nearly all of 8 pairs; not bring ALiBi there (of 8 pairs); Of 8 pairs it finds; none at 4x; seeds 13 to 17; answers
+for 1,000 steps (2,000 of copying); 6,000, since fewer; and asked at up to 16 times; values of 8 pairs. NTK;
+nearly all of 8 pairs; not bring ALiBi there (of 8 pairs); Of 8 pairs it finds; none at 4x; seeds 13 to 17; answers
 of 4 pairs; with a margin of 0.033; children of trainings on 64 tokens, by at most 100 further steps of 2,048 tokens at; made for 256 tokens
 with an; With 0 steps an; validation text of seed 0's; at 256 tokens after 100 steps, YaRN; after 100 steps they are; lower than
 no extension after 100 steps; after 100 steps PI loses; to no extension; after 30 the; The cost at 64 tokens: after 100 steps the;
