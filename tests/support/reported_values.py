@@ -112,8 +112,9 @@ def by_length(folder: str, method: str, lengths: tuple[int, int], times: int) ->
 
 @cache
 def scores(folder: str) -> dict[tuple, Score]:
-    """{(task, encoding, extension, scale_attention, times the training length): accuracy} over all depths."""
+    """{(task, encoding, extension, scale_attention, times the training length): accuracy} over all depths, of the most texts."""
     found = [score for score in read_points(REPORTED / folder / "accuracy.csv", Score) if score.depth is None]
+    found.sort(key=lambda score: score.n_texts)
     return {(score.task, score.encoding, score.extension, score.scale_attention, score.length / score.train_len): score for score in found}
 
 
