@@ -68,13 +68,19 @@ class Result:
 def plan_jobs(cfgs: list[dict], auto: str | None = None) -> list[Job]:
     """Jobs of all configurations, in their order: distinct trainings, each with its distinct evaluations.
 
-    `auto` is what dtype=auto means; None: the format that this machine multiplies fastest.
+    `auto` is what dtype=auto means; None: the format that this machine multiplies fastest. Raises ConfigError for a wrong configuration,
+    and for one training on two devices.
     """
     jobs: dict[Path, Job] = {}
     fingerprints: dict[str, str] = {}
     for cfg in cfgs:
         made = _job(cfg, fingerprints, auto)
         job = jobs.setdefault(made.run.path, made)
+        if made.cfg["device"] != job.cfg["device"]:
+            raise ConfigError(
+                f"device={job.cfg['device']} and device={made.cfg['device']} are asked of one training, {job.run.id}, which is made "
+                "once: give one of them, or another results_dir to each."
+            )
         # The process of the job plans it again, perhaps on a node of a cluster with another processor.
         job.cfgs.append({**cfg, **{group: {**cfg[group], "dtype": made.cfg[group]["dtype"]} for group in ("train", "evaluate")}})
         _merge(job, cells(job.run, made.cfg))
