@@ -45,7 +45,8 @@ needs 1,024 tokens; 106 shortest of the 642; 4 layers, width 128, 2 heads of 64 
 1,500 steps of 2,048 tokens (3.1 M; last 8 tokens; exactly 64 tokens; Beyond 64 tokens; are 95 %; lower 95 % bound;
 (multiplier 1); StreamingLLM: 4 first; suit 64 tokens; 64 tokens of window; Gemma 3; AVX-512; trained on 64 tokens of Python source;
 the last 64 tokens keeps; margin of 0.013 either way; of up to 4,096 tokens and in; of those of 8,192: of these; finds
-nothing at 16,384 tokens; at 4,096 tokens, of passkeys; DroPE's Table 10; length of 2,048 tokens, of SmolLM-360M; PI 0,
+nothing at 16,384 tokens; at 8,192 tokens 0; At 4,096 tokens these; at up to 4,096 tokens, before 8,192;
+of 32,768 tokens in five; DroPE's Table 10; length of 2,048 tokens, of SmolLM-360M; PI 0,
 NTK 29.8, YaRN 48.3 percent; arXiv 2512.12167; at 64 tokens a model;
 its 95 % interval; scored has 1,024 tokens before; (46 of 64 in; slopes at 64
 tokens; coordinates up to 1,024; Llama 3's; at 1,024 tokens takes; the last 8 targets; have 57 to 64 tokens of context, the

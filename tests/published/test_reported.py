@@ -93,16 +93,18 @@ def test_accuracies_of_the_table_are_means_of_rows(folder):
     for given in (row for row in read_csv(folder / "rows.csv") if row["protocol"] == PROTOCOL):
         row = moved(given)
         encoding = without_trained_in(named_as[row["run_id"]], row["extension"]) or row["encoding"]
-        alike = row["task"], encoding, row["extension"], row["scale_attention"], row["depth"]
+        task = given["setting"], row["task"]
+        alike = *task, encoding, row["extension"], row["scale_attention"], row["depth"]
         found[alike][row["length"]][row["seed"]] = row["accuracy"], row["run_id"]
         if (given["extension"], row["scale_attention"], row["depth"]) == ("none", "none", None) and row["length"] <= row["train_len"]:
-            longest = inside.get((row["task"], row["run_id"]), (0, None))
-            inside[row["task"], row["run_id"]] = max(longest, (row["length"], row["accuracy"]))
+            longest = inside.get((*task, row["run_id"]), (0, None))
+            inside[*task, row["run_id"]] = max(longest, (row["length"], row["accuracy"]))
     shown = [score for section in accuracies(folder) for score in section]
-    assert len(shown) == sum(len(cells) for alike, cells in found.items() if not alike[0].endswith(" choice"))
+    assert len(shown) == sum(len(cells) for alike, cells in found.items() if not alike[1].endswith(" choice"))
     for score in shown:
-        cells = found[score.task, score.encoding, score.extension.split(" ")[0], score.scale_attention, score.depth][score.length]
-        learned = [seed for seed, (_, run_id) in cells.items() if inside[score.task, run_id][1] >= 0.5]
+        task = score.setting, score.task
+        cells = found[*task, score.encoding, score.extension.split(" ")[0], score.scale_attention, score.depth][score.length]
+        learned = [seed for seed, (_, run_id) in cells.items() if inside[*task, run_id][1] >= 0.5]
         over = [share for seed, (share, _) in cells.items() if seed in learned or not learned]
         assert len(over) == score.n_seeds and score.accuracy == pytest.approx(sum(over) / len(over), abs=1e-9), score
 

@@ -4,7 +4,7 @@ from prose_checks import Check
 from reported_values import REPORTED, answers_apart, claim, rows, scored, scores, wide, within
 
 from posbench.report.points import read_points
-from posbench.report.scores import Score
+from posbench.report.scores import LEARNED, Score
 
 
 def tasks() -> list[Check]:
@@ -55,14 +55,28 @@ def needles() -> list[Check]:
     def found(method: str, times: float = 2, task: str = asked) -> list[float]:
         return within(scored("needles", task, method, times))
 
-    def worse(of: str, minus: str) -> list[float]:
-        return answers_apart("needles", of, minus, asked, 2)
+    def worse(of: str, minus: str, times: int = 2) -> list[float]:
+        return answers_apart("needles", of, minus, asked, times)
+
+    def four(method: str) -> list[float]:
+        return worse(method, "rope|self_extend", 4)
 
     plain, every = (scored("needles", asked, method, 2) for method in ("rope", "rope|self_extend"))
-    (longest,) = {row["max_distance"] for row in rows("needles") if (row["extension"], row["length"]) == ("self_extend", 16384)}
+    in_words = ("passkey", "niah_multikey_2", "niah_single_1")
+    assert max(found("rope", 1, task)[0] for task in in_words) < LEARNED
+    best = scored("needles", asked, "rope|self_extend", 4)
+    longest, longer = (
+        {row["max_distance"] for row in rows("needles") if (row["extension"], row["length"]) == ("self_extend", length)}
+        for length in (16384, 32768)
+    )
     short = (1 / 8, 1 / 4, 1 / 2)
     assert [found("rope", times)[0] for times in short] == [1, 1, 1]
     points = [one for one in read_points(REPORTED / "needles" / "accuracy.csv", Score) if one.task == asked]
+    far = {(one.extension, one.depth): one.accuracy for one in points if one.length == 32768 and one.depth is not None}
+    for method in ("streaming", "lm_infinite"):
+        assert [depth for (name, depth), share in far.items() if name == method and share] == [1]
+    assert len(longest) == len(longer) == 1
+    points = [one for one in points if one.length <= 16384 and one.setting.startswith("10 ")]
     deep = {(one.extension, one.length, one.depth): one.accuracy for one in points}
     assert deep["none", 8192, 0] == 0
     for method in ("streaming", "lm_infinite"):
@@ -72,7 +86,7 @@ def needles() -> list[Check]:
         (", # [#, #], and its -ln p of the answers is # +- # nats", [*found("rope"), plain.nll, plain.half_width]),
         (", # [#, #], those at the very", found("rope|self_extend")),
         ("too, with an -ln p of # +- # nats; no", [every.nll, every.half_width]),
-        ("no distance is longer than # with it", [longest]),
+        ("no distance is longer than # with it", [*longest]),
         ("YaRN finds # [#, #]; that it answers", found("rope|yarn")),
         ("worse is undecided (# [#, #] nats), better", worse("rope|yarn", "rope|self_extend")),
         ("better than no extension it does (# [#, #])", worse("rope", "rope|yarn")),
@@ -81,10 +95,19 @@ def needles() -> list[Check]:
         ("at that length, find # [#, #] and # [#, #]:", [*found("rope|streaming"), *found("rope|lm_infinite")]),
         ("farther from the floor, answers # [#, #] nats better", worse("rope|streaming", "rope|yarn")),
         (
-            "niah_multikey_2 it finds # [#, #] at 4,096 tokens, of passkeys # [#, #], and # [#, #] in the chat",
-            [*found("rope", 1 / 2, "niah_multikey_2"), *found("rope", 1 / 2, "passkey"), *found("rope", 1 / 2, "passkey chat")],
+            ", # [#, #], with an -ln p of # +- # nats and no distance longer than #.",
+            [*found("rope|self_extend", 4), best.nll, best.half_width, *longer],
         ),
-        ("it finds # [#, #] of niah_single_1 there", found("rope", 1 / 2, "niah_single_1")),
+        ("Of YaRN it is # [#, #], and that it answers worse stays undecided (# [#, #] nats)", [*found("rope|yarn", 4), *four("rope|yarn")]),
+        ("a window find # [#, #] and LM-Infinite # [#, #], the one", [*found("rope|streaming", 4), *found("rope|lm_infinite", 4)]),
+        ("and sinks answer # [#, #] nats worse than", four("rope|streaming")),
+        ("as it is the model finds # [#, #], # [#, #] nats worse", [*found("rope", 4), *four("rope")]),
+        (
+            "at 8,192 tokens # [#, #] of passkeys, # [#, #] of RULER's niah_multikey_2 and # [#, #] of niah_single_1",
+            [value for task in in_words for value in found("rope", 1, task)],
+        ),
+        ("At 4,096 tokens these are # [#, #], # [#, #] and # [#, #]", [value for task in in_words for value in found("rope", 1 / 2, task)]),
+        ("chat template # [#, #] of passkeys", found("rope", 1 / 2, "passkey chat")),
     ]
 
 
