@@ -32,8 +32,9 @@ def training_lines(evaluations: Iterable[Evaluation], origins: Mapping[Path, Ori
     """
     known: dict[str, Mapping[str, object]] = {}
     for evaluation in evaluations:
-        if not evaluation.first["finetune"] and origins[evaluation.origin].training:
-            known.setdefault(label(evaluation.first)[0], origins[evaluation.origin].training)
+        name = label(evaluation.first)[0]
+        if name not in known and not evaluation.first["finetune"] and (found := origins[evaluation.origin].training):
+            known[name] = found
     lines = []
     for key, values in differing(list(known.values())).items():
         if key in ("data", "sha256") or any(f" {key.rpartition('.')[2]}=" in name for name in known):

@@ -99,9 +99,7 @@ class Report:
     def shown(self, intervals: bool = True) -> list[tuple[list[Table], list[str]]]:
         """Tables of every section and the lines below them, loss against context first, then tasks; with intervals if `intervals`."""
         inside = [([context.table(section, intervals)], context.below(section)) for section in self.contexts]
-        inside += [
-            (score_tables.tables(section, intervals), score_tables.below(section) + self._trained(section)) for section in self.scores
-        ]
+        inside += [(score_tables.tables(section, intervals), self._below_scores(section)) for section in self.scores]
         return inside + [(self._tables(curve, intervals), self.below(curve)) for curve in self.sections]
 
     def summary(self) -> dict[str, float]:
@@ -128,14 +126,14 @@ class Report:
         """Lines below the tables of one section: protocol, counts, marks, arguments, the gate."""
         shown = self._of(curve)
         origins = [self.origins[folder] for folder in dict.fromkeys(evaluation.origin for evaluation in shown)]
-        said = footer(curve) + checkpoint_lines(origins) + self._trained(curve) + argument_line(shown)
+        said = footer(curve) + checkpoint_lines(origins) + training_lines(shown, self.origins, self.label) + argument_line(shown)
         return said + self.gain_lines.get(curve[0].section, [])
+
+    def _below_scores(self, section: list[Score]) -> list[str]:
+        return score_tables.below(section) + training_lines(self._of(section), self.origins, self.label)
 
     def _of(self, section: list[Point] | list[Score]) -> list[Evaluation]:
         return [evaluation for evaluation in self.evaluations if section_of(evaluation) == section[0].section]
-
-    def _trained(self, section: list[Point] | list[Score]) -> list[str]:
-        return training_lines(self._of(section), self.origins, self.label)
 
 
 def collect(

@@ -75,11 +75,13 @@ def _lines(axes, cells: dict[tuple, dict[int, Score]], heading: str) -> None:
             continue
         colour, dash = pens[method[:2]]
         marker = MARKERS[(scales.index(method[2]) if len(scales) > 1 else DASHES.index(dash)) % len(MARKERS)]
-        x, y = [score.length for score in known], [score.accuracy for score in known]
-        line = [dict(zip(x, y, strict=True)).get(length, math.nan) for length in asked_at]  # broken where only others were asked
-        axes.plot(asked_at, line, color=colour, linestyle=dash, marker=marker, markersize=3.8, linewidth=1.3, zorder=3)
-        axes.vlines(x, [score.low for score in known], [score.high for score in known], color=colour, linewidth=2.2, alpha=0.3, zorder=2)
-        ends.append((y[-1], x[-1], _name(method, heading), colour))
+        found = {score.length: score.accuracy for score in known}
+        y = [found.get(length, math.nan) for length in asked_at]  # the line is broken where only others were asked
+        axes.plot(asked_at, y, color=colour, linestyle=dash, marker=marker, markersize=3.8, linewidth=1.3, zorder=3)
+        axes.vlines(
+            list(found), [score.low for score in known], [score.high for score in known], color=colour, linewidth=2.2, alpha=0.3, zorder=2
+        )
+        ends.append((known[-1].accuracy, known[-1].length, _name(method, heading), colour))
     end_labels(axes, ends)
 
 
