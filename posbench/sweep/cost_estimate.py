@@ -71,8 +71,8 @@ class Measured:
                     self._add_evaluation(path, read_json(path), model, train_len)
 
     def _add_evaluation(self, path: Path, content: dict, model: Size, train_len: int) -> None:
-        config, took = content["config"], {(row["length"], row.get("task")): float(row["seconds"]) for row in content["rows"]}
-        extension, lengths = config["extension"], sorted({length for length, _ in took})
+        config, took = content["config"], _seconds(content["rows"])
+        extension, lengths = config["extension"], sorted(took)
         if not extension["_target_"].startswith("posbench."):
             return  # its readings are unknown without running it
         crop = (extension.get("window") or train_len) if extension["_target_"] == RECOMPUTE else max(lengths)
@@ -80,8 +80,17 @@ class Measured:
         done = work(model, config["protocol"], extension, config["evaluate"], crop, train_len, lengths, texts)
         if sum(took.values()) >= LEAST:
             self.evaluation.add(sum(took.values()) / done.flop, *done.alike)
-        self.texts.add(model, config, crop, train_len, {length: seconds for (length, _), seconds in took.items() if length in texts})
+        self.texts.add(model, config, crop, train_len, {length: seconds for length, seconds in took.items() if length in texts})
         self.per_loss.add((path.stat().st_size + path.with_suffix(".npz").stat().st_size) / done.losses, done.protocol)
+
+
+def _seconds(rows: list[dict]) -> dict[int, float]:
+    """Wall time of each length. A task counts once: the row of a depth has its share alone, that of the choice the same time again."""
+    took: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for row in rows:
+        task = (row.get("task") or "").removesuffix(" choice")
+        took[row["length"]][task] = max(took[row["length"]][task], float(row["seconds"]))
+    return {length: sum(tasks.values()) for length, tasks in took.items()}
 
 
 def cost(jobs: list[Job], fresh: list[Job], missing: list[tuple[Job, Cell, list[int]]]) -> list[str]:

@@ -237,6 +237,19 @@ def test_a_checkpoints_texts_are_told_by_stored_ones_and_else_by_a_layer_measure
     assert "60 min of evaluation by stored evaluations of texts like these and one layer measured just now" in both and len(asked) == 2
 
 
+def test_a_task_counts_once_however_many_rows_it_has(tmp_path):
+    measured(tmp_path, "hf-16-s0-0000000001", 0.0, {**MODEL, "checkpoint": {"vocab_size": 300}}, 1, pi=7.0)
+    (file,) = tmp_path.rglob("pi+none-1.json")
+    content = json.loads(file.read_text())
+    took = [("niah", None, 40.0), ("niah", 0.5, 20.0), ("niah", 1.0, 20.0), ("niah choice", None, 40.0), ("niah choice", 1.0, 20.0)]
+    took += [("passkey", None, 20.0), ("passkey", 1.0, 10.0)]
+    content["rows"] = [{"length": 100, "task": task, "depth": depth, "seconds": seconds} for task, depth, seconds in took]
+    file.write_text(json.dumps(content))
+    asked, settings = checkpoint(tmp_path)
+    line = cost([asked], [asked], [(asked, Cell("fixed_targets", PI, NONE, settings, False, "", Path("nowhere")), [100])])[1]
+    assert line.startswith("about 60 s of evaluation by stored evaluations of texts like these; ")
+
+
 def test_a_checkpoint_is_measured_on_its_device_if_that_is_there(tmp_path):
     for device, said in (
         ("cpu", r"about \d+ s of evaluation by one layer measured just now; "),
