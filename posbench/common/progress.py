@@ -46,7 +46,7 @@ class Progress(AbstractContextManager):
     def update(self, n: int = 1, part: bool = False, **figures: object) -> None:
         """Add `n` finished units. `figures` are shown beside the count until a later update replaces them.
 
-        Units with `part` set take unequal times. The speed is measured only when an update without it ends the piece of work.
+        Units with `part` set belong to a piece of work that an update without it ends.
         """
         now = self.seen = time.monotonic()
         self.done += n
@@ -62,10 +62,10 @@ class Progress(AbstractContextManager):
     def remaining(self) -> float | None:
         """Estimated seconds to go, None before the first update.
 
-        The median of recent updates is used, so that one validation or one slow step does not change it. Each counts by its units: one
-        long text takes longer per token than many short ones before it.
+        The median of recent updates is used, so that one validation or one slow step does not change it. Each counts by its units, also
+        what is done of a piece that has not ended: one long text takes longer per token than many short ones before it.
         """
-        known = self.pieces or ([((self.seen - self.last) / self.piece, self.piece)] if self.piece else None)
+        known = [*self.pieces, *([((self.seen - self.last) / self.piece, self.piece)] if self.piece else [])]
         return _median(known) * (self.total - self.done) if known else None
 
     def close(self, finished: bool = True) -> None:

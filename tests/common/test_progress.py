@@ -78,6 +78,17 @@ def test_parts_of_a_piece_are_shown_and_count_for_the_speed_together(clock, caps
     assert lines_of(capsys)[0] == "evaluate 10/100 windows  1m03s left"
 
 
+def test_a_long_text_that_has_begun_counts_beside_the_short_ones_before_it(clock):
+    with Progress(400, "evaluate", "tokens") as progress:
+        for _ in range(5):
+            clock.now += 1
+            progress.update(10)
+        assert progress.remaining() == pytest.approx(35)
+        clock.now += 60
+        progress.update(60, part=True)
+        assert progress.remaining() == pytest.approx(1.0 * 290)
+
+
 def test_work_done_before_counts_for_the_share_alone(clock, capsys):
     with Progress(100, "train", "steps") as progress:
         clock.now += 500
