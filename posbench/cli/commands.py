@@ -95,10 +95,10 @@ def _show(request: Request, jobs: list[Job]) -> None:
         script = Path(sys.argv[0]).with_name("report.py")
         print(f"tables and figures:\n  {shlex.join([sys.orig_argv[0], str(script), *sys.argv[1:]])}")
         return
-    from posbench.report import report as reporting
+    from posbench.report.report import collect
 
     (job,) = jobs
-    found = reporting.collect([cell.path for cell in job.cells], job.run.id, "")
+    found = collect([cell.path for cell in job.cells], job.run.id, "")
     print(_text(found))
     if not (found.sections or found.contexts or found.scores):  # recompute_window alone: tables only show what is compared with it
         for row in found.rows:
@@ -134,7 +134,8 @@ def report(request: Request) -> int:
     With runs= an experiment is its title and the name of the folder. Works from files alone: code named in a results folder is never
     executed. Returns the exit code.
     """
-    from posbench.report import report as reporting
+    from posbench.report.folder import write
+    from posbench.report.report import collect
 
     cfg, experiment = request.cfgs[0], request.experiment
     given = cfg["runs"] is not None
@@ -159,10 +160,10 @@ def report(request: Request) -> int:
         raise ConfigError(f"There is nothing to report yet: run '{command}' first.")
     out_dir = Path(cfg["report_dir"] or Path(cfg["results_dir"]).parent / "report" / name)
     lengths = {cell.path: cell.evaluate["lengths"] for job in jobs for cell in job.cells}
-    made = reporting.collect(paths, title, command, csvs, skip_damaged=True, lengths=lengths, evidence=evidence)
+    made = collect(paths, title, command, csvs, skip_damaged=True, lengths=lengths, evidence=evidence)
     made.notes.extend(notes)
     print(_text(made))
-    for path in reporting.write(made, out_dir):
+    for path in write(made, out_dir):
         print(f"{path.suffix.lstrip('.'):4} {path}")
     for line in experiment.get("next", []) if jobs else []:
         print(f"next: {line.format(run=jobs[0].run.path)}")

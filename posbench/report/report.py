@@ -1,15 +1,11 @@
-"""Reports: from eval files to rows.csv, curve.csv, tables, figures and a page. Nothing is trained or evaluated here."""
+"""Reports: from eval files to sections of points and scores, and their tables. Nothing is trained or evaluated here."""
 
-import itertools
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from posbench.common import defuse
-from posbench.common.csv_records import to_csv
 from posbench.common.errors import RunError
-from posbench.common.files import write_atomic
 from posbench.report import context_loss as context
 from posbench.report import positions, score_tables
 from posbench.report import scores as asked
@@ -18,7 +14,6 @@ from posbench.report.context_loss import Step
 from posbench.report.curves import points
 from posbench.report.external_csv import adopt, place
 from posbench.report.external_csv import read as read_foreign
-from posbench.report.figures.draw import draw
 from posbench.report.gate_lines import gain_lines
 from posbench.report.labels import labels
 from posbench.report.latex import comments, latex, long
@@ -27,16 +22,9 @@ from posbench.report.scores import Score
 from posbench.report.tables import Table, footer, tables
 from posbench.runs.evaluation import Evaluation, load_all
 from posbench.runs.evidence import pool
-from posbench.runs.evidence import write as write_evidence
 from posbench.runs.origins import Origin, clean, variants
-from posbench.runs.rows import SETTING, write_csv
+from posbench.runs.rows import SETTING
 from posbench.runs.search import told_apart
-from posbench.runs.trainings import Training, trainings
-
-DRAWN = re.compile(
-    r"(context|accuracy|accuracy_steps|map|depth|curve|position|heatmap|differences|gain|steps|frontier|causes)(-\d+)?\.(png|svg)"
-    r"|(context|accuracy|position)\.csv"
-)
 
 
 @dataclass(frozen=True)
@@ -197,41 +185,3 @@ def _csv_notes(found: Sequence[tuple[list[Evaluation], list[Point]]], names: Map
         if others:
             notes.append(f"{name}: losses as the file states them; nothing here knows whether text, tokens and targets are the same.")
     return notes
-
-
-def write(report: Report, out_dir: Path | str) -> list[Path]:
-    """Write a report's rows, curve, tables, figures and page into `out_dir`, delete an older report's figures, and return the files."""
-    import matplotlib
-
-    from posbench.report.page import page
-
-    out_dir = Path(out_dir)
-    names = {evaluation.first["run_id"]: report.label(evaluation.first)[0] for evaluation in report.evaluations}
-    texts = {
-        "trainings.csv": to_csv(trainings(report.origins.values(), names), Training),
-        "curve.csv": to_csv(itertools.chain(*report.sections), Point),
-        "table.md": report.markdown(),
-        "table.tex": report.latex(),
-    }
-    if report.stretches:
-        texts["position.csv"] = to_csv(itertools.chain(*report.stretches.values()), Point)
-    if report.contexts:
-        texts["context.csv"] = to_csv(itertools.chain(*report.contexts), Step)
-    if report.scores:
-        texts["accuracy.csv"] = to_csv(itertools.chain(*report.scores), Score)
-    write_csv(report.rows, out_dir / "rows.csv")
-    evidence = write_evidence(out_dir, report.evaluations, report.origins)
-    for name, text in texts.items():
-        write_atomic(out_dir / name, text)
-    with matplotlib.rc_context({"text.parse_math": False}):  # print dollar signs in names as they are
-        drawn = draw(out_dir / "context.csv", out_dir, report.title, Step) if report.contexts else []
-        drawn += draw(out_dir / "accuracy.csv", out_dir, report.title, Score) if report.scores else []
-        drawn += draw(out_dir / "curve.csv", out_dir, report.title)
-    figures = [path for section in drawn for pair in section.values() for path in pair]
-    written = [out_dir / name for name in ("rows.csv", *texts)] + evidence + figures
-    if (out_dir / "report.html").exists():  # the folder holds an older report, whose other figures are out of date
-        for path in out_dir.iterdir():
-            if DRAWN.fullmatch(path.name) and path not in written:
-                path.unlink()
-    write_atomic(out_dir / "report.html", page(report, drawn))
-    return [*written, out_dir / "report.html"]

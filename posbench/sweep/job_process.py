@@ -21,7 +21,8 @@ from posbench.data.corpus import Corpus
 from posbench.evaluation.protocols import protocol
 from posbench.huggingface.check_checkpoint import check_checkpoint
 from posbench.model.build import load_model, pick_device
-from posbench.report import report
+from posbench.report.folder import write as write_report
+from posbench.report.report import collect
 from posbench.runs import directory as runs
 from posbench.runs.recorder import Recorder
 from posbench.sweep.cells import Cell
@@ -103,9 +104,9 @@ def _show_report(job: Job, recorder: Recorder) -> None:
     """Pass the figures and losses of all evaluations of the training to the recorder. Errors are printed, since the results are safe."""
     with tempfile.TemporaryDirectory() as folder:
         try:
-            found = report.collect(job.run.eval_files(), job.run.id, "", skip_damaged=True)
+            found = collect(job.run.eval_files(), job.run.id, "", skip_damaged=True)
             recorder.summary(found.summary())
-            files = report.write(found, folder)
+            files = write_report(found, folder)
         except Exception as error:
             print(f"no figure for wandb: {error}", file=sys.stderr)
             return

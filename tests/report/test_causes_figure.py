@@ -10,8 +10,8 @@ from posbench.common.csv_records import to_csv
 from posbench.report import page
 from posbench.report.figures import causes
 from posbench.report.figures.draw import draw
+from posbench.report.folder import DRAWN
 from posbench.report.points import Point
-from posbench.report.report import DRAWN
 
 NORM, LOG_N = " model.qk_norm=key_l2", ' trained with log_n {"clamp":false}'
 RISES = {"none": 0.4, "random_keys": 0.2, "rerope": 0.1, "random_keys clamp=true": -0.02}  # by each doubling

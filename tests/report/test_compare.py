@@ -15,9 +15,10 @@ from test_report_html import Page, describe
 
 from posbench.common.errors import ConfigError, RunError
 from posbench.report.figures.annotations import caption
+from posbench.report.folder import write
 from posbench.report.latex import PAGE, latex
 from posbench.report.points import read_points
-from posbench.report.report import collect, write
+from posbench.report.report import collect
 from posbench.report.tables import METHOD, Table
 from posbench.runs.rows import write_csv
 from posbench.runs.search import find, told_apart

@@ -7,7 +7,8 @@ import json
 import numpy as np
 
 from posbench.evaluators.by_position import bins
-from posbench.report.report import collect, write
+from posbench.report.folder import write
+from posbench.report.report import collect
 from posbench.runs.rows import eval_content, make_row
 
 LENGTHS = (64, 128, 256, 512)
