@@ -102,6 +102,8 @@ def needles() -> list[Check]:
         ("a window find # [#, #] and LM-Infinite # [#, #], the one", [*found("rope|streaming", 4), *found("rope|lm_infinite", 4)]),
         ("and sinks answer # [#, #] nats worse than", four("rope|streaming")),
         ("as it is the model finds # [#, #], # [#, #] nats worse", [*found("rope", 4), *four("rope")]),
+        ("NTK finds # [#, #] of them and is # [#, #] nats behind", [*found("rope|ntk", 4), *worse("rope|ntk", "rope|yarn", 4)]),
+        ("PI # [#, #] and # [#, #] behind it", [*found("rope|pi", 4), *worse("rope|pi", "rope|yarn", 4)]),
         (
             "at 8,192 tokens # [#, #] of passkeys, # [#, #] of RULER's niah_multikey_2 and # [#, #] of niah_single_1",
             [value for task in in_words for value in found("rope", 1, task)],
