@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from posbench.config.identity import method_args, method_name
 from posbench.config.names import called
 from posbench.report.labels import METHODS
 from posbench.runs.evaluation import Evaluation
@@ -52,7 +53,21 @@ def argument_line(evaluations: list[Evaluation]) -> list[str]:
     found: dict[str, dict] = {}
     for row, group in itertools.product((evaluation.first for evaluation in evaluations), METHODS):
         args = row[METHODS[group]]
-        text = ", ".join(f"{key}={value}" for key, value in (args or {}).items() if value is not None)
+        text = _words(args or {})
         if text and row[group] != "recompute_window":
             found.setdefault(called(group, row[group], args), {})[text] = None
     return ["arguments: " + "; ".join(f"{name} {' or '.join(texts)}" for name, texts in found.items())] if found else []
+
+
+def _words(args: Mapping[str, object]) -> str:
+    """Arguments with their values, without those that are null; a method among these by its name: local=rope(base=10000.0)."""
+    return ", ".join(f"{key}={_word(value)}" for key, value in args.items() if value is not None)
+
+
+def _word(value: object) -> object:
+    if not isinstance(value, dict):
+        return value
+    if "_target_" not in value:
+        return f"{{{_words(value)}}}"
+    own = _words(method_args(value))
+    return f"{method_name(value)}({own})" if own else method_name(value)

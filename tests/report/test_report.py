@@ -411,6 +411,18 @@ def test_documents_that_were_chosen_by_name_are_named():
     assert among(str(plain)) == "" == among(None)
 
 
+def test_a_method_among_the_arguments_of_another_is_called_by_its_name(tmp_path):
+    yarn = {"_target_": "posbench.extensions.yarn.Yarn", "alpha": 1.0, "target_len": None}
+    rope = {"_target_": "posbench.encodings.rope.Rope", "base": 1e4, "scaling": yarn}
+    for args, said in (
+        ({"full": {"_target_": "posbench.encodings.none.NoEncoding"}, "local": rope, "period": 4},
+         "rope full=none, local=rope(base=10000.0, scaling=yarn(alpha=1.0)), period=4"),
+        ({"parts": {"bands": {"_target_": "mine.Dca"}, "frequencies": yarn}}, "rope parts={bands=mine, frequencies=yarn(alpha=1.0)}"),
+    ):  # fmt: skip
+        report = collect([write_eval(tmp_path, "rope", "none", "none", flat(0), LENGTHS, encoding_args=args)], "", COMMAND)
+        assert f"arguments: {said}" in report.below(*report.sections)
+
+
 def test_a_line_says_in_what_trainings_of_the_encodings_differ(tmp_path):
     paths = [write_eval(tmp_path, name, "none", "none", flat(0), LENGTHS) for name in ("rope", "alibi", "fox")]
 
