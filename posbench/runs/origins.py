@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from posbench.common.errors import RunError
 from posbench.common.files import read_json
 from posbench.config.identity import LATER, NOT_MODEL, NOT_TRAIN, family
+from posbench.config.names import called
 from posbench.runs.directory import Run
 
 if TYPE_CHECKING:
@@ -158,10 +159,11 @@ def variants(evaluations: "Iterable[Evaluation]", origins: Mapping[str, Origin])
     used, since nothing else is known to differ.
     """
     groups: dict[tuple, dict[str, int]] = defaultdict(dict)
-    shared = ("data", "tokenizer", "encoding", "trained_scale", "finetune")
+    shared = ("data", "tokenizer", "trained_scale", "finetune")
     for evaluation in evaluations:
         row = {**evaluation.first, "finetune": family(evaluation.first["finetune"] or "")}
-        kind = (evaluation.source, *(text(row[name]) for name in shared))
+        encoding = called("encoding", row["encoding"], row["encoding_args"])
+        kind = (evaluation.source, encoding, *(text(row[name]) for name in shared))
         groups[kind, row["train_len"], text(row["encoding_args"])][row["run_id"]] = row["seed"]
     configs = [{one: origins[one].training for one in group if one in origins and origins[one].training} for group in groups.values()]
     named: dict[tuple, dict[str, None]] = defaultdict(dict)

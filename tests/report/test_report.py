@@ -423,6 +423,19 @@ def test_a_method_among_the_arguments_of_another_is_called_by_its_name(tmp_path)
         assert f"arguments: {said}" in report.below(*report.sections)
 
 
+def test_what_tells_trainings_of_one_yaml_apart_is_not_said_of_another_of_the_same_class(tmp_path):
+    paths = []
+    for place, name, gate in (("a", "rope", "none"), ("b", "rope", "headwise"), ("c", "smollm3", "none")):
+        encoding = nodes("encoding")[name]
+        run = f"rope-64-s0-{place * 10}"
+        told = {"encoding_args": method_args(encoding), "run_id": run}
+        paths.append(write_eval(tmp_path / place, "rope", "none", "none", flat(0), LENGTHS, **told))
+        config = {"model": {"output_gate": gate}, "data": {}, "encoding": encoding, "train": {"steps": 1000}}
+        (paths[-1].parents[2] / "config.yaml").write_text(json.dumps(config))
+    names = {point.encoding for point in collect(paths, "", COMMAND).sections[0]}
+    assert names == {"rope output_gate=none", "rope output_gate=headwise", "smollm3"}
+
+
 def test_a_line_says_in_what_trainings_of_the_encodings_differ(tmp_path):
     paths = [write_eval(tmp_path, name, "none", "none", flat(0), LENGTHS) for name in ("rope", "alibi", "fox")]
 
