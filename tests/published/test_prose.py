@@ -12,7 +12,7 @@ import pytest
 from conftest import CONFIGS
 from prose_checks import Check, headline, ledger, projects, repeated, scale, stage2, stage5
 from prose_checks_finetune import finetune
-from prose_checks_methods import advice, attention, books, catalogue, ladder, matched, rates, smollm2
+from prose_checks_methods import advice, attention, books, catalogue, ladder, matched, newer, rates, smollm2
 from prose_checks_tasks import needles, stage3, tasks
 from reported_values import LEDGER, REPORTED, of_seeds, yarn_pairs
 
@@ -26,6 +26,7 @@ PARTS = (
     stage5,
     finetune,
     catalogue,
+    newer,
     rates,
     ladder,
     matched,
@@ -47,7 +48,8 @@ needs 1,024 tokens; 106 shortest of the 642; 4 layers, width 128, 2 heads of 64 
 the last 64 tokens keeps; margin of 0.013 either way; of up to 4,096 tokens and in; of those of 8,192: of these; finds
 nothing at 16,384 tokens; at 8,192 tokens 0; At 4,096 tokens these; at up to 4,096 tokens, before 8,192;
 of 32,768 tokens in five; DroPE's Table 10; length of 2,048 tokens, of SmolLM-360M; PI 0,
-NTK 29.8, YaRN 48.3 percent; arXiv 2512.12167; at 64 tokens a model;
+NTK 29.8, YaRN 48.3 percent; of Mistral Large 4, a learned; failing from 8x. Mistral Large 4's; by lot to 64 for
+each; than another seed makes (0.07); arXiv 2512.12167; at 64 tokens a model;
 its 95 % interval; scored has 1,024 tokens before; (46 of 64 in; slopes at 64
 tokens; coordinates up to 1,024; Llama 3's; at 1,024 tokens takes; the last 8 targets; have 57 to 64 tokens of context, the
 floor exactly 64; (1,000 steps, three seeds, 256 windows; 20 November, 16:48; code of 18:48 and; committed at 12:09; with 95 %

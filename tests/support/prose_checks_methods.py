@@ -6,7 +6,7 @@ import math
 from statistics import fmean, stdev
 
 from prose_checks import FAR, Check
-from reported_values import REPORTED, at, claim, context, full_turns, of_seeds, paired, rows, validation, wide, yarn_pairs
+from reported_values import REPORTED, apart, at, claim, context, full_turns, of_seeds, paired, rows, validation, wide, yarn_pairs
 
 NONE_64, NONE_256, REROPE_256 = ("none", 64), ("none", 256), ("rerope", 256)  # extension and length of attention/diagnostics.csv
 
@@ -59,6 +59,49 @@ def catalogue() -> list[Check]:
         ("stands # above the floor there", [rise("rope", 1)]),
         ("standard deviation is # nat, so a difference inside the window below # (", [spread, 1.96 * math.sqrt(2) * spread]),
         ("# rows of the headline that were made anew are equal bit for bit", [len(again) if all(again) else -1]),
+    ]
+
+
+def newer() -> list[Check]:
+    rope, drawn = "rope output_gate=none", ["clipped_rope", "lerope", "smollm3", "mistral_large4"]
+    large = 'mistral_large4 trained with ssmax {"bias":true}'
+    sinks = ['rope trained with learned_sink {"init":0.0}', "rope trained with off_by_one"]
+    gates = ["rope output_gate=headwise", "rope output_gate=elementwise"]
+    failing = [*drawn, large, *sinks, *gates]
+    far = [[at("newer", name, times) for name in failing] for times in (2, 16)]
+    seeds = of_seeds("headline", "rope", 2).values()
+    radix = [apart("newer", f"{rope}|yarn_radix", f"{rope}|yarn", length) for length in (256, 512)]
+    known = {_identity(row): row["nll"] for row in rows("catalogue")}
+    again = [known[_identity(row)] == row["nll"] for row in rows("newer") if _identity(row) in known]
+
+    def inside(name: str) -> float:
+        return at("newer", name, 1, "nll") - at("newer", rope, 1, "nll")
+
+    others = {name: inside(name) for name in [*failing, "nape"]}
+    assert (min(others, key=others.get), max(others, key=others.get)) == (sinks[0], "nape")
+    return [
+        ("All # rows of RoPE that both hold", [len(again) if all(again) else -1]),
+        (
+            "# and # below its floor at 2x and 4x, # +- # from it at 16x",
+            [-at("newer", "nape", 2), -at("newer", "nape", 4), *wide("newer", "nape", 16)],
+        ),
+        ("gates are # to # above their floors at 2x and # to # at 16x", [edge for found in far for edge in (min(found), max(found))]),
+        ("have losses from # to # there", [min(seeds), max(seeds)]),
+        (
+            "of RoPE: # and # below the floor at 2x (RoPE #)",
+            [-at("newer", f"{name}|yarn", 2) for name in ("lerope", "smollm3", rope)],
+        ),
+        (
+            "temperature, is # below at 2x and fails from 4x, by # there and # at 16x",
+            [-at("newer", f"{large}|yarn temperature=false", 2), *(at("newer", f"{large}|yarn temperature=false", n) for n in (4, 16))],
+        ),
+        ("YaRN-radix is # [#, #] from YaRN at 4x and # [#, #] worse at 8x", [*radix[0], *radix[1]]),
+        (
+            "undecided at 2x, # above the floor at 4x and # at 16x, from a loss that is # higher than RoPE's inside",
+            [at("newer", "random_float", 4), at("newer", "random_float", 16), inside("random_float")],
+        ),
+        ("leave RoPE # above its floor at 2x", [at("newer", f"{rope}|random_keys", 2)]),
+        ("Inside the window the others are within # of RoPE", [max(map(abs, others.values()))]),
     ]
 
 
