@@ -27,7 +27,7 @@ from posbench.sweep.work import Size, Work, size, work
 
 DAMAGED = (ConfigError, RunError, OSError, KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError)  # raised by damaged files
 BYTES = 4  # bytes per parameter, if none was measured
-BYTES_PER_LOSS = 8.0  # bytes per loss in an evaluation's files, if none was measured
+BYTES_PER_LOSS = 8.0  # bytes per loss in an evaluation's files, if none of its protocol was measured
 
 
 @dataclass
@@ -69,6 +69,11 @@ class Measured:
             for path in run.eval_files():
                 with contextlib.suppress(*DAMAGED):
                     self._add_evaluation(path, read_json(path), model, train_len)
+
+    def bytes(self, planned: Work) -> float:
+        """Bytes of an evaluation's files, by those of its protocol alone: of a few answers most is not losses."""
+        measured = self.per_loss.found.get(planned.protocol)
+        return planned.losses * (statistics.median(measured) if measured else BYTES_PER_LOSS)
 
     def _add_evaluation(self, path: Path, content: dict, model: Size, train_len: int) -> None:
         config, took = content["config"], _seconds(content["rows"])
@@ -121,7 +126,7 @@ def cost(jobs: list[Job], fresh: list[Job], missing: list[tuple[Job, Cell, list[
     shared = f"; jobs={jobs[0].cfg['jobs']} divides the time as far as the machine has cores for it" if jobs[0].cfg["jobs"] > 1 else ""
     sizes = [size(job.cfg) for job in fresh]  # the weights of a checkpoint stay where they are
     bytes_ = sum(model.parameters * (known.per_parameter.of(model) or BYTES) for model in sizes)
-    bytes_ += sum(one.losses * (known.per_loss.of(one.protocol) or BYTES_PER_LOSS) for one in done)
+    bytes_ += sum(map(known.bytes, done))
     return [line, f"{told}{shared}; {bytes_ / 2**20:.1f} MiB of disk"]
 
 

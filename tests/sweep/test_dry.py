@@ -237,6 +237,13 @@ def test_a_checkpoints_texts_are_told_by_stored_ones_and_else_by_a_layer_measure
     assert "60 min of evaluation by stored evaluations of texts like these and one layer measured just now" in both and len(asked) == 2
 
 
+def test_disk_is_told_by_evaluations_of_the_same_protocol(tmp_path):
+    measured(tmp_path, "a-16-s0-0000000001", 5000.0, MODEL, 1, pi=7.0)  # a mebibyte for 20 losses
+    asked = [job(tmp_path, "a-16-s0-0000000002")]
+    lines = [cost(asked, [], [(asked[0], cell(PI, protocol), [100])])[1] for protocol in ("fixed_targets", "disjoint")]
+    assert lines[0].endswith("; 1.0 MiB of disk") and lines[1].endswith("; 0.0 MiB of disk")
+
+
 def test_a_task_counts_once_however_many_rows_it_has(tmp_path):
     measured(tmp_path, "hf-16-s0-0000000001", 0.0, {**MODEL, "checkpoint": {"vocab_size": 300}}, 1, pi=7.0)
     (file,) = tmp_path.rglob("pi+none-1.json")
