@@ -5,7 +5,8 @@ Every interval, G and usable length follows from them, without the runs and with
 rows.csv       the rows
 sums.npz       an entry for each row and document, sorted: row (its number in rows.csv), document, n_targets, and the sums nll and correct
 documents.csv  a line for each document of each set of targets (Document)
-configs.jsonl  a line for each training: run_id, config, provenance, summary, end_slope; evaluations: {eval_id: targets, setting, machines}
+configs.jsonl  a line for each training, in each folder that it was evaluated in: run_id, config, provenance, summary, end_slope;
+               evaluations: {eval_id: targets, setting, machines}
 
 Rows whose targets do not weigh alike, and rows of CSVs, have no entries.
 """
@@ -102,7 +103,7 @@ def read(folder: Path) -> tuple[list[Evaluation], dict[Path, Origin], list[str]]
     rows, again = read_csv(folder / ROWS), f"make it again with scripts/report.py, or leave {folder} out"
     try:
         lines = [clean(json.loads(line)) for line in read_bytes(folder / CONFIGS).decode().splitlines()]
-        runs = {line["run_id"]: line for line in lines}
+        runs = _joined(lines)
         origins = {folder / run: _origin(folder / run, line) for run, line in runs.items()}
         apart: dict[tuple, list[int]] = {}
         for number, row in enumerate(rows):
@@ -127,6 +128,20 @@ def read(folder: Path) -> tuple[list[Evaluation], dict[Path, Origin], list[str]]
         raise
     except Exception as error:  # zipfile, zlib, json and numpy raise a dozen kinds of errors for damage
         raise RunError(f"The evidence in {folder} is damaged ({error!r}): {again}.") from error
+
+
+def _joined(lines: Iterable[dict]) -> dict[str, dict]:
+    """{run_id: its line, with the evaluations of all its lines}: what was evaluated in several folders has one of each.
+
+    Raises ValueError for lines of different weights.
+    """
+    runs: dict[str, dict] = {}
+    for line in lines:
+        known = runs.setdefault(line["run_id"], line)
+        if known["summary"].get("sha256") != line["summary"].get("sha256"):
+            raise ValueError(f"{line['run_id']} has two weights")
+        known["evaluations"] = line["evaluations"] | known["evaluations"]
+    return runs
 
 
 def pool(

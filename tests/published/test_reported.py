@@ -19,7 +19,9 @@ from posbench.report.labels import moved
 from posbench.report.points import methods, read_points, sections
 from posbench.report.scores import PROTOCOL, Score
 from posbench.report.tables import tables
+from posbench.runs.evidence import read
 from posbench.runs.rows import read_csv
+from posbench.runs.search import CONFIGS as EVIDENCE
 from posbench.runs.trainings import Training
 
 ROOT = CONFIGS.parent
@@ -160,6 +162,12 @@ def test_figures_of_accuracy_show_the_tasks_and_values_of_the_csv(folder):
         assert Counter(text for text in cells if re.fullmatch(r"[01]\.\d\d", text)) == Counter(
             f"{score.accuracy:.2f}" for score in section if score.shown and score.depth is None
         )
+
+
+@pytest.mark.parametrize("folder", sorted(path.parent.name for path in REPORTED.glob(f"*/{EVIDENCE}")))
+def test_evidence_holds_every_row(folder):
+    found, _, notes = read(REPORTED / folder)
+    assert sum(len(one.rows) for one in found) == len(read_csv(REPORTED / folder / "rows.csv")) and not notes
 
 
 def test_trainings_that_a_reader_may_ask_for_have_their_weights_named():

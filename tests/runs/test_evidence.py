@@ -110,6 +110,19 @@ def test_two_weights_of_one_training_are_refused(runs, tmp_path):
         collect(others, "t", "x", evidence=[tmp_path / "one"])
 
 
+def test_a_training_evaluated_in_two_folders_keeps_what_was_evaluated_in_both(tmp_path):
+    for place, extension in (("a", "none"), ("b", "yarn")):
+        path = write_eval(tmp_path / place, "rope", extension, "none", [np.full(TARGETS, 3.0)] * len(LENGTHS), LENGTHS)
+        (path.parents[2] / "train.json").write_text(json.dumps({"sha256": "x"}))
+    report = Built([*tmp_path.rglob("*+none-*.json")], tmp_path / "report", "All", "x")
+    found, _, notes = read(tmp_path / "report")
+    assert [one.rows for one in found] == [one.rows for one in report.evaluations] and len(found) == 2 and not notes
+    lines = (tmp_path / "report" / CONFIGS).read_text().splitlines()
+    (tmp_path / "report" / CONFIGS).write_text("\n".join([lines[0], lines[1].replace('"sha256": "x"', '"sha256": "y"')]))
+    with pytest.raises(RunError, match="two weights"):
+        read(tmp_path / "report")
+
+
 def test_rows_without_sums_are_counted(runs, tmp_path):
     Built(runs[0], tmp_path / "one", "t", "x")
     lines = [json.loads(line) for line in (tmp_path / "one" / CONFIGS).read_text().splitlines()]
