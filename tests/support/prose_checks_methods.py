@@ -8,6 +8,8 @@ from statistics import fmean, stdev
 from prose_checks import FAR, Check
 from reported_values import REPORTED, apart, at, claim, context, full_turns, of_seeds, paired, rows, validation, wide, yarn_pairs
 
+from posbench.report.points import read_points
+
 NONE_64, NONE_256, REROPE_256 = ("none", 64), ("none", 256), ("rerope", 256)  # extension and length of attention/diagnostics.csv
 
 
@@ -248,10 +250,15 @@ def smollm2() -> list[Check]:
     def far(method: str) -> list[float]:
         return wide("smollm2", method, 2)
 
-    def cost(method: str) -> list[float]:
-        return wide("smollm2", method, 1 / 4, "change")
+    def cost(method: str, target_len: int, times: float = 1 / 4) -> list[float]:
+        return wide("smollm2", f"rope|{method} target_len={target_len}", times, "change")
 
+    texts = [point for point in read_points(REPORTED / "smollm2" / "position.csv") if point.window is None]
+    every = {(point.extension, point.length): point.nll for point in texts}
+    mean = [math.exp(every["dca", length]) for length in (4096, 8192, 16384)]
     gain, lower = (at("smollm2", "rope", 2, name) for name in ("gain", "gain_lower"))
+    short = [value for method in ("yarn", "ntk") for value in cost(method, 32768)]
+    whole = [value for method in ("yarn", "ntk") for value in cost(method, 32768, 1)]
     return [
         ("brings the model # nat per token, with a lower bound of #:", [gain, lower]),
         ("breaks: # +- # above the floor at 16,384", far("rope")),
@@ -259,9 +266,22 @@ def smollm2() -> list[Check]:
         ("tokens alone lose # +- #; with", far("rope|window")),
         ("first tokens beside them it is # +- #. LM-Infinite", far("rope|streaming")),
         ("beyond those of training, is at # +- #. The", far("rope|lm_infinite")),
-        ("stay # +- # and # +- # above the floor, and", [*far("rope|yarn"), *far("rope|ntk")]),
-        ("and cost # +- # and # +- # at 2,048 tokens. PI", [*cost("rope|yarn"), *cost("rope|ntk")]),
-        ("PI loses # +- #, and # +- # at 2,048.", [*far("rope|pi"), *cost("rope|pi")]),
+        (
+            "Self-Extend is # +- # above the floor, leaky ReRoPE # +- #, DCA # +- #, ReRoPE # +- #, dynamic NTK # +- #.",
+            [value for name in ("self_extend", "leaky_rerope", "dca", "rerope", "dynamic_ntk") for value in far(f"rope|{name}")],
+        ),
+        ("stay # +- # and # +- # above the floor, and", [*far("rope|yarn target_len=16384"), *far("rope|ntk target_len=16384")]),
+        ("and cost # +- # and # +- # at 2,048 tokens. With", [*cost("yarn", 16384), *cost("ntk", 16384)]),
+        ("these cost # +- # and # +- # there, and # +- # and # +- # at 8,192", [*short, *whole]),
+        ("PI loses # +- #, and # +- # at 2,048 (", [*far("rope|pi target_len=16384"), *cost("pi", 16384)]),
+        ("with factor 4 # +- #)", cost("pi", 32768)),
+        ("DCA # perplexity at 4,096 tokens, # at 8,192 and # at 16,384", mean),
+        ("that is # nat less at the last step", [every["dca", 8192] - every["dca", 16384]]),
+        ("same targets its loss rises there, by # nat", [at("smollm2", "rope|dca", 2, "nll") - at("smollm2", "rope|dca", 1, "nll")]),
+        (
+            "with which RoPE breaks, # nats on the same targets, is # by that mean",
+            [at("smollm2", "rope", 2, "nll") - at("smollm2", "rope", 1, "nll"), every["none", 16384] - every["none", 8192]],
+        ),
     ]
 
 
