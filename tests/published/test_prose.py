@@ -73,7 +73,8 @@ at 8,192, with factor; factor 2 costs; factor 4;
 for 32,768 tokens, 1,024 targets; of its 18 pairs; the others, 32,768 tokens and; more than 4,096 tokens of; from more
 than 8,192 cannot; at 16,384 tokens, and log-n; The last 8,192 tokens alone; NTK with factor 2 stay; at 2,048 tokens.
 With factor 4 these; at 2,048 (with factor 4; at 8,192. PI loses; what reads all 16,384 tokens; as in DCA's Table 1; arXiv
-2402.17463; the first 16,384 tokens of these; perplexity at 4,096 tokens; at 8,192 and; at 16,384;  'lengths=[64,128,256]'; (1,000 steps, one seed): attention of the last 8 queries of 32
+2402.17463; the first 16,384 tokens of these; perplexity at 4,096 tokens; at 8,192 and; at 16,384;
+  'lengths=[64,128,256]'; (1,000 steps, one seed): attention of the last 8 queries of 32
 windows; From 64 to 256 tokens; lies 64 tokens away or more; at 256 tokens, and; read to 16,384 tokens; read
 at 256 tokens on; a model of 64 tokens that reads its last 64; to one of 256 that; refuted: 64 tokens lose; log-n, 32 tokens;
 Descriptive: 128 tokens lose; 64 tokens without an; chosen at 64 tokens. The; last tokens of 256; a model of 256 loses; trainings
