@@ -170,6 +170,11 @@ def test_evidence_holds_every_row(folder):
     assert sum(len(one.rows) for one in found) == len(read_csv(REPORTED / folder / "rows.csv")) and not notes
 
 
+def test_what_is_published_names_no_folder_of_the_machine_it_was_made_on():
+    for path in REPORTED.glob(f"*/{EVIDENCE}"):
+        assert not re.search(r"[\" =]/\w", path.read_text(encoding="utf-8")), path
+
+
 def test_trainings_that_a_reader_may_ask_for_have_their_weights_named():
     for folder in FOLDERS:
         for one in from_csv(folder / "trainings.csv", Training, "trainings", "scripts/report.py"):
