@@ -19,7 +19,7 @@ from posbench.evaluators.fixed_targets import FixedTargets
 from posbench.model.attention import Attention
 from posbench.model.kernels.dispatch import attention_weights
 from posbench.model.rounded import rounded
-from posbench.position.plan import BandPlan, LayerPlan
+from posbench.position.layer_plan import BandPlan, LayerPlan
 from posbench.statistics.clustered import clustered_mean, student_quantile
 
 ROUNDING = 1e-5  # weights in float32 that miss a sum of 1 by less have no sink

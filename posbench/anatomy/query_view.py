@@ -13,8 +13,9 @@ from posbench.extensions.none import NoExtension
 from posbench.model.kernels.folding import damp
 from posbench.position.geometry import Bias, Spectrum
 from posbench.position.interfaces import Encoding, Extension, Layer, ScaleAttention
+from posbench.position.layer_plan import BandPlan, LayerPlan
 from posbench.position.legality import fed_length
-from posbench.position.plan import BandPlan, LayerPlan, make_plan
+from posbench.position.plan import make_plan
 
 
 @dataclass(frozen=True)

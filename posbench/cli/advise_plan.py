@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.config.names import nodes
-from posbench.evaluation.protocol import Reading
+from posbench.evaluation.reading import Reading
 from posbench.report.advice import CUT, PLAIN, Option
 from posbench.sweep.work import Size
 

@@ -8,11 +8,10 @@ import json
 import math
 import shlex
 import sys
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from posbench.cli.factor_losses import factor_losses
 from posbench.cli.factor_search import HIGHEST, Individual, evolve, sizes
 from posbench.common.appending import append_lines
 from posbench.common.errors import ConfigError, RunError
@@ -35,7 +34,6 @@ from posbench.sweep.launch import launch
 if TYPE_CHECKING:
     from posbench.data.corpus import Corpus
     from posbench.evaluation.windows import Windows
-    from posbench.position.geometry import Spectrum
 
 WINDOWS, LONG_WINDOWS = 64, 8  # by default, and of training lengths above LONG
 EXACT = (0, 1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 64, 128, 256)  # values of exact_first by default, up to the training length
@@ -66,7 +64,7 @@ def search_factors(request: Request) -> int:
     tokens = len(windows.last_N) * cell.evaluate["lengths"][0]
     known, best = _known(log), math.inf
     with Progress(size.total * tokens, "search", "tokens") as progress:
-        measure, starts, plain = _measured(job, cell, corpus, exact, progress.update)
+        measure, starts, plain = factor_losses(job, cell, corpus, exact, progress.update)
 
         def loss(one: Individual) -> float:
             nonlocal best
@@ -148,48 +146,6 @@ def _corpus(job: Job) -> "Corpus":
     from posbench.data.fit_corpus import fit_corpus
 
     return fit_corpus(prepare(job.cfg["data"], job.cfg["cache_dir"], ("validation",)), job.cfg)
-
-
-def _measured(
-    job: Job, cell: Cell, corpus: "Corpus", exact: list[int], told: Callable[..., None]
-) -> tuple[Callable[[Individual], float], dict[str, Individual], float]:
-    """Function from an individual to its loss in nats per token, the individuals of the start by name, and the loss without any.
-
-    `exact` holds the values of exact_first. `told` is called as Evaluation.progress while an individual is measured.
-    """
-    from posbench.extensions.none import NoExtension
-    from posbench.model.build import load_model, pick_device
-    from posbench.position.instantiate import make
-    from posbench.sweep.evaluate_cell import evaluation
-
-    device, (target,) = pick_device(job.cfg["device"]), cell.evaluate["lengths"]
-    model = load_model(job.run, job.cfg, corpus.vocab_size, device).eval()
-    given = evaluation(model, corpus, cell, device)
-
-    def loss(**changed: object) -> float:
-        nll_NS, _ = protocol(cell.protocol)(replace(given, **changed)).score(target)
-        return float(nll_NS.mean(dtype="float64"))
-
-    def measure(one: Individual) -> float:
-        return loss(extension=make({**cell.extension, "factors": list(one[1:]), "exact_first": one[0]}), progress=told)
-
-    turning = (layer.encoding for layer in model.encoding.layers() if layer.extended)
-    spectrum = next(found for one in turning if (found := one.spectrum_at(target)) is not None)
-    return measure, _starts(spectrum, given.train_len, target, 0 if 0 in exact else exact[0]), loss(extension=NoExtension())
-
-
-def _starts(spectrum: "Spectrum", train_len: int, target: int, first: int) -> dict[str, Individual]:
-    """Individuals with `first` exact positions and the factors of PI, NTK-aware scaling and YaRN."""
-    from posbench.extensions.ntk import Ntk
-    from posbench.extensions.ntk_by_parts import NtkByParts
-    from posbench.position.geometry import Span
-
-    span = Span(train_len, target, target)
-    found = {"pi": (first, *[span.factor] * len(spectrum.freq_F))}
-    for name, extension in (("ntk", Ntk()), ("yarn", NtkByParts(ramp="index"))):
-        divisor_F = spectrum.freq_F / extension.spectrum(spectrum, span).freq_F
-        found[name] = (first, *divisor_F.nan_to_num(span.factor).cummax(0).values.tolist())  # a pair that does not turn has any factor
-    return found
 
 
 def _known(log: Path) -> dict[Individual, float]:

@@ -17,14 +17,15 @@ import torch
 import torch.nn.functional as F
 
 from posbench.config.schema import typed
-from posbench.evaluation.protocol import Reading
+from posbench.evaluation.reading import Reading
 from posbench.model import precision as bf16
 from posbench.model.build import make_encoding, pick_device
 from posbench.model.gpt import GPT
 from posbench.model.kernels.dispatch import attend
 from posbench.model.rounded import rounded
 from posbench.position.instantiate import make
-from posbench.position.plan import LayerPlan, Plan, make_plan
+from posbench.position.layer_plan import LayerPlan
+from posbench.position.plan import Plan, make_plan
 
 TOKENS = 1024  # of the text that the layer reads
 ROWS, ENTRIES = 1024, 8192  # scored rows, and entries of the vocabulary that they are compared with

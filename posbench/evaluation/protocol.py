@@ -5,7 +5,6 @@ Dry runs and reports read a protocol's class attributes too, so neither this mod
 Letters: N windows, S targets per window, M all targets, L tokens fed.
 """
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -13,23 +12,14 @@ import numpy as np
 from posbench.common.errors import ConfigError
 from posbench.config.schema import EvaluateConfig
 from posbench.data.tokenfile import TokenFile
+from posbench.evaluation.reading import Reading, shared_texts
+from posbench.evaluation.scores import mean_row, not_scored
 from posbench.evaluation.windows import Windows, choose
-from posbench.statistics.clustered import clustered_mean
 
 if TYPE_CHECKING:
     from posbench.data.corpus import Corpus
     from posbench.evaluation.scorer import Evaluation
     from posbench.position.interfaces import Extension
-
-
-@dataclass(frozen=True)
-class Reading:
-    """Amount of reading for one length: `texts` of `tokens` each, an output for the last `rows` of each, and `losses` that are kept."""
-
-    texts: int
-    tokens: int
-    rows: int
-    losses: int
 
 
 class Protocol:
@@ -194,17 +184,8 @@ class Protocol:
         raise NotImplementedError
 
     def blocks(self, context_NS: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Blocks of consecutive targets that share a text: index of the last among all M targets, and number of targets.
-
-        A block lies in one window, and ends where the context shrinks, so that no target gets more than its own.
-        """
-        at_M = np.arange(context_NS.size)
-        opens_NS = np.diff(context_NS, axis=1, prepend=context_NS[:, :1]) < 0
-        opens_NS[:, 0] = True
-        within_M = at_M - np.maximum.accumulate(np.where(opens_NS.ravel(), at_M, 0))
-        first_B = np.flatnonzero(within_M % self.block(self.evaluation.config, int(context_NS.max())) == 0)
-        size_B = np.diff(first_B, append=context_NS.size)
-        return first_B + size_B - 1, size_B
+        """Blocks of consecutive targets that share a text, as `shared_texts` makes them of the largest size allowed."""
+        return shared_texts(context_NS, self.block(self.evaluation.config, int(context_NS.max())))
 
     def each(self, context_NS: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """nll and correctness [N, S], each target read from a text of its own with context_NS tokens before it.
@@ -222,15 +203,3 @@ class Protocol:
                 nll_M[at], correct_M[at] = self.evaluation.score(self.evaluation.plan(context), last_b, size, self.index)
             self.seen[key] = nll_M.reshape(context_NS.shape), correct_M.reshape(context_NS.shape)
         return self.seen[key]
-
-
-def not_scored(n_targets: int) -> tuple[np.ndarray, np.ndarray]:
-    """Initial nll and correctness [M]: False, and nan, so that a target that is never scored makes its row nan."""
-    return np.full(n_targets, np.nan, np.float32), np.zeros(n_targets, bool)
-
-
-def mean_row(nll_NS: np.ndarray, correct: np.ndarray, unit_N: np.ndarray, n_bytes: np.ndarray, unit: str = "document") -> dict:
-    """Columns of a row from weighted losses of texts that belong to the units unit_N, and from all that was predicted."""
-    mean, sem, n_units = clustered_mean(nll_NS.ravel().astype(np.float64), np.repeat(unit_N, nll_NS.shape[1]))
-    found = {"nll": mean, "nll_sem": sem, "n_units": n_units, "sem_unit": unit, "accuracy": float(correct.mean())}
-    return {**found, "n_targets": correct.size, "n_bytes": int(n_bytes.sum())}

@@ -7,7 +7,9 @@ import numpy as np
 
 from posbench.config.schema import EvaluateConfig
 from posbench.data.tokenfile import TokenFile
-from posbench.evaluation.protocol import Protocol, Reading, not_scored
+from posbench.evaluation.protocol import Protocol
+from posbench.evaluation.reading import Reading
+from posbench.evaluation.scores import not_scored
 from posbench.evaluation.windows import Windows, choose
 
 

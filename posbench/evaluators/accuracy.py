@@ -31,8 +31,10 @@ from posbench.data.task import IGNORED, Examples, TaskSplit
 from posbench.data.text_task import TextTask, make_text_task
 from posbench.data.tokenfile import TokenFile
 from posbench.data.tokenizers import Tokenizer
-from posbench.evaluation.protocol import Protocol, Reading, mean_row
+from posbench.evaluation.protocol import Protocol
 from posbench.evaluation.questions import in_words, questions, room, texts_of
+from posbench.evaluation.reading import Reading
+from posbench.evaluation.scores import mean_row
 from posbench.runs.target_losses import part_of
 
 if TYPE_CHECKING:

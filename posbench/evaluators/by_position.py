@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from posbench.config.schema import EvaluateConfig
-from posbench.evaluation.protocol import Protocol, Reading
+from posbench.evaluation.protocol import Protocol
+from posbench.evaluation.reading import Reading
 
 if TYPE_CHECKING:
     from posbench.evaluation.scorer import Evaluation

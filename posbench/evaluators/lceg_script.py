@@ -21,7 +21,7 @@ import numpy as np
 from posbench.common.errors import ConfigError
 from posbench.config.schema import EvaluateConfig
 from posbench.data.tokenfile import TokenFile
-from posbench.evaluation.protocol import Reading
+from posbench.evaluation.reading import Reading
 from posbench.evaluation.windows import BOS, Windows
 from posbench.evaluators.yarn_script import YarnScript
 

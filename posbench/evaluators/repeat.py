@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from posbench.common.errors import ConfigError
-from posbench.evaluation.protocol import Reading
+from posbench.evaluation.reading import Reading
 from posbench.evaluators.fixed_targets import FixedTargets
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ import numpy as np
 
 from posbench.config.schema import EvaluateConfig
 from posbench.data.tokenfile import TokenFile
-from posbench.evaluation.protocol import Reading
+from posbench.evaluation.reading import Reading
 from posbench.evaluation.stretches import Stretches
 from posbench.evaluation.windows import Windows
 

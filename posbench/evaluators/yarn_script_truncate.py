@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from posbench.config.schema import EvaluateConfig
-from posbench.evaluation.protocol import Reading
+from posbench.evaluation.reading import Reading
 from posbench.evaluators.yarn_script import YarnScript
 
 

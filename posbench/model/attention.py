@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from posbench.config.schema import ModelConfig
 from posbench.model.kernels import dispatch as kernels
-from posbench.position.plan import LayerPlan
+from posbench.position.layer_plan import LayerPlan
 
 
 class Attention(nn.Module):

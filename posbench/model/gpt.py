@@ -15,8 +15,9 @@ from posbench.model.attention import Attention
 from posbench.model.elementwise import added, gated, normed
 from posbench.position.geometry import Bias, Shape
 from posbench.position.interfaces import Encoding, ScaleAttention
+from posbench.position.layer_plan import LayerPlan
 from posbench.position.legality import check_extension
-from posbench.position.plan import LayerPlan, Plan, make_plan
+from posbench.position.plan import Plan, make_plan
 
 
 def make_shape(config: ModelConfig, train_len: int) -> Shape:

@@ -9,7 +9,8 @@ import torch
 
 from posbench.position.geometry import Bias, Trait
 from posbench.position.interfaces import Encoding, Extension
-from posbench.position.plan import BandPlan, LayerPlan, Plan, make_plan
+from posbench.position.layer_plan import BandPlan, LayerPlan
+from posbench.position.plan import Plan, make_plan
 
 
 def masks(encoding: Encoding, extension: Extension, length: int) -> bool:

@@ -1,11 +1,11 @@
 """Plan of one length, computed once: the keys that each query sees, their coordinates, and the factors on scores.
 
-Letters: T tokens, F frequencies, H heads.
+Letters: T tokens, N rows of a table, C channels of the model.
 """
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -13,125 +13,7 @@ from torch import Tensor
 
 from posbench.position.geometry import Band, Span, Spectrum
 from posbench.position.interfaces import Encoding, Extension, Layer, ScaleAttention
-
-ROWS = 256  # queries whose keys are counted at once, where they are drawn by lot
-
-
-@dataclass(frozen=True)
-class BandPlan:
-    """Numbers of a band: keys first_T..last_T of each query, coordinates (float64) of queries and keys, the encoding's tables of them.
-
-    `line` is (slope, offset) if the coordinate distance is slope x (index distance) + offset for every pair, else None.
-    q_scale_T and k_scale_T are factors on q and k at their coordinates, None for 1. With lot_T and share_T (float64), a query sees of
-    its interval only the keys whose lot is below its share.
-    """
-
-    first_T: Tensor
-    last_T: Tensor
-    q_pos_T: Tensor
-    k_pos_T: Tensor
-    q_table: Tensor | None
-    k_table: Tensor | None
-    line: tuple[float, float] | None
-    q_scale_T: Tensor | None = None
-    k_scale_T: Tensor | None = None
-    lot_T: Tensor | None = None
-    share_T: Tensor | None = None
-    kept: dict = field(init=False, default_factory=dict, compare=False, repr=False)  # a kernel's cache for this band
-
-    @property
-    def width_T(self) -> Tensor:
-        """Number of keys in the interval of each query."""
-        return (self.last_T - self.first_T + 1).clamp(min=0)
-
-    @property
-    def seen_T(self) -> Tensor:
-        """Number of keys of this band that each query sees."""
-        return self.width_T if self.lot_T is None else self._found[0]
-
-    @property
-    def farthest_T(self) -> Tensor:
-        """First key that each query sees, where it sees any."""
-        return self.first_T if self.lot_T is None else self._found[1]
-
-    @functools.cached_property
-    def _found(self) -> tuple[Tensor, Tensor]:
-        """`seen_T` and `farthest_T` of a band with lots, counted pair by pair in memory that grows with the length alone."""
-        index_T = torch.arange(len(self.first_T))
-        found = []
-        for query_S in index_T.split(ROWS):
-            seen_ST = self.seen(query_S, index_T).byte()
-            found.append((seen_ST.sum(dim=1), seen_ST.argmax(dim=1)))
-        return tuple(map(torch.cat, zip(*found, strict=True)))
-
-    def seen(self, query_S: Tensor, key_K: Tensor) -> Tensor:
-        """True where queries of these indices see keys of those: [S, K], on the CPU."""
-        seen_SK = (key_K >= self.first_T[query_S, None]) & (key_K <= self.last_T[query_S, None])
-        return seen_SK if self.lot_T is None else seen_SK & (self.lot_T[key_K] < self.share_T[query_S, None])
-
-
-@dataclass(frozen=True)
-class LayerPlan:
-    """Geometry of one layer, and the scales of its content scores.
-
-    `tell` is called from time to time with the share of the layer's work that is done, because a long text takes minutes.
-    """
-
-    encoding: Encoding
-    bands: tuple[BandPlan, ...]
-    causal: bool  # one band that is the whole causal triangle: any fused kernel can run it
-    scales: tuple[tuple[ScaleAttention, Tensor | None], ...]  # (scale, factor); the factor is None if it is trained
-    temperature: float
-    n_T: Tensor
-    span: Span
-    index: int = 0  # among the layers of its encoding
-    number: int = 0  # among all layers
-    tell: Callable[[float], None] = lambda share: None
-
-    @property
-    def factor(self) -> Tensor | None:
-        """Factor on the content scores of each query: [T] or [H, T], float32, on the CPU or a trained scale's device; None for 1."""
-        total = None
-        for scale, known in self.scales:
-            factor = scale(self.n_T, self.span, self.number).float() if known is None else known
-            if known is None or not (factor == 1).all():
-                total = factor if total is None else total * factor.to(total.device)
-        if self.temperature != 1:
-            total = torch.full((len(self.n_T),), self.temperature) if total is None else total * self.temperature
-        return total
-
-    def turned(self, band: BandPlan, q_BHTD: Tensor, k_BGTD: Tensor) -> tuple[Tensor, Tensor]:
-        """q and k rotated by the encoding for a band, times the factors at their coordinates."""
-        if band.q_table is not None:
-            q_BHTD, k_BGTD = self.encoding.rotate(q_BHTD, k_BGTD, band.q_table, band.k_table)
-        if band.q_scale_T is None:
-            return q_BHTD, k_BGTD
-        return q_BHTD * band.q_scale_T[:, None], k_BGTD * band.k_scale_T[:, None]
-
-    def scaled(self, q_BHTD: Tensor, width: int) -> Tensor:
-        """q times 1 / sqrt(width) and every factor on the content scores."""
-        factor = self.factor
-        return q_BHTD * (width**-0.5 if factor is None else width**-0.5 * factor.to(q_BHTD.device).unsqueeze(-1))
-
-    def profile(self, band: BandPlan, delta_U: Tensor, device: torch.device) -> Tensor:
-        """Bias at the index distances delta_U, for a band that has a `line`: [H, U]."""
-        slope, offset = band.line
-        return self.encoding.profile((slope * delta_U + offset).clamp(min=0).float().to(device), self.index)
-
-    @property
-    def distance_rules(self) -> list[ScaleAttention]:
-        """Scales whose factor depends on distance."""
-        return [scale for scale, _ in self.scales if scale.by_distance]
-
-    @property
-    def has_sink(self) -> bool:
-        """True if a scale adds a sink. Then a constant on all scores of a query matters."""
-        return any(scale.sinks for scale, _ in self.scales)
-
-    def sink(self, q_BHTD: Tensor) -> Tensor | None:
-        """Logit of the sink of each head of q, of several their logarithmic sum: [H], float32; None without one."""
-        found = [scale.sink(self.number) for scale, _ in self.scales if scale.sinks]
-        return torch.stack([one.to(q_BHTD.device).float().expand(q_BHTD.shape[1]) for one in found]).logsumexp(dim=0) if found else None
+from posbench.position.layer_plan import BandPlan, LayerPlan
 
 
 @dataclass(frozen=True)

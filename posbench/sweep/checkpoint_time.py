@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable
 
 from posbench.common.errors import ConfigError
 from posbench.config.identity import method_name
-from posbench.evaluation.protocol import Reading
+from posbench.evaluation.reading import Reading
 from posbench.sweep.cells import Cell
 from posbench.sweep.jobs import Job
 from posbench.sweep.work import Size, Work, vocabulary, work

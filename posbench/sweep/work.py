@@ -10,8 +10,8 @@ from posbench.common.files import read_json
 from posbench.config.identity import method_name
 from posbench.config.schema import typed
 from posbench.data.sources import TASK
-from posbench.evaluation.protocol import Reading
 from posbench.evaluation.protocols import protocol
+from posbench.evaluation.reading import Reading
 
 
 @dataclass(frozen=True)

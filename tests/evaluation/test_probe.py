@@ -9,7 +9,7 @@ from conftest import node
 
 from posbench.evaluation import probe as module
 from posbench.evaluation.probe import Probe
-from posbench.evaluation.protocol import Reading
+from posbench.evaluation.reading import Reading
 from posbench.model.build import make_model
 from posbench.model.gpt import GPT
 from posbench.model.kernels import dispatch

@@ -19,7 +19,8 @@ from posbench.evaluation.scorer import Evaluation
 from posbench.evaluators.fixed_targets import FixedTargets
 from posbench.model.kernels import blocks, flex
 from posbench.model.kernels.bands import PreparedBand
-from posbench.position.plan import LayerPlan, training_plans
+from posbench.position.layer_plan import LayerPlan
+from posbench.position.plan import training_plans
 from posbench.sweep import job_process as job
 from posbench.training.trainer import Trainer
 

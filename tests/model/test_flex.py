@@ -17,7 +17,8 @@ from posbench.model.kernels.blocks import rows
 from posbench.model.memory import tensor_mib
 from posbench.position.instantiate import make
 from posbench.position.interfaces import Extension
-from posbench.position.plan import BandPlan, make_plan
+from posbench.position.layer_plan import BandPlan
+from posbench.position.plan import make_plan
 
 CPU = torch.device("cpu")
 LENGTHS = (1, 127, 129, 300, 512)

@@ -14,8 +14,8 @@ from test_evaluate import TRAIN_LEN, evaluation, text
 
 from posbench import evaluators
 from posbench.config.identity import method_name
-from posbench.evaluation.protocol import Reading
 from posbench.evaluation.protocols import protocol
+from posbench.evaluation.reading import Reading
 from posbench.extensions.recompute_window import RecomputeWindow
 from posbench.model.build import make_model
 from posbench.runs.directory import Run

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from posbench.model.kernels.folding import damp, fold, sink_logit
 from posbench.position.geometry import Bias
-from posbench.position.plan import BandPlan, LayerPlan
+from posbench.position.layer_plan import BandPlan, LayerPlan
 
 
 class PreparedBand:

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from posbench.model.kernels.bands import PreparedBand, cut, diagonal
 from posbench.position.geometry import Bias
-from posbench.position.plan import LayerPlan
+from posbench.position.layer_plan import LayerPlan
 
 # Queries per block. A CPU is fastest if a block's scores stay in its cache (two bands take 1.4 to 2.2 times as long as plain attention
 # with 32 queries, 6 times with 256). A GPU needs fewer and larger steps.

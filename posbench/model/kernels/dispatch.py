@@ -21,7 +21,7 @@ from posbench.model.kernels.folding import foldable, operands
 from posbench.model.kernels.number_format import SHORT
 from posbench.model.kernels.pieces import pieces, possible
 from posbench.position.geometry import Bias
-from posbench.position.plan import LayerPlan
+from posbench.position.layer_plan import LayerPlan
 
 GATED = 4096  # tokens up to which gates summed from the middle of the text keep 1e-3 in float32; `rows` restarts the sum in each block
 

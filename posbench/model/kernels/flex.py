@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from posbench.position.geometry import Bias
-from posbench.position.plan import BandPlan, LayerPlan
+from posbench.position.layer_plan import BandPlan, LayerPlan
 
 BLOCK = 128  # queries and keys of a block: the size that the kernel is made for
 SHAPES = 4096  # compiled forms allowed in one process: well above lengths x batches x biases

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from posbench.model.kernels import number_format
-from posbench.position.plan import BandPlan, LayerPlan
+from posbench.position.layer_plan import BandPlan, LayerPlan
 
 DECAY = 60.0  # largest exponent of a decay counted from the middle of the text: its products stay within float32
 TERMS = ((0, 0), (0, 1), (1, 0), (0, 2), (1, 1), (2, 0))  # products of bf16 pieces down to 2^-24 of the largest

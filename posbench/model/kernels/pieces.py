@@ -15,7 +15,7 @@ from torch import Tensor
 from posbench.model.kernels.cutting import Series, cut, joined
 from posbench.model.kernels.folding import foldable, operands
 from posbench.position.geometry import Bias
-from posbench.position.plan import BandPlan, LayerPlan
+from posbench.position.layer_plan import BandPlan, LayerPlan
 
 CALL = 2**31  # most pairs of query and key, of all heads, in one call: seconds, so that Ctrl-C and progress need not wait
 
