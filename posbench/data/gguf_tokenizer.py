@@ -1,4 +1,7 @@
-"""The tokenizer inside a GGUF file, as the content of a tokenizer.json: a byte-level BPE from the file's own vocabulary and merges."""
+"""The tokenizer inside a GGUF file, as the content of a tokenizer.json made from the file's own vocabulary.
+
+A byte-level BPE (kind gpt2) has merges in the file; of a BPE of SentencePiece (kind llama) see gguf_sentencepiece.py.
+"""
 
 import json
 from array import array
@@ -6,6 +9,8 @@ from pathlib import Path
 
 from posbench.common.errors import ConfigError
 from posbench.common.gguf_file import read_gguf, shortened
+from posbench.data.gguf_sentencepiece import sentencepiece
+from posbench.data.gguf_vocabulary import CONTROL, NORMAL, USER_DEFINED, Vocabulary, described
 
 LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
@@ -30,7 +35,6 @@ CUTS = {
     **dict.fromkeys(("qwen2", "deepseek-r1-qwen"), _cut(QWEN2)),
 }
 WHOLE_FIRST = ("llama-bpe", "llama3")  # a piece that is a token itself is taken without merging
-NORMAL, CONTROL, USER_DEFINED = 1, 3, 4  # the last two are found whole in the text
 
 
 def tokenizer_json(path: str | Path) -> bytes:
@@ -40,53 +44,35 @@ def tokenizer_json(path: str | Path) -> bytes:
     """
     metadata = read_gguf(path).metadata
     kind, cut = (metadata.get(f"tokenizer.ggml.{key}") for key in ("model", "pre"))
-    tokens, merges = (_strings(path, metadata, key) for key in ("tokens", "merges"))
-    if kind != "gpt2" or not isinstance(cut, str) or cut not in CUTS:
+    if kind == "llama" and cut in (None, "default"):
+        made = sentencepiece(Vocabulary(path, metadata))
+    elif kind == "gpt2" and isinstance(cut, str) and cut in CUTS:
+        made = _byte_level(Vocabulary(path, metadata), cut)
+    else:
         raise ConfigError(
-            f"{path} holds a tokenizer of kind {shortened(kind)}, {shortened(cut)}, and gpt2 with {', '.join(CUTS)} is built from such a "
-            "file: give data.tokenizer=FOLDER, or a hub name, that holds the tokenizer.json of this model."
+            f"{path} holds a tokenizer of kind {shortened(kind)}, {shortened(cut)}, and llama (SentencePiece) and gpt2 with "
+            f"{', '.join(CUTS)} are built from such a file: give data.tokenizer=FOLDER, or a hub name, that holds the tokenizer.json of "
+            "this model."
         )
-    types = metadata.get("tokenizer.ggml.token_type", array("i", [NORMAL] * len(tokens)))
-    if not isinstance(types, array) or len(types) != len(tokens):
-        raise _damaged(path, "has another number of token types than of tokens")
+    return json.dumps(made, ensure_ascii=False).encode()
+
+
+def _byte_level(given: Vocabulary, cut: str) -> dict:
+    tokens, merges = given.strings("tokens"), given.strings("merges")
+    types = given.numbers("token_type", len(tokens), usual=array("i", [NORMAL] * len(tokens)))
     alphabet = _alphabet()
     spelled = {token for token in tokens if set(token) <= set(alphabet.values())}
     written = [token if token in spelled else "".join(alphabet[byte] for byte in token.encode()) for token in tokens]
     vocab = {token: index for index, token in enumerate(written)}
     if len(vocab) != len(tokens):
-        raise _damaged(path, "holds a token twice")
+        raise given.damaged("holds a token twice")
     pairs = [merge.split(" ") for merge in merges]
     if wrong := next((pair for pair in pairs if len(pair) != 2 or not {*pair, "".join(pair)} <= vocab.keys()), None):
-        raise _damaged(path, f"has the merge {shortened(' '.join(wrong))}, which does not make a token of two")
-    added = [
-        {"id": index, "content": token, "special": bool(types[index] == CONTROL)}
-        for index, token in enumerate(tokens)
-        if types[index] in (CONTROL, USER_DEFINED) and token in spelled
-    ]
-    plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-    return json.dumps(
-        {
-            "version": "1.0",
-            **dict.fromkeys(("truncation", "padding", "post_processor")),
-            "normalizer": {"type": "NFC"} if "qwen" in cut else None,
-            "added_tokens": [{**token, **plain} for token in added],
-            "pre_tokenizer": {"type": "Sequence", "pretokenizers": CUTS[cut]},
-            "decoder": GPT2[0],
-            "model": {"type": "BPE", "vocab": vocab, "merges": pairs, "byte_fallback": False, "ignore_merges": cut in WHOLE_FIRST},
-        },
-        ensure_ascii=False,
-    ).encode()
-
-
-def _strings(path: str | Path, metadata: dict, key: str) -> list[str]:
-    found = metadata.get(f"tokenizer.ggml.{key}")
-    if not isinstance(found, list) or not found:
-        raise ConfigError(f"{path} holds no tokenizer.ggml.{key}: give data.tokenizer=FOLDER with the tokenizer.json of this model.")
-    return found
-
-
-def _damaged(path: str | Path, what: str) -> ConfigError:
-    return ConfigError(f"{path} {what}, so it is no tokenizer: download it again, or give data.tokenizer=FOLDER with a tokenizer.json.")
+        raise given.damaged(f"has the merge {shortened(' '.join(wrong))}, which does not make a token of two")
+    added = {index: token for index, token in enumerate(tokens) if types[index] in (CONTROL, USER_DEFINED) and token in spelled}
+    model = {"type": "BPE", "vocab": vocab, "merges": pairs, "byte_fallback": False, "ignore_merges": cut in WHOLE_FIRST}
+    cuts = {"pre_tokenizer": {"type": "Sequence", "pretokenizers": CUTS[cut]}, "decoder": GPT2[0]}
+    return described(model, added, types, normalizer={"type": "NFC"} if "qwen" in cut else None, **cuts)
 
 
 def _alphabet() -> dict[int, str]:

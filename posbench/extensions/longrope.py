@@ -49,6 +49,8 @@ class Longrope(ScaledExtension):
         self.exact_first, self.sharper = exact_first, temperature
 
     def spectrum(self, spectrum: Spectrum, span: Span) -> Spectrum:
+        if span.length <= self.exact_first:
+            return spectrum
         factors, short = self.factors, self.short_factors is not None and span.length <= span.train_len
         if short:
             factors = self.short_factors
@@ -69,4 +71,6 @@ class Longrope(ScaledExtension):
         return replace(spectrum, freq_F=freq_F, **exact)
 
     def temperature(self, span: Span) -> float:
-        return 1 + math.log(span.factor) / math.log(max(2, span.train_len)) if self.sharper else 1.0
+        if not self.sharper or span.length <= self.exact_first:
+            return 1.0
+        return 1 + math.log(span.factor) / math.log(max(2, span.train_len))

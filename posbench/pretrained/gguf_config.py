@@ -27,6 +27,7 @@ KEYS = {
     "rope.freq_base": "rope_theta",
     "vocab_size": "vocab_size",
 }
+USUAL_BASE = 10000.0  # llama.cpp's, where a file says none: files of Llama 2 of 2023 do not
 # {key: the values that change nothing}; None stands for the width of a head.
 SILENT = {
     "attention.value_length": (None,),
@@ -63,7 +64,8 @@ def describe(file: GgufFile) -> dict:
     config = {"vocab_size": len(tokens) if isinstance(tokens, list) else None, **config}
     config |= {"model_type": architecture, "tie_word_embeddings": "output.weight" not in file.tensors}
     config["bos_token_id"] = file.metadata.get("tokenizer.ggml.bos_token_id")
-    missing = [key for key in ("context_length", "rope.freq_base", "attention.layer_norm_rms_epsilon") if key not in said]
+    config.setdefault("rope_theta", USUAL_BASE)
+    missing = [key for key in ("context_length", "attention.layer_norm_rms_epsilon") if key not in said]
     missing += [key for key in ("embedding_length", "attention.head_count") if not _positive(said.get(key))]
     if missing:
         raise ConfigError(f"{file.path} does not say {' and '.join(prefix + key for key in missing)}: download it again.")
@@ -102,7 +104,7 @@ def _scalar(value: object) -> object:
 def _scaling(said: dict, file: GgufFile) -> dict | None:
     """rope_scaling of the scaling that a file says, or of the divisors that it holds. Llama 3.1's are stored as divisors alone."""
     factor = said.get(SCALING + "factor")
-    # llama.cpp takes a factor without a type as linear, and 0 as none.
+    # llama.cpp (src/llama-model.cpp) takes a factor without a type as linear, and 0 as none.
     kind = said.get(SCALING + "type", "none" if factor in (None, 0.0, 1.0) else "linear")
     sharper = {key: said.get(SCALING + key, 1.0) for key in ("attn_factor", "yarn_attn_factor")}
     if kind != "yarn" and (wrong := [key for key, value in sharper.items() if value != 1]):

@@ -7,6 +7,7 @@ from conftest import CONFIGS, choices, make_triple, node
 from omegaconf import OmegaConf
 
 from posbench.common.errors import ConfigError
+from posbench.extensions.longrope import Longrope
 from posbench.position.instantiate import make
 from posbench.position.legality import check, file_of, name_of
 
@@ -103,6 +104,13 @@ def test_a_learned_table_ends_where_training_ended_unless_clamped():
         check(*make_triple("learned", "none", "none"), LENGTHS)
     clamped = make({**node("encoding", "learned"), "beyond": "clamp"}, make_triple("learned", "none", "none")[0].shape)
     check(clamped, *make_triple("learned", "none", "none")[1:], LENGTHS)
+
+
+def test_longrope_whose_first_positions_are_the_whole_text_is_a_noop():
+    rope, _, scale = make_triple("rope", "none", "none")
+    for temperature in (True, False):
+        extension = Longrope(exact_first=40, mode="fixed", target_len=64, temperature=temperature)
+        assert check(rope, extension, scale, [8, 40]).noop and not check(rope, extension, scale, [8, 41]).noop
 
 
 def test_log_n_without_more_keys_than_in_training_is_a_noop():

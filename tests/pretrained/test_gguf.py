@@ -111,6 +111,13 @@ def test_a_scaling_is_read(tmp_path, name):
     assert_equal_logits(imported(file), transformers.AutoModelForCausalLM.from_pretrained(path).eval(), vocab_size=VOCAB)
 
 
+def test_a_file_without_a_base_has_llama_cpps(tmp_path):
+    path = small(tmp_path, rope_parameters={"rope_theta": 10000.0, "rope_type": "default"})
+    file = write_gguf(path, metadata={"llama.rope.freq_base": None})
+    assert adopted(file)["encoding"]["base"] == 10000
+    assert_equal_logits(imported(file), transformers.AutoModelForCausalLM.from_pretrained(path).eval(), vocab_size=VOCAB)
+
+
 def test_a_file_is_exported_as_a_folder(tmp_path):
     file = write_gguf(small(tmp_path))
     run = imported(file)
@@ -137,7 +144,7 @@ OTHER = {
     "llama.feed_forward_length": (None, 64, 0),
     "llama.vocab_size": (129, 0, "x", 10**9),
     "llama.attention.layer_norm_rms_epsilon": (None, "x", -1.0, float("nan")),
-    "llama.rope.freq_base": (None, "x", -1.0, float("inf")),
+    "llama.rope.freq_base": ("x", -1.0, float("inf")),
     "llama.rope.scaling.type": ("longrope", 5),
     "llama.rope.scaling.factor": (-2.0, "x", 2),
     "llama.rope.scaling.attn_factor": (1.5, "x"),

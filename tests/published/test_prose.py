@@ -12,7 +12,8 @@ import pytest
 from conftest import CONFIGS
 from prose_checks import Check, headline, ledger, projects, repeated, scale, stage2, stage5
 from prose_checks_finetune import finetune
-from prose_checks_methods import advice, attention, books, catalogue, ladder, matched, newer, rates, smollm2
+from prose_checks_methods import attention, books, catalogue, ladder, matched, newer, rates
+from prose_checks_pretrained import advice, smollm2
 from prose_checks_tasks import needles, stage3, tasks
 from reported_values import LEDGER, REPORTED, of_seeds, yarn_pairs
 

@@ -1,0 +1,81 @@
+"""What results/reported/README.md says of SmolLM2 in numbers, and what the files say: as in prose_checks.py."""
+
+import json
+import math
+
+from prose_checks import Check
+from reported_values import REPORTED, at, wide
+
+from posbench.report.points import read_points
+
+
+def advice() -> list[Check]:
+    """Of advice.json: differences on the test books, and losses on the validation book."""
+    said = json.loads((REPORTED / "advice" / "advice.json").read_text())
+
+    def difference(kind: str, name: str, length: int) -> list[float]:
+        (option,) = [one for one in said[kind] if one["name"] == name]
+        (point,) = [one for one in option["points"] if one["length"] == length]
+        value, low, high = point["difference"]
+        return [value, (high - low) / 2]
+
+    def above(name: str) -> float:
+        losses = {one["name"]: one["nll"]["16384"] for one in said["search"]}
+        return losses[name] - losses["cut"]
+
+    searched = [one["name"] for one in said["search"] if one["name"] not in ("as it is", "cut")]
+    texts, followed = said["texts"], difference("options", "yarn by length", 16384)
+    assert followed == difference("options", "yarn x2", 16384) and difference("options", "yarn by length", 8192) == [0, 0]
+    assert min(map(above, searched)) > 0 and [said["answers"][use]["advised"] for use in ("short", "both")] == ["as it is", "cut"]
+    return [
+        ("# options of # methods were", [len(searched), len({name.split(" ")[0] for name in searched})]),
+        ("on # test books with # targets each", [texts["test"]["documents"], texts["test"]["targets"] / texts["test"]["documents"]]),
+        ("factor 2 costs # +- # nat per token at 2,048", difference("factors", "yarn x2", 2048)),
+        ("and # +- # at 8,192, with", difference("factors", "yarn x2", 8192)),
+        ("factor 4 # +- # and # +- #.", [*difference("factors", "yarn x4", 2048), *difference("factors", "yarn x4", 8192)]),
+        ("loses # +- # to that", difference("options", "as it is", 16384)),
+        ("it is # +- # above the cut text", followed),
+        ("LM-Infinite was # above it, sinks with a window #", [above("lm_infinite"), above("streaming")]),
+        ("Self-Extend #, PI #.", [above("self_extend"), above("pi by length")]),
+    ]
+
+
+def smollm2() -> list[Check]:
+    """Of SmolLM2-135M-Instruct on source, whose training length is 8,192 tokens."""
+
+    def far(method: str) -> list[float]:
+        return wide("smollm2", method, 2)
+
+    def cost(method: str, target_len: int, times: float = 1 / 4) -> list[float]:
+        return wide("smollm2", f"rope|{method} target_len={target_len}", times, "change")
+
+    texts = [point for point in read_points(REPORTED / "smollm2" / "position.csv") if point.window is None]
+    every = {(point.extension, point.length): point.nll for point in texts}
+    mean = [math.exp(every["dca", length]) for length in (4096, 8192, 16384)]
+    gain, lower = (at("smollm2", "rope", 2, name) for name in ("gain", "gain_lower"))
+    short = [value for method in ("yarn", "ntk") for value in cost(method, 32768)]
+    whole = [value for method in ("yarn", "ntk") for value in cost(method, 32768, 1)]
+    return [
+        ("brings the model # nat per token, with a lower bound of #:", [gain, lower]),
+        ("breaks: # +- # above the floor at 16,384", far("rope")),
+        ("log-n makes that # +- # worse", wide("smollm2", "rope|none|log_n", 2, "change")),
+        ("tokens alone lose # +- #; with", far("rope|window")),
+        ("first tokens beside them it is # +- #. LM-Infinite", far("rope|streaming")),
+        ("beyond those of training, is at # +- #. The", far("rope|lm_infinite")),
+        (
+            "Self-Extend is # +- # above the floor, leaky ReRoPE # +- #, DCA # +- #, ReRoPE # +- #, dynamic NTK # +- #.",
+            [value for name in ("self_extend", "leaky_rerope", "dca", "rerope", "dynamic_ntk") for value in far(f"rope|{name}")],
+        ),
+        ("stay # +- # and # +- # above the floor, and", [*far("rope|yarn target_len=16384"), *far("rope|ntk target_len=16384")]),
+        ("and cost # +- # and # +- # at 2,048 tokens. With", [*cost("yarn", 16384), *cost("ntk", 16384)]),
+        ("these cost # +- # and # +- # there, and # +- # and # +- # at 8,192", [*short, *whole]),
+        ("PI loses # +- #, and # +- # at 2,048 (", [*far("rope|pi target_len=16384"), *cost("pi", 16384)]),
+        ("with factor 4 # +- #)", cost("pi", 32768)),
+        ("DCA # perplexity at 4,096 tokens, # at 8,192 and # at 16,384", mean),
+        ("that is # nat less at the last step", [every["dca", 8192] - every["dca", 16384]]),
+        ("same targets its loss rises there, by # nat", [at("smollm2", "rope|dca", 2, "nll") - at("smollm2", "rope|dca", 1, "nll")]),
+        (
+            "with which RoPE breaks, # nats on the same targets, is # by that mean",
+            [at("smollm2", "rope", 2, "nll") - at("smollm2", "rope", 1, "nll"), every["none", 16384] - every["none", 8192]],
+        ),
+    ]
