@@ -1,4 +1,4 @@
-"""What the tokenizers of GGUF files share: the lists of a vocabulary, checked, and the tokens that are found whole in a text."""
+"""Lists of a vocabulary in a GGUF file, checked, and the parts of a tokenizer.json that all kinds share."""
 
 from array import array
 from dataclasses import dataclass
