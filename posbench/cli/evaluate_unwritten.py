@@ -1,12 +1,11 @@
 """An evaluation whose rows are returned and not written."""
 
-import itertools
+import functools
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from posbench.cli.given_run import TRAINING
 from posbench.common.errors import ConfigError
-from posbench.common.progress import Progress
 from posbench.config.defaults import resolve
 from posbench.config.names import chosen_node
 from posbench.config.schema import EvaluateConfig
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
 def evaluate(run: "LoadedRun", extension: Any, scale_attention: Any, given: dict, allow_untested: bool) -> "pandas.DataFrame":
     """See LoadedRun.evaluate. `given`: settings of configs/evaluate and arguments of the extension by name."""
-    from posbench.sweep.evaluate_cell import evaluation, make_rows
+    from posbench.sweep.evaluate_cell import evaluation, make_rows, per_token, progress_of
 
     job = _plan(run, extension, scale_attention, given, allow_untested)
     fate, cells = judge(job), job.cells
@@ -42,17 +41,15 @@ def evaluate(run: "LoadedRun", extension: Any, scale_attention: Any, given: dict
     corpus = run.prepared([ALL]) if asked["split"] == ALL and not asked["text"] else run.corpus
     corpus = other_text.read(corpus, {**job.cfg, "data": run.reached()}, asked["text"], asked["split"]) if asked["text"] else corpus
     evaluators = [protocol(cell.protocol)(evaluation(run.model, corpus, cell, run.device)) for cell in cells]
-    texts = [one.texts(cell.evaluate["lengths"]) for one, cell in zip(evaluators, cells, strict=True)]
-    total = sum(one.cost(text) for one, own in zip(evaluators, texts, strict=True) for text in own)
-    total += sum(one.cost_first() for one in evaluators)
     found = []
-    with Progress(total, "evaluate", "tokens") as progress:
-        for one, own, (cell, verdict) in zip(evaluators, texts, fate.cells.items(), strict=True):
-            one.evaluation.progress = progress.update
+    with progress_of(job, evaluators, [cell.evaluate["lengths"] for cell in cells]) as progress:
+        for one, (cell, verdict) in zip(evaluators, fate.cells.items(), strict=True):
             rows = {}
-            for length in itertools.chain(*own.values()):
-                values, _ = one.run(length)
-                rows[length] = make_rows(values, job, cell, verdict.status == "untested", one.evaluation, length)
+            for text, own in one.texts(cell.evaluate["lengths"]).items():
+                one.evaluation.progress = functools.partial(progress.update, each=per_token(job, one, text))
+                for length in own:
+                    values, _ = one.run(length)
+                    rows[length] = make_rows(values, job, cell, verdict.status == "untested", one.evaluation, length)
             found += [row for length in sorted(rows) for row in rows[length]]
     return frame(found)
 

@@ -22,17 +22,19 @@ SHOWN = "POSBENCH_PROGRESS"  # "terminal" or "lines": where a parent shows the p
 class Progress(AbstractContextManager):
     """Counter of `total` units of work: `with Progress(1000, "train", "step") as progress: progress.update(1, loss=3.2)`.
 
-    `skip` adds units that an earlier process finished. They count towards the share but not towards the speed.
+    `skip` adds units that an earlier process finished. They count towards the share but not towards the speed. Where units differ in
+    their work, `work` is that of all of them, and `update` tells that of each.
     """
 
-    def __init__(self, total: int, label: str, unit: str) -> None:
+    def __init__(self, total: int, label: str, unit: str, work: float | None = None) -> None:
         self.total, self.label, self.unit, self.done = total, label, unit, 0
+        self.work, self.worked = total if work is None else work, 0.0
         self.parent = os.environ.get(SHOWN)
         self.terminal = self.parent == "terminal" or sys.stderr.isatty()
         self.began = self.last = time.monotonic()
         self.shown_at, self.shown_done = (0.0 if self.terminal else self.began), 0
-        self.piece, self.seen = 0, self.began  # units of the current piece of work, and the time of the last update
-        self.pieces: deque[tuple[float, int]] = deque(maxlen=RECENT)  # seconds per unit, and units
+        self.piece, self.seen = 0.0, self.began  # work of the current piece, and the time of the last update
+        self.pieces: deque[tuple[float, float]] = deque(maxlen=RECENT)  # seconds per work, and work
         self.figures: dict[str, object] = {}
 
     def __exit__(self, kind: type | None, *_: object) -> None:
@@ -42,31 +44,37 @@ class Progress(AbstractContextManager):
         """Add `n` units that were done before, and start the clock."""
         self.began = self.last = time.monotonic()
         self.done = self.shown_done = self.done + n
+        self.worked += n
 
-    def update(self, n: int = 1, part: bool = False, **figures: object) -> None:
-        """Add `n` finished units. `figures` are shown beside the count until a later update replaces them.
+    def spare(self, done: int, worked: float) -> None:
+        """Go on to `done` units and `worked` in all, because the rest up to there need not be done. It does not count towards the speed."""
+        self.done, self.worked = done, worked
+
+    def update(self, n: int = 1, part: bool = False, each: float = 1.0, **figures: object) -> None:
+        """Add `n` finished units of the work `each`. `figures` are shown beside the count until a later update replaces them.
 
         Units with `part` set belong to a piece of work that an update without it ends.
         """
         now = self.seen = time.monotonic()
         self.done += n
-        self.piece += n
+        self.worked += n * each
+        self.piece += n * each
         self.figures |= figures
         if not part:
             if self.piece:
                 self.pieces.append(((now - self.last) / self.piece, self.piece))
-            self.last, self.piece = now, 0
+            self.last, self.piece = now, 0.0
         if self._due(now):
             self._show(now)
 
     def remaining(self) -> float | None:
         """Estimated seconds to go, None before the first update.
 
-        The median of recent updates is used, so that one validation or one slow step does not change it. Each counts by its units, also
-        what is done of a piece that has not ended: one long text takes longer per token than many short ones before it.
+        The median of recent updates is used, so that one validation or one slow step does not change it. Each counts by its work, also
+        what is done of a piece that has not ended: one long text may take longer than its work says by many short ones before it.
         """
         known = [*self.pieces, *([((self.seen - self.last) / self.piece, self.piece)] if self.piece else [])]
-        return _median(known) * (self.total - self.done) if known else None
+        return _median(known) * max(0.0, self.work - self.worked) if known else None
 
     def close(self, finished: bool = True) -> None:
         """Show the final state and release the terminal's line."""

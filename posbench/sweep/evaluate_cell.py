@@ -18,6 +18,7 @@ from posbench.runs.target_losses import load_arrays, save_arrays
 from posbench.sweep import key_run
 from posbench.sweep.cells import Cell
 from posbench.sweep.jobs import Job
+from posbench.sweep.work import size
 
 
 def evaluation(model: GPT, corpus: Corpus, cell: Cell, device: str) -> Evaluation:
@@ -25,6 +26,22 @@ def evaluation(model: GPT, corpus: Corpus, cell: Cell, device: str) -> Evaluatio
     scale, chooser = make(cell.scale_attention, model.encoding.shape), cell.evaluate["key_run"]
     given = Evaluation(model, corpus, make(cell.extension), scale, typed("evaluate", cell.evaluate), device)
     return replace(given, chooser=key_run.model_of(chooser, corpus.vocab_size, device)) if chooser else given
+
+
+def progress_of(job: Job, evaluators: list[Protocol], lengths: list[list[int]]) -> Progress:
+    """Progress of evaluations in tokens. Its remaining time follows the FLOP of the lengths to come, which short texts foretell badly."""
+    total, work = 0, 0.0
+    for one, own in zip(evaluators, lengths, strict=True):
+        first = one.cost_first()
+        for text in one.texts(own):
+            tokens, first = one.cost(text) + first, 0
+            total, work = total + tokens, work + tokens * per_token(job, one, text)
+    return Progress(total, "evaluate", "tokens", work)
+
+
+def per_token(job: Job, evaluator: Protocol, length: int) -> float:
+    """FLOP per token that is read for one length. What an extension hides is counted too."""
+    return size(job.cfg).per_token(evaluator.evaluation.fed(length))
 
 
 def evaluate(job: Job, evaluator: Protocol, cell: Cell, untested: bool, progress: Progress) -> list[dict]:
@@ -42,11 +59,12 @@ def evaluate(job: Job, evaluator: Protocol, cell: Cell, untested: bool, progress
         each = f"a pass for each of {', '.join(map(str, passes))} tokens, since the method depends on the length"
         print(f"{cell.protocol} {method}: {each}", file=sys.stderr, flush=True)
     for text, length in [(text, length) for text, lengths in passes.items() for length in lengths]:
-        until = progress.done + evaluator.cost(text) * (text == length) + evaluator.cost_first()
-        given.progress = functools.partial(progress.update, method=method, length=length)
+        tokens, each = evaluator.cost(text) * (text == length) + evaluator.cost_first(), per_token(job, evaluator, text)
+        until = progress.done + tokens, progress.worked + tokens * each
+        given.progress = functools.partial(progress.update, each=each, method=method, length=length)
         values, arrays[length] = evaluator.run(length)
         settings |= evaluator.stated()
-        progress.update(until - progress.done)  # work that the evaluator saved by reusing earlier results
+        progress.spare(*until)  # where the evaluator reused earlier results
         found = make_rows(values, job, cell, untested, given, length)
         new += found
         table = sorted(table + found, key=place)

@@ -13,7 +13,6 @@ from dataclasses import asdict
 
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import read_json, write_json
-from posbench.common.progress import Progress
 from posbench.common.signals import Signals, Stopped, die_with_parent
 from posbench.config.schema import typed
 from posbench.data import other_text
@@ -26,7 +25,7 @@ from posbench.report.report import collect
 from posbench.runs import directory as runs
 from posbench.runs.recorder import Recorder
 from posbench.sweep.cells import Cell
-from posbench.sweep.evaluate_cell import evaluate, evaluation
+from posbench.sweep.evaluate_cell import evaluate, evaluation, progress_of
 from posbench.sweep.fate import Fate, judge
 from posbench.sweep.jobs import BUSY, Job, Outcome, plan_jobs
 from posbench.sweep.train_job import corpus_of, finish_parent, shown, tidy, train
@@ -90,9 +89,7 @@ def _train_and_evaluate(job: Job, fate: Fate, world: World) -> list[Cell]:
         if job.cfg.get("check") and not job.trains:
             check_checkpoint(job.cfg, model, getattr(texts[missing[0]], missing[0].evaluate["split"]).tokens)
         evaluators = [protocol(cell.protocol)(evaluation(model.eval(), texts[cell], cell, device)) for cell in missing]
-        total = sum(one.cost(text) for one, cell in zip(evaluators, missing, strict=True) for text in one.texts(cell.missing()))
-        total += sum(one.cost_first() for one in evaluators)
-        with Progress(total, "evaluate", "tokens") as progress:
+        with progress_of(job, evaluators, [cell.missing() for cell in missing]) as progress:
             for one, cell in zip(evaluators, missing, strict=True):
                 recorder.rows(evaluate(job, one, cell, fate.cells[cell].status == "untested", progress))
         if recorder.shows_images:

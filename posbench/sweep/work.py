@@ -40,6 +40,10 @@ class Size:
         in_layers = 2 * self.layer * tokens + 4 * self.width * tokens**2 / 2
         return reading.texts * (layers * in_layers + 2 * self.head * reading.rows)
 
+    def per_token(self, length: int) -> float:
+        """FLOP per token of a text of `length` tokens, without the head."""
+        return self.n_layer * (2 * self.layer + 2 * self.width * length)
+
     def training(self, length: int) -> float:
         """FLOP per token of a training at a length. Gradients cost twice the forward pass."""
         return 3 * self.forward(Reading(1, length, length, 0)) / length

@@ -65,6 +65,18 @@ def test_one_long_text_counts_for_more_than_the_short_ones_before_it(clock):
     assert progress.remaining() == pytest.approx(4 * 256)
 
 
+def test_the_time_left_follows_the_work_of_the_units_to_come(clock):
+    progress = Progress(3_000, "evaluate", "tokens", work=1_000 + 2_000 * 4.0)
+    clock.now += 1
+    progress.update(1_000)
+    assert progress.remaining() == pytest.approx(8)
+    clock.now += 4
+    progress.update(1_000, each=4.0)
+    assert progress.remaining() == pytest.approx(4)
+    progress.spare(2_900, 8_600.0)  # which took no time, and says nothing of the speed
+    assert progress.remaining() == pytest.approx(0.4)
+
+
 def test_parts_of_a_piece_are_shown_and_count_for_the_speed_together(clock, capsys):
     with Progress(100, "evaluate", "windows") as progress:
         for seconds, left in ((6, 6 / 5 * 95), (1, 7 / 10 * 90)):  # before a whole piece is known, by what is done of it

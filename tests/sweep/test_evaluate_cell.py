@@ -1,0 +1,28 @@
+"""Progress of evaluations: tokens to read, and the work by which the time left is told."""
+
+from types import SimpleNamespace
+
+import pytest
+from test_evaluate import evaluation
+
+from posbench.evaluation.protocols import protocol
+from posbench.extensions.recompute_window import RecomputeWindow
+from posbench.sweep.evaluate_cell import per_token, progress_of
+
+JOB = SimpleNamespace(cfg={"model": {"d_model": 64, "n_layer": 2, "n_head": 2}, "data": {"tokenizer": "bytes"}})
+
+
+@pytest.mark.parametrize("name", ["fixed_targets", "by_position", "longppl"])
+def test_work_is_that_of_the_tokens_at_their_lengths(name):
+    one = protocol(name)(evaluation(windows=18, lengths=[16, 64], key_gain=0.001, key_loss=20.0, key_context=4))
+    told = progress_of(JOB, [one], [[16, 64]])
+    texts, first = one.texts([16, 64]), one.cost_first()
+    assert told.total == sum(map(one.cost, texts)) + first
+    work = sum(one.cost(text) * per_token(JOB, one, text) for text in texts)
+    assert told.work == pytest.approx(work + first * per_token(JOB, one, min(texts)))
+    assert per_token(JOB, one, 64) > per_token(JOB, one, 16) * 1.01
+
+
+def test_a_text_of_its_own_for_each_target_counts_at_its_length():
+    one = protocol("fixed_targets")(evaluation(RecomputeWindow(), windows=18, lengths=[16, 64]))
+    assert per_token(JOB, one, 64) == per_token(JOB, one, 16)
