@@ -4,6 +4,7 @@ The child is a run like any other. The extension that was asked for is trained i
 is evaluated is the child without a further one.
 """
 
+import math
 from dataclasses import asdict, replace
 
 from posbench.common.errors import ConfigError
@@ -25,7 +26,10 @@ def child_config(cfg: dict, run_id: str, tuning: FinetuneConfig) -> dict:
         raise ConfigError("evaluate.split=all scores the text of the fine-tuning too, which the child has seen: choose test or validation.")
     longer = LONGER * parent.train_len
     length = tuning.length or (parent.train_len if tuning.encoding else longer)
-    target = tuning.target_len or (max(length, longer) if tuning.encoding else length)
+    own_lengths = {"extension.target_len": cfg["extension"], "finetune.encoding.max_len": tuning.encoding or {}}
+    own_lengths = {key: node.get(key.rpartition(".")[2]) for key, node in own_lengths.items()}
+    named = {"finetune.target_len": tuning.target_len, **(own_lengths if tuning.encoding else {})}
+    source, target = next(((key, one) for key, one in named.items() if one), ("", max(length, longer) if tuning.encoding else length))
     if tuning.target_len and tuning.encoding and "base" not in tuning.encoding:
         raise ConfigError(
             f"finetune.target_len={target} has nothing to act on, since finetune.encoding has no positions of the parent: leave it out."
@@ -35,20 +39,16 @@ def child_config(cfg: dict, run_id: str, tuning: FinetuneConfig) -> dict:
             f"finetune.target_len={target} has nothing to act on, since extension={method_name(cfg['extension'])} has no factor that is "
             "made for a length: leave it out."
         )
-    own_lengths = {"extension.target_len": cfg["extension"], "finetune.encoding.max_len": tuning.encoding or {}}
-    for key, node in own_lengths.items():  # what names a length itself does not take that of finetune
-        own = node.get(key.rpartition(".")[2])
+    for key, own in own_lengths.items():  # what names a length itself does not take that of finetune
         if tuning.target_len and own not in (None, target):
             raise ConfigError(f"finetune.target_len={target} and {key}={own} differ: make them equal, or leave finetune.target_len out.")
     if target < length:
-        raise ConfigError(
-            f"finetune.target_len={target} is shorter than a sequence of finetune.length={length}: raise it, or leave it out."
-        )
+        raise ConfigError(f"{source}={target} is shorter than a sequence of finetune.length={length}: raise it, or leave it out.")
     scaling = _trained_in(cfg["extension"], parent.train_len, target)
     if tuning.encoding is None:
         encoding = {**cfg["encoding"], **scaling}
     elif "base" in tuning.encoding:
-        filled = {"base": {**cfg["encoding"], **scaling}, "max_len": tuning.encoding.get("max_len") or target}
+        filled = {"base": {**cfg["encoding"], **scaling}, "max_len": tuning.encoding.get("max_len") or math.ceil(target)}
         encoding = {key: filled.get(key, value) for key, value in tuning.encoding.items()}
     else:
         encoding = {**tuning.encoding, **scaling}

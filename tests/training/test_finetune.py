@@ -198,6 +198,16 @@ def test_a_target_beside_one_that_the_extension_or_the_positions_name_themselves
         assert '"target_len": 128' in json.dumps(found["encoding"])
 
 
+def test_positions_reach_as_far_as_the_extension_says_and_its_factor_as_far_as_they_do():
+    own, dynamic = ({**node("extension", "yarn"), "mode": mode, "target_len": to} for mode, to in (("fixed", 500), ("dynamic", None)))
+    for extension, encoding in ((own, pose_node()), (dynamic, {**pose_node(), "max_len": 500})):
+        found = child_config(job(node("encoding", "rope"), extension), "x-16-s0-0", FinetuneConfig(encoding=encoding))["encoding"]
+        assert found["max_len"] == found["base"]["scaling"]["target_len"] == 500
+    short = {**own, "target_len": 8}
+    with pytest.raises(ConfigError, match=r"^extension.target_len=8 is shorter than a sequence of finetune.length=16"):
+        child_config(job(node("encoding", "rope"), short), "x-16-s0-0", FinetuneConfig(encoding=pose_node()))
+
+
 @pytest.mark.parametrize("encoding", ["t5", "fire", "kerple", "xpos", "fope", "alibi", "none", "sinusoidal"])
 def test_encodings_that_read_the_training_length_keep_the_parents(encoding):
     parent = job(node("encoding", encoding), node("extension", "none"))
