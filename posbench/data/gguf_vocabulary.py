@@ -39,9 +39,12 @@ class Vocabulary:
         )
 
 
-def described(model: dict, added: dict[int, str], types: array, **parts: object) -> dict:
-    """Content of a tokenizer.json. The tokens `added`, by id, are found whole in a text; those of type CONTROL and UNKNOWN are special."""
+def described(model: dict, added: dict[int, str], types: array, normalizer: dict | None, **parts: object) -> dict:
+    """Content of a tokenizer.json. The tokens `added`, by id, are found whole in a text; those of type CONTROL and UNKNOWN are special.
+
+    The order of the keys is hashed with the content into the ids of texts, so it stays.
+    """
     plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     tokens = [{"id": index, "content": token, "special": types[index] in (CONTROL, UNKNOWN), **plain} for index, token in added.items()]
     empty = dict.fromkeys(("truncation", "padding", "post_processor"))
-    return {"version": "1.0", **empty, "added_tokens": tokens, **parts, "model": model}
+    return {"version": "1.0", **empty, "normalizer": normalizer, "added_tokens": tokens, **parts, "model": model}
