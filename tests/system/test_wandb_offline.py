@@ -57,7 +57,7 @@ def run(tmp_path):
     return Run(tmp_path / "runs" / ID)
 
 
-def start(run, environment, first=1, last=3, *, job_type="train", pause=0.0, rows=(), image=None, ok=True, patience=10.0):
+def start(run, environment, first=1, last=3, *, job_type="train", pause=0.0, rows=(), image=None, ok=True, patience=60.0):
     asked = json.dumps([str(run.path), job_type, first, last, pause, list(rows), image, ok, patience])
     return forked.Popen([sys.executable, "-c", JOB, asked], env=environment, cwd=environment["HOME"], stdout=-1, stderr=-1, text=True)
 
@@ -126,9 +126,12 @@ def stored(run, **changes) -> dict:
 
 
 def test_evaluations_of_later_commands_are_in_the_trainings_own_run(run, environment):
-    end(start(run, environment, rows=[stored(run, extension="pi", extension_args={})]))
-    end(start(run, environment, 1, 0, job_type="evaluate", ok=False))  # one that failed
-    end(start(run, environment, 1, 0, job_type="evaluate", rows=[make_row(**{**VALUES, "eval_id": "other"})]))
+    jobs = [
+        {"rows": [stored(run, extension="pi", extension_args={})]},
+        {"last": 0, "job_type": "evaluate", "ok": False},  # one that failed
+        {"last": 0, "job_type": "evaluate", "rows": [make_row(**{**VALUES, "eval_id": "other"})]},
+    ]
+    assert [end(start(run, environment, **job))[1] for job in jobs] == ["", "", ""]
     (folder,) = folders(run)
     with serving() as server:
         done = sync(environment, server, folder)
