@@ -135,6 +135,11 @@ def reproduce(request: Request) -> int:
         print(f"{elsewhere}: this rerun is made as they were, which takes longer than usual here", file=sys.stderr)
     if cfg["runs"] is not None:
         pairs = compare(reported, _given(cfg["runs"]), **tolerance)
+        if all(pair.again is None for pair in pairs):
+            raise ConfigError(
+                f"runs={','.join(cfg['runs'])} holds none of the {len(pairs)} rows of {folder}/rows.csv that are asked for: a training "
+                "with other settings is another one, and dtype=auto is fp32 on a CPU without AVX-512."
+            )
         print("\n".join(_said(f"{folder}/rows.csv against {', '.join(cfg['runs'])}", pairs, tolerance)))
         return int(any(pair.missed for pair in pairs))
     if cfg["dry"]:

@@ -75,6 +75,8 @@ def test_what_was_made_elsewhere_is_compared_without_a_rerun(reported, tmp_path,
     missing = sum(row["encoding"] == "rope" for row in rows)
     assert done.returncode == 1 and done.stdout.count("now missing") == min(missing, 10)
     assert call(capfd, tmp_path, "reproduce", *words, f"runs=[{alibi}]", "encoding=alibi").returncode == 0
+    refused = call(capfd, tmp_path, "reproduce", *words, f"runs=[{alibi}]", "encoding=rope")
+    assert refused.returncode == 2 and f"holds none of the {missing} rows" in refused.stderr and not refused.stdout
     refused = call(capfd, tmp_path, "reproduce", *words, f"runs=[{folder}/rows.csv]")
     assert refused.returncode == 2 and "does not say by which weights" in refused.stderr
     assert not (tmp_path / "results" / "reproduced").exists()
