@@ -118,9 +118,10 @@ class Plan:
     @property
     def told(self) -> str:
         """Work of the whole plan in words, and its time on the machine that BUDGET is of."""
-        minutes = self.flop / BUDGET * 60
+        minutes, tera = self.flop / BUDGET * 60, self.flop / 1e12
         took = f"about {minutes:,.0f} min" if minutes >= 1 else "less than a minute"
-        return f"at most {self.flop / 1e12:,.3g} TFLOP: {took} on two cores with AMX"
+        work = f"{tera:,.0f}" if tera >= 100 else f"{tera:.3g}"  # .3g writes a thousand as 1e+03
+        return f"at most {work} TFLOP: {took} on two cores with AMX"
 
     def long_factors(self, family: str) -> tuple[float, ...]:
         """Factors of a family that are compared at the target: those that reach it, beyond 4 only one that overshoots."""
