@@ -26,6 +26,7 @@ from posbench.common.files import atomic_path, finite, read_bytes, write_atomic
 from posbench.runs.evaluation import Evaluation, once
 from posbench.runs.origins import Origin, clean
 from posbench.runs.origins import read as origin_of
+from posbench.runs.portable import portable, portable_command
 from posbench.runs.rows import read_csv
 from posbench.runs.search import CONFIGS, ROWS, SUMS
 from posbench.runs.setting import Setting
@@ -91,7 +92,8 @@ def _line(origin: Origin, evaluations: Iterable[Evaluation]) -> str:
         for one in evaluations
         if one.origin == origin.path
     }
-    said = {"run_id": origin.path.name, "config": origin.nested, "provenance": origin.provenance, "summary": origin.summary}
+    provenance = {key: portable_command(value) if key == "command" else value for key, value in origin.provenance.items()}
+    said = {"run_id": origin.path.name, "config": portable(origin.nested), "provenance": provenance, "summary": origin.summary}
     return json.dumps(finite({**said, "end_slope": end_slope(origin), "evaluations": own}), sort_keys=True, default=str) + "\n"
 
 
