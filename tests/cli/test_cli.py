@@ -489,10 +489,11 @@ def test_the_state_of_a_training_that_was_killed_after_its_end_goes_with_the_nex
 
 
 def test_a_sweep_on_a_device_that_is_not_there_is_refused_whole(cli):
-    done = cli("-m", "seed=0,1", "device=cuda:99", code=2)
+    dtype = "train.dtype=fp32"  # what auto means depends on the device, and with it which training is asked for
+    done = cli("-m", "seed=0,1", dtype, "device=cuda:99", code=2)
     assert done.stderr.count("device=cuda:99 is not there") == 1 and "choose device=cpu" in done.stderr and not cli.runs()
-    cli("seed=0")
-    assert "nothing to do" in cli("-m", "seed=0", "device=cuda:99").stdout  # what is there needs no device
+    cli("seed=0", dtype)
+    assert "nothing to do" in cli("-m", "seed=0", dtype, "device=cuda:99").stdout  # what is there needs no device
 
 
 def test_on_a_terminal_a_sweep_has_one_line_with_the_running_jobs_own_in_it(processes):

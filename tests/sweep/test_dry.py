@@ -301,7 +301,7 @@ def test_a_training_that_nothing_hangs_off_is_not_made(tmp_path, capfd, typed):
         (["device=abacus"], 2, "device=abacus is not there"),
         (["device=cuda:99"], 2, "device=cuda:99 is not there"),
         (["-m", "seed=0,1", "device=cuda:99"], 2, "device=cuda:99 is not there"),
-        (["-m", "device=cpu,cuda"], 2, "device=cpu and device=cuda are asked of one training"),
+        (["-m", "device=cpu,cuda", "train.dtype=fp32"], 2, "device=cpu and device=cuda are asked of one training"),
         (["encoding=none", "extension=ntk", "device=abacus"], 0, ""),  # nothing is done there
     ],
 )

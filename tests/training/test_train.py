@@ -513,7 +513,7 @@ def test_every_training_length_is_compiled_however_many(monkeypatch):
     count = {"backend": lambda graph, _: compiled.append(1) or graph.forward}
     monkeypatch.setattr(torch, "compile", lambda function, **options: compile_(function, **options, **count))
     lengths = list(range(4, 15))
-    trainer = Trainer(tiny(), make_corpus(), config(length=lengths, compile=True), 0, torch.device("cpu"), lambda n, step: n)
+    trainer = Trainer(tiny(), make_corpus(), config(length=lengths, dtype="fp32", compile=True), 0, torch.device("cpu"), lambda n, step: n)
     for n in lengths:
         trainer.loss(torch.ones(2, n, dtype=torch.long), torch.ones(2, n, dtype=torch.long), n)
     assert trainer.compiled and len(compiled) == len(lengths) + 1  # 11, where torch's own limit is 8, and one of a whole batch
