@@ -8,7 +8,6 @@ Letters: B batch, T tokens, H heads, G key heads, D head width, C width, R score
 
 import functools
 import json
-import statistics
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -103,16 +102,16 @@ class Probe:
 
     @torch.inference_mode()
     def _time(self, work: Callable[[], torch.Tensor]) -> float:
-        """Median of the seconds of up to three calls; of long ones fewer."""
+        """Seconds of the shortest of three calls, of long ones two: the first also prepares, and other work may stall any of them."""
         spent: list[float] = []
-        while len(spent) < 3 and sum(spent) < 0.5:
+        while len(spent) < 2 or (len(spent) < 3 and sum(spent) < 0.5):
             began = time.perf_counter()
             with bf16.autocast(self.device, self.dtype):
                 work()
             if self.device.startswith("cuda"):
                 torch.cuda.synchronize()
             spent.append(time.perf_counter() - began)
-        return statistics.median(spent)
+        return min(spent)
 
 
 def _pairs(layer: LayerPlan) -> int:

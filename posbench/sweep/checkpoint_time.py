@@ -1,13 +1,15 @@
 """Time of the evaluations of checkpoints, text by text: by stored evaluations that read such texts, else by one layer measured now.
 
 The stored ones are of the same model size, method, number format and about the same length (the nearest power of two), and took LEAST
-seconds or more.
+seconds or more. Those of the same model size and number format also correct what is measured now, perhaps beside other work: by how long
+the longest of their texts took and how long it would take by the same measurement.
 """
 
 import math
 import statistics
 from collections import defaultdict
 from collections.abc import Hashable, Iterable
+from typing import TYPE_CHECKING
 
 from posbench.common.errors import ConfigError
 from posbench.config.identity import method_name
@@ -15,6 +17,9 @@ from posbench.evaluation.reading import Reading
 from posbench.sweep.cells import Cell
 from posbench.sweep.jobs import Job
 from posbench.sweep.work import Size, Work, vocabulary, work
+
+if TYPE_CHECKING:
+    from posbench.evaluation.probe import Probe
 
 LEAST = 1  # seconds from which the time of work is about proportional to it; below, what is done once decides
 
@@ -24,6 +29,7 @@ class Texts:
 
     def __init__(self) -> None:
         self.found: dict[Hashable, list[float]] = defaultdict(list)
+        self.longest: dict[Hashable, tuple[int, Hashable, Reading, dict, dict]] = {}  # tokens, key in found, and what was read how
 
     def add(self, model: Size, config: dict, crop: int, train_len: int, seconds: dict[int, float]) -> None:
         """Store the texts of one evaluation, whose `seconds` are {length: seconds of its own text}."""
@@ -33,7 +39,17 @@ class Texts:
             if one not in known:  # beyond the crop every length reads the same texts, once
                 known.add(one)
                 if took >= LEAST:
-                    self.found[_key(model, config["extension"], config["evaluate"], one)].append(took / model.forward(one))
+                    key = _key(model, config["extension"], config["evaluate"], one)
+                    self.found[key].append(took / model.forward(one))
+                    read = one.tokens, key, one, config["extension"], config["scale_attention"]
+                    self.longest[key[:2]] = max(self.longest.get(key[:2], read), read, key=lambda read: read[0])
+
+    def correction(self, probe: "Probe", model: Size, dtype: str) -> float:
+        """Time that the longest stored text of a model size and number format took, over the one that a probe tells; 1 if there is none."""
+        if (model, dtype) not in self.longest:
+            return 1.0
+        _, key, reading, extension, scale = self.longest[model, dtype]
+        return statistics.median(self.found[key]) * model.forward(reading) / probe.seconds(reading, extension, scale)
 
     def rate(self, model: Size, cell: Cell, reading: Reading) -> float | None:
         """Median of the seconds per FLOP of texts like those of a reading; None if there are none."""
@@ -41,13 +57,13 @@ class Texts:
         return statistics.median(rates) if rates else None
 
 
-def _key(model: Size, extension: dict, evaluate: dict, reading: Reading) -> Hashable:
-    return model, method_name(extension), evaluate["dtype"], round(math.log2(reading.tokens))
+def _key(model: Size, extension: dict, evaluate: dict, reading: Reading) -> tuple[Hashable, ...]:
+    return model, evaluate["dtype"], method_name(extension), round(math.log2(reading.tokens))
 
 
 def checkpoint_time(texts: Texts, cells: Iterable[tuple[Job, Cell, Work]]) -> tuple[float | None, str]:
     """(seconds, what they rest on) of evaluations of checkpoints; None if their device is not there to be measured."""
-    total, stored, probes = 0.0, False, {}
+    total, stored, probes, corrections = 0.0, False, {}, {}
     for job, cell, planned in cells:
         for reading in planned.reading:
             rate = texts.rate(planned.model, cell, reading)
@@ -61,7 +77,8 @@ def checkpoint_time(texts: Texts, cells: Iterable[tuple[Job, Cell, Work]]) -> tu
             try:
                 if key not in probes:
                     probes[key] = Probe(job.cfg, vocabulary(job.cfg), key[1])
-                total += probes[key].seconds(reading, cell.extension, cell.scale_attention)
+                    corrections[key] = texts.correction(probes[key], planned.model, key[1])
+                total += corrections[key] * probes[key].seconds(reading, cell.extension, cell.scale_attention)
             except ConfigError as error:
                 return None, str(error)
     basis = ["stored evaluations of texts like these"] * stored + ["one layer measured just now"] * bool(probes)

@@ -53,7 +53,7 @@ def measured(folder: Path, name: str, speed: float, model: dict, weights: int, t
     (path / "model.safetensors").write_bytes(b"x" * weights)
     for extension, took in seconds.items():
         node = {"ntk": NTK, "pi": PI, "floor": {"_target_": RECOMPUTE, "window": None}}[extension]
-        content = {"config": {"protocol": "fixed_targets", "extension": node, "evaluate": EVALUATE}}
+        content = {"config": {"protocol": "fixed_targets", "extension": node, "scale_attention": NONE, "evaluate": EVALUATE}}
         content["rows"] = [{"length": 100, "seconds": took}]
         file = path / "evals" / "fixed_targets" / f"{extension}+none-1.json"
         file.write_text(json.dumps(content).ljust(1000))
@@ -127,7 +127,7 @@ def test_lengths_of_by_position_that_are_read_together_are_counted_once(tmp_path
     path = tmp_path / "a-16-s0-0000000001/evals/by_position/x+none-1.json"
     path.parent.mkdir()
     rows = [{"length": length, "position": 1, "seconds": length / 20 if text == length else 0.0} for length, text in read.items()]
-    config = {"protocol": "by_position", "extension": one.extension, "evaluate": EVALUATE}
+    config = {"protocol": "by_position", "extension": one.extension, "scale_attention": NONE, "evaluate": EVALUATE}
     path.write_text(json.dumps({"config": config, "texts": {str(key): value for key, value in read.items()}, "rows": rows}))
     path.with_suffix(".npz").write_bytes(b"x")
     again = cost([known], [], [(known, one, [50, 100, 900])])[1]
@@ -207,16 +207,18 @@ def checkpoint(folder: Path, dtype: str = "fp32", device: str = "cpu") -> tuple[
 
 
 def test_a_checkpoints_texts_are_told_by_stored_ones_and_else_by_a_layer_measured_now(tmp_path, monkeypatch):
-    measured(tmp_path, "hf-16-s0-0000000001", 0.0, {**MODEL, "checkpoint": {"vocab_size": 300}}, 1, pi=7.0)
+    measured(tmp_path, "hf-16-s0-0000000001", 0.0, {**MODEL, "checkpoint": {"vocab_size": 300}}, 1, ntk=0.5)  # over at once
     asked = []
 
     class Probe:
+        """A machine with other work on it, which needs 36 s for a token of every text."""
+
         def __init__(self, cfg, vocab_size, dtype):
             asked.append((vocab_size, dtype))
 
         def seconds(self, reading, extension, scale):
             asked.append((reading.tokens, reading.texts, method_name(extension)))
-            return 3600.0
+            return 36.0 * reading.tokens
 
     monkeypatch.setattr("posbench.evaluation.probe.Probe", Probe)
 
@@ -226,15 +228,20 @@ def test_a_checkpoints_texts_are_told_by_stored_ones_and_else_by_a_layer_measure
         cells = [Cell("fixed_targets", extension, NONE, {**settings, "lengths": lengths}, False, "", Path("nowhere"))]
         return cost([job], [job], [(job, one, lengths) for one in cells])[1]
 
-    assert told(PI, [100]).startswith("about 7 s of evaluation by stored evaluations of texts like these; ") and not asked
-    assert told(PI, [200]).startswith("about 60 min of evaluation by one layer measured just now; ")
-    assert asked == [(300, "fp32"), (200, 10, "pi")]
-    measured(tmp_path, "hf-16-s0-0000000002", 0.0, {**MODEL, "checkpoint": {"vocab_size": 300}}, 1, ntk=0.5)
-    assert told(NTK, [100]).startswith("about 60 min of evaluation by one layer measured just now; ")  # over at once
+    assert told(NTK, [100]).startswith("about 60 min of evaluation by one layer measured just now; ")
+    assert told(PI, [120, 200]).startswith("about 3.2 h of evaluation by one layer measured just now; ")
+    assert asked == [(300, "fp32"), (120, 10, "pi"), (200, 10, "pi")]
+
+    measured(
+        tmp_path, "hf-16-s0-0000000002", 0.0, {**MODEL, "checkpoint": {"vocab_size": 300}}, 1, pi=72.0, floor=5.0
+    )  # whose texts are short
+    assert told(PI, [100]).startswith("about 72 s of evaluation by stored evaluations of texts like these; ") and not asked
+    assert told(NTK, [200]).startswith("about 2 min of evaluation by one layer measured just now; ")  # a fiftieth of 120
+    assert asked == [(300, "fp32"), (100, 10, "pi"), (200, 10, "ntk")]
+    both = told(PI, [100, 250, 1000])  # the last two are 1250 of 100, and 72 s for those
+    assert both.startswith("about 16 min of evaluation by stored evaluations of texts like these and one layer measured just now; ")
+    assert asked == [(300, "fp32"), (100, 10, "pi"), (250, 10, "pi"), (1000, 10, "pi")]
     assert told(PI, [100], "bf16").startswith("about 60 min of evaluation by one layer") and asked[0] == (300, "bf16")
-    assert told(NTK, [120, 200]).startswith("about 2.0 h of evaluation by one layer") and len(asked) == 3
-    both = told(PI, [120, 200])  # 120 tokens are about as many as 100
-    assert "60 min of evaluation by stored evaluations of texts like these and one layer measured just now" in both and len(asked) == 2
 
 
 def test_disk_is_told_by_evaluations_of_the_same_protocol(tmp_path):
