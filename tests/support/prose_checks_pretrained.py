@@ -40,15 +40,18 @@ def advice() -> list[Check]:
     ]
 
 
+def far(method: str, folder: str = "smollm2") -> list[float]:
+    """Loss of a method on RoPE minus the floor at 16,384 tokens, twice the training length."""
+    return wide(folder, f"rope|{method}", 2)
+
+
+def cost(method: str, target_len: int, times: float = 1 / 4, folder: str = "smollm2") -> list[float]:
+    """Loss of a method with a fixed factor minus that without it, at so many times the training length."""
+    return wide(folder, f"rope|{method} target_len={target_len}", times, "change")
+
+
 def smollm2() -> list[Check]:
-    """Of SmolLM2-135M-Instruct on source, whose training length is 8,192 tokens."""
-
-    def far(method: str) -> list[float]:
-        return wide("smollm2", method, 2)
-
-    def cost(method: str, target_len: int, times: float = 1 / 4) -> list[float]:
-        return wide("smollm2", f"rope|{method} target_len={target_len}", times, "change")
-
+    """Of SmolLM2-135M-Instruct on source."""
     texts = [point for point in read_points(REPORTED / "smollm2" / "position.csv") if point.window is None]
     every = {(point.extension, point.length): point.nll for point in texts}
     mean = [math.exp(every["dca", length]) for length in (4096, 8192, 16384)]
@@ -57,19 +60,19 @@ def smollm2() -> list[Check]:
     whole = [value for method in ("yarn", "ntk") for value in cost(method, 32768, 1)]
     return [
         ("brings the model # nat per token, with a lower bound of #:", [gain, lower]),
-        ("breaks: # +- # above the floor at 16,384", far("rope")),
+        ("breaks: # +- # above the floor at 16,384", far("none")),
         ("log-n makes that # +- # worse", wide("smollm2", "rope|none|log_n", 2, "change")),
-        ("tokens alone lose # +- #; with", far("rope|window")),
-        ("first tokens beside them it is # +- #. LM-Infinite", far("rope|streaming")),
-        ("beyond those of training, is at # +- #. The", far("rope|lm_infinite")),
+        ("tokens alone lose # +- #; with", far("window")),
+        ("first tokens beside them it is # +- #. LM-Infinite", far("streaming")),
+        ("beyond those of training, is at # +- #. The", far("lm_infinite")),
         (
             "Self-Extend is # +- # above the floor, leaky ReRoPE # +- #, DCA # +- #, ReRoPE # +- #, dynamic NTK # +- #.",
-            [value for name in ("self_extend", "leaky_rerope", "dca", "rerope", "dynamic_ntk") for value in far(f"rope|{name}")],
+            [value for name in ("self_extend", "leaky_rerope", "dca", "rerope", "dynamic_ntk") for value in far(name)],
         ),
-        ("stay # +- # and # +- # above the floor, and", [*far("rope|yarn target_len=16384"), *far("rope|ntk target_len=16384")]),
+        ("stay # +- # and # +- # above the floor, and", [*far("yarn target_len=16384"), *far("ntk target_len=16384")]),
         ("and cost # +- # and # +- # at 2,048 tokens. With", [*cost("yarn", 16384), *cost("ntk", 16384)]),
         ("these cost # +- # and # +- # there, and # +- # and # +- # at 8,192", [*short, *whole]),
-        ("PI loses # +- #, and # +- # at 2,048 (", [*far("rope|pi target_len=16384"), *cost("pi", 16384)]),
+        ("PI loses # +- #, and # +- # at 2,048 (", [*far("pi target_len=16384"), *cost("pi", 16384)]),
         ("with factor 4 # +- #)", cost("pi", 32768)),
         ("DCA # perplexity at 4,096 tokens, # at 8,192 and # at 16,384", mean),
         ("that is # nat less at the last step", [every["dca", 8192] - every["dca", 16384]]),
