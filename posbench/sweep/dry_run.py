@@ -46,10 +46,10 @@ class Plan:
     @property
     def state(self) -> str:
         """Words for the planned work on the training, or on the checkpoint in its place."""
-        before, after = ("to train", "trained") if self.job.trains else ("checkpoint to take", "checkpoint taken")
+        before, after, no = ("to train", "trained", "not") if self.job.trains else ("checkpoint to take", "checkpoint taken", "no")
         if parent := self.job.cfg["train"].get("parent"):
             before, after = f"to fine-tune from {parent['run_id']}", f"fine-tuned from {parent['run_id']}"
-        return after if self.job.run.finished else before if self.trains else f"not {before}, since nothing is left to evaluate"
+        return after if self.job.run.finished else before if self.trains else f"{no} {before}, since nothing is left to evaluate"
 
 
 def planned(jobs: list[Job]) -> list[Plan]:

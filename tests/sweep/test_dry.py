@@ -193,6 +193,8 @@ def test_a_checkpoint_is_taken_and_not_trained(tmp_path, capfd, typed):
     (tmp_path / "llama" / "model.safetensors").write_bytes(b"x" * 3 * 2**20)
     words = [word for word in typed if word.startswith("train.length=") or not word.startswith(("model.", "train."))]
     said = call(capfd, tmp_path, "run", "model=hf", "model.path=llama", *words).stdout
+    none = call(capfd, tmp_path, "run", "model=hf", "model.path=llama", "extension=yarn", "extension.target_len=3", *words).stdout
+    assert "  no checkpoint to take, since nothing is left to evaluate" in none
     assert "to train" not in said and "trainings" not in said and "checkpoint to take" in said
     assert "\n1 of 1 checkpoints to take; 3 evaluations" in said and said.endswith("by one layer measured just now; 0.0 MiB of disk\n")
 
