@@ -28,7 +28,7 @@ from yaml import YAMLError
 from posbench.cli.key_values import guarded, working_directory
 from posbench.common.errors import ConfigError, RunError
 from posbench.config.compose import CONFIGS, Request, check_words, expand, experiment_of, long_name, name_group, sentence
-from posbench.config.composer import Composer, loader, swept, unresolved
+from posbench.config.composer import Composer, loader, of_swept, swept, unresolved
 from posbench.config.schema import check
 
 Command = Callable[[Request], int] | str  # a function or, as "module:function", one that is imported when there is something to do
@@ -64,17 +64,24 @@ def _answer(command: Command, config_name: str) -> int:
 def _composed(flags: argparse.Namespace, config_name: str) -> tuple[list[tuple[dict, list[str]]], Composer, dict, bool]:
     """[(unresolved values, words typed)] of all jobs, the Composer for the cells of their grids, the launcher's yaml, True for a sweep."""
     sweep = flags.multirun or "hydra.mode=MULTIRUN" in flags.overrides
-    cfg = loader(flags.config_dir).load_configuration(config_name, flags.overrides, RunMode.MULTIRUN if sweep else RunMode.RUN)
+    found, words = loader(flags.config_dir), flags.overrides
+    later = of_swept(words) if sweep else []  # this composition has none of the values that a sweep takes
+    first = [word for word in words if word not in later]
+    cfg = found.load_configuration(config_name, first, RunMode.MULTIRUN if sweep else RunMode.RUN)
     HydraConfig.instance().set_config(cfg)  # for ${hydra:...} in a yaml
     launcher, sweeper = (OmegaConf.to_container(node, resolve=True) for node in (cfg.hydra.launcher, cfg.hydra.sweeper))
     for target in (launcher.pop("_target_", OWN_LAUNCHER), sweeper["_target_"]):
         if target not in (OWN_LAUNCHER, SWEEPER):
             raise ConfigError(f"{target} cannot start trainings here: choose hydra/launcher=grid, basic, joblib or submitit_slurm.")
-    composer, typed = Composer(config_name, cfg.hydra.overrides.hydra), list(cfg.hydra.overrides.task)
+    composer, typed = Composer(config_name, cfg.hydra.overrides.hydra), [word for word in words if word not in cfg.hydra.overrides.hydra]
     if not sweep:
         return [(unresolved(cfg), typed)], composer, launcher, sweep
     axes = [f"{key}={value}" for key, value in (sweeper["params"] or {}).items()]
-    return [(composer.values(words), words) for words in swept([*axes, *typed])], composer, launcher, sweep
+    jobs, groups = [], {word.lstrip("+~").partition(".")[0] for word in later}
+    for job in swept([*axes, *typed]):
+        with _one_sentence(" ".join(word for word in job if word.partition("=")[0] in groups)):
+            jobs.append((composer.values(job), job))
+    return jobs, composer, launcher, sweep
 
 
 def _execute(command: Command, composed: list[tuple[dict, list[str]]], composer: Composer, launcher: dict, sweep: bool) -> int:
@@ -96,14 +103,15 @@ def _execute(command: Command, composed: list[tuple[dict, list[str]]], composer:
 
 
 @contextlib.contextmanager
-def _one_sentence() -> Iterator[None]:
-    """Turn the errors of Hydra, and of what it reads, into a ConfigError or RunError of one sentence."""
+def _one_sentence(of: str = "") -> Iterator[None]:
+    """Turn the errors of Hydra, and of what it reads, into a ConfigError or RunError of one sentence, which begins with `of`."""
     try:
         yield
     except (ConfigError, RunError, BrokenPipeError):
         raise
     except (HydraException, OmegaConfBaseException, YAMLError, AttributeError, TypeError, ValueError) as error:
-        raise ConfigError(sentence(error)) from error
+        said = sentence(error)
+        raise ConfigError(said if said.startswith(of) else f"{of}: {said}") from error
     except OSError as error:  # behind those of Hydra's that are OSErrors too
         raise RunError(f"{error.filename} cannot be read ({error.strerror}): make it readable, or take it away.") from error
 

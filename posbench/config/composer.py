@@ -48,6 +48,14 @@ def swept(words: list[str]) -> list[list[str]]:
     return jobs
 
 
+def of_swept(words: list[str]) -> list[str]:
+    """Words that set a key of a swept group, as in -m extension=yarn,ntk extension.mode=fixed: its choices alone may have the key."""
+    parsed = OverridesParser.create(config_loader=loader()).parse_overrides(words)
+    groups = {one.key_or_group for one in parsed if one.is_sweep_override()}
+    heads = [one.key_or_group.partition(".") for one in parsed]
+    return [word for word, (head, dot, _) in zip(words, heads, strict=True) if dot and head in groups]
+
+
 def unresolved(cfg: DictConfig) -> dict:
     """A composed configuration as plain values, without Hydra's own part; interpolations and ??? stay as they are written."""
     return OmegaConf.to_container(OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"]))

@@ -1,6 +1,7 @@
 """What a script says at its edges: help of its own, flags anywhere, near misses, and errors that nobody foresaw."""
 
 import os
+import re
 import runpy
 import signal
 import subprocess
@@ -109,6 +110,18 @@ def test_a_flag_may_stand_anywhere_and_an_unknown_one_is_one_sentence(tmp_path, 
 def test_a_near_miss_is_told_what_was_meant(tmp_path, capfd, words, meant):
     done = call(capfd, tmp_path, "run", *words.split(), "dry=true")
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and meant in done.stderr, done.stderr
+
+
+def test_a_sweep_over_choices_sets_a_key_that_they_alone_have(tmp_path, capfd):
+    words = ["extension.mode=fixed", "extension.target_len=64", "dry=true", *typed()]
+    write_text(tmp_path / "text")
+    for mode in (["-m"], ["hydra.mode=MULTIRUN"]):
+        said = call(capfd, tmp_path, "run", *mode, "extension=yarn,pi", *words).stdout
+        assert all(re.search(rf' {name} {{.*"mode":"fixed".*"target_len":64[,}}].*: lengths', said) for name in ("yarn", "pi")), said
+    said = call(capfd, tmp_path, "run", "-m", "seed=0,1", "extension=none,pi", *words).stderr
+    assert said.startswith("refused: extension=none: Could not override 'extension.mode': there is no such key (it is of extension=")
+    said = call(capfd, tmp_path, "run", "-m", "extension=pi,yrn", *words).stderr
+    assert said.startswith("refused: extension=yrn is unknown (did you mean yarn?)")
 
 
 @pytest.mark.parametrize(
