@@ -13,7 +13,7 @@ from conftest import CONFIGS
 from prose_checks import Check, headline, ledger, projects, repeated, scale, stage2, stage5
 from prose_checks_finetune import finetune
 from prose_checks_methods import attention, books, catalogue, ladder, matched, newer, rates
-from prose_checks_pretrained import advice, smollm2
+from prose_checks_pretrained import advice, smollm2, smollm2_books
 from prose_checks_tasks import needles, stage3, tasks
 from reported_values import LEDGER, REPORTED, of_seeds, yarn_pairs
 
@@ -33,6 +33,7 @@ PARTS = (
     matched,
     books,
     smollm2,
+    smollm2_books,
     needles,
     tasks,
     attention,
@@ -71,7 +72,7 @@ works; more than 16 bytes; from 16 to 32 brings; SmolLM2-135M-Instruct (instruct
 dequantised), trained to 8,192 tokens, reads 16,384 tokens; (q below 0.05); nat per token at 2,048 tokens and;
 at 8,192, with factor; factor 2 costs; factor 4;
  To 8,192 tokens: leave; At 16,384 tokens: cut the text to its last 8,192; with the fixed factor 2 and;
-for 32,768 tokens, 1,024 targets; of its 18 pairs; the others, 32,768 tokens and; more than 4,096 tokens of; from more
+for 32,768 tokens, 1,024 targets; of its 18 pairs; the others and 32,768 tokens; more than 4,096 tokens of; from more
 than 8,192 cannot; at 16,384 tokens, and log-n; The last 8,192 tokens alone; NTK with factor 2 stay; at 2,048 tokens.
 With factor 4 these; at 2,048 (with factor 4; at 8,192. PI loses; what reads all 16,384 tokens; as in DCA's Table 1; arXiv
 2402.17463; the first 16,384 tokens of these; perplexity at 4,096 tokens; at 8,192 and; at 16,384;
@@ -88,7 +89,9 @@ no extension after 100 steps; after 100 steps PI loses; to no extension; after 3
 lower than YaRN at 1,024 tokens after 100 steps; of; The second 128 tokens; with YaRN after 100 steps,; Positions skipped at 64
 tokens; worse at 256 tokens than texts of 256, and; after 100 steps at 64 tokens it loses; to its parent at 64, and; at 256; the
 paper's; lowers the loss at 256 tokens; (three seeds, 100 steps); at 1,024 tokens RoPE finds; of the values of 8 pairs before;
-after 100 steps without an extension; retrieval at 64 tokens too; after 100 steps; the others"""
+after 100 steps without an extension; retrieval at 64 tokens too; after 100 steps; the others; of the 36 books that;
+at 16,384 tokens. A window over the last 8,192 tokens loses; What reads all 16,384 tokens; NTK with factor 2 remain;
+their cost at 2,048 tokens; at 2,048 tokens, where"""
 
 
 @cache

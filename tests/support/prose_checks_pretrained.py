@@ -82,3 +82,30 @@ def smollm2() -> list[Check]:
             [at("smollm2", "rope", 2, "nll") - at("smollm2", "rope", 1, "nll"), every["none", 16384] - every["none", 8192]],
         ),
     ]
+
+
+def smollm2_books() -> list[Check]:
+    """Of SmolLM2-135M-Instruct on books."""
+    books = "smollm2_books"
+    near = [far(name, books) for name in ("self_extend", "leaky_rerope", "dca", "rerope", "dynamic_ntk")]
+    made, short, whole = (
+        [value for method in ("yarn", "ntk") for value in cost(method, *where, books)]
+        for where in ((16384, 1 / 4), (32768, 1 / 4), (32768, 1))
+    )
+    return [
+        ("window brings # nat per token, with a lower bound of #. Who", [at(books, "rope", 2, name) for name in ("gain", "gain_lower")]),
+        ("breaks here too, # +- # above the floor at 16,384", far("none", books)),
+        (
+            "over the last 8,192 tokens loses # +- #; sinks beside it lose # +- #, LM-Infinite # +- #.",
+            [value for name in ("window", "streaming", "lm_infinite") for value in far(name, books)],
+        ),
+        ("Self-Extend at # +- #, leaky ReRoPE at # +- #, DCA at # +- #, ReRoPE at # +- #;", [value for one in near[:-1] for value in one]),
+        ("dynamic NTK is above it, at # +- #.", near[-1]),
+        ("remain # +- # and # +- # above the floor;", [*far("yarn target_len=16384", books), *far("ntk target_len=16384", books)]),
+        ("their cost at 2,048 tokens is # +- # and # +- #. With", made),
+        ("With factor 4 it is # +- # and # +- #, and at 8,192 tokens # +- # and # +- #. PI", [*short, *whole]),
+        (
+            "PI is # +- # above it, and costs # +- # at 2,048 tokens, where factor 4 costs # +- #.",
+            [*far("pi target_len=16384", books), *cost("pi", 16384, 1 / 4, books), *cost("pi", 32768, 1 / 4, books)],
+        ),
+    ]
