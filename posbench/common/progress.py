@@ -50,15 +50,16 @@ class Progress(AbstractContextManager):
         """Go on to `done` units and `worked` in all, because the rest up to there need not be done. It does not count towards the speed."""
         self.done, self.worked = done, worked
 
-    def update(self, n: int = 1, part: bool = False, each: float = 1.0, **figures: object) -> None:
+    def update(self, n: int = 1, part: bool = False, each: float = 1.0, spared: bool = False, **figures: object) -> None:
         """Add `n` finished units of the work `each`. `figures` are shown beside the count until a later update replaces them.
 
-        Units with `part` set belong to a piece of work that an update without it ends.
+        Units with `part` set belong to a piece of work that an update without it ends. Units with `spared` set were done before, and do
+        not count towards the speed.
         """
         now = self.seen = time.monotonic()
         self.done += n
         self.worked += n * each
-        self.piece += n * each
+        self.piece += 0.0 if spared else n * each
         self.figures |= figures
         if not part:
             if self.piece:

@@ -6,7 +6,7 @@ Letters: N windows, L tokens fed, R scored rows, V vocabulary, K choices, Q ques
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from posbench.model.rounded import rounded
 from posbench.position.interfaces import Extension, ScaleAttention
 from posbench.position.legality import fed_length, name_of
 from posbench.position.plan import Plan, make_plan
+from posbench.runs.unfinished import Unfinished
 
 HEAD_ROWS = 4096  # rows that pass the output head at once
 HEAD_LOGITS, LOSS_LOGITS = 2**25, 2**22  # with a large vocabulary fewer: so many logits of the head at once, and in float32 for the loss
@@ -35,7 +36,8 @@ class Evaluation:
     """Model, text and settings of one evaluation.
 
     `chooser` chooses the targets where another model than `model` does. `progress(n)` is called after every n tokens that the model has
-    read, with part=True while their batch is unfinished.
+    read, with part=True while their batch is unfinished, and spared=True where an earlier process read them. `kept` holds such batches;
+    a copy has none, since it reads with another model or method.
     """
 
     model: GPT
@@ -46,6 +48,8 @@ class Evaluation:
     device: str
     chooser: GPT | None = None
     progress: Callable[..., None] = lambda n, part=False: None
+    kept: Unfinished | None = field(default=None, init=False)
+    peak: Peak | None = field(default=None, init=False)
 
     @property
     def train_len(self) -> int:
@@ -108,14 +112,19 @@ class Evaluation:
         plan = plan.telling(tell)
         model = rounded(self.model) if self.config.dtype == "bf16" else self.model
         for start in range(0, len(at_N), batch):
-            fed_NL, target_NR, choice_NK = text(at_N[start : start + batch])
-            fed_NL, target_NR = (torch.from_numpy(ids).to(self.device) for ids in (fed_NL, target_NR))
-            size, told = fed_NL.numel(), 0
+            began, asked = time.perf_counter(), text(at_N[start : start + batch])
+            size, told = asked[0].size, 0
+            key = self.kept and self.kept.key(plan.length, asked)
+            if self.kept and (before := self.kept.find(key, asked[1].shape)):
+                found.append(before)
+                self.progress(size, spared=True)
+                continue
+            fed_NL, target_NR = (torch.from_numpy(ids).to(self.device) for ids in asked[:2])
             with bf16.autocast(self.device, self.config.dtype):
                 hidden_NRC = model.hidden(fed_NL, plan, n_rows)
                 nll_NR, correct_NR = read = _read(model.lm_head, hidden_NRC, target_NR)
-                if choice_NK is not None:
-                    read += _among(model.lm_head, hidden_NRC, target_NR, torch.from_numpy(choice_NK).to(self.device))
+                if asked[2] is not None:
+                    read += _among(model.lm_head, hidden_NRC, target_NR, torch.from_numpy(asked[2]).to(self.device))
             if nll_NR.isnan().any():
                 wider = "" if self.config.dtype == "fp32" else "set evaluate.dtype=fp32, "
                 raise RunError(
@@ -124,16 +133,22 @@ class Evaluation:
                     "train again with a lower train.lr."
                 )
             found.append([one.cpu().numpy() for one in read])
+            if self.kept:
+                self.kept.add(key, found[-1], time.perf_counter() - began, self.peak.mib())
             self.progress(size - told)
         return tuple(map(np.concatenate, zip(*found, strict=True)))
 
     @contextmanager
     def measured(self) -> Iterator[dict]:
-        """Context that fills the dict it gives with the `seconds` and `peak_mib` of what was done in it."""
+        """Context that fills the dict it gives with the `seconds` and `peak_mib` of what was done in it, and of what was done before."""
         spent: dict[str, float] = {}
-        peak, began = Peak(self.device), time.perf_counter()
+        self.peak, began = Peak(self.device), time.perf_counter()
+        before = self.kept.seconds if self.kept else 0.0
         yield spent
-        spent.update(seconds=time.perf_counter() - began, peak_mib=peak.mib())
+        spent.update(seconds=time.perf_counter() - began, peak_mib=self.peak.mib())
+        if self.kept and self.kept.seconds > before:
+            spent["seconds"] += self.kept.seconds - before
+            spent["peak_mib"] = max(spent["peak_mib"], self.kept.peak_mib)
 
     def max_distance(self, plan: Plan) -> float | None:
         """Largest coordinate distance between a query and a key it sees; None for an encoding without traits."""

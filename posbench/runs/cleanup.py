@@ -22,6 +22,7 @@ from posbench.runs.directory import Run
 from posbench.runs.inventory import Entry, described
 from posbench.runs.origins import or_nothing, read
 from posbench.runs.search import files, run_directories
+from posbench.runs.unfinished import PART
 
 TOKENS = re.compile(r"[0-9a-f]{24}(_(train|validation|test))*")
 # Temporary names: of common/files.py (by tempfile), and of safetensors, which earlier versions wrote with.
@@ -150,7 +151,7 @@ def _leftovers(run: Run) -> Iterator[Waste]:
             if locked(path):
                 continue
             why = "half of a file whose writer is gone"
-        elif path.suffix == ".npz" and not path.with_suffix(".json").exists():
+        elif path.suffix == ".npz" and not path.name.endswith(PART) and not path.with_suffix(".json").exists():
             why = "arrays without the rows they belong to"
         else:
             continue

@@ -15,6 +15,7 @@ from posbench.model.gpt import GPT
 from posbench.position.instantiate import make
 from posbench.runs import provenance, rows
 from posbench.runs.target_losses import load_arrays, save_arrays
+from posbench.runs.unfinished import PART, Unfinished
 from posbench.sweep import key_run
 from posbench.sweep.cells import Cell
 from posbench.sweep.jobs import Job
@@ -45,13 +46,18 @@ def per_token(job: Job, evaluator: Protocol, length: int) -> float:
 
 
 def evaluate(job: Job, evaluator: Protocol, cell: Cell, untested: bool, progress: Progress) -> list[dict]:
-    """Evaluate the missing lengths of a cell and return the new rows. After each length the file is written with all rows so far."""
+    """Evaluate the missing lengths of a cell and return the new rows. After each length the file is written with all rows so far.
+
+    Texts of a long length are kept as they come, so that the same command goes on after them.
+    """
     given, passes = evaluator.evaluation, evaluator.texts(cell.missing())
     arrays_path, new = cell.path.with_suffix(".npz"), []
     kept = read_json(cell.path) if cell.path.exists() else {}
     table = rows.eval_rows(kept, cell.path) if kept else []
     machines, texts = (dict(kept.get(name) or {}) for name in ("machines", "texts"))
     arrays = load_arrays(arrays_path) if table else {}
+    machine = provenance.machine(given.device)
+    given.kept = Unfinished(cell.path.with_suffix(PART), {"code": provenance.code(), "machine": machine})
     method = f"{identity.method_name(cell.extension)}+{identity.method_name(cell.scale_attention)}"
     settings = {"protocol": cell.protocol, "version": evaluator.version_of(cell.evaluate)}
     settings |= {"extension": cell.extension, "scale_attention": cell.scale_attention, "evaluate": cell.evaluate}
@@ -70,8 +76,9 @@ def evaluate(job: Job, evaluator: Protocol, cell: Cell, untested: bool, progress
         table = sorted(table + found, key=place)
         # Arrays come first, since a json without arrays would count as done.
         save_arrays(arrays_path, _shared(evaluator, cell), arrays)
-        machines[str(length)], texts[str(length)] = provenance.machine(given.device), text
+        machines[str(length)], texts[str(length)] = machine, text
         write_json(cell.path, rows.eval_content(table, settings, machines=machines, **{"texts": texts} if evaluator.nested else {}))
+        given.kept.end()
     return sorted(new, key=place)
 
 

@@ -1,0 +1,87 @@
+"""Texts that an evaluation has read of a length it has not ended, so that the same command goes on after them.
+
+NAME.part.npz (PART) beside an evaluation's NAME.json. It holds `made`, the JSON of code and machine as bytes, and of each batch of texts,
+under the digest of what was read, the arrays of Evaluation.read (nll_DIGEST, correct_DIGEST, rank_DIGEST, among_DIGEST), and
+`spent_DIGEST`, its seconds and the peak memory in MiB. A file of other code or another machine is not used, since a row names one of each.
+Short lengths have no such file, and the others none once their rows are written.
+"""
+
+import hashlib
+import json
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from posbench.common.files import atomic_path
+from posbench.runs.target_losses import read_npz
+
+PART = ".part.npz"
+EVERY = 60.0  # seconds between two writes, at least
+FIELDS = ("nll", "correct", "rank", "among")
+
+
+class Unfinished:
+    """Batches of one evaluation, in a file that is written every EVERY seconds.
+
+    `seconds` is the time of those that were found again, and `peak_mib` their peak memory.
+    """
+
+    def __init__(self, path: Path, made: dict):
+        self.path, self.made = path, json.dumps(made, sort_keys=True)
+        self.seconds = self.peak_mib = 0.0
+        self.batches = self._stored() if path.exists() else {}
+        self.written = time.monotonic()
+
+    @staticmethod
+    def key(length: int, asked: tuple[np.ndarray | None, ...]) -> str:
+        """Digest of a batch: the length of its plan, and the tokens, targets and choices of its texts."""
+        found = hashlib.sha256(str(length).encode())
+        for array in asked:
+            found.update(str(array is not None and (array.shape, array.dtype.str)).encode())
+            found.update(b"" if array is None else np.ascontiguousarray(array))
+        return found.hexdigest()
+
+    def find(self, key: str, shape: tuple[int, ...]) -> list[np.ndarray] | None:
+        """Arrays of a batch that was read before, losses of `shape`; None without it."""
+        batch = self.batches.get(key)
+        if batch is None or batch["nll"].shape != shape:
+            return None
+        seconds, peak_mib = batch["spent"].tolist()
+        self.seconds, self.peak_mib = self.seconds + seconds, max(self.peak_mib, peak_mib)
+        return [batch[name] for name in FIELDS if name in batch]
+
+    def add(self, key: str, arrays: list[np.ndarray], seconds: float, peak_mib: float) -> None:
+        """Keep the arrays of a batch, with its seconds and the peak memory so far."""
+        self.batches[key] = {**dict(zip(FIELDS, arrays, strict=False)), "spent": np.array([seconds, peak_mib])}
+        if time.monotonic() - self.written >= EVERY:
+            fields = {f"{name}_{key}": array for key, batch in self.batches.items() for name, array in batch.items()}
+            with atomic_path(self.path) as temporary, open(temporary, "wb") as file:
+                np.savez_compressed(file, made=np.frombuffer(self.made.encode(), np.uint8), **fields)
+            self.written = time.monotonic()
+
+    def end(self) -> None:
+        """Forget all batches, and delete the file."""
+        self.batches = {}
+        self.path.unlink(missing_ok=True)
+        self.written = time.monotonic()
+
+    def _stored(self) -> dict[str, dict[str, np.ndarray]]:
+        """{key: arrays of the batch} of the file; {} if other code or another machine made it, or if it is damaged."""
+        try:
+            fields = read_npz(self.path)
+            same = fields.pop("made").tobytes().decode() == self.made
+            found: dict[str, dict[str, np.ndarray]] = {}
+            for name, array in fields.items():
+                field, _, key = name.partition("_")
+                found.setdefault(key, {})[field] = array
+            if any(batch["nll"].shape != batch["correct"].shape or batch["spent"].shape != (2,) for batch in found.values()):
+                raise ValueError("its arrays do not fit each other")
+        except Exception as error:  # zipfile, zlib and numpy raise a dozen kinds of errors for damage
+            print(f"{self.path} is damaged ({error}): its texts are read again", file=sys.stderr, flush=True)
+            return {}
+        if not same:
+            print(f"{self.path} is of other code or another machine: its texts are read again", file=sys.stderr, flush=True)
+            return {}
+        return found
