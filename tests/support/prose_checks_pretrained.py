@@ -40,9 +40,9 @@ def advice() -> list[Check]:
     ]
 
 
-def far(method: str, folder: str = "smollm2") -> list[float]:
-    """Loss of a method on RoPE minus the floor at 16,384 tokens, twice the training length."""
-    return wide(folder, f"rope|{method}", 2)
+def far(method: str, folder: str = "smollm2", times: float = 2) -> list[float]:
+    """Loss of a method on RoPE minus the floor at so many times the training length, 16,384 tokens if twice."""
+    return wide(folder, f"rope|{method}", times)
 
 
 def cost(method: str, target_len: int, times: float = 1 / 4, folder: str = "smollm2") -> list[float]:
@@ -104,6 +104,8 @@ def smollm2_books() -> list[Check]:
         ("remain # +- # and # +- # above the floor;", [*far("yarn target_len=16384", books), *far("ntk target_len=16384", books)]),
         ("their cost at 2,048 tokens is # +- # and # +- #. With", made),
         ("With factor 4 it is # +- # and # +- #, and at 8,192 tokens # +- # and # +- #. PI", [*short, *whole]),
+        ("at 32,768 tokens sinks lose # +- #,", far("streaming", books, 4)),
+        ("YaRN with factor 4 # +- #.", far("yarn target_len=32768", books, 4)),
         (
             "PI is # +- # above it, and costs # +- # at 2,048 tokens, where factor 4 costs # +- #.",
             [*far("pi target_len=16384", books), *cost("pi", 16384, 1 / 4, books), *cost("pi", 32768, 1 / 4, books)],
