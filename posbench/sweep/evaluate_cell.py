@@ -57,7 +57,7 @@ def evaluate(job: Job, evaluator: Protocol, cell: Cell, untested: bool, progress
     machines, texts = (dict(kept.get(name) or {}) for name in ("machines", "texts"))
     arrays = load_arrays(arrays_path) if table else {}
     machine = provenance.machine(given.device)
-    given.kept = Unfinished(cell.path.with_suffix(PART), {"code": provenance.code(), "machine": machine})
+    given.kept = Unfinished(cell.path.with_suffix(PART), {"code": provenance.package(), "machine": machine})
     method = f"{identity.method_name(cell.extension)}+{identity.method_name(cell.scale_attention)}"
     settings = {"protocol": cell.protocol, "version": evaluator.version_of(cell.evaluate)}
     settings |= {"extension": cell.extension, "scale_attention": cell.scale_attention, "evaluate": cell.evaluate}
