@@ -112,19 +112,20 @@ class Evaluation:
         plan = plan.telling(tell)
         model = rounded(self.model) if self.config.dtype == "bf16" else self.model
         for start in range(0, len(at_N), batch):
-            began, asked = time.perf_counter(), text(at_N[start : start + batch])
-            size, told = asked[0].size, 0
+            began = time.perf_counter()
+            asked = fed_NL, target_NR, choice_NK = text(at_N[start : start + batch])
+            size, told = fed_NL.size, 0
             key = self.kept and self.kept.key(plan.length, asked)
-            if self.kept and (before := self.kept.find(key, asked[1].shape)):
+            if self.kept and (before := self.kept.find(key, target_NR.shape)):
                 found.append(before)
                 self.progress(size, spared=True)
                 continue
-            fed_NL, target_NR = (torch.from_numpy(ids).to(self.device) for ids in asked[:2])
+            fed_NL, target_NR = (torch.from_numpy(ids).to(self.device) for ids in (fed_NL, target_NR))
             with bf16.autocast(self.device, self.config.dtype):
                 hidden_NRC = model.hidden(fed_NL, plan, n_rows)
                 nll_NR, correct_NR = read = _read(model.lm_head, hidden_NRC, target_NR)
-                if asked[2] is not None:
-                    read += _among(model.lm_head, hidden_NRC, target_NR, torch.from_numpy(asked[2]).to(self.device))
+                if choice_NK is not None:
+                    read += _among(model.lm_head, hidden_NRC, target_NR, torch.from_numpy(choice_NK).to(self.device))
             if nll_NR.isnan().any():
                 wider = "" if self.config.dtype == "fp32" else "set evaluate.dtype=fp32, "
                 raise RunError(

@@ -77,6 +77,16 @@ def test_the_time_left_follows_the_work_of_the_units_to_come(clock):
     assert progress.remaining() == pytest.approx(0.4)
 
 
+def test_units_that_were_spared_count_as_done_and_not_towards_the_speed(clock):
+    progress = Progress(3_000, "evaluate", "tokens", work=1_000 + 2_000 * 4.0)
+    progress.update(1_000, spared=True)
+    progress.update(1_000, each=4.0, spared=True)
+    assert (progress.done, progress.remaining()) == (2_000, None)
+    clock.now += 2
+    progress.update(500, each=4.0)
+    assert progress.remaining() == pytest.approx(2)
+
+
 def test_parts_of_a_piece_are_shown_and_count_for_the_speed_together(clock, capsys):
     with Progress(100, "evaluate", "windows") as progress:
         for seconds, left in ((6, 6 / 5 * 95), (1, 7 / 10 * 90)):  # before a whole piece is known, by what is done of it

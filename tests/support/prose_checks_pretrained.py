@@ -50,14 +50,18 @@ def cost(method: str, target_len: int, times: float = 1 / 4, folder: str = "smol
     return wide(folder, f"rope|{method} target_len={target_len}", times, "change")
 
 
+def costs(target_len: int, times: float = 1 / 4, folder: str = "smollm2") -> list[float]:
+    """`cost` of YaRN and of NTK."""
+    return [*cost("yarn", target_len, times, folder), *cost("ntk", target_len, times, folder)]
+
+
 def smollm2() -> list[Check]:
     """Of SmolLM2-135M-Instruct on source."""
     texts = [point for point in read_points(REPORTED / "smollm2" / "position.csv") if point.window is None]
     every = {(point.extension, point.length): point.nll for point in texts}
     mean = [math.exp(every["dca", length]) for length in (4096, 8192, 16384)]
     gain, lower = (at("smollm2", "rope", 2, name) for name in ("gain", "gain_lower"))
-    short = [value for method in ("yarn", "ntk") for value in cost(method, 32768)]
-    whole = [value for method in ("yarn", "ntk") for value in cost(method, 32768, 1)]
+    short, whole = costs(32768), costs(32768, 1)
     return [
         ("brings the model # nat per token, with a lower bound of #:", [gain, lower]),
         ("breaks: # +- # above the floor at 16,384", far("none")),
@@ -70,7 +74,7 @@ def smollm2() -> list[Check]:
             [value for name in ("self_extend", "leaky_rerope", "dca", "rerope", "dynamic_ntk") for value in far(name)],
         ),
         ("stay # +- # and # +- # above the floor, and", [*far("yarn target_len=16384"), *far("ntk target_len=16384")]),
-        ("and cost # +- # and # +- # at 2,048 tokens. With", [*cost("yarn", 16384), *cost("ntk", 16384)]),
+        ("and cost # +- # and # +- # at 2,048 tokens. With", costs(16384)),
         ("these cost # +- # and # +- # there, and # +- # and # +- # at 8,192", [*short, *whole]),
         ("PI loses # +- #, and # +- # at 2,048 (", [*far("pi target_len=16384"), *cost("pi", 16384)]),
         ("with factor 4 # +- #)", cost("pi", 32768)),
@@ -88,10 +92,7 @@ def smollm2_books() -> list[Check]:
     """Of SmolLM2-135M-Instruct on books."""
     books = "smollm2_books"
     near = [far(name, books) for name in ("self_extend", "leaky_rerope", "dca", "rerope", "dynamic_ntk")]
-    made, short, whole = (
-        [value for method in ("yarn", "ntk") for value in cost(method, *where, books)]
-        for where in ((16384, 1 / 4), (32768, 1 / 4), (32768, 1))
-    )
+    short, whole = costs(32768, folder=books), costs(32768, 1, books)
     return [
         ("window brings # nat per token, with a lower bound of #. Who", [at(books, "rope", 2, name) for name in ("gain", "gain_lower")]),
         ("breaks here too, # +- # above the floor at 16,384", far("none", books)),
@@ -102,7 +103,7 @@ def smollm2_books() -> list[Check]:
         ("Self-Extend at # +- #, leaky ReRoPE at # +- #, DCA at # +- #, ReRoPE at # +- #;", [value for one in near[:-1] for value in one]),
         ("dynamic NTK is above it, at # +- #.", near[-1]),
         ("remain # +- # and # +- # above the floor;", [*far("yarn target_len=16384", books), *far("ntk target_len=16384", books)]),
-        ("their cost at 2,048 tokens is # +- # and # +- #. With", made),
+        ("their cost at 2,048 tokens is # +- # and # +- #. With", costs(16384, folder=books)),
         ("With factor 4 it is # +- # and # +- #, and at 8,192 tokens # +- # and # +- #. PI", [*short, *whole]),
         ("at 32,768 tokens sinks lose # +- #, Self-Extend # +- #,", [*far("streaming", books, 4), *far("self_extend", books, 4)]),
         ("YaRN with factor 4 # +- #.", far("yarn target_len=32768", books, 4)),
