@@ -74,7 +74,7 @@ def search_factors(request: Request) -> int:
                 folder.mkdir(parents=True, exist_ok=True)
                 append_lines(log, [{"nll": found, "exact_first": one[0], "factors": one[1:]}])
             else:
-                progress.skip(tokens)
+                progress.update(tokens, spared=True)
             best = min(best, found)
             progress.update(0, part=True, best=best)
             return found

@@ -22,8 +22,7 @@ SHOWN = "POSBENCH_PROGRESS"  # "terminal" or "lines": where a parent shows the p
 class Progress(AbstractContextManager):
     """Counter of `total` units of work: `with Progress(1000, "train", "step") as progress: progress.update(1, loss=3.2)`.
 
-    `skip` adds units that an earlier process finished. They count towards the share but not towards the speed. Where units differ in
-    their work, `work` is that of all of them, and `update` tells that of each.
+    Where units differ in their work, `work` is that of all of them, and `update` tells that of each.
     """
 
     def __init__(self, total: int, label: str, unit: str, work: float | None = None) -> None:
@@ -40,21 +39,11 @@ class Progress(AbstractContextManager):
     def __exit__(self, kind: type | None, *_: object) -> None:
         self.close(finished=kind is None)
 
-    def skip(self, n: int) -> None:
-        """Add `n` units that were done before, and start the clock."""
-        self.began = self.last = time.monotonic()
-        self.done = self.shown_done = self.done + n
-        self.worked += n
-
-    def spare(self, done: int, worked: float) -> None:
-        """Go on to `done` units and `worked` in all, because the rest up to there need not be done. It does not count towards the speed."""
-        self.done, self.worked = done, worked
-
     def update(self, n: int = 1, part: bool = False, each: float = 1.0, spared: bool = False, **figures: object) -> None:
         """Add `n` finished units of the work `each`. `figures` are shown beside the count until a later update replaces them.
 
-        Units with `part` set belong to a piece of work that an update without it ends. Units with `spared` set were done before, and do
-        not count towards the speed.
+        Units with `part` set belong to a piece of work that an update without it ends. Units with `spared` set were done before, or need
+        not be done: they count towards the share and not towards the speed.
         """
         now = self.seen = time.monotonic()
         self.done += n

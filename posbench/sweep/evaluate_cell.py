@@ -66,11 +66,11 @@ def evaluate(job: Job, evaluator: Protocol, cell: Cell, untested: bool, progress
         print(f"{cell.protocol} {method}: {each}", file=sys.stderr, flush=True)
     for text, length in [(text, length) for text, lengths in passes.items() for length in lengths]:
         tokens, each = evaluator.cost(text) * (text == length) + evaluator.cost_first(), per_token(job, evaluator, text)
-        until = progress.done + tokens, progress.worked + tokens * each
+        until = progress.done + tokens
         given.progress = functools.partial(progress.update, each=each, method=method, length=length)
         values, arrays[length] = evaluator.run(length)
         settings |= evaluator.stated()
-        progress.spare(*until)  # where the evaluator reused earlier results
+        progress.update(until - progress.done, each=each, spared=True)  # where the evaluator reused earlier results
         found = make_rows(values, job, cell, untested, given, length)
         new += found
         table = sorted(table + found, key=place)

@@ -21,7 +21,7 @@ class Live(Progress):
 
     def __init__(self, total: int, done: int, parallel: int) -> None:
         super().__init__(total, "sweep", "jobs")
-        self.skip(done)
+        self.done = self.shown_done = done
         self.parallel, self.drawing, self.lock = parallel, "", threading.Lock()
         self.failed = 0
         self.seconds: list[float] = []

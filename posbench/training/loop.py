@@ -50,7 +50,7 @@ def fit(
             _take_up(trainer, run)
             peak = Peak(device)
             with Progress(config.steps, "train", "steps") as bar:
-                bar.skip(trainer.step)
+                bar.update(trainer.step, spared=True)
                 stop = world.largest(signals.received or 0)
                 while trainer.step < config.steps and not stop:
                     trainer.advance()

@@ -73,7 +73,7 @@ def test_the_time_left_follows_the_work_of_the_units_to_come(clock):
     clock.now += 4
     progress.update(1_000, each=4.0)
     assert progress.remaining() == pytest.approx(4)
-    progress.spare(2_900, 8_600.0)  # which took no time, and says nothing of the speed
+    progress.update(900, each=4.0, spared=True)  # which took no time, and says nothing of the speed
     assert progress.remaining() == pytest.approx(0.4)
 
 
@@ -113,12 +113,11 @@ def test_a_long_text_that_has_begun_counts_beside_the_short_ones_before_it(clock
 
 def test_work_done_before_counts_for_the_share_alone(clock, capsys):
     with Progress(100, "train", "steps") as progress:
-        clock.now += 500
-        progress.skip(90)
+        progress.update(90, spared=True)
         for _ in range(10):
             clock.now += 2
             progress.update(1)
-    assert lines_of(capsys) == ["train 100/100 steps  took 20s"]
+    assert lines_of(capsys) == ["train 93/100 steps  14s left", "train 100/100 steps  took 20s"]
 
 
 def test_a_terminal_has_one_line(clock, capsys, monkeypatch):
