@@ -96,6 +96,7 @@ def smollm2_books() -> list[Check]:
     return [
         ("window brings # nat per token, with a lower bound of #. Who", [at(books, "rope", 2, name) for name in ("gain", "gain_lower")]),
         ("breaks here too, # +- # above the floor at 16,384", far("none", books)),
+        ("and log-n alone does not mend it: # +- #. A window", far("none|log_n", books)),
         (
             "over the last 8,192 tokens loses # +- #; sinks beside it lose # +- #, LM-Infinite # +- #.",
             [value for name in ("window", "streaming", "lm_infinite") for value in far(name, books)],
