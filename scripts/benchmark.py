@@ -46,11 +46,12 @@ def main(arguments: list[str]) -> None:
 
     from posbench.benchmark import report
     from posbench.common.files import write_atomic, write_json
+    from posbench.common.machine import fast_dtype
     from posbench.runs.provenance import commit
 
     out, figures = Path(chosen["out"]), []
     threads = f"{torch.get_num_threads()} threads, torch {torch.__version__}"
-    read = f" in {chosen['dtype']}" if path else ""
+    read = f" in {chosen['dtype']}" if path else f", training in {fast_dtype('cpu')}"
     machine = f"{platform.machine()}, {threads}, commit {commit()}, {chosen['repeats']} rounds{read}."
     for found in _passes(path, chosen):
         for one in found:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from posbench.common.errors import ConfigError
+from posbench.common.machine import fast_dtype
 from posbench.config.names import nodes
 from posbench.config.schema import ModelConfig, TrainConfig
 from posbench.model import precision as bf16
@@ -75,7 +76,7 @@ def transformers_llama() -> nn.Module | None:
 
 
 def training(train_len: int, repeats: int, only: list[str]) -> list[Figure]:
-    """Measure a training step (forward, backward, optimizers; 2,048 tokens, bf16): each encoding, each scale for training, transformers."""
+    """Measure a training step (2,048 tokens, in dtype=auto, Muon included): each encoding, each scale for training, transformers."""
     shape, cases = make_shape(MODEL, train_len), {}
     text_BT = torch.randint(0, VOCAB, (TrainConfig().tokens_per_step // train_len, train_len))
     for name, node in nodes("encoding").items():
@@ -114,16 +115,17 @@ def _llama_step(llama: nn.Module) -> Case:
 
 
 def _step(model: nn.Module, loss: Callable[[Tensor], Tensor]) -> Case:
-    optimizers = optim.build(model, TrainConfig())
+    optimizers, dtype = optim.build(model, TrainConfig()), fast_dtype("cpu")
 
     def step(text_BT: Tensor) -> None:
-        with bf16.autocast("cpu", "bf16"):
+        with bf16.autocast("cpu", dtype):
             value = loss(text_BT)
-        with bf16.products("cpu", "bf16"):
+        with bf16.products("cpu", dtype):
             value.backward()
-            for optimizer in optimizers:
+        for optimizer in optimizers:
+            with bf16.muon("cpu", dtype):
                 optimizer.step()
-                optimizer.zero_grad(set_to_none=True)
+            optimizer.zero_grad(set_to_none=True)
 
     return step
 
