@@ -50,7 +50,7 @@ needs 1,024 tokens; 106 shortest of the 642; 4 layers, width 128, 2 heads of 64 
 the last 64 tokens keeps; margin of 0.013 either way; of up to 4,096 tokens and in; of those of 8,192: of these; finds
 nothing at 16,384 tokens; at 8,192 tokens 0; At 4,096 tokens these; at up to 4,096 tokens, before 8,192;
 of 32,768 tokens in five; to 32,768; the
-others; length: at 32,768 tokens it is; DroPE's Table 10; length of 2,048 tokens, of SmolLM-360M; PI 0,
+others; length: at 32,768 tokens no extension; DroPE's Table 10; length of 2,048 tokens, of SmolLM-360M; PI 0,
 NTK 29.8, YaRN 48.3 percent; of Mistral Large 4, a learned; failing from 8x. Mistral Large 4's; by lot to 64 for
 each; than another seed makes (0.07); arXiv 2512.12167; at 64 tokens a model;
 its 95 % interval; scored has 1,024 tokens before; (46 of 64 in; slopes at 64
