@@ -2,19 +2,22 @@
 
 NAME.part.npz (PART) beside an evaluation's NAME.json. It holds `made`, the JSON of code and machine as bytes, and of each batch of texts,
 under the digest of what was read, the arrays of Evaluation.read (nll_DIGEST, correct_DIGEST, rank_DIGEST, among_DIGEST), and
-`spent_DIGEST`, its seconds and the peak memory in MiB. A file of other code or another machine is not used, since a row names one of each.
-Short lengths have no such file, and the others none once their rows are written.
+`spent_DIGEST`, its seconds, the peak memory in MiB and the tokens of each text. A file of other code or another machine is not used, since
+a row names one of each. Short lengths have no such file, and the others none once their rows are written.
 """
 
+import contextlib
 import hashlib
 import json
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 
 from posbench.common.files import atomic_path
+from posbench.runs import provenance
 from posbench.runs.target_losses import read_npz
 
 PART = ".part.npz"
@@ -29,7 +32,7 @@ class Unfinished:
     """
 
     def __init__(self, path: Path, made: dict):
-        self.path, self.made = path, json.dumps(made, sort_keys=True)
+        self.path, self.made = path, made
         self.seconds = self.peak_mib = 0.0
         self.batches = self._stored() if path.exists() else {}
         self.written = time.monotonic()
@@ -48,17 +51,17 @@ class Unfinished:
         batch = self.batches.get(key)
         if batch is None or batch["nll"].shape != shape:
             return None
-        seconds, peak_mib = batch["spent"].tolist()
+        seconds, peak_mib, _ = batch["spent"].tolist()
         self.seconds, self.peak_mib = self.seconds + seconds, max(self.peak_mib, peak_mib)
         return [batch[name] for name in FIELDS if name in batch]
 
-    def add(self, key: str, arrays: list[np.ndarray], seconds: float, peak_mib: float) -> None:
-        """Keep the arrays of a batch, with its seconds and the peak memory so far."""
-        self.batches[key] = {**dict(zip(FIELDS, arrays, strict=False)), "spent": np.array([seconds, peak_mib])}
+    def add(self, key: str, arrays: list[np.ndarray], seconds: float, peak_mib: float, tokens: int) -> None:
+        """Keep the arrays of a batch, with its seconds, the peak memory so far and the tokens of each of its texts."""
+        self.batches[key] = {**dict(zip(FIELDS, arrays, strict=False)), "spent": np.array([seconds, peak_mib, tokens])}
         if time.monotonic() - self.written >= EVERY:
             fields = {f"{name}_{key}": array for key, batch in self.batches.items() for name, array in batch.items()}
             with atomic_path(self.path) as temporary, open(temporary, "wb") as file:
-                np.savez_compressed(file, made=np.frombuffer(self.made.encode(), np.uint8), **fields)
+                np.savez_compressed(file, made=np.frombuffer(json.dumps(self.made).encode(), np.uint8), **fields)
             self.written = time.monotonic()
 
     def end(self) -> None:
@@ -70,18 +73,39 @@ class Unfinished:
     def _stored(self) -> dict[str, dict[str, np.ndarray]]:
         """{key: arrays of the batch} of the file; {} if other code or another machine made it, or if it is damaged."""
         try:
-            fields = read_npz(self.path)
-            same = fields.pop("made").tobytes().decode() == self.made
-            found: dict[str, dict[str, np.ndarray]] = {}
-            for name, array in fields.items():
-                field, _, key = name.partition("_")
-                found.setdefault(key, {})[field] = array
-            if any(batch["nll"].shape != batch["correct"].shape or batch["spent"].shape != (2,) for batch in found.values()):
-                raise ValueError("its arrays do not fit each other")
+            found = _read(self.path, self.made)
         except Exception as error:  # zipfile, zlib and numpy raise a dozen kinds of errors for damage
             print(f"{self.path} is damaged ({error}): its texts are read again", file=sys.stderr, flush=True)
             return {}
-        if not same:
+        if found is None:
             print(f"{self.path} is of other code or another machine: its texts are read again", file=sys.stderr, flush=True)
             return {}
-        return found
+        return found or {}
+
+
+def made_by(device: str) -> dict:
+    """Who makes a file: the code of the package, and this machine with a device."""
+    return {"code": provenance.package(), "machine": provenance.machine(device)}
+
+
+def texts_kept(path: Path, made: dict) -> Counter[int]:
+    """Number of texts of each length that an evaluation by `made` would find again; none of a file that it could not use."""
+    found: Counter[int] = Counter()
+    with contextlib.suppress(Exception):  # of a damaged file, as above; the evaluation will say so
+        for batch in (_read(path, made) or {}).values():
+            found[int(batch["spent"][2])] += len(batch["nll"])
+    return found
+
+
+def _read(path: Path, made: dict) -> dict[str, dict[str, np.ndarray]] | None:
+    """{key: arrays of the batch} of a file, or None if others made it. Raises many kinds of errors for damage."""
+    fields = read_npz(path)
+    if json.loads(fields.pop("made").tobytes()) != made:
+        return None
+    found: dict[str, dict[str, np.ndarray]] = {}
+    for name, array in fields.items():
+        field, _, key = name.partition("_")
+        found.setdefault(key, {})[field] = array
+    if any(batch["nll"].shape != batch["correct"].shape or batch["spent"].shape != (3,) for batch in found.values()):
+        raise ValueError("its arrays do not fit each other")
+    return found

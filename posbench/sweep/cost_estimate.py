@@ -8,21 +8,20 @@ That of checkpoints is in checkpoint_time.py.
 import contextlib
 import statistics
 from collections import defaultdict
-from collections.abc import Hashable, Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Hashable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import read_json
 from posbench.config.schema import typed
-from posbench.evaluation.protocols import protocol
-from posbench.position.instantiate import make
 from posbench.runs.directory import Run
 from posbench.runs.origins import read
 from posbench.runs.search import run_directories
 from posbench.sweep.cells import RECOMPUTE, Cell
 from posbench.sweep.checkpoint_time import LEAST, Texts, checkpoint_time
 from posbench.sweep.jobs import Job
+from posbench.sweep.planned_work import planned_work
 from posbench.sweep.work import Size, Work, size, work
 
 DAMAGED = (ConfigError, RunError, OSError, KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError)  # raised by damaged files
@@ -103,7 +102,7 @@ def cost(jobs: list[Job], fresh: list[Job], missing: list[tuple[Job, Cell, list[
     taken = [job for job in fresh if not job.trains]
     fresh = [job for job in fresh if job not in taken]
     tokens = [job.cfg["train"]["steps"] * job.cfg["train"]["tokens_per_step"] for job in fresh]
-    done = [_work(*one) for one in missing]
+    done = planned_work(missing)
     theirs = [(job, cell, one) for (job, cell, _), one in zip(missing, done, strict=True) if not job.trains]
     own = [one for (job, _, _), one in zip(missing, done, strict=True) if job.trains]
     trainings = sum(job.trains for job in jobs)
@@ -128,28 +127,6 @@ def cost(jobs: list[Job], fresh: list[Job], missing: list[tuple[Job, Cell, list[
     bytes_ = sum(model.parameters * (known.per_parameter.of(model) or BYTES) for model in sizes)
     bytes_ += sum(map(known.bytes, done))
     return [line, f"{told}{shared}; {bytes_ / 2**20:.1f} MiB of disk"]
-
-
-def _work(job: Job, cell: Cell, lengths: list[int]) -> Work:
-    from posbench.position.legality import fed_length
-
-    train_len = typed("train", job.cfg["train"]).train_len
-    crop = fed_length(make(cell.extension), train_len, max(lengths))
-    one = protocol(cell.protocol)
-    texts = _texts(job, cell, lengths) if one.nested else lengths
-    found = work(size(job.cfg), cell.protocol, cell.extension, cell.evaluate, crop, train_len, lengths, texts)
-    return replace(found, reading=[*one.reading_first(typed("evaluate", cell.evaluate), train_len), *found.reading])
-
-
-def _texts(job: Job, cell: Cell, lengths: list[int]) -> Iterable[int]:
-    """Lengths of the texts that a nested protocol reads for `lengths`, as its evaluation finds them."""
-    from posbench.model.build import make_encoding, make_trained_scale
-    from posbench.position.effect import together
-    from posbench.position.plan import make_plan
-
-    encoding, extension = make_encoding(job.cfg), make(cell.extension)
-    scales = {"scale": make(cell.scale_attention, encoding.shape), "trained_scale": make_trained_scale(job.cfg, encoding)}
-    return together(lambda length: make_plan(encoding, extension, **scales, length=length), lengths)
 
 
 def _training(known: Measured, fresh: list[Job], tokens: list[int]) -> str:

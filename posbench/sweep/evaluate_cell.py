@@ -15,7 +15,7 @@ from posbench.model.gpt import GPT
 from posbench.position.instantiate import make
 from posbench.runs import provenance, rows
 from posbench.runs.target_losses import load_arrays, save_arrays
-from posbench.runs.unfinished import PART, Unfinished
+from posbench.runs.unfinished import PART, Unfinished, made_by
 from posbench.sweep import key_run
 from posbench.sweep.cells import Cell
 from posbench.sweep.jobs import Job
@@ -57,7 +57,7 @@ def evaluate(job: Job, evaluator: Protocol, cell: Cell, untested: bool, progress
     machines, texts = (dict(kept.get(name) or {}) for name in ("machines", "texts"))
     arrays = load_arrays(arrays_path) if table else {}
     machine = provenance.machine(given.device)
-    given.kept = Unfinished(cell.path.with_suffix(PART), {"code": provenance.package(), "machine": machine})
+    given.kept = Unfinished(cell.path.with_suffix(PART), made_by(given.device))
     method = f"{identity.method_name(cell.extension)}+{identity.method_name(cell.scale_attention)}"
     settings = {"protocol": cell.protocol, "version": evaluator.version_of(cell.evaluate)}
     settings |= {"extension": cell.extension, "scale_attention": cell.scale_attention, "evaluate": cell.evaluate}
