@@ -84,7 +84,7 @@ class Unfinished:
 
 
 def made_by(device: str) -> dict:
-    """Who makes a file: the code of the package, and this machine with a device."""
+    """Maker of a file: the code of the package, and this machine with a device."""
     return {"code": provenance.package(), "machine": provenance.machine(device)}
 
 

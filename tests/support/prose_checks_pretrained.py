@@ -107,7 +107,10 @@ def smollm2_books() -> list[Check]:
         ("their cost at 2,048 tokens is # +- # and # +- #. With", costs(16384, folder=books)),
         ("With factor 4 it is # +- # and # +- #, and at 8,192 tokens # +- # and # +- #. PI", [*short, *whole]),
         ("at 32,768 tokens no extension is # +- # above the floor;", far("none", books, 4)),
-        ("sinks lose # +- #, Self-Extend # +- #, YaRN", [*far("streaming", books, 4), *far("self_extend", books, 4)]),
+        (
+            "sinks lose # +- #, Self-Extend # +- #, DCA # +- #, YaRN",
+            [value for name in ("streaming", "self_extend", "dca") for value in far(name, books, 4)],
+        ),
         ("YaRN with factor 4 # +- #.", far("yarn target_len=32768", books, 4)),
         (
             "PI is # +- # above it, and costs # +- # at 2,048 tokens, where factor 4 costs # +- #.",
