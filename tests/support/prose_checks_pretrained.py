@@ -93,8 +93,11 @@ def smollm2_books() -> list[Check]:
     books = "smollm2_books"
     near = [far(name, books) for name in ("self_extend", "leaky_rerope", "dca", "rerope", "dynamic_ntk")]
     short, whole = costs(32768, folder=books), costs(32768, 1, books)
+    gain, lower = (at("smollm2_gate", "rope", 1 / 4, name) for name in ("gain", "gain_lower"))
     return [
-        ("window brings # nat per token, with a lower bound of #. Who", [at(books, "rope", 2, name) for name in ("gain", "gain_lower")]),
+        ("window brings # nat per token, with a lower bound of #. In", [at(books, "rope", 2, name) for name in ("gain", "gain_lower")]),
+        ("it brings #, with one-sided 95 % bounds of # and #, so", [gain, lower, 2 * gain - lower]),  # symmetric, by Student's t
+        ("2,048 tokens lose # +- # to all", wide("smollm2_gate", "rope", 1 / 4)),
         ("breaks here too, # +- # above the floor at 16,384", far("none", books)),
         ("and log-n alone does not mend it: # +- #. A window", far("none|log_n", books)),
         (
