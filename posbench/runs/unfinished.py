@@ -80,7 +80,7 @@ class Unfinished:
         if found is None:
             print(f"{self.path} is of other code or another machine: its texts are read again", file=sys.stderr, flush=True)
             return {}
-        return found or {}
+        return found
 
 
 def made_by(device: str) -> dict:

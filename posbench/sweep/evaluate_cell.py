@@ -56,8 +56,8 @@ def evaluate(job: Job, evaluator: Protocol, cell: Cell, untested: bool, progress
     table = rows.eval_rows(kept, cell.path) if kept else []
     machines, texts = (dict(kept.get(name) or {}) for name in ("machines", "texts"))
     arrays = load_arrays(arrays_path) if table else {}
-    machine = provenance.machine(given.device)
-    given.kept = Unfinished(cell.path.with_suffix(PART), made_by(given.device))
+    made = made_by(given.device)
+    given.kept = Unfinished(cell.path.with_suffix(PART), made)
     method = f"{identity.method_name(cell.extension)}+{identity.method_name(cell.scale_attention)}"
     settings = {"protocol": cell.protocol, "version": evaluator.version_of(cell.evaluate)}
     settings |= {"extension": cell.extension, "scale_attention": cell.scale_attention, "evaluate": cell.evaluate}
@@ -76,7 +76,7 @@ def evaluate(job: Job, evaluator: Protocol, cell: Cell, untested: bool, progress
         table = sorted(table + found, key=place)
         # Arrays come first, since a json without arrays would count as done.
         save_arrays(arrays_path, _shared(evaluator, cell), arrays)
-        machines[str(length)], texts[str(length)] = machine, text
+        machines[str(length)], texts[str(length)] = made["machine"], text
         write_json(cell.path, rows.eval_content(table, settings, machines=machines, **{"texts": texts} if evaluator.nested else {}))
         given.kept.end()
     return sorted(new, key=place)
