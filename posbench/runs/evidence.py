@@ -6,7 +6,7 @@ rows.csv       the rows
 sums.npz       an entry for each row and document, sorted: row (its number in rows.csv), document, n_targets, and the sums nll and correct
 documents.csv  a line for each document of each set of targets (Document)
 configs.jsonl  a line for each training, in each folder that it was evaluated in: run_id, config, provenance, summary, end_slope;
-               evaluations: {eval_id: targets, setting, machines}
+               evaluations: {eval_id: targets, setting, machines: {length: machine, if it is known}}
 
 Rows whose targets do not weigh alike, and rows of CSVs, have no entries.
 """
@@ -87,7 +87,7 @@ def _line(origin: Origin, evaluations: Iterable[Evaluation]) -> str:
         one.first["eval_id"]: {
             "targets": one.stored.targets,
             "setting": asdict(one.setting) if isinstance(one.setting, Setting) else None,
-            "machines": one.machines,
+            "machines": {length: one.machines.get(length) for length in (str(row["length"]) for row in one.rows)},
         }
         for one in evaluations
         if one.origin == origin.path
@@ -104,23 +104,21 @@ def read(folder: Path) -> tuple[list[Evaluation], dict[Path, Origin], list[str]]
     """
     rows, again = read_csv(folder / ROWS), f"make it again with scripts/report.py, or leave {folder} out"
     try:
-        lines = [clean(json.loads(line)) for line in read_bytes(folder / CONFIGS).decode().splitlines()]
-        runs = _joined(lines)
-        origins = {folder / run: _origin(folder / run, line) for run, line in runs.items()}
-        apart: dict[tuple, list[int]] = {}
+        lines = _lines(folder, (clean(json.loads(line)) for line in read_bytes(folder / CONFIGS).decode().splitlines()))
+        origins = {path: _origin(path, line) for path, line in lines.items()}
+        apart: dict[tuple[Path, str], list[int]] = {}
         for number, row in enumerate(rows):
-            apart.setdefault((row["run_id"], row["eval_id"]), []).append(number)
+            if path := _place(lines, row):
+                apart.setdefault((path, row["eval_id"]), []).append(number)
         sums, documents = _sums(folder / SUMS, rows), {}
         for one in from_csv(folder / DOCUMENTS, Document, "a CSV of documents", "scripts/report.py"):
             documents.setdefault(one.targets, []).append(one)
         found = []
         for (run, name), numbers in apart.items():
-            if name not in (known := runs.get(run, {}).get("evaluations", {})):
-                continue
-            one, own = known[name], {key: value for number in numbers for key, value in sums.get(number, {}).items()}
+            one, own = lines[run]["evaluations"][name], {key: value for number in numbers for key, value in sums.get(number, {}).items()}
             setting = one["setting"] and Setting.of(one["setting"])
             losses = PooledLosses(folder / SUMS, own, one["targets"], documents.get(one["targets"], []))
-            path = folder / run / "evals" / rows[numbers[0]]["protocol"] / f"{name}.json"
+            path = run / "evals" / rows[numbers[0]]["protocol"] / f"{name}.json"
             stripped = [{key: value for key, value in rows[number].items() if key != "setting"} for number in numbers]
             found.append(Evaluation(stripped, path, setting, losses, machines=dict(one["machines"])))
         left = len(rows) - sum(len(one.rows) for one in found)
@@ -132,18 +130,26 @@ def read(folder: Path) -> tuple[list[Evaluation], dict[Path, Origin], list[str]]
         raise RunError(f"The evidence in {folder} is damaged ({error!r}): {again}.") from error
 
 
-def _joined(lines: Iterable[dict]) -> dict[str, dict]:
-    """{run_id: its line, with the evaluations of all its lines}: what was evaluated in several folders has one of each.
+def _lines(folder: Path, lines: Iterable[dict]) -> dict[Path, dict]:
+    """{run directory: line}: FOLDER/RUN for the first line of a training, FOLDER/NUMBER/RUN for those of other folders it was evaluated in.
 
     Raises ValueError for lines of different weights.
     """
-    runs: dict[str, dict] = {}
-    for line in lines:
-        known = runs.setdefault(line["run_id"], line)
-        if known["summary"].get("sha256") != line["summary"].get("sha256"):
-            raise ValueError(f"{line['run_id']} has two weights")
-        known["evaluations"] = line["evaluations"] | known["evaluations"]
-    return runs
+    found: dict[Path, dict] = {}
+    for number, line in enumerate(lines):
+        path = folder / line["run_id"]
+        if (first := found.setdefault(path, line)) is not line:
+            if first["summary"].get("sha256") != line["summary"].get("sha256"):
+                raise ValueError(f"{path.name} has two weights")
+            found[folder / str(number) / path.name] = line
+    return found
+
+
+def _place(lines: Mapping[Path, dict], row: dict) -> Path | None:
+    """Run directory that a row is evidence of: of several, that whose line names the row's length. None if no line has it."""
+    having = [path for path, line in lines.items() if path.name == row["run_id"] and row["eval_id"] in line["evaluations"]]
+    told = (path for path in having if str(row["length"]) in lines[path]["evaluations"][row["eval_id"]]["machines"])
+    return next(told, having[0] if having else None)
 
 
 def pool(

@@ -110,13 +110,44 @@ def test_two_weights_of_one_training_are_refused(runs, tmp_path):
         collect(others, "t", "x", evidence=[tmp_path / "one"])
 
 
-def test_a_training_evaluated_in_two_folders_keeps_what_was_evaluated_in_both(tmp_path):
-    for place, extension in (("a", "none"), ("b", "yarn")):
-        path = write_eval(tmp_path / place, "rope", extension, "none", [np.full(TARGETS, 3.0)] * len(LENGTHS), LENGTHS)
-        (path.parents[2] / "train.json").write_text(json.dumps({"sha256": "x"}))
-    report = Built([*tmp_path.rglob("*+none-*.json")], tmp_path / "report", "All", "x")
+@pytest.fixture
+def twice(tmp_path):
+    """A training, evaluated in two folders: one method in both, at other lengths, and one in each; {folder: files}."""
+    paths, losses = {}, [np.full(TARGETS, 3.0)] * 2
+    for place, methods, lengths in (("a", ("none", "yarn"), LENGTHS[:2]), ("b", ("none", "pi"), LENGTHS[2:])):
+        paths[place] = [write_eval(tmp_path / place, "rope", one, "none", losses, lengths) for one in methods]
+        run = paths[place][0].parents[2]
+        (run / "train.json").write_text(json.dumps({"sha256": "x"}))
+        (run / "provenance.json").write_text(json.dumps({"commit": place, "seed": 0}))
+        for path in paths[place] if place == "b" else []:
+            path.write_text(json.dumps({**json.loads(path.read_text()), "machines": dict.fromkeys(map(str, LENGTHS), {"device": "b"})}))
+    return paths
+
+
+def commits(report) -> dict[tuple, str]:
+    """{(extension, length): commit of the folder it was evaluated in}."""
+    evaluated = [(one, row) for one in report.evaluations for row in one.rows]
+    return {(row["extension"], row["length"]): report.origins[one.origin].provenance["commit"] for one, row in evaluated}
+
+
+@pytest.mark.parametrize("new", ["a", "b"])
+def test_a_training_evaluated_in_two_folders_keeps_what_was_evaluated_in_each(twice, tmp_path, new):
+    report = Built([*twice["a"], *twice["b"]], tmp_path / "report", "All", "x")
+    made = commits(report)
+    assert sorted(made.values()) == [*"aaaa", *"bbbb"] and {length for name, length in made if name == "none"} == set(LENGTHS)
     found, _, notes = read(tmp_path / "report")
-    assert [one.rows for one in found] == [one.rows for one in report.evaluations] and len(found) == 2 and not notes
+    assert [one.rows for one in found] == [one.rows for one in report.evaluations] and not notes
+    more = write_eval(tmp_path / new, "rope", "ntk", "none", [np.full(TARGETS, 3.0)], LENGTHS[:1])  # what comes later does not mix them up
+    again = collect([more], "All", "x", evidence=[tmp_path / "report"])
+    assert commits(again) == {**made, ("ntk", LENGTHS[0]): new}
+    write(tmp_path / "again", again.evaluations, again.origins)
+    write_csv(again.rows, tmp_path / "again" / "rows.csv")
+    third = collect([], "All", "x", evidence=[tmp_path / "again"])
+    assert commits(third) == commits(again) and len((tmp_path / "again" / CONFIGS).read_text().splitlines()) == 3
+
+
+def test_two_weights_of_one_training_in_a_folder_are_refused(twice, tmp_path):
+    Built([*twice["a"], *twice["b"]], tmp_path / "report", "All", "x")
     lines = (tmp_path / "report" / CONFIGS).read_text().splitlines()
     (tmp_path / "report" / CONFIGS).write_text("\n".join([lines[0], lines[1].replace('"sha256": "x"', '"sha256": "y"')]))
     with pytest.raises(RunError, match="two weights"):
