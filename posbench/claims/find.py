@@ -14,8 +14,8 @@ from posbench.config.schema import TrainConfig
 from posbench.report.labels import moved
 from posbench.report.references import check_targets, references
 from posbench.runs.evaluation import Evaluation, load
-from posbench.runs.evidence import pool
 from posbench.runs.origins import ABSENT, Origin, flatten
+from posbench.runs.pool import pool
 from posbench.statistics.crossed import Sums, across, estimate
 
 # Required of a training's configuration unless a cell names another value. So is train.length, one number: the row's train_len, or the

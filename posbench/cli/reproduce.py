@@ -28,7 +28,7 @@ from posbench.config.names import CONFIGS
 from posbench.report.references import reference
 from posbench.runs.directory import Run
 from posbench.runs.evaluation import load
-from posbench.runs.evidence import pool
+from posbench.runs.pool import pool
 from posbench.runs.rows import agree, key, read_csv, read_eval
 from posbench.runs.search import find
 from posbench.sweep.jobs import Job, plan_existing

@@ -21,8 +21,8 @@ from posbench.report.points import Point, check_size, section_of, sections
 from posbench.report.scores import Score
 from posbench.report.tables import Table, footer, tables
 from posbench.runs.evaluation import Evaluation, load_all
-from posbench.runs.evidence import pool
 from posbench.runs.origins import Origin, clean, variants
+from posbench.runs.pool import pool
 from posbench.runs.rows import SETTING
 from posbench.runs.search import told_apart
 

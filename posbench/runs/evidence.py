@@ -13,7 +13,7 @@ Rows whose targets do not weigh alike, and rows of CSVs, have no entries.
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -23,9 +23,8 @@ import numpy as np
 from posbench.common.csv_records import from_csv, to_csv
 from posbench.common.errors import RunError
 from posbench.common.files import atomic_path, finite, read_bytes, write_atomic
-from posbench.runs.evaluation import Evaluation, once
+from posbench.runs.evaluation import Evaluation
 from posbench.runs.origins import Origin, clean
-from posbench.runs.origins import read as origin_of
 from posbench.runs.portable import portable, portable_command
 from posbench.runs.rows import read_csv
 from posbench.runs.search import CONFIGS, ROWS, SUMS
@@ -82,19 +81,21 @@ def _is_mean(found: Sums, row: dict) -> bool:
     return not math.isfinite(mean) or row["nll"] is not None and math.isclose(mean, row["nll"], rel_tol=1e-5, abs_tol=1e-7)
 
 
-def _line(origin: Origin, evaluations: Iterable[Evaluation]) -> str:
-    own = {
-        one.first["eval_id"]: {
-            "targets": one.stored.targets,
-            "setting": asdict(one.setting) if isinstance(one.setting, Setting) else None,
-            "machines": {length: one.machines.get(length) for length in (str(row["length"]) for row in one.rows)},
-        }
-        for one in evaluations
-        if one.origin == origin.path
-    }
+def said(origin: Origin) -> dict:
+    """Parts of an origin that do not depend on where its folder lies: run_id, config, provenance, summary."""
     provenance = {key: portable_command(value) if key == "command" else value for key, value in origin.provenance.items()}
-    said = {"run_id": origin.path.name, "config": portable(origin.nested), "provenance": provenance, "summary": origin.summary}
-    return json.dumps(finite({**said, "end_slope": end_slope(origin), "evaluations": own}), sort_keys=True, default=str) + "\n"
+    return finite({"run_id": origin.path.name, "config": portable(origin.nested), "provenance": provenance, "summary": origin.summary})
+
+
+def _line(origin: Origin, evaluations: Iterable[Evaluation]) -> str:
+    own: dict[str, dict] = {}
+    for one in evaluations:
+        if one.origin == origin.path:
+            setting = asdict(one.setting) if isinstance(one.setting, Setting) else None
+            known = own.setdefault(one.first["eval_id"], {"targets": one.stored.targets, "setting": setting, "machines": {}})
+            known["machines"] |= {length: one.machines.get(length) for length in (str(row["length"]) for row in one.rows)}
+    parts = {**said(origin), "end_slope": end_slope(origin), "evaluations": own}
+    return json.dumps(finite(parts), sort_keys=True, default=str) + "\n"
 
 
 def read(folder: Path) -> tuple[list[Evaluation], dict[Path, Origin], list[str]]:
@@ -150,37 +151,6 @@ def _place(lines: Mapping[Path, dict], row: dict) -> Path | None:
     having = [path for path, line in lines.items() if path.name == row["run_id"] and row["eval_id"] in line["evaluations"]]
     told = (path for path in having if str(row["length"]) in lines[path]["evaluations"][row["eval_id"]]["machines"])
     return next(told, having[0] if having else None)
-
-
-def pool(
-    evaluations: Sequence[Evaluation], folders: Iterable[Path], beside: Callable[[list[Evaluation]], Iterable[Evaluation]] = lambda _: ()
-) -> tuple[list[Evaluation], dict[Path, Origin], list[str]]:
-    """(evaluations and those of folders of evidence, each row once; the origins of all; notes on rows that repeat).
-
-    `beside` makes of them the evaluations that come last, those of CSVs: of a row that repeats, sums count rather than a mean.
-
-    Raises RunError if two weights stand for one training, also where its rows repeat: what was measured of one does not pair with what
-    was measured of the other.
-    """
-    pooled, origins, left_out = list(evaluations), {}, []
-    for folder in folders:
-        found, known, note = read(folder)
-        pooled += found
-        origins |= known
-        left_out += note
-    pooled += beside(pooled)
-    kept, notes = once(pooled)
-    origins = {path: origins.get(path) or origin_of(path) for path in dict.fromkeys(one.origin for one in pooled)}
-    weights: dict[str, tuple[str, Path]] = {}
-    for path, origin in origins.items():
-        sha256 = str(origin.summary.get("sha256") or "")
-        known, other = weights.setdefault(path.name, (sha256, path)) if sha256 else (sha256, path)
-        if known != sha256:
-            raise RunError(
-                f"{other} and {path} are one training, made twice with different weights ({known[:10]} and {sha256[:10]}): they are no "
-                "two seeds, and their evaluations do not pair. Leave one of them out."
-            )
-    return kept, {path: origins[path] for path in dict.fromkeys(one.origin for one in kept)}, left_out + notes
 
 
 def _origin(path: Path, line: dict) -> Origin:
