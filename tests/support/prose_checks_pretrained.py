@@ -112,8 +112,8 @@ def smollm2_books() -> list[Check]:
         ("With factor 4 it is # +- # and # +- #, and at 8,192 tokens # +- # and # +- #. PI", [*short, *whole]),
         ("at 32,768 tokens no extension is # +- # above the floor;", far("none", books, 4)),
         (
-            "sinks lose # +- #, LM-Infinite # +- #, Self-Extend # +- #, DCA # +- #, YaRN",
-            [value for name in ("streaming", "lm_infinite", "self_extend", "dca") for value in far(name, books, 4)],
+            "sinks lose # +- #, LM-Infinite # +- #, Self-Extend # +- #, DCA # +- #, ReRoPE # +- #, YaRN",
+            [value for name in ("streaming", "lm_infinite", "self_extend", "dca", "rerope") for value in far(name, books, 4)],
         ),
         ("YaRN with factor 4 # +- #.", far("yarn target_len=32768", books, 4)),
         (
