@@ -84,7 +84,7 @@ def _is_mean(found: Sums, row: dict) -> bool:
 def said(origin: Origin) -> dict:
     """Parts of an origin that do not depend on where its folder lies: run_id, config, provenance, summary."""
     provenance = {key: portable_command(value) if key == "command" else value for key, value in origin.provenance.items()}
-    return finite({"run_id": origin.path.name, "config": portable(origin.nested), "provenance": provenance, "summary": origin.summary})
+    return {"run_id": origin.path.name, "config": portable(origin.nested), "provenance": provenance, "summary": origin.summary}
 
 
 def _line(origin: Origin, evaluations: Iterable[Evaluation]) -> str:
@@ -107,9 +107,10 @@ def read(folder: Path) -> tuple[list[Evaluation], dict[Path, Origin], list[str]]
     try:
         lines = _lines(folder, (clean(json.loads(line)) for line in read_bytes(folder / CONFIGS).decode().splitlines()))
         origins = {path: _origin(path, line) for path, line in lines.items()}
-        apart: dict[tuple[Path, str], list[int]] = {}
+        places, apart = _places(lines), {}
         for number, row in enumerate(rows):
-            if path := _place(lines, row):
+            known = row["run_id"], row["eval_id"]
+            if path := places.get((*known, str(row["length"]))) or places.get((*known, None)):
                 apart.setdefault((path, row["eval_id"]), []).append(number)
         sums, documents = _sums(folder / SUMS, rows), {}
         for one in from_csv(folder / DOCUMENTS, Document, "a CSV of documents", "scripts/report.py"):
@@ -142,15 +143,18 @@ def _lines(folder: Path, lines: Iterable[dict]) -> dict[Path, dict]:
         if (first := found.setdefault(path, line)) is not line:
             if first["summary"].get("sha256") != line["summary"].get("sha256"):
                 raise ValueError(f"{path.name} has two weights")
-            found[folder / str(number) / path.name] = line
+            found[folder / str(number) / line["run_id"]] = line
     return found
 
 
-def _place(lines: Mapping[Path, dict], row: dict) -> Path | None:
-    """Run directory that a row is evidence of: of several, that whose line names the row's length. None if no line has it."""
-    having = [path for path, line in lines.items() if path.name == row["run_id"] and row["eval_id"] in line["evaluations"]]
-    told = (path for path in having if str(row["length"]) in lines[path]["evaluations"][row["eval_id"]]["machines"])
-    return next(told, having[0] if having else None)
+def _places(lines: Mapping[Path, dict]) -> dict[tuple[str, str, str | None], Path]:
+    """{(run_id, eval_id, length): first run directory whose line names that length}; length None: the first with that evaluation."""
+    places: dict[tuple[str, str, str | None], Path] = {}
+    for path, line in lines.items():
+        for eval_id, one in line["evaluations"].items():
+            for length in (*one["machines"], None):
+                places.setdefault((line["run_id"], eval_id, length), path)
+    return places
 
 
 def _origin(path: Path, line: dict) -> Origin:

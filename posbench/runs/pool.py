@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from posbench.common.errors import RunError
+from posbench.common.files import finite
 from posbench.runs.evaluation import Evaluation, once
 from posbench.runs.evidence import PooledLosses, read, said
 from posbench.runs.origins import Origin
@@ -42,7 +43,7 @@ def pool(
                 "two seeds, and their evaluations do not pair. Leave one of them out."
             )
     first: dict[str, Path] = {}
-    same = {path: first.setdefault(json.dumps(said(origin), sort_keys=True, default=str), path) for path, origin in origins.items()}
+    same = {path: first.setdefault(json.dumps(finite(said(origin)), sort_keys=True, default=str), path) for path, origin in origins.items()}
     for number, one in enumerate(kept):
         if isinstance(one.stored, PooledLosses):
             kept[number] = replace(one, path=same[one.origin] / one.path.relative_to(one.origin))
