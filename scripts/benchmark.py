@@ -24,6 +24,7 @@ DEFAULTS = {
     **{"train_len": 64, "lengths": [2**n for n in range(6, 14)], "repeats": 5, "only": "", "out": "results/benchmark"},
     **{"model.path": "", "dtype": "bf16"},
 }
+TRAINING = 4  # rounds of training steps for each of evaluation
 OF_CHECKPOINT = {"lengths": [2048, 8192, 16384], "repeats": 3}
 
 
@@ -51,8 +52,9 @@ def main(arguments: list[str]) -> None:
 
     out, figures = Path(chosen["out"]), []
     threads = f"{torch.get_num_threads()} threads, torch {torch.__version__}"
-    read = f" in {chosen['dtype']}" if path else f", training in {fast_dtype('cpu')}"
-    machine = f"{platform.machine()}, {threads}, commit {commit()}, {chosen['repeats']} rounds{read}."
+    rounds = f"{chosen['repeats']} rounds"
+    read = f"{rounds} in {chosen['dtype']}" if path else f"{rounds}, {TRAINING * chosen['repeats']} of training in {fast_dtype('cpu')}"
+    machine = f"{platform.machine()}, {threads}, commit {commit()}, {read}."
     for found in _passes(path, chosen):
         for one in found:
             ratio = one.note if one.ratio is None else f"{one.ratio:6.2f} x {one.seconds * 1e3:9.1f} ms {one.mib:8.0f} MiB"
@@ -83,7 +85,7 @@ def _passes(path: str, chosen: dict) -> Iterator[list]:
         return measure(path, chosen["dtype"], lengths, repeats, only)
     from posbench.benchmark.measure import evaluation, training
 
-    trained = training(chosen["train_len"], 4 * repeats, only)
+    trained = training(chosen["train_len"], TRAINING * repeats, only)
     return itertools.chain([trained], evaluation(chosen["train_len"], lengths, repeats, only))
 
 

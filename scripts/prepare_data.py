@@ -26,11 +26,11 @@ def prepare_data(request: Request) -> int:
             print(f"{corpus.name}: a task of {corpus.vocab_size} ids, whose examples are drawn in training: nothing to prepare")
             continue
         print(f"{corpus.name}, {corpus.tokenizer}, {corpus.vocab_size} ids, fingerprint {corpus.fingerprint[:16]}, in {corpus.folder}")
-        print(f"  {'split':10}{'documents':>11}{'tokens':>14}{'bytes':>14}{'bytes/token':>13}  documents of at least L + 64 tokens")
+        print(f"  {'split':10}{'documents':>11}{'tokens':>14}{'bytes':>14}{'bytes/token':>13}  documents of more than L tokens")
         for split in splits:
             tokens = getattr(corpus, split)
             size, lengths = int(tokens.n_bytes.sum(dtype="int64")), tokens.document_lengths()
-            long = ", ".join(f"{L}: {n}" for L in LENGTHS if (n := int((lengths >= L + 64).sum())))
+            long = ", ".join(f"{L}: {n}" for L in LENGTHS if (n := int((lengths > L).sum())))
             print(f"  {split:10}{len(lengths):11,}{len(tokens.tokens):14,}{size:14,}{size / len(tokens.tokens):13.3f}  {long}")
         if ALL in splits:
             continue

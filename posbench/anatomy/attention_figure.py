@@ -75,7 +75,7 @@ def _distance(low: int) -> str:
 
 def _heading(axes, name: str, what: str) -> None:
     style = {"xycoords": "axes fraction", "annotation_clip": False}
-    axes.annotate(name, (0, 1), xytext=(0, 19), textcoords="offset points", fontsize=9.5, fontweight="bold", **{**style})
+    axes.annotate(name, (0, 1), xytext=(0, 19), textcoords="offset points", fontsize=9.5, fontweight="bold", **style)
     axes.annotate(what, (0, 1), xytext=(0, 7), textcoords="offset points", fontsize=8.2, color="#222222", **style)
 
 

@@ -29,7 +29,7 @@ from posbench.position.legality import check, fed_length
 from posbench.position.plan import make_plan, training_plans
 from posbench.training import optimizers as optim
 
-MODEL, VOCAB = ModelConfig(d_ff=320), 1024
+MODEL, VOCAB = ModelConfig(), 1024
 SCORED = 8  # positions of each window that get logits, as in evaluation
 BUDGET = 20.0  # seconds: a case whose first pass takes longer is not measured, here and at longer lengths, and is reported as slow
 BASE, GATED, LLAMA = "rope", "rope, output gate", "transformers Llama"

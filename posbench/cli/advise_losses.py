@@ -11,13 +11,14 @@ import numpy as np
 
 from posbench.cli.advise_plan import Candidate, Plan
 from posbench.common.errors import ConfigError, RunError
+from posbench.config.identity import NO_EXTENSION, NO_SCALE
 from posbench.report.advice import CUT, PLAIN, Losses, Option
 from posbench.runs.evaluation import load
 from posbench.sweep.cells import Cell
 from posbench.sweep.jobs import Job, plan_jobs
 from posbench.sweep.launch import launch
 
-NONE = '[{"_target_": "posbench.extensions.none.NoExtension"}, {"_target_": "posbench.scale_attention.none.NoScale"}]'
+NONE = json.dumps([NO_EXTENSION, NO_SCALE])
 Wanted = Iterable[tuple[Candidate, Sequence[int]]]
 
 

@@ -52,8 +52,8 @@ class Candidate:
             return (_node("none") if inside else self.extension), self.scale
         extension, factor = self.extension, self.option.factor
         if "mode" in extension and (self.option.frequencies or "+" in self.option.family):
-            target = max(length, train_len) if factor is None else factor * train_len
-            extension = {**extension, "mode": "fixed", "target_len": int(target) if target == int(target) else target}
+            target = max(length, train_len) if factor is None else round(factor * train_len)
+            extension = {**extension, "mode": "fixed", "target_len": target}
         return extension, _scale("none") if inside else self.scale  # log-n is 1 within the training length
 
 

@@ -5,6 +5,9 @@ import json
 from posbench.common.errors import ConfigError
 from posbench.common.files import sha256_json
 
+NO_EXTENSION = {"_target_": "posbench.extensions.none.NoExtension"}
+NO_SCALE = {"_target_": "posbench.scale_attention.none.NoScale"}
+
 # Settings that never change a result, such as how often something is written.
 NOT_TRAIN = {"log_every", "validate_every", "validate_windows", "checkpoint_every"}
 NOT_MODEL = {"path"}  # path of a checkpoint; its content is hashed as model.checkpoint
@@ -22,7 +25,7 @@ LATER: dict[str, object] = {
     "encoding.unturned": None,
     "encoding.real": False,
     "scale_attention.clamp": True,
-    "train.scale_attention": {"_target_": "posbench.scale_attention.none.NoScale"},
+    "train.scale_attention": NO_SCALE,
     "train.parent": None,
     "train.frozen": False,
     "model.head_dim": None,

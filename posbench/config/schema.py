@@ -46,6 +46,32 @@ class ModelConfig:
     path: str | None = None  # folder of a checkpoint in Hugging Face format, in place of a training
     checkpoint: dict[str, Any] | None = None  # digest, vocabulary size and BOS id of that checkpoint, filled in
 
+    @property
+    def head_width(self) -> int:
+        """Channels of a head."""
+        return self.head_dim or self.d_model // self.n_head
+
+    @property
+    def kv_heads(self) -> int:
+        """Heads of keys and values."""
+        return self.n_kv_head or self.n_head
+
+    @property
+    def hidden(self) -> int:
+        """Width of the feed-forward layers."""
+        # 8/3 of the width keeps the parameters of a plain 4x layer (Shazeer 2020, arXiv 2002.05202); 32 suits the kernels.
+        return self.d_ff or 32 * round(self.d_model * 8 / 3 / 32)
+
+    @property
+    def gates(self) -> int:
+        """Channels of the output gate."""
+        return {"none": 0, "headwise": self.n_head, "elementwise": self.head_width * self.n_head}[self.output_gate]
+
+    @property
+    def layer_parameters(self) -> int:
+        """Parameters of the matrices of one layer."""
+        return self.d_model * (2 * self.head_width * (self.n_head + self.kv_heads) + self.gates + 3 * self.hidden)
+
 
 @dataclass(frozen=True)
 class TrainConfig:

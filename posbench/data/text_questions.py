@@ -58,36 +58,37 @@ class TextQuestions:
 
     def check_first(self, length: int, key: list[int], depth: float | None = None) -> None:
         """Raise ConfigError as `draw` does if its first question does not fit; neither document nor text is read."""
-        self._parts(self._random(key), length, depth)
+        self._tokenized(self._random(key), length, depth)
 
     def _random(self, key: list[int]) -> np.random.Generator:
         return np.random.default_rng([(*SPLITS, "all").index(self.split), *key])
 
     def check(self, length: int) -> None:
         """Raise ConfigError if one of eight questions does not fit `length` tokens, or no document can be the haystack."""
-        self._check_parts(length)
+        self._check_room(length)
         self.draw(length, 1, [0])
 
     def fits(self, length: int) -> bool:
         """True if questions fit `length` tokens, whatever the haystack."""
         with contextlib.suppress(ConfigError):
-            self._check_parts(length)
+            self._check_room(length)
             return True
         return False
 
-    def _check_parts(self, length: int) -> None:
+    def _check_room(self, length: int) -> None:
+        """Raise ConfigError if one of eight questions does not fit `length` tokens."""
         random = np.random.default_rng(0)
         for _ in range(8):
-            self._parts(random, length, None)
+            self._tokenized(random, length, None)
 
     def _fitting(self, random: np.random.Generator, length: int, depth: float | None) -> tuple:
-        """`_parts` of a question."""
+        """`_tokenized` of a question that fits. In training others are drawn until one does, TRIES times."""
         for _ in range(TRIES if self.training else 0):
             with contextlib.suppress(ConfigError):
-                return self._parts(random, length, depth)
-        return self._parts(random, length, depth)
+                return self._tokenized(random, length, depth)
+        return self._tokenized(random, length, depth)
 
-    def _parts(self, random: np.random.Generator, length: int, depth: float | None) -> tuple:
+    def _tokenized(self, random: np.random.Generator, length: int, depth: float | None) -> tuple:
         """A question, tokens of all its parts but the haystack, and their number. Raises ConfigError if they are more than `length`."""
         asked = self.task.ask(random, depth, length)
         before, behind = self.around or ("", "")

@@ -10,6 +10,7 @@ The m pairs are a spectrum of their own, base^(2m / head_dim) over 2m channels, 
 
 import math
 from dataclasses import replace
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -27,13 +28,13 @@ def with_rest(table: Tensor, pairs: int) -> Tensor:
 
 
 class PRope(Rope):
-    """Rotary positions in the fast pairs alone. Raises ConfigError for a p outside 0..1 and an unknown cut."""
+    """Rotary positions in the fast pairs alone. Raises ConfigError for a p outside 0..1."""
 
     def __init__(
         self,
         shape: Shape,
         p: float = 0.75,
-        cut: str = "share",
+        cut: Literal["share", "full_turns"] = "share",
         base: Base = 10000.0,
         layout: Layout = "half",
         scaling: dict | None = None,
@@ -43,8 +44,6 @@ class PRope(Rope):
         super().__init__(shape, base, layout, scaling=scaling, scaling_len=scaling_len, window=window)
         if not 0 <= p <= 1:
             raise ConfigError(f"encoding.p={p} is a share of the pairs of channels: choose a number from 0 to 1.")
-        if cut not in ("share", "full_turns"):
-            raise ConfigError(f"encoding.cut={cut} is unknown: choose share or full_turns.")
         turns_F = super().spectrum().freq_F * shape.reach / (2 * math.pi)
         self.active = int(p * shape.head_dim // 2) if cut == "share" else int((turns_F >= 1).sum())
 

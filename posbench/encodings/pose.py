@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from posbench.common.errors import ConfigError
-from posbench.encodings.randomized import Repositioned
 from posbench.position.geometry import Shape, Tokens
 from posbench.position.instantiate import make
 from posbench.position.interfaces import Encoding
+from posbench.position.repositioned import Repositioned
 
 
 class Pose(Repositioned):

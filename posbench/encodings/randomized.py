@@ -18,31 +18,10 @@ import torch
 from torch import Tensor
 
 from posbench.common.errors import ConfigError
-from posbench.position.geometry import Shape, Spectrum, Trait
+from posbench.position.geometry import Shape, Trait
 from posbench.position.instantiate import make
-from posbench.position.interfaces import Encoding, Layer
-
-
-class Repositioned(Encoding):
-    """Base class of encodings that draw positions in training for another one, their `base`, which does all else."""
-
-    random = True
-    base: Encoding
-
-    def layers(self) -> list[Layer]:
-        return self.base.layers()
-
-    def spectrum(self) -> Spectrum | None:
-        return self.base.spectrum()
-
-    def spectrum_at(self, length: int) -> Spectrum | None:
-        return self.base.spectrum_at(length)
-
-    def rows(self) -> Tensor | None:
-        return self.base.rows()
-
-    def embed(self, pos_T: Tensor, spectrum: Spectrum | None, rows_NC: Tensor | None) -> Tensor | None:
-        return self.base.embed(pos_T, spectrum, rows_NC)
+from posbench.position.interfaces import Encoding
+from posbench.position.repositioned import Repositioned
 
 
 class Randomized(Repositioned):

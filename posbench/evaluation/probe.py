@@ -45,7 +45,7 @@ class Probe:
         """Seconds of a reading. The last layer computes only the rows that are scored."""
         method, config = json.dumps([extension, scale]), self.config
         pairs = sum(_pairs(layer) for layer in self._plan(method, reading.tokens).layers) / config.n_layer
-        attention = pairs * self.pair(method, self._shorter(reading.tokens)) * (config.n_kv_head or config.n_head)
+        attention = pairs * self.pair(method, self._shorter(reading.tokens)) * config.kv_heads
         layers = config.n_layer - 1 + reading.rows / reading.tokens
         return reading.texts * (layers * (reading.tokens * self.token + attention) + reading.rows * self.row)
 
@@ -61,7 +61,7 @@ class Probe:
         block, config = self.model.layers[0], self.config
         x_BTC = torch.randn(1, TOKENS, config.d_model, device=self.device)
         layer = make_plan(self.encoding, length=TOKENS, device=self.device).layers[0]
-        return max(1e-9, self._time(lambda: block(x_BTC, layer)) - self._attention(layer, config.n_kv_head or config.n_head)) / TOKENS
+        return max(1e-9, self._time(lambda: block(x_BTC, layer)) - self._attention(layer, config.kv_heads)) / TOKENS
 
     @functools.cached_property
     def row(self) -> float:
@@ -88,13 +88,13 @@ class Probe:
 
     def _shorter(self, length: int) -> int:
         """Length at which a method is measured for `length`."""
-        groups, width = self.config.n_head // (self.config.n_kv_head or self.config.n_head), self.encoding.shape.head_dim
+        groups, width = self.config.n_head // self.config.kv_heads, self.encoding.shape.head_dim
         affordable = (FLOP / (2 * groups * width)) ** 0.5  # 4 per channel and pair, half of the square
         return min(length, max(TOKENS, int(min(affordable, LONGER * self.encoding.shape.train_len))))
 
     def _attention(self, layer: LayerPlan, key_heads: int) -> float:
         config, length, width = self.config, len(layer.n_T), self.encoding.shape.head_dim
-        heads = key_heads * (config.n_head // (config.n_kv_head or config.n_head))
+        heads = key_heads * (config.n_head // config.kv_heads)
         made = functools.partial(torch.randn, device=self.device)
         q_BHTD, k_BGTD, v_BGTD = (made(1, count, length, width) for count in (heads, key_heads, key_heads))
         x_BTC, v_BGTD = made(1, length, config.d_model), v_BGTD.bfloat16() if self.dtype == "bf16" else v_BGTD

@@ -38,7 +38,7 @@ class Compose(Extension):
         self.needs = reduce(lambda a, b: a | b, (part.needs for part in self.parts), Trait(0))
         self.tested_with = _shared([part.tested_with for part in self.parts])
 
-    def target_len(self, length: int) -> int:
+    def target_len(self, length: int) -> float:
         return max(part.target_len(length) for part in self.parts)
 
     def spectrum(self, spectrum: Spectrum, span: Span) -> Spectrum:

@@ -21,15 +21,14 @@ class Attention(nn.Module):
 
     def __init__(self, config: ModelConfig):
         super().__init__()
-        self.head_dim = config.head_dim or config.d_model // config.n_head
-        q_width, kv_width = self.head_dim * config.n_head, self.head_dim * (config.n_kv_head or config.n_head)
+        self.head_dim = config.head_width
+        q_width, kv_width = self.head_dim * config.n_head, self.head_dim * config.kv_heads
         self.q_proj = nn.Linear(config.d_model, q_width, bias=config.qkv_bias)
         self.k_proj = nn.Linear(config.d_model, kv_width, bias=config.qkv_bias)
         self.v_proj = nn.Linear(config.d_model, kv_width, bias=config.qkv_bias)
         self.o_proj = nn.Linear(q_width, config.d_model, bias=False)
         self.norm = QKNorm(config) if config.qk_norm != "none" else None
-        gates = {"none": 0, "headwise": config.n_head, "elementwise": q_width}[config.output_gate]
-        self.gate_proj = nn.Linear(config.d_model, gates, bias=False) if gates else None
+        self.gate_proj = nn.Linear(config.d_model, config.gates, bias=False) if config.gates else None
 
     def forward(self, x_BTC: Tensor, plan: LayerPlan, last: int | None = None) -> Tensor:
         (q_BHTD, k_BGTD), v_BGTD = self.queries_and_keys(x_BTC), self._heads(self.v_proj(x_BTC))
@@ -63,9 +62,8 @@ class QKNorm(nn.Module):
         super().__init__()
         self.kind, self.eps = config.qk_norm, config.norm_eps
         if self.kind == "rms":
-            head_dim = config.head_dim or config.d_model // config.n_head
-            self.q_gain = nn.Parameter(torch.ones(head_dim))
-            self.k_gain = nn.Parameter(torch.ones(head_dim))
+            self.q_gain = nn.Parameter(torch.ones(config.head_width))
+            self.k_gain = nn.Parameter(torch.ones(config.head_width))
         if self.kind == "l2":
             self.q_gain = nn.Parameter(torch.ones(config.n_head, 1, 1))
 

@@ -22,14 +22,13 @@ from posbench.position.plan import Plan, make_plan
 
 def make_shape(config: ModelConfig, train_len: int) -> Shape:
     """Sizes for the encoding. Raises ConfigError for a head_dim below 1 and for head counts that do not divide."""
-    n_kv_head = config.n_kv_head or config.n_head
     if config.head_dim is not None and config.head_dim < 1:
         raise ConfigError(f"model.head_dim={config.head_dim} must be at least 1, or null for model.d_model / model.n_head.")
     if config.head_dim is None and config.d_model % config.n_head:
         raise ConfigError(f"model.d_model={config.d_model} is no multiple of model.n_head={config.n_head}: change one of them.")
-    if config.n_head % n_kv_head:
-        raise ConfigError(f"model.n_head={config.n_head} is no multiple of model.n_kv_head={n_kv_head}: change one of them.")
-    return Shape(config.d_model, config.n_layer, config.n_head, n_kv_head, train_len, config.head_dim)
+    if config.n_head % config.kv_heads:
+        raise ConfigError(f"model.n_head={config.n_head} is no multiple of model.n_kv_head={config.kv_heads}: change one of them.")
+    return Shape(config.d_model, config.n_layer, config.n_head, config.kv_heads, train_len, config.head_dim)
 
 
 class MLP(nn.Module):
@@ -37,11 +36,9 @@ class MLP(nn.Module):
 
     def __init__(self, config: ModelConfig):
         super().__init__()
-        # 8/3 of the width keeps the parameters of a plain 4x layer (Shazeer 2020, arXiv 2002.05202); 32 suits the kernels.
-        d_ff = config.d_ff or 32 * round(config.d_model * 8 / 3 / 32)
-        self.gate_proj = nn.Linear(config.d_model, d_ff, bias=False)
-        self.up_proj = nn.Linear(config.d_model, d_ff, bias=False)
-        self.down_proj = nn.Linear(d_ff, config.d_model, bias=False)
+        self.gate_proj = nn.Linear(config.d_model, config.hidden, bias=False)
+        self.up_proj = nn.Linear(config.d_model, config.hidden, bias=False)
+        self.down_proj = nn.Linear(config.hidden, config.d_model, bias=False)
 
     def forward(self, x_BTC: Tensor) -> Tensor:
         return self.down_proj(gated(self.gate_proj(x_BTC), self.up_proj(x_BTC)))

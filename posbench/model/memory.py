@@ -16,9 +16,7 @@ from posbench.config.schema import ModelConfig
 
 def check_size(config: ModelConfig) -> None:
     """Check a model's size before it is made. Raises ConfigError if its blocks alone, in float32, exceed this machine's memory."""
-    head_dim = config.head_dim or config.d_model // config.n_head
-    heads = (2 + (config.output_gate == "elementwise")) * config.n_head + 2 * (config.n_kv_head or config.n_head)
-    parameters = config.n_layer * config.d_model * (head_dim * heads + 3 * (config.d_ff or config.d_model * 8 // 3))
+    parameters = config.n_layer * config.layer_parameters
     needed, there = 4 * parameters, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > there:
         sizes = " ".join(f"model.{key}={getattr(config, key)}" for key in ("d_model", "n_layer", "d_ff") if getattr(config, key))

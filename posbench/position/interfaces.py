@@ -141,7 +141,7 @@ class Extension:
     needs: ClassVar[Trait] = Trait(0)
     tested_with: ClassVar[frozenset[str]] = frozenset()
 
-    def target_len(self, length: int) -> int:
+    def target_len(self, length: int) -> float:
         """Length in tokens that the extension is set for when `length` tokens are evaluated."""
         return length
 
@@ -182,7 +182,7 @@ class ScaledExtension(Extension):
             raise ConfigError(f"extension.target_len={target_len} must be at least 1.")
         self.fixed_target = target_len
 
-    def target_len(self, length: int) -> int:
+    def target_len(self, length: int) -> float:
         return self.fixed_target or length
 
 

@@ -35,6 +35,8 @@ class Verdict:
 def check(encoding: Encoding, extension: Extension, scale: ScaleAttention, lengths: list[int], allow_untested: bool = False) -> Verdict:
     """Judge one combination at the evaluated lengths (tokens). Raises ConfigError with the alternatives if it may not run."""
     names = name_of(encoding), name_of(extension), name_of(scale)
+    if (target := extension.target_len(max(lengths))) % 1:  # of a checkpoint's own factor it need not be whole
+        raise ConfigError(f"extension.target_len={target} is no whole number of tokens: give {round(target)}, or another one.")
     noop = check_extension(encoding, extension, lengths) or check_scale(encoding, extension, scale, lengths)
     if noop:
         return Verdict(noop=noop)

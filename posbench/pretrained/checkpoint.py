@@ -14,7 +14,7 @@ from posbench.common.gguf_file import is_gguf, read_gguf
 from posbench.common.wheel_file import wheel_file
 from posbench.data.sources import file_digests
 from posbench.pretrained import gguf_config
-from posbench.pretrained.config_files import completed, read_config, weight_names
+from posbench.pretrained.config_files import WHOLE, completed, read_config, weight_names
 from posbench.pretrained.tensors import Stored, gguf_tensors, safetensors_tensors
 
 HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*(@\w[\w./-]*)?")
@@ -99,7 +99,7 @@ def snapshot(name: str, download: bool) -> tuple[str, Path]:
                     f"model.path={name} is no longer whole in the hub's cache: run it once with model=hf model.path={name}, {remedy}"
                 )
             quiet_hub()
-            folder = _fetch(name, BESIDE)
+            folder = _fetch(name, [*BESIDE, WHOLE])  # where a hub has both, transformers reads the one file
             folder = _fetch(name, weight_names(folder))
             if not _whole(folder):  # offline the cache answers with what it has
                 raise FileNotFoundError(f"{folder} lacks weights")

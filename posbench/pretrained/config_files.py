@@ -25,6 +25,7 @@ SILENT_OF = {
     },
     "phi3": {"max_position_embeddings": 4096, "original_max_position_embeddings": 4096, "bos_token_id": 1, "rms_norm_eps": 1e-5},
 }
+WHOLE = "model.safetensors"  # all weights in one file
 LARGEST = 64 * 2**20  # bytes; the index of many weight files has one or two million
 MOST = 1e15  # bound on numbers that are not whole
 NEEDED = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
@@ -78,10 +79,13 @@ def read_config(folder: Path) -> dict:
 
 
 def weight_names(folder: Path) -> list[str]:
-    """Names of a checkpoint's safetensors files, sorted. Raises ConfigError for an index that names none, or one outside the folder."""
+    """Names of a checkpoint's safetensors files, sorted: the one file or, without it, those of the index, as transformers chooses.
+
+    Raises ConfigError for an index that names none, or one outside the folder.
+    """
     index = folder / "model.safetensors.index.json"
-    if not index.is_file():
-        return ["model.safetensors"]
+    if (folder / WHOLE).is_file() or not index.is_file():
+        return [WHOLE]
     found = read_mapping(index).get("weight_map")
     if not isinstance(found, dict) or not found or not all(isinstance(name, str) for name in found.values()):
         raise ConfigError(f"{index} has no weight_map from tensors to names of files: download it again.")
@@ -98,6 +102,12 @@ def completed(config: dict, file: Path) -> dict:
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in SILENT_OF:
         raise ConfigError(f"{file} describes a model of type {kind}, and only {', '.join(SILENT_OF)} have the shape of this one.")
+    if kind == "mistral" and "layer_types" in config:  # as transformers' AutoConfig reads it
+        config = {**config, "model_type": (kind := "ministral")}
+    if config.get("is_causal") not in (None, True):
+        raise ConfigError(f"{file} has is_causal={config['is_causal']}, queries that see later tokens: choose a causal checkpoint.")
+    if config.get("transformers_weights") is not None:
+        raise ConfigError(f"{file} has transformers_weights={config['transformers_weights']}, which is not read: call that file {WHOLE}.")
     config = {**SILENT, **SILENT_OF[kind], **config}
     if missing := [key for key in NEEDED if config.get(key) is None]:
         raise ConfigError(f"{file} does not say {' and '.join(missing)}: is it a checkpoint's?")

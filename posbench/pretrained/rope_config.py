@@ -27,8 +27,8 @@ def rope_arguments(config: dict, path: str) -> dict:
     said = config.get("rope_scaling") or rope
     if nested := [key for key, value in rope.items() if isinstance(value, dict)]:
         raise ConfigError(f"model.path={path} has rope_parameters for {' and '.join(nested)} apart, and one for all layers is read.")
-    part = config.get("partial_rotary_factor") or said.get("partial_rotary_factor") or 1.0
-    base = float(rope.get("rope_theta") or said.get("rope_theta") or config.get("rope_theta") or 10000.0)
+    part = said.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1.0
+    base = float(said.get("rope_theta") or config.get("rope_theta") or 10000.0)
     kind = said.get("rope_type", said.get("type", "default"))
     if config["model_type"] == "phi3" and kind in ("su", "yarn"):  # names that earlier versions of Phi-3 gave to it
         kind = "longrope"
@@ -36,6 +36,8 @@ def rope_arguments(config: dict, path: str) -> dict:
         raise ConfigError(f"model.path={path} turns {part:g} of each head (partial_rotary_factor), which its format does not do elsewhere.")
     scaling = {"scaling": None, "scaling_len": None} if kind == "default" else _scaling(kind, said, config, path)
     shared = {"base": base, "window": _window(config), **scaling}
+    if kind == "proportional" and not all(_turned(config)):
+        raise ConfigError(f"model.path={path} has rope_type=proportional and layers without RoPE, of which only one is read at a time.")
     if kind == "proportional":
         return {**PROPORTIONAL, "p": float(part), **shared}
     unturned = [layer for layer, turned in enumerate(_turned(config)) if not turned]
@@ -68,9 +70,9 @@ def _scaling(kind: str, said: dict, config: dict, path: str) -> dict:
         raise ConfigError(
             f"model.path={path} has rope_type={kind} that was trained for {before:g} tokens before: choose another checkpoint."
         )
-    if factor <= 1:
+    if factor < 1 or (factor == 1 and kind != "dynamic"):  # dynamic with 1 is NTK by the length of each text
         raise ConfigError(
-            f"model.path={path} has rope_type={kind} with factor={factor:g}, which extends nothing: choose another checkpoint."
+            f"model.path={path} has rope_type={kind} with factor={factor:g}, and only factors above 1 are read: choose another checkpoint."
         )
     target = {"_target_": f"posbench.extensions.{CLASSES.get(kind, f'{kind}.{kind.title()}')}"}
     if kind == "dynamic":
@@ -131,5 +133,6 @@ def _window(config: dict) -> int | list[int | None] | None:
         sliding = [layer >= config["max_window_layers"] for layer in range(n_layer)]
     types = config.get("layer_types") or ["sliding_attention" if one else "full_attention" for one in sliding]
     used = config["model_type"] == "ministral" or config.get("use_sliding_window")
+    used = used or (config["model_type"] == "smollm3" and config.get("layer_types"))
     windows = [size if used and kind == "sliding_attention" else None for kind in types]
     return windows if len(set(windows)) > 1 else windows[0]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from posbench.report.curves import interval
+from posbench.report.curves import interval, means
 from posbench.report.points import SECTION, Placed, over_words, section_of, span, two_seeds
 from posbench.report.references import compare, ladders
 from posbench.report.tables import LEVEL, Table, file, number
@@ -69,7 +69,7 @@ def _step(key: tuple, context: int, own: list[dict[int, Evaluation]]) -> Step:
         context=context,
         n_seeds=len(rows),
         **{name: first[name] for name in ("n_targets", "n_units", "sem_unit")},
-        **{name: None if any(row[name] is None for row in rows) else sum(row[name] for row in rows) / len(rows) for name in ("nll", "bpb")},
+        **means(rows, ("nll", "bpb")),
         difference=difference,
         half_width=half_width,
         doubling=doubling,

@@ -6,7 +6,7 @@ are measured on the same targets, so the difference is paired.
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -83,7 +83,7 @@ def _point(key: tuple, seeds: list[tuple]) -> Point:
         untested=any(row["untested"] for row in rows),
         n_seeds=len(rows),
         **{name: first[name] for name in ("n_targets", "n_units", "sem_unit")},
-        **{name: None if any(row[name] is None for row in rows) else sum(row[name] for row in rows) / len(rows) for name in MEANS},
+        **means(rows, MEANS),
         floor=_finite(np.mean([base for *_, base in against_floor])) if all(against_floor) else None,
         difference=difference,
         half_width=half_width,
@@ -93,6 +93,11 @@ def _point(key: tuple, seeds: list[tuple]) -> Point:
         change=change,
         change_half_width=change_half_width,
     )
+
+
+def means(rows: Sequence[dict], names: Iterable[str]) -> dict[str, float | None]:
+    """Mean of each column over the rows of several seeds; None if one of them has no number."""
+    return {name: None if any(row[name] is None for row in rows) else sum(row[name] for row in rows) / len(rows) for name in names}
 
 
 def interval(seeds: Sequence[Compared | None], unit: str) -> tuple[float | None, float | None, str | None]:

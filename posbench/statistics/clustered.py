@@ -96,9 +96,9 @@ def student_interval(values: list[float] | np.ndarray) -> tuple[float, float | N
     return mean, student_quantile(0.975, n - 1) * float(values.std(ddof=1)) / math.sqrt(n), n
 
 
-def wilson(share: float, n: int, level: float = 0.95) -> tuple[float, float]:
-    """Both ends of the two-sided interval of a share of `n` independent trials, by Wilson (1927): it holds near 0 and 1 and for few."""
-    z2 = NormalDist().inv_cdf((1 + level) / 2) ** 2
+def wilson(share: float, n: int) -> tuple[float, float]:
+    """Two-sided 95 % interval of a share of `n` independent trials, by Wilson (1927): it holds near 0 and 1, and for few."""
+    z2 = NormalDist().inv_cdf(0.975) ** 2
     centre = (share + z2 / (2 * n)) / (1 + z2 / n)
     half = math.sqrt(z2 * (share * (1 - share) / n + z2 / (4 * n * n))) / (1 + z2 / n)
     return max(0.0, min(share, centre - half)), min(1.0, max(share, centre + half))  # rounding may not exclude the share itself

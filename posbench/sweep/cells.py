@@ -5,7 +5,7 @@ from pathlib import Path
 
 from posbench.common.errors import ConfigError
 from posbench.config import identity
-from posbench.config.identity import method_name
+from posbench.config.identity import NO_SCALE, method_name
 from posbench.config.names import chosen_node
 from posbench.config.schema import typed
 from posbench.data.chat import chat_template
@@ -19,7 +19,6 @@ from posbench.runs.setting import Setting
 RECOMPUTE = "posbench.extensions.recompute_window.RecomputeWindow"
 KEYS = ("key_gain", "key_loss", "key_context", "key_run")  # of evaluate: how a protocol chooses its targets, if it does
 WINDOWED = {"targets": None, "max_length": None, "documents": None, "unit": "document"}  # what a protocol that asks questions does not use
-NO_SCALE = {"_target_": "posbench.scale_attention.none.NoScale"}
 
 
 @dataclass(frozen=True, eq=False)

@@ -112,7 +112,7 @@ def make_rows(values: list[dict], job: Job, cell: Cell, untested: bool, evaluati
         "dtype": cell.evaluate["dtype"],
         "train_len": evaluation.train_len,
         "length": length,
-        "target_len": evaluation.extension.target_len(length),
+        "target_len": int(evaluation.extension.target_len(length)),
         "protocol": cell.protocol,
         "depth": None,
         "commit": provenance.commit(),

@@ -8,10 +8,9 @@ import math
 from dataclasses import asdict, replace
 
 from posbench.common.errors import ConfigError
-from posbench.config.identity import method_name
+from posbench.config.identity import NO_EXTENSION, method_name
 from posbench.config.schema import FinetuneConfig, TrainConfig, typed
 
-NO_EXTENSION = {"_target_": "posbench.extensions.none.NoExtension"}
 LONGER = 4  # times the parent's training length, if nothing else is said
 
 

@@ -52,12 +52,8 @@ class Size:
 def size(cfg: dict) -> Size:
     """Size of the model of a training's configuration. Raises ConfigError for an illegal one."""
     model = typed("model", cfg["model"])
-    head_dim = model.head_dim or model.d_model // model.n_head
-    width, kv_width = head_dim * model.n_head, head_dim * (model.n_kv_head or model.n_head)
-    d_ff = model.d_ff or 32 * round(model.d_model * 8 / 3 / 32)
-    gates = {"none": 0, "headwise": model.n_head, "elementwise": width}[model.output_gate]
-    layer = model.d_model * (2 * width + 2 * kv_width + 3 * d_ff + gates)
-    return Size(layer, model.n_layer, vocabulary(cfg) * model.d_model, model.tied, width)
+    head = vocabulary(cfg) * model.d_model
+    return Size(model.layer_parameters, model.n_layer, head, model.tied, model.head_width * model.n_head)
 
 
 def vocabulary(cfg: dict) -> int:

@@ -196,6 +196,15 @@ def test_a_factor_that_follows_the_length_is_the_fixed_one_there(family, length)
         assert (a.factor is None) == (b.factor is None) and (a.factor is None or torch.equal(a.factor, b.factor))
 
 
+def test_a_factor_that_reaches_an_odd_target_is_the_target_itself():
+    """3,100 / 3,000 * 3,000 is not 3,100 in floating point, which ntk refuses and no row could hold."""
+    plan = make_plan(SMOLLM2, 3000, 3100, 1.0, FAMILIES)
+    for family in SCALED:
+        at = {one.at(3100, 3000)[0]["target_len"] for one in fixed(family, plan.factors) if one.option.factor == 3100 / 3000}
+        assert at == {3100} and all(isinstance(target, int) for target in at)
+        assert follow(family).at(3100, 3000)[0]["target_len"] == 3100
+
+
 def test_a_fixed_factor_stays_at_every_length():
     (candidate,) = fixed("yarn", [4.0])
     assert candidate.at(8, 16) == candidate.at(64, 16)

@@ -161,7 +161,6 @@ def test_what_is_hidden_is_what_is_asked():
         found = re.findall(needle, body)
         assert len(found) == count
         key = re.search(r"for ([\w-]+) mentioned", question)[1]
-        assert question.partition(" in the text ")[2] or question
         wanted = [value for _, own, value in found if own == key]
         assert question.endswith(", ".join(wanted)) and len(wanted) == (4 if name == "niah_multivalue" else 1)
     body, question = text("niah_multikey_2")

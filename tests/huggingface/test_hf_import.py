@@ -161,6 +161,8 @@ NO_MAP = (b'{"weight_map": 5}', b'{"weight_map": {}}', b'{"weight_map": {"a": 5}
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors.index.json"])
 def test_a_json_file_beside_the_weights_that_is_none_is_refused(checkpoints, tmp_path, name, content):
     path = shutil.copytree(checkpoints["Llama"], tmp_path / "copy")
+    if "index" in name:
+        (path / "model.safetensors").unlink()
     (path / name).write_bytes(content)
     with pytest.raises(ConfigError, match="(download|model of type|holds no)") as error:
         adopted(path)

@@ -179,7 +179,7 @@ def test_a_window_and_a_scaling_at_once(tmp_path):
             "for full_attention and sliding_attention apart",
         ),
         ({"rope_type": "llama3", "factor": 8.0}, "does not say low_freq_factor and high_freq_factor"),
-        ({"rope_type": "linear", "factor": 0.5}, "factor=0.5, which extends nothing"),
+        ({"rope_type": "linear", "factor": 0.5}, "factor=0.5, and only factors above 1"),
         ({"rope_type": "yarn", "factor": 4.0, "beta_slow": 6.0}, "beta_slow=6.0, more turns"),
     ],
 )

@@ -175,6 +175,15 @@ def test_impossible_arguments_are_refused(group, name, key, value):
         make({**node(group, name), key: value}, *arguments)
 
 
+@pytest.mark.parametrize("name", ["pi", "ntk_fixed", "yarn", "llama3", "ntk_by_parts"])
+def test_a_target_is_a_whole_number_of_tokens(name):
+    """A factor that a checkpoint has trained in need not be whole tokens; one that is evaluated is a column of whole numbers."""
+    encoding, _, scale = make_triple("rope", "none", "none")
+    check(encoding, make({**node("extension", name), "mode": "fixed", "target_len": 96.0}), scale, [96])
+    with pytest.raises(ConfigError, match=r"extension\.target_len=96\.5 is no whole number of tokens"):
+        check(encoding, make({**node("extension", name), "mode": "fixed", "target_len": 96.5}), scale, [96])
+
+
 def test_every_method_states_its_source_and_has_a_yaml():
     import pkgutil
 

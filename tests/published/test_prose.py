@@ -71,7 +71,7 @@ head; 0.25 as it is; from 128 tokens on; B of 512; over 64 tokens (0.003 nat for
 512; with 192 dimensions; (-6.3, -4.2 with 128); where 128 gains; below 2,048; below 1,024; of 18 British novels; of 10 other
 works; more than 16 bytes; from 16 to 32 brings; SmolLM2-135M-Instruct (instruct, 4-bit weights,
 dequantised), trained to 8,192 tokens, reads 16,384 tokens; (q below 0.05); nat per token at 2,048 tokens and;
-at 8,192, with factor; factor 2 costs; factor 4;
+at 8,192, with factor; factor 2 costs; factor 4; distance of 8,192, one more;
  To 8,192 tokens: leave; At 16,384 tokens: cut the text to its last 8,192; with the fixed factor 2 and;
 for 32,768 tokens, 1,024 targets; of its 18 pairs; the others and 32,768 tokens; more than 4,096 tokens of; from more
 than 8,192 cannot; at 16,384 tokens, and log-n; The last 8,192 tokens alone; NTK with factor 2 stay; at 2,048 tokens.
@@ -91,7 +91,7 @@ lower than YaRN at 1,024 tokens after 100 steps; of; The second 128 tokens; with
 tokens; worse at 256 tokens than texts of 256, and; after 100 steps at 64 tokens it loses; to its parent at 64, and; at 256; the
 paper's; lowers the loss at 256 tokens; (three seeds, 100 steps); at 1,024 tokens RoPE finds; of the values of 8 pairs before;
 after 100 steps without an extension; retrieval at 64 tokens too; after 100 steps; the others; of the 36 books that;
-at 16,384 tokens, and log-n alone; A window over the last 8,192 tokens loses; What reads all 16,384 tokens; NTK with factor 2 remain;
+at 16,384 tokens, and log-n alone; A window over the last 8,192 tokens loses; of what reads all 16,384 tokens; NTK with factor 2 remain;
 their cost at 2,048 tokens; at 2,048 tokens, where; In 36 windows of 35 books;
 one-sided 95 % bounds of; 2,048 tokens lose; to all 8,192. Who"""
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from omegaconf import OmegaConf
+from spoils import edit
 from synthetic import LENGTHS, TARGETS, write_eval
 
 from posbench.common import defuse
@@ -111,12 +112,6 @@ def test_a_plain_config_says_what_omegaconf_reads(tmp_path):
     assert {key: value for key, value in read_yaml(tmp_path / "written.yaml").items() if value == value} == PLAIN
 
 
-def changed(path: Path, change) -> None:
-    content = json.loads(path.read_text())
-    change(content)
-    path.write_text(json.dumps(content))
-
-
 def in_rows(**values):
     return lambda content: [row.update(values) for row in content["rows"]]
 
@@ -140,7 +135,7 @@ ROWS = {
 @pytest.mark.parametrize("kind", ROWS)
 def test_strange_rows_are_a_sentence_and_cost_no_other_run(folder, kind):
     strange, _ = evals(folder)
-    changed(strange, ROWS[kind])
+    edit(strange, ROWS[kind])
     with pytest.raises(RunError, match=r"none\+none"):
         load(strange)
     found = collect(evals(folder), "", "", skip_damaged=True)
@@ -234,7 +229,7 @@ def test_strange_values_anywhere_in_a_run_are_listed_and_reported(folder, capsys
             for file, plain in files.items():
                 (run / file).write_text(json.dumps(content if file == name else plain))
             (path,) = run.glob("evals/*/*.json")
-            changed(path, in_rows(run_id=run.name, seed=len(made) + 10))
+            edit(path, in_rows(run_id=run.name, seed=len(made) + 10))
             made.append(path)
     found = entries(folder)
     show(found)
@@ -246,7 +241,7 @@ def test_strange_values_anywhere_in_a_run_are_listed_and_reported(folder, capsys
 @pytest.mark.parametrize("name", ["=cmd|' /C calc'!A0", "+1", "-1", "@SUM(1)", "'=1", "''-x", "'a", "a=b", "\t=1", "plain", "-"])
 def test_names_are_no_formulas_in_a_csv_and_come_back(folder, name):
     strange, sound = evals(folder)
-    changed(strange, in_rows(encoding=name, data=name))
+    edit(strange, in_rows(encoding=name, data=name))
     made = collect([strange, sound], "t", "")
     points = [point for section in made.sections for point in section]
     line = Training(**{one.name: name if one.type in (str, str | None) else None for one in fields(Training)})
@@ -271,7 +266,7 @@ def test_numbers_in_a_csv_are_left_alone(tmp_path):
 
 def test_names_are_no_html_in_markdown(folder):
     strange, sound = evals(folder)
-    changed(strange, in_rows(encoding="<script>alert(1)</script>"))
+    edit(strange, in_rows(encoding="<script>alert(1)</script>"))
     words = collect([strange, sound], "<img src=x>", "").markdown()
     assert "<script" not in words and "</script" not in words and "<img" not in words and "&lt;script>" in words
     assert defuse.markdown("< gains, 1<2, a <b") == "< gains, 1<2, a &lt;b"
@@ -294,7 +289,7 @@ def test_what_no_report_can_show_is_a_sentence(folder, monkeypatch):
     with pytest.raises(ConfigError, match="hold 4 lengths or positions, and a report shows at most 3: name fewer with runs="):
         collect([path], "", "")
     monkeypatch.setitem(MOST, "encodings", 1)
-    changed(path, in_rows(encoding="other"))
+    edit(path, in_rows(encoding="other"))
     with pytest.raises(ConfigError, match="hold 2 encodings"):
         collect(evals(folder), "", "")
 

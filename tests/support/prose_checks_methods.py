@@ -84,7 +84,7 @@ def newer() -> list[Check]:
     return [
         ("All # rows of RoPE that both hold", [_made_anew("catalogue", "newer")]),
         (
-            "# and # below its floor at 2x and 4x, # +- # from it at 16x",
+            "is # and # below its floor at 2x and 4x. Whether it holds farther out is undecided, with # +- # at 16x",
             [-at("newer", "nape", 2), -at("newer", "nape", 4), *wide("newer", "nape", 16)],
         ),
         ("gates are # to # above their floors at 2x and # to # at 16x", [edge for found in far for edge in (min(found), max(found))]),

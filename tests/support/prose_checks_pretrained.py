@@ -68,7 +68,7 @@ def smollm2() -> list[Check]:
         ("log-n makes that # +- # worse", wide("smollm2", "rope|none|log_n", 2, "change")),
         ("tokens alone lose # +- #; with", far("window")),
         ("first tokens beside them it is # +- #. LM-Infinite", far("streaming")),
-        ("beyond those of training, is at # +- #. The", far("lm_infinite")),
+        ("one more than training had, is at # +- #. The", far("lm_infinite")),
         (
             "Self-Extend is # +- # above the floor, leaky ReRoPE # +- #, DCA # +- #, ReRoPE # +- #, dynamic NTK # +- #.",
             [value for name in ("self_extend", "leaky_rerope", "dca", "rerope", "dynamic_ntk") for value in far(name)],
@@ -106,14 +106,15 @@ def smollm2_books() -> list[Check]:
         ),
         ("Self-Extend at # +- #, leaky ReRoPE at # +- #, DCA at # +- #, ReRoPE at # +- #,", [value for one in near[:-1] for value in one]),
         ("nor is DCA with log-n, at # +- #. ReRoPE", far("dca|log_n", books)),
-        ("ReRoPE with log-n is above it, at # +- #, and dynamic NTK, at # +- #.", [*far("rerope|log_n", books), *near[-1]]),
+        ("ReRoPE with log-n is above it, at # +- #. So is", far("rerope|log_n", books)),
+        ("dynamic NTK, whose distances are the real ones, at # +- #.", near[-1]),
         ("remain # +- # and # +- # above the floor;", [*far("yarn target_len=16384", books), *far("ntk target_len=16384", books)]),
         ("their cost at 2,048 tokens is # +- # and # +- #. With", costs(16384, folder=books)),
         ("With factor 4 it is # +- # and # +- #, and at 8,192 tokens # +- # and # +- #. PI", [*short, *whole]),
         ("at 32,768 tokens no extension is # +- # above the floor;", far("none", books, 4)),
         (
-            "sinks lose # +- #, LM-Infinite # +- #, Self-Extend # +- #, DCA # +- #, ReRoPE # +- #, YaRN",
-            [value for name in ("streaming", "lm_infinite", "self_extend", "dca", "rerope") for value in far(name, books, 4)],
+            "a window loses # +- #, sinks beside it lose # +- #, LM-Infinite # +- #, Self-Extend # +- #, DCA # +- #, ReRoPE # +- #, YaRN",
+            [value for name in ("window", "streaming", "lm_infinite", "self_extend", "dca", "rerope") for value in far(name, books, 4)],
         ),
         ("YaRN with factor 4 # +- #.", far("yarn target_len=32768", books, 4)),
         (

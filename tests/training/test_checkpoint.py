@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from spoils import flip
 from test_train import Tiny, config, tiny
 
 import posbench
@@ -189,12 +190,6 @@ def two_generations(folder):
         model.norm.weight.add_(1)
     checkpoint.save_state(path, model, optimizers, 2, {})
     return path, model, optimizers
-
-
-def flip(path):
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
 
 
 @pytest.mark.parametrize("damage", [

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from spoils import flip
 from torch import nn
 
 from posbench.common.appending import append_lines
@@ -220,16 +221,10 @@ def test_a_run_that_ends_while_finishing_logs_its_last_step_once(tmp_path, monke
     assert [line["step"] for line in log_of(tmp_path)] == [2, 4, 6, 8, 10, 12]
 
 
-def damage(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-
-
 def test_a_damaged_state_costs_the_steps_since_the_one_before_and_no_byte(tmp_path, capfd):
     whole = train(tmp_path / "whole", config())
     run_child(tmp_path / "cut", "SIGTERM", 6)
-    damage(tmp_path / "cut/state.pt")
+    flip(tmp_path / "cut/state.pt")
     assert train(tmp_path / "cut", config(), model=tiny(seed=9))["sha256"] == whole["sha256"]
     assert "state.pt is damaged" in (said := capfd.readouterr().err) and "going on from step 5 of 12" in said
     assert log_of(tmp_path / "cut") == log_of(tmp_path / "whole")
@@ -238,8 +233,8 @@ def test_a_damaged_state_costs_the_steps_since_the_one_before_and_no_byte(tmp_pa
 
 def test_two_damaged_states_are_refused_by_name(tmp_path):
     run_child(tmp_path, "SIGTERM", 6)
-    damage(tmp_path / "state.pt")
-    damage(tmp_path / "state.previous.pt")
+    flip(tmp_path / "state.pt")
+    flip(tmp_path / "state.previous.pt")
     with pytest.raises(RunError, match=r"state\.pt is damaged.*previous\.pt is damaged.*delete both.*from the beginning"):
         train(tmp_path, config())
 
