@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
+from posbench.cli import one_protocol
 from posbench.cli.advise_losses import Measurements
 from posbench.cli.advise_plan import (
     BROKEN,
@@ -35,6 +36,7 @@ from posbench.report.advice import CUT, PLAIN, Question, finalists, rankings
 from posbench.statistics.recommendation import ranked
 from posbench.sweep.cost_estimate import cost
 from posbench.sweep.dry_run import check_devices
+from posbench.sweep.fate import judge
 from posbench.sweep.jobs import Job, plan_jobs
 from posbench.sweep.work import size
 
@@ -46,6 +48,8 @@ def advise(request: Request) -> int:
     """Search, judge, print the advice and write advice.json, the page and config.json. Returns the exit code."""
     cfg = _checked(request)
     (job,) = plan_jobs([cfg])
+    if refused := judge(job).refused:
+        raise ConfigError(refused)
     families, train_len = chosen(cfg["methods"]), typed("train", job.cfg["train"]).train_len
     plan = make_plan(size(job.cfg), train_len, cfg["target"], cfg["budget"], families)
     documents = _documents(job, plan)
@@ -168,6 +172,7 @@ def _checked(request: Request) -> dict:
     given = [key for key in DECIDED if cfg["evaluate"].get(key, usual[key]) != usual[key]]
     if given:
         raise ConfigError(f"evaluate.{given[0]}={cfg['evaluate'][given[0]]} is what target= and budget= choose here: leave it out.")
+    one_protocol.refuse_others(cfg)
     return cfg
 
 
@@ -181,11 +186,13 @@ def _documents(job: Job, plan: Plan) -> dict[str, int]:
         lengths = [int(length) for length, fits in zip(file.document_lengths(), fit, strict=True) if fits]
         found[split] = sum(length > plan.target for length in lengths)
         if not found[split]:
-            why = (
-                f"the longest of {len(lengths)} documents has {max(lengths):,}" if lengths else "no document is left by evaluate.documents"
-            )
+            if named is not None and not lengths:
+                raise ConfigError(f"evaluate.documents={named} fits no {split} document of data={corpus.name}: give another glob.")
+            most = max(lengths, default=0) - 1
+            shorter = f", or a shorter target={most}" if most > plan.train_len else ""
             raise ConfigError(
-                f"data={corpus.name} has no {split} document of the {plan.target + 1:,} tokens that target={plan.target} needs ({why}): "
-                f"give longer documents for both splits, such as data=books data.path=DIR, or a shorter target={max([*lengths, 1]) - 1}."
+                f"data={corpus.name} has no {split} document of the {plan.target + 1:,} tokens that target={plan.target} needs (the "
+                f"longest of {len(lengths)} has {most + 1:,}): give longer documents of both splits, such as data=books data.path=DIR"
+                f"{shorter}."
             )
     return found

@@ -8,7 +8,7 @@ from posbench.cli.advise_losses import Measurements
 from posbench.cli.advise_plan import Candidate
 from posbench.common.errors import ConfigError
 from posbench.common.files import write_atomic, write_json
-from posbench.config.identity import method_name
+from posbench.config.identity import as_word, method_name
 from posbench.config.names import nodes
 from posbench.huggingface.engines import config_json, engines, settings
 from posbench.pretrained.checkpoint import find_checkpoint
@@ -75,7 +75,7 @@ def _setting(found: Measurements, candidate: Candidate, out: Path) -> dict:
         reason = f"rope_parameters follow the length in none but dynamic_ntk: {apart}." if option.by_length else str(error)
         return {**lacking, "reason": reason}
     path = out / candidate.name.replace(" ", "-") / "config.json"
-    files = _exported(cfg, extension, f"with the weights: python scripts/export_hf.py run={found.job.run.path} out=DIR {typed}")
+    files = _exported(cfg, extension, f"with the weights: python scripts/export_hf.py {as_word('run', found.job.run.path)} out=DIR {typed}")
     if config:
         write_json(path, config)
         files.insert(0, f"config.json with it: {path}")

@@ -34,6 +34,7 @@ from posbench.config.schema import check
 Command = Callable[[Request], int] | str  # a function or, as "module:function", one that is imported when there is something to do
 SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 OWN_LAUNCHER = "hydra_plugins.grid_launcher.GridLauncher"  # in the yamls that users wrote for earlier versions
+PLANNING = ("run", "advise", "search_factors", "reproduce")  # scripts that dry=true stops before the work begins
 ANSWERED = ("help", "hydra_help", "cfg", "info", "shell_completion", "resolve")  # flags that Hydra answers without a job
 
 
@@ -95,6 +96,9 @@ def _execute(command: Command, composed: list[tuple[dict, list[str]]], composer:
         from posbench.cli import given_run
 
         given_run.check(expanded, experiment)
+    script = Path(sys.argv[0]).stem
+    if script not in PLANNING and any(cfg["dry"] for cfg in cfgs):
+        raise ConfigError(f"dry=true has no effect on scripts/{script}.py, only on {', '.join(PLANNING)}: leave it out.")
     sweep = sweep or "grid" in experiment
     if sweep:
         name_group(cfgs)

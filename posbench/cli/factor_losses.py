@@ -1,10 +1,14 @@
 """Losses of sets of LongRoPE's factors on validation text, and the sets that a search starts from."""
 
+import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from posbench.cli.factor_search import Individual
+from posbench.common.files import read_bytes
 from posbench.evaluation.protocols import protocol
 from posbench.sweep.cells import Cell
 from posbench.sweep.jobs import Job
@@ -53,4 +57,19 @@ def _starts(spectrum: "Spectrum", train_len: int, target: int, first: int) -> di
     for name, extension in (("ntk", Ntk()), ("yarn", NtkByParts(ramp="index"))):
         divisor_F = spectrum.freq_F / extension.spectrum(spectrum, span).freq_F
         found[name] = (first, *divisor_F.nan_to_num(span.factor).cummax(0).values.tolist())  # a pair that does not turn has any factor
+    return found
+
+
+def known_losses(log: Path, sizes: set[int]) -> dict[Individual, float]:
+    """Losses of individuals in a log; `sizes`: their numbers of values. A line that was cut short, or is damaged, is left out."""
+    found = {}
+    for line in read_bytes(log).splitlines() if log.exists() else ():
+        try:
+            one = json.loads(line)
+            individual, nll = (one["exact_first"], *one["factors"]), math.inf if one["nll"] is None else one["nll"]
+            numbers = isinstance(individual[0], int) and all(map(math.isfinite, individual))
+            if numbers and len(individual) in sizes and nll >= 0:
+                found[individual] = nll
+        except (ValueError, KeyError, TypeError):
+            continue
     return found

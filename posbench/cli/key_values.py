@@ -19,6 +19,8 @@ TRACEBACK = "POSBENCH_TRACEBACK"
 HERE = Path(__file__).parents[1]
 OURS = (HERE, HERE.parent / "scripts")
 UNITS = {"m": "minutes", "h": "hours", "d": "days"}
+LONGEST = {"m": 52_560_000, "h": 876_000, "d": 36_500}  # a hundred years
+MOST = 2**24  # largest whole number: tokens, or rounds
 
 
 def options(arguments: list[str], defaults: dict[str, Any]) -> dict[str, Any]:
@@ -43,12 +45,16 @@ def _read(key: str, text: str, kind: type) -> Any:
         found = re.fullmatch(r"(\d+)([mhd])", text)
         if not found:
             raise ConfigError(f"{key}={text} must be minutes, hours or days, such as {key}=90m, {key}=12h, {key}=30d.")
+        if int(found[1]) > LONGEST[found[2]]:
+            raise ConfigError(f"{key}={text} is more than a hundred years: give less.")
         return timedelta(**{UNITS[found[2]]: int(found[1])})
     if kind in (int, list):
         parts = text.split(",") if kind is list else [text]
         for part in parts:
             if not part.strip().isdecimal() or int(part) < 1:
                 raise ConfigError(f"{key}={text} holds {part!r}, which is not a positive whole number: type one such as {key}=64.")
+            if int(part) > MOST:
+                raise ConfigError(f"{key}={text} holds {shown(part)}, and more than {MOST:,} is not computed here: type a smaller number.")
         return [*map(int, parts)] if kind is list else int(text)
     if not text:
         raise ConfigError(f"{key}= is empty: give it a value, or leave it out.")

@@ -11,16 +11,18 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from posbench.cli.factor_losses import factor_losses
+from posbench.cli import one_protocol
+from posbench.cli.factor_losses import factor_losses, known_losses
 from posbench.cli.factor_search import HIGHEST, Individual, evolve, sizes
 from posbench.common.appending import append_lines
 from posbench.common.errors import ConfigError, RunError
-from posbench.common.files import read_bytes, write_atomic
+from posbench.common.files import disk_errors, read_bytes, write_atomic
 from posbench.common.progress import Progress
 from posbench.config.compose import Request
 from posbench.config.defaults import LONG
-from posbench.config.identity import method_name
+from posbench.config.identity import as_word, method_name
 from posbench.config.schema import EvaluateConfig, typed
+from posbench.config.typed_args import shown
 from posbench.data import other_text
 from posbench.evaluation.protocols import protocol
 from posbench.sweep.cells import Cell
@@ -54,24 +56,27 @@ def search_factors(request: Request) -> int:
         told = cost([job], [] if job.run.finished else [job], [(job, cell, cell.evaluate["lengths"])] * size.total)
         print("\n".join([*told[:-1], told[-1].rpartition("; ")[0]]))  # no losses of single targets are kept, so their disk is not needed
         return 0
+    folder = Path(cfg["out"] or Path(cfg["results_dir"]).parent / "factors" / job.run.id)
+    name = f"longrope_{cell.evaluate['lengths'][0]}"
+    path, title = folder / "extension" / f"{name}.yaml", f"LongRoPE's factors for {job.run.id}, searched on {read}"
+    with disk_errors(folder):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    _check_own(path, title)
     if not job.run.finished:
         (result,) = launch([job], {"n_jobs": 1, **request.launcher}, command)
         if result.failures:
             raise RunError(f"{job.run.id}: {result.failures[0].reason}")
-    folder = Path(cfg["out"] or Path(cfg["results_dir"]).parent / "factors" / job.run.id)
-    name = f"longrope_{cell.evaluate['lengths'][0]}"
     log = folder / f"{name}-{cell.eval_id[:8]}.jsonl"
     tokens = len(windows.last_N) * cell.evaluate["lengths"][0]
-    known, best = _known(log), math.inf
     with Progress(size.total * tokens, "search", "tokens") as progress:
         measure, starts, plain = factor_losses(job, cell, corpus, exact, progress.update)
+        known, best = known_losses(log, {len(one) for one in starts.values()}), math.inf
 
         def loss(one: Individual) -> float:
             nonlocal best
             found = known.get(one)
             if found is None:
                 found = measure(one)
-                folder.mkdir(parents=True, exist_ok=True)
                 append_lines(log, [{"nll": found, "exact_first": one[0], "factors": one[1:]}])
             else:
                 progress.update(tokens, spared=True)
@@ -84,9 +89,8 @@ def search_factors(request: Request) -> int:
     found |= {one: nll for one, nll in known.items() if one[0] in exact}  # of searches with other sizes
     won = min(found, key=found.__getitem__)
     node = {**cell.extension, "factors": list(won[1:]), "exact_first": won[0]}
-    path = folder / "extension" / f"{name}.yaml"
     losses = {"as it is": plain, **{f"{name}'s factors": found[one] for name, one in starts.items()}, "found": found[won]}
-    write_atomic(path, _yaml(node, [f"LongRoPE's factors for {job.run.id}, searched on {read}: {found[won]:.4f} nats/token", command]))
+    write_atomic(path, _yaml(node, [f"{title}: {found[won]:.4f} nats/token", command]))
     print(f"{len(found):,} sets of factors of {read}, nats/token:")
     print("\n".join(f"  {name:15} {nll:.4f}" for name, nll in losses.items()))
     print(f"yaml {path}\n" + "\n".join(_words(job, cell, node, folder, path.stem)))
@@ -110,6 +114,7 @@ def _checked(request: Request) -> dict:
     for key in CHOSEN:
         if cfg["evaluate"].get(key, usual[key]) != usual[key]:
             raise ConfigError(f"evaluate.{key}={cfg['evaluate'][key]} is what target= decides here: leave it out.")
+    one_protocol.refuse_others(cfg)
     for key in ("factors", "target_len"):
         if cfg["extension"][key] is not None:
             raise ConfigError(f"extension.{key}={cfg['extension'][key]} is what {me} chooses (target=TOKENS): leave it out.")
@@ -148,16 +153,11 @@ def _corpus(job: Job) -> "Corpus":
     return fit_corpus(prepare(job.cfg["data"], job.cfg["cache_dir"], ("validation",)), job.cfg)
 
 
-def _known(log: Path) -> dict[Individual, float]:
-    """Losses of individuals in a log. A line that was cut short is left out."""
-    found = {}
-    for line in read_bytes(log).splitlines() if log.exists() else ():
-        try:
-            one = json.loads(line)
-            found[one["exact_first"], *one["factors"]] = math.inf if one["nll"] is None else one["nll"]
-        except (ValueError, KeyError, TypeError):
-            continue
-    return found
+def _check_own(path: Path, title: str) -> None:
+    """Raise ConfigError if a yaml is there already that does not begin with `title`: factors of another model, or searched otherwise."""
+    begins = read_bytes(path).decode(errors="replace").partition("\n")[0] if path.exists() else f"# {title}"
+    if not begins.startswith(f"# {title}"):
+        raise ConfigError(f"{path} holds others ({shown(begins.lstrip('# '))}): give another out=, or remove it.")
 
 
 def _read(cell: Cell, corpus: "Corpus", windows: "Windows") -> str:
@@ -175,7 +175,10 @@ def _yaml(node: dict, comments: list[str]) -> str:
 
 def _words(job: Job, cell: Cell, node: dict, folder: Path, name: str) -> list[str]:
     """Lines that tell how evaluation and fine-tuning take the factors."""
-    target, begun = cell.evaluate["lengths"][0], f"python scripts/run.py --config-dir {shlex.quote(str(folder))} run={job.run.path}"
+    target, begun = (
+        cell.evaluate["lengths"][0],
+        f"python scripts/run.py --config-dir {shlex.quote(str(folder))} {as_word('run', job.run.path)}",
+    )
     train_len = typed("train", job.cfg["train"]).train_len
     words = [
         f"extension.{key}={value if isinstance(value, str) else json.dumps(value)}"

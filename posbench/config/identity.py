@@ -1,6 +1,8 @@
 """Stable names and ids of methods, runs and evaluations. Only settings that can change a result are hashed."""
 
 import json
+import re
+import shlex
 
 from posbench.common.errors import ConfigError
 from posbench.common.files import sha256_json
@@ -77,6 +79,14 @@ def as_typed(group: str, node: dict) -> str:
     """Command-line words that choose a method: encoding=rope encoding.base=500000."""
     given = without_later(group, method_args(node))
     return " ".join([f"{group}={method_name(node)}", *(f"{group}.{key}={value}" for key, value in given.items())])
+
+
+def as_word(key: str, value: object) -> str:
+    """Word of a command line that sets a key, quoted for Hydra and for the shell where the value needs it."""
+    text = str(value)
+    if not re.fullmatch(r"[A-Za-z0-9_./:+@%?|^-]+", text):
+        text = '"' + text.replace('"', '\\"') + '"'
+    return shlex.quote(f"{key}={text}")
 
 
 def without_later(group: str, args: dict) -> dict:

@@ -105,7 +105,8 @@ class Books(Source):
 
 
 def after_line(text: str, n_bytes: int) -> str:
-    """`text` from the first line that begins at or after byte `n_bytes`."""
+    """`text` from the first line that begins at or after byte `n_bytes`; without one, from the first character there."""
     content = text.encode()
     end = content.find(b"\n", n_bytes - 1)
-    return content[end + 1 :].decode() if end >= 0 else ""
+    rest = content[end + 1 :] if end >= 0 else b""
+    return (rest or content[n_bytes:]).decode(errors="ignore")

@@ -78,7 +78,9 @@ def _why_empty(source: Source, split: str, held_out: dict[str, set[bytes]], read
             f": {copies} of its {len(all_texts)} are copies of {' or '.join(PROTECTED[split])} documents, which count once: add other text."
         )
     if empty:
-        return f": {empty} of its {len(all_texts)} are empty: add text."
+        cut = getattr(source, "skip_test_bytes", 0) if split in ("test", ALL) else 0
+        skipped = f" behind their first data.source.skip_test_bytes={cut}" if cut else ""
+        return f": {empty} of its {len(all_texts)} are empty{skipped}: add text."
     return ": the tokenizer makes no token of them, choose another." if all_texts else ": add documents to it."
 
 

@@ -25,14 +25,15 @@ def chat_template(tokenizer: str) -> dict[str, str]:
     if tokenizer in ("bytes", "bpe") or TRAINED.fullmatch(tokenizer):
         raise ConfigError(f"evaluate.chat=true: data.tokenizer={tokenizer} belongs to no checkpoint and has no chat template: {LEAVE}.")
     file = pretrained_file(tokenizer)
-    found = _of_gguf(file) if is_gguf(file) else _of_folder(file.parent)
+    found = of_gguf(file) if is_gguf(file) else _of_folder(file.parent)
     if not isinstance(found.get("template"), str) or not found["template"].strip():
         raise ConfigError(f"evaluate.chat=true: {file if is_gguf(file) else file.parent} holds no chat template: {LEAVE}.")
     around(found)
     return {key: value for key, value in found.items() if isinstance(value, str)}
 
 
-def _of_gguf(file: Path) -> dict:
+def of_gguf(file: Path) -> dict:
+    """The template of a GGUF file under `template`, and its special tokens by name; what it does not say may be missing or None."""
     said = {key.removeprefix("tokenizer."): value for key, value in read_gguf(file).metadata.items()}
     ids = {name: said.get(f"ggml.{known}_token_id") for name, known in zip(TOKENS, ("bos", "eos", "unknown", "padding"), strict=True)}
     tokens = said.get("ggml.tokens") or []

@@ -92,10 +92,12 @@ def config_json(own: dict | None, trained: dict, extension: dict) -> dict:
     found = settings(trained, extension, own)
     if own is None:
         from posbench.huggingface.export import describe
+        from posbench.huggingface.kept_files import source, special_ids
 
-        checkpoint, d_ff = trained["model"]["checkpoint"], trained["model"]["d_ff"]
-        sizes = {"vocab_size": checkpoint["vocab_size"], "intermediate_size": d_ff, "bos_token_id": checkpoint["bos"]}
-        return {**describe(trained, extension), **sizes, "rope_parameters": found["rope_parameters"]}
+        checkpoint, file = trained["model"]["checkpoint"], source(trained)
+        sizes = {"vocab_size": checkpoint["vocab_size"], "intermediate_size": trained["model"]["d_ff"], "bos_token_id": checkpoint["bos"]}
+        ids = special_ids(file) if file else {}
+        return {**describe(trained, extension), **sizes, **ids, "rope_parameters": found["rope_parameters"]}
     if any(isinstance(value, dict) for value in (own.get("rope_parameters") or {}).values()):
         raise ConfigError("config.json keeps RoPE for several kinds of layers apart: set it there by hand.")
     said = found["rope_parameters"]

@@ -16,6 +16,7 @@ from posbench.config.identity import method_name
 from posbench.config.schema import typed
 from posbench.data import prepare
 from posbench.data.sources import TASK
+from posbench.huggingface.kept_files import keep_generation, keep_tokenizer, source, special_ids
 from posbench.huggingface.rope_keys import rope_keys
 from posbench.huggingface.weights import write_theirs
 from posbench.model.build import make_encoding
@@ -44,6 +45,9 @@ def export(request: Request) -> int:
         if trained["data"]["bos"]:
             behind = (trained["data"].get("mix") or {}).get("vocab_size", 0)  # tokens of the mixed task
             config["bos_token_id"] = (trained["model"].get("checkpoint") or {}).get("bos", config["vocab_size"] - behind - 1)
+        if checkpoint := source(trained):
+            config |= special_ids(checkpoint)
+            keep_generation(checkpoint, folder)
         tokenizer = _tokenizer(trained["data"], cfg["cache_dir"], folder)
         write_json(folder / "config.json", config)
     kind = (config["rope_scaling"] or {}).get("rope_type", "default")
@@ -119,5 +123,5 @@ def _tokenizer(data: dict, cache_dir: str, folder: Path) -> str:
     except (ConfigError, RunError) as error:
         return f"no tokenizer, since the text is not there: {error}"
     shutil.copyfile(prepared / "tokenizer.json", folder / "tokenizer.json")
-    write_json(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast"})
+    keep_tokenizer(data["tokenizer"], folder)
     return "tokenizer.json lies beside it: AutoTokenizer reads it"

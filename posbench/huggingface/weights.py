@@ -16,8 +16,10 @@ from torch import Tensor
 from posbench.common.errors import RunError
 from posbench.common.files import sha256_file
 from posbench.model.build import make_model
+from posbench.model.gpt import GPT
 from posbench.model.weights import write_safetensors
-from posbench.pretrained.checkpoint import find_checkpoint
+from posbench.pretrained.checkpoint import Checkpoint, find_checkpoint
+from posbench.pretrained.tensors import Stored
 from posbench.pretrained.weights import checked_tensors, their_name, unchanged
 from posbench.runs import provenance
 from posbench.runs.directory import Run
@@ -30,11 +32,9 @@ def take(run: Run, cfg: dict, vocab_size: int, device: str, fingerprint: str) ->
     the run's id was computed.
     """
     began, path = time.perf_counter(), cfg["model"]["path"]
-    with torch.device("meta"):
-        model = make_model(cfg, vocab_size)
+    checkpoint, model, tensors = check_whole(cfg, vocab_size)
     n_parameters = sum(parameter.numel() for parameter in model.parameters())
-    checkpoint = find_checkpoint(path)
-    kinds = Counter(tensor.dtype for tensor in checked_tensors(checkpoint, model, cfg["model"]["tied"]).values())
+    kinds = Counter(tensor.dtype for tensor in tensors.values())
     stored = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
     train_len = model.encoding.shape.train_len
     said = f"taking {run.id} from {path}: {n_parameters:,} parameters ({stored}), trained for {train_len} tokens"
@@ -53,6 +53,14 @@ def take(run: Run, cfg: dict, vocab_size: int, device: str, fingerprint: str) ->
             "stored": stored,
         }
     )
+
+
+def check_whole(cfg: dict, vocab_size: int) -> tuple[Checkpoint, GPT, dict[str, Stored]]:
+    """(checkpoint of a run's configuration, its model without numbers, its tensors by our names). Raises ConfigError as checked_tensors."""
+    with torch.device("meta"):
+        model = make_model(cfg, vocab_size)
+    checkpoint = find_checkpoint(cfg["model"]["path"])
+    return checkpoint, model, checked_tensors(checkpoint, model, cfg["model"]["tied"])
 
 
 def read_tensors(run: Run, cfg: dict) -> Iterator[tuple[str, Tensor]]:

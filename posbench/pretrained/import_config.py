@@ -8,7 +8,6 @@ from dataclasses import asdict, replace
 from posbench.common.errors import ConfigError
 from posbench.config.identity import as_typed, method_name
 from posbench.config.schema import ModelConfig, TrainConfig
-from posbench.data.fit_corpus import fits
 from posbench.pretrained.checkpoint import Checkpoint, find_checkpoint
 from posbench.pretrained.rope_config import rope_arguments
 
@@ -53,15 +52,14 @@ def adopt(cfg: dict) -> dict:
         "model": asdict(model),
         "train": train,
         "seed": 0,
-        "data": _data(cfg["data"], found, config),
+        "data": _data(cfg["data"], found),
     }
 
 
-def _data(data: dict, checkpoint: Checkpoint, config: dict) -> dict:
-    ids = {"bytes": 256, "bpe": data["vocab_size"]}.get(data["tokenizer"])
-    if ids is None or fits(ids, config["vocab_size"]):
-        return data
-    return {**data, "tokenizer": checkpoint.tokenizer() or data["tokenizer"]}
+def _data(data: dict, checkpoint: Checkpoint) -> dict:
+    """`data` with the checkpoint's own tokenizer; without one, or if another is named, as it is."""
+    own = checkpoint.tokenizer() if data["tokenizer"] in ("bytes", "bpe") else None
+    return {**data, "tokenizer": own} if own else data
 
 
 def _shape(config: dict) -> ModelConfig:

@@ -44,6 +44,7 @@ class Fate:
 
 def judge(job: Job, known: dict[str, Outcome] | None = None) -> Fate:
     """Judge a job by its configuration alone. `known` keeps verdicts for other jobs that share methods, such as the other seeds."""
+    from posbench.huggingface.weights import check_whole
     from posbench.model.build import make_encoding, make_trained_scale
     from posbench.model.inherit import check_beginning
 
@@ -53,6 +54,8 @@ def judge(job: Job, known: dict[str, Outcome] | None = None) -> Fate:
             check_beginning(job.cfg, job.parent.cfg)
         encoding = make_encoding(job.cfg)
         make_trained_scale(job.cfg, encoding)
+        if job.cfg["model"].get("checkpoint") and not job.run.finished and not job.parent:
+            check_whole(job.cfg, job.cfg["model"]["checkpoint"]["vocab_size"])
     except ConfigError as error:
         return Fate(str(error))
     # Only where the seed draws weights could a verdict depend on it.

@@ -175,6 +175,12 @@ REFUSED = {
     "budget=0": "budget=0",
     "tolerance=-1": "tolerance=-1",
     "runs=x": "advises on one model",
+    "methods=[]": "methods=[] must be one method or several",
+    "budget=1e300": "budget=1e+300 must be a number above 0 and at most 1,000",
+    "evaluate.tasks=passkey": "evaluate.tasks=passkey is of another protocol than fixed_targets",
+    "evaluate.chat=true": "evaluate.chat=True is of another protocol",
+    "evaluate.stride=3": "evaluate.stride=3 is of another protocol",
+    "evaluate.documents=nothing*": "evaluate.documents=nothing* fits no validation document",
 }
 
 

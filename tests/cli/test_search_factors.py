@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import shlex
 import shutil
 from pathlib import Path
 
@@ -169,6 +170,40 @@ def test_exact_positions_that_are_given_are_not_searched(world, capfd):
         shutil.rmtree(world / "given")
 
 
+def test_damaged_lines_of_a_log_are_left_out(world, capfd):
+    assert call(capfd, world, "search_factors", *MODEL, *SMALL, "out=damaged").returncode == 0
+    (log,), path = (world / "damaged").glob("longrope_128-*.jsonl"), world / "damaged" / "extension" / "longrope_128.yaml"
+    node, whole = yaml.safe_load(path.read_text()), log.read_text()
+    right = {"nll": 0.1, "exact_first": 0, "factors": [1.0, 2.0, 3.0, 4.0]}
+    wrong = ({"factors": [1.0, 2.0]}, {"nll": "abc"}, {"nll": -1}, {"exact_first": 0.5}, {"factors": [1.0, "2", 3.0, 4.0]})
+    log.write_text(whole + "".join(json.dumps({**right, **one}) + "\n" for one in wrong) + json.dumps(right).replace("2.0", "NaN") + "\n")
+    done = call(capfd, world, "search_factors", *MODEL, *SMALL, "out=damaged")
+    assert done.returncode == 0 and yaml.safe_load(path.read_text()) == node, done.stderr
+
+
+def test_factors_of_another_search_are_not_overwritten(world, capfd):
+    assert call(capfd, world, "search_factors", *MODEL, *SMALL, "out=shared").returncode == 0
+    path = world / "shared" / "extension" / "longrope_128.yaml"
+    before = path.read_text()
+    done = call(capfd, world, "search_factors", *MODEL, *SMALL, "evaluate.windows=2", "out=shared")
+    assert done.returncode == 2 and "longrope_128.yaml holds others (LongRoPE's factors for hf-32-" in done.stderr, done.stderr
+    assert path.read_text() == before
+
+
+def test_a_folder_that_cannot_be_made_is_told_before_anything_is_measured(world, capfd):
+    (world / "taken").write_text("a file")
+    done = call(capfd, world, "search_factors", *MODEL, *SMALL, "out=taken")
+    assert done.returncode == 1 and "taken" in done.stderr and "search" not in done.stderr, done.stderr
+
+
+def test_what_it_prints_can_be_typed(world, capfd):
+    done = call(capfd, world, "search_factors", *MODEL, *SMALL, 'results_dir="my results (1)/runs"')
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("evaluate:")]
+    _, script, *typed = shlex.split(line.partition(":")[2])
+    done = call(capfd, world, Path(script).stem, *typed, "dry=true", "evaluate.max_length=128", "evaluate.windows=2", "log.mode=disabled")
+    assert done.returncode == 0 and "longrope" in done.stdout, done.stderr
+
+
 def test_dry_tells_the_work_and_writes_no_factors(world, capfd):
     done = call(capfd, world, "search_factors", *MODEL, "dry=true", "evaluate.windows=2", "out=dry")
     assert done.returncode == 0, done.stderr
@@ -192,6 +227,8 @@ def test_dry_tells_the_work_and_writes_no_factors(world, capfd):
         (["exact_first=-1"], "exact_first"),
         (["exact_first=[0,33]", "dry=true"], "exact_first=33 lies beyond the 32 tokens"),
         (["budget=0"], "budget=0"),
+        (["budget=1e12", "dry=true"], "at most 1,000"),
+        (["evaluate.key_gain=3"], "evaluate.key_gain=3 is of another protocol"),
         (["device=cuda:99", "dry=true"], "device=cuda:99 is not there"),
         (["target=100000"], "No document has the 100001 tokens"),
     ],

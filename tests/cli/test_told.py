@@ -259,3 +259,23 @@ def test_a_help_that_nobody_reads_to_its_end_is_no_traceback():
     done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60)
     os.close(writer)
     assert done.returncode == 128 + signal.SIGPIPE and done.stderr == ""
+
+
+@pytest.mark.parametrize("script", ["report", "anatomy", "prepare_data", "export_hf"])
+def test_dry_is_refused_by_scripts_that_would_go_on_all_the_same(tmp_path, capfd, script):
+    done = call(capfd, tmp_path, script, "dry=true")
+    assert done.returncode == 2 and f"dry=true has no effect on scripts/{script}.py" in done.stderr, done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("script", "words", "said"),
+    [
+        ("compat", ["lengths=99999999999999999999999", "reasons"], "lengths=99999999999999999999999 holds"),
+        ("compat", ["train_len=99999999999999999999999", "reasons"], "more than 16,777,216 is not computed"),
+        ("runs", ["gc", "older=9999999999d"], "older=9999999999d is more than a hundred years"),
+    ],
+)
+def test_numbers_beyond_all_measure_are_one_sentence(tmp_path, capfd, script, words, said):
+    done = call(capfd, tmp_path, script, *words)
+    assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1, done.stderr

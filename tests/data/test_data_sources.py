@@ -125,6 +125,12 @@ def test_skipping_ends_at_a_line():
     assert after_line("\u00e9\u00e9\nx", 1) == "x"
 
 
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_a_book_of_one_line_is_cut_at_a_character(end):
+    assert after_line(f"abc\u00e9def{end}", 4) == f"def{end}"
+    assert after_line(f"abc{end}", 4) == ""
+
+
 def test_wikitext_lines_become_articles():
     rows = [
         "",

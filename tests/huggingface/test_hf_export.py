@@ -11,18 +11,24 @@ from conftest import CONFIGS, node
 from hf_models import (
     FIXED,
     VOCAB,
+    adopted,
     assert_equal_logits,
+    checkpoint,
     exported,
     job,
     method,
     trained,
     transformers,
 )
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from posbench.common.errors import ConfigError, RunError
 from posbench.config.defaults import resolve
+from posbench.config.identity import run_id
 from posbench.config.schema import FinetuneConfig
 from posbench.huggingface import export as hf_export
+from posbench.huggingface.weights import take
+from posbench.runs.directory import Run
 from posbench.sweep.finetune import child_config
 
 MODELS = {
@@ -200,6 +206,35 @@ def test_a_training_on_a_task_has_no_tokenizer_and_its_mix_stands_behind_the_bos
     mixed = {**job()["data"], "bos": True, "mix": {"task": "mqar", "share": 0.5, "vocab_size": 20, "source": mqar["source"]}}
     out = exported(trained(tmp_path / "mix", job(data=mixed)))
     assert json.loads((out / "config.json").read_text())["bos_token_id"] == VOCAB - 20 - 1
+
+
+def test_an_export_of_a_checkpoint_ends_a_text_as_it_did(tmp_path, text_folder):
+    """Special tokens, chat template and generation_config.json are the checkpoint's, also where its vocabulary is nearly one of bytes."""
+    path = checkpoint(tmp_path, vocab_size=258, bos_token_id=256, eos_token_id=[257, 3], pad_token_id=257)
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet(), reverse=True)  # ids that are not the values of the bytes
+    model = Tokenizer(models.BPE({one: at for at, one in enumerate(alphabet)}, []))
+    model.pre_tokenizer, model.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    model.add_special_tokens(["<s>", "</s>"])
+    whole = transformers.PreTrainedTokenizerFast(tokenizer_object=model, bos_token="<s>", eos_token="</s>", pad_token="</s>")
+    whole.chat_template = "{{ messages[0]['content'] }}</s>"
+    whole.save_pretrained(path)
+    transformers.GenerationConfig(eos_token_id=[257, 3]).save_pretrained(path)
+    data = {**job()["data"], "tokenizer": "bytes", "name": "local", "path": str(text_folder)}
+    data |= {"source": {"_target_": "posbench.data.local.LocalFiles", "column": "text", "validation_share": 0.05, "test_share": 0.1}}
+    cfg = adopted(path, data=data)
+    assert cfg["data"]["tokenizer"] == str(path)
+    run = Run(tmp_path / run_id(cfg, "f"))
+    with run.lock():
+        take(run, cfg, 258, "cpu", "f")
+    out = exported(run, cache_dir=str(tmp_path / "cache"))
+    theirs = transformers.AutoTokenizer.from_pretrained(out)
+    assert (theirs.bos_token_id, theirs.eos_token, theirs.pad_token) == (256, "</s>", "</s>") and theirs("ab")["input_ids"] == whole("ab")[
+        "input_ids"
+    ]
+    assert theirs.apply_chat_template([{"role": "user", "content": "hi"}], tokenize=False) == "hi</s>"
+    config = transformers.AutoConfig.from_pretrained(out)
+    assert (config.bos_token_id, config.eos_token_id, config.pad_token_id) == (256, [257, 3], 257)
+    assert transformers.GenerationConfig.from_pretrained(out).eos_token_id == [257, 3]
 
 
 def test_a_tokenizer_of_the_corpus_comes_along(tmp_path, text_folder):

@@ -310,3 +310,16 @@ def test_there_and_back_on_the_command_line(tmp_path, text_folder, capfd):
     assert "LlamaForCausalLM" in said and "rope_type yarn, up to 64 tokens" in said and "no tokenizer" in said
     assert json.loads((tmp_path / "out/config.json").read_text())["bos_token_id"] == 1
     assert "not empty" in call("export_hf", f"run={run}", f"out={tmp_path}/out", code=2).stderr
+
+
+def test_dry_refuses_weights_that_the_command_would_refuse(tmp_path, text_folder, capfd):
+    path = checkpoint(tmp_path, "Llama", vocab_size=256)
+    words = ["model=hf", f"model.path={path}", "data=local", f"data.path={text_folder}", "dry=true", f"cache_dir={tmp_path}/cache"]
+    words += [f"results_dir={tmp_path}/runs", "evaluate.lengths=[32,64]", "evaluate.max_length=64"]
+    assert script_calls.call(capfd, tmp_path, "run", *words).returncode == 0
+    file = path / "model.safetensors"
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    for script, more in (("run", []), ("advise", ["target=64"]), ("search_factors", ["target=64"])):
+        typed = [word for word in words if script == "run" or not word.startswith("evaluate.")]
+        done = script_calls.call(capfd, tmp_path, script, *typed, *more)
+        assert done.returncode == 2 and "model.safetensors" in done.stdout + done.stderr and "Traceback" not in done.stderr, done

@@ -116,7 +116,10 @@ def smollm2_books() -> list[Check]:
             "a window loses # +- #, sinks beside it lose # +- #, LM-Infinite # +- #, Self-Extend # +- #, DCA # +- #, ReRoPE # +- #, YaRN",
             [value for name in ("window", "streaming", "lm_infinite", "self_extend", "dca", "rerope") for value in far(name, books, 4)],
         ),
-        ("YaRN with factor 4 # +- #.", far("yarn target_len=32768", books, 4)),
+        (
+            "YaRN with factor 4 # +- #, NTK with factor 4 # +- #. What",
+            [*far("yarn target_len=32768", books, 4), *far("ntk target_len=32768", books, 4)],
+        ),
         (
             "PI is # +- # above it, and costs # +- # at 2,048 tokens, where factor 4 costs # +- #.",
             [*far("pi target_len=16384", books), *cost("pi", 16384, 1 / 4, books), *cost("pi", 32768, 1 / 4, books)],
