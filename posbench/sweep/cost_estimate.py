@@ -122,7 +122,8 @@ def cost(jobs: list[Job], fresh: list[Job], missing: list[tuple[Job, Cell, list[
         times.append(f"an unknown time of evaluation ({basis})" if seconds is None else f"{_time(seconds)} of evaluation {basis}")
     measured = known.training.found or known.evaluation.found or theirs
     told = f"about {', '.join(times)}" if measured else f"time unknown: nothing of {LEAST} s or more has been measured here yet"
-    shared = f"; jobs={jobs[0].cfg['jobs']} divides the time as far as the machine has cores for it" if jobs[0].cfg["jobs"] > 1 else ""
+    at_once = min(jobs[0].cfg["jobs"], len({job.run.path for job in [*fresh, *(job for job, _, _ in missing)]}))
+    shared = f"; jobs={at_once} divides the time as far as the machine has cores for it" if at_once > 1 else ""
     sizes = [size(job.cfg) for job in fresh]  # the weights of a checkpoint stay where they are
     bytes_ = sum(model.parameters * (known.per_parameter.of(model) or BYTES) for model in sizes)
     bytes_ += sum(map(known.bytes, done))

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import node
+from hf_models import checkpoint as written
 from script_calls import call
 from test_cli import TINY
 from test_evaluate import TRAIN_LEN, evaluation, text
@@ -96,8 +97,10 @@ def test_time_and_disk_are_those_of_the_same_model_and_method(tmp_path):
     # 600,000 tokens at 5,000 a second; the same length of the same method; 3 MiB of weights, 1 MiB and 1,000 bytes of evaluations
     assert said == (
         "about 2 min of training by 1 run of this model size, 1 s of evaluation by 2 evaluations of this model size; "
-        "jobs=2 divides the time as far as the machine has cores for it; 4.0 MiB of disk"
+        "4.0 MiB of disk"  # jobs=2 has nothing to divide
     )
+    both = [*fresh, job(tmp_path, "a-16-s0-0000000005", jobs=2)]
+    assert "; jobs=2 divides the time as far as the machine has cores for it; " in cost(both, both, [])[1]
     _, said = cost(fresh, [], [(fresh[0], cell(NTK), [100])])
     assert said.startswith("about 2 min of evaluation")  # 100 s
     other = job(tmp_path, "a-16-s0-0000000004", model=OTHER)
@@ -205,14 +208,10 @@ def test_what_a_protocol_reads_is_told_before_there_is_text(name, floor):
 
 
 def test_a_checkpoint_is_taken_and_not_trained(tmp_path, capfd, typed):
-    config = {"model_type": "llama", "vocab_size": 300, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
-    config |= {"num_attention_heads": 2, "max_position_embeddings": 16, "bos_token_id": 0}
-    (tmp_path / "llama").mkdir()
-    (tmp_path / "llama" / "config.json").write_text(json.dumps(config))
-    (tmp_path / "llama" / "model.safetensors").write_bytes(b"x" * 3 * 2**20)
+    written(tmp_path, vocab_size=300, max_position_embeddings=16, bos_token_id=0)
     words = [word for word in typed if word.startswith("train.length=") or not word.startswith(("model.", "train."))]
-    said = call(capfd, tmp_path, "run", "model=hf", "model.path=llama", *words).stdout
-    none = call(capfd, tmp_path, "run", "model=hf", "model.path=llama", "extension=yarn", "extension.target_len=3", *words).stdout
+    said = call(capfd, tmp_path, "run", "model=hf", "model.path=Llama", *words).stdout
+    none = call(capfd, tmp_path, "run", "model=hf", "model.path=Llama", "extension=yarn", "extension.target_len=3", *words).stdout
     assert "  no checkpoint to take, since nothing is left to evaluate" in none
     assert "to train" not in said and "trainings" not in said and "checkpoint to take" in said
     assert "\n1 of 1 checkpoints to take; 3 evaluations" in said and said.endswith("by one layer measured just now; 0.0 MiB of disk\n")
