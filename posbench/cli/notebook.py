@@ -41,7 +41,7 @@ class LoadedRun:
         self.directory = Run(path)
         if not self.directory.finished:
             raise RunError(f"{path} holds no finished training: train it with scripts/run.py first.")
-        self.config = trusted_config(self.directory, trusted)
+        self.config = self.cfg = trusted_config(self.directory, trusted)  # cfg: its name in earlier versions
         self.path, self.id = self.directory.path, self.directory.id
         self._device, self._cache_dir = device, cache_dir
 

@@ -56,7 +56,9 @@ def same(one, two) -> None:
 
 
 def test_rows_and_configuration_need_neither_torch_nor_the_text(trained, folder):
-    code = f"import sys, posbench\nrun = posbench.load({str(trained)!r})\nassert run.config['train']['steps'] == 4\n"
+    code = (
+        f"import sys, posbench\nrun = posbench.load({str(trained)!r})\nassert run.config['train']['steps'] == 4 and run.cfg is run.config\n"
+    )
     code += "assert len(run.rows) and len(posbench.rows('results/runs')) == len(run.rows)\nassert 'torch' not in sys.modules, 'torch'"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=folder, timeout=60)
     assert trained.name in repr(posbench.load(trained)) and "encoding=rope" in repr(posbench.load(trained))
