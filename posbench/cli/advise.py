@@ -30,7 +30,7 @@ from posbench.cli.advise_plan import (
 from posbench.common.errors import ConfigError
 from posbench.config.compose import Request
 from posbench.config.identity import method_name
-from posbench.config.schema import EvaluateConfig, typed
+from posbench.config.schema import typed
 from posbench.data import other_text, prepare
 from posbench.report.advice import CUT, PLAIN, Question, finalists, rankings
 from posbench.statistics.recommendation import ranked
@@ -168,11 +168,7 @@ def _checked(request: Request) -> dict:
                 f"{group}={method_name(cfg[group])} is what scripts/advise.py chooses: leave it out, or narrow it with methods=."
             )
     other_text.refuse(cfg, "scripts/advise.py")
-    usual = vars(EvaluateConfig())
-    given = [key for key in DECIDED if cfg["evaluate"].get(key, usual[key]) != usual[key]]
-    if given:
-        raise ConfigError(f"evaluate.{given[0]}={cfg['evaluate'][given[0]]} is what target= and budget= choose here: leave it out.")
-    one_protocol.refuse_others(cfg)
+    one_protocol.refuse(cfg, DECIDED, "what target= and budget= choose here")
     return cfg
 
 

@@ -19,7 +19,7 @@ TRACEBACK = "POSBENCH_TRACEBACK"
 HERE = Path(__file__).parents[1]
 OURS = (HERE, HERE.parent / "scripts")
 UNITS = {"m": "minutes", "h": "hours", "d": "days"}
-LONGEST = {"m": 52_560_000, "h": 876_000, "d": 36_500}  # a hundred years
+CENTURY = timedelta(days=36_500)
 MOST = 2**24  # largest whole number: tokens, or rounds
 
 
@@ -45,9 +45,10 @@ def _read(key: str, text: str, kind: type) -> Any:
         found = re.fullmatch(r"(\d+)([mhd])", text)
         if not found:
             raise ConfigError(f"{key}={text} must be minutes, hours or days, such as {key}=90m, {key}=12h, {key}=30d.")
-        if int(found[1]) > LONGEST[found[2]]:
+        count, unit = int(found[1]), timedelta(**{UNITS[found[2]]: 1})
+        if count > CENTURY // unit:
             raise ConfigError(f"{key}={text} is more than a hundred years: give less.")
-        return timedelta(**{UNITS[found[2]]: int(found[1])})
+        return count * unit
     if kind in (int, list):
         parts = text.split(",") if kind is list else [text]
         for part in parts:

@@ -1,4 +1,6 @@
-"""Refusal of settings that only other protocols use, for commands whose one protocol is fixed_targets."""
+"""Refusal of settings of evaluate that have no say in commands whose one protocol is fixed_targets."""
+
+from collections.abc import Iterable
 
 from posbench.common.errors import ConfigError
 from posbench.config.schema import EvaluateConfig
@@ -6,9 +8,9 @@ from posbench.config.schema import EvaluateConfig
 OTHERS = ("stride", "tasks", "chat", "rivals", "key_gain", "key_loss", "key_context", "key_run")  # of evaluate
 
 
-def refuse_others(cfg: dict) -> None:
-    """Raise ConfigError for a setting of a protocol other than fixed_targets."""
+def refuse(cfg: dict, decided: Iterable[str], why: str) -> None:
+    """Raise ConfigError for a given setting of evaluate that a command has `decided`, as `why` says, or that only other protocols use."""
     usual = vars(EvaluateConfig())
-    for key in OTHERS:
+    for key, said in [*((key, why) for key in decided), *((key, "of another protocol than fixed_targets") for key in OTHERS)]:
         if cfg["evaluate"].get(key, usual[key]) != usual[key]:
-            raise ConfigError(f"evaluate.{key}={cfg['evaluate'][key]} is of another protocol than fixed_targets: leave it out.")
+            raise ConfigError(f"evaluate.{key}={cfg['evaluate'][key]} is {said}: leave it out.")

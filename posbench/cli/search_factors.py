@@ -21,7 +21,7 @@ from posbench.common.progress import Progress
 from posbench.config.compose import Request
 from posbench.config.defaults import LONG
 from posbench.config.identity import as_word, method_name
-from posbench.config.schema import EvaluateConfig, typed
+from posbench.config.schema import typed
 from posbench.config.typed_args import shown
 from posbench.data import other_text
 from posbench.evaluation.protocols import protocol
@@ -110,11 +110,7 @@ def _checked(request: Request) -> dict:
     if cfg["evaluate"].get("split") != "validation":
         raise ConfigError(f"evaluate.split={cfg['evaluate']['split']} would choose factors on the text that judges them: leave it out.")
     other_text.refuse(cfg, me)
-    usual = vars(EvaluateConfig())
-    for key in CHOSEN:
-        if cfg["evaluate"].get(key, usual[key]) != usual[key]:
-            raise ConfigError(f"evaluate.{key}={cfg['evaluate'][key]} is what target= decides here: leave it out.")
-    one_protocol.refuse_others(cfg)
+    one_protocol.refuse(cfg, CHOSEN, "what target= decides here")
     for key in ("factors", "target_len"):
         if cfg["extension"][key] is not None:
             raise ConfigError(f"extension.{key}={cfg['extension'][key]} is what {me} chooses (target=TOKENS): leave it out.")
@@ -175,11 +171,8 @@ def _yaml(node: dict, comments: list[str]) -> str:
 
 def _words(job: Job, cell: Cell, node: dict, folder: Path, name: str) -> list[str]:
     """Lines that tell how evaluation and fine-tuning take the factors."""
-    target, begun = (
-        cell.evaluate["lengths"][0],
-        f"python scripts/run.py --config-dir {shlex.quote(str(folder))} {as_word('run', job.run.path)}",
-    )
-    train_len = typed("train", job.cfg["train"]).train_len
+    target, train_len = cell.evaluate["lengths"][0], typed("train", job.cfg["train"]).train_len
+    begun = f"python scripts/run.py --config-dir {shlex.quote(str(folder))} {as_word('run', job.run.path)}"
     words = [
         f"extension.{key}={value if isinstance(value, str) else json.dumps(value)}"
         for key, value in node.items()

@@ -8,7 +8,6 @@ from posbench.common.files import write_json
 from posbench.common.gguf_file import is_gguf, read_gguf
 from posbench.data.chat import of_gguf
 from posbench.data.tokenizer_files import pretrained_file
-from posbench.data.tokenizers import TRAINED
 from posbench.pretrained.checkpoint import Checkpoint, find_checkpoint
 from posbench.pretrained.config_files import read_mapping
 
@@ -46,7 +45,7 @@ def keep_generation(checkpoint: Checkpoint, folder: Path) -> None:
 
 def keep_tokenizer(tokenizer: str, folder: Path) -> None:
     """Write what belongs to the tokenizer.json in `folder`: special tokens and chat template, of one that was not trained here."""
-    own, file = dict(PLAIN), None if tokenizer == "bpe" or TRAINED.fullmatch(tokenizer) else pretrained_file(tokenizer)
+    own, file = dict(PLAIN), None if tokenizer == "bpe" else pretrained_file(tokenizer)
     if file and is_gguf(file):
         said = of_gguf(file)
         own |= {"chat_template" if key == "template" else key: value for key, value in said.items() if isinstance(value, str)}

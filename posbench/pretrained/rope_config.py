@@ -36,11 +36,11 @@ def rope_arguments(config: dict, path: str) -> dict:
         raise ConfigError(f"model.path={path} turns {part:g} of each head (partial_rotary_factor), which its format does not do elsewhere.")
     scaling = {"scaling": None, "scaling_len": None} if kind == "default" else _scaling(kind, said, config, path)
     shared = {"base": base, "window": _window(config), **scaling}
-    if kind == "proportional" and not all(_turned(config)):
-        raise ConfigError(f"model.path={path} has rope_type=proportional and layers without RoPE, of which only one is read at a time.")
-    if kind == "proportional":
-        return {**PROPORTIONAL, "p": float(part), **shared}
     unturned = [layer for layer, turned in enumerate(_turned(config)) if not turned]
+    if kind == "proportional":
+        if unturned:
+            raise ConfigError(f"model.path={path} has rope_type=proportional and layers without RoPE, of which only one is read at a time.")
+        return {**PROPORTIONAL, "p": float(part), **shared}
     return {**ROPE, "fraction": float(part), **({"unturned": unturned} if unturned else {}), **shared}
 
 
@@ -132,7 +132,7 @@ def _window(config: dict) -> int | list[int | None] | None:
     else:
         sliding = [layer >= config["max_window_layers"] for layer in range(n_layer)]
     types = config.get("layer_types") or ["sliding_attention" if one else "full_attention" for one in sliding]
-    used = config["model_type"] == "ministral" or config.get("use_sliding_window")
-    used = used or (config["model_type"] == "smollm3" and config.get("layer_types"))
+    by_types = config["model_type"] == "ministral" or (config["model_type"] == "smollm3" and config.get("layer_types"))
+    used = by_types or config.get("use_sliding_window")
     windows = [size if used and kind == "sliding_attention" else None for kind in types]
     return windows if len(set(windows)) > 1 else windows[0]
