@@ -54,9 +54,18 @@ def expand(cfg: dict, overrides: list[str], composer: Composer | None = None) ->
         for choice in itertools.product(*axes):
             chosen = {key: f"{key}={_text(value)}" for key, value in {**base, **dict(choice)}.items()}
             words = [f"experiment={name}", *map(long_name, {**chosen, **typed}.values())]
-            job = plain(compose(words, composer), name)
+            try:
+                job = plain(compose(words, composer), name)
+            except ConfigError as error:
+                raise ConfigError(f"{error}{_way_out(typed, block)}") from error
             cfgs[json.dumps(job, sort_keys=True)] = job
     return list(cfgs.values())
+
+
+def _way_out(typed: dict[str, str], block: dict) -> str:
+    """Sentence for a cell that typed words do not fit, whose keys its block has: how to type a part of a grid."""
+    cell = ", ".join(f"{key}: {word.partition('=')[2]}" for key, word in typed.items() if key in block and "[" not in word)
+    return f" What is typed holds for every cell of the grid: for a part of it type 'experiment.grid=[{{{cell}}}]'." if cell else ""
 
 
 def experiment_of(cfg: dict, overrides: list[str]) -> dict:

@@ -96,7 +96,7 @@ def _rows(tensor: Stored, start: int, count: int) -> "Tensor":
 
 def unchanged(path: str, sha256: str) -> Checkpoint:
     """Checkpoint of a run's model.path, whose files must still hash to `sha256`. Raises RunError when they were moved or changed."""
-    remedy = "put them back, or say where they lie now by model=hf model.path=PATH instead of run="
+    remedy = "put them back, or make a run of where they lie now by run.py model=hf model.path=PATH"
     try:
         checkpoint = find_checkpoint(path, download=False)
         found = checkpoint.digest(None, again=True)

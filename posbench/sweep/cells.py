@@ -69,6 +69,11 @@ def cells(run: Run, cfg: dict) -> list[Cell]:
             f"evaluate.unit={cfg['evaluate']['unit']} is of protocols that score windows, and evaluate.protocol={protocols} asks: "
             "leave it out, or add fixed_targets."
         )
+    if (stride := cfg["evaluate"]["stride"]) and not any(protocol(name).strided for name in protocols):
+        raise ConfigError(
+            f"evaluate.stride={stride} is of protocols whose windows advance by it, and evaluate.protocol={protocols} is none of them: "
+            "leave it out, or add sliding."
+        )
     keys = [key for key in KEYS if cfg["evaluate"][key] is not None]
     if keys and not any(protocol(name).keys for name in protocols):
         raise ConfigError(f"evaluate.{keys[0]} chooses the targets of longppl alone, and evaluate.protocol={protocols}: add longppl to it.")
