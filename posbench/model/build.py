@@ -10,7 +10,7 @@ from posbench.common.errors import ConfigError
 from posbench.common.machine import check_processes
 from posbench.config.schema import ModelConfig, TrainConfig, typed
 from posbench.model.gpt import GPT, make_shape
-from posbench.model.memory import check_size
+from posbench.model.memory import check_size, keep_freed
 from posbench.model.weights import load_weights
 from posbench.position.instantiate import checked, make
 from posbench.position.interfaces import Encoding, Extension, ScaleAttention
@@ -91,6 +91,7 @@ def make_trained_scale(cfg: dict, encoding: Encoding) -> ScaleAttention | None:
 
 def make_model(cfg: dict, vocab_size: int) -> GPT:
     """Make a fresh model. Its weights outside the encoding are the same for every encoding, so all are compared from one start."""
+    keep_freed()
     encoding = make_encoding(cfg)
     scale = make_trained_scale(cfg, encoding)
     config: ModelConfig = typed("model", cfg["model"])

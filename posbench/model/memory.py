@@ -1,6 +1,8 @@
-"""Memory: the least that a model needs, and the peak during a piece of work (of the GPU, else of the process)."""
+"""Memory: the least that a model needs, what the process keeps for its next pass, and the peak during a piece of work."""
 
 import contextlib
+import ctypes
+import functools
 import itertools
 import os
 import resource
@@ -12,6 +14,9 @@ import torch
 
 from posbench.common.errors import ConfigError
 from posbench.config.schema import ModelConfig
+
+TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # parameters of glibc's mallopt
+KEPT, LARGE = 2**29, 2**25  # bytes at the end of the heap, and of a block with pages of its own: the most that glibc comes to by itself
 
 
 def check_size(config: ModelConfig) -> None:
@@ -26,14 +31,32 @@ def check_size(config: ModelConfig) -> None:
         )
 
 
+@functools.cache
+def keep_freed() -> ctypes.CDLL | None:
+    """Let this process keep 512 MiB that it frees, for its next pass. Returns glibc; None, without effect, where another malloc serves.
+
+    By itself glibc returns more than some 40 MiB to the system, and each page that is taken anew is cleared first: in a step of the usual
+    training 9,000 pages, an eighth of its processor time. What the environment sets (MALLOC_..., GLIBC_TUNABLES) stays as it is.
+    """
+    own = any(name.startswith("MALLOC_") for name in os.environ) or "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", "")
+    libc = ctypes.CDLL(None) if sys.platform == "linux" and not own else None
+    if not hasattr(libc, "gnu_get_libc_version"):
+        return None
+    libc.mallopt(TRIM_THRESHOLD, KEPT)
+    libc.mallopt(MMAP_THRESHOLD, LARGE)
+    return libc
+
+
 class Peak:
-    """Peak memory from here on. Without Linux or CUDA it counts from the start of the process."""
+    """Peak memory from here on (of the GPU, else of the process). Without Linux or CUDA it counts from the start of the process."""
 
     def __init__(self, device: str | torch.device):
         self.device = torch.device(device)
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
         else:
+            if libc := keep_freed():
+                libc.malloc_trim(0)  # what is kept for later is no part of this peak
             with contextlib.suppress(OSError):
                 Path("/proc/self/clear_refs").write_text("5")
 

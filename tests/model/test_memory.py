@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import subprocess
 import sys
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 from conftest import choices, legal, legal_pairs, make_triple, scaled_sample, small_model
 
-from posbench.model.memory import tensor_mib
+from posbench.model.memory import Peak, keep_freed, tensor_mib
 from posbench.position.legality import fed_length
 from posbench.position.plan import make_plan
 
@@ -89,3 +90,39 @@ def test_the_measurement_sees_a_whole_score_matrix():
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = status
     assert usage.ru_maxrss / 2**10 > LIMIT_MIB
+
+
+PAGES = """
+import resource, sys
+import torch
+from posbench.model.memory import keep_freed
+
+def taken():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    held = [torch.empty(5_000_000).fill_(1) for _ in range(8)]
+    del held
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+before = [taken() for _ in range(4)]
+libc, after = keep_freed(), [taken() for _ in range(4)]
+print(libc is not None, before[-1], after[-1])
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it tunes glibc")
+@pytest.mark.parametrize("own", [{}, {"MALLOC_ARENA_MAX": "4"}])
+def test_freed_memory_is_kept_for_the_next_pass_unless_the_environment_tunes_malloc(own):
+    """40 million numbers are 39,000 pages of 4 KiB, or 76 huge ones."""
+    there = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
+    said = subprocess.run([sys.executable, "-c", PAGES], env=there | own, capture_output=True, text=True, check=True).stdout.split()
+    tuned, before, after = said[0] == "True", int(said[1]), int(said[2])
+    assert tuned == (not own) and before > 40 and (after < 10) == tuned
+
+
+def test_a_peak_does_not_count_what_is_kept_from_before():
+    keep_freed()
+    before = Peak("cpu").mib()
+    held = [torch.empty(5_000_000).fill_(1) for _ in range(8)]
+    peak = Peak("cpu")
+    del held
+    assert peak.mib() > before + 100 > Peak("cpu").mib()
