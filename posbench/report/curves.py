@@ -6,14 +6,14 @@ are measured on the same targets, so the difference is paired.
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from posbench.common.errors import RunError
 from posbench.report import positions
 from posbench.report.points import SECTION, Point, section_of
-from posbench.report.references import Compared, compare, exact_context, gains, ladders, plain, reference, references
+from posbench.report.references import Compared, compare, exact_context, gains, ladders, plain, reference, references, unextended
 from posbench.runs.evaluation import Evaluation
 from posbench.statistics.clustered import student_interval
 from posbench.statistics.crossed import across, estimate
@@ -28,17 +28,17 @@ def points(evaluations: list[Evaluation], label: Callable[[dict], tuple], wide: 
     stretch of several bins and one for the whole text of each length. `label` is as from `labels`.
     Raises RunError if two evaluations have the same method, training and length.
     """
-    found, known, inside = references(evaluations), gains(evaluations), ladders(evaluations)
+    found, as_it_is, known, inside = references(evaluations), unextended(evaluations), gains(evaluations), ladders(evaluations)
     cells: dict[tuple, dict[int, tuple]] = defaultdict(dict)
     for evaluation in evaluations:
         first, key = evaluation.first, evaluation.key
         if reference(first) or key in inside and (exact_context(first) or math.inf) <= first["train_len"]:
             continue
-        floor, unextended = found.get((key, "floor")), None if plain(first) else found.get((key, "plain"))
+        floor, others = found.get((key, "floor")), {} if plain(first) else as_it_is.get(key, {})
         by_position = first["position"] is not None
         if wide and not by_position:
             continue
-        for place, *compared in _by_position(evaluation, unextended, wide) if by_position else _by_length(evaluation, floor, unextended):
+        for place, *compared in _by_position(evaluation, others, wide) if by_position else _by_length(evaluation, floor, others):
             row, seed = compared[0], first["seed"]
             seeds = cells[(*section_of(evaluation), *label(row), evaluation.source, *place)]
             other = seeds[seed][0] if seed in seeds else row
@@ -54,23 +54,26 @@ def points(evaluations: list[Evaluation], label: Callable[[dict], tuple], wide: 
 Compare = tuple[tuple[int, int | None], dict, Compared | None, Compared | None]  # (length, window), row, against floor and no extension
 
 
-def _by_length(evaluation: Evaluation, floor: Evaluation | None, unextended: Evaluation | None) -> Iterator[Compare]:
-    """Rows of one evaluation. If the floor was not evaluated at a length, its shortest exact length is used: from twice the training
-    length on, all lengths give the same floor. A further row of a length, such as the control of protocol repeat, is compared with nothing:
-    the losses of single targets are those of its first row."""
+def _by_length(evaluation: Evaluation, floor: Evaluation | None, others: Mapping[int, Evaluation]) -> Iterator[Compare]:
+    """Rows of one evaluation; `others` has the evaluation without an extension for each length.
+
+    If the floor was not evaluated at a length, its shortest exact length is used: from twice the training length on, all lengths give the
+    same floor. A further row of a length, such as the control of protocol repeat, is compared with nothing: the losses of single targets
+    are those of its first row.
+    """
     for row in evaluation.rows:
         length, compared = row["length"], (None, None)
         if row is evaluation.row(length):
             against_floor = compare(evaluation, length, floor, floor and floor.exact_length(length))
-            compared = against_floor, compare(evaluation, length, unextended, length)
+            compared = against_floor, compare(evaluation, length, others.get(length), length)
         yield (length, None), row, *compared
 
 
-def _by_position(evaluation: Evaluation, unextended: Evaluation | None, wide: bool) -> Iterator[Compare]:
+def _by_position(evaluation: Evaluation, others: Mapping[int, Evaluation], wide: bool) -> Iterator[Compare]:
     for low, row in positions.spans(evaluation, wide):
-        yield (row["position"], row["length"]), row, None, positions.compare(evaluation, low, row, unextended)
+        yield (row["position"], row["length"]), row, None, positions.compare(evaluation, low, row, others.get(row["length"]))
     for row in positions.whole_texts(evaluation) if wide else ():
-        yield (row["length"], None), row, None, positions.compare(evaluation, 0, row, unextended)
+        yield (row["length"], None), row, None, positions.compare(evaluation, 0, row, others.get(row["length"]))
 
 
 def _point(key: tuple, seeds: list[tuple]) -> Point:

@@ -30,13 +30,21 @@ def plain(row: dict) -> bool:
 
 
 def references(evaluations: Iterable[Evaluation]) -> dict[tuple, Evaluation]:
-    """{(key, "floor" | "half" | "plain"): evaluation}. If several fit, one with the scale that the model was trained with is taken."""
+    """{(key, "floor" | "half"): evaluation}. If several fit, one with the scale that the model was trained with is taken."""
     found: dict[tuple, Evaluation] = {}
     for evaluation in evaluations:
         row = evaluation.first
-        kind = "plain" if plain(row) else reference(row)
+        kind = reference(row)
         if kind and ((evaluation.key, kind) not in found or row["scale_attention"] == row["trained_scale"]):
             found[evaluation.key, kind] = evaluation
+    return found
+
+
+def unextended(evaluations: Iterable[Evaluation]) -> dict[tuple, dict[int, Evaluation]]:
+    """{key: {length: evaluation of the model as it is}}, since what several machines evaluated may stand in several evaluations."""
+    found: dict[tuple, dict[int, Evaluation]] = defaultdict(dict)
+    for evaluation in filter(lambda one: plain(one.first), evaluations):
+        found[evaluation.key] |= {row["length"]: evaluation for row in evaluation.rows}
     return found
 
 

@@ -130,6 +130,17 @@ def commits(report) -> dict[tuple, str]:
     return {(row["extension"], row["length"]): report.origins[one.origin].provenance["commit"] for one, row in evaluated}
 
 
+def test_no_extension_of_one_folder_pairs_with_what_another_has_of_that_length(twice, tmp_path):
+    """No extension read other lengths in each folder, and each has a method of its own at these."""
+    for order in ("ab", "ba"):
+        report = Built([path for place in order for path in twice[place]], tmp_path / order, "All", "x")
+        points = [point for section in report.sections for point in section if point.extension in ("yarn", "pi")]
+        assert {(point.extension, point.length): point.change for point in points} == {
+            **dict.fromkeys([("yarn", length) for length in LENGTHS[:2]], 0),
+            **dict.fromkeys([("pi", length) for length in LENGTHS[2:]], 0),
+        }
+
+
 @pytest.mark.parametrize("new", ["a", "b"])
 def test_a_training_evaluated_in_two_folders_keeps_what_was_evaluated_in_each(twice, tmp_path, new):
     report = Built([*twice["a"], *twice["b"]], tmp_path / "report", "All", "x")

@@ -78,6 +78,11 @@ def smollm2() -> list[Check]:
         ("these cost # +- # and # +- # there, and # +- # and # +- # at 8,192", [*short, *whole]),
         ("PI loses # +- #, and # +- # at 2,048 (", [*far("pi target_len=16384"), *cost("pi", 16384)]),
         ("with factor 4 # +- #)", cost("pi", 32768)),
+        (
+            "at 32,768 tokens no extension is # +- # above the floor, a window # +- #, DCA # +- #, YaRN with factor 4 # +- #. Sinks",
+            [value for name in ("none", "window", "dca", "yarn target_len=32768") for value in far(name, times=4)],
+        ),
+        ("Sinks beside a window, at # +- #, and LM-Infinite, at # +- #, are", [*far("streaming", times=4), *far("lm_infinite", times=4)]),
         ("DCA # perplexity at 4,096 tokens, # at 8,192 and # at 16,384", mean),
         ("that is # nat less at the last step", [every["dca", 8192] - every["dca", 16384]]),
         ("same targets its loss rises there, by # nat", [at("smollm2", "rope|dca", 2, "nll") - at("smollm2", "rope|dca", 1, "nll")]),
