@@ -74,9 +74,9 @@ dequantised), trained to 8,192 tokens, reads 16,384 tokens; (q below 0.05); nat 
 at 8,192, with factor; factor 2 costs; factor 4; distance of 8,192, one more;
  To 8,192 tokens: leave; At 16,384 tokens: cut the text to its last 8,192; with the fixed factor 2 and;
 for 32,768 tokens, 1,024 targets; of its 18 pairs; six to 32,768; the others; at 32,768 tokens no extension;
-more than 4,096 tokens of; from more than 8,192 cannot; at 16,384 tokens, and log-n; The last 8,192 tokens alone; NTK with factor 2 stay; at 2,048 tokens.
-With factor 4 these; at 2,048 (with factor 4; at 8,192. PI loses; what reads all 16,384 tokens; as in DCA's Table 1; arXiv
-2402.17463; the first 16,384 tokens of these; perplexity at 4,096 tokens; at 8,192 and; at 16,384;
+more than 4,096 tokens of; from more than 8,192 cannot; at 16,384 tokens, and log-n; The last 8,192 tokens alone; NTK with factor 2
+stay; at 2,048 tokens. With factor 4 these; at 2,048 (with factor 4; at 8,192. PI loses; what reads all 16,384 tokens; as in DCA's Table 1;
+arXiv 2402.17463; the first 16,384 tokens of these; perplexity at 4,096 tokens; at 8,192 and; at 16,384;
   'lengths=[64,128,256]'; (1,000 steps, one seed): attention of the last 8 queries of 32
 windows; From 64 to 256 tokens; lies 64 tokens away or more; at 256 tokens, and; read to 16,384 tokens; read
 at 256 tokens on; a model of 64 tokens that reads its last 64; to one of 256 that; refuted: 64 tokens lose; log-n, 32 tokens;
