@@ -131,6 +131,7 @@ def smollm2_books() -> list[Check]:
             "YaRN with factor 4 # +- #, NTK with factor 4 # +- #. What",
             [*far("yarn target_len=32768", books, 4), *far("ntk target_len=32768", books, 4)],
         ),
+        ("but leaky ReRoPE, at # +- #, is not", far("leaky_rerope", books, 4)),
         (
             "PI is # +- # above it, and costs # +- # at 2,048 tokens, where factor 4 costs # +- #.",
             [*far("pi target_len=16384", books), *cost("pi", 16384, 1 / 4, books), *cost("pi", 32768, 1 / 4, books)],
