@@ -295,7 +295,7 @@ def test_there_and_back_on_the_command_line(tmp_path, text_folder, capfd):
     common.append("data.bos=true")
     path.rename(tmp_path / "moved")
     said = call("run", f"run={run}", "extension=ntk", code=1).stderr
-    assert "The weights of this run are not in model.path=" in said and "model=hf model.path=PATH instead of run=" in said
+    assert "The weights of this run are not in model.path=" in said and "by run.py model=hf model.path=PATH" in said
     (tmp_path / "moved").rename(path)
     call("run", f"run={run}", "extension=ntk", "scale_attention=log_n")
     assert list(run.glob("evals/fixed_targets/ntk+log_n-*.json"))
