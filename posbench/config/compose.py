@@ -63,7 +63,7 @@ def expand(cfg: dict, overrides: list[str], composer: Composer | None = None) ->
 
 
 def _way_out(typed: dict[str, str], block: dict) -> str:
-    """Sentence for a cell that typed words do not fit, whose keys its block has: how to type a part of a grid."""
+    """Advice on typing a part of a grid, for a cell that words typed for keys of its block do not fit; empty without such words."""
     cell = ", ".join(f"{key}: {word.partition('=')[2]}" for key, word in typed.items() if key in block and "[" not in word)
     return f" What is typed holds for every cell of the grid: for a part of it type 'experiment.grid=[{{{cell}}}]'." if cell else ""
 

@@ -43,8 +43,9 @@ def references(evaluations: Iterable[Evaluation]) -> dict[tuple, Evaluation]:
 def unextended(evaluations: Iterable[Evaluation]) -> dict[tuple, dict[int, Evaluation]]:
     """{key: {length: evaluation of the model as it is}}, since what several machines evaluated may stand in several evaluations."""
     found: dict[tuple, dict[int, Evaluation]] = defaultdict(dict)
-    for evaluation in filter(lambda one: plain(one.first), evaluations):
-        found[evaluation.key] |= {row["length"]: evaluation for row in evaluation.rows}
+    for evaluation in evaluations:
+        if plain(evaluation.first):
+            found[evaluation.key] |= {row["length"]: evaluation for row in evaluation.rows}
     return found
 
 

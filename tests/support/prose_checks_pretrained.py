@@ -40,9 +40,6 @@ def advice() -> list[Check]:
     ]
 
 
-FARTHEST = "none window self_extend leaky_rerope dca rerope yarn:32768 dynamic_ntk ntk:32768"  # as the text names them
-
-
 def far(method: str, folder: str = "smollm2", times: float = 2) -> list[float]:
     """Loss of a method on RoPE minus the floor at so many times the training length, 16,384 tokens if twice."""
     return wide(folder, f"rope|{method}", times)
@@ -82,11 +79,16 @@ def smollm2() -> list[Check]:
         ("PI loses # +- #, and # +- # at 2,048 (", [*far("pi target_len=16384"), *cost("pi", 16384)]),
         ("with factor 4 # +- #)", cost("pi", 32768)),
         (
-            "at 32,768 tokens no extension is # +- # above the floor, a window # +- #. "
-            "All else that reads the whole text is above it too: Self-Extend by "
-            "# +- #, leaky ReRoPE # +- #, DCA # +- #, ReRoPE # +- #, YaRN with factor 4 # +- #, dynamic NTK # +- #, "
-            "NTK with factor 4 # +- #.",
-            [value for name in FARTHEST.split() for value in far(name.replace(":", " target_len="), times=4)],
+            "at 32,768 tokens no extension is # +- # above the floor, a window # +- #. All else",
+            [*far("none", times=4), *far("window", times=4)],
+        ),
+        (
+            "else that reads the whole text is above it too: Self-Extend by # +- #, leaky ReRoPE # +- #, DCA # +- #, ReRoPE # +- #, YaRN",
+            [value for name in ("self_extend", "leaky_rerope", "dca", "rerope") for value in far(name, times=4)],
+        ),
+        (
+            "ReRoPE # +- #, YaRN with factor 4 # +- #, dynamic NTK # +- #, NTK with factor 4 # +- #. Sinks",
+            [value for name in ("rerope", "yarn target_len=32768", "dynamic_ntk", "ntk target_len=32768") for value in far(name, times=4)],
         ),
         ("Sinks beside a window, at # +- #, and LM-Infinite, at # +- #, are", [*far("streaming", times=4), *far("lm_infinite", times=4)]),
         ("DCA # perplexity at 4,096 tokens, # at 8,192 and # at 16,384", mean),
