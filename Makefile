@@ -15,7 +15,7 @@ PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARG
 INSTALL = $(PIP) $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo pretrained test test-slow faults lint format sweep report reproduce claims bench compat gallery clean
+.PHONY: help setup demo pretrained test test-slow test-gpu faults lint format sweep report reproduce claims bench compat gallery clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -54,6 +54,9 @@ test: $(VENV)/.installed-dev ## the test suite, minutes on two cores
 
 test-slow: $(VENV)/.installed-dev ## long and large tests
 	@$(BIN)/python -m pytest -m slow --timeout 3600 $(ARGS)
+
+test-gpu: $(VENV)/.installed-dev ## the tests that need a CUDA device
+	@TORCHINDUCTOR_COMPILE_THREADS=1 $(BIN)/python -m pytest -m gpu --numprocesses auto --maxprocesses 12 --dist worksteal $(ARGS)
 
 faults: $(VENV)/.installed-dev ## kill it at random moments, damage its files: what it costs (nothing), some minutes
 	@$(BIN)/python -m pytest -m slow --timeout 3600 tests/system/test_faults.py $(ARGS)

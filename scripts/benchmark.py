@@ -6,7 +6,7 @@ python scripts/benchmark.py model.path=FILE.gguf                a checkpoint: a 
 python scripts/benchmark.py model.path=FILE.gguf only=rerope,window lengths=16384,32768 dtype=fp32
 
 Written: table.md, benchmark.json and the figure. A checkpoint is read in dtype=bf16, at 2,048, 8,192 and 16,384 tokens, in 3 rounds,
-beside transformers' own model of the same file; only= names its extensions.
+beside transformers' own model of the same file; only= names its extensions. All of it runs on device=auto, a GPU if there is one.
 """
 
 import itertools
@@ -22,7 +22,7 @@ from posbench.config.names import nodes
 
 DEFAULTS = {
     **{"train_len": 64, "lengths": [2**n for n in range(6, 14)], "repeats": 5, "only": "", "out": "results/benchmark"},
-    **{"model.path": "", "dtype": "bf16"},
+    **{"model.path": "", "dtype": "bf16", "device": "auto"},
 }
 TRAINING = 4  # rounds of training steps for each of evaluation
 OF_CHECKPOINT = {"lengths": [2048, 8192, 16384], "repeats": 3}
@@ -48,14 +48,15 @@ def main(arguments: list[str]) -> None:
     from posbench.benchmark import report
     from posbench.common.files import write_atomic, write_json
     from posbench.common.machine import fast_dtype
+    from posbench.model.build import pick_device
     from posbench.runs.provenance import commit
 
-    out, figures = Path(chosen["out"]), []
-    threads = f"{torch.get_num_threads()} threads, torch {torch.__version__}"
+    device, out, figures = pick_device(chosen["device"]), Path(chosen["out"]), []
+    on = torch.cuda.get_device_name(device) if device.startswith("cuda") else f"{torch.get_num_threads()} threads"
     rounds = f"{chosen['repeats']} rounds"
-    read = f"{rounds} in {chosen['dtype']}" if path else f"{rounds}, {TRAINING * chosen['repeats']} of training in {fast_dtype('cpu')}"
-    machine = f"{platform.machine()}, {threads}, commit {commit()}, {read}."
-    for found in _passes(path, chosen):
+    read = f"{rounds} in {chosen['dtype']}" if path else f"{rounds}, {TRAINING * chosen['repeats']} of training in {fast_dtype(device)}"
+    machine = f"{platform.machine()}, {on}, torch {torch.__version__}, commit {commit()}, {read}."
+    for found in _passes(path, device, chosen):
         for one in found:
             ratio = one.note if one.ratio is None else f"{one.ratio:6.2f} x {one.seconds * 1e3:9.1f} ms {one.mib:8.0f} MiB"
             print(f"{one.kind:10} {one.length:6} {one.case:32} {ratio}", flush=True)
@@ -77,16 +78,16 @@ def _check_names(only: str) -> None:
             )
 
 
-def _passes(path: str, chosen: dict) -> Iterator[list]:
+def _passes(path: str, device: str, chosen: dict) -> Iterator[list]:
     lengths, repeats, only = chosen["lengths"], chosen["repeats"], [name for name in chosen["only"].split(",") if name]
     if path:
         from posbench.benchmark.checkpoint import measure
 
-        return measure(path, chosen["dtype"], lengths, repeats, only)
+        return measure(path, chosen["dtype"], lengths, repeats, only, device)
     from posbench.benchmark.measure import evaluation, training
 
-    trained = training(chosen["train_len"], TRAINING * repeats, only)
-    return itertools.chain([trained], evaluation(chosen["train_len"], lengths, repeats, only))
+    trained = training(chosen["train_len"], TRAINING * repeats, only, device)
+    return itertools.chain([trained], evaluation(chosen["train_len"], lengths, repeats, only, device))
 
 
 if __name__ == "__main__":

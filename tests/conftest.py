@@ -34,6 +34,12 @@ CONFIGS = Path(__file__).parent.parent / "configs"
 TRAIN_LEN = 16
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Hide a GPU from this process and its children, unless tests marked `gpu` are asked for: the suite is of the CPU's numbers."""
+    if config.option.markexpr != "gpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
 def pytest_collection_finish() -> None:
     sys.dont_write_bytecode = WRITES_NONE
 

@@ -59,18 +59,21 @@ def load(path: str) -> GPT:
     return model.eval().requires_grad_(False)
 
 
-def measure(path: str, dtype: str, lengths: list[int], repeats: int, only: list[str]) -> Iterator[list[Figure]]:
+def measure(path: str, dtype: str, lengths: list[int], repeats: int, only: list[str], device: str = "cpu") -> Iterator[list[Figure]]:
     """Measure every case at every length. Yields a list for each length; a case that is not defined there, or changes nothing, is left out.
 
     Raises ConfigError for a dtype or a method that is none, and for a checkpoint that posbench cannot read.
     """
     if dtype not in DTYPES:
         raise ConfigError(f"dtype={dtype} must be bf16 or fp32.")
-    chosen, model = names(only), load(path)
+    chosen, model = names(only), load(path).to(device)
     reader = rounded(model) if dtype == "bf16" else model
     other = theirs(find_checkpoint(path, download=False), DTYPES[dtype], attn_implementation="sdpa")
+    if not isinstance(other, str):
+        other = other.to(device)
     for length in lengths:
-        text_BT = torch.randint(0, model.embed_tokens.num_embeddings, (1, length), generator=torch.Generator().manual_seed(length))
+        seeded = torch.Generator().manual_seed(length)
+        text_BT = torch.randint(0, model.embed_tokens.num_embeddings, (1, length), generator=seeded).to(device)
         cases, left_out = {}, {}
         for name in (PLAIN, *chosen):
             extension, scale = make(nodes("extension")[name]), NoScale(model.encoding.shape)
@@ -84,7 +87,8 @@ def measure(path: str, dtype: str, lengths: list[int], repeats: int, only: list[
             elif name != PLAIN and not changes(model.encoding, extension, length):
                 left_out[name] = "changes nothing"
             else:
-                cases[name] = functools.partial(_ours, reader, make_plan(model.encoding, extension, scale, length=length), dtype)
+                plan = make_plan(model.encoding, extension, scale, length=length, device=device)
+                cases[name] = functools.partial(_ours, reader, plan, dtype)
         if isinstance(other, str):
             left_out[THEIRS] = other
         else:
@@ -95,14 +99,15 @@ def measure(path: str, dtype: str, lengths: list[int], repeats: int, only: list[
 
 
 def _ours(model: GPT, plan: Plan, dtype: str, text_BT: Tensor) -> Tensor:
-    with bf16.autocast("cpu", dtype):
+    with bf16.autocast(text_BT.device, dtype):
         return model(text_BT, plan, SCORED)
 
 
 def _measure(cases: dict[str, Case], text_BT: Tensor, repeats: int) -> list[Figure]:
     first, mib = {}, {}
     for name, case in cases.items():
-        first[name] = timed(lambda text_BT, name=name, case=case: mib.update({name: tensor_mib(lambda: case(text_BT))}), text_BT)
+        weigh = functools.partial(tensor_mib, functools.partial(case, text_BT), text_BT.device)
+        first[name] = timed(lambda _, name=name, weigh=weigh: mib.update({name: weigh()}), text_BT)
     rounds: dict[str, list[float]] = {name: [] for name, spent in first.items() if spent <= BUDGET}
     for _ in range(repeats):
         for name, spent in rounds.items():

@@ -75,20 +75,21 @@ def transformers_llama() -> nn.Module | None:
     return LlamaForCausalLM(config)
 
 
-def training(train_len: int, repeats: int, only: list[str]) -> list[Figure]:
+def training(train_len: int, repeats: int, only: list[str], device: str = "cpu") -> list[Figure]:
     """Measure a training step (2,048 tokens, in dtype=auto, Muon included): each encoding, each scale for training, transformers."""
     shape, cases = make_shape(MODEL, train_len), {}
-    text_BT = torch.randint(0, VOCAB, (TrainConfig().tokens_per_step // train_len, train_len))
+    text_BT = torch.randint(0, VOCAB, (TrainConfig().tokens_per_step // train_len, train_len)).to(device)
     for name, node in nodes("encoding").items():
-        cases[name] = _gpt_step(GPT(MODEL, make(node, shape), VOCAB))
+        cases[name] = _gpt_step(GPT(MODEL, make(node, shape), VOCAB).to(device), device)
     for name, node in nodes("scale_attention").items():
         scale = make(node, shape)
         if scale.trained or scale.by_distance or scale.sinks:
-            cases[f"{BASE}, {name} trained in"] = _gpt_step(GPT(MODEL, make(nodes("encoding")[BASE], shape), VOCAB, scale))
-    cases[GATED] = _gpt_step(_gated(shape))
+            model = GPT(MODEL, make(nodes("encoding")[BASE], shape), VOCAB, scale)
+            cases[f"{BASE}, {name} trained in"] = _gpt_step(model.to(device), device)
+    cases[GATED] = _gpt_step(_gated(shape).to(device), device)
     llama = transformers_llama()
     if llama is not None:
-        cases[LLAMA] = _llama_step(llama)
+        cases[LLAMA] = _llama_step(llama.to(device), device)
     figures, _ = _measure("training", {name: case for name, case in cases.items() if _wanted(name, only)}, text_BT, text_BT, repeats)
     return figures
 
@@ -101,41 +102,43 @@ def _wanted(name: str, only: list[str]) -> bool:
     return not only or name in (*only, BASE)
 
 
-def _gpt_step(model: GPT) -> Case:
-    plans, steps = training_plans(model.encoding, model.scale, "cpu", 0), itertools.count()
-    return _step(model, lambda text_BT: model.loss(text_BT, text_BT, plans(text_BT.shape[1], next(steps))))
+def _gpt_step(model: GPT, device: str) -> Case:
+    plans, steps = training_plans(model.encoding, model.scale, device, 0), itertools.count()
+    return _step(model, lambda text_BT: model.loss(text_BT, text_BT, plans(text_BT.shape[1], next(steps))), device)
 
 
-def _llama_step(llama: nn.Module) -> Case:
+def _llama_step(llama: nn.Module, device: str) -> Case:
     def loss(text_BT: Tensor) -> Tensor:
         logits_BTV = llama(text_BT, use_cache=False).logits
         return nn.functional.cross_entropy(logits_BTV.float().flatten(0, 1), text_BT.flatten())
 
-    return _step(llama, loss)
+    return _step(llama, loss, device)
 
 
-def _step(model: nn.Module, loss: Callable[[Tensor], Tensor]) -> Case:
-    optimizers, dtype = optim.build(model, TrainConfig()), fast_dtype("cpu")
+def _step(model: nn.Module, loss: Callable[[Tensor], Tensor], device: str) -> Case:
+    optimizers, dtype = optim.build(model, TrainConfig()), fast_dtype(device)
 
     def step(text_BT: Tensor) -> None:
-        with bf16.autocast("cpu", dtype):
+        with bf16.autocast(device, dtype):
             value = loss(text_BT)
-        with bf16.products("cpu", dtype):
+        with bf16.products(device, dtype):
             value.backward()
         for optimizer in optimizers:
-            with bf16.muon("cpu", dtype):
+            with bf16.muon(device, dtype):
                 optimizer.step()
             optimizer.zero_grad(set_to_none=True)
 
     return step
 
 
-def evaluation(train_len: int, lengths: list[int], repeats: int, only: list[str]) -> Iterator[list[Figure]]:
+def evaluation(train_len: int, lengths: list[int], repeats: int, only: list[str], device: str = "cpu") -> Iterator[list[Figure]]:
     """Measure a pass over 8,192 tokens (or one window, if that is longer) in float32 for each case. Yields a list for each length."""
-    models, llama = _models(train_len), transformers_llama()
+    models, llama = _models(train_len, device), transformers_llama()
+    if llama is not None:
+        llama = llama.to(device)
     slow: set[str] = set()
     for length in lengths:
-        text_BT = torch.randint(0, VOCAB, (max(1, 8192 // length), length))
+        text_BT = torch.randint(0, VOCAB, (max(1, 8192 // length), length)).to(device)
         cases: dict[str, Case] = {}
         for name, (model, extension, scale) in models.items():
             if name in slow or not _wanted(name, only):
@@ -144,7 +147,7 @@ def evaluation(train_len: int, lengths: list[int], repeats: int, only: list[str]
                 check(model.encoding, extension, scale, [length], allow_untested=True)
             except ConfigError:
                 continue  # not defined at this length: a learned table has no such position
-            plan = make_plan(model.encoding, extension, scale, length=length, trained_scale=model.scale)
+            plan = make_plan(model.encoding, extension, scale, length=length, device=device, trained_scale=model.scale)
             cases[name] = functools.partial(model, plan=plan, last=SCORED)
         if llama is not None and LLAMA not in slow and _wanted(LLAMA, only):
             cases[LLAMA] = functools.partial(llama, use_cache=False, logits_to_keep=SCORED)
@@ -154,7 +157,7 @@ def evaluation(train_len: int, lengths: list[int], repeats: int, only: list[str]
         yield figures + [Figure("evaluation", name, length, note=f"above {BUDGET:.0f} s") for name in sorted(slow)]
 
 
-def _models(train_len: int) -> dict[str, tuple]:
+def _models(train_len: int, device: str) -> dict[str, tuple]:
     """Model, extension and scale of each case: every encoding alone, then RoPE with every extension and with every scale.
 
     Extensions that need a learned table use encoding `learned`.
@@ -176,7 +179,7 @@ def _models(train_len: int) -> dict[str, tuple]:
         elif name != "none":
             models[f"{BASE}, {name}"] = (models[BASE][0], plain, scale)
     models[GATED] = (_gated(shape).eval(), plain, unscaled)
-    return models
+    return {name: (model.to(device), extension, scale) for name, (model, extension, scale) in models.items()}
 
 
 def _measure(kind: str, cases: dict[str, Case], text_BT: Tensor, weighed_BT: Tensor, repeats: int) -> tuple[list[Figure], set[str]]:
@@ -189,13 +192,15 @@ def _measure(kind: str, cases: dict[str, Case], text_BT: Tensor, weighed_BT: Ten
     for name, seconds in timings.items():
         typical = statistics.median(seconds)
         ratio = statistics.median(one / other for one, other in zip(seconds, timings[BASE], strict=True))
-        mib = tensor_mib(functools.partial(cases[name], weighed_BT))
+        mib = tensor_mib(functools.partial(cases[name], weighed_BT), weighed_BT.device)
         figures.append(Figure(kind, name, text_BT.shape[1], ratio, typical, text_BT.numel() / typical, mib))
     return figures, cases.keys() - timings
 
 
 def timed(case: Case, text_BT: Tensor) -> float:
-    """Time of one step or pass."""
+    """Time of one step or pass, to the end of what a GPU was given to do."""
     began = time.perf_counter()
     case(text_BT)
+    if text_BT.is_cuda:
+        torch.cuda.synchronize(text_BT.device)
     return time.perf_counter() - began

@@ -73,8 +73,12 @@ class Peak:
         return peak / (2**20 if sys.platform == "darwin" else 2**10)
 
 
-def tensor_mib(call: Callable[[], object]) -> float:
-    """Peak of the tensors that `call` adds on the CPU, in MiB: exact, and independent of memory that the allocator keeps."""
+def tensor_mib(call: Callable[[], object], device: str | torch.device = "cpu") -> float:
+    """Peak of the tensors that `call` adds on a device, in MiB: exact, and independent of memory that the allocator keeps."""
+    if torch.device(device).type == "cuda":
+        before, peak = torch.cuda.memory_allocated(device), Peak(device)
+        call()
+        return peak.mib() - before / 2**20
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=False) as profiler:

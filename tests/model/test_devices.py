@@ -1,4 +1,7 @@
-"""The path on a GPU, on a pretended one: no tensor of the CPU strays into it, and its numbers are the CPU's."""
+"""The path on a GPU: no tensor of the CPU strays into it, and its numbers are the CPU's.
+
+On a pretended GPU by default, and on a real one with `-m gpu` (`make test-gpu`).
+"""
 
 import copy
 import functools
@@ -9,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import TRAIN_LEN, choices, legal, legal_pairs, make_triple, small_model
-from pretended import Mixed, Pretended, attention, on_cuda
+from pretended import Mixed, Pretended, attention
 from script_calls import call
 from spoils import PLACES, SMALL, write_text
 from test_evaluate import text
@@ -40,14 +43,17 @@ SCALED = [(encoding, extension, scale) for scale in choices("scale_attention") f
 TRIPLES += [triple for triple in SCALED if legal(triple, [LONG])]
 
 
-@pytest.fixture
-def gpu(monkeypatch):
-    """A pretended GPU with what torch says of a real one's memory, and blocks of few queries."""
-    monkeypatch.setattr(flex, "_attention", lambda device: attention)
+@pytest.fixture(params=[pytest.param("real", marks=pytest.mark.gpu), "pretended"])
+def gpu(request, monkeypatch):
+    """A GPU with blocks of few queries, on which FlexAttention must not fail. A pretended one says what torch says of a real one."""
     monkeypatch.setattr(flex, "give_up", _raise)
     for name, size in (("BLOCK", 7), ("MASKED", 7)):
         monkeypatch.setitem(getattr(blocks, name), "cuda", size)
     monkeypatch.setattr(blocks, "WHOLE", 5)
+    if request.param == "real":
+        yield "cuda"
+        return
+    monkeypatch.setattr(flex, "_attention", lambda device: attention)
     # It would compare the devices that tensors say they are on within torch's calls and outside.
     monkeypatch.setattr(blocks, "checkpoint", functools.partial(blocks.checkpoint, determinism_check="none"))
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: None)
@@ -85,7 +91,7 @@ def trained(encoding: str, trained_scale: str, device: str, optimizer: str = "mu
     trainer = Trainer(model, CORPUS, config, 0, torch.device(device), training_plans(model.encoding, model.scale, device, 0))
     for _ in range(2):
         trainer.advance()
-    assert all(on_cuda(parameter) == (device == "cuda") for parameter in model.parameters())
+    assert all(parameter.device.type == device for parameter in model.parameters())
     return [trainer.validate(), trainer.figures()["loss"]]
 
 
@@ -102,7 +108,8 @@ def test_bf16_stays_on_the_device(encoding, gpu):
     np.testing.assert_allclose(*(losses(small_model(one), extension, scale, device, "bf16") for device in (gpu, "cpu")), rtol=0, atol=0.1)
 
 
-def test_the_pretended_device_refuses_what_a_real_one_refuses(gpu):
+def test_the_pretended_device_refuses_what_a_real_one_refuses(gpu, request):
+    refused = (RuntimeError, TypeError) if request.node.callspec.params["gpu"] == "real" else Mixed
     here, there = torch.arange(3.0), torch.arange(3.0, device=gpu)
     assert there.device.type == "cuda" and there.is_cuda and there.cpu().device.type == "cpu" and here.device.type == "cpu"
     for mixed in (
@@ -116,13 +123,13 @@ def test_the_pretended_device_refuses_what_a_real_one_refuses(gpu):
         lambda: torch.nn.functional.embedding(torch.ones(2, dtype=torch.long), there[:, None]),
         lambda: torch.rand(3, device=gpu, generator=torch.Generator()),
     ):
-        with pytest.raises(Mixed):
+        with pytest.raises(refused):
             mixed()
     for allowed in (lambda: there * here[1], lambda: there[here.long()], lambda: there.clone().copy_(here), lambda: there + 1):
-        assert on_cuda(allowed())
+        assert allowed().is_cuda
     weight = torch.ones(3, requires_grad=True).to(gpu).detach().requires_grad_()
     (weight * there).sum().backward()
-    assert on_cuda(weight.grad) and on_cuda(torch.zeros_like(there)) and on_cuda(there.sum()) and not on_cuda(there.cpu() + here)
+    assert weight.grad.is_cuda and torch.zeros_like(there).is_cuda and there.sum().is_cuda and not (there.cpu() + here).is_cuda
 
 
 def _seen_here(self, start, stop, keys):
@@ -147,6 +154,7 @@ PLANTED = {
 }
 
 
+@pytest.mark.parametrize("gpu", ["pretended"], indirect=True)
 @pytest.mark.parametrize("bug", PLANTED)
 def test_a_stray_tensor_of_the_cpu_is_found(bug, gpu, monkeypatch):
     owner, name, planted, pair = PLANTED[bug]
@@ -158,16 +166,22 @@ def test_a_stray_tensor_of_the_cpu_is_found(bug, gpu, monkeypatch):
         losses(model, extension, scale, gpu)
 
 
-def test_a_whole_job_on_a_gpu_ends_with_the_numbers_of_the_cpu(gpu, tmp_path, capfd, monkeypatch):
-    """From scripts/run.py on, with weights that go to the disk and back."""
+def _in_jobs(monkeypatch) -> str:
+    """Pretend the GPU in each job too: a mode is of one thread, and a job has its own. Returns the GPU's name."""
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "pretended")
     main = job.main
 
     def on_gpu(spec: str) -> int:
-        with Pretended():  # a mode is of one thread, and a job has its own
+        with Pretended():
             return main(spec)
 
     monkeypatch.setattr(job, "main", on_gpu)
+    return "pretended"
+
+
+def test_a_whole_job_on_a_gpu_ends_with_the_numbers_of_the_cpu(gpu, request, tmp_path, capfd, monkeypatch):
+    """From scripts/run.py on, with weights that go to the disk and back."""
+    name = torch.cuda.get_device_name() if request.node.callspec.params["gpu"] == "real" else _in_jobs(monkeypatch)
     write_text(tmp_path / "text")
     small = [word for word in SMALL if word != "device=cpu"] + ["train.dtype=fp32", "encoding=rope"]
     found = {}
@@ -178,6 +192,6 @@ def test_a_whole_job_on_a_gpu_ends_with_the_numbers_of_the_cpu(gpu, tmp_path, ca
         rows = [json.loads(path.read_text())["rows"] for path in sorted((tmp_path / device).glob("*/evals/*/*.json"))]
         found[device] = [row["nll"] for part in rows for row in part]
     (provenance,) = (tmp_path / gpu).glob("*/provenance.json")
-    assert "pretended" in provenance.read_text()
+    assert name in provenance.read_text()
     np.testing.assert_allclose(found[gpu], found["cpu"], rtol=0, atol=1e-2)
     assert len(found[gpu]) == 6

@@ -119,7 +119,8 @@ def attention(
     assert enable_gqa == (k_BGTD.shape[1] != H)
     b, h, i, j = torch.meshgrid(*(torch.arange(n, device="cuda") for n in (B, H, T, T)), indexing="ij")
     k_BHTD, v_BHTD = (t.repeat_interleave(H // t.shape[1], dim=1) for t in (k_BGTD, v_BGTD))
-    scores = q_BHTD @ k_BHTD.mT * scale
+    scores = q_BHTD.float() @ k_BHTD.float().mT * scale
     scores = scores if score_mod is None else score_mod(scores, b, h, i, j)
     scores = scores.masked_fill(~block_mask.mask_mod(b, h, i, j), -torch.inf)
-    return scores.softmax(dim=-1).nan_to_num() @ v_BHTD, SimpleNamespace(lse=scores.logsumexp(dim=-1))
+    y_BHTD = scores.softmax(dim=-1).nan_to_num() @ v_BHTD.float()
+    return y_BHTD.to(q_BHTD.dtype), SimpleNamespace(lse=scores.logsumexp(dim=-1))

@@ -42,7 +42,7 @@ def attend(layer: LayerPlan, x_BTC: Tensor, q_BHTD: Tensor, k_BGTD: Tensor, v_BG
             return pieces(layer, q_BHTD, k_BGTD, v_BGTD, first)
         if v_BGTD.is_cuda and not learns and 2 * last > length and flex.possible(layer):
             try:
-                return flex.flex(layer, q_BHTD, k_BGTD, v_BGTD.float(), gates_BHT)[:, :, -last:].to(v_BGTD.dtype)
+                return flex.flex(layer, q_BHTD, k_BGTD, v_BGTD, gates_BHT)[:, :, -last:].to(v_BGTD.dtype)
             except Exception as error:  # compilers fail in many ways and memory can run out; `rows` needs no compiler and little memory
                 flex.give_up(layer, error)
         return rows(layer, q_BHTD, k_BGTD, v_BGTD.float(), gates_BHT, first).to(v_BGTD.dtype)
@@ -82,6 +82,9 @@ def fused(layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, gate
     heads, groups = q_BHTD.shape[1], q_BHTD.shape[1] // k_BGTD.shape[1]
     causal = functools.partial(F.scaled_dot_product_attention, is_causal=True, scale=1.0)
     if v_BGTD.device.type != "cpu" or torch.is_grad_enabled() or length <= SHORT:
+        if v_BGTD.is_cuda and v_BGTD.dtype == torch.float32 and groups > 1:
+            # CUDA's fused kernel for float32 does not share key heads, and torch would build [T, T] without a word.
+            k_BGTD, v_BGTD, groups = *(t.repeat_interleave(groups, dim=1) for t in (k_BGTD, v_BGTD)), 1
         return causal(q_BHTD, k_BGTD, v_BGTD, enable_gqa=groups > 1)[:, :, own, :width].to(kept)
     done = []
     # Threads share out the rows of all heads, and a row costs what precedes it: of one head or three, one thread gets most of the work.

@@ -12,12 +12,15 @@ import sys
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from posbench.model.kernels import number_format
 from posbench.position.geometry import Bias
 from posbench.position.layer_plan import BandPlan, LayerPlan
 
 BLOCK = 128  # queries and keys of a block: the size that the kernel is made for
+NARROWEST = 16  # width of heads below which the kernel refuses
 SHAPES = 4096  # compiled forms allowed in one process: well above lengths x batches x biases
 GIVEN_UP = "given up"
 
@@ -33,7 +36,7 @@ def possible(layer: LayerPlan) -> bool:
 
 
 def flex(layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, gates_BHT: Tensor | None = None) -> Tensor:
-    """Run all bands of a layer and merge them: [B, H, T, D]. q, k and v are float32, gates float64 sums."""
+    """Run all bands of a layer and merge them: [B, H, T, D], float32. q and k are float32, v has the model's format, gates float64 sums."""
     outs, sums = [], []
     for band in layer.bands:
         if band.seen_T.any():
@@ -44,9 +47,9 @@ def flex(layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, gates
     if layer.has_sink:
         sums.append(layer.sink(q_BHTD)[:, None].expand_as(sums[0]))
     if len(sums) == 1:
-        return outs[0]
+        return outs[0].float()
     share = torch.stack(sums).softmax(dim=0).unsqueeze(-1)
-    return sum(part * y_BHTD for part, y_BHTD in zip(share, outs, strict=False))  # a sink has a share and no value
+    return sum(part * y_BHTD.float() for part, y_BHTD in zip(share, outs, strict=False))  # a sink has a share and no value
 
 
 def _band(
@@ -55,6 +58,9 @@ def _band(
     encoding, device = layer.encoding, q_BHTD.device
     q_BHTD, k_BGTD = layer.turned(band, q_BHTD, k_BGTD)
     q_BHTD = layer.scaled(q_BHTD, v_BGTD.shape[-1])
+    dtype = number_format.of_fused(v_BGTD, gated=gates_BHT is not None)
+    width = v_BGTD.shape[-1]
+    q_BHTD, k_BGTD, v_BGTD = (F.pad(t.to(dtype), (0, max(0, NARROWEST - width))) for t in (q_BHTD, k_BGTD, v_BGTD))
     positions = band.q_pos_T.to(device), band.k_pos_T.to(device)
     mods = [*_rules(layer, device), *_columns(encoding.columns(*positions, row_constant=True)), *_profile(layer, band, device)]
     if gates_BHT is not None:
@@ -72,7 +78,7 @@ def _band(
         q_BHTD, k_BGTD, v_BGTD, score_mod=score if mods else None, block_mask=block_mask(band, device), scale=1.0, enable_gqa=grouped,
         return_aux=AuxRequest(lse=True),
     )  # fmt: skip
-    return y_BHTD, aux.lse
+    return y_BHTD[..., :width], aux.lse
 
 
 def _rules(layer: LayerPlan, device: torch.device) -> list[Callable]:

@@ -1,0 +1,102 @@
+"""What only a real GPU shows: FlexAttention's compiled kernel beside `rows`, memory that grows with the length, a training that goes on.
+
+`make test-gpu` runs these and those of test_devices.py. Without a GPU nothing here is run.
+"""
+
+import pytest
+import torch
+from conftest import legal_pairs, make_triple, small_model
+from hf_models import checkpoint
+from measures import attend_in, attention_inputs
+from test_devices import CORPUS
+
+from posbench.benchmark import checkpoint as bench
+from posbench.benchmark import measure
+from posbench.config.schema import TrainConfig
+from posbench.model.kernels import dispatch, flex
+from posbench.model.kernels.blocks import rows
+from posbench.model.memory import tensor_mib
+from posbench.position.plan import make_plan, training_plans
+from posbench.runs.directory import Run
+from posbench.training.trainer import Trainer
+
+pytestmark = pytest.mark.gpu
+LENGTH, TRAIN_LEN = 700, 128  # no multiple of the kernel's blocks, and bands that cut them
+PAIRS = [pair for pair in legal_pairs(LENGTH, TRAIN_LEN) if pair[0] == "rope" or pair[1] in ("none", "window", "rerope")]
+SCALED = [("rope", "rerope", "log_n"), ("rope", "none", "scale_invariant"), ("rope", "window", "off_by_one")]
+KINDS = [("rope", "none"), ("alibi", "none"), ("rope", "rerope"), ("rope", "window"), ("cope", "none")]
+DEVIATION = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
+
+
+def inputs(encoding, length: int, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
+    """q, k, v and x of one layer on the GPU; v in `dtype`, as a model gives it."""
+    (q, k, v), x = attention_inputs(encoding, length)
+    return [q.cuda(), k.cuda(), v.cuda().to(dtype), x.cuda()]
+
+
+@pytest.mark.parametrize("dtype", DEVIATION, ids=str)
+@pytest.mark.parametrize(
+    "triple", [*PAIRS, ("rope", "rerope", "log_n"), ("rope", "none", "scale_invariant"), ("rope", "window", "off_by_one")]
+)
+@torch.no_grad()
+def test_the_compiled_kernel_gives_what_rows_gives(triple, dtype):
+    encoding, extension, scale = make_triple(*triple, train_len=TRAIN_LEN)
+    encoding = encoding.cuda()
+    layer = make_plan(encoding, extension, scale, length=LENGTH, device="cuda").layers[0]
+    if not flex.possible(layer):
+        pytest.skip("`rows` runs it")
+    q, k, v, x = inputs(encoding, LENGTH, dtype)
+    found, wanted = attend_in(flex.flex, layer, q, k, v, x), attend_in(rows, layer, q, k, v.float(), x)
+    assert found.dtype == torch.float32 and not found.isnan().any()
+    assert (found - wanted).norm() / wanted.norm() < DEVIATION[dtype]
+
+
+@pytest.mark.parametrize("dtype", DEVIATION, ids=str)
+@pytest.mark.parametrize(
+    "pair", [("rope", "none"), ("alibi", "none"), ("rope", "rerope"), ("rope", "window"), ("cope", "none")], ids="-".join
+)
+@torch.no_grad()
+def test_memory_grows_with_the_length_alone(pair, dtype):
+    encoding, extension, scale = make_triple(*pair, "none", train_len=TRAIN_LEN)
+    encoding, mib = encoding.cuda(), []
+    for length in (4096, 8192):
+        layer = make_plan(encoding, extension, scale, length=length, device="cuda").layers[0]
+        q, k, v, x = inputs(encoding, length, dtype)
+        dispatch.attend(layer, x, q, k, v)
+        mib.append(tensor_mib(lambda layer=layer, given=(x, q, k, v): dispatch.attend(layer, *given), "cuda"))
+        assert flex.GIVEN_UP not in layer.bands[0].kept
+    assert mib[1] < min(2.5 * mib[0], 4 * 8192**2 * 4 / 2**20)  # four heads of 8,192 x 8,192 scores
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("encoding", ["rope", "fox"])
+def test_a_training_that_was_stopped_ends_as_one_that_was_not(encoding, dtype, compiled, tmp_path):
+    config = TrainConfig(length=16, steps=8, tokens_per_step=64, validate_windows=4, dtype=dtype, warmup=1, compile=compiled)
+    run, losses = Run(tmp_path), []
+
+    def trainer() -> Trainer:
+        model = small_model(make_triple(encoding, "none", "none")[0]).cuda()
+        return Trainer(model, CORPUS, config, 0, torch.device("cuda"), training_plans(model.encoding, model.scale, "cuda", 0))
+
+    whole, before, after = trainer(), trainer(), trainer()
+    for _ in range(4):
+        whole.advance()
+        before.advance()
+    before.save(run)
+    after.resume(run)
+    for one in (whole, after):
+        for _ in range(4):
+            one.advance()
+        assert one.step == 8 and one.compiled == compiled
+        losses.append([one.figures()["loss"], one.validate()])
+    torch.testing.assert_close(*map(torch.tensor, losses), rtol=0, atol=1e-3 if dtype == "fp32" else 3e-2)
+
+
+def test_benchmarks_run_and_measure_there(tmp_path):
+    figures = measure.training(64, 2, ["fox"], "cuda")
+    assert {one.case for one in figures} == {"rope", "fox"} and all(one.mib > 0 and one.ratio > 0 for one in figures)
+    (figures,) = measure.evaluation(64, [256], 2, ["rerope", "fox"], "cuda")
+    assert {one.case for one in figures} == {"rope", "fox"} and all(one.mib > 0 for one in figures)
+    (figures,) = bench.measure(str(checkpoint(tmp_path)), "bf16", [80], 2, ["rerope", "window"], "cuda")
+    assert {one.case for one in figures} == {"none", "rerope", "window", "transformers"} and all(one.mib > 0 for one in figures)
