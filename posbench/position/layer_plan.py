@@ -48,6 +48,13 @@ class BandPlan:
         """Number of keys of this band that each query sees."""
         return self.width_T if self.lot_T is None else self._found[0]
 
+    def positions(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Coordinates of queries and keys on a device. They stay there: every copy to a GPU waits until it has done all its work."""
+        key = "positions", device
+        if key not in self.kept:
+            self.kept[key] = self.q_pos_T.to(device), self.k_pos_T.to(device)
+        return self.kept[key]
+
     @property
     def farthest_T(self) -> Tensor:
         """First key that each query sees, where it sees any."""

@@ -24,7 +24,7 @@ class PreparedBand:
     def __init__(self, layer: LayerPlan, band: BandPlan, q_BHTD: Tensor, k_BGTD: Tensor, gates_BHT: Tensor | None, step: int):
         encoding, length, whole = layer.encoding, q_BHTD.shape[2], Bias.ROWS in layer.encoding.biases
         self.layer, self.band, self.gates_BHT, self.device = layer, band, gates_BHT, q_BHTD.device
-        self.q_pos_T, self.k_pos_T = band.q_pos_T.to(self.device), band.k_pos_T.to(self.device)
+        self.q_pos_T, self.k_pos_T = band.positions(self.device)
         self.decay_D = encoding.decay()
         self.q_BHTD, self.k_BGTD = layer.turned(band, q_BHTD, k_BGTD)
         if not whole:

@@ -39,17 +39,26 @@ def flex(layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, gates
     """Run all bands of a layer and merge them: [B, H, T, D], float32. q and k are float32, v has the model's format, gates float64 sums."""
     outs, sums = [], []
     for band in layer.bands:
-        if band.seen_T.any():
+        if (sees_T := _sees(band, q_BHTD.device)) is not None:
             y_BHTD, lse_BHT = _band(layer, band, q_BHTD, k_BGTD, v_BGTD, gates_BHT)
             outs.append(y_BHTD)
             # A query that sees no key of a band gets no weight there; its row of the kernel's output is undefined.
-            sums.append(torch.where(band.seen_T.to(lse_BHT.device) > 0, lse_BHT, -torch.inf))
+            sums.append(torch.where(sees_T, lse_BHT, -torch.inf))
     if layer.has_sink:
         sums.append(layer.sink(q_BHTD)[:, None].expand_as(sums[0]))
     if len(sums) == 1:
         return outs[0].float()
     share = torch.stack(sums).softmax(dim=0).unsqueeze(-1)
     return sum(part * y_BHTD.float() for part, y_BHTD in zip(share, outs, strict=False))  # a sink has a share and no value
+
+
+def _sees(band: BandPlan, device: torch.device) -> Tensor | None:
+    """True for each query that sees a key of a band: [T], on the device; None if none does. Counted once for a plan."""
+    key = "sees", device
+    if key not in band.kept:
+        sees_T = band.seen_T > 0
+        band.kept[key] = sees_T.to(device) if sees_T.any() else None
+    return band.kept[key]
 
 
 def _band(
@@ -61,8 +70,7 @@ def _band(
     dtype = number_format.of_fused(v_BGTD, gated=gates_BHT is not None)
     width = v_BGTD.shape[-1]
     q_BHTD, k_BGTD, v_BGTD = (F.pad(t.to(dtype), (0, max(0, NARROWEST - width))) for t in (q_BHTD, k_BGTD, v_BGTD))
-    positions = band.q_pos_T.to(device), band.k_pos_T.to(device)
-    mods = [*_rules(layer, device), *_columns(encoding.columns(*positions, row_constant=True)), *_profile(layer, band, device)]
+    mods = [*_rules(layer, device), *_columns(encoding.columns(*band.positions(device), row_constant=True)), *_profile(layer, band, device)]
     if gates_BHT is not None:
         mods.append(_gates(gates_BHT))
 

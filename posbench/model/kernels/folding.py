@@ -40,7 +40,7 @@ def operands(
     """
     encoding, width, device = layer.encoding, v_BGTD.shape[-1], v_BGTD.device
     q_BHTD, k_BGTD = layer.turned(band, q_BHTD, k_BGTD)
-    q_pos_T, k_pos_T = band.q_pos_T.to(device), band.k_pos_T.to(device)
+    q_pos_T, k_pos_T = band.positions(device)
     decay_D = encoding.decay()
     if decay_D is not None:
         q_BHTD, k_BGTD = damp(q_BHTD, k_BGTD, decay_D, q_pos_T, k_pos_T, q_pos_T[len(q_pos_T) // 2])
