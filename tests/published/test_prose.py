@@ -13,7 +13,7 @@ from conftest import CONFIGS
 from prose_checks import Check, headline, ledger, projects, repeated, scale, stage2, stage5
 from prose_checks_finetune import finetune
 from prose_checks_methods import attention, books, catalogue, ladder, matched, newer, rates
-from prose_checks_pretrained import advice, smollm2, smollm2_books
+from prose_checks_pretrained import advice, smollm2, smollm2_books, smollm2_far
 from prose_checks_tasks import needles, stage3, tasks
 from reported_values import LEDGER, REPORTED, of_seeds, yarn_pairs
 
@@ -34,6 +34,7 @@ PARTS = (
     books,
     smollm2,
     smollm2_books,
+    smollm2_far,
     needles,
     tasks,
     attention,
@@ -93,7 +94,9 @@ paper's; lowers the loss at 256 tokens; (three seeds, 100 steps); at 1,024 token
 after 100 steps without an extension; retrieval at 64 tokens too; after 100 steps; the others; of the 36 books that;
 at 16,384 tokens, and log-n alone; A window over the last 8,192 tokens loses; of what reads all 16,384 tokens; NTK with factor 2 remain;
 their cost at 2,048 tokens; at 2,048 tokens, where; In 36 windows of 35 books;
-one-sided 95 % bounds of; 2,048 tokens lose; to all 8,192. Who"""
+one-sided 95 % bounds of; 2,048 tokens lose; to all 8,192. Who; the 22 books that; for 131,072 tokens, 1,024 targets; so 32,768 tokens are;
+above it at 131,072 tokens, as; some 8,192 tokens at every; YaRN with factor 16 is;
+floor at 32,768 tokens and; at 131,072, NTK with factor 16"""
 
 
 @cache

@@ -139,3 +139,27 @@ def smollm2_books() -> list[Check]:
             [*far("pi target_len=16384", books), *cost("pi", 16384, 1 / 4, books), *cost("pi", 32768, 1 / 4, books)],
         ),
     ]
+
+
+def smollm2_far() -> list[Check]:
+    """Of SmolLM2-135M-Instruct in texts of 32,768 to 131,072 tokens of books."""
+    folder = "smollm2_far"
+
+    def at_each(method: str, *times: float) -> list[float]:
+        return [value for one in times for value in far(method, folder, one)]
+
+    gain, lower = (at(folder, "rope", 4, name) for name in ("gain", "gain_lower"))
+    grows = "{} # +- # above the floor at four times the training length, # +- # at eight and # +- # at sixteen"
+    return [
+        (
+            "is: # +- # above it at 131,072 tokens, as LM-Infinite, # +- #; a window alone loses # +- #.",
+            [value for name in ("streaming", "lm_infinite", "window") for value in at_each(name, 16)],
+        ),
+        (grows.format("Self-Extend is"), at_each("self_extend", 4, 8, 16)),
+        ("DCA # +- #, # +- # and # +- #; ReRoPE # +- #, # +- # and # +- #;", [*at_each("dca", 4, 8, 16), *at_each("rerope", 4, 8, 16)]),
+        ("told from it at four times (# +- #), # +- # and # +- #.", at_each("leaky_rerope", 4, 8, 16)),
+        ("YaRN with factor 16 is # +- # above the floor at 32,768 tokens and # +- # at 131,072", at_each("yarn", 4, 16)),
+        ("NTK with factor 16 # +- # and # +- #, dynamic NTK # +- # and # +- #.", [*at_each("ntk", 4, 16), *at_each("dynamic_ntk", 4, 16)]),
+        ("No extension is # +- # above it there.", at_each("none", 16)),
+        ("The gate fails: the second half of its window brings # nat per token, with a lower bound of #, so", [gain, lower]),
+    ]
