@@ -64,11 +64,9 @@ def _sees(band: BandPlan, device: torch.device) -> Tensor | None:
 def _band(
     layer: LayerPlan, band: BandPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, gates_BHT: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    encoding, device = layer.encoding, q_BHTD.device
+    encoding, device, width = layer.encoding, q_BHTD.device, v_BGTD.shape[-1]
     q_BHTD, k_BGTD = layer.turned(band, q_BHTD, k_BGTD)
-    q_BHTD = layer.scaled(q_BHTD, v_BGTD.shape[-1])
-    dtype = number_format.of_fused(v_BGTD, gated=gates_BHT is not None)
-    width = v_BGTD.shape[-1]
+    q_BHTD, dtype = layer.scaled(q_BHTD, width), number_format.of_fused(v_BGTD, gated=gates_BHT is not None)
     q_BHTD, k_BGTD, v_BGTD = (F.pad(t.to(dtype), (0, max(0, NARROWEST - width))) for t in (q_BHTD, k_BGTD, v_BGTD))
     mods = [*_rules(layer, device), *_columns(encoding.columns(*band.positions(device), row_constant=True)), *_profile(layer, band, device)]
     if gates_BHT is not None:
