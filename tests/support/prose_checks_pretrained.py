@@ -107,6 +107,7 @@ def smollm2_books() -> list[Check]:
     near = [far(name, books) for name in ("self_extend", "leaky_rerope", "dca", "rerope", "dynamic_ntk")]
     short, whole = costs(32768, folder=books), costs(32768, 1, books)
     gain, lower = (at("smollm2_gate", "rope", 1 / 4, name) for name in ("gain", "gain_lower"))
+    ruled = {name: wide(books, f"rope|{name}", 1 / 4, "change") for name in ("ntk_by_parts", "llama3")}
     return [
         ("window brings # nat per token, with a lower bound of #. In", [at(books, "rope", 2, name) for name in ("gain", "gain_lower")]),
         ("it brings #, with one-sided 95 % bounds of # and #, so", [gain, lower, 2 * gain - lower]),  # symmetric, by Student's t
@@ -120,7 +121,12 @@ def smollm2_books() -> list[Check]:
         ("Self-Extend at # +- #, leaky ReRoPE at # +- #, DCA at # +- #, ReRoPE at # +- #,", [value for one in near[:-1] for value in one]),
         ("nor is DCA with log-n, at # +- #. ReRoPE", far("dca|log_n", books)),
         ("ReRoPE with log-n is above it, at # +- #. So is", far("rerope|log_n", books)),
-        ("dynamic NTK, whose distances are the real ones, at # +- #.", near[-1]),
+        ("dynamic NTK, whose distances are the real ones, at # +- #, and so is STRING, at # +- #.", [*near[-1], *far("string", books)]),
+        (
+            "not told from it either, at # +- #, and costs # +- # at 2,048",
+            [*far("ntk_by_parts", books), *ruled["ntk_by_parts"]],
+        ),
+        ("rule, at # +- #, is above it, and costs # +- # there.", [*far("llama3", books), *ruled["llama3"]]),
         ("remain # +- # and # +- # above the floor;", [*far("yarn target_len=16384", books), *far("ntk target_len=16384", books)]),
         ("their cost at 2,048 tokens is # +- # and # +- #. With", costs(16384, folder=books)),
         ("With factor 4 it is # +- # and # +- #, and at 8,192 tokens # +- # and # +- #. PI", [*short, *whole]),
@@ -130,8 +136,12 @@ def smollm2_books() -> list[Check]:
             [value for name in ("window", "streaming", "lm_infinite", "self_extend", "dca", "rerope") for value in far(name, books, 4)],
         ),
         (
-            "YaRN with factor 4 # +- #, NTK with factor 4 # +- #. What",
-            [*far("yarn target_len=32768", books, 4), *far("ntk target_len=32768", books, 4)],
+            "YaRN with factor 4 # +- #, dynamic NTK # +- #, NTK with factor 4 # +- #, PI with factor 4 # +- #. What",
+            [
+                value
+                for name in ("yarn target_len=32768", "dynamic_ntk", "ntk target_len=32768", "pi target_len=32768")
+                for value in far(name, books, 4)
+            ],
         ),
         ("but leaky ReRoPE, at # +- #, is not", far("leaky_rerope", books, 4)),
         (
