@@ -74,7 +74,7 @@ works; more than 16 bytes; from 16 to 32 brings; SmolLM2-135M-Instruct (instruct
 dequantised), trained to 8,192 tokens, reads 16,384 tokens; (q below 0.05); nat per token at 2,048 tokens and;
 at 8,192, with factor; factor 2 costs; factor 4; distance of 8,192, one more;
  To 8,192 tokens: leave; At 16,384 tokens: cut the text to its last 8,192; with the fixed factor 2 and;
-for 32,768 tokens, 1,024 targets; of its 18 pairs; eleven to 32,768; the others; at 32,768 tokens no extension;
+for 32,768 tokens, 1,024 targets; of its 18 pairs; extensions to 32,768; at 32,768 tokens no extension;
 more than 4,096 tokens of; from more than 8,192 cannot; at 16,384 tokens, and log-n; The last 8,192 tokens alone; NTK with factor 2
 stay; at 2,048 tokens. With factor 4 these; at 2,048 (with factor 4; at 8,192. PI loses; what reads all 16,384 tokens; as in DCA's Table 1;
 arXiv 2402.17463; the first 16,384 tokens of these; perplexity at 4,096 tokens; at 8,192 and; at 16,384;
@@ -96,7 +96,8 @@ at 16,384 tokens, and log-n alone; A window over the last 8,192 tokens loses; of
 their cost at 2,048 tokens; at 2,048 tokens, where; In 36 windows of 35 books;
 one-sided 95 % bounds of; 2,048 tokens lose; to all 8,192. Who; the 22 books that; for 131,072 tokens, 1,024 targets; so 32,768 tokens are;
 above it at 131,072 tokens, as; some 8,192 tokens at every; YaRN with factor 16 is;
-floor at 32,768 tokens and; at 131,072, NTK with factor 16; NTK-by-parts with factor 2 is; at 2,048 tokens. Llama 3's"""
+floor at 32,768 tokens and; at 131,072, NTK with factor 16; NTK-by-parts with factor 2 is; at 2,048
+tokens, but at 32,768 tokens, which are; at 2,048 tokens. Llama 3's"""
 
 
 @cache

@@ -62,6 +62,8 @@ def smollm2() -> list[Check]:
     mean = [math.exp(every["dca", length]) for length in (4096, 8192, 16384)]
     gain, lower = (at("smollm2", "rope", 2, name) for name in ("gain", "gain_lower"))
     short, whole = costs(32768), costs(32768, 1)
+    ruled = {name: wide("smollm2", f"rope|{name}", 1 / 4, "change") for name in ("ntk_by_parts", "llama3")}
+    steep = ("rerope", "yarn target_len=32768", "dynamic_ntk", "ntk target_len=32768", "pi target_len=32768")
     return [
         ("brings the model # nat per token, with a lower bound of #:", [gain, lower]),
         ("breaks: # +- # above the floor at 16,384", far("none")),
@@ -70,9 +72,13 @@ def smollm2() -> list[Check]:
         ("first tokens beside them it is # +- #. LM-Infinite", far("streaming")),
         ("one more than training had, is at # +- #. The", far("lm_infinite")),
         (
-            "Self-Extend is # +- # above the floor, leaky ReRoPE # +- #, DCA # +- #, ReRoPE # +- #, dynamic NTK # +- #.",
-            [value for name in ("self_extend", "leaky_rerope", "dca", "rerope", "dynamic_ntk") for value in far(name)],
+            "Self-Extend is # +- # above the floor, leaky ReRoPE # +- #, DCA # +- #, ReRoPE # +- #, dynamic NTK # +- #, STRING # +- #.",
+            [value for name in ("self_extend", "leaky_rerope", "dca", "rerope", "dynamic_ntk", "string") for value in far(name)],
         ),
+        ("DCA is at # +- # and ReRoPE at # +- #.", [*far("dca|log_n"), *far("rerope|log_n")]),
+        ("factor 2 is # +- # above it, and costs # +- # at 2,048", [*far("ntk_by_parts"), *ruled["ntk_by_parts"]]),
+        ("the training length, it breaks: # +- #. Llama", far("ntk_by_parts", times=4)),
+        ("rule is # +- # above it, and costs # +- # there.", [*far("llama3"), *ruled["llama3"]]),
         ("stay # +- # and # +- # above the floor, and", [*far("yarn target_len=16384"), *far("ntk target_len=16384")]),
         ("and cost # +- # and # +- # at 2,048 tokens. With", costs(16384)),
         ("these cost # +- # and # +- # there, and # +- # and # +- # at 8,192", [*short, *whole]),
@@ -87,8 +93,8 @@ def smollm2() -> list[Check]:
             [value for name in ("self_extend", "leaky_rerope", "dca", "rerope") for value in far(name, times=4)],
         ),
         (
-            "ReRoPE # +- #, YaRN with factor 4 # +- #, dynamic NTK # +- #, NTK with factor 4 # +- #. Sinks",
-            [value for name in ("rerope", "yarn target_len=32768", "dynamic_ntk", "ntk target_len=32768") for value in far(name, times=4)],
+            "ReRoPE # +- #, YaRN with factor 4 # +- #, dynamic NTK # +- #, NTK with factor 4 # +- #, PI with factor 4 # +- #. Sinks",
+            [value for name in steep for value in far(name, times=4)],
         ),
         ("Sinks beside a window, at # +- #, and LM-Infinite, at # +- #, are", [*far("streaming", times=4), *far("lm_infinite", times=4)]),
         ("DCA # perplexity at 4,096 tokens, # at 8,192 and # at 16,384", mean),
