@@ -88,6 +88,7 @@ class Rope(Encoding):
         self.nope = NoEncoding(shape) if unturned else None
         self.unturned = frozenset(unturned or ())
         self.scaling, self.scaling_len, self.amplitude = None, scaling_len, 1.0
+        self._last: tuple[Tensor, tuple[Tensor, Tensor]] | None = None
         with torch.device("cpu"):  # real numbers even on the meta device, where a model is made only for its shapes
             channel_F = torch.arange(0, self.rotary_dim, 2, dtype=torch.float64)
             self.plain = self.own = Spectrum(base ** (-channel_F / self.rotary_dim), base, self.rotary_dim)
@@ -133,20 +134,25 @@ class Rope(Encoding):
         return torch.cat((x_BHTR, rest), dim=-1) if rest.shape[-1] else x_BHTR
 
     def _turn_long(self, x_BHTR: Tensor, table: Tensor) -> Tensor:
-        """The same without gradients, written in its place piece by piece."""
-        made_BHTR = torch.empty(x_BHTR.shape, dtype=torch.result_type(x_BHTR, table), device=x_BHTR.device)
+        """The same without gradients, in four operations over whole heads, piece by piece."""
+        made_BHTR = torch.empty_like(x_BHTR)
+        cos_TR, sin_TR = self._wide(table)
         for some in pieces(x_BHTR, 2):
-            cos_SF, sin_SF = table[..., some, :]
-            (a_BHSF, b_BHSF), (to_a, to_b) = self._pairs(x_BHTR[:, :, some]), self._pairs(made_BHTR[:, :, some])
-            torch.mul(a_BHSF, cos_SF, out=to_a)
-            torch.mul(b_BHSF, cos_SF, out=to_b)
-            if x_BHTR.is_cuda:  # fewer kernels to launch; a CPU would round otherwise than with gradients
-                to_a.addcmul_(b_BHSF, sin_SF, value=-1)
-                to_b.addcmul_(a_BHSF, sin_SF)
+            x_BHSR = x_BHTR[:, :, some]
+            if self.layout == "half":
+                partner_BHSR = x_BHSR.roll(x_BHSR.shape[-1] // 2, dims=-1)
             else:
-                to_a.sub_(b_BHSF * sin_SF)
-                to_b.add_(a_BHSF * sin_SF)
+                partner_BHSR = x_BHSR.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+            torch.mul(x_BHSR, cos_TR[..., some, :], out=made_BHTR[:, :, some]).add_(partner_BHSR.mul_(sin_TR[..., some, :]))
         return made_BHTR
+
+    def _wide(self, table: Tensor) -> tuple[Tensor, Tensor]:
+        """cos and signed sin for every channel: [T, R] each. Those of the last table are kept, since all layers of a plan share it."""
+        if self._last is None or self._last[0] is not table:
+            cos_TF, sin_TF = table
+            signed = (torch.stack((cos_TF, cos_TF), dim=-1), torch.stack((-sin_TF, sin_TF), dim=-1))
+            self._last = table, tuple((one.mT if self.layout == "half" else one).flatten(-2) for one in signed)
+        return self._last[1]
 
     def _pairs(self, x_BHTR: Tensor) -> tuple[Tensor, Tensor]:
         """Both channels of every pair, as views."""

@@ -119,6 +119,12 @@ class LayerPlan:
         factor = self.factor
         return q_BHTD * (width**-0.5 if factor is None else width**-0.5 * factor.to(q_BHTD.device).unsqueeze(-1))
 
+    @property
+    def bare(self) -> bool:
+        """True if the scores are the products of q and k over sqrt(D), and nothing else."""
+        encoding = self.encoding
+        return self.factor is None and not self.has_sink and not encoding.biases and encoding.decay() is None
+
     def profile(self, band: BandPlan, delta_U: Tensor, device: torch.device) -> Tensor:
         """Bias at the index distances delta_U, for a band that has a `line`: [H, U]."""
         slope, offset = band.line

@@ -105,11 +105,15 @@ def _plan_band(band: Band, layer: Layer, spectrum: Spectrum | None, pos_T: Tenso
         first_T = torch.maximum(first_T, index_T - layer.window + 1)
     last_T = torch.minimum(band.last(index_T), index_T)
     q_pos_T, k_pos_T = band.q(pos_T), band.k(pos_T)
-    made = [layer.encoding.table(at_T, spectrum) for at_T in (q_pos_T, k_pos_T)]
-    made += [None if spectrum is None else spectrum.scale(at_T) for at_T in (q_pos_T, k_pos_T)]
-    q_table, k_table, *scales = (one if one is None else one.to(device) for one in made)
+
+    def made(pos_T: Tensor) -> list[Tensor | None]:
+        found = layer.encoding.table(pos_T, spectrum), None if spectrum is None else spectrum.scale(pos_T)
+        return [one if one is None else one.to(device) for one in found]
+
+    q_table, q_scale_T = of_q = made(q_pos_T)
+    k_table, k_scale_T = of_q if torch.equal(q_pos_T, k_pos_T) else made(k_pos_T)
     lots = (None, None) if band.lot is None else (band.lot(index_T), band.share(index_T))
-    return BandPlan(first_T, last_T, q_pos_T, k_pos_T, q_table, k_table, _line(q_pos_T, k_pos_T), *scales, *lots)
+    return BandPlan(first_T, last_T, q_pos_T, k_pos_T, q_table, k_table, _line(q_pos_T, k_pos_T), q_scale_T, k_scale_T, *lots)
 
 
 def _line(q_pos_T: Tensor, k_pos_T: Tensor) -> tuple[float, float] | None:

@@ -7,6 +7,7 @@ from conftest import make_triple
 from measures import attend_in, attention_inputs
 
 from posbench.model.kernels import dispatch, number_format
+from posbench.position.layer_plan import LayerPlan
 from posbench.position.plan import make_plan
 
 LONG = number_format.SHORT + 1
@@ -76,3 +77,29 @@ def test_bf16_deviates_by_its_rounding(encoding, monkeypatch):
     wanted = attend_in(dispatch.fused, layer, q, k, v.bfloat16().float(), x)
     deviation_BHT = (attend_in(dispatch.fused, layer, q, k, v.bfloat16(), x) - wanted).norm(dim=-1) / wanted.norm(dim=-1)
     assert 1e-4 < deviation_BHT.mean() < 0.006 and deviation_BHT.max() < 0.03
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("width", "inside"), [(16, True), (8, False)])
+def test_a_scale_that_is_left_to_the_kernel_changes_no_digit(width, inside, dtype, monkeypatch):
+    """Nor one of the gradients; beside heads of another width, a scale or a sink q is scaled as before."""
+    asked, fused = [], F.scaled_dot_product_attention
+    monkeypatch.setattr(F, "scaled_dot_product_attention", lambda *args, **kwargs: asked.append(kwargs["scale"]) or fused(*args, **kwargs))
+    one, extension, scale = make_triple("rope", "none", "none", d_model=4 * width)
+    layer, random = make_plan(one, extension, scale, length=LONG).layers[0], torch.Generator().manual_seed(0)
+    leaves = [torch.randn(1, heads, LONG, width, generator=random).requires_grad_() for heads in (4, 2, 2)]
+    found = []
+    for bare in (True, False):
+        monkeypatch.setattr(LayerPlan, "bare", property(lambda layer, bare=bare: bare))
+        y = dispatch.fused(layer, *leaves[:2], leaves[2].to(dtype))
+        found.append([y, *torch.autograd.grad(y.float().square().sum(), leaves)])
+        with torch.no_grad():
+            found[-1].append(dispatch.fused(layer, *leaves[:2], leaves[2].to(dtype)))
+    assert all(map(torch.equal, *found)) and asked == [width**-0.5 if inside else 1.0] * 2 + [1.0] * 2
+
+
+def test_only_scores_without_anything_more_are_bare():
+    triples = {("rope", "none", "none"): True, ("rope", "rerope", "none"): True, ("rope", "none", "log_n"): False}
+    triples |= {(name, "none", "none"): False for name in ("alibi", "xpos", "fox", "t5")} | {("rope", "none", "off_by_one"): False}
+    for triple, bare in triples.items():
+        assert make_plan(*make_triple(*triple), length=LONG).layers[0].bare == bare, triple

@@ -137,8 +137,9 @@ def test_bf16_keeps_the_logit_of_the_sink(monkeypatch):
 
 @pytest.mark.parametrize("pair", [("rope", "none"), ("alibi", "none"), ("rope", "rerope"), ("alibi", "window")], ids="-".join)
 @torch.no_grad()
-def test_long_texts_of_an_evaluation_equal_rows(pair):
+def test_long_texts_of_an_evaluation_equal_rows(pair, monkeypatch):
     """fused by two heads a call, and pieces: beyond 1,024 tokens."""
+    monkeypatch.setattr(kernels, "CALL", 0)
     encoding, extension, _ = make_triple(*pair, "none", train_len=400)
     layer = make_plan(encoding, extension, length=number_format.SHORT + 76, trained_scale=learned()).layers[0]
     leaves, x = attention_inputs(encoding, number_format.SHORT + 76)

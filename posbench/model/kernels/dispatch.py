@@ -9,6 +9,7 @@ Letters: B batch, T tokens, H heads, G key heads, D head width, R columns of a b
 """
 
 import functools
+import math
 from collections.abc import Iterator
 
 import torch
@@ -19,7 +20,7 @@ from posbench.model.kernels import flex
 from posbench.model.kernels.blocks import rows, weights
 from posbench.model.kernels.folding import foldable, operands
 from posbench.model.kernels.number_format import SHORT
-from posbench.model.kernels.pieces import pieces, possible
+from posbench.model.kernels.pieces import CALL, pieces, possible
 from posbench.position.geometry import Bias
 from posbench.position.layer_plan import LayerPlan
 
@@ -74,25 +75,26 @@ def fusible(layer: LayerPlan) -> bool:
 
 
 def fused(layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, gates_BHT: Tensor | None = None) -> Tensor:
-    """Run the whole causal triangle in one kernel call, or two heads a call in evaluations of long texts on a CPU: [B, H, T, D]."""
+    """Run the whole causal triangle in one kernel call, or two heads a call where it would take a CPU many seconds: [B, H, T, D]."""
     width, kept, length = v_BGTD.shape[-1], v_BGTD.dtype, v_BGTD.shape[2]
     sink_H, own = layer.sink(q_BHTD), slice(int(layer.has_sink), None)  # a sink is the first token, and no result
     given = layer, layer.bands[0], q_BHTD, k_BGTD, v_BGTD, gates_BHT
-    q_BHTD, k_BGTD, v_BGTD = operands(*given, row_constant=layer.has_sink, sink_H=sink_H)
+    inside = layer.bare and math.log2(width) % 2 == 0  # a power of two changes no digit, whoever multiplies by it
+    q_BHTD, k_BGTD, v_BGTD = operands(*given, row_constant=layer.has_sink, sink_H=sink_H, scaled=not inside)
     heads, groups = q_BHTD.shape[1], q_BHTD.shape[1] // k_BGTD.shape[1]
-    causal = functools.partial(F.scaled_dot_product_attention, is_causal=True, scale=1.0)
-    if v_BGTD.device.type != "cpu" or torch.is_grad_enabled() or length <= SHORT:
+    causal = functools.partial(F.scaled_dot_product_attention, is_causal=True, scale=width**-0.5 if inside else 1.0)
+    if v_BGTD.device.type != "cpu" or torch.is_grad_enabled() or len(q_BHTD) * heads * length**2 // 2 <= CALL:
         if v_BGTD.is_cuda and v_BGTD.dtype == torch.float32 and groups > 1:
             # CUDA's fused kernel for float32 does not share key heads, and torch would build [T, T] without a word.
             k_BGTD, v_BGTD, groups = *(t.repeat_interleave(groups, dim=1) for t in (k_BGTD, v_BGTD)), 1
         return causal(q_BHTD, k_BGTD, v_BGTD, enable_gqa=groups > 1)[:, :, own, :width].to(kept)
-    done = []
-    # Threads share out the rows of all heads, and a row costs what precedes it: of one head or three, one thread gets most of the work.
-    # Calls stay short, so that Ctrl-C and progress need not wait.
+    y_BTHD = v_BGTD.new_empty(len(q_BHTD), length, heads, width, dtype=kept)  # the output projection reads it in this order
+    # Calls stay short, so that Ctrl-C and progress need not wait. Threads share out the rows of all heads, and a row costs what precedes
+    # it: of one head or three, one thread gets most of the work.
     for start in range(0, heads, 2):
         q = q_BHTD[:, start : start + 2]
         two = slice(start // groups, (start + q.shape[1] - 1) // groups + 1)
         k, v = (t[:, two].expand(-1, q.shape[1], -1, -1) for t in (k_BGTD, v_BGTD))
-        done.append(causal(q, k, v)[:, :, own, :width].to(kept))
+        y_BTHD[:, :, start : start + 2] = causal(q, k, v)[:, :, own, :width].transpose(1, 2)
         layer.tell((start + q.shape[1]) / (heads + 1))
-    return torch.cat(done, dim=1)
+    return y_BTHD.transpose(1, 2)

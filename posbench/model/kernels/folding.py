@@ -32,11 +32,12 @@ def operands(
     gates_BHT: Tensor | None = None,
     *,
     row_constant: bool,
+    scaled: bool = True,
     sink_H: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """q, k and v of a band as a fused kernel takes them: rotated, scaled, with all biases as columns, of one format and width W.
 
-    With `sink_H` they have a token more, in front: see `front`.
+    `scaled=False` leaves 1 / sqrt(D) to the kernel. With `sink_H` they have a token more, in front: see `front`.
     """
     encoding, width, device = layer.encoding, v_BGTD.shape[-1], v_BGTD.device
     q_BHTD, k_BGTD = layer.turned(band, q_BHTD, k_BGTD)
@@ -44,7 +45,8 @@ def operands(
     decay_D = encoding.decay()
     if decay_D is not None:
         q_BHTD, k_BGTD = damp(q_BHTD, k_BGTD, decay_D, q_pos_T, k_pos_T, q_pos_T[len(q_pos_T) // 2])
-    q_BHTD = layer.scaled(q_BHTD, width)
+    if scaled:
+        q_BHTD = layer.scaled(q_BHTD, width)
     dtype = number_format.of_fused(v_BGTD, gated=gates_BHT is not None)
     q_BHTD, k_BGTD, v_BGTD = q_BHTD.to(dtype), k_BGTD.to(dtype), v_BGTD.to(dtype)
     columns = encoding.columns(q_pos_T, k_pos_T, row_constant=row_constant)
