@@ -69,8 +69,6 @@ def measure(path: str, dtype: str, lengths: list[int], repeats: int, only: list[
     chosen, model = names(only), load(path).to(device)
     reader = rounded(model) if dtype == "bf16" else model
     other = theirs(find_checkpoint(path, download=False), DTYPES[dtype], attn_implementation="sdpa")
-    if not isinstance(other, str):
-        other = other.to(device)
     for length in lengths:
         seeded = torch.Generator().manual_seed(length)
         text_BT = torch.randint(0, model.embed_tokens.num_embeddings, (1, length), generator=seeded).to(device)
@@ -92,7 +90,7 @@ def measure(path: str, dtype: str, lengths: list[int], repeats: int, only: list[
         if isinstance(other, str):
             left_out[THEIRS] = other
         else:
-            cases[THEIRS] = functools.partial(other, use_cache=False, logits_to_keep=SCORED)
+            cases[THEIRS] = functools.partial(other.to(device), use_cache=False, logits_to_keep=SCORED)
         with torch.inference_mode():
             figures = _measure(cases, text_BT, repeats)
         yield figures + [Figure("checkpoint", name, length, note=note) for name, note in left_out.items()]

@@ -78,18 +78,17 @@ def transformers_llama() -> nn.Module | None:
 def training(train_len: int, repeats: int, only: list[str], device: str = "cpu") -> list[Figure]:
     """Measure a training step (2,048 tokens, in dtype=auto, Muon included): each encoding, each scale for training, transformers."""
     shape, cases = make_shape(MODEL, train_len), {}
-    text_BT = torch.randint(0, VOCAB, (TrainConfig().tokens_per_step // train_len, train_len)).to(device)
+    text_BT = torch.randint(0, VOCAB, (TrainConfig().tokens_per_step // train_len, train_len), device=device)
     for name, node in nodes("encoding").items():
-        cases[name] = _gpt_step(GPT(MODEL, make(node, shape), VOCAB).to(device), device)
+        cases[name] = _gpt_step(GPT(MODEL, make(node, shape), VOCAB), device)
     for name, node in nodes("scale_attention").items():
         scale = make(node, shape)
         if scale.trained or scale.by_distance or scale.sinks:
-            model = GPT(MODEL, make(nodes("encoding")[BASE], shape), VOCAB, scale)
-            cases[f"{BASE}, {name} trained in"] = _gpt_step(model.to(device), device)
-    cases[GATED] = _gpt_step(_gated(shape).to(device), device)
+            cases[f"{BASE}, {name} trained in"] = _gpt_step(GPT(MODEL, make(nodes("encoding")[BASE], shape), VOCAB, scale), device)
+    cases[GATED] = _gpt_step(_gated(shape), device)
     llama = transformers_llama()
     if llama is not None:
-        cases[LLAMA] = _llama_step(llama.to(device), device)
+        cases[LLAMA] = _llama_step(llama, device)
     figures, _ = _measure("training", {name: case for name, case in cases.items() if _wanted(name, only)}, text_BT, text_BT, repeats)
     return figures
 
@@ -116,7 +115,7 @@ def _llama_step(llama: nn.Module, device: str) -> Case:
 
 
 def _step(model: nn.Module, loss: Callable[[Tensor], Tensor], device: str) -> Case:
-    optimizers, dtype = optim.build(model, TrainConfig()), fast_dtype(device)
+    optimizers, dtype = optim.build(model.to(device), TrainConfig()), fast_dtype(device)
 
     def step(text_BT: Tensor) -> None:
         with bf16.autocast(device, dtype):
@@ -134,11 +133,9 @@ def _step(model: nn.Module, loss: Callable[[Tensor], Tensor], device: str) -> Ca
 def evaluation(train_len: int, lengths: list[int], repeats: int, only: list[str], device: str = "cpu") -> Iterator[list[Figure]]:
     """Measure a pass over 8,192 tokens (or one window, if that is longer) in float32 for each case. Yields a list for each length."""
     models, llama = _models(train_len, device), transformers_llama()
-    if llama is not None:
-        llama = llama.to(device)
     slow: set[str] = set()
     for length in lengths:
-        text_BT = torch.randint(0, VOCAB, (max(1, 8192 // length), length)).to(device)
+        text_BT = torch.randint(0, VOCAB, (max(1, 8192 // length), length), device=device)
         cases: dict[str, Case] = {}
         for name, (model, extension, scale) in models.items():
             if name in slow or not _wanted(name, only):
@@ -150,7 +147,7 @@ def evaluation(train_len: int, lengths: list[int], repeats: int, only: list[str]
             plan = make_plan(model.encoding, extension, scale, length=length, device=device, trained_scale=model.scale)
             cases[name] = functools.partial(model, plan=plan, last=SCORED)
         if llama is not None and LLAMA not in slow and _wanted(LLAMA, only):
-            cases[LLAMA] = functools.partial(llama, use_cache=False, logits_to_keep=SCORED)
+            cases[LLAMA] = functools.partial(llama.to(device), use_cache=False, logits_to_keep=SCORED)
         with torch.inference_mode():
             figures, over = _measure("evaluation", cases, text_BT, text_BT[:1], repeats)
         slow |= over

@@ -6,7 +6,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 # Numbers of a piece: 24 MiB in float32. Blocks above 32 MiB get new pages each time, which are cleared first. Of smaller pieces there
-# are so many that their calls take time: at 2,048 tokens of 135 M parameters 2^17 numbers cost a tenth.
+# are so many that their calls take time: at 2,048 tokens of 135 M parameters 2^17 numbers cost a tenth or more.
 PIECE = 6 * 2**20
 
 

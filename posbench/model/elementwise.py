@@ -25,7 +25,7 @@ def normed(norm: nn.RMSNorm, x_BTC: Tensor) -> Tensor:
 
 
 def _divided(norm: nn.RMSNorm, x_BSC: Tensor) -> Tensor:
-    """The norm as torch computes it on a CPU, with one new tensor less: a third faster."""
+    """The norm as torch computes it on a CPU, with one new tensor less: an eighth less time."""
     size_BS1 = x_BSC.square().mean(dim=-1, keepdim=True).add_(norm.eps).rsqrt_()
     return x_BSC.mul(size_BS1).mul_(norm.weight)
 

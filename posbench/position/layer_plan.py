@@ -4,7 +4,7 @@ Letters: T tokens, S and K chosen queries and keys, U index distances, B batch, 
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
 import torch
@@ -50,9 +50,12 @@ class BandPlan:
 
     def positions(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """Coordinates of queries and keys on a device. They stay there: every copy to a GPU waits until it has done all its work."""
-        key = "positions", device
+        return self.once(("positions", device), lambda: (self.q_pos_T.to(device), self.k_pos_T.to(device)))
+
+    def once(self, key: Hashable, make: Callable[[], object]) -> object:
+        """Result of the first `make` with this key: made once for a plan, since its layers share their bands."""
         if key not in self.kept:
-            self.kept[key] = self.q_pos_T.to(device), self.k_pos_T.to(device)
+            self.kept[key] = make()
         return self.kept[key]
 
     @property
@@ -123,7 +126,7 @@ class LayerPlan:
     def bare(self) -> bool:
         """True if the scores are the products of q and k over sqrt(D), and nothing else."""
         encoding = self.encoding
-        return self.factor is None and not self.has_sink and not encoding.biases and encoding.decay() is None
+        return not encoding.biases and not self.has_sink and encoding.decay() is None and self.factor is None
 
     def profile(self, band: BandPlan, delta_U: Tensor, device: torch.device) -> Tensor:
         """Bias at the index distances delta_U, for a band that has a `line`: [H, U]."""

@@ -35,9 +35,7 @@ def inputs(encoding, length: int, dtype: torch.dtype = torch.float32) -> list[to
 
 
 @pytest.mark.parametrize("dtype", DEVIATION, ids=str)
-@pytest.mark.parametrize(
-    "triple", [*PAIRS, ("rope", "rerope", "log_n"), ("rope", "none", "scale_invariant"), ("rope", "window", "off_by_one")]
-)
+@pytest.mark.parametrize("triple", [*PAIRS, *SCALED], ids="-".join)
 @torch.no_grad()
 def test_the_compiled_kernel_gives_what_rows_gives(triple, dtype):
     encoding, extension, scale = make_triple(*triple, train_len=TRAIN_LEN)
@@ -52,9 +50,7 @@ def test_the_compiled_kernel_gives_what_rows_gives(triple, dtype):
 
 
 @pytest.mark.parametrize("dtype", DEVIATION, ids=str)
-@pytest.mark.parametrize(
-    "pair", [("rope", "none"), ("alibi", "none"), ("rope", "rerope"), ("rope", "window"), ("cope", "none")], ids="-".join
-)
+@pytest.mark.parametrize("pair", KINDS, ids="-".join)
 @torch.no_grad()
 def test_memory_grows_with_the_length_alone(pair, dtype):
     encoding, extension, scale = make_triple(*pair, "none", train_len=TRAIN_LEN)

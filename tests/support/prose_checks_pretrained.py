@@ -45,6 +45,11 @@ def far(method: str, folder: str = "smollm2", times: float = 2) -> list[float]:
     return wide(folder, f"rope|{method}", times)
 
 
+def each(methods: tuple[str, ...], folder: str = "smollm2", times: float = 2) -> list[float]:
+    """`far` of several methods, one after the other."""
+    return [value for method in methods for value in far(method, folder, times)]
+
+
 def cost(method: str, target_len: int, times: float = 1 / 4, folder: str = "smollm2") -> list[float]:
     """Loss of a method with a fixed factor minus that without it, at so many times the training length."""
     return wide(folder, f"rope|{method} target_len={target_len}", times, "change")
@@ -73,7 +78,7 @@ def smollm2() -> list[Check]:
         ("one more than training had, is at # +- #. The", far("lm_infinite")),
         (
             "Self-Extend is # +- # above the floor, leaky ReRoPE # +- #, DCA # +- #, ReRoPE # +- #, dynamic NTK # +- #, STRING # +- #.",
-            [value for name in ("self_extend", "leaky_rerope", "dca", "rerope", "dynamic_ntk", "string") for value in far(name)],
+            each(("self_extend", "leaky_rerope", "dca", "rerope", "dynamic_ntk", "string")),
         ),
         ("DCA is at # +- # and ReRoPE at # +- #.", [*far("dca|log_n"), *far("rerope|log_n")]),
         ("factor 2 is # +- # above it, and costs # +- # at 2,048", [*far("ntk_by_parts"), *ruled["ntk_by_parts"]]),
@@ -90,11 +95,11 @@ def smollm2() -> list[Check]:
         ),
         (
             "else that reads the whole text is above it too: Self-Extend by # +- #, leaky ReRoPE # +- #, DCA # +- #, ReRoPE # +- #, YaRN",
-            [value for name in ("self_extend", "leaky_rerope", "dca", "rerope") for value in far(name, times=4)],
+            each(("self_extend", "leaky_rerope", "dca", "rerope"), times=4),
         ),
         (
             "ReRoPE # +- #, YaRN with factor 4 # +- #, dynamic NTK # +- #, NTK with factor 4 # +- #, PI with factor 4 # +- #. Sinks",
-            [value for name in steep for value in far(name, times=4)],
+            each(steep, times=4),
         ),
         ("Sinks beside a window, at # +- #, and LM-Infinite, at # +- #, are", [*far("streaming", times=4), *far("lm_infinite", times=4)]),
         ("DCA # perplexity at 4,096 tokens, # at 8,192 and # at 16,384", mean),
@@ -122,7 +127,7 @@ def smollm2_books() -> list[Check]:
         ("and log-n alone does not mend it: # +- #. A window", far("none|log_n", books)),
         (
             "over the last 8,192 tokens loses # +- #; sinks beside it lose # +- #, LM-Infinite # +- #.",
-            [value for name in ("window", "streaming", "lm_infinite") for value in far(name, books)],
+            each(("window", "streaming", "lm_infinite"), books),
         ),
         ("Self-Extend at # +- #, leaky ReRoPE at # +- #, DCA at # +- #, ReRoPE at # +- #,", [value for one in near[:-1] for value in one]),
         ("nor is DCA with log-n, at # +- #. ReRoPE", far("dca|log_n", books)),
@@ -139,15 +144,11 @@ def smollm2_books() -> list[Check]:
         ("at 32,768 tokens no extension is # +- # above the floor;", far("none", books, 4)),
         (
             "a window loses # +- #, sinks beside it lose # +- #, LM-Infinite # +- #, Self-Extend # +- #, DCA # +- #, ReRoPE # +- #, YaRN",
-            [value for name in ("window", "streaming", "lm_infinite", "self_extend", "dca", "rerope") for value in far(name, books, 4)],
+            each(("window", "streaming", "lm_infinite", "self_extend", "dca", "rerope"), books, 4),
         ),
         (
             "YaRN with factor 4 # +- #, dynamic NTK # +- #, NTK with factor 4 # +- #, PI with factor 4 # +- #. What",
-            [
-                value
-                for name in ("yarn target_len=32768", "dynamic_ntk", "ntk target_len=32768", "pi target_len=32768")
-                for value in far(name, books, 4)
-            ],
+            each(("yarn target_len=32768", "dynamic_ntk", "ntk target_len=32768", "pi target_len=32768"), books, 4),
         ),
         ("but leaky ReRoPE, at # +- #, is not", far("leaky_rerope", books, 4)),
         (
@@ -169,7 +170,7 @@ def smollm2_far() -> list[Check]:
     return [
         (
             "is: # +- # above it at 131,072 tokens, as LM-Infinite, # +- #; a window alone loses # +- #.",
-            [value for name in ("streaming", "lm_infinite", "window") for value in at_each(name, 16)],
+            each(("streaming", "lm_infinite", "window"), folder, 16),
         ),
         (grows.format("Self-Extend is"), at_each("self_extend", 4, 8, 16)),
         ("DCA # +- #, # +- # and # +- #; ReRoPE # +- #, # +- # and # +- #;", [*at_each("dca", 4, 8, 16), *at_each("rerope", 4, 8, 16)]),

@@ -75,7 +75,7 @@ def fusible(layer: LayerPlan) -> bool:
 
 
 def fused(layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, gates_BHT: Tensor | None = None) -> Tensor:
-    """Run the whole causal triangle in one kernel call, or two heads a call where it would take a CPU many seconds: [B, H, T, D]."""
+    """Run the whole causal triangle in one kernel call, or two heads a call where that would take a CPU many seconds: [B, H, T, D]."""
     width, kept, length = v_BGTD.shape[-1], v_BGTD.dtype, v_BGTD.shape[2]
     sink_H, own = layer.sink(q_BHTD), slice(int(layer.has_sink), None)  # a sink is the first token, and no result
     given = layer, layer.bands[0], q_BHTD, k_BGTD, v_BGTD, gates_BHT

@@ -12,10 +12,10 @@ import sys
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from posbench.model.kernels import number_format
+from posbench.model.kernels.folding import padded
 from posbench.position.geometry import Bias
 from posbench.position.layer_plan import BandPlan, LayerPlan
 
@@ -54,11 +54,7 @@ def flex(layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, gates
 
 def _sees(band: BandPlan, device: torch.device) -> Tensor | None:
     """True for each query that sees a key of a band: [T], on the device; None if none does. Counted once for a plan."""
-    key = "sees", device
-    if key not in band.kept:
-        sees_T = band.seen_T > 0
-        band.kept[key] = sees_T.to(device) if sees_T.any() else None
-    return band.kept[key]
+    return band.once(("sees", device), lambda: (band.seen_T > 0).to(device) if band.seen_T.any() else None)
 
 
 def _band(
@@ -67,7 +63,7 @@ def _band(
     encoding, device, width = layer.encoding, q_BHTD.device, v_BGTD.shape[-1]
     q_BHTD, k_BGTD = layer.turned(band, q_BHTD, k_BGTD)
     q_BHTD, dtype = layer.scaled(q_BHTD, width), number_format.of_fused(v_BGTD, gated=gates_BHT is not None)
-    q_BHTD, k_BGTD, v_BGTD = (F.pad(t.to(dtype), (0, max(0, NARROWEST - width))) for t in (q_BHTD, k_BGTD, v_BGTD))
+    q_BHTD, k_BGTD, v_BGTD = (padded(t.to(dtype), NARROWEST) for t in (q_BHTD, k_BGTD, v_BGTD))
     mods = [*_rules(layer, device), *_columns(encoding.columns(*band.positions(device), row_constant=True)), *_profile(layer, band, device)]
     if gates_BHT is not None:
         mods.append(_gates(gates_BHT))
@@ -120,8 +116,10 @@ def _gates(gates_BHT: Tensor) -> Callable:
 
 def block_mask(band: BandPlan, device: torch.device):
     """BlockMask of a band: the blocks that the kernel skips, runs whole or masks. Made once per plan from intervals, never from [T, T]."""
-    if device in band.kept:
-        return band.kept[device]
+    return band.once(("blocks", device), lambda: _block_mask(band, device))
+
+
+def _block_mask(band: BandPlan, device: torch.device):
     from torch.nn.attention.flex_attention import BlockMask
 
     first_T, last_T = band.first_T, band.last_T
@@ -156,8 +154,7 @@ def block_mask(band: BandPlan, device: torch.device):
     mask = BlockMask.from_kv_blocks(
         *listed(touched_QK & ~whole_QK), *listed(whole_QK), BLOCK_SIZE=BLOCK, seq_lengths=(length, length), mask_mod=seen
     )
-    band.kept[device] = mask.to(device)
-    return band.kept[device]
+    return mask.to(device)
 
 
 @functools.cache

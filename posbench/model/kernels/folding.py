@@ -59,7 +59,12 @@ def operands(
     # The fused kernels need q, k and v of equal width (CUDA's: a multiple of 8); otherwise torch silently builds the [T, T] matrix.
     wide = max(q_BHTD.shape[-1], width)
     wide += -wide % 8 if wide > width else 0
-    return tuple(F.pad(t, (0, wide - t.shape[-1])) if t.shape[-1] < wide else t for t in (q_BHTD, k_BGTD, v_BGTD))
+    return tuple(padded(t, wide) for t in (q_BHTD, k_BGTD, v_BGTD))
+
+
+def padded(x_BHTW: Tensor, wide: int) -> Tensor:
+    """x with zeros up to `wide` channels; itself if it is as wide, where F.pad would copy it."""
+    return F.pad(x_BHTW, (0, wide - x_BHTW.shape[-1])) if x_BHTW.shape[-1] < wide else x_BHTW
 
 
 def damp(q_BHTD: Tensor, k_BGTD: Tensor, decay_D: Tensor, q_pos_T: Tensor, k_pos_T: Tensor, origin: Tensor) -> tuple[Tensor, Tensor]:

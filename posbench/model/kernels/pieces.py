@@ -50,11 +50,12 @@ def pieces(layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, fir
 
 def _series(band: BandPlan, first: int) -> list[Series] | None:
     """Pieces of a band, made once for each plan; None if it cannot be cut, or has keys in its intervals that are not seen."""
-    key = "pieces", first
-    if key not in band.kept:
+
+    def made() -> list[Series] | None:
         found = None if band.lot_T is not None else cut(band.first_T, band.last_T, first)
-        band.kept[key] = None if found is None else joined(found)
-    return band.kept[key]
+        return None if found is None else joined(found)
+
+    return band.once(("pieces", first), made)
 
 
 def _pairs(series: Series) -> int:
