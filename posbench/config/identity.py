@@ -109,6 +109,8 @@ def identity(cfg: dict, data_fingerprint: str) -> dict:
         train["length"] = lengths if len(lengths) > 1 else lengths[0]
     if parent := train.get("parent"):
         train["parent"] = parent["run_id"]  # an id stands for all that made its weights
+        if generation := parent.get("generation"):  # absent in the first, and in later ones of before batches followed it
+            train["generation"] = generation
     parts = {"encoding": cfg["encoding"], "model": _without(cfg["model"], NOT_MODEL), "train": train}
     return _stable({**parts, "seed": cfg["seed"], "data_fingerprint": data_fingerprint})
 

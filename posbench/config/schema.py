@@ -101,7 +101,8 @@ class TrainConfig:
     validate_windows: Count = 256
     checkpoint_every: Count = 500  # steps; 0: never
     frozen: bool = False  # of a child: the weights that it has from its parent stay
-    parent: dict[str, Any] | None = None  # run_id, reach and digest of the run that this one is fine-tuned from, filled in
+    parent: dict[str, Any] | None = None  # run_id, reach and digest of the run that this one is fine-tuned from,
+    # and from the second generation on its own generation; filled in
 
     @property
     def lengths(self) -> list[int]:
@@ -117,6 +118,11 @@ class TrainConfig:
     def origin(self) -> int:
         """Training length of the first training: of a fine-tuned run, that of its parent."""
         return self.parent["reach"] if self.parent else self.train_len
+
+    @property
+    def generation(self) -> int:
+        """Number of ancestors: 0 of a first training, 1 of its child."""
+        return self.parent.get("generation", 1) if self.parent else 0
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ def child_config(cfg: dict, run_id: str, tuning: FinetuneConfig) -> dict:
         tokens_per_step=tuning.tokens_per_step or max(parent.tokens_per_step, length),
         scale_attention=tuning.scale_attention or parent.scale_attention,
         frozen=tuning.frozen,
-        parent={"run_id": run_id, "reach": parent.origin},
+        parent={"run_id": run_id, "reach": parent.origin, **({"generation": parent.generation + 1} if parent.parent else {})},
         **{key: getattr(tuning, key) for key in ("steps", "lr", "muon_lr", "warmup", "schedule", "checkpoint_every")},
     )
     return {**cfg, "encoding": encoding, "extension": NO_EXTENSION, "train": asdict(train)}

@@ -26,7 +26,7 @@ from posbench.training import optimizers as optim
 from posbench.training.distributed import World
 from posbench.training.divergence import Watch
 
-OTHER_ORDER = 1000  # added to a child's seed of the data, so that it does not begin with the text that its parent began with
+OTHER_ORDER = 1000  # added to the seed of the data once for each ancestor, so that no child begins with the text of one of them
 
 
 class Trainer:
@@ -49,7 +49,7 @@ class Trainer:
         self.model, self.config, self.device, self.world = model.train(), config, device, world or World()
         self.optimizers = optim.build(model, config)
         self.plan_for = plan_for
-        data_seed = (seed if config.seed_data is None else config.seed_data) + OTHER_ORDER * bool(config.parent)
+        data_seed = (seed if config.seed_data is None else config.seed_data) + OTHER_ORDER * config.generation
         self.batches = batches(corpus.train, config.lengths, config.tokens_per_step, data_seed, corpus.bos)
         if corpus.mix:
             asked = batches(corpus.mix.split("train"), config.lengths, config.tokens_per_step, data_seed, None)

@@ -3,14 +3,17 @@
 import json
 import re
 
+import numpy as np
 import pytest
 import torch
 from conftest import node, small_shape
 from script_calls import call
 from spoils import PLACES, SMALL, interrupt
+from test_train import make_corpus, token_file
 
 from posbench.common.errors import ConfigError
 from posbench.config.schema import FinetuneConfig, ModelConfig, TrainConfig
+from posbench.data.tokenfile import TokenFile
 from posbench.encodings.pose import Pose
 from posbench.huggingface.export import describe
 from posbench.model.build import make_encoding, make_trained_scale
@@ -225,6 +228,19 @@ def test_a_second_extension_is_refused_and_a_further_fine_tuning_is_not():
             continue
         with pytest.raises(ConfigError, match="extension=yarn is trained in already, so extension=pi is not"):
             check_beginning(grandchild, child)
+
+
+def test_no_generation_reads_the_batches_of_an_ancestor():
+    configs = [job(node("encoding", "rope"), node("extension", "none"))]
+    for run in ("rope-16-s0-0", "rope-16to16-s0-0", "rope-16to16-s0-1"):
+        configs.append(child_config(configs[-1], run, FinetuneConfig(length=LEN)))
+    text = token_file(2000, 4)
+    text = TokenFile(np.random.default_rng(0).integers(50, size=2000).astype(np.uint16), text.n_bytes, text.starts, text.names)
+    corpus, first = make_corpus(train=text), []
+    for cfg in configs:
+        trainer = Trainer(model_of(configs[0], 0), corpus, TrainConfig(**cfg["train"]), 0, torch.device("cpu"), lambda n, step: n)
+        first.append(trainer.batches.at(0)[0])
+    assert not any(torch.equal(first[i], first[j]) for i in range(4) for j in range(i))
 
 
 def test_a_child_is_exported_with_the_scaling_that_was_trained_in():
