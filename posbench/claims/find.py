@@ -177,11 +177,13 @@ def _row(entry: Evaluation, length: int, task: str | None) -> dict | None:
 def exact(entries: Sequence[Evaluation]) -> tuple[Sums, float]:
     """Sums and factor of references, as from `measured`, at their shortest length where every target has its full window.
 
-    Raises Missing if a reference has no length of at least twice the training length.
+    Raises Missing if a reference has no such length.
     """
-    lengths = [min((row["length"] for row in one.rows if row["length"] >= 2 * row["train_len"]), default=0) for one in entries]
-    if 0 in lengths:
-        raise Missing(f"{_name(entries[lengths.index(0)])} lacks twice the training length")
+    lengths = [one.exact_length(0) for one in entries]
+    if None in lengths:
+        lacking = entries[lengths.index(None)]
+        needed = lacking.full_from or 2 * lacking.first["train_len"]
+        raise Missing(f"{_name(lacking)} lacks a length of at least {needed} tokens, where every target has its full window")
     whole = across([_sums(entry, entry.row(length), "nll") for entry, length in zip(entries, lengths, strict=True)])
     if whole is None:
         raise RunError(f"seeds of {_name(entries[0])} scored different targets: evaluate all with one setting.")

@@ -370,6 +370,19 @@ def test_the_gate_is_of_the_windows_that_a_claim_is_of(world, tmp_path):
     assert (found.verdict, found.gain_lower > 0) == ("confirmed", True)
 
 
+def test_a_claim_has_a_floor_from_the_length_on_from_which_a_report_has_one(world, tmp_path):
+    world.train("rope", 0, at=(96,))
+    world.evaluate("rope", 0, "none", 0.5, lengths=(64, 96))
+    one = claim(tmp_path, primary={"of": ROPE, "at": 1.5, "confirm": "above 0.1", "refute": "below 0.1"})
+    assert "lacks a length of at least 128 tokens" in world.judge(one)[0].note  # nothing says how many tokens of a window are scored
+    for path in world.root.glob("*/evals/*/*.json"):
+        evaluate = {**EVALUATE, "targets": 8, "max_length": 96}  # 64 + 8 - 1 tokens give each its full window
+        path.write_text(json.dumps({**json.loads(path.read_text()), "config": {"evaluate": evaluate}}))
+    (found,) = world.judge(one)
+    assert found.verdict == "confirmed" and found.effect * NATS == pytest.approx(0.5, abs=0.05)
+    assert found.gain_lower * NATS == pytest.approx(0.1, abs=0.05)
+
+
 def test_holm_takes_a_verdict_back_and_says_so(ladder, tmp_path):
     """Alone p = 0.03 is enough; among twenty it is not, and the effect, interval and p stay as they are."""
     one = claim(tmp_path, primary={"of": {**ROPE, "extension": "rerope"}, "at": 4, "confirm": "below 0", "refute": "above 0"})

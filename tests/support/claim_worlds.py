@@ -20,12 +20,12 @@ class World:
     def __init__(self, root, spread=0.01):
         self.root, self.spread, self.rng, self.floors = root, spread, np.random.default_rng(0), {}
 
-    def train(self, encoding, seed, gain=0.1, **config):
-        """The references of one training; `config`: dotted keys of its config.yaml."""
+    def train(self, encoding, seed, gain=0.1, at=(128, 256), **config):
+        """The references of one training at the lengths `at`; `config`: dotted keys of its config.yaml."""
         self.floors[encoding, seed] = floor_N = 3 + self.rng.normal(0, 0.5, TARGETS)
-        write_eval(self.root, encoding, "recompute_window", "none", [floor_N] * 2, (128, 256), seed, {"window": None})
+        write_eval(self.root, encoding, "recompute_window", "none", [floor_N] * len(at), at, seed, {"window": None})
         half_N = floor_N + gain + self.noise(0.01)
-        path = write_eval(self.root, encoding, "recompute_window", "none", [half_N] * 2, (128, 256), seed, {"window": 32})
+        path = write_eval(self.root, encoding, "recompute_window", "none", [half_N] * len(at), at, seed, {"window": 32})
         (path.parents[2] / "config.yaml").write_text(yaml.safe_dump({"train": {"length": 64}, "model": {"qk_norm": "none"}, **config}))
 
     def noise(self, size):
