@@ -15,7 +15,7 @@ PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARG
 INSTALL = $(PIP) $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo pretrained test test-slow test-gpu faults lint format sweep report reproduce claims bench compat gallery clean
+.PHONY: help setup install demo pretrained test test-slow test-gpu faults lint format sweep report reproduce claims bench compat gallery clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -41,9 +41,10 @@ $(VENV)/.installed-pretrained: pretrained.txt $(VENV)/.installed
 
 setup: $(VENV)/.installed ## make the virtual environment (every target does it when needed)
 
+install: setup ## the same
+
 demo: setup ## train three small models, evaluate them to 16 times their length, draw the plot
-	@$(BIN)/python scripts/run.py experiment=demo $(ARGS)
-	@$(BIN)/python scripts/report.py experiment=demo $(ARGS)
+	@$(BIN)/python scripts/demo.py $(ARGS)
 
 pretrained: $(VENV)/.installed-pretrained ## the loss of a real model by position, to twice its training length, with four extensions
 	@$(BIN)/python scripts/run.py experiment=pretrained $(ARGS)

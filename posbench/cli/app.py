@@ -133,6 +133,8 @@ def _flags_first() -> argparse.Namespace:
     parsed, flags = parser.parse_intermixed_args(sys.argv[1:]), sys.argv[1:]
     if parsed.experimental_rerun:
         refuse("--experimental-rerun reads files that posbench does not write")
+    if parsed.package is not None and not parsed.cfg:
+        refuse(f"--package {parsed.package} chooses the part that --cfg prints, and there is no --cfg")
     for word in parsed.overrides:
         flags.remove(word)
     parsed.overrides = list(map(long_name, parsed.overrides))

@@ -22,6 +22,7 @@ from posbench.runs.directory import Run
 from posbench.runs.search import find
 from posbench.sweep.jobs import plan_existing
 
+LEDGER = CONFIGS.parent / "results" / "claims"  # of a checkout; an installed package has none
 FROZEN = CONFIGS.parent / "results" / "reported" / "claims" / "claims.csv"  # stage one as it was decided
 WORDS = ("runs", "results_dir", "cache_dir", "report_dir")
 
@@ -37,7 +38,9 @@ def claims(request: Request) -> int:
             "scripts/claims.py judges every claim of results/claims: give it runs= or results_dir=, and no -m, experiment= or run=."
         )
     check_effect(request.words, WORDS, "on the verdicts, which come from files alone: leave it out")
-    ledger, look_up = load_all(CONFIGS.parent / "results" / "claims"), pools(cfg)
+    if not LEDGER.is_dir():
+        raise ConfigError(f"{LEDGER} is not there: the ledger of claims is in the repository, so type this in a clone of it.")
+    ledger, look_up = load_all(LEDGER), pools(cfg)
     findings = _with_frozen(judged := judge(ledger, look_up))
     out = Path(cfg["report_dir"] or Path(cfg["results_dir"]).parent / "report" / "claims")
     print(terminal(findings, shutil.get_terminal_size().columns if sys.stdout.isatty() else None))

@@ -8,9 +8,11 @@ from pathlib import Path
 
 from posbench import __version__
 from posbench.common.errors import ConfigError, did_you_mean
+from posbench.config.names import CONFIGS, beside
 
-ROOT = Path(__file__).resolve().parents[2]  # holds scripts/ and configs/
-FIRST = ("run", "report", "runs")  # in the list of commands; the others by name
+SCRIPTS = beside("scripts")
+
+FIRST = ("demo", "run", "report", "runs")  # in the list of commands; the others by name
 
 
 def main() -> None:
@@ -39,7 +41,7 @@ def _complete(scripts: dict[str, Path]) -> None:
     typed = os.environ.get("COMP_LINE", "posbench run ").split(" ")[1:]
     if len(typed) == 1:
         print(*scripts)
-    elif (ROOT / "configs" / f"{typed[0]}.yaml").is_file():
+    elif (CONFIGS / f"{typed[0]}.yaml").is_file():
         from posbench.cli.app import run_script
 
         os.environ["COMP_LINE"] = " ".join(["posbench", *typed[1:]])
@@ -48,9 +50,10 @@ def _complete(scripts: dict[str, Path]) -> None:
 
 def _scripts() -> dict[str, Path]:
     """The scripts by name. Raises ConfigError for an installation without them."""
-    found = {path.stem: path for path in sorted((ROOT / "scripts").glob("*.py"))}
-    if not found or not (ROOT / "configs").is_dir():
-        raise ConfigError(f"{ROOT} lacks configs/ or scripts/, which posbench reads: clone it and run `pip install -e .` there.")
+    found = {path.stem: path for path in sorted(SCRIPTS.glob("*.py"))}
+    if not found or not CONFIGS.is_dir():
+        missing = CONFIGS if found else SCRIPTS
+        raise ConfigError(f"{missing} is not there, which posbench reads: install the wheel, or a clone by `pip install -e .`.")
     return {name: found[name] for name in (*FIRST, *(name for name in found if name not in FIRST))}
 
 

@@ -179,6 +179,8 @@ def verdicts_at_stake(reported: Sequence[dict], tolerance: dict) -> list[str]:
     A verdict may rest on rows of other experiments too, which are given the same tolerance.
     """
     results = CONFIGS.parent / "results"
+    if not results.is_dir():
+        return ["the verdicts that rest on these rows are in the repository, and were not looked at"]
     known: dict[tuple, Finding] = {}
     for path in sorted(results.glob("reported/*/claims.csv")):
         for one in from_csv(path):

@@ -9,7 +9,15 @@ from typing import Any
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.config.identity import method_args, method_name
 
-CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+PACKAGE = Path(__file__).resolve().parents[1]
+
+
+def beside(name: str) -> Path:
+    """Folder `name` of the repository: in a checkout it lies beside the package, in an installed wheel configs and scripts lie within."""
+    return next((folder for folder in (PACKAGE / name, PACKAGE.parent / name) if folder.is_dir()), PACKAGE.parent / name)
+
+
+CONFIGS = beside("configs")
 
 
 def choices(configs: list[Path], group: str) -> dict[str, dict]:

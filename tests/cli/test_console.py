@@ -35,7 +35,7 @@ def test_help_lists_every_script_with_one_line(words, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["posbench", *words])
     console.main()
     lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
-    assert sorted(name for name, _ in lines) == NAMES and [name for name, _ in lines][:3] == ["run", "report", "runs"]
+    assert sorted(name for name, _ in lines) == NAMES and [name for name, _ in lines][:4] == ["demo", "run", "report", "runs"]
     assert all(10 < len(text) < 100 and "python" not in text for _, text in lines)
 
 
@@ -56,7 +56,11 @@ def test_a_command_has_the_help_of_its_script(name, tmp_path):
 
 def test_tab_completes_commands_and_then_their_words(tmp_path, monkeypatch):
     assert posbench(tmp_path, "-sc", "install=bash").stdout.endswith("-F hydra_bash_completion posbench\n")
-    for line, offered in (("posbench r", "run report runs"), ("posbench report encoding=al", "encoding=alibi\n"), ("posbench runs l", "")):
+    for line, offered in (
+        ("posbench r", "demo run report runs"),
+        ("posbench report encoding=al", "encoding=alibi\n"),
+        ("posbench runs l", ""),
+    ):
         monkeypatch.setenv("COMP_LINE", line)
         done = posbench(tmp_path, "-sc", "query=bash")
         assert done.stdout.startswith(offered) and bool(done.stdout) == bool(offered) and not done.stderr, done
@@ -78,11 +82,11 @@ def test_a_run_lies_in_the_working_directory(tmp_path, text_folder, capfd):
 
 
 def test_an_installation_without_configurations_is_told(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(console, "ROOT", tmp_path)
+    monkeypatch.setattr(console, "SCRIPTS", tmp_path / "scripts")
     for words in (["run"], ["--help"]):
         monkeypatch.setattr(sys, "argv", ["posbench", *words])
         with pytest.raises(SystemExit) as ended:
             console.main()
         said = capsys.readouterr()
         assert ended.value.code == 2 and said.err.count("\n") == 1
-        assert said.err.startswith(f"refused: {tmp_path} lacks configs/ or scripts/")
+        assert said.err.startswith(f"refused: {tmp_path / 'scripts'} is not there")

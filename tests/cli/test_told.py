@@ -56,7 +56,8 @@ def test_a_flag_may_stand_anywhere_and_an_unknown_one_is_one_sentence(tmp_path, 
     job = call(capfd, tmp_path, "run", "seed=7", "--cfg", "job", "-p", "train", "train.steps=7").stdout
     assert "steps: 7\n" in job and "seed:" not in job.replace("seed_data", "")
     for flags, named in ((("--foo", "seed=1"), "--foo is not a flag"), (("--cfg", "everything"), "everything"),
-                         (("--resolve",), "--resolve"), (("--experimental-rerun", "x"), "--experimental-rerun reads")):  # fmt: skip
+                         (("--resolve",), "--resolve"), (("--experimental-rerun", "x"), "--experimental-rerun reads"),
+                         (("--package", "x"), "--package x chooses")):  # fmt: skip
         done = call(capfd, tmp_path, "run", "seed=0", *flags)
         assert done.returncode == 2 and done.stderr.count("\n") == 1 and done.stderr.startswith("refused: ") and named in done.stderr
 
