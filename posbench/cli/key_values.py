@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any
 
 from posbench.common.errors import ConfigError, RunError, did_you_mean
-from posbench.config.typed_args import shown
+from posbench.config.typed_args import in_tokens, shown
 
 TRACEBACK = "POSBENCH_TRACEBACK"
 HERE = Path(__file__).parents[1]
@@ -51,12 +51,13 @@ def _read(key: str, text: str, kind: type) -> Any:
         return count * unit
     if kind in (int, list):
         parts = text.split(",") if kind is list else [text]
+        parts = [str(in_tokens(part, key)) for part in parts]
         for part in parts:
             if not part.strip().isdecimal() or int(part) < 1:
                 raise ConfigError(f"{key}={text} holds {part!r}, which is not a positive whole number: type one such as {key}=64.")
             if int(part) > MOST:
                 raise ConfigError(f"{key}={text} holds {shown(part)}, and more than {MOST:,} is not computed here: type a smaller number.")
-        return [*map(int, parts)] if kind is list else int(text)
+        return [*map(int, parts)] if kind is list else int(parts[0])
     if not text:
         raise ConfigError(f"{key}= is empty: give it a value, or leave it out.")
     return text
