@@ -210,6 +210,12 @@ JOB = {
 }
 DATA = {"name": Any, "path": Any, "tokenizer": str, "vocab_size": int, "bos": bool, "source": dict, "mix": dict | None}
 
+_EVALUATE = typing.get_type_hints(EvaluateConfig, include_extras=True)
+LISTS = {  # keys of which one value needs no brackets
+    *(key for key, hint in JOB.items() if LISTED in typing.get_args(hint)),
+    *(f"evaluate.{key}" for key, hint in _EVALUATE.items() if LISTED in typing.get_args(hint)),
+}
+
 
 def check(cfg: dict) -> dict:
     """`cfg` with every value of the right type, and 16k written out. Arguments of methods and sources are checked by make and make_source.
