@@ -72,7 +72,12 @@ def test_the_whole_command(advised, script):
     by_split = {split: [one for one in evaluations if one.setting.split == split] for split in ("validation", "test")}
     assert all(len({one.setting.windows for one in found}) == 1 for found in by_split.values())
     chosen_on = {one["name"] for one in told["search"]}
-    assert chosen_on > {one["name"] for one in told["options"]}  # the test documents see the finalists alone
+    judged_on = {one["name"] for one in told["options"]}
+    assert chosen_on > judged_on  # the test documents see the finalists alone
+    assert set(told["ranking"]["long"][:2]) <= judged_on  # and the next best is one of them
+    served = told["answers"]["long"]["served"]
+    wins = {one["advised"] for one in told["answers"].values()} | ({served["choice"]} if served else set())
+    assert set(told["settings"]) == wins - {PLAIN, CUT}  # nothing that loses is printed as a setting
 
     page = Page(out / "advice.html")
     assert "What to set" in page.text and "http" not in "".join(page.values("src") + page.values("href"))
