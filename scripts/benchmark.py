@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import posbench  # noqa: F401  (before torch)
-from posbench.cli.key_values import options, run
+from posbench.cli.key_values import options, run, unbracketed
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.config.names import nodes
 
@@ -31,6 +31,7 @@ OF_CHECKPOINT = {"lengths": [2048, 8192, 16384], "repeats": 3}
 def main(arguments: list[str]) -> None:
     """Measure, and write each result as soon as it is there. Raises ConfigError for a word that would do nothing."""
     chosen, typed = options(arguments, DEFAULTS), {word.partition("=")[0] for word in arguments}
+    chosen["only"] = unbracketed(chosen["only"])
     path = chosen["model.path"]
     if not path and "dtype" in typed:
         raise ConfigError("dtype= is for a checkpoint: add model.path=PATH, or leave it out.")

@@ -61,9 +61,10 @@ def advise(request: Request) -> int:
     print(f"{plan.train_len:,} to {plan.target:,} tokens, {plan.told} (dry=true tells the plan)", file=sys.stderr, flush=True)
     question = Question(train_len, plan.target, plan.short, cfg["tolerance"])
     candidates = {one.name: one for one in search(found, families)}
-    ranking = rankings(found.of("validation"), question)
-    final = finalists(ranking, {name: one.option for name, one in candidates.items()})
-    means = found.of("validation").means([plan.probe])
+    validation = found.of("validation")
+    ranking = rankings(validation, question)
+    final = finalists(ranking, {name: one.option for name, one in candidates.items()}, validation, question)
+    means = validation.means([plan.probe])
     above = means[PLAIN] - means[CUT]
     if broken := plan.probe < plan.target and above > BROKEN:
         at = f"at {plan.probe:,} tokens of validation text its loss is {above:.1f} nats above that of the cut text"

@@ -49,10 +49,9 @@ def write(
 
 
 def _to_set(made: dict) -> list[str]:
-    """Options to describe: those advised, and the best at the target that frequencies express if the advised one is none of them."""
-    advised = [made["answers"][use]["advised"] for use in USES]
-    served = {one["name"]: one["factor"] for one in made["options"]}
-    advised += [name for name in made["ranking"]["long"] if served.get(name)][:1]
+    """Options to describe: those advised, and the best that engines serve if that too is better than to set nothing."""
+    answers, served = made["answers"], made["answers"]["long"]["served"]
+    advised = [*(answers[use]["advised"] for use in USES), *([served["choice"]] if served else [])]
     return [name for name in dict.fromkeys(advised) if name not in (PLAIN, CUT)]
 
 

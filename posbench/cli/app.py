@@ -25,7 +25,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from posbench.cli.key_values import guarded, working_directory
+from posbench.cli.key_values import as_read, guarded, working_directory
 from posbench.common.errors import ConfigError, RunError
 from posbench.config.compose import CONFIGS, Request, check_words, expand, experiment_of, long_name, name_group, sentence
 from posbench.config.composer import Composer, loader, of_swept, swept, unresolved
@@ -45,7 +45,7 @@ def run_script(command: Command, config_name: str = "run") -> None:
 
 
 def _answer(command: Command, config_name: str) -> int:
-    flags = _flags_first()
+    flags = _flags_first(config_name)
     ConfigRepository.get_group_options = _choices  # Hydra calls it for listings, completion and glob(*)
     _own_launchers()
     if flags.config_dir:  # classes may lie beside the user's yamls, for children too
@@ -120,7 +120,7 @@ def _one_sentence(of: str = "") -> Iterator[None]:
         raise RunError(f"{error.filename} cannot be read ({error.strerror}): make it readable, or take it away.") from error
 
 
-def _flags_first() -> argparse.Namespace:
+def _flags_first(config_name: str) -> argparse.Namespace:
     """Flags of sys.argv, and the words as `overrides`. In sys.argv the flags move before the words, as Hydra needs them."""
     parser = get_args_parser()
 
@@ -137,7 +137,8 @@ def _flags_first() -> argparse.Namespace:
         refuse(f"--package {parsed.package} chooses the part that --cfg prints, and there is no --cfg")
     for word in parsed.overrides:
         flags.remove(word)
-    parsed.overrides = list(map(long_name, parsed.overrides))
+    sweep = parsed.multirun or "hydra.mode=MULTIRUN" in parsed.overrides
+    parsed.overrides = [long_name(as_read(word, config_name, sweep)) for word in parsed.overrides]
     sys.argv[1:] = flags + parsed.overrides
     return parsed
 

@@ -13,13 +13,15 @@ from types import FrameType
 from typing import Any
 
 from posbench.common.errors import ConfigError, RunError, did_you_mean
-from posbench.config.typed_args import shown
+from posbench.config.schema import LISTS
+from posbench.config.typed_args import in_tokens, shown
 
 TRACEBACK = "POSBENCH_TRACEBACK"
 HERE = Path(__file__).parents[1]
 OURS = (HERE, HERE.parent / "scripts")
 UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 CENTURY = timedelta(days=36_500)
+REPORTING = ("report", "advise", "anatomy", "claims")  # commands that write into report_dir, and have no other use of out=
 MOST = 2**24  # largest whole number: tokens, or rounds
 
 
@@ -50,16 +52,31 @@ def _read(key: str, text: str, kind: type) -> Any:
             raise ConfigError(f"{key}={text} is more than a hundred years: give less.")
         return count * unit
     if kind in (int, list):
-        parts = text.split(",") if kind is list else [text]
+        parts = unbracketed(text).split(",") if kind is list else [text]
+        parts = [str(in_tokens(part, key)) for part in parts]
         for part in parts:
             if not part.strip().isdecimal() or int(part) < 1:
                 raise ConfigError(f"{key}={text} holds {part!r}, which is not a positive whole number: type one such as {key}=64.")
             if int(part) > MOST:
                 raise ConfigError(f"{key}={text} holds {shown(part)}, and more than {MOST:,} is not computed here: type a smaller number.")
-        return [*map(int, parts)] if kind is list else int(text)
+        return [*map(int, parts)] if kind is list else int(parts[0])
     if not text:
         raise ConfigError(f"{key}= is empty: give it a value, or leave it out.")
     return text
+
+
+def unbracketed(text: str) -> str:
+    """A list as it is typed, without the brackets that it may have."""
+    return text[1:-1] if text[:1] + text[-1:] == "[]" else text
+
+
+def as_read(word: str, command: str, sweep: bool) -> str:
+    """A word as Hydra reads it: a report's out= is its report_dir, and where nothing is swept, lengths=64,128 is a list."""
+    key, equals, value = word.partition("=")
+    if key == "out" and command in REPORTING:
+        return f"report_dir={value}"
+    bare = not sweep and key.lstrip("+") in LISTS and "," in value and not re.search(r"[][(){}]", value)
+    return f"{key}{equals}[{value}]" if bare else word
 
 
 def _text(value: object) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from posbench.common.errors import ConfigError, did_you_mean
-from posbench.config.typed_args import First, Must, fitting, shown
+from posbench.config.typed_args import First, Must, fitting, in_tokens, shown
 
 ABOVE_0 = Must("above 0", lambda number: number > 0)
 NOT_BELOW_0 = Must("0 or more", lambda number: number >= 0)
@@ -191,11 +191,14 @@ METHODS = {
     "scale_attention": "posbench.scale_attention.none.NoScale",
 }
 SOURCE = "posbench.data.local.LocalFiles"
+GPUS = ("gpu", "GPU", "Gpu", "CUDA", "Cuda", "nvidia", "rocm")
+CUDA = Must("a device as torch names it (did you mean cuda?)", lambda name: name.split(":")[0] not in GPUS)
 DEVICE = Must("one that computes, such as device=cpu or device=auto", lambda name: name.split(":")[0] != "meta")
+Device = Annotated[str, CUDA, DEVICE]
 # {key: type} outside the groups above, of run.yaml and of the other scripts' yamls.
 JOB = {
     "seed": Count,
-    "device": Annotated[str, DEVICE],
+    "device": Device,
     "runs": Annotated[list[str] | None, LISTED],
     "lengths": Annotated[list[int] | None, LISTED, Must("one length or several, such as [64,1024]", lambda given: given != [])],
     **dict.fromkeys(("length", "target"), Annotated[int, Must("a whole number of at least 2 tokens", lambda length: length > 1)] | None),
@@ -213,13 +216,19 @@ JOB = {
 }
 DATA = {"name": Any, "path": Any, "tokenizer": str, "vocab_size": int, "bos": bool, "source": dict, "mix": dict | None}
 
+_EVALUATE = typing.get_type_hints(EvaluateConfig, include_extras=True)
+LISTS = {  # keys of which one value needs no brackets
+    *(key for key, hint in JOB.items() if LISTED in typing.get_args(hint)),
+    *(f"evaluate.{key}" for key, hint in _EVALUATE.items() if LISTED in typing.get_args(hint)),
+}
+
 
 def check(cfg: dict) -> dict:
-    """`cfg` with every value of the right type. Arguments of methods and sources are checked by `make` and `make_source`.
+    """`cfg` with every value of the right type, and 16k written out. Arguments of methods and sources are checked by make and make_source.
 
     Raises ConfigError for a wrong type, an unknown key, an illegal word, or a number out of range.
     """
-    found = {key: fitting(key, value, JOB.get(key, Any)) for key, value in cfg.items()}
+    found = {key: fitting(key, value, JOB.get(key, Any)) for key, value in in_tokens(cfg).items()}
     if "data" in found:
         found["data"] = {key: fitting(f"data.{key}", value, DATA.get(key, Any)) for key, value in found["data"].items()}
     nodes = {**found, "data.source": found.get("data", {}).get("source", {"_target_": SOURCE})}

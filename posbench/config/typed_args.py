@@ -6,6 +6,7 @@ Nothing heavy is imported here: this is what pydantic would do, without the tent
 import functools
 import inspect
 import json
+import re
 import sys
 import types
 import typing
@@ -26,6 +27,11 @@ WORDS = {  # (singular, plural)
     list: ("a list", "lists"),
     dict: ("a mapping", "mappings"),
 }
+TOKENS = frozenset(  # keys whose values are tokens, in whatever group
+    "length lengths train_len target target_len max_length max_len scaling_len window targets stride floor_block key_context "
+    "tokens_per_step batch_tokens shift chunk local keys".split()
+)
+SIZES = {"k": 2**10, "m": 2**20}
 OFF = ("off", "false", "False", "no", "none")  # words that people type for disabled; YAML reads some of them as false
 
 
@@ -42,6 +48,19 @@ class First:
     """Conversion of a value before its type is checked, for Annotated."""
 
     convert: Callable[[Any], Any]
+
+
+def in_tokens(value: Any, key: str = "") -> Any:
+    """`value` with 16k written out as 16,384, and 1m as 1,048,576, wherever tokens are meant; all else stays."""
+    if isinstance(value, dict):
+        found = {name: in_tokens(one, name) for name, one in value.items()}
+        return value if found == value else found  # parts that stay are shared between cells
+    if isinstance(value, list):
+        return [in_tokens(one, key) for one in value]
+    if key not in TOKENS:
+        return value
+    sized = re.fullmatch(r"(\d{1,9})([kKmM])", value.strip(), re.ASCII) if isinstance(value, str) else None
+    return int(sized[1]) * SIZES[sized[2].lower()] if sized else value
 
 
 class _Misfit(Exception):

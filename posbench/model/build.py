@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import torch
 
-from posbench.common.errors import ConfigError
+from posbench.common.errors import ConfigError, did_you_mean
 from posbench.common.machine import check_processes
-from posbench.config.schema import ModelConfig, TrainConfig, typed
+from posbench.config.schema import Device, ModelConfig, TrainConfig, typed
+from posbench.config.typed_args import fitting
 from posbench.model.gpt import GPT, make_shape
 from posbench.model.memory import check_size, keep_freed
 from posbench.model.weights import load_weights
@@ -25,6 +26,7 @@ def pick_device(name: str, rank: int = 0, size: int = 1) -> str:
 
     Raises ConfigError for a device that torch does not have, or has fewer of than processes.
     """
+    fitting("device", name, Device)
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if size > 1 and name != "cpu":
@@ -34,13 +36,16 @@ def pick_device(name: str, rank: int = 0, size: int = 1) -> str:
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
-        raise ConfigError(f"device={name} is not there ({str(error).splitlines()[0]}): choose device=cpu or device=auto.") from error
+        said = str(error).splitlines()[0]
+        unknown = said.startswith("Expected one of")  # all of torch's devices, most of which nobody has
+        why = did_you_mean(name, ("cpu", "cuda", "auto")) if unknown else f" ({said})"
+        raise ConfigError(f"device={name} is not there{why}: choose device=cpu or device=auto.") from error
     return name
 
 
 def check_device(name: str) -> None:
     """Raise ConfigError as `pick_device` does, without taking memory of a GPU, which may be open to one process at a time."""
-    if not torch.cuda.is_available():
+    if not torch.cuda.is_available() or not name.startswith(("auto", "cpu", "cuda")):
         pick_device(name)
     elif name.startswith("cuda") and (torch.device(name).index or 0) >= torch.cuda.device_count():
         raise ConfigError(f"device={name} is not there, of {torch.cuda.device_count()} GPUs: choose device=cpu or device=auto.")

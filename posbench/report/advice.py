@@ -9,19 +9,21 @@ long: the loss at the target length;
 both: the loss at the target length, among options whose cost on validation is at most the tolerance at every short length.
 
 On test documents the choice is confirmed if the intervals of its differences to both options without a setting (and its costs, for
-both) lie below 0 (the tolerance), refuted if one lies above, else the intervals do not tell. The next best option is compared apart.
+both) lie below 0 (the tolerance), refuted if one lies above, else the intervals do not tell. Only what is confirmed is advised; else it is
+the better of the two options without a setting. The next best of validation is measured on test documents too, and compared apart;
+whatever validation does not tell apart from the choice is named.
 
 Letters: T targets.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from posbench.statistics.crossed import Estimate, estimate, sums
-from posbench.statistics.recommendation import CONFIRMED, REFUTED, Reach, affordable, better, ranked, reach, together
+from posbench.statistics.recommendation import CONFIRMED, Reach, affordable, better, ranked, reach, together
 
 PLAIN, CUT = "as it is", "cut"
 USES = ("short", "long", "both")
@@ -96,12 +98,20 @@ def rankings(losses: Losses, question: Question) -> dict[str, list[str]]:
     return found
 
 
-def finalists(ranking: Mapping[str, Sequence[str]], options: Mapping[str, Option]) -> list[str]:
-    """Options to measure on test documents: the best for each use, and of those that frequencies express the best of each form."""
+def runner_up(losses: Losses, names: Sequence[str], lengths: Sequence[int]) -> list[str]:
+    """The first of a ranking that has not the very losses of its best, which would be the same thing to do; empty without one."""
+    return [name for name in names if losses.difference(names[0], name, lengths) is not None][:1]
+
+
+def finalists(ranking: Mapping[str, Sequence[str]], options: Mapping[str, Option], losses: Losses, question: Question) -> list[str]:
+    """Options to measure on test documents: the two best for each use, and of those that frequencies express the best of each form.
+
+    `losses` are those of validation, which made the ranking.
+    """
     long = [options[name] for name in ranking["long"]]
     fixed = [one.name for one in long if one.frequencies and not one.by_length][:1]
     by_length = [one.name for one in long if one.by_length][:1]
-    best = [name for use in USES for name in ranking[use][:1]]
+    best = [name for use in USES for name in [*ranking[use][:1], *runner_up(losses, ranking[use], question.lengths(use))]]
     return list(dict.fromkeys([PLAIN, CUT, *best, *fixed, *by_length]))
 
 
@@ -139,6 +149,24 @@ def answer(use: str, ranking: Sequence[str], losses: Losses, question: Question)
     return Answer(choice, together(verdicts) if verdicts else CONFIRMED, against, costs, next_best)
 
 
+def near(choice: str, names: Iterable[str], losses: Losses, lengths: Sequence[int], tolerance: float) -> dict[str, Estimate]:
+    """{option: by how much its validation loss is higher than the choice's}, of those within noise of it.
+
+    That is an interval that reaches 0; one document gives no interval, and then a difference up to the tolerance counts.
+    """
+    over = {name: losses.difference(name, choice, lengths) for name in names}
+    known = {name: one for name, one in over.items() if one is not None and math.isfinite(one.value)}
+    reached = {name: one.interval()[0] for name, one in known.items()}
+    return {name: one for name, one in known.items() if (reached[name] <= 0 if math.isfinite(reached[name]) else one.value <= tolerance)}
+
+
+def served(ranking: Sequence[str], options: Mapping[str, Option], losses: Losses, question: Question) -> Answer | None:
+    """Answer for long texts of the best fixed factor, which engines serve; None where test documents do not confirm it."""
+    fixed = [name for name in ranking if options[name].factor and losses.over(name, [question.target]) is not None]
+    found = answer("long", fixed[:1], losses, question) if fixed else None
+    return found if found and found.verdict == CONFIRMED else None
+
+
 def rises(name: str, losses: Losses, question: Question) -> dict[int, Estimate]:
     """{length: cost up to the training length, difference to the cut text beyond}, without lengths at which there is none."""
     found = {n: losses.difference(name, PLAIN if n <= question.train_len else CUT, [n]) for n in sorted(losses.nll.get(name, {}))}
@@ -153,8 +181,8 @@ def usable(name: str, losses: Losses, question: Question) -> Reach:
 
 
 def advised(found: Answer) -> str:
-    """Option to take: the choice, unless test documents refute it; then of the two without a setting the one with the lower loss."""
-    if found.verdict != REFUTED:
+    """Option to take: the choice if test documents confirm it, else of the two without a setting the one with the lower loss."""
+    if found.verdict == CONFIRMED:
         return found.choice
     over = {found.choice: 0.0, **{name: one.value for name, one in found.against.items()}}  # by how much the choice's loss is higher
     return max((name for name in (PLAIN, CUT) if name in over), key=over.__getitem__, default=PLAIN)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from posbench.common.files import finite
-from posbench.report.advice import CUT, PLAIN, USES, Answer, Losses, Option, Question, advised, answer, rises, usable
+from posbench.report.advice import CUT, PLAIN, USES, Answer, Losses, Option, Question, advised, answer, near, rises, served, usable
 from posbench.statistics.crossed import Estimate
 
 
@@ -18,6 +18,9 @@ def content(
     """
     known = {option.name: option for option in options}
     answers = {use: answer(use, ranking[use], test, question) for use in USES}
+    told = {use: _answer(found) | {"near": _near(found.choice, ranking[use], search, question, use)} for use, found in answers.items()}
+    engines = served(ranking["long"], known, test, question)
+    told["long"]["served"] = _answer(engines) if engines and engines.choice != advised(answers["long"]) else None
     final = [name for name in test.nll if name == PLAIN or max(test.nll[name]) > question.train_len]
     made = {
         **about,
@@ -26,7 +29,7 @@ def content(
         "short": list(question.short),
         "tolerance": question.tolerance,
         "texts": {"validation": _counts(search), "test": _counts(test)},
-        "answers": {use: _answer(found) for use, found in answers.items()},
+        "answers": told,
         "options": [_option(known[name], test, question) for name in final],
         "factors": [_option(known[name], test, question, short=True) for name in test.nll if known[name].factor],
         "search": [_searched(known[name], search) for name in search.nll],
@@ -49,6 +52,11 @@ def _answer(found: Answer) -> dict:
         "next_best": found.next_best,
         "over_next": found.over_next,
     }
+
+
+def _near(choice: str, ranking: list[str], losses: Losses, question: Question, use: str) -> dict[str, list[float]]:
+    found = near(choice, ranking, losses, question.lengths(use), question.tolerance)
+    return {name: bounds(one) for name, one in found.items()}
 
 
 def _option(option: Option, losses: Losses, question: Question, short: bool = False) -> dict:

@@ -11,6 +11,7 @@ from posbench.statistics.recommendation import CONFIRMED, REFUTED, UNDECIDED
 
 WIDTH = 80
 FEW = 6  # test documents up to which their number is pointed out
+NAMED = 5  # options that one sentence names at most
 VERDICTS = {
     CONFIRMED: "Confirmed by the test documents",
     UNDECIDED: "Undecided, the intervals of the test documents do not tell",
@@ -108,15 +109,23 @@ def answer(content: dict, use: str) -> str:
     heads = {"short": f"Short texts (to {train_len} tokens)", "long": f"Long texts ({content['target']:,} tokens)", "both": "Both"}
     free = found["choice"] in (PLAIN, CUT)
     against = [f"{within(one)} to {COMPARED[name]}" for name, one in found["against"].items() if name in COMPARED]
-    said = [f"{heads[use]}: {to_do(found['choice'], content)}.", f"{VERDICTS[found['verdict']]}{': ' * bool(against)}{', '.join(against)}."]
+    verdict = f"{VERDICTS[found['verdict']]}{': ' * bool(against)}{', '.join(against)}."
+    chosen = [] if found["advised"] == found["choice"] else [f"Validation documents chose: {to_do(found['choice'], content)}."]
+    said = [f"{heads[use]}: {to_do(found['advised'], content)}.", *chosen, verdict]
     if use == "both" and not free:
         costs = [f"{within(one)} at {int(length):,} tokens" for length, one in found["costs"].items()]
-        told = f"It costs {', '.join(costs)}; {content['tolerance']:g} is tolerated."
-        said.append(told if costs else f"It costs nothing up to {train_len} tokens.")
+        costly = f"{found['choice']} costs {', '.join(costs)}; {content['tolerance']:g} is tolerated."
+        said.append(costly if costs else f"It costs nothing up to {train_len} tokens.")
     if found["next_best"] not in (None, PLAIN, CUT):
         said.append(OVER_NEXT[found["over_next"]].format(found["next_best"], within(found["against"][found["next_best"]])))
-    if found["advised"] != found["choice"]:
-        said.append(f"So instead: {to_do(found['advised'], content)}.")
+    near = {name: one for name, one in found.get("near", {}).items() if name not in (PLAIN, CUT, found["next_best"])}
+    if near:
+        named = ", ".join(f"{name} ({one[0]:+.3f})" for name, one in list(near.items())[:NAMED])
+        more = f" and {len(near) - NAMED} more" if len(near) > NAMED else ""
+        said.append(f"Validation documents do not tell {found['choice']} apart from {named}{more}.")
+    if served := found.get("served"):
+        told = [f"{within(one)} to {COMPARED[name]}" for name, one in served["against"].items() if name in COMPARED]
+        said.append(f"The best that engines serve is {served['choice']}: {', '.join(told)}.")
     return " ".join(said)
 
 

@@ -72,7 +72,12 @@ def test_the_whole_command(advised, script):
     by_split = {split: [one for one in evaluations if one.setting.split == split] for split in ("validation", "test")}
     assert all(len({one.setting.windows for one in found}) == 1 for found in by_split.values())
     chosen_on = {one["name"] for one in told["search"]}
-    assert chosen_on > {one["name"] for one in told["options"]}  # the test documents see the finalists alone
+    judged_on = {one["name"] for one in told["options"]}
+    assert chosen_on > judged_on  # the test documents see the finalists alone
+    assert set(told["ranking"]["long"][:2]) <= judged_on  # and the next best is one of them
+    served = told["answers"]["long"]["served"]
+    wins = {one["advised"] for one in told["answers"].values()} | ({served["choice"]} if served else set())
+    assert set(told["settings"]) == wins - {PLAIN, CUT}  # nothing that loses is printed as a setting
 
     page = Page(out / "advice.html")
     assert "What to set" in page.text and "http" not in "".join(page.values("src") + page.values("href"))
@@ -251,8 +256,8 @@ def test_the_plan_of_a_real_model():
     assert (plan.probe, plan.short, plan.grid) == (16384, (2048, 8192), (2048, 8192, 16384, 32768))
     assert plan.factors == (2.0, 4.0, 8.0) and plan.targets == 1024
     assert plan.long_factors("ntk") == (4.0, 8.0) and plan.long_factors("yarn") == (4.0,)
-    assert plan.windows["test"] >= 3 and plan.flop < 1.25 * BUDGET
-    assert plan.told.startswith(f"at most {round(plan.flop / 1e12):,} TFLOP: about 7") and plan.flop > 1e15
+    assert plan.windows["test"] >= 3 and plan.flop < 1.4 * BUDGET
+    assert plan.told.startswith(f"at most {round(plan.flop / 1e12):,} TFLOP: about 8") and plan.flop > 1e15
     assert replace(plan, flop=1.234e9).told == "at most 0.00123 TFLOP: less than a minute on two cores with AMX"
     assert replace(plan, target=16384, probe=16384) != make_plan(SMOLLM2, 8192, None, 1.0, FAMILIES)
     assert make_plan(SMOLLM2, 8192, None, 1.0, FAMILIES).target == 16384

@@ -280,3 +280,36 @@ def test_dry_is_refused_by_scripts_that_would_go_on_all_the_same(tmp_path, capfd
 def test_numbers_beyond_all_measure_are_one_sentence(tmp_path, capfd, script, words, said):
     done = call(capfd, tmp_path, script, *words)
     assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1, done.stderr
+
+
+@pytest.mark.parametrize("words", ["lengths=64,2k only=yarn,pi", "lengths=[64,2048] only=[yarn,pi]", "lengths=[64,2K] only=yarn,pi"])
+def test_a_list_has_two_spellings_without_hydra(tmp_path, monkeypatch, words):
+    given, wanted = words.split(), {"lengths": [64, 2048], "only": "yarn,pi"}
+    found = key_values.options(given, {"lengths": [], "only": ""})
+    assert {**found, "only": key_values.unbracketed(found["only"])} == wanted
+
+
+@pytest.mark.parametrize(
+    ("script", "word", "said"),
+    [
+        ("run", "evaluate.lengths=32,1k", "  - 32\n  - 1k"),
+        ("run", "evaluate.protocol=fixed_targets,accuracy", "  - fixed_targets\n  - accuracy"),
+        ("advise", "methods=ntk,yarn", "methods:\n- ntk\n- yarn"),
+        ("anatomy", "lengths=[64,128]", "lengths:\n- 64\n- 128"),
+        ("anatomy", "lengths=64,128", "lengths:\n- 64\n- 128"),
+        ("search_factors", "exact_first=0,4", "exact_first:\n- 0\n- 4"),
+        ("report", "runs=results/runs/*,paper.csv", "runs:\n- results/runs/*\n- paper.csv"),
+        ("report", "out=somewhere", "report_dir: somewhere"),
+        ("export_hf", "out=somewhere", "report_dir: null"),
+    ],
+)
+def test_a_list_has_two_spellings_where_nothing_is_swept(tmp_path, capfd, script, word, said):
+    done = call(capfd, tmp_path, script, word, "--cfg", "job")
+    assert done.returncode == 0 and said in done.stdout, done.stdout + done.stderr
+
+
+def test_several_values_that_are_no_list_are_still_refused_and_a_sweep_stays_one(tmp_path, capfd):
+    assert call(capfd, tmp_path, "run", "train.length=32,64", "--cfg", "job").returncode == 2
+    write_text(tmp_path / "text")
+    done = call(capfd, tmp_path, "run", "-m", "evaluate.lengths=16,32", "dry=true", *typed("data=local", f"data.path={tmp_path}/text"))
+    assert "[16,32]" not in done.stdout + done.stderr and done.returncode == 0, done.stderr

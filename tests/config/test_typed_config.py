@@ -20,7 +20,7 @@ from posbench.config.named_class import class_named
 from posbench.config.schema import check, typed
 from posbench.config.typed_args import Must, arguments, fitting
 from posbench.data.sources import make_source
-from posbench.model.build import check_methods, make_encoding
+from posbench.model.build import check_methods, make_encoding, pick_device
 from posbench.position.instantiate import make
 from posbench.position.interfaces import Encoding
 from posbench.sweep.jobs import plan_jobs
@@ -229,3 +229,33 @@ def test_a_method_of_another_kind_is_refused_inside_another_too():
         inner = {"_target_": f"posbench.{other}s.none.{'NoExtension' if other == 'extension' else 'NoEncoding'}"}
         with pytest.raises(ConfigError, match=f"{inner['_target_']} is no {group.title()}"):
             make({**node(group, name), key: [inner] if key == "parts" else inner}, *([small_shape()] if group == "encoding" else []))
+
+
+@pytest.mark.parametrize(("short", "long"), [("1k", "1024"), ("16K", "16384"), ("1m", "1048576")])
+def test_a_length_may_be_typed_in_thousands(short, long):
+    """And is the same number, so that ids are the same."""
+    words = ["encoding=gemma3", "extension=yarn", "extension.mode=fixed", "finetune=longer"]
+    keys = ["extension.target_len", "train.length", "evaluate.max_length", "encoding.window", "finetune.length", "target"]
+    words += [*(f"{key}={{0}}" for key in keys), "evaluate.lengths=[{0},64]"]
+    found = [check(unresolved(compose("advise", [word.format(size) for word in words]))) for size in (short, long)]
+    assert found[0] == found[1] and found[0]["target"] == found[0]["evaluate"]["lengths"][0] == int(long)
+    assert repr(identity(found[0], "")) == repr(identity(found[1], ""))
+
+
+@pytest.mark.parametrize("word", ["evaluate.lengths=[16kb]", "target=k", "train.steps=1k", "target=1.5k", "seed=1k"])
+def test_what_is_no_number_of_tokens_stays_refused(word):
+    with pytest.raises(ConfigError, match="a whole number|whole numbers"):
+        check(unresolved(compose("advise", [word])))
+
+
+@pytest.mark.parametrize("name", ["gpu", "gpu:0", "GPU", "CUDA", "nvidia"])
+def test_a_gpu_is_called_cuda(name):
+    with pytest.raises(ConfigError, match=f"device={name} must be .*did you mean cuda"):
+        check(unresolved(compose("run", [f"device='{name}'"])))
+    with pytest.raises(ConfigError, match="did you mean cuda"):
+        pick_device(name)
+
+
+def test_a_device_of_no_kind_is_one_short_sentence():
+    with pytest.raises(ConfigError, match=r"device=cdua is not there \(did you mean cuda\?\): choose device=cpu or device=auto"):
+        pick_device("cdua")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from posbench.report.advice import CUT, PLAIN, Losses, Option, Question, advised, answer, finalists, rankings, rises, usable
+from posbench.report.advice import CUT, PLAIN, Losses, Option, Question, advised, answer, finalists, near, rankings, rises, served, usable
 from posbench.statistics.crossed import Estimate
 from posbench.statistics.recommendation import CONFIRMED, REFUTED, UNDECIDED, affordable, better, ranked, together
 
@@ -116,9 +116,44 @@ def test_what_was_not_measured_within_the_window_counts_as_too_dear():
     assert "yarn by length" not in rankings(losses, QUESTION)["both"]
 
 
+SINKS = {**TRUTH, "rerope": (3.4, 3.02, 3.4), "yarn x4": (3.5, 3.1, 3.3), "yarn by length": (3.4, 3.0, 3.3)}
+
+
+def test_what_is_within_noise_of_the_best_is_judged_and_named():
+    """Streaming is equal to the cut text; the next that was chosen for another reason is 0.3 worse."""
+    validation = made_up(0, SINKS, streaming=(3.4, 3.0, 3.0), lm_infinite=(3.4, 3.0, 3.0))
+    options = OPTIONS | {name: Option(name, name) for name in ("streaming", "lm_infinite")}
+    ranking = rankings(validation, QUESTION)
+    best, second, third = ranking["long"][:3]
+    assert {best, second, third} == {CUT, "streaming", "lm_infinite"}
+    assert set(finalists(ranking, options, validation, QUESTION)) >= {best, second}
+    found = near(best, ranking["long"], validation, [256], 0.01)
+    assert set(found) == {second, third} and all(one.value >= 0 for one in found.values())
+
+
+def test_one_document_leaves_the_tolerance_to_tell_what_is_near():
+    losses = made_up(0, SINKS, 1e-6, documents=1, streaming=(3.4, 3.0, 3.004))
+    assert list(near(CUT, losses.nll, losses, [256], 0.01)) == ["streaming"] and not near(CUT, losses.nll, losses, [256], 0.001)
+
+
+def test_doing_nothing_wins_a_tie():
+    tie = {**TRUTH, "rerope": (3.399, 2.999, 2.8)}
+    found = advice(made_up(0, tie), made_up(1, tie))["short"]
+    assert (advised(found), found.choice == PLAIN or found.verdict == UNDECIDED) == (PLAIN, True)
+    one = advice(made_up(0, documents=1), made_up(1, documents=1))
+    assert (one["long"].choice, advised(one["long"])) == ("rerope", CUT)
+
+
+def test_engines_are_told_of_a_fixed_factor_only_if_it_wins():
+    ranking = rankings(made_up(0), QUESTION)["long"]
+    assert served(ranking, OPTIONS, made_up(1), QUESTION).choice == "yarn x4"
+    for loss in (3.0, 3.2):
+        assert served(ranking, OPTIONS, made_up(1, **{"yarn x4": (3.5, 3.1, loss), "yarn by length": (3.4, 3, loss)}), QUESTION) is None
+
+
 def test_the_finalists_are_the_best_of_each_use_and_form():
     ranking = rankings(made_up(0), QUESTION)
-    assert finalists(ranking, OPTIONS) == [PLAIN, CUT, "rerope", "yarn by length", "yarn x4"]
+    assert finalists(ranking, OPTIONS, made_up(0), QUESTION) == [PLAIN, CUT, "rerope", "yarn x4", "yarn by length"]
 
 
 def test_usable_length_counts_cost_within_the_window_and_the_cut_text_beyond():

@@ -60,7 +60,15 @@ def test_the_sentences_say_what_was_found():
 def test_what_the_test_documents_refute_is_said_with_what_to_do_instead():
     said = answer(told(made_up(1, rerope=(3.4, 3.0, 3.3))), "long")
     assert "Refuted by the test documents" in said and "+0.3" in said
-    assert said.endswith("So instead: leave the model as it is and cut the text to its last 64 tokens.")
+    assert said.startswith("Long texts (256 tokens): leave the model as it is and cut the text to its last 64 tokens.")
+    assert "Validation documents chose: rerope. Refuted" in said
+
+
+def test_what_is_near_and_what_engines_serve_are_said():
+    found = told(made_up(1))
+    assert "The best that engines serve is yarn x4: -3.1" in answer(found, "long")
+    found["answers"]["long"]["near"] = {name: [0.001, -0.1, 0.1] for name in ("dca", "streaming", CUT, "yarn x4")}
+    assert "Validation documents do not tell rerope apart from dca (+0.001), streaming (+0.001)." in answer(found, "long")
 
 
 def test_both_is_said_once_if_it_is_the_same():
