@@ -3,6 +3,7 @@
 Reading the configuration and the rows needs neither torch nor the text; the text, the tokenizer and the model are loaded on first use.
 """
 
+import contextlib
 import os
 from collections.abc import Iterable
 from functools import cached_property
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import read_json
 from posbench.config.names import chosen_node, named
-from posbench.data.sources import SPLITS
+from posbench.data.sources import SPLITS, TASK
 from posbench.position.instantiate import make, trusted_config
 from posbench.runs.directory import Run
 from posbench.runs.frame import read
@@ -92,10 +93,20 @@ class LoadedRun:
 
     @cached_property
     def tokenizer(self) -> "Tokenizer":
-        """The tokenizer of the corpus."""
+        """The tokenizer of the training. A checkpoint's is read without the text, where its file still lies there."""
+        from posbench.data.corpus import known_tokenizer
         from posbench.data.tokenizers import load_tokenizer
 
+        if self.config["data"]["tokenizer"] not in ("bpe", TASK):
+            with contextlib.suppress(ConfigError):
+                return known_tokenizer(self.config["data"], self._cache_dir or "results/cache")
         return load_tokenizer(self.corpus.tokenizer, self.corpus.folder)
+
+    @cached_property
+    def bos(self) -> int | None:
+        """Id of the BOS token that windows of the training begin with, or None."""
+        checkpoint = self.config["model"].get("checkpoint")
+        return None if not self.config["data"]["bos"] else checkpoint["bos"] if checkpoint else self.tokenizer.vocab_size
 
     @cached_property
     def model(self) -> "GPT":
@@ -111,14 +122,17 @@ class LoadedRun:
         """Token ids [1, T] of a text for the model, after the BOS token if the training had one."""
         import torch
 
-        ((ids, _),) = self.tokenizer.encode([text])
-        start = [] if self.corpus.bos is None else [self.corpus.bos]
-        return torch.tensor([[*start, *ids.tolist()]], dtype=torch.long, device=self.device)
+        from posbench.data.tokenizers import behind_bos
+
+        if not isinstance(text, str):
+            raise ConfigError(f"encode takes one text, and text={text!r:.80} is a {type(text).__name__}: give a str.")
+        ids = behind_bos(self.tokenizer.encode(text), self.bos)
+        return torch.tensor([list(ids)], dtype=torch.long, device=self.device)
 
     def decode(self, ids: "torch.Tensor | Iterable[int]") -> str:
         """The text of token ids ([T] or [1, T]) without the BOS token."""
         flat = ids.flatten().tolist() if hasattr(ids, "flatten") else list(ids)
-        return self.tokenizer.decode([one for one in flat if one != self.corpus.bos])
+        return self.tokenizer.decode([one for one in flat if self.bos is None or one != self.bos])
 
     def evaluate(
         self,
@@ -145,15 +159,16 @@ class LoadedRun:
     def generate(
         self,
         text: str,
-        n: int = 100,
+        n: int | None = None,
         extension: Method = None,
         scale_attention: Method = None,
         *,
+        max_new_tokens: int | None = None,
         temperature: float = 1.0,
         seed: int = 0,
         allow_untested: bool = False,
     ) -> str:
-        """`n` tokens drawn after `text`, as text; temperature=0 takes the most likely token each time.
+        """`n` (or `max_new_tokens`; else 100) tokens drawn after `text`, as text; temperature=0 takes the most likely one each time.
 
         Every token is read with the plan of the length it has reached, so a dynamic extension changes along the way. Each step reads the
         whole text: no cache of keys is kept.
@@ -165,9 +180,12 @@ class LoadedRun:
         from posbench.position.legality import check, fed_length
         from posbench.position.plan import make_plan
 
+        if None not in (n, max_new_tokens) and n != max_new_tokens:
+            raise ConfigError(f"n={n} and max_new_tokens={max_new_tokens} are two names of one number: give one of them.")
+        n = next((one for one in (n, max_new_tokens) if one is not None), 100)
         if not isinstance(n, int) or n < 1 or temperature < 0:
             raise ConfigError(f"n={n} must be a whole number of at least 1, and temperature={temperature} at least 0.")
-        encoding, bos = self.model.encoding, self.corpus.bos
+        encoding, bos = self.model.encoding, self.bos
         extension = make(chosen_node("extension", extension, {}), kind=Extension)
         scale = make(chosen_node("scale_attention", scale_attention, {}), encoding.shape, kind=ScaleAttention)
         ids = self.encode(text)[0].tolist()

@@ -20,7 +20,7 @@ from posbench.data.sources import SPLITS
 from posbench.data.task import IGNORED, Examples, Part
 from posbench.data.text_task import NOISE, Question, TextTask
 from posbench.data.tokenfile import TokenFile
-from posbench.data.tokenizers import Tokenizer
+from posbench.data.tokenizers import Tokenizer, behind_bos
 
 TRIES = 1000  # questions that are drawn in training until one fits; `check` refuses a length where not most of them do
 
@@ -92,9 +92,8 @@ class TextQuestions:
         """A question, tokens of all its parts but the haystack, and their number. Raises ConfigError if they are more than `length`."""
         asked = self.task.ask(random, depth, length)
         before, behind = self.around or ("", "")
-        head = whole(self.tokenizer)(before + asked.head)
+        head = behind_bos(whole(self.tokenizer)(before + asked.head), self.bos)
         tail = self._ids(asked.tail + behind + (asked.start.lstrip() if self.around else asked.start))
-        head = head if self.bos is None else np.r_[self.bos, head]
         items = [(place, (self._ids(f" {text}"), self._ids(f"{text}\n"))) for place, text in sorted(asked.items, key=lambda item: item[0])]
         answer = [(self._ids(words), number) for words, number in asked.answer]
         needed = len(head) + len(tail) + sum(max(map(len, forms)) for _, forms in items) + sum(len(ids) for ids, _ in answer)

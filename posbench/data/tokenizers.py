@@ -19,6 +19,7 @@ from posbench.data.tokenizer_files import MOST_IDS
 
 if TYPE_CHECKING:
     import tokenizers
+    import torch
 
 TRAINED = re.compile(r"bpe-\d+")  # names of tokenizers trained by posbench
 
@@ -49,23 +50,50 @@ def count_ids(model: "tokenizers.Tokenizer", name: str) -> int:
     return largest + 1
 
 
-class ByteTokenizer:
+def behind_bos(ids: np.ndarray, bos: int | None) -> np.ndarray:
+    """Ids [n] behind one BOS token: the one that the text writes itself, as chat templates do, else one more; `ids` where `bos` is None."""
+    return ids if bos is None or len(ids) and ids[0] == bos else np.r_[bos, ids]
+
+
+class TextTokenizer:
+    """What the kinds of tokenizers share: they take a text or several, and ids of any kind."""
+
+    def encode(self, text: str | Sequence[str]) -> list[int] | list[Pieces]:
+        """Ids of a text; of a list of texts (ids, bytes per token) of each. Raises ConfigError for anything else."""
+        if isinstance(text, str):
+            return self._pieces([text])[0][0].tolist()
+        if not isinstance(text, (list, tuple)) or not all(isinstance(one, str) for one in text):
+            raise ConfigError(f"encode takes a text or a list of texts, and text={text!r:.80} is neither: give a str.")
+        return self._pieces(text)
+
+    def decode(self, ids: "Iterable[int] | torch.Tensor") -> str:
+        """Text of ids, a list or an array of any shape. Ids that stand for no text (BOS) give none; what was dropped is not restored.
+
+        Raises ConfigError for ids that are no whole numbers.
+        """
+        flat = ids.flatten().tolist() if hasattr(ids, "flatten") else list(ids)
+        if not all(isinstance(one, (int, np.integer)) and one >= 0 for one in flat):
+            raise ConfigError(
+                f"decode takes token ids, and ids={ids!r:.80} are none: give whole numbers of at least 0, such as run.encode's."
+            )
+        return self._text([int(one) for one in flat if one < self.vocab_size])
+
+
+class ByteTokenizer(TextTokenizer):
     """Tokenizer with one token per byte of the UTF-8 text."""
 
     vocab_size = 256
     bytes_dtype = np.uint8
 
-    def encode(self, texts: list[str]) -> list[Pieces]:
-        """(ids, bytes per token) of each text."""
+    def _pieces(self, texts: Sequence[str]) -> list[Pieces]:
         ids = [np.frombuffer(text.encode(), dtype=np.uint8) for text in texts]
         return [(n, np.ones(len(n), dtype=np.uint8)) for n in ids]
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """Text of the ids."""
+    def _text(self, ids: list[int]) -> str:
         return np.asarray(ids, dtype=np.uint8).tobytes().decode(errors="replace")
 
 
-class BPETokenizer:
+class BPETokenizer(TextTokenizer):
     """Byte-level BPE. The string of a token has one letter per byte, so its length is the number of bytes."""
 
     def __init__(self, model: "tokenizers.Tokenizer"):
@@ -77,15 +105,15 @@ class BPETokenizer:
         self.bytes_dtype = np.uint8 if lengths.max() < 256 else np.uint16
         self.lengths_V = lengths.astype(self.bytes_dtype)
 
-    def encode(self, texts: list[str]) -> list[Pieces]:
+    def _pieces(self, texts: Sequence[str]) -> list[Pieces]:
         ids = [np.array(encoding.ids, dtype=np.int64) for encoding in self.model.encode_batch_fast(texts, add_special_tokens=False)]
         return [(n, self.lengths_V[n]) for n in ids]
 
-    def decode(self, ids: Sequence[int]) -> str:
-        return self.model.decode(list(ids))
+    def _text(self, ids: list[int]) -> str:
+        return self.model.decode(ids)
 
 
-class PretrainedTokenizer:
+class PretrainedTokenizer(TextTokenizer):
     """Tokenizer from any tokenizer.json. Bytes are counted through offsets into the original text.
 
     A token owns the original text from the end of the previous token to its own end. So text that a tokenizer drops (such as white
@@ -102,16 +130,15 @@ class PretrainedTokenizer:
         self.model, self.name = model, name
         self.vocab_size = count_ids(model, name)
 
-    def encode(self, texts: list[str]) -> list[Pieces]:
+    def _pieces(self, texts: Sequence[str]) -> list[Pieces]:
         with foreign(self.name):
             return [
                 (np.array(encoding.ids, dtype=np.int64), owned_bytes(text, encoding.offsets))
                 for text, encoding in zip(texts, self.model.encode_batch(texts, add_special_tokens=False), strict=True)
             ]
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """Text of the ids. Text that the tokenizer dropped or changed is not restored."""
-        return self.model.decode(list(ids))
+    def _text(self, ids: list[int]) -> str:
+        return self.model.decode(ids)
 
 
 def owned_bytes(text: str, offsets: list[tuple[int, int]]) -> np.ndarray:

@@ -132,11 +132,21 @@ def test_the_model_reads_text_and_writes_some(trained):
     run = posbench.load(trained, device="cpu")
     ids = run.encode("word 12")
     assert ids.shape == (1, 7) and run.decode(ids) == "word 12" == run.decode(ids[0].tolist())
+    assert run.tokenizer.encode("word 12") == list(b"word 12") == run.tokenizer.encode(["word 12"])[0][0].tolist()
+    assert run.tokenizer.decode(ids) == run.tokenizer.decode(ids.numpy()) == "word 12"
+    for refused, said in (
+        (lambda: run.tokenizer.encode(5), "text=5"),
+        (lambda: run.tokenizer.decode(["a"]), "ids="),
+        (lambda: run.encode(["a"]), "list"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            refused()
     logits = run.model(ids)
     assert torch.equal(logits, run.model(ids, make_plan(run.model.encoding, length=7))) and logits.shape == (1, 7, 256)
     assert torch.equal(logits, run.model(ids[0])) and torch.equal(logits, run.model(ids[0].tolist()))
     drawn = [run.generate("word", 20, seed=seed) for seed in (0, 0, 1)]
     assert drawn[0] == drawn[1] != drawn[2]
+    assert run.generate("word", max_new_tokens=20) == drawn[0]
     greedy = run.generate("word", 1, temperature=0)
     assert greedy == run.decode([int(run.model(run.encode("word"))[0, -1].argmax())])
     for chosen in ({"extension": "pi"}, {"extension": "recompute_window"}, {"extension": {"name": "window", "window": 4}}):
@@ -146,6 +156,7 @@ def test_the_model_reads_text_and_writes_some(trained):
     for wrong, said in (
         ({"n": 0}, "n=0"),
         ({"n": 2.5}, "n=2.5"),
+        ({"max_new_tokens": 3}, "max_new_tokens=3"),
         ({"temperature": -1}, "temperature=-1"),
         ({"text": ""}, "no token"),
         ({"extension": "table_linear"}, "no learned table"),

@@ -177,3 +177,15 @@ def test_a_checkpoint_is_asked_with_and_without_its_template_by_one_word(cli, fi
 def test_a_chat_that_cannot_be_is_refused(words, reason, cli):  # noqa: F811
     done = cli("evaluate.chat=true", *words, code=2)
     assert re.search(reason, done.stdout + done.stderr)
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_prompt_has_one_bos_whoever_writes_it(name, file):
+    plain, template = questions("passkey", tokenizer(file)), around({"template": TEMPLATES[name], **OWN})
+
+    def begin(bos):
+        made = TextQuestions(plain.task, "passkey", "test", plain.file, plain.tokenizer, bos, template)
+        return made.draw(3000, 1, [0]).inputs_NT[0, :4].tolist()
+
+    assert begin(None)[0] == 0 and begin(0) == begin(None)  # these templates write it themselves
+    assert begin(5) == [5, *begin(None)[:3]]  # which none of them does
