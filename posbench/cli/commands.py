@@ -170,6 +170,11 @@ def report(request: Request) -> int:
     return 0
 
 
+def _last(name: str) -> str:
+    """Last two parts of a path as it was typed, so that a page names no folder of the machine."""
+    return "/".join(Path(str(name)).parts[-2:])
+
+
 def _refuse_choices(request: Request) -> None:
     """Raise ConfigError for words beside runs= that would choose what to report too; an experiment only gives its title and its name."""
     if request.cfgs[0]["run"] or (request.sweep and "grid" not in request.experiment):
@@ -180,11 +185,11 @@ def _refuse_choices(request: Request) -> None:
 def _named(cfg: dict) -> tuple[list[Path], list[Path], list[Path], str, list[str]]:
     """(eval files, CSVs, folders of evidence, title, notes) of run=DIR, runs= or all of results_dir."""
     if cfg["runs"] is not None:
-        named, title = find(cfg["runs"]), f"Runs of {', '.join(cfg['runs'])}"
+        named, title = find(cfg["runs"]), f"Runs of {', '.join(_last(name) for name in cfg['runs'])}"
     elif cfg["run"]:
-        named, title = Found([Path(cfg["run"])], [], []), cfg["run"]
+        named, title = Found([Path(cfg["run"])], [], []), _last(cfg["run"])
     else:
-        named, title = Found(inside(Path(cfg["results_dir"])), [], []), f"Everything in {cfg['results_dir']}"
+        named, title = Found(inside(Path(cfg["results_dir"])), [], []), f"Everything in {_last(cfg['results_dir'])}"
     files = [Run(folder).eval_files() for folder in named.runs]
     empty = [clean(folder.name) for folder, found in zip(named.runs, files, strict=True) if not found]
     notes = [f"{len(empty)} of {len(named.runs)} runs have no evaluation: {', '.join(empty)}"] if empty else []

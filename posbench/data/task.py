@@ -114,7 +114,9 @@ class TaskSplit:
             return found
         targets_NT = np.where(found.targets_NT == IGNORED, IGNORED, found.targets_NT + self.offset)
         choices_NK = None if found.choices_NK is None else found.choices_NK + self.offset
-        return Examples(found.inputs_NT + self.offset, targets_NT, found.answer_NT, choices_NK)
+        rivals = found.rival_NAKR
+        rival_NAKR = None if rivals is None else np.where(rivals == IGNORED, IGNORED, rivals + self.offset)
+        return Examples(found.inputs_NT + self.offset, targets_NT, found.answer_NT, choices_NK, rival_NAKR)
 
 
 class TaskBatches:

@@ -22,11 +22,8 @@ DRAWN = re.compile(
 )
 
 
-def write(report: Report, out_dir: Path | str) -> list[Path]:
-    """Write a report's rows, curve, tables, figures and page into `out_dir`, delete an older report's figures, and return the files."""
-    import matplotlib
-
-    out_dir = Path(out_dir)
+def texts_of(report: Report) -> dict[str, str]:
+    """Files of numbers and tables by name, without rows.csv and the evidence."""
     names = {evaluation.first["run_id"]: report.label(evaluation.first)[0] for evaluation in report.evaluations}
     texts = {
         "trainings.csv": to_csv(trainings(report.origins.values(), names), Training),
@@ -40,6 +37,15 @@ def write(report: Report, out_dir: Path | str) -> list[Path]:
         texts["context.csv"] = to_csv(itertools.chain(*report.contexts), Step)
     if report.scores:
         texts["accuracy.csv"] = to_csv(itertools.chain(*report.scores), Score)
+    return texts
+
+
+def write(report: Report, out_dir: Path | str) -> list[Path]:
+    """Write a report's rows, curve, tables, figures and page into `out_dir`, delete an older report's figures, and return the files."""
+    import matplotlib
+
+    out_dir = Path(out_dir)
+    texts = texts_of(report)
     write_csv(report.rows, out_dir / "rows.csv")
     evidence = write_evidence(out_dir, report.evaluations, report.origins)
     for name, text in texts.items():

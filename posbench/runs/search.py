@@ -37,9 +37,10 @@ def find(asked: Iterable[object]) -> Found:
         csvs = [path for path in paths if path.is_file() and path.suffix.lower() == ".csv"]
         evidence = [path for path in paths if is_evidence(path)]
         found = [run for path in paths for run in ([path] if Run(path).has_config else inside(path))]
+        if not (found or csvs or evidence):  # reports of before there was evidence have their rows alone
+            csvs = [path / ROWS for path in paths if (path / ROWS).is_file()]
         if not (found or csvs or evidence):
-            held = f" There is a {Path(name) / 'rows.csv'}: name that." if name and (Path(name) / "rows.csv").is_file() else ""
-            raise ConfigError(f"runs={clean(name)} leads to no training and no CSV: {ways}{held}")
+            raise ConfigError(f"runs={clean(name)} leads to no training and no CSV: {ways}")
         for known, new in zip(named, (found, csvs, evidence), strict=True):
             for path in new:
                 known.setdefault(path.resolve(), path)

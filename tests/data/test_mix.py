@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from posbench.data.batches import batches
 from posbench.data.copy import Copy
 from posbench.data.mix import Mix, MixedBatches, resolved
 from posbench.data.mqar import Mqar
-from posbench.data.task import IGNORED, TaskBatches
+from posbench.data.task import IGNORED, TaskBatches, TaskSplit
 from posbench.encodings.rope import Rope
 from posbench.position.plan import make_plan
 from posbench.runs.rows import read_eval
@@ -217,3 +218,12 @@ def test_one_command_trains_on_both_and_evaluates_both(cli, tmp_path):  # noqa: 
     again = cli(f"run={run}", "evaluate.protocol=accuracy", "evaluate.lengths=[16,32,64]", common=False).stdout
     assert "64" in again and not re.search("refused|failed", again)
     assert "leave data.mix out" in cli(asked, "data=copy", common=False, code=2).stderr
+
+
+def test_every_token_of_a_task_moves_by_the_offset():
+    class Asked(Mqar):
+        def draw(self, random, length, count, **part):
+            return replace(super().draw(random, length, count, **part), rival_NAKR=np.array([[[[3, IGNORED]]]]))
+
+    plain, moved = (TaskSplit(Asked(vocab_size=64, pairs=[4]), "test", offset).draw(64, 1, [0]) for offset in (0, 100))
+    assert np.array_equal(moved.inputs_NT, plain.inputs_NT + 100) and moved.rival_NAKR.tolist() == [[[[103, IGNORED]]]]

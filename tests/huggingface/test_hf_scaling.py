@@ -199,9 +199,9 @@ def test_a_scaling_that_is_not_done_exactly_is_refused(tmp_path, rope, said):
         ({"window": [4]}, r"encoding.window=\[4\] .* each of 2 layers"),
         ({"scaling_len": 8}, "belong together"),
         ({"scaling": node("extension", "pi")}, "belong together"),
-        ({"scaling": node("extension", "pi"), "scaling_len": 8}, "scaling=Pi is no fixed set of frequencies"),
-        ({"scaling": node("extension", "rerope"), "scaling_len": 8}, "scaling=Rerope is no fixed"),
-        ({"scaling": method("extension", "longrope", **FIXED, exact_first=4), "scaling_len": 8}, "scaling=Longrope is no fixed"),
+        ({"scaling": node("extension", "pi"), "scaling_len": 8}, "extension=pi is no fixed set of frequencies"),
+        ({"scaling": node("extension", "rerope"), "scaling_len": 8}, "extension=rerope is no fixed"),
+        ({"scaling": method("extension", "longrope", **FIXED, exact_first=4), "scaling_len": 8}, "extension=longrope is no fixed"),
     ],
 )
 def test_arguments_that_say_no_scaling_or_window_are_refused(changed, said):

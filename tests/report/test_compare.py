@@ -200,8 +200,11 @@ def test_the_script_takes_csvs_beside_runs(tmp_path, capfd):
     shutil.copy(REPORTED / "demo" / "rows.csv", tmp_path / "only")
     done = call(capfd, tmp_path, "report", "runs=[runs,paper.*]", "report_dir=out")
     assert done.returncode == 0 and "Ours (paper.csv)" in (tmp_path / "out" / "table.md").read_text()
-    refused = call(capfd, tmp_path, "report", "runs=only")
-    assert refused.returncode == 2 and "only/rows.csv: name that" in refused.stderr
+    done = call(capfd, tmp_path, "report", "runs=[runs,only]", "report_dir=beside")  # the folder of a report that has rows alone
+    assert done.returncode == 0 and "sinusoidal" in (tmp_path / "beside" / "table.md").read_text()
+    assert "# Runs of runs, only\n" in (tmp_path / "beside" / "table.md").read_text()
+    done = call(capfd, tmp_path, "report", f"runs=[{tmp_path}/only]", "report_dir=alone")
+    assert str(tmp_path) not in (tmp_path / "alone" / "table.md").read_text()
     with pytest.raises(ConfigError, match="a CSV of losses"):
         find(["nowhere*.csv"])
 

@@ -172,7 +172,7 @@ def test_a_constant_rate_makes_a_shorter_training_the_beginning_of_a_longer_one(
 @pytest.mark.parametrize(
     ("encoding", "extension", "tuning", "said"),
     [
-        ("rope", "rerope", {}, "Rerope is no fixed set of frequencies"),
+        ("rope", "rerope", {}, "extension=rerope is no fixed set of frequencies"),
         ("alibi", "pi", {}, "encoding=alibi has no frequencies that extension=pi could be trained into: choose extension=none"),
         ("rope", "yarn", {"encoding": {"_target_": "posbench.encodings.none.NoEncoding"}}, "encoding=none has no frequencies"),
         ("learned", "none", {}, "finetune.length=64 has positions that encoding=learned lacks"),
