@@ -56,7 +56,7 @@ def behind_bos(ids: np.ndarray, bos: int | None) -> np.ndarray:
 
 
 class TextTokenizer:
-    """What the kinds of tokenizers share: they take a text or several, and ids of any kind."""
+    """Common part of all tokenizers: a text or several are encoded, and ids of any kind decoded."""
 
     def encode(self, text: str | Sequence[str]) -> list[int] | list[Pieces]:
         """Ids of a text; of a list of texts (ids, bytes per token) of each. Raises ConfigError for anything else."""

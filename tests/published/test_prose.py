@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from conftest import CONFIGS
 from prose_checks import Check, headline, ledger, projects, repeated, scale, stage2, stage5
-from prose_checks_finetune import finetune
+from prose_checks_finetune import drope_twin, finetune
 from prose_checks_methods import attention, books, catalogue, ladder, matched, newer, rates
 from prose_checks_pretrained import advice, smollm2, smollm2_books, smollm2_far
 from prose_checks_tasks import needles, stage3, tasks
@@ -26,6 +26,7 @@ PARTS = (
     stage3,
     stage5,
     finetune,
+    drope_twin,
     catalogue,
     newer,
     rates,
@@ -53,13 +54,14 @@ nothing at 16,384 tokens; at 8,192 tokens 0; At 4,096 tokens these; at up to 4,0
 of 32,768 tokens in five; to 32,768; the
 others; length: at 32,768 tokens no extension; DroPE's Table 10; length of 2,048 tokens, of SmolLM-360M; PI 0,
 NTK 29.8, YaRN 48.3 percent; of Mistral Large 4, a learned; failing from 8x. Mistral Large 4's; by lot to 64 for
-each; than another seed makes (0.07); arXiv 2512.12167; at 64 tokens a model;
+each; than another seed makes (0.09); arXiv 2512.12167; at 64 tokens a model;
 its 95 % interval; scored has 1,024 tokens before; (46 of 64 in; slopes at 64
 tokens; coordinates up to 1,024; Llama 3's; at 1,024 tokens takes; the last 8 targets; have 57 to 64 tokens of context, the
 floor exactly 64; (1,000 steps, three seeds, 256 windows; 20 November, 16:48; code of 18:48 and; committed at 12:09; with 95 %
 intervals; holds 10 to 20 % beyond; the 1.3 that was; from multiplier 1 to 2; multiplier 4 is; with multiplier 2 is; than the
 0.033 that was; stay within 0.033 of; -0.033 was asked; 193 rows of 14 trainings; by 0.007 nat in the median and 0.042 at
-most; 12 rows of four; the 0.03 nat, and a fifth; with 0.06 in its place; (1.96 times that, times the root of 2); with seeds 5 to 12;
+most; 12 rows of four; the 0.03 nat, and a fifth; with 0.06 in its place; (2.78 times that, Student's
+t with four degrees of freedom, times the root of 2); with seeds 5 to 12;
 made for 256 tokens by at most 100 further steps; after 30 steps). Descriptive;
 worse at 256 tokens). What; after 30 steps and after 100, which; Descriptive: after 100 steps; RoPE reads 256 tokens;
 count with p = 1; that ReRoPE is better than YaRN by 0.033; holds 10 to 20 % beyond training (H01), undecided after;

@@ -1,10 +1,16 @@
 """What results/reported/README.md says of fine-tuning in numbers, and what the files say: as in prose_checks.py."""
 
+from dataclasses import replace
 from functools import cache
 
+from conftest import CONFIGS
 from prose_checks import Check
 from reported_values import REPORTED, apart, scored, trainings, within
 
+from posbench.claims.find import Pool
+from posbench.claims.judge import judge
+from posbench.claims.language import Endpoint, load_all
+from posbench.cli.claims import defaults
 from posbench.report.points import Point, read_points
 
 ROPE, NOPE = "rope tuned from rope-64", "none tuned from none-64"
@@ -87,4 +93,22 @@ def retrieval() -> list[Check]:
         ("# [#, #] with YaRN, from # [#, #].", [*found("yarn", 100, 4), *found("yarn", 0, 4)]),
         ("PI costs retrieval at 64 tokens too, # [#, #] before and # [#, #] after", [*found("pi", 0, 0.25), *found("pi", 100, 0.25)]),
         ("the others find at least # there", [min(inside)]),
+    ]
+
+
+def drope_twin() -> list[Check]:
+    """The two comparisons of DroPE's claim, of the models with QK-norm."""
+    twin = {"model.qk_norm": "rms"}
+    pool = Pool.read([], defaults(), [REPORTED / "drope_qk_norm"])
+    (claim,) = [one for one in load_all(CONFIGS.parent / "results" / "claims") if one.id == "DroPE"]
+
+    def moved(endpoint: Endpoint) -> Endpoint:
+        cells = tuple((weight, replace(cell, config={**(cell.config or {}), **twin})) for weight, cell in endpoint.cells)
+        return replace(endpoint, seeds=(5, 6, 7), cells=cells)
+
+    own = replace(claim, primary=tuple(map(moved, claim.primary)), secondary=())
+    inside, behind = ((one.effect, one.lower, one.upper) for one in judge([own], lambda _: (pool, "")))
+    return [
+        ("as many steps without positions lose # [#, #] bits per byte inside the window", list(inside)),
+        ("temperature they are # [#, #] behind YaRN at 256 tokens", list(behind)),
     ]
