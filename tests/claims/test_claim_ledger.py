@@ -226,7 +226,8 @@ def test_what_stage_one_decided_is_frozen():
 
 
 STAGE2, STAGE3, STAGE4, STAGE5, STAGE6 = ([one for one in LEDGER if one.stage == stage] for stage in (2, 3, 4, 5, 6))
-SHARED = {"claims2", "claims5", "projects"}  # experiments with trainings of stage two, and their children
+# Experiments with trainings of stage two, and their children; DroPE's twin has its seeds, and models (QK-norm) that no claim asks for.
+SHARED = {"claims2", "claims5", "projects", "drope_qk_norm"}
 
 
 def test_stage_two_asks_what_stage_one_left_open_with_seeds_that_nothing_was_reported_of():
