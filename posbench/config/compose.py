@@ -20,6 +20,7 @@ from posbench.config.nearest import of_words, suggestion
 from posbench.config.schema import DATA, JOB
 
 EXPERIMENT = ("name", "title", "base", "grid", "tolerance", "next")
+FILLED = ("model.checkpoint", "train.parent")  # no values of these are typed
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,8 @@ def check_words(values: dict, words: list[str]) -> None:
         group, _, name = key.partition(".")
         if word.startswith("~"):
             raise ConfigError(f"{word} takes out what is needed: give it another value instead.")
+        if key.startswith(FILLED):
+            raise ConfigError(f"{word} sets what posbench fills in: give model=hf model.path=PATH, or finetune= beside run=DIR, instead.")
         read = (name in DATA or name.startswith("source.")) if group == "data" and name else group in JOB
         if word.startswith("+") and not read and not re.search(rf"\$\{{[^}}]*\b{re.escape(key.rpartition('.')[2])}\b", repr(values)):
             raise ConfigError(f"{word} adds a key that nothing reads{did_you_mean(key, JOB)}: --cfg job prints all that there are.")
