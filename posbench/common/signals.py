@@ -1,7 +1,9 @@
-"""Shutdown on a signal without losing work."""
+"""Shutdown on a signal without losing work: the first stop waits for a saved state, the second ends everything at once."""
 
+import contextlib
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -9,7 +11,10 @@ from collections.abc import Iterable, MutableMapping
 from types import FrameType
 
 PARENT = "POSBENCH_PARENT"  # process id of the parent; when it dies the child stops too
+PATIENT = "POSBENCH_PATIENT"  # set where a scheduler sends several signals for one stop: none of them is a second one
 WATCH_SECONDS = 0.5  # between checks that the parent lives
+ORPHAN_SECONDS = 60.0  # that a child without its parent has to save
+SAME_SECONDS = 1.0  # within which signals are one stop, since a terminal or a cluster may signal a child beside its parent
 
 
 class Stopped(SystemExit):
@@ -23,13 +28,14 @@ class Stopped(SystemExit):
 class Signals:
     """Context that holds back signals, by default SIGINT and SIGTERM: `received` is the first signal, `check` raises Stopped for it.
 
-    Later signals are ignored, since Ctrl-C reaches a child twice: from the terminal and from its parent.
+    Later signals change nothing here: `end_at_second` and the parent of a child see to them.
     Outside the main thread Python allows no handlers, so nothing is held back there.
     """
 
     def __init__(self, numbers: Iterable[int] = (signal.SIGINT, signal.SIGTERM)) -> None:
         self.numbers = numbers
         self.received: int | None = None
+        self.began = 0.0  # of the first signal
         self.previous: dict[int, object] = {}
 
     def __enter__(self) -> "Signals":
@@ -50,7 +56,12 @@ class Signals:
             raise Stopped(self.received, message)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self.received = self.received or number
+        if self.received is None:
+            self.received, self.began = number, time.monotonic()
+
+    def second(self) -> bool:
+        """True if a signal that comes now asks a second time to stop."""
+        return self.received is not None and time.monotonic() - self.began > SAME_SECONDS and PATIENT not in os.environ
 
 
 def name_parent(environment: MutableMapping[str, str]) -> None:
@@ -58,8 +69,42 @@ def name_parent(environment: MutableMapping[str, str]) -> None:
     environment[PARENT] = str(os.getpid())
 
 
+def kill_group(leader: int) -> None:
+    """Kill a process at once, and if it leads a group all processes in it, such as compilers."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        if os.getpgid(leader) == leader:
+            os.killpg(leader, signal.SIGKILL)
+        else:
+            os.kill(leader, signal.SIGKILL)
+
+
+def end_at_second() -> None:
+    """Kill this process at the second stop, wherever it is.
+
+    A handler of Python's would wait for the end of a call into C. This watches from another thread, where C releases the interpreter.
+    """
+    if PATIENT in os.environ:
+        return
+    heard, said = socket.socketpair()
+    said.setblocking(False)
+    signal.set_wakeup_fd(said.detach(), warn_on_full_buffer=False)
+
+    def watch() -> None:
+        stops = Signals(())
+        while numbers := heard.recv(64):
+            for number in numbers:
+                if number in (signal.SIGINT, signal.SIGTERM):
+                    if stops.second():
+                        kill_group(os.getpid())
+                    stops._note(number, None)
+
+    threading.Thread(target=watch, daemon=True, name="second stop").start()
+
+
 def die_with_parent() -> None:
     """Watch the parent process and send this one SIGTERM when the parent is gone, so that it saves a checkpoint and stops.
+
+    What does not come to a saved state in ORPHAN_SECONDS is killed: the last saved state stays.
 
     Otherwise a child of a killed parent would hold its run, and the machine, for hours. A parent killed before this call counts too.
     """
@@ -69,6 +114,8 @@ def die_with_parent() -> None:
         while os.getppid() == int(parent):
             time.sleep(WATCH_SECONDS)
         os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(ORPHAN_SECONDS)
+        kill_group(os.getpid())
 
     if parent:  # unset for a process started by hand
         threading.Thread(target=watch, daemon=True, name="parent").start()

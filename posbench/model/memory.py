@@ -20,10 +20,29 @@ KEPT = 2**29  # bytes that stay at the end of the heap
 LARGE = 2**25  # bytes of a block that gets pages of its own: the most that glibc comes to by itself
 
 
+def _memory() -> int:
+    """Memory of this machine in bytes."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def check_batch(config: ModelConfig, tokens: int, device: str) -> None:
+    """Check a training step of `tokens` tokens before it is made. Raises ConfigError if the least that it keeps exceeds a CPU's memory.
+
+    That is, for the backward pass and in 2 bytes, of each block the inputs of both norms, the queries and the hidden layer.
+    """
+    needed, there = 2 * tokens * config.n_layer * (3 * config.d_model + config.hidden), _memory()
+    on_cpu = device == "cpu" or device == "auto" and not torch.cuda.is_available()
+    if on_cpu and needed > there:
+        raise ConfigError(
+            f"train.tokens_per_step={tokens} keeps at least {needed / 2**30:,.0f} GiB for the backward pass, and this machine has "
+            f"{there / 2**30:,.0f} GiB of memory: choose fewer tokens, or a smaller model."
+        )
+
+
 def check_size(config: ModelConfig) -> None:
     """Check a model's size before it is made. Raises ConfigError if its blocks alone, in float32, exceed this machine's memory."""
     parameters = config.n_layer * config.layer_parameters
-    needed, there = 4 * parameters, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    needed, there = 4 * parameters, _memory()
     if needed > there:
         sizes = " ".join(f"model.{key}={getattr(config, key)}" for key in ("d_model", "n_layer", "d_ff") if getattr(config, key))
         raise ConfigError(

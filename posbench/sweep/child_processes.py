@@ -17,7 +17,7 @@ from posbench.common.errors import RunError
 from posbench.common.files import disk_errors, read_json
 from posbench.common.machine import check_jobs, check_processes, check_share, check_task, cores
 from posbench.common.progress import SHOWN
-from posbench.common.signals import Signals, name_parent
+from posbench.common.signals import Signals, kill_group, name_parent
 from posbench.config.schema import typed
 from posbench.runs import provenance
 from posbench.sweep.jobs import BUSY, Job, Outcome, Result
@@ -30,7 +30,7 @@ NOTICE_SECONDS = 0.1  # between looks for a signal: a kernel may hand it to anot
 
 
 class Children(Signals):
-    """Running child processes. A signal to this process is passed on to them, and no new child starts after it."""
+    """Running child processes. A signal to this process is passed on to them, and no new child starts after it; a second kills them."""
 
     def __init__(self, live: Live) -> None:
         ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -39,9 +39,13 @@ class Children(Signals):
         self.running: set[subprocess.Popen] = set()
 
     def _note(self, number: int, frame: FrameType | None) -> None:
+        again = self.second()
         super()._note(number, frame)
         for child in list(self.running):
-            self._stop(child)
+            if again:
+                kill_group(child.pid)
+            else:
+                self._stop(child)
 
     def _stop(self, child: subprocess.Popen) -> None:
         child.send_signal(signal.SIGTERM if self.received == signal.SIGHUP else self.received)
@@ -60,7 +64,11 @@ class Children(Signals):
             time.sleep(NOTED_SECONDS)
         if outcomes is None or (code and not outcomes):
             status = "failed" if self.received is None else "interrupted"
-            code, outcomes = code or 1, [Outcome("", status, why_ended(code, tail))]
+            killed = self.received is not None and code == 128 + signal.SIGKILL
+            reason = (
+                "ended at once by a second signal; the same command goes on from its last checkpoint" if killed else why_ended(code, tail)
+            )
+            code, outcomes = code or 1, [Outcome("", status, reason)]
         result = Result(job, code, outcomes, time.monotonic() - began)
         record([result], command, tail)
         return result

@@ -13,7 +13,7 @@ from dataclasses import asdict
 
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import read_json, write_json
-from posbench.common.signals import Signals, Stopped, die_with_parent
+from posbench.common.signals import Signals, Stopped, die_with_parent, end_at_second
 from posbench.config.schema import typed
 from posbench.data import other_text
 from posbench.data.corpus import Corpus
@@ -144,4 +144,5 @@ def main(spec: str) -> int:
 
 if __name__ == "__main__":
     die_with_parent()
+    end_at_second()
     sys.exit(main(sys.argv[1]))

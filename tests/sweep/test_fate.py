@@ -1,5 +1,6 @@
 """What needs no process: a rerun of a grid with refused and idle cells starts none."""
 
+import os
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,8 @@ from test_cli import TINY
 from test_finished_grid import planned
 
 from posbench.common.errors import ConfigError
+from posbench.config.schema import ModelConfig
+from posbench.model.memory import check_batch
 from posbench.position import legality
 from posbench.position.legality import Verdict, file_of
 from posbench.runs.directory import Run
@@ -77,3 +80,17 @@ def test_an_evaluation_that_is_refused_late_leaves_the_training_whole(tmp_path, 
     run = Run(folder)
     assert done.returncode == 2 and "too late." in done.stderr and run.finished and run.has_config and run.provenance.exists()
     assert call(capfd, tmp_path, "run", *words).returncode == 0 and run.eval_files()
+
+
+def test_a_batch_that_fits_no_memory_is_refused_before_anything_is_made(tmp_path, text_folder, capfd):
+    words = [*TINY, f"data.path={text_folder}", f"results_dir={tmp_path}/runs", f"cache_dir={tmp_path}/cache"]
+    for dry in ([], ["dry=true"]):
+        done = call(capfd, tmp_path, "run", *words, "train.tokens_per_step=1000000000000000", *dry)
+        assert "keeps at least" in (done.stderr + done.stdout) and not list(tmp_path.glob("runs/rope*")), done
+    model = ModelConfig(d_model=1024, n_layer=10, d_ff=1024)
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    fitting = there // (2 * 10 * 4 * 1024)  # 3 x 1024 and 1024 numbers of two bytes in each of ten blocks
+    check_batch(model, fitting, "cpu")
+    check_batch(model, 10 * fitting, "cuda")
+    with pytest.raises(ConfigError, match=f"train.tokens_per_step={fitting + 1} keeps"):
+        check_batch(model, fitting + 1, "cpu")
