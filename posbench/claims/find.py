@@ -12,7 +12,7 @@ from posbench.common.errors import RunError
 from posbench.config.identity import LATER
 from posbench.config.schema import TrainConfig
 from posbench.report.labels import moved
-from posbench.report.references import check_targets, references
+from posbench.report.references import check_one_set, references
 from posbench.runs.evaluation import Evaluation, load
 from posbench.runs.origins import ABSENT, Origin, flatten
 from posbench.runs.pool import pool
@@ -192,10 +192,8 @@ def exact(entries: Sequence[Evaluation]) -> tuple[Sums, float]:
 
 
 def same_targets(entries: Sequence[Evaluation]) -> None:
-    """Check the evaluations under fixed_targets. Raises Missing for one without arrays, RunError unless all scored the same targets."""
-    fixed = [_stored(entry) for entry in entries if entry.first["protocol"] == "fixed_targets"]
-    for entry in fixed[1:]:
-        check_targets(entry, fixed[0])
+    """Check evaluations protocol by protocol. Raises Missing for one without arrays, RunError unless all scored the same targets."""
+    check_one_set(map(_stored, entries), lambda entry: entry.first["protocol"])
 
 
 def _sums(entry: Evaluation, row: dict, name: str) -> Sums:

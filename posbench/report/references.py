@@ -2,13 +2,14 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
 from posbench.common.errors import RunError
 from posbench.evaluation.protocols import known
 from posbench.runs.evaluation import Evaluation
+from posbench.runs.setting import Setting
 from posbench.runs.target_losses import units
 from posbench.statistics.clustered import Gain, clustered_mean, gain
 from posbench.statistics.crossed import Sums, estimate, sums
@@ -102,6 +103,18 @@ def check_targets(one: Evaluation, other: Evaluation) -> None:
             f"{a['run_id']} {a['extension']} (evaluation {a['eval_id']}) and {b['run_id']} {b['extension']} ({b['eval_id']}) "
             "scored different targets: evaluate both with one evaluate.max_length, evaluate.windows and evaluate.targets."
         )
+
+
+def check_one_set(evaluations: Iterable[Evaluation], section: Callable[[Evaluation], tuple]) -> None:
+    """Raise RunError if evaluations of one `section`, whose seeds and methods are set side by side, scored different targets.
+
+    Key tokens that each training chooses for itself differ by right.
+    """
+    first: dict[tuple, Evaluation] = {}
+    for one in evaluations:
+        chosen = isinstance(one.setting, Setting) and one.setting.key_context and not one.setting.key_run
+        if one.stored and one.stored.targets and not chosen:
+            check_targets(one, first.setdefault(section(one), one))
 
 
 Compared = tuple[float, Sums | None, float]  # difference, its sums over documents (None if only means are known), loss of the other

@@ -18,6 +18,7 @@ from posbench.report.gate_lines import gain_lines
 from posbench.report.labels import labels
 from posbench.report.latex import comments, latex, long
 from posbench.report.points import Point, check_size, section_of, sections
+from posbench.report.references import check_one_set
 from posbench.report.scores import Score
 from posbench.report.tables import Table, footer, tables
 from posbench.runs.evaluation import Evaluation, load_all
@@ -155,6 +156,7 @@ def collect(
         return [replace(evaluation, source=None) for evaluation in adopted] if alone else adopted
 
     evaluations, origins, twice = pool(own, evidence, beside)
+    check_one_set(evaluations, section_of)
     if len(present) < len(wanted):
         notes.insert(0, f"{len(wanted) - len(present)} of {len(wanted)} evaluations are not there yet: `{command}`")
     notes += twice + _csv_notes(found, names)

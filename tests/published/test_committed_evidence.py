@@ -2,12 +2,14 @@
 
 import csv
 import io
+import json
 import shutil
 
 import numpy as np
 import pytest
 from conftest import CONFIGS
 
+from posbench.common.errors import RunError
 from posbench.report.folder import texts_of
 from posbench.report.report import collect
 from posbench.runs.evidence import read
@@ -67,3 +69,35 @@ def test_an_altered_loss_or_sum_is_noticed(tmp_path):
     arrays["nll"][0] *= 1.5
     np.savez(tmp_path / "demo" / "sums.npz", **arrays)
     assert wrong(tmp_path / "demo")
+
+
+@pytest.mark.parametrize("protocol", ["fixed_targets", "disjoint", "accuracy"])
+def test_seeds_that_scored_other_targets_are_not_pooled(protocol, tmp_path):
+    """A folder with other seeds and, in one protocol, another set of targets is refused, though documents and counts are the same."""
+    name = "claims3" if protocol == "accuracy" else "claims2" if protocol == "disjoint" else "demo"
+    shutil.copytree(REPORTED / name, tmp_path / "other")
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "other" / "rows.csv").read_text())))
+    scored = {row["eval_id"] for row in rows if row["protocol"] == protocol}
+    runs = {row["run_id"] for row in rows}
+    lines = [json.loads(line) for line in (tmp_path / "other" / "configs.jsonl").read_text().splitlines()]
+    sets = {one["targets"] for line in lines for key, one in line["evaluations"].items() if key in scored}
+    assert len(sets) == 1
+    for run in runs:  # another training, of another seed
+        for file in ("rows.csv", "configs.jsonl"):
+            path = tmp_path / "other" / file
+            path.write_text(path.read_text().replace(run, f"{run[:-4]}ffff"))
+    with open(tmp_path / "other" / "rows.csv", newline="") as file:
+        table = list(csv.DictReader(file))
+    with open(tmp_path / "other" / "rows.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, list(table[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({**row, "seed": int(row["seed"]) + 1000} for row in table)
+    folders = [REPORTED / name, tmp_path / "other"]
+    made = collect([], "pooled", "report.py", evidence=folders)  # with equal targets they are
+    assert min(point.n_seeds for curve in [*made.sections, *made.scores] for point in curve) >= 2
+    (whole,) = sets
+    for file in ("configs.jsonl", "documents.csv"):
+        path = tmp_path / "other" / file
+        path.write_text(path.read_text().replace(whole, "0" * 64))
+    with pytest.raises(RunError, match="scored different targets"):
+        collect([], "pooled", "report.py", evidence=folders)
