@@ -107,6 +107,8 @@ def holm(ps: Sequence[float], groups: Sequence | None = None) -> list[float]:
     `groups`: equal values mark questions that are read off one interval. If the interval holds the truth, all its readings are right, so a
     group costs alpha once: the factor of a p is the number of groups of which it or a larger p is left. Until the first wrong verdict no
     group with a wrong one to offer is used up, so the factor is at least the number of such groups, as in Holm's own proof.
+    The argument by the interval is of two-sided p. A p of one side, of rules that are the two sides of one bound, is a group of its own: at
+    most one of its two verdicts is wrong, and its p is below alpha in a share alpha of the draws, so it costs alpha once as well.
     """
     order = sorted(range(len(ps)), key=ps.__getitem__)
     groups = range(len(ps)) if groups is None else groups
