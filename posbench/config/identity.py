@@ -37,6 +37,7 @@ LATER: dict[str, object] = {
     "data.mix": None,
     "data.mix.task": None,
     "data.source.distinct": False,
+    "data.source.filler": "any",
     "evaluate.stride": None,
     "evaluate.documents": None,
     "evaluate.text": None,

@@ -84,6 +84,21 @@ def test_mqar_asks_each_key_once_more_and_wants_its_value(length):
     assert seen == {2, 8}
 
 
+@pytest.mark.parametrize("length, share", [(64, 0.044), (1024, 0.309)])
+def test_a_key_of_mqar_stands_elsewhere_only_with_any_filler(length, share):
+    """By counting in each text; the shares are 1 - (1 - 1/V)^(tokens before the question), averaged, within what so few texts allow."""
+    for filler, expected in (("no_key", 0.0), ("any", share)):
+        again, questions = 0, 0
+        for pairs in (4, 8):
+            examples = Mqar(256, [4, 8], filler=filler).draw(np.random.default_rng(0), length, 500, pairs=pairs)
+            for inputs, targets in zip(examples.inputs_NT.tolist(), examples.targets_NT, strict=True):
+                for at in np.flatnonzero(targets != IGNORED).tolist():
+                    again += inputs[at] in inputs[2 * pairs : at]
+                    questions += 1
+            assert examples.inputs_NT.min() >= 0 and examples.inputs_NT.max() == 255
+        assert again / questions == pytest.approx(expected, abs=0.02)
+
+
 def test_mqar_draws_places_one_after_the_other_by_the_power_law():
     """Against the law itself: the first place drawn has p ~ g^(a - 1), the second the same among those left."""
     length, n, power = 20, 2, 0.5
