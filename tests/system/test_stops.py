@@ -5,13 +5,15 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from conftest import CONFIGS
 from spoils import SMALL, write_text
 
-from posbench.common.signals import SAME_SECONDS
+from posbench.common.signals import PATIENT, SAME_SECONDS
 from posbench.runs.directory import Run
 
 PATIENCE = 20  # seconds, of a busy machine
@@ -44,6 +46,17 @@ class Slow(Rope):
 """
 
 
+@contextmanager
+def started(command: list[str], **options) -> Iterator[subprocess.Popen]:
+    """A process that does not outlive the test, in the environment of a terminal."""
+    environment = {name: value for name, value in os.environ.items() if name != PATIENT}
+    with subprocess.Popen(command, env=environment, **options) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
 def alive(pid: int) -> bool:
     """True unless a process has ended; one that nobody has waited for has."""
     try:
@@ -65,7 +78,7 @@ def until(met, seconds: float = PATIENCE) -> bool:
 def test_a_second_signal_ends_a_child_wherever_it_is(place, number):
     code = "from posbench.common.signals import Signals, end_at_second\nend_at_second()\n"
     code += f"with Signals():\n    print(flush=True)\n    {PLACES[place]}\n"
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, process_group=0) as process:
+    with started([sys.executable, "-c", code], stdout=subprocess.PIPE, process_group=0) as process:
         process.stdout.readline()
         for _ in range(2):  # from the terminal and from its parent: one stop
             process.send_signal(number)
@@ -81,7 +94,7 @@ def test_a_child_without_its_parent_ends_also_in_a_long_call(tmp_path):
     child += f"with signals.Signals():\n    open('pid', 'w').write(str(os.getpid()))\n    {LONG_CALL}\n"
     parent = "import os, subprocess, sys, time\nfrom posbench.common.signals import name_parent\nname_parent(os.environ)\n"
     parent += f"subprocess.Popen([sys.executable, '-c', {child!r}], process_group=0)\ntime.sleep(600)\n"
-    with subprocess.Popen([sys.executable, "-c", parent], cwd=tmp_path) as process:
+    with started([sys.executable, "-c", parent], cwd=tmp_path) as process:
         assert until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
         process.kill()
     assert until(lambda: not alive(int((tmp_path / "pid").read_text())))
@@ -96,7 +109,7 @@ def test_a_second_signal_to_a_command_ends_its_jobs_in_a_step_or_an_evaluation(t
     words = [*SMALL, "data.path=text", "results_dir=runs", "cache_dir=cache", "encoding=slow", "train.checkpoint_every=2"]
     script = str(CONFIGS.parent / "scripts" / "run.py")
     command = [sys.executable, script, "--config-dir", "mine", *words]
-    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
+    with started(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
         assert until(lambda: (tmp_path / "within").exists(), 60)
         process.send_signal(signal.SIGTERM)
         time.sleep(SAME_SECONDS + 0.3)

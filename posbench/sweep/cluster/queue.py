@@ -18,6 +18,7 @@ from pathlib import Path
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import read_json, write_json
 from posbench.common.machine import check_jobs, cores
+from posbench.common.signals import PATIENT
 from posbench.position.instantiate import DECLARED
 from posbench.sweep.cluster.task import Task
 from posbench.sweep.fate import is_done, there
@@ -58,6 +59,7 @@ class Queue:
         self.executor = _executor(launcher)
         self.folder = Path(os.path.abspath(launcher["submitit_folder"].partition("%")[0]))
         self.environment = {name: os.environ[name] for name in ("PYTHONPATH", DECLARED) if name in os.environ}
+        self.environment[PATIENT] = "1"  # before a time limit SLURM sends SIGTERM behind SIGUSR2, and kills by itself what does not end
         if not self.slurm:
             self.environment["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", str(max(1, cores() // self.room)))
 

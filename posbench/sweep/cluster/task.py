@@ -8,7 +8,6 @@ from dataclasses import asdict
 
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import read_json, write_json
-from posbench.common.signals import PATIENT
 from posbench.sweep.child_processes import run_jobs
 from posbench.sweep.jobs import Outcome, plan_jobs
 
@@ -31,7 +30,6 @@ class Task:
     def __call__(self, spec: str) -> None:
         wanted = read_json(spec)
         os.environ.update(wanted["environment"])
-        os.environ[PATIENT] = "1"  # before a time limit SLURM sends SIGTERM behind SIGUSR2, and kills by itself what does not end
         put_back, told = signal.getsignal(AGAIN), []
 
         def stop(number: int, _: object) -> None:
