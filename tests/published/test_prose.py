@@ -99,7 +99,8 @@ their cost at 2,048 tokens; at 2,048 tokens, where; In 36 windows of 35 books;
 one-sided 95 % bounds of; 2,048 tokens lose; to all 8,192. Who; the 22 books that; for 131,072 tokens, 1,024 targets; so 32,768 tokens are;
 above it at 131,072 tokens, as; some 8,192 tokens at every; YaRN with factor 16 is;
 floor at 32,768 tokens and; at 131,072, NTK with factor 16; NTK-by-parts with factor 2 is; at 2,048
-tokens, but at 32,768 tokens, which are; at 2,048 tokens. Llama 3's"""
+tokens, but at 32,768 tokens, which are; at 2,048 tokens. Llama 3's; in 4.4 % of the questions at 64
+tokens, 14.9 % at 256 and 30.9 % at 1,024 (drawn and counted)"""
 
 
 @cache
