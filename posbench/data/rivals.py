@@ -1,7 +1,8 @@
 """Rivals of an answer in words: other values that stand in the same text, each written in the answer's place behind the same text.
 
 A rival has tokens of its own, so it is read from a further text, which has as many tokens and is the same up to the answer. What stands
-behind the rival is not scored. Tokens of a rival for which the text has no place are left out, which can only make the rival likelier.
+behind the rival is not scored. Every text has room for its longest value, so that rivals are scored whole: -ln p of a string is the sum
+over its tokens, whatever their number, as that of the answer is.
 
 Letters: N texts, T tokens, A answers, K rivals, R tokens of a rival, M rivals of all texts.
 """
@@ -42,7 +43,7 @@ def written(examples: Examples, place_M3: np.ndarray) -> tuple[np.ndarray, np.nd
     for row, (text, answer, rival) in enumerate(place_M3.tolist()):
         at = int((examples.answer_NT[text] == answer).argmax())
         ids = examples.rival_NAKR[text, answer, rival]
-        ids = ids[ids != IGNORED][: inputs_MT.shape[1] - at]
+        ids = ids[ids != IGNORED]
         targets_MT[row, at : at + len(ids)] = ids
         inputs_MT[row, at + 1 : at + len(ids)] = ids[:-1]
     return inputs_MT, targets_MT

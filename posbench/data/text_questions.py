@@ -51,10 +51,21 @@ class TextQuestions:
 
     def draw(self, length: int, count: int, key: list[int], depth: float | None = None) -> Examples:
         """`count` examples of `length` tokens. Raises ConfigError if a question does not fit, or no document can be its haystack."""
-        random = self._random(key)
-        made = [self._example(random, length, depth) for _ in range(count)]
-        rival_NAKR = drawn(random, [words for *_, words in made], self.rivals, self._ids) if self.rivals else None
+        spare = 0  # tokens behind the answer, so that every other value fits in its place whole
+        while True:
+            random = self._random(key)
+            made = [self._example(random, length, depth, spare) for _ in range(count)]
+            texts = [words for *_, words in made]
+            needed = max(self._longer(*words) for words in texts) if self.rivals else 0
+            if needed <= spare:
+                break
+            spare = needed
+        rival_NAKR = drawn(random, texts, self.rivals, self._ids) if self.rivals else None
         return Examples(*(np.stack([one[part] for one in made]) for part in range(3)), rival_NAKR=rival_NAKR)
+
+    def _longer(self, answers: list[str], values: list[str]) -> int:
+        """Tokens by which the longest value of a text exceeds its last answer."""
+        return max((len(self._ids(value)) for value in values), default=0) - len(self._ids(answers[-1]))
 
     def check_first(self, length: int, key: list[int], depth: float | None = None) -> None:
         """Raise ConfigError as `draw` does if its first question does not fit; neither document nor text is read."""
@@ -81,22 +92,22 @@ class TextQuestions:
         for _ in range(8):
             self._tokenized(random, length, None)
 
-    def _fitting(self, random: np.random.Generator, length: int, depth: float | None) -> tuple:
+    def _fitting(self, random: np.random.Generator, length: int, depth: float | None, spare: int) -> tuple:
         """`_tokenized` of a question that fits. In training others are drawn until one does, TRIES times."""
         for _ in range(TRIES if self.training else 0):
             with contextlib.suppress(ConfigError):
-                return self._tokenized(random, length, depth)
-        return self._tokenized(random, length, depth)
+                return self._tokenized(random, length, depth, spare)
+        return self._tokenized(random, length, depth, spare)
 
-    def _tokenized(self, random: np.random.Generator, length: int, depth: float | None) -> tuple:
-        """A question, tokens of all its parts but the haystack, and their number. Raises ConfigError if they are more than `length`."""
+    def _tokenized(self, random: np.random.Generator, length: int, depth: float | None, spare: int = 0) -> tuple:
+        """A question, tokens of all its parts but the haystack, and their number and `spare`. Raises ConfigError above `length`."""
         asked = self.task.ask(random, depth, length)
         before, behind = self.around or ("", "")
         head = behind_bos(whole(self.tokenizer)(before + asked.head), self.bos)
         tail = self._ids(asked.tail + behind + (asked.start.lstrip() if self.around else asked.start))
         items = [(place, (self._ids(f" {text}"), self._ids(f"{text}\n"))) for place, text in sorted(asked.items, key=lambda item: item[0])]
         answer = [(self._ids(words), number) for words, number in asked.answer]
-        needed = len(head) + len(tail) + sum(max(map(len, forms)) for _, forms in items) + sum(len(ids) for ids, _ in answer)
+        needed = len(head) + len(tail) + sum(max(map(len, forms)) for _, forms in items) + sum(len(ids) for ids, _ in answer) + spare
         words = asked.fill(length - needed, lambda word: len(self._ids(f" {word}"))) if asked.fill else []
         listed = [self._ids(f" {word}") for word in words]
         needed += sum(map(len, listed))
@@ -108,9 +119,9 @@ class TextQuestions:
             raise ConfigError(f"{where} needs {needed} tokens with this tokenizer, and {way}")
         return asked, head, items, words, listed, tail, answer, needed
 
-    def _example(self, random: np.random.Generator, length: int, depth: float | None) -> tuple:
-        """Inputs, targets and numbers of answers [T] of one text, and its answers and values in words."""
-        asked, head, items, words, listed, tail, answer, needed = self._fitting(random, length, depth)
+    def _example(self, random: np.random.Generator, length: int, depth: float | None, room: int) -> tuple:
+        """Inputs, targets and numbers of answers [T] of a text, `room` tokens behind the answer; its answers and values in words."""
+        asked, head, items, words, listed, tail, answer, needed = self._fitting(random, length, depth, room)
         fewest = sum(min(map(len, forms)) for _, forms in items)
         spare = sum(max(map(len, forms)) for _, forms in items) - fewest
         hay_F, ends, others = self._haystack(random, length + 1 - needed + spare, asked)
@@ -125,8 +136,11 @@ class TextQuestions:
         for at, ids in placed:
             pieces += [hay_F[before:at], ids]
             before = max(before, at)
-        text = np.concatenate([*pieces, hay_F[before:], tail, *(ids for ids, _ in answer)]).astype(np.int64)
-        numbers = np.concatenate([np.full(len(ids), number) for ids, number in answer])
+        said = np.concatenate([ids for ids, _ in answer])
+        text = np.concatenate([*pieces, hay_F[before:], tail, said, np.full(room, said[-1])]).astype(
+            np.int64
+        )  # nothing reads what is behind
+        numbers = np.concatenate([*(np.full(len(ids), number) for ids, number in answer), np.full(room, -1)])
         answer_T = np.r_[np.full(length - len(numbers), -1), numbers]
         whole = [sentence for begin, sentence in others if begin >= spare]  # of the haystack, whatever is cut
         values = asked.values([*(sentence for _, sentence in asked.items), *whole, *words])

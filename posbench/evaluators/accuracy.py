@@ -74,7 +74,9 @@ class Accuracy(Protocol):
 
     @classmethod
     def version_of(cls, evaluate: dict) -> int:
-        return TextTask.version if evaluate["tasks"] else cls.version
+        if not evaluate["tasks"]:
+            return cls.version
+        return TextTask.version + bool(evaluate["rivals"])  # rivals were cut at the end of the text
 
     @classmethod
     def check(cls, extension: "Extension", config: EvaluateConfig, train_len: int) -> None:

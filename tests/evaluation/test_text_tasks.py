@@ -13,6 +13,7 @@ from test_cli import cli  # noqa: F401
 from posbench.common.errors import ConfigError
 from posbench.common.files import read_json
 from posbench.data.continued import continued, whole
+from posbench.data.rivals import written
 from posbench.data.task import IGNORED
 from posbench.data.text_questions import TextQuestions
 from posbench.data.text_task import NOISE, make_text_task
@@ -141,7 +142,9 @@ def test_an_item_is_a_sentence_or_a_line_of_its_own(name, tokenizer):
 
 def test_other_texts_have_another_id_and_tasks_with_tokens_of_their_own_keep_theirs():
     accuracy, words = protocol("accuracy"), {"tasks": [{"name": "passkey", **node("task", "passkey")}]}
-    assert accuracy.version_of({"tasks": None}) == accuracy.version == 1 and accuracy.version_of(words) == 2
+    texts, compared = ({**words, "rivals": n} for n in (0, 3))
+    assert accuracy.version_of({"tasks": None}) == accuracy.version == 1
+    assert accuracy.version_of(texts) == 2 and accuracy.version_of(compared) == 3
     evaluate = {"windows": 4, "targets": None, "max_length": None, "split": "test", "dtype": "fp32", "seed": 0}
     assert "asked for, version 2 of the protocol, test split" in str(Setting.of(evaluate, 2)) and "version" not in str(Setting.of(evaluate))
 
@@ -185,7 +188,9 @@ def test_rivals_are_other_values_of_the_same_text(tokenizer):
         made, more = replace(plain, rivals=2), replace(plain, rivals=5)
         part = made.parts(2600)[-1].arguments
         one, two, three = (each.draw(2600, 2, [4], **part) for each in (plain, made, more))
-        assert np.array_equal(one.inputs_NT, two.inputs_NT) and one.rival_NAKR is None
+        room = int((two.answer_NT[0, ::-1] >= 0).argmax())  # behind the answer, for longer rivals
+        assert room or np.array_equal(one.inputs_NT, two.inputs_NT)
+        assert one.rival_NAKR is None and np.array_equal(two.inputs_NT, three.inputs_NT)
         most = found[name] = made.task.rivals(2)
         if not most:
             assert two.rival_NAKR is None
@@ -299,6 +304,24 @@ def test_a_model_of_text_is_asked_by_one_command(cli, tmp_path):  # noqa: F811
         assert [(row["length"], row["depth"]) for row in found] == [(n, d) for n in (512, 600) for d in (None, 0.0, 0.25, 0.5, 0.75, 1.0)]
         assert [(row["n_targets"], row["n_units"]) for row in found] == [(n, n) for n in (10, 2, 2, 2, 2, 2)] * 2
         assert found[0]["nll"] == pytest.approx(np.mean([row["nll"] for row in found[1:6]]))
+
+
+@pytest.mark.parametrize("name", ["niah_multikey_2", "niah_multikey_3"])
+def test_rivals_are_scored_whole_so_that_token_frequencies_choose_by_chance(name):
+    """A value is drawn as its rivals are, so what knows only how frequent tokens are takes the answer once in four."""
+    numbers = [f" {n}" for n in np.random.default_rng(1).integers(1_000_000, 9_999_999, 4000)]
+    tokenizer = train_bpe([TEXT, *NOISE, *numbers[:1000], *(f" {n:x}-{n * 7:x}" for n in range(70_000, 71_000))], 600)
+    made = replace(questions(name, tokenizer), rivals=3)
+    examples = made.draw(4000, 200, [0], **made.parts(4000)[-1].arguments)
+    counts = np.bincount(np.concatenate([examples.inputs_NT.ravel(), examples.rival_NAKR[examples.rival_NAKR != IGNORED]]), minlength=600)
+    surprise = -np.log((counts + 1) / (counts + 1).sum())
+    place_M3 = np.argwhere((examples.rival_NAKR != IGNORED).any(axis=3))
+    _, targets_MT = written(examples, place_M3)
+    assert np.array_equal((targets_MT != IGNORED).sum(1), (examples.rival_NAKR != IGNORED).sum(3).ravel())
+    assert len(set((targets_MT != IGNORED).sum(1))) > 1  # strings of different numbers of tokens
+    rival_NK = np.where(targets_MT == IGNORED, 0, surprise[targets_MT]).sum(1).reshape(200, 3)
+    answer_N = np.where(examples.targets_NT == IGNORED, 0, surprise[examples.targets_NT]).sum(1)
+    assert (answer_N[:, None] < rival_NK).all(1).mean() == pytest.approx(0.25, abs=0.09)  # three standard deviations of 200 texts
 
 
 def test_rivals_are_asked_for_by_one_command_and_give_other_tasks_no_other_id(cli, tmp_path):  # noqa: F811
