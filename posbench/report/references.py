@@ -108,13 +108,14 @@ def check_targets(one: Evaluation, other: Evaluation) -> None:
 def check_one_set(evaluations: Iterable[Evaluation], section: Callable[[Evaluation], tuple]) -> None:
     """Raise RunError if evaluations of one `section`, whose seeds and methods are set side by side, scored different targets.
 
-    Key tokens that each training chooses for itself differ by right.
+    Several tasks are sets of their own, and key tokens that each training chooses for itself differ by right.
     """
     first: dict[tuple, Evaluation] = {}
     for one in evaluations:
         chosen = isinstance(one.setting, Setting) and one.setting.key_context and not one.setting.key_run
         if one.stored and one.stored.targets and not chosen:
-            check_targets(one, first.setdefault(section(one), one))
+            task = (one.first["task"] or "").partition(" ")[0]
+            check_targets(one, first.setdefault((section(one), task), one))
 
 
 Compared = tuple[float, Sums | None, float]  # difference, its sums over documents (None if only means are known), loss of the other
