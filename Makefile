@@ -45,6 +45,7 @@ install: setup ## the same
 
 demo: setup ## train three small models, evaluate them to 16 times their length, draw the plot
 	@$(BIN)/python scripts/demo.py $(ARGS)
+	@echo "before these, once in this shell:                source $(BIN)/activate"
 
 pretrained: $(VENV)/.installed-pretrained ## the loss of a real model by position, to twice its training length, with four extensions
 	@$(BIN)/python scripts/run.py experiment=pretrained $(ARGS)

@@ -9,7 +9,7 @@ from posbench.cli.advise_plan import Candidate
 from posbench.common.errors import ConfigError
 from posbench.common.files import write_atomic, write_json
 from posbench.config.identity import as_word, method_name
-from posbench.config.names import nodes
+from posbench.config.names import as_command, nodes
 from posbench.huggingface.engines import config_json, engines, settings
 from posbench.pretrained.checkpoint import find_checkpoint
 from posbench.report.advice import CUT, PLAIN, USES, Question
@@ -74,7 +74,9 @@ def _setting(found: Measurements, candidate: Candidate, out: Path) -> dict:
         reason = f"rope_parameters follow the length in none but dynamic_ntk: {apart}." if option.by_length else str(error)
         return {**lacking, "reason": reason}
     path = out / candidate.name.replace(" ", "-") / "config.json"
-    files = _exported(cfg, extension, f"with the weights: python scripts/export_hf.py {as_word('run', found.job.run.path)} out=DIR {typed}")
+    files = _exported(
+        cfg, extension, as_command(f"with the weights: python scripts/export_hf.py {as_word('run', found.job.run.path)} out=DIR {typed}")
+    )
     if config:
         write_json(path, config)
         files.insert(0, f"config.json with it: {path}")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from posbench.common.errors import ConfigError
 from posbench.config.compose import Request, check_effect
+from posbench.config.names import INSTALLED, as_command
 from posbench.runs.directory import Run
 from posbench.runs.origins import clean
 from posbench.runs.search import Found, find, inside
@@ -92,8 +93,9 @@ def _show(request: Request, jobs: list[Job]) -> None:
     if not any(cell.path.exists() for job in jobs for cell in job.user_cells):
         return
     if request.sweep:
-        script = Path(sys.argv[0]).with_name("report.py")
-        print(f"tables and figures:\n  {shlex.join([sys.orig_argv[0], str(script), *sys.argv[1:]])}")
+        script = str(Path(sys.argv[0]).with_name("report.py"))
+        words = ["posbench", "report"] if INSTALLED else [sys.orig_argv[0], script]
+        print(f"tables and figures:\n  {shlex.join([*words, *sys.argv[1:]])}")
         return
     from posbench.report.report import collect
 
@@ -149,10 +151,13 @@ def report(request: Request) -> int:
         paths = [cell.path for job in jobs for cell in job.cells if cell.path not in never]
         said = f"{_count(len(never), 'evaluation')} of the grid left out: refused, or without effect (run.py says why, with dry=true)"
         notes = [said] * bool(never) + [elsewhere] * bool(elsewhere)
-        command, title = f"python scripts/run.py {shlex.join(sys.argv[1:])}", experiment.get("title") or experiment["name"] or "Sweep"
+        command, title = (
+            as_command(f"python scripts/run.py {shlex.join(sys.argv[1:])}"),
+            experiment.get("title") or experiment["name"] or "Sweep",
+        )
     else:
         name = Path(cfg["run"]).resolve().name if cfg["run"] else (experiment["name"] or "runs") if given else "all"
-        command = "python scripts/run.py" + (" run=DIR" if given else "")
+        command = as_command("python scripts/run.py") + (" run=DIR" if given else "")
         paths, csvs, evidence, title, notes = _named(cfg)
         if given:
             title = experiment.get("title") or experiment["name"] or title
@@ -166,7 +171,7 @@ def report(request: Request) -> int:
     for path in write(made, out_dir):
         print(f"{path.suffix.lstrip('.'):4} {path}")
     for line in experiment.get("next", []) if jobs else []:
-        print(f"next: {line.format(run=jobs[0].run.path)}")
+        print(f"next: {as_command(line.format(run=jobs[0].run.path))}")
     return 0
 
 

@@ -8,9 +8,7 @@ from pathlib import Path
 
 from posbench import __version__
 from posbench.common.errors import ConfigError, did_you_mean
-from posbench.config.names import CONFIGS, beside
-
-SCRIPTS = beside("scripts")
+from posbench.config.names import CONFIGS, SCRIPTS
 
 FIRST = ("demo", "run", "report", "runs")  # in the list of commands; the others by name
 

@@ -13,6 +13,7 @@ from types import FrameType
 from typing import Any
 
 from posbench.common.errors import ConfigError, RunError, did_you_mean
+from posbench.config.names import as_command
 from posbench.config.schema import LISTS
 from posbench.config.typed_args import in_tokens, shown
 
@@ -106,10 +107,10 @@ def guarded(work: Callable[[], int | None], results_dir: object = None) -> int:
         code = work() or 0
         sys.stdout.flush()
     except ConfigError as error:
-        print(f"refused: {error}", file=sys.stderr)
+        print(f"refused: {as_command(str(error))}", file=sys.stderr)
         return 2
     except RunError as error:
-        print(f"failed: {error}", file=sys.stderr)
+        print(f"failed: {as_command(str(error))}", file=sys.stderr)
         return 1
     except BrokenPipeError:
         return unread()

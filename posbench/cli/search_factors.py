@@ -21,6 +21,7 @@ from posbench.common.progress import Progress
 from posbench.config.compose import Request
 from posbench.config.defaults import LONG
 from posbench.config.identity import as_word, method_name
+from posbench.config.names import as_command
 from posbench.config.schema import typed
 from posbench.config.typed_args import shown
 from posbench.data import other_text
@@ -172,7 +173,7 @@ def _yaml(node: dict, comments: list[str]) -> str:
 def _words(job: Job, cell: Cell, node: dict, folder: Path, name: str) -> list[str]:
     """Lines that tell how evaluation and fine-tuning take the factors."""
     target, train_len = cell.evaluate["lengths"][0], typed("train", job.cfg["train"]).train_len
-    begun = f"python scripts/run.py --config-dir {shlex.quote(str(folder))} {as_word('run', job.run.path)}"
+    begun = as_command(f"python scripts/run.py --config-dir {shlex.quote(str(folder))} {as_word('run', job.run.path)}")
     words = [
         f"extension.{key}={value if isinstance(value, str) else json.dumps(value)}"
         for key, value in node.items()

@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,13 @@ def beside(name: str) -> Path:
     return next((folder for folder in (PACKAGE / name, PACKAGE.parent / name) if folder.is_dir()), PACKAGE.parent / name)
 
 
-CONFIGS = beside("configs")
+CONFIGS, SCRIPTS = beside("configs"), beside("scripts")
+INSTALLED = SCRIPTS.is_relative_to(PACKAGE)  # from a wheel
+
+
+def as_command(text: str) -> str:
+    """`text` with `posbench NAME` for `python scripts/NAME.py` in an installed package, whose scripts nobody types."""
+    return re.sub(r"(?:python )?\bscripts/(\w+)\.py", r"posbench \1", text) if INSTALLED else text
 
 
 def choices(configs: list[Path], group: str) -> dict[str, dict]:

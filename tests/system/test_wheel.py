@@ -52,6 +52,7 @@ def test_an_installed_package_runs_its_commands_and_writes_where_it_was_typed(in
     words = ["data.path=text"] + [word for word in SMALL if not word.startswith("evaluate.lengths")]
     done = posbench(installed, tmp_path, "demo", *words, "evaluate.lengths=[16,32]", "jobs=1")
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "posbench run run=results/runs/rope-" in done.stdout and "scripts/" not in done.stdout + done.stderr
     assert len(list((tmp_path / "results" / "runs").glob("*/train.json"))) == 3
     assert (tmp_path / "results" / "report" / "demo" / "curve.svg").exists()
     assert "rope" in posbench(installed, tmp_path, "runs", "list").stdout
