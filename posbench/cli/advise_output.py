@@ -74,9 +74,8 @@ def _setting(found: Measurements, candidate: Candidate, out: Path) -> dict:
         reason = f"rope_parameters follow the length in none but dynamic_ntk: {apart}." if option.by_length else str(error)
         return {**lacking, "reason": reason}
     path = out / candidate.name.replace(" ", "-") / "config.json"
-    files = _exported(
-        cfg, extension, as_command(f"with the weights: python scripts/export_hf.py {as_word('run', found.job.run.path)} out=DIR {typed}")
-    )
+    command = as_command(f"python scripts/export_hf.py {as_word('run', found.job.run.path)} out=DIR {typed}")
+    files = _exported(cfg, extension, f"with the weights: {command}")
     if config:
         write_json(path, config)
         files.insert(0, f"config.json with it: {path}")

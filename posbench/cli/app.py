@@ -64,8 +64,7 @@ def _answer(command: Command, config_name: str) -> int:
 
 def _composed(flags: argparse.Namespace, config_name: str) -> tuple[list[tuple[dict, list[str]]], Composer, dict, bool]:
     """[(unresolved values, words typed)] of all jobs, the Composer for the cells of their grids, the launcher's yaml, True for a sweep."""
-    sweep = flags.multirun or "hydra.mode=MULTIRUN" in flags.overrides
-    found, words = loader(flags.config_dir), flags.overrides
+    sweep, words, found = flags.multirun, flags.overrides, loader(flags.config_dir)
     later = of_swept(words) if sweep else []  # this composition has none of the values that a sweep takes
     first = [word for word in words if word not in later]
     cfg = found.load_configuration(config_name, first, RunMode.MULTIRUN if sweep else RunMode.RUN)
@@ -137,8 +136,8 @@ def _flags_first(config_name: str) -> argparse.Namespace:
         refuse(f"--package {parsed.package} chooses the part that --cfg prints, and there is no --cfg")
     for word in parsed.overrides:
         flags.remove(word)
-    sweep = parsed.multirun or "hydra.mode=MULTIRUN" in parsed.overrides
-    parsed.overrides = [long_name(as_read(word, config_name, sweep)) for word in parsed.overrides]
+    parsed.multirun = parsed.multirun or "hydra.mode=MULTIRUN" in parsed.overrides
+    parsed.overrides = [long_name(as_read(word, config_name, parsed.multirun)) for word in parsed.overrides]
     sys.argv[1:] = flags + parsed.overrides
     return parsed
 

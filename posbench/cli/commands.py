@@ -151,10 +151,8 @@ def report(request: Request) -> int:
         paths = [cell.path for job in jobs for cell in job.cells if cell.path not in never]
         said = f"{_count(len(never), 'evaluation')} of the grid left out: refused, or without effect (run.py says why, with dry=true)"
         notes = [said] * bool(never) + [elsewhere] * bool(elsewhere)
-        command, title = (
-            as_command(f"python scripts/run.py {shlex.join(sys.argv[1:])}"),
-            experiment.get("title") or experiment["name"] or "Sweep",
-        )
+        command = as_command(f"python scripts/run.py {shlex.join(sys.argv[1:])}")
+        title = experiment.get("title") or experiment["name"] or "Sweep"
     else:
         name = Path(cfg["run"]).resolve().name if cfg["run"] else (experiment["name"] or "runs") if given else "all"
         command = as_command("python scripts/run.py") + (" run=DIR" if given else "")

@@ -97,9 +97,9 @@ class LoadedRun:
         from posbench.data.corpus import known_tokenizer
         from posbench.data.tokenizers import load_tokenizer
 
-        if self.config["data"]["tokenizer"] not in ("bpe", TASK):
+        if self.config["data"]["tokenizer"] not in ("bytes", "bpe", TASK):
             with contextlib.suppress(ConfigError):
-                return known_tokenizer(self.config["data"], self._cache_dir or "results/cache")
+                return known_tokenizer(self.config["data"], "")  # such a tokenizer has a file of its own, and needs no cache
         return load_tokenizer(self.corpus.tokenizer, self.corpus.folder)
 
     @cached_property
@@ -132,7 +132,7 @@ class LoadedRun:
     def decode(self, ids: "torch.Tensor | Iterable[int]") -> str:
         """The text of token ids ([T] or [1, T]) without the BOS token."""
         flat = ids.flatten().tolist() if hasattr(ids, "flatten") else list(ids)
-        return self.tokenizer.decode([one for one in flat if self.bos is None or one != self.bos])
+        return self.tokenizer.decode([one for one in flat if one != self.bos])
 
     def evaluate(
         self,

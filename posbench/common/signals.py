@@ -83,8 +83,6 @@ def end_at_second() -> None:
 
     A handler of Python's would wait for the end of a call into C. This watches from another thread, where C releases the interpreter.
     """
-    if PATIENT in os.environ:
-        return
     heard, said = socket.socketpair()
     said.setblocking(False)
     signal.set_wakeup_fd(said.detach(), warn_on_full_buffer=False)

@@ -51,15 +51,15 @@ class TextQuestions:
 
     def draw(self, length: int, count: int, key: list[int], depth: float | None = None) -> Examples:
         """`count` examples of `length` tokens. Raises ConfigError if a question does not fit, or no document can be its haystack."""
-        spare = 0  # tokens behind the answer, so that every other value fits in its place whole
+        room = 0  # tokens behind the answer, so that every other value fits in its place whole
         while True:
             random = self._random(key)
-            made = [self._example(random, length, depth, spare) for _ in range(count)]
+            made = [self._example(random, length, depth, room) for _ in range(count)]
             texts = [words for *_, words in made]
             needed = max(self._longer(*words) for words in texts) if self.rivals else 0
-            if needed <= spare:
+            if needed <= room:
                 break
-            spare = needed
+            room = needed
         rival_NAKR = drawn(random, texts, self.rivals, self._ids) if self.rivals else None
         return Examples(*(np.stack([one[part] for one in made]) for part in range(3)), rival_NAKR=rival_NAKR)
 
@@ -92,22 +92,22 @@ class TextQuestions:
         for _ in range(8):
             self._tokenized(random, length, None)
 
-    def _fitting(self, random: np.random.Generator, length: int, depth: float | None, spare: int) -> tuple:
+    def _fitting(self, random: np.random.Generator, length: int, depth: float | None, room: int) -> tuple:
         """`_tokenized` of a question that fits. In training others are drawn until one does, TRIES times."""
         for _ in range(TRIES if self.training else 0):
             with contextlib.suppress(ConfigError):
-                return self._tokenized(random, length, depth, spare)
-        return self._tokenized(random, length, depth, spare)
+                return self._tokenized(random, length, depth, room)
+        return self._tokenized(random, length, depth, room)
 
-    def _tokenized(self, random: np.random.Generator, length: int, depth: float | None, spare: int = 0) -> tuple:
-        """A question, tokens of all its parts but the haystack, and their number and `spare`. Raises ConfigError above `length`."""
+    def _tokenized(self, random: np.random.Generator, length: int, depth: float | None, room: int = 0) -> tuple:
+        """A question, tokens of all its parts but the haystack, and their number and `room`. Raises ConfigError above `length`."""
         asked = self.task.ask(random, depth, length)
         before, behind = self.around or ("", "")
         head = behind_bos(whole(self.tokenizer)(before + asked.head), self.bos)
         tail = self._ids(asked.tail + behind + (asked.start.lstrip() if self.around else asked.start))
         items = [(place, (self._ids(f" {text}"), self._ids(f"{text}\n"))) for place, text in sorted(asked.items, key=lambda item: item[0])]
         answer = [(self._ids(words), number) for words, number in asked.answer]
-        needed = len(head) + len(tail) + sum(max(map(len, forms)) for _, forms in items) + sum(len(ids) for ids, _ in answer) + spare
+        needed = len(head) + len(tail) + sum(max(map(len, forms)) for _, forms in items) + sum(len(ids) for ids, _ in answer) + room
         words = asked.fill(length - needed, lambda word: len(self._ids(f" {word}"))) if asked.fill else []
         listed = [self._ids(f" {word}") for word in words]
         needed += sum(map(len, listed))
@@ -137,9 +137,8 @@ class TextQuestions:
             pieces += [hay_F[before:at], ids]
             before = max(before, at)
         said = np.concatenate([ids for ids, _ in answer])
-        text = np.concatenate([*pieces, hay_F[before:], tail, said, np.full(room, said[-1])]).astype(
-            np.int64
-        )  # nothing reads what is behind
+        behind = np.full(room, said[-1])  # no answer reads it
+        text = np.concatenate([*pieces, hay_F[before:], tail, said, behind]).astype(np.int64)
         numbers = np.concatenate([*(np.full(len(ids), number) for ids, number in answer), np.full(room, -1)])
         answer_T = np.r_[np.full(length - len(numbers), -1), numbers]
         whole = [sentence for begin, sentence in others if begin >= spare]  # of the haystack, whatever is cut

@@ -64,10 +64,9 @@ class Children(Signals):
             time.sleep(NOTED_SECONDS)
         if outcomes is None or (code and not outcomes):
             status = "failed" if self.received is None else "interrupted"
-            killed = self.received is not None and code == 128 + signal.SIGKILL
-            reason = (
-                "ended at once by a second signal; the same command goes on from its last checkpoint" if killed else why_ended(code, tail)
-            )
+            reason = why_ended(code, tail)
+            if self.received is not None and code == 128 + signal.SIGKILL:
+                reason = "ended at once by a second signal; the same command goes on from its last checkpoint"
             code, outcomes = code or 1, [Outcome("", status, reason)]
         result = Result(job, code, outcomes, time.monotonic() - began)
         record([result], command, tail)
