@@ -26,6 +26,7 @@ LATER: dict[str, object] = {
     "encoding.amplitude": None,
     "encoding.unturned": None,
     "encoding.real": False,
+    "encoding.scaled_heads": "all",
     "scale_attention.clamp": True,
     "train.scale_attention": NO_SCALE,
     "train.parent": None,

@@ -72,6 +72,10 @@ class Encoding(nn.Module):
         """Exclusive upper bound of coordinates, and so the longest text. None: no bound if UNBOUNDED, else the `rows`, else train_len."""
         return None
 
+    def scaled_heads(self) -> Tensor | None:
+        """True for each head whose scores a scale multiplies: [H]; None for all. Its sink, and an extension's temperature, act on all."""
+        return None
+
     def spectrum(self) -> Spectrum | None:
         """Frequencies that an extension may change; None without any."""
         return None

@@ -105,6 +105,9 @@ class LayerPlan:
             factor = scale(self.n_T, self.span, self.number).float() if known is None else known
             if known is None or not (factor == 1).all():
                 total = factor if total is None else total * factor.to(total.device)
+        heads_H = self.encoding.scaled_heads()
+        if total is not None and heads_H is not None:
+            total = torch.where(heads_H.to(total.device)[:, None], total, 1.0)
         if self.temperature != 1:
             total = torch.full((len(self.n_T),), self.temperature) if total is None else total * self.temperature
         return total

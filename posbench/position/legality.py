@@ -87,7 +87,7 @@ def check_scale(encoding: Encoding, extension: Extension, scale: ScaleAttention,
     if scale.trained:
         raise ConfigError(f"scale_attention={name} has parameters to learn, so it must be trained in with train.scale_attention={name}.")
     if not _scaled(encoding, scale, f"scale_attention={name}"):
-        return f"no layer of encoding={name_of(encoding)} lets a scale act, so scale_attention={name} changes nothing"
+        return f"no head of encoding={name_of(encoding)} lets a scale act, so scale_attention={name} changes nothing"
     if scale.sinks:
         return None
     longer = [length for length in lengths if length > train_len]
@@ -105,7 +105,8 @@ def check_trained_scale(encoding: Encoding, scale: ScaleAttention) -> None:
     name = name_of(scale)
     if name == "none":
         return
-    _scaled(encoding, scale, f"train.scale_attention={name}")
+    if not _scaled(encoding, scale, f"train.scale_attention={name}"):
+        raise ConfigError(f"train.scale_attention={name} would train nothing: no head of encoding={name_of(encoding)} lets a scale act.")
     plan = make_plan(encoding, length=encoding.shape.train_len, trained_scale=scale)
     if not scale.trained and all(layer.factor is None and not layer.distance_rules and not layer.has_sink for layer in plan.layers):
         raise ConfigError(
@@ -137,8 +138,11 @@ def fed_length(extension: Extension, train_len: int, length: int) -> int:
 
 def _scaled(encoding: Encoding, scale: ScaleAttention, choice: str) -> list[Encoding]:
     """Encodings of the layers that a scale acts on. Raises ConfigError, naming `choice`, if one of them cannot be scaled."""
-    scaled = [layer.encoding for layer in encoding.layers() if layer.scaled or scale.sinks]
+    layers = [layer.encoding for layer in encoding.layers() if layer.scaled or scale.sinks]
+    scaled = [one for one in layers if (heads_H := one.scaled_heads()) is None or heads_H.any() or scale.sinks]
     for one in scaled:
+        if scale.by_distance and one.scaled_heads() is not None:
+            raise ConfigError(f"{_layers(encoding, one)} lets a scale act on some heads alone, and {choice} acts by distance: take none.")
         if Bias.ROWS in one.biases and scale.by_distance:
             raise ConfigError(f"{_layers(encoding, one)} weighs whole rows, which {choice} cannot scale by distance: take none.")
         if Bias.ROWS in one.biases and scale.sinks:

@@ -7,7 +7,9 @@ import torch
 from conftest import TRAIN_LEN, small_model, small_shape
 from measures import LONG, attend_in, attention_inputs, distances, equal, outputs, plain, tokens
 
+from posbench.common.errors import ConfigError
 from posbench.encodings.alibi import Alibi
+from posbench.encodings.nape import Nape
 from posbench.encodings.rope import Rope
 from posbench.extensions.leaky_rerope import LeakyRerope
 from posbench.extensions.streaming import Streaming
@@ -15,6 +17,7 @@ from posbench.extensions.window import Window
 from posbench.model.kernels.blocks import rows
 from posbench.position.geometry import Span
 from posbench.position.interfaces import Extension
+from posbench.position.legality import check_trained_scale
 from posbench.position.plan import make_plan
 from posbench.scale_attention.llama4 import Llama4
 from posbench.scale_attention.log_n import LogN
@@ -74,6 +77,22 @@ def test_ssmax_learns_through_the_model():
     model(tokens(TRAIN_LEN), make_plan(encoding, length=TRAIN_LEN, trained_scale=scale)).square().mean().backward()
     for parameter in scale.parameters():
         assert parameter.grad.isfinite().all() and (parameter.grad != 0).all()
+
+
+def test_ssmax_scales_the_heads_of_nape_that_have_no_position():
+    encoding, scale = Nape(small_shape()), Ssmax(small_shape())
+    model, plan = small_model(encoding), make_plan(encoding, length=TRAIN_LEN, trained_scale=scale)
+    model(tokens(TRAIN_LEN), plan).square().mean().backward()
+    assert (scale.scale_LH.grad[:, :2] == 0).all() and (scale.scale_LH.grad[:, 2:] != 0).all()
+    factor_HT = plan.layers[0].factor
+    assert (factor_HT[:2] == 1).all()
+    equal(factor_HT[2:].detach().double(), (scale.scale_LH[0, 2:, None] * torch.arange(1, TRAIN_LEN + 1).log()).detach().double())
+    whole = make_plan(Nape(small_shape(), scaled_heads="all"), length=TRAIN_LEN, trained_scale=scale).layers[0].factor
+    equal(whole, scale(plan.layers[0].n_T, plan.layers[0].span, 0).float())
+    with pytest.raises(ConfigError, match="by distance"):
+        check_trained_scale(encoding, ScaleInvariant(small_shape()))
+    with pytest.raises(ConfigError, match="train nothing"):
+        check_trained_scale(Nape(small_shape(n_head=1, n_kv_head=1)), scale)
 
 
 def test_scale_invariant_weights_every_decade_alike():

@@ -8,8 +8,10 @@ from torch import Tensor
 
 
 def nape(case: Case) -> Tensor:
-    slope = [1 / (h + 1) if h < case.n_head // 2 else 0.0 for h in range(case.n_head)]
-    return case.softmax(case.content() - torch.tensor(slope, dtype=torch.float64)[:, None, None] * case.distance)
+    """Head by head: ALiBi's have a slope and no factor, the others a factor and no slope."""
+    raw_HTT = torch.einsum("hid,hjd->hij", case.q_HTD, case.k_HTD) / math.sqrt(case.q_HTD.shape[-1])
+    scaled_HTT, half = case.scaled(raw_HTT), case.n_head // 2
+    return case.softmax(torch.stack([raw_HTT[h] - case.distance / (h + 1) if h < half else scaled_HTT[h] for h in range(case.n_head)]))
 
 
 def t5(case: Case) -> Tensor:
