@@ -2,7 +2,8 @@
 
 The number is from 1 to 50,000, the haystack five short sentences over and over. There the text grows by whole repetitions, the place is
 drawn for each text, and the first run of digits of ten written tokens counts; here the number of tokens is exact, places are at even
-depths (the PI paper has 32 of them), and the answer is the digits alone.
+depths (the PI paper has 32 of them), and the answer is the digits alone: nothing scores where it ends, so that a longer number that begins
+with a key of four digits or fewer (one in five) counts as right, as in RULER a reference that is contained.
 """
 
 import numpy as np

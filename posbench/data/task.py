@@ -33,6 +33,7 @@ class Examples:
     `answer_NT` is the number of the answer that a target belongs to, counted from 0 in each example and -1 where nothing is asked. All
     examples have equally many answers. `choices_NK`: the tokens among which an answer is to be found, if it is one of those in the text.
     `rival_NAKR`: instead, tokens of other values in the text, IGNORED behind the last: K of them, of up to R tokens, for each of A answers.
+    `depth_N`: share of the haystack's tokens that stand before the asked item, if one was asked for at a depth.
     """
 
     inputs_NT: np.ndarray
@@ -40,6 +41,7 @@ class Examples:
     answer_NT: np.ndarray
     choices_NK: np.ndarray | None = None
     rival_NAKR: np.ndarray | None = None
+    depth_N: np.ndarray | None = None
 
 
 @dataclass(frozen=True)

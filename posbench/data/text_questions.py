@@ -55,13 +55,14 @@ class TextQuestions:
         while True:
             random = self._random(key)
             made = [self._example(random, length, depth, room) for _ in range(count)]
-            texts = [words for *_, words in made]
+            texts = [words for *_, words, _ in made]
             needed = max(self._longer(*words) for words in texts) if self.rivals else 0
             if needed <= room:
                 break
             room = needed
         rival_NAKR = drawn(random, texts, self.rivals, self._ids) if self.rivals else None
-        return Examples(*(np.stack([one[part] for one in made]) for part in range(3)), rival_NAKR=rival_NAKR)
+        depth_N = None if depth is None else np.array([measured for *_, measured in made])
+        return Examples(*(np.stack([one[part] for one in made]) for part in range(3)), rival_NAKR=rival_NAKR, depth_N=depth_N)
 
     def _longer(self, answers: list[str], values: list[str]) -> int:
         """Tokens by which the longest value of a text exceeds its last answer."""
@@ -73,6 +74,18 @@ class TextQuestions:
 
     def _random(self, key: list[int]) -> np.random.Generator:
         return np.random.default_rng([(*SPLITS, "all").index(self.split), *key])
+
+    def check_depths(self, length: int, count: int, key: list[int]) -> None:
+        """Raise ConfigError if an asked item stands nearer to another depth than to its own, in the mean of `count` texts of each depth."""
+        parts = [part for part in self.parts(length) if part.depth is not None]
+        found = [self.draw(length, count, [*key, at], **part.arguments).depth_N.mean() for at, part in enumerate(parts)]
+        for part, depth in zip(parts, found, strict=True):
+            if abs(depth - part.depth) >= 0.5 / (len(parts) - 1):
+                raise ConfigError(
+                    f"evaluate.lengths holds {length}, where the haystack of evaluate.tasks={self.name} has too few places: what is asked "
+                    f"for at depth {part.depth:g} stands at {depth:.2f}. Leave the length out, or take fewer depths: task/{self.name}.yaml "
+                    f"in a --config-dir, with depths below {len(parts)}."
+                )
 
     def check(self, length: int) -> None:
         """Raise ConfigError if one of eight questions does not fit `length` tokens, or no document can be the haystack."""
@@ -120,7 +133,8 @@ class TextQuestions:
         return asked, head, items, words, listed, tail, answer, needed
 
     def _example(self, random: np.random.Generator, length: int, depth: float | None, room: int) -> tuple:
-        """Inputs, targets and numbers of answers [T] of a text, `room` tokens behind the answer; its answers and values in words."""
+        """Inputs, targets and numbers of answers [T] of a text, `room` tokens behind the answer; its answers and values in words; the
+        share of the haystack before the asked item."""
         asked, head, items, words, listed, tail, answer, needed = self._fitting(random, length, depth, room)
         fewest = sum(min(map(len, forms)) for _, forms in items)
         spare = sum(max(map(len, forms)) for _, forms in items) - fewest
@@ -132,7 +146,8 @@ class TextQuestions:
             at = int(ends[np.abs(ends - place * len(hay_F)).argmin()])
             placed.append((at, line if not at or self._last(int(hay_F[at - 1])) == "\n" else sentence))
         before = sum(len(ids) for _, ids in placed) - fewest
-        pieces = [head]
+        pieces, behind_D = [head], {place: max(0, at - before) for (place, _), (at, _) in zip(items, placed, strict=True)}
+        measured = behind_D.get(depth, 0) / max(1, len(hay_F) - before)
         for at, ids in placed:
             pieces += [hay_F[before:at], ids]
             before = max(before, at)
@@ -143,7 +158,7 @@ class TextQuestions:
         answer_T = np.r_[np.full(length - len(numbers), -1), numbers]
         whole = [sentence for begin, sentence in others if begin >= spare]  # of the haystack, whatever is cut
         values = asked.values([*(sentence for _, sentence in asked.items), *whole, *words])
-        return text[:-1], np.where(answer_T < 0, IGNORED, text[1:]), answer_T, (asked.answers, values)
+        return text[:-1], np.where(answer_T < 0, IGNORED, text[1:]), answer_T, (asked.answers, values), measured
 
     def _haystack(self, random: np.random.Generator, size: int, asked: Question) -> tuple[np.ndarray, np.ndarray, list[tuple[int, str]]]:
         """`size` tokens, the numbers of tokens after which an item may stand, ascending, and sentences by where they begin."""

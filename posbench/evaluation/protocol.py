@@ -167,6 +167,10 @@ class Protocol:
             "offset": windows.offset_NS().ravel(),
         }
 
+    def known(self) -> dict[str, dict]:
+        """Facts about the texts of the length that `run` read last, which the evaluation's json keeps by length."""
+        return {}
+
     def stated(self) -> dict:
         """Facts about the targets that the evaluation's json states beside its settings."""
         return {}

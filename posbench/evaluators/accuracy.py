@@ -97,6 +97,7 @@ class Accuracy(Protocol):
         asked = questions(corpus, config) if config.tasks else None
         for length in config.lengths if asked else ():
             asked.draw(length, 1, [config.seed], **asked.parts(length)[0].arguments)  # says what it needs
+            asked.check_depths(length, FEW, [config.seed, length])
 
     @classmethod
     def check_tokens(cls, config: EvaluateConfig, tokenizer: Tokenizer, bos: int | None) -> None:
@@ -120,10 +121,12 @@ class Accuracy(Protocol):
         return length * self.count * len(self.questions.parts(length)) * texts_of(self.evaluation.config)
 
     def run(self, length: int) -> tuple[list[dict], dict[str, np.ndarray]]:
-        rows, columns, done = [], [], {}
+        rows, columns, done, self.depths = [], [], {}, {}
         for index, part in enumerate(self.questions.parts(length)):
             with self.evaluation.measured() as spent:
                 examples = self.questions.draw(length, self.count, [self.evaluation.config.seed, length, index], **part.arguments)
+                if examples.depth_N is not None:
+                    self.depths[str(part.depth)] = [round(float(of(examples.depth_N)), 3) for of in (np.min, np.mean, np.max)]
                 for label, *found in self.answers(part.task, examples):
                     done.setdefault(label, []).append((part.depth, found, spent))
         distance = self.evaluation.max_distance(self.evaluation.plan(length))
@@ -141,6 +144,10 @@ class Accuracy(Protocol):
                 number = np.full((1, beside[0].shape[1]), part_of({**row, "protocol": "accuracy"}))
                 columns.append(dict(zip(("nll", "correct", "rank", "part"), (*beside, number), strict=True)))
         return rows, {name: np.concatenate([one[name] for one in columns], axis=1) for name in columns[0]}
+
+    def known(self) -> dict[str, dict]:
+        """Least, mean and largest share of the haystack before the asked item, for each depth of the length that `run` read last."""
+        return {"depths": self.depths} if self.depths else {}
 
     def answers(self, task: str, examples: Examples) -> list[tuple[str, np.ndarray, np.ndarray, np.ndarray]]:
         """(name of the row, nll, correctness and rank [N, A] of the answers): of the answers, and of the choice among those in the text."""

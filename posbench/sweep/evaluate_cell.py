@@ -54,7 +54,7 @@ def evaluate(job: Job, evaluator: Protocol, cell: Cell, untested: bool, progress
     arrays_path, new = cell.path.with_suffix(".npz"), []
     kept = read_json(cell.path) if cell.path.exists() else {}
     table = rows.eval_rows(kept, cell.path) if kept else []
-    machines, texts = (dict(kept.get(name) or {}) for name in ("machines", "texts"))
+    known = {name: dict(kept.get(name) or {}) for name in ("machines", "texts", "depths")}
     arrays = load_arrays(arrays_path) if table else {}
     made = made_by(given.device)
     given.kept = Unfinished(cell.path.with_suffix(PART), made)
@@ -76,8 +76,9 @@ def evaluate(job: Job, evaluator: Protocol, cell: Cell, untested: bool, progress
         table = sorted(table + found, key=place)
         # Arrays come first, since a json without arrays would count as done.
         save_arrays(arrays_path, _shared(evaluator, cell), arrays)
-        machines[str(length)], texts[str(length)] = made["machine"], text
-        write_json(cell.path, rows.eval_content(table, settings, machines=machines, **{"texts": texts} if evaluator.nested else {}))
+        for name, fact in ({"machines": made["machine"]} | ({"texts": text} if evaluator.nested else {}) | evaluator.known()).items():
+            known[name][str(length)] = fact
+        write_json(cell.path, rows.eval_content(table, settings, **{name: found for name, found in known.items() if found}))
         given.kept.end()
     return sorted(new, key=place)
 

@@ -115,6 +115,18 @@ def test_the_item_stands_at_its_depth_between_whole_sentences(haystack):
         assert found and (not before or before.rstrip(" ")[-1] in ".!\n")
         assert rest.partition(" is the pass key.")[2][0] in ("\n" if not before or before[-1] == "\n" else " \n")
     np.testing.assert_allclose(places, [0, 0.25, 0.5, 0.75, 1], atol=0.02)
+    measured = [made.draw(3000, 1, [5], **part.arguments).depth_N[0] for part in made.parts(3000)]
+    np.testing.assert_allclose(measured, places, atol=1e-3)
+
+
+def test_depths_that_coincide_are_refused():
+    """Of four needles of 110 bytes each, two places are nearest to three depths."""
+    made = questions("niah_multikey_3", ByteTokenizer())
+    with pytest.raises(ConfigError, match=r"holds 700, where .* at depth 0\.\d+ stands at 0\.\d+\. Leave the length out"):
+        made.check_depths(700, 5, [0, 700])
+    made.check_depths(6000, 5, [0, 6000])
+    questions("niah_multikey_3", ByteTokenizer(), depths=2).check_depths(700, 5, [0, 700])
+    questions("niah_multivalue", ByteTokenizer()).check_depths(900, 1, [0, 900])
 
 
 LINES = "def f():\n    return np.zeros(3)  # nothing. Really?\n\n"
