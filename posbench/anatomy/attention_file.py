@@ -64,7 +64,9 @@ def settled(cfg: dict) -> dict:
     known = max((length for length in lengths if length <= train_len), default=train_len)
     usual = {"windows": LONG_WINDOWS if train_len > LONG else WINDOWS, "targets": max(1, min(QUERIES, train_len // 8))}
     few = {key: asked[key] or usual[key] for key in usual}
-    return resolve({**found, "evaluate": {**asked, **few, "lengths": [known, *lengths]}})
+    cfg = resolve({**found, "evaluate": {**asked, **few, "lengths": [known, *lengths]}})
+    typed("evaluate", cfg["evaluate"]).check_room()
+    return cfg
 
 
 def arm(cfg: dict, model: GPT) -> tuple[Arm, str | None]:

@@ -34,6 +34,7 @@ from posbench.config.schema import check
 Command = Callable[[Request], int] | str  # a function or, as "module:function", one that is imported when there is something to do
 SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 OWN_LAUNCHER = "hydra_plugins.grid_launcher.GridLauncher"  # in the yamls that users wrote for earlier versions
+WRITING = ("export_hf", "search_factors")  # scripts that take out=; what a report takes is its report_dir by now
 PLANNING = ("run", "advise", "search_factors", "reproduce")  # scripts that dry=true stops before the work begins
 ANSWERED = ("help", "hydra_help", "cfg", "info", "shell_completion", "resolve")  # flags that Hydra answers without a job
 
@@ -98,6 +99,8 @@ def _execute(command: Command, composed: list[tuple[dict, list[str]]], composer:
     script = Path(sys.argv[0]).stem
     if script not in PLANNING and any(cfg["dry"] for cfg in cfgs):
         raise ConfigError(f"dry=true has no effect on scripts/{script}.py, only on {', '.join(PLANNING)}: leave it out.")
+    if script not in WRITING and any(cfg["out"] for cfg in cfgs):
+        raise ConfigError(f"out={cfgs[0]['out']} has no effect on scripts/{script}.py, only on {' and '.join(WRITING)}: leave it out.")
     sweep = sweep or "grid" in experiment
     if sweep:
         name_group(cfgs)

@@ -31,6 +31,8 @@ def check(expanded: list[tuple[list[dict], list[str]]], experiment: dict) -> Non
                 _check(cfg, given)
             elif cfg["model"].get("path"):
                 _check_checkpoint(cfg, given)
+                if "data.tokenizer" in given:
+                    _check_tokenizer(cfg["data"]["tokenizer"], cfg["model"]["path"])
                 if "train.length" in given and not isinstance(cfg["train"]["length"], list):
                     cfg["train"]["length"] = [cfg["train"]["length"]]  # the same, and not to be taken for the default
 
@@ -66,6 +68,14 @@ def _check_checkpoint(cfg: dict, given: set[str]) -> None:
             f"model.path={clean(cfg['model']['path'])} is trained already, so {words} would have no effect: leave it out "
             "(of what describes a training, train.length alone is taken)."
         )
+
+
+def _check_tokenizer(choice: str, path: str) -> None:
+    """Raise ConfigError for a tokenizer of ours beside a checkpoint that has its own."""
+    from posbench.pretrained.checkpoint import find_checkpoint
+
+    if choice in ("bytes", "bpe") and find_checkpoint(path).tokenizer():
+        raise ConfigError(f"model.path={clean(path)} has a tokenizer of its own, so data.tokenizer={choice} has no effect: leave it out.")
 
 
 def _values(cfg: dict) -> dict[str, object]:

@@ -13,7 +13,7 @@ def resolve(cfg: dict, auto: str | None = None) -> dict:
     """Fill in the defaults that depend on other values or on this machine, so that ids hash numbers and words, not nulls.
 
     `auto` is what dtype=auto means; None: the format that this machine multiplies fastest.
-    Raises ConfigError as `typed` does, and for lengths that contradict evaluate.targets or evaluate.max_length.
+    Raises ConfigError as `typed` does, and for lengths that contradict evaluate.max_length.
     """
     cfg = check(cfg)
     groups = {group: typed(group, cfg[group]) for group in SCHEMAS}
@@ -36,8 +36,6 @@ def resolve(cfg: dict, auto: str | None = None) -> dict:
     task = cfg.get("data", {}).get("tokenizer") == "task"
     both = ["fixed_targets", "accuracy"] if cfg.get("data", {}).get("mix") else ["fixed_targets"]
     protocol = asked.protocol or (["accuracy"] if task else both)
-    if lengths[0] < targets and protocol != ["accuracy"]:  # whose targets are answers
-        raise ConfigError(f"evaluate.lengths={lengths} must each hold the evaluate.targets={targets} scored tokens: ask for more.")
     if lengths[-1] > largest:
         raise ConfigError(
             f"evaluate.lengths={lengths} goes beyond evaluate.max_length={largest}, which places the windows: "

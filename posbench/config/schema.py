@@ -172,6 +172,13 @@ class EvaluateConfig:
     seed: Count = 0  # places the windows
     batch_tokens: Size = 8192  # tokens read at once; no result depends on it
 
+    def check_room(self) -> None:
+        """Raise ConfigError for a length that does not hold the targets of a window."""
+        if min(self.lengths) < self.targets:
+            raise ConfigError(
+                f"evaluate.lengths={self.lengths} must each hold the evaluate.targets={self.targets} scored tokens: longer ones."
+            )
+
 
 @dataclass(frozen=True)
 class LogConfig:

@@ -133,8 +133,10 @@ class TextQuestions:
         return asked, head, items, words, listed, tail, answer, needed
 
     def _example(self, random: np.random.Generator, length: int, depth: float | None, room: int) -> tuple:
-        """Inputs, targets and numbers of answers [T] of a text, `room` tokens behind the answer; its answers and values in words; the
-        share of the haystack before the asked item."""
+        """Inputs, targets and numbers of answers [T] of a text, its answers and values in words, and the measured depth of what is asked.
+
+        `room` tokens stand behind the answer.
+        """
         asked, head, items, words, listed, tail, answer, needed = self._fitting(random, length, depth, room)
         fewest = sum(min(map(len, forms)) for _, forms in items)
         spare = sum(max(map(len, forms)) for _, forms in items) - fewest

@@ -35,6 +35,7 @@ class Protocol:
     beside: ClassVar[tuple[str, ...]] = ()  # protocols that also evaluate the same method, for comparison
     nested: ClassVar[bool] = False  # a length's text is the beginning of a longer one's, and may be read as part of it
     keys: ClassVar[bool] = False  # scores the targets that evaluate.key_... choose
+    last: ClassVar[bool] = True  # scores the last evaluate.targets tokens of each window
     asks: ClassVar[bool] = False  # reads the questions of a task, not text
     floor: ClassVar[str | None] = None  # protocol of the floor, and of the half window for G; None: no floor
 
@@ -69,6 +70,8 @@ class Protocol:
                 f"evaluate.lengths={config.lengths} holds {least}, and the scripts' windows of one token predict nothing: "
                 f"leave out lengths below {cls.shortest}."
             )
+        if cls.last:
+            config.check_room()
         if cls.instead and any(fed_length(extension, train_len, length) < length for length in config.lengths):
             raise ConfigError(
                 f"evaluate.protocol={name_of(cls)} reads one text at once, which extension={name_of(extension)} never does: "

@@ -21,6 +21,8 @@ class Stretches(Protocol):
     every window is read with the geometry of L tokens.
     """
 
+    last = False
+
     @classmethod
     def place(cls, file: TokenFile, config: EvaluateConfig, train_len: int) -> Windows:
         count = cls.count(config, train_len)

@@ -54,6 +54,7 @@ class Accuracy(Protocol):
     paired = False
     instead = "fixed_targets"
     asks = True
+    last = False
 
     def __init__(self, evaluation: "Evaluation"):
         self.evaluation = evaluation

@@ -35,6 +35,7 @@ class ByPosition(Protocol):
     same_targets = False
     paired = False
     nested = True
+    last = False
     instead = "fixed_targets"
 
     def __init__(self, evaluation: "Evaluation"):

@@ -49,6 +49,11 @@ class Longrope(ScaledExtension):
         self.exact_first, self.sharper = exact_first, temperature
 
     def spectrum(self, spectrum: Spectrum, span: Span) -> Spectrum:
+        if self.exact_first > span.train_len:
+            raise ConfigError(
+                f"extension.exact_first={self.exact_first} lies beyond the {span.train_len} tokens of training, whose angles the first "
+                f"positions keep: give at most {span.train_len}."
+            )
         if span.length <= self.exact_first:
             return spectrum
         factors, short = self.factors, self.short_factors is not None and span.length <= span.train_len

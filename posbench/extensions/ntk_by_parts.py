@@ -69,9 +69,13 @@ class NtkByParts(ScaledExtension):
         low, high = (_index(turns_F, turns, spectrum) for turns in (self.kept_from(spectrum.freq_F, train_len), self.alpha))
         if self.truncate:
             low, high = math.floor(low), math.ceil(high)
+        if high < 0 or low > spectrum.rotary_dim - 1:
+            raise ConfigError(
+                f"extension.alpha={self.alpha:g} and beta={self.kept_from(spectrum.freq_F, train_len):g} are turns that no pair makes in "
+                f"{train_len} tokens of training, where ramp=index would fall backwards: choose others, or ramp=turns."
+            )
         low, high = max(low, 0), min(high, 2 * len(turns_F) - 1)
-        # Equal bounds, or bounds before the first pair, become a step instead of a division by zero or less.
-        return low, max(high, low + 1e-3)
+        return low, max(high, low + 1e-3)  # equal bounds become a step instead of a division by zero
 
 
 def _index(turns_F: Tensor, turns: float, spectrum: Spectrum) -> float:

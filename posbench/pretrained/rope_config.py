@@ -62,15 +62,16 @@ def _scaling(kind: str, said: dict, config: dict, path: str) -> dict:
     longest = config["max_position_embeddings"]
     before = config.get("original_max_position_embeddings") or said.get("original_max_position_embeddings") or longest
     factor = said.get("factor") or (1.0 if kind == "proportional" else longest / before)
-    if kind == "proportional" and factor == 1:
-        return {"scaling": None, "scaling_len": None}
+    divisors = [*said.get("long_factor", ()), *said.get("short_factor", ())]
+    if factor == 1 and kind != "dynamic" and all(one == 1 for one in (*divisors, said.get("attention_factor") or 1)):
+        return {"scaling": None, "scaling_len": None}  # no change; dynamic with 1 is NTK by the length of each text
     if kind in ("linear", "proportional"):
         before = longest / factor
     if before < 2:
         raise ConfigError(
             f"model.path={path} has rope_type={kind} that was trained for {before:g} tokens before: choose another checkpoint."
         )
-    if factor < 1 or (factor == 1 and kind != "dynamic"):  # dynamic with 1 is NTK by the length of each text
+    if factor < 1 or (factor == 1 and kind != "dynamic"):
         raise ConfigError(
             f"model.path={path} has rope_type={kind} with factor={factor:g}, and only factors above 1 are read: choose another checkpoint."
         )

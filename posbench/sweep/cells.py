@@ -7,7 +7,7 @@ from posbench.common.errors import ConfigError
 from posbench.config import identity
 from posbench.config.identity import NO_SCALE, method_name
 from posbench.config.names import chosen_node
-from posbench.config.schema import typed
+from posbench.config.schema import EvaluateConfig, typed
 from posbench.data.chat import chat_template
 from posbench.data.sources import TASK
 from posbench.data.text_task import in_words, make_text_task
@@ -85,6 +85,21 @@ def cells(run: Run, cfg: dict) -> list[Cell]:
         if asked.floor and cfg["evaluate"]["floor"]:
             found += _references(run, cfg, asked.floor)
     return found
+
+
+def check_used(asked: EvaluateConfig, protocols: list[str]) -> None:
+    """Raise ConfigError for a setting that was given, not filled in, and that none of the protocols uses."""
+    used = {
+        "targets": ("the last tokens of each window", "last"),
+        "floor_block": ("texts of recompute_window that targets share", "shares"),
+        "documents": ("documents that windows are placed in", "reads"),
+    }
+    facts = [{"last": one.last, "shares": not one.instead, "reads": not one.asks} for one in map(protocol, protocols)]
+    for key, (about, fact) in used.items():
+        if (value := getattr(asked, key)) is not None and not any(one[fact] for one in facts):
+            raise ConfigError(
+                f"evaluate.{key}={value} is about {about}, and evaluate.protocol={protocols} has none: leave it out, or add fixed_targets."
+            )
 
 
 def each_task(cfg: dict, name: str) -> list[dict]:

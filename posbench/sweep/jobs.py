@@ -13,7 +13,7 @@ from posbench.data.mix import resolved
 from posbench.position.instantiate import trusted_config
 from posbench.runs.directory import Run
 from posbench.sweep import key_run
-from posbench.sweep.cells import Cell, cells
+from posbench.sweep.cells import Cell, cells, check_used
 from posbench.sweep.finetune import child_config
 
 BUSY = 75  # exit code of a job whose run another process holds (EX_TEMPFAIL)
@@ -133,8 +133,9 @@ def _job(cfg: dict, fingerprints: dict[str, str], auto: str | None) -> Job:
         cfg = adopt({**cfg, "data": resolved(cfg["data"])})
     if cfg["data"].get("mix") and cfg["model"].get("checkpoint"):
         raise ConfigError("data.mix is for training, and a checkpoint is evaluated as it is: leave data.mix out, or choose evaluate.tasks.")
-    tuning = cfg.get("finetune")
+    tuning, asked = cfg.get("finetune"), typed("evaluate", cfg["evaluate"])
     cfg = resolve({key: value for key, value in cfg.items() if key != "finetune"}, auto)
+    check_used(asked, cfg["evaluate"]["protocol"])
     cfg["evaluate"]["text"] = other_text.resolved(cfg)
     key = repr(cfg["data"])
     if key not in fingerprints:

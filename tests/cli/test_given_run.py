@@ -67,3 +67,16 @@ def test_the_training_length_of_a_checkpoint_counts_also_where_it_is_the_default
 def test_the_training_length_of_a_checkpoint_may_be_given(tmp_path, capfd):
     done = call(capfd, tmp_path, "run", "model=hf", "model.path=llama", "train.length=2048", "seed=0", *PLACES[1:])
     assert "model.path=llama" in done.stderr and "no effect" not in done.stderr
+
+
+def test_a_tokenizer_of_ours_beside_a_checkpoint_with_its_own_is_refused(world, capfd):
+    pytest.importorskip("transformers")
+    from hf_models import checkpoint
+
+    path = checkpoint(world.root, vocab_size=256)
+    places = [word for word in [*SMALL, *PLACES] if word.startswith(("data", "results", "cache", "log"))]
+    words = ["run", "model=hf", f"model.path={path}", "dry=true", *(word for word in places if "tokenizer" not in word)]
+    assert call(capfd, world.root, *words, "data.tokenizer=bytes").returncode == 0
+    (path / "tokenizer.json").write_text("{}")
+    said = call(capfd, world.root, *words, "data.tokenizer=bytes").stderr
+    assert said.startswith(f"refused: model.path={path} has a tokenizer of its own, so data.tokenizer=bytes has no effect")

@@ -314,3 +314,25 @@ def test_several_values_that_are_no_list_are_still_refused_and_a_sweep_stays_one
     write_text(tmp_path / "text")
     done = call(capfd, tmp_path, "run", "-m", "evaluate.lengths=16,32", "dry=true", *typed("data=local", f"data.path={tmp_path}/text"))
     assert "[16,32]" not in done.stdout + done.stderr and done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["evaluate.protocol=sliding", "evaluate.targets=2"], "evaluate.targets=2 is about the last tokens of each window, and"),
+        (["evaluate.protocol=by_position", "evaluate.floor_block=2"], "evaluate.floor_block=2 is about texts of recompute_window"),
+        (["evaluate.protocol=accuracy", "evaluate.tasks=passkey", "evaluate.documents=a*"], "evaluate.documents=a* is about documents"),
+        (["out=there"], "out=there has no effect on scripts/run.py, only on export_hf and search_factors"),
+    ],
+)
+def test_a_setting_that_nothing_uses_is_refused(tmp_path, capfd, words, said):
+    write_text(tmp_path / "text")
+    done = call(capfd, tmp_path, "run", *typed(*words))
+    assert done.returncode == 2 and done.stderr.startswith(f"refused: {said}") and done.stderr.count("\n") == 1, done
+    assert not list(tmp_path.glob("runs/*/config.yaml"))
+
+
+def test_a_setting_that_one_of_the_protocols_uses_counts(tmp_path, capfd):
+    write_text(tmp_path / "text")
+    done = call(capfd, tmp_path, "run", *typed("evaluate.protocol=[sliding,fixed_targets]", "evaluate.targets=2", "dry=true"))
+    assert done.returncode == 0, done

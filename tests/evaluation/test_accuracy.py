@@ -203,7 +203,7 @@ def test_a_task_is_trained_evaluated_and_reported_by_one_command(cli, tmp_path):
     [
         (("data=mqar", "data.source.pairs=[2]", *SMALL, "evaluate.protocol=fixed_targets"), "data=mqar is a task"),
         (("evaluate.protocol=accuracy", "log.mode=disabled"), "is text: choose some"),
-        (("data=mqar", *SMALL, "data.source.pairs=[2]", "evaluate.lengths=[4]", "evaluate.targets=8"), "needs 8 tokens, not 4"),
+        (("data=mqar", *SMALL, "data.source.pairs=[2]", "evaluate.lengths=[4]"), "needs 8 tokens, not 4"),
         (("data=copy", *SMALL, "extension=recompute_window"), "use 'evaluate.protocol=\\[fixed_targets\\]'"),
     ],
 )

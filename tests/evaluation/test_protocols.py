@@ -171,7 +171,7 @@ def test_what_a_protocol_cannot_do_is_refused_without_text_or_model(name, extens
 
 
 def test_the_default_stride_refuses_the_length_it_equals_before_any_training(text_folder):
-    given = ["train.length=64", "evaluate.lengths=[16,64]", "evaluate.max_length=64", "evaluate.targets=2", "evaluate.protocol=yarn_script"]
+    given = ["train.length=64", "evaluate.lengths=[16,64]", "evaluate.max_length=64", "evaluate.protocol=yarn_script"]
     ((_, _, stride, lengths, _, _),) = cells(text_folder, *given)
     with pytest.raises(ConfigError, match="evaluate.stride=16 is not below the shortest of evaluate.lengths=.16, 64."):
         protocol("yarn_script").check(NoExtension(), EvaluateConfig(lengths=lengths, max_length=64, stride=stride), 64)
@@ -273,8 +273,8 @@ def test_a_floor_is_exact_from_the_shortest_text_that_holds_the_training_length_
 
 def test_a_floor_is_asked_for_where_the_text_has_room_for_it(text_folder):
     """Two targets with 16 tokens each take 17."""
-    for name, stride in (("fixed_targets", ""), ("sliding", 2)):
-        asked = [f"evaluate.protocol={name}", f"evaluate.stride={stride or 'null'}", "evaluate.targets=2", "evaluate.lengths=[16]"]
+    for name, two in (("fixed_targets", "evaluate.targets=2"), ("sliding", "evaluate.stride=2")):
+        asked = [f"evaluate.protocol={name}", two, "evaluate.lengths=[16]"]
         little, enough = (cells(text_folder, *asked, f"evaluate.max_length={room}") for room in (16, 17))
         assert [one[3] for one in little] == [[16]] and [one[3] for one in enough] == [[16], [17], [17]]
 

@@ -71,7 +71,6 @@ EXTENSIONS = {
     "ntk_by_parts index": ("yarn", {**FIXED, "ramp": "index", "truncate": False}),
     "yarn": ("yarn", FIXED),
     "yarn published": ("yarn", {**FIXED, "beta": 32.0}),
-    "yarn coarse": ("longrope", {**FIXED, "alpha": 6.0}),  # a bound before the first pair: their code makes no ramp there
     "yarn turns": ("longrope", {**FIXED, "ramp": "turns"}),
     "yarn_radix": ("longrope", FIXED),
     "llama3": ("llama3", FIXED),

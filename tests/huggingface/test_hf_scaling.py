@@ -170,6 +170,17 @@ def test_a_window_and_a_scaling_at_once(tmp_path):
         assert_equal_logits(run, theirs(folder))
 
 
+@pytest.mark.parametrize("kind", ["linear", "yarn", "llama3", "longrope"])
+def test_a_scaling_by_one_is_no_change(tmp_path, kind):
+    path = checkpoint(tmp_path)
+    written = json.loads((path / "config.json").read_text())
+    more = {"llama3": {"low_freq_factor": 1.0, "high_freq_factor": 4.0}, "longrope": {"long_factor": [1.0] * 4, "short_factor": [1.0] * 4}}
+    rope = {"rope_theta": 1e4, "rope_type": kind, "factor": 1.0, "original_max_position_embeddings": 32, **more.get(kind, {})}
+    (path / "config.json").write_text(json.dumps({**written, "rope_parameters": rope}))
+    assert adopted(path)["encoding"]["scaling"] is None
+    assert_equal_logits(imported(path), theirs(path))
+
+
 @pytest.mark.parametrize(
     ("rope", "said"),
     [
@@ -180,6 +191,11 @@ def test_a_window_and_a_scaling_at_once(tmp_path):
         ),
         ({"rope_type": "llama3", "factor": 8.0}, "does not say low_freq_factor and high_freq_factor"),
         ({"rope_type": "linear", "factor": 0.5}, "factor=0.5, and only factors above 1"),
+        ({"rope_type": "yarn", "factor": 1.0, "attention_factor": 1.2}, "factor=1, and only factors above 1"),
+        (
+            {"rope_type": "longrope", "factor": 1.0, "long_factor": [2.0] * 4, "short_factor": [1.0] * 4},
+            "factor=1, and only factors above 1",
+        ),
         ({"rope_type": "yarn", "factor": 4.0, "beta_slow": 6.0}, "beta_slow=6.0, more turns"),
     ],
 )

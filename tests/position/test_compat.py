@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from conftest import CONFIGS, choices, make_triple, node
+from conftest import CONFIGS, TRAIN_LEN, choices, make_triple, node
 from omegaconf import OmegaConf
 
 from posbench.common.errors import ConfigError
@@ -109,8 +109,10 @@ def test_a_learned_table_ends_where_training_ended_unless_clamped():
 def test_longrope_whose_first_positions_are_the_whole_text_is_a_noop():
     rope, _, scale = make_triple("rope", "none", "none")
     for temperature in (True, False):
-        extension = Longrope(exact_first=40, mode="fixed", target_len=64, temperature=temperature)
-        assert check(rope, extension, scale, [8, 40]).noop and not check(rope, extension, scale, [8, 41]).noop
+        extension = Longrope(exact_first=TRAIN_LEN, mode="fixed", target_len=64, temperature=temperature)
+        assert check(rope, extension, scale, [8, TRAIN_LEN]).noop and not check(rope, extension, scale, [8, TRAIN_LEN + 1]).noop
+    with pytest.raises(ConfigError, match="exact_first=17 lies beyond the 16 tokens"):
+        check(rope, Longrope(exact_first=TRAIN_LEN + 1), scale, [64])
 
 
 def test_log_n_without_more_keys_than_in_training_is_a_noop():

@@ -59,7 +59,12 @@ def test_factors_slow_every_pair_by_at_most_the_factor_and_the_last_by_all_of_it
 def test_any_number_of_pairs_at_any_length_gives_finite_frequencies(name, pairs, train_len):
     extension = make(node("extension", name))
     spectrum = Spectrum(10000.0 ** (-torch.arange(pairs, dtype=torch.float64) / 16), 10000.0, 32)
+    ramps = name in ("yarn", "yarn_radix", "compose", "longrope")
     for length in (1, train_len, train_len + 1, 8 * train_len):
+        if ramps and pairs and train_len < min(3, length):  # no pair makes a turn, nor nearly
+            with pytest.raises(ConfigError, match="turns that no pair makes"):
+                extension.spectrum(spectrum, Span(train_len, length, extension.target_len(length)))
+            continue
         found = extension.spectrum(spectrum, Span(train_len, length, extension.target_len(length)))
         assert found.freq_F.shape == (pairs,) and found.freq_F.isfinite().all()
         assert found.rotary_dim == 32
