@@ -133,12 +133,19 @@ class PretrainedTokenizer(TextTokenizer):
     def _pieces(self, texts: Sequence[str]) -> list[Pieces]:
         with foreign(self.name):
             return [
-                (np.array(encoding.ids, dtype=np.int64), owned_bytes(text, encoding.offsets))
+                (np.array(encoding.ids, dtype=np.int64), owned_bytes(text, _without_mark(text, encoding)))
                 for text, encoding in zip(texts, self.model.encode_batch(texts, add_special_tokens=False), strict=True)
             ]
 
     def _text(self, ids: list[int]) -> str:
         return self.model.decode(ids)
+
+
+def _without_mark(text: str, encoding: "tokenizers.Encoding") -> list[tuple[int, int]]:
+    """Offsets of tokens. A first token that is a blank alone, put before a text that begins with none, stands for no text."""
+    if encoding.tokens[:1] in (["\u0120"], ["\u2581"]) and not text[:1].isspace():
+        return [(0, 0), *encoding.offsets[1:]]
+    return encoding.offsets
 
 
 def owned_bytes(text: str, offsets: list[tuple[int, int]]) -> np.ndarray:

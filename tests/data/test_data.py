@@ -19,7 +19,7 @@ from spoils import PLACES, SMALL
 
 from posbench.common.errors import ConfigError, RunError
 from posbench.data import fingerprint, prepare
-from posbench.data.tokenizers import load_tokenizer, owned_bytes
+from posbench.data.tokenizers import PretrainedTokenizer, load_tokenizer, owned_bytes
 
 ROOT = CONFIGS.parent
 TEXTS = {
@@ -90,6 +90,18 @@ def test_bytes_of_a_pretrained_tokenizer_sum_to_the_document(local, tmp_path, lo
         for name, (_, size) in documents(corpus, split).items():
             assert size == len(TEXTS[name].encode())
     assert corpus.tokenizer.startswith("mine-") and "/" not in corpus.tokenizer
+
+
+@pytest.mark.parametrize("kind", ["ByteLevel", "Metaspace"])
+def test_a_blank_that_the_tokenizer_puts_before_a_text_owns_no_byte(kind):
+    import tokenizers
+    from tokenizers.pre_tokenizers import ByteLevel, Metaspace
+
+    letters = ["\u2581", *sorted(ByteLevel.alphabet())]
+    model = tokenizers.Tokenizer(tokenizers.models.BPE({letter: at for at, letter in enumerate(letters)}, []))
+    model.pre_tokenizer = ByteLevel(add_prefix_space=True) if kind == "ByteLevel" else Metaspace()
+    for text, owned in (("Hi x", [0, 1, 1, 1, 1]), (" Hi", [1, 1, 1])):
+        assert PretrainedTokenizer(model, kind).encode([text])[0][1].tolist() == owned
 
 
 def test_owned_bytes_count_dropped_text_and_split_characters_once():
