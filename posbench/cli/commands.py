@@ -1,10 +1,14 @@
 """Commands of scripts/run.py and scripts/report.py."""
 
+import contextlib
 import os
 import shlex
 import shutil
+import subprocess
 import sys
+import threading
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +27,7 @@ from posbench.sweep.ledger import failure_table, record
 if TYPE_CHECKING:
     from posbench.report.report import Report
 
+WATCH_SECONDS = 2.0
 BESIDE_RUNS = ("runs", "experiment", "report_dir", "results_dir", "cache_dir")  # words of a report that pools folders
 WORDS = {"done": "evaluated", "exists": "there already", "noop": "no-op", "refused": "refused", "failed": "failed"}
 
@@ -57,7 +62,8 @@ def run(request: Request) -> int:
 
     # A sweep passes over cells that are refused; a device that is not there is a mistake of the whole command.
     check_devices([job for job in jobs if not is_done(job)], request.launcher)
-    results = launch(jobs, {"n_jobs": request.cfgs[0]["jobs"], **request.launcher}, command)
+    with _first_report(jobs, request.experiment.get("first")):
+        results = launch(jobs, {"n_jobs": request.cfgs[0]["jobs"], **request.launcher}, command)
     _tell(results, request.sweep)
     if any(result.failures for result in results):
         if request.sweep:
@@ -69,6 +75,33 @@ def run(request: Request) -> int:
     _show(request, jobs)
     refused = [outcome for result in results for outcome in result.outcomes if outcome.status == "refused"]
     return 2 if refused and not request.sweep else 0
+
+
+@contextlib.contextmanager
+def _first_report(jobs: list[Job], number: int | None) -> Iterator[None]:
+    """Report by the words of this command as soon as `number` of the jobs have the first of their evaluations, while the rest goes on."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        firsts = [next(cell for cell in job.cells if not cell.reference) for job in jobs]
+        while sum(cell.path.exists() and not cell.missing() for cell in firsts) < number:
+            if ended.wait(WATCH_SECONDS):
+                return
+        words, few = [sys.executable, "-m", "posbench", "report", *sys.argv[1:]], {**os.environ, "OMP_NUM_THREADS": "1"}
+        made = subprocess.run(words, capture_output=True, text=True, env=few, stdin=subprocess.DEVNULL)
+        pictures = [line.split(maxsplit=1)[1] for line in made.stdout.splitlines() if line.startswith("png ")]
+        if pictures and not ended.is_set():
+            print(f"a first picture, of {number} of {len(jobs)} models: {pictures[0]}", file=sys.stderr, flush=True)
+
+    watching = threading.Thread(target=watch)
+    if number and number < len(jobs):
+        watching.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        if watching.ident:
+            watching.join()  # the next report goes to the same folder
 
 
 def show_plan(request: Request, jobs: list[Job]) -> int:

@@ -19,7 +19,7 @@ from posbench.config.names import CONFIGS
 from posbench.config.nearest import of_words, suggestion
 from posbench.config.schema import DATA, JOB
 
-EXPERIMENT = ("name", "title", "base", "grid", "tolerance", "next")
+EXPERIMENT = ("name", "title", "base", "grid", "tolerance", "next", "first")
 FILLED = ("model.checkpoint", "train.parent")  # no values of these are typed
 
 

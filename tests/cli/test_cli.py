@@ -19,6 +19,7 @@ import termios
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import forked
 import numpy as np
@@ -29,6 +30,7 @@ from ledger_lines import read_ledger
 from script_calls import call
 
 import posbench
+from posbench.cli import commands
 from posbench.common.errors import RunError
 from posbench.data import sources
 from posbench.extensions.pi import Pi
@@ -512,3 +514,23 @@ def test_on_a_terminal_a_sweep_has_one_line_with_the_running_jobs_own_in_it(proc
     assert re.search(rb"sweep 1/2 jobs  running 1  failed 0  \d+s left", said), said
     assert re.search(rb"sweep 2/2 jobs  running 0  failed 0  took \d+s", said), said
     assert said.count(b"train %d/%d steps" % (steps, steps)) >= 2
+
+
+def test_a_first_report_is_made_as_soon_as_two_models_can_be_compared(tmp_path, monkeypatch, capfd):
+    """By the command's own words, once, and not where all were there before it began or the sweep ended first."""
+    found, asked = [tmp_path / name for name in "abc"], []
+    jobs = [SimpleNamespace(cells=[SimpleNamespace(reference=False, path=path, missing=list)]) for path in found]
+    said = subprocess.CompletedProcess([], 0, "csv  rows.csv\npng  there/curve.png\npng  there/map.png\n", "")
+    monkeypatch.setattr(commands, "WATCH_SECONDS", 0.01)
+    monkeypatch.setattr(commands.subprocess, "run", lambda words, **_: asked.append(words) or said)
+    monkeypatch.setattr(sys, "argv", ["run.py", "experiment=demo", "seed=3"])
+    for number in (None, 3, 2):
+        with commands._first_report(jobs, number):
+            found[0].touch()
+            time.sleep(0.1)
+            assert not asked
+            if number == 2:
+                found[1].touch()
+                time.sleep(0.5)
+    assert [words[1:] for words in asked] == [["-m", "posbench", "report", "experiment=demo", "seed=3"]]
+    assert capfd.readouterr().err == "a first picture, of 2 of 3 models: there/curve.png\n"
