@@ -22,6 +22,7 @@ class Sinusoidal(Encoding):
         if shape.d_model % 2:
             raise ConfigError(f"encoding=sinusoidal pairs sines with cosines, and model.d_model={shape.d_model} is odd: make it even.")
         self.base = base
+        self._last: tuple[Tensor, Spectrum, Tensor] | None = None
         self.gain = nn.Parameter(torch.tensor(shape.d_model**-0.5))
 
     def spectrum(self) -> Spectrum:
@@ -29,6 +30,8 @@ class Sinusoidal(Encoding):
         return Spectrum(self.base ** (-channel_F / self.shape.d_model), self.base, self.shape.d_model)
 
     def embed(self, pos_T: Tensor, spectrum: Spectrum, rows_NC: Tensor | None) -> Tensor:
-        angle_TF = spectrum.angles(pos_T)
-        wave_TC = torch.stack((angle_TF.sin(), angle_TF.cos()), dim=-1).flatten(1)
-        return self.gain * wave_TC.to(self.gain)
+        if self._last is None or self._last[0] is not pos_T or self._last[1] is not spectrum:  # a plan has the same in every step
+            angle_TF = spectrum.angles(pos_T)
+            wave_TC = torch.stack((angle_TF.sin(), angle_TF.cos()), dim=-1).flatten(1)
+            self._last = pos_T, spectrum, wave_TC.to(self.gain)
+        return self.gain * self._last[2]

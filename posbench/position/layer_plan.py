@@ -74,9 +74,11 @@ class BandPlan:
         return tuple(map(torch.cat, zip(*found, strict=True)))
 
     def seen(self, query_S: Tensor, key_K: Tensor) -> Tensor:
-        """True where queries of these indices see keys of those: [S, K], on the CPU."""
-        seen_SK = (key_K >= self.first_T[query_S, None]) & (key_K <= self.last_T[query_S, None])
-        return seen_SK if self.lot_T is None else seen_SK & (self.lot_T[key_K] < self.share_T[query_S, None])
+        """True where queries of these indices see keys of those: [S, K], on their device."""
+        of_pairs, device = (self.first_T, self.last_T, self.lot_T, self.share_T), query_S.device
+        first_T, last_T, lot_T, share_T = self.once(("seen", device), lambda: [one if one is None else one.to(device) for one in of_pairs])
+        seen_SK = (key_K >= first_T[query_S, None]) & (key_K <= last_T[query_S, None])
+        return seen_SK if lot_T is None else seen_SK & (lot_T[key_K] < share_T[query_S, None])
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ class LayerPlan:
         """Factor on the content scores of each query: [T] or [H, T], float32, on the CPU or a trained scale's device; None for 1."""
         total = None
         for scale, known in self.scales:
-            factor = scale(self.n_T, self.span, self.number).float() if known is None else known
+            factor = scale(self._n_T(scale), self.span, self.number).float() if known is None else known
             if known is None or not (factor == 1).all():
                 total = factor if total is None else total * factor.to(total.device)
         heads_H = self.encoding.scaled_heads()
@@ -111,6 +113,11 @@ class LayerPlan:
         if self.temperature != 1:
             total = torch.full((len(self.n_T),), self.temperature) if total is None else total * self.temperature
         return total
+
+    def _n_T(self, scale: ScaleAttention) -> Tensor:
+        """Number of keys of each query, on the device of a trained scale's parameters."""
+        device = next(scale.parameters()).device
+        return self.bands[0].once(("n", device), lambda: self.n_T.to(device))
 
     def turned(self, band: BandPlan, q_BHTD: Tensor, k_BGTD: Tensor) -> tuple[Tensor, Tensor]:
         """q and k rotated by the encoding for a band, times the factors at their coordinates."""
@@ -122,8 +129,14 @@ class LayerPlan:
 
     def scaled(self, q_BHTD: Tensor, width: int) -> Tensor:
         """q times 1 / sqrt(width) and every factor on the content scores."""
-        factor = self.factor
-        return q_BHTD * (width**-0.5 if factor is None else width**-0.5 * factor.to(q_BHTD.device).unsqueeze(-1))
+
+        def there() -> Tensor | None:
+            factor = self.factor
+            return None if factor is None else factor.to(q_BHTD.device)
+
+        known = all(factor is not None for _, factor in self.scales)
+        factor = self.bands[0].once(("factor", q_BHTD.device), there) if known else there()
+        return q_BHTD * (width**-0.5 if factor is None else width**-0.5 * factor.unsqueeze(-1))
 
     @property
     def bare(self) -> bool:
@@ -131,10 +144,10 @@ class LayerPlan:
         encoding = self.encoding
         return not encoding.biases and not self.has_sink and encoding.decay() is None and self.factor is None
 
-    def profile(self, band: BandPlan, delta_U: Tensor, device: torch.device) -> Tensor:
+    def profile(self, band: BandPlan, delta_U: Tensor) -> Tensor:
         """Bias at the index distances delta_U, for a band that has a `line`: [H, U]."""
         slope, offset = band.line
-        return self.encoding.profile((slope * delta_U + offset).clamp(min=0).float().to(device), self.index)
+        return self.encoding.profile((slope * delta_U + offset).clamp(min=0).float(), self.index)
 
     @property
     def distance_rules(self) -> list[ScaleAttention]:

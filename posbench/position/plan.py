@@ -55,12 +55,12 @@ def make_plan(
             scales = [one for one in (trained_scale, scale) if one is not None and (layer.scaled or one.sinks)]
             made[layer] = _plan_layer(layer, extension if layer.extended else Extension(), scales, span, index_T, device)
         layers.append(replace(made[layer], index=layer.index, number=number))
-    q_pos_T = extension.bands(span)[0].q(index_T)
+    q_pos_T = extension.bands(span)[0].q(index_T).to(device)
     spectrum = _spectrum(encoding, extension, span)
 
     def embed() -> Tensor | None:
         rows_NC = encoding.rows()
-        return encoding.embed(q_pos_T.to(device), spectrum, extension.rows(rows_NC, span) if rows_NC is not None else None)
+        return encoding.embed(q_pos_T, spectrum, extension.rows(rows_NC, span) if rows_NC is not None else None)
 
     return Plan(length, embed, tuple(layers))
 

@@ -181,7 +181,8 @@ class Trainer:
         params = [param for param in self.model.parameters() if param.grad is not None]
         self.grad_norm = nn.utils.get_total_norm([param.grad for param in params])
         if self.config.clip > 0:
-            nn.utils.clip_grads_with_norm_(params, self.config.clip, self.grad_norm)
+            # As clip_grads_with_norm_ does it, which asks each gradient for its device.
+            torch._foreach_mul_([param.grad for param in params], (self.config.clip / (self.grad_norm + 1e-6)).clamp(max=1.0))
 
     def _settle(self) -> None:
         """Wait for the pending step's loss and count the step. Raises Diverged if the loss is not finite, or too high for long."""

@@ -37,10 +37,10 @@ class PreparedBand:
             self.columns = None
         self.diagonal = None
         if Bias.PROFILE in encoding.biases and band.line is not None:
-            self.diagonal = diagonal(lambda delta_U: layer.profile(band, delta_U, self.device), step, length)
+            self.diagonal = diagonal(functools.partial(layer.profile, band), step, length, self.device)
         self.hides = self.diagonal is not None and layer.causal and not whole
         if self.hides:
-            later = diagonal(lambda delta_U: -delta_U, step, length, clamp=False).to(self.device) > 0
+            later = diagonal(lambda delta_U: -delta_U, step, length, self.device, clamp=False) > 0
             self.diagonal = self.diagonal.masked_fill(later, -torch.inf)
 
     def keys(self, start: int, stop: int) -> slice:
@@ -77,16 +77,16 @@ class PreparedBand:
 
     def seen(self, start: int, stop: int, keys: slice) -> Tensor:
         """True for the keys that each query sees: [S, K]."""
-        return self.band.seen(torch.arange(start, stop), torch.arange(keys.start, keys.stop)).to(self.device)
+        return self.band.seen(*(torch.arange(one.start, one.stop, device=self.device) for one in (slice(start, stop), keys)))
 
 
-def diagonal(value: Callable[[Tensor], Tensor], step: int, length: int, clamp: bool = True) -> Tensor:
-    """Values of a function of the index distance, laid out so that every block of `step` queries is a slice of them: [..., S, U].
+def diagonal(value: Callable[[Tensor], Tensor], step: int, length: int, device: torch.device, clamp: bool = True) -> Tensor:
+    """Values of a function of the index distance (float64), laid out so that every block of `step` queries is a slice of them: [..., S, U].
 
     Row s, column u holds the value at distance s - (u - length), so the columns of a block that starts at query i begin at length - i.
     Distances below 0 (later keys) hold value(0), unless clamp=False.
     """
-    delta_U = torch.arange(length + step - 1, -step, -1, dtype=torch.float64)
+    delta_U = torch.arange(length + step - 1, -step, -1, dtype=torch.float64, device=device)
     value_U = value(delta_U.clamp(min=0) if clamp else delta_U)
     # Window s of width length + step begins one element later for each earlier row.
     return value_U.unfold(-1, length + step, 1).flip(-2)

@@ -97,7 +97,7 @@ class Banded:
     def __init__(self, layer: LayerPlan, bands: list[PreparedBand], v_BGTD: Tensor, step: int):
         self.bands, self.v_BGTD = bands, v_BGTD
         self.rules = [
-            diagonal(lambda u, rule=rule: torch.stack(rule.distance(u)).float().to(v_BGTD.device), step, v_BGTD.shape[2])
+            diagonal(lambda u, rule=rule: torch.stack(rule.distance(u)).float(), step, v_BGTD.shape[2], v_BGTD.device)
             for rule in layer.distance_rules
         ]
 

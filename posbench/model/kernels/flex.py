@@ -103,7 +103,7 @@ def _columns(columns: tuple[Tensor, Tensor] | None) -> list[Callable]:
 def _profile(layer: LayerPlan, band: BandPlan, device: torch.device) -> list[Callable]:
     if Bias.PROFILE not in layer.encoding.biases:
         return []
-    table_HT = layer.profile(band, torch.arange(len(layer.n_T), dtype=torch.float64), device)
+    table_HT = layer.profile(band, torch.arange(len(layer.n_T), dtype=torch.float64, device=device))
     return [lambda s, b, h, i, j: s + table_HT[h, (i - j).clamp(min=0)]]
 
 

@@ -16,11 +16,14 @@ TERMS = ((0, 0), (0, 1), (1, 0), (0, 2), (1, 1), (2, 0))  # products of bf16 pie
 
 def foldable(layer: LayerPlan, band: BandPlan) -> bool:
     """True if the decay, if any, stays within float32 over a whole band."""
-    decay_D, middle = layer.encoding.decay(), band.q_pos_T[len(band.q_pos_T) // 2]
-    if decay_D is None:
-        return True
-    reach = max(float((pos_T - middle).abs().max()) for pos_T in (band.q_pos_T, band.k_pos_T))
-    return float(decay_D.max()) * reach < DECAY
+    decay_D = layer.encoding.decay()
+
+    def within() -> bool:
+        middle = band.q_pos_T[len(band.q_pos_T) // 2]
+        reach = max(float((pos_T - middle).abs().max()) for pos_T in (band.q_pos_T, band.k_pos_T))
+        return float(decay_D.max()) * reach < DECAY
+
+    return decay_D is None or band.once("foldable", within)
 
 
 def operands(
