@@ -85,10 +85,11 @@ def _passes(path: str, device: str, chosen: dict) -> Iterator[list]:
         from posbench.benchmark.checkpoint import measure
 
         return measure(path, chosen["dtype"], lengths, repeats, only, device)
-    from posbench.benchmark.measure import evaluation, training
+    from posbench.benchmark.measure import beside_transformers, evaluation, training
 
     trained = training(chosen["train_len"], TRAINING * repeats, only, device)
-    return itertools.chain([trained], evaluation(chosen["train_len"], lengths, repeats, only, device))
+    pairs = () if only else beside_transformers(2 * repeats, device)
+    return itertools.chain([trained], pairs, evaluation(chosen["train_len"], lengths, repeats, only, device))
 
 
 if __name__ == "__main__":

@@ -22,14 +22,16 @@ from posbench.config.names import nodes
 from posbench.config.schema import ModelConfig, TrainConfig
 from posbench.model import precision as bf16
 from posbench.model.gpt import GPT, make_shape
-from posbench.model.memory import tensor_mib
+from posbench.model.memory import keep_freed, tensor_mib
 from posbench.position.geometry import Shape
 from posbench.position.instantiate import make
 from posbench.position.legality import check, fed_length
 from posbench.position.plan import make_plan, training_plans
 from posbench.training import optimizers as optim
+from posbench.training.muon import Muon
 
 MODEL, VOCAB = ModelConfig(), 1024
+VOCABULARIES, TRAINED = (1024, 4096, 50257), (64, 256, 512)  # entries, and tokens of a sequence, beside transformers
 SCORED = 8  # positions of each window that get logits, as in evaluation
 BUDGET = 20.0  # seconds: a case whose first pass takes longer is not measured, here and at longer lengths, and is reported as slow
 BASE, GATED, LLAMA = "rope", "rope, output gate", "transformers Llama"
@@ -55,14 +57,14 @@ class Figure:
     of_theirs: float | None = None
 
 
-def transformers_llama() -> nn.Module | None:
+def transformers_llama(vocab: int = VOCAB) -> nn.Module | None:
     """LlamaForCausalLM of the default model's shape with torch's fused attention; None if transformers is not installed."""
     try:
         from transformers import LlamaConfig, LlamaForCausalLM
     except ImportError:
         return None
     config = LlamaConfig(
-        vocab_size=VOCAB,
+        vocab_size=vocab,
         hidden_size=MODEL.d_model,
         intermediate_size=MODEL.d_ff,
         num_hidden_layers=MODEL.n_layer,
@@ -93,6 +95,19 @@ def training(train_len: int, repeats: int, only: list[str], device: str = "cpu")
     return figures
 
 
+def beside_transformers(repeats: int, device: str = "cpu") -> Iterator[list[Figure]]:
+    """Measure a training step (2,048 tokens) of RoPE and of transformers' model, which takes torch's Muon, by vocabulary and length.
+
+    The kind of a figure is `trained NUMBER` with that of the entries. Yields a list for each pair, none without transformers.
+    """
+    for vocab, length in itertools.product(VOCABULARIES, TRAINED):
+        llama, rope = transformers_llama(vocab), GPT(MODEL, make(nodes("encoding")[BASE], make_shape(MODEL, length)), vocab)
+        if llama is not None:
+            text_BT = torch.randint(0, vocab, (TrainConfig().tokens_per_step // length, length), device=device)
+            cases = {BASE: _gpt_step(rope, device), LLAMA: _llama_step(llama, device)}
+            yield _measure(f"trained {vocab}", cases, text_BT, text_BT, repeats)[0]
+
+
 def _gated(shape: Shape) -> GPT:
     return GPT(replace(MODEL, output_gate="elementwise"), make(nodes("encoding")[BASE], shape), VOCAB)
 
@@ -111,11 +126,12 @@ def _llama_step(llama: nn.Module, device: str) -> Case:
         logits_BTV = llama(text_BT, use_cache=False).logits
         return nn.functional.cross_entropy(logits_BTV.float().flatten(0, 1), text_BT.flatten())
 
-    return _step(llama, loss, device)
+    return _step(llama, loss, device, torch.optim.Muon)
 
 
-def _step(model: nn.Module, loss: Callable[[Tensor], Tensor], device: str) -> Case:
-    optimizers, dtype = optim.build(model.to(device), TrainConfig()), fast_dtype(device)
+def _step(model: nn.Module, loss: Callable[[Tensor], Tensor], device: str, muon: type[torch.optim.Muon] = Muon) -> Case:
+    optimizers, dtype = optim.build(model.to(device), TrainConfig(), muon), fast_dtype(device)
+    keep_freed()
 
     def step(text_BT: Tensor) -> None:
         with bf16.autocast(device, dtype):

@@ -6,7 +6,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure as Canvas
 
 from posbench.benchmark.checkpoint import PLAIN, THEIRS
-from posbench.benchmark.measure import BASE, Figure
+from posbench.benchmark.measure import BASE, LLAMA, Figure
 from posbench.report.figures.annotations import spread
 from posbench.report.figures.style import BLACK, GREY, OKABE_ITO, save
 
@@ -22,7 +22,7 @@ def markdown(figures: list[Figure], machine: str) -> str:
     lines = [f"# Speed and memory beside plain attention (`{BASE}`)", "", machine, ""]
     lines += ["| | training: tokens/s | of rope's | " + " | ".join(f"time at {length}" for length in lengths) + " | MiB at each length |"]
     lines += ["| :--- | ---: | ---: |" + " ---: |" * len(lengths) + " :--- |"]
-    for case in dict.fromkeys(one.case for one in figures):
+    for case in dict.fromkeys(one.case for one in figures if one.kind in ("training", "evaluation")):
         step = train.get(case)
         cells = [f"{step.tokens_per_second:,.0f}", f"{1 / step.ratio:.2f}"] if step else ["", ""]
         found = [tested.get((case, length)) for length in lengths]
@@ -31,7 +31,23 @@ def markdown(figures: list[Figure], machine: str) -> str:
         lines.append(f"| {case} | " + " | ".join(cells) + " |")
     lines += ["", "Time: of one evaluation pass over 8,192 tokens, as a ratio to the base case in the same rounds (below 1 is faster)."]
     lines += ["MiB: tensors that live at once while one window of each length is read, weights aside."]
+    lines += _beside_transformers(figures)
     return "\n".join(lines) + "\n"
+
+
+def _beside_transformers(figures: list[Figure]) -> list[str]:
+    """Table of training steps by vocabulary and length, beside transformers' in the same rounds."""
+    steps = {(int(one.kind.split()[1]), one.length, one.case): one for one in figures if one.kind.startswith("trained ")}
+    if not steps:
+        return []
+    lines = ["", f"## A training step beside {LLAMA}", ""]
+    lines += ["| vocabulary | tokens of a sequence | ms | theirs | times as fast | MiB | theirs |", "| ---: " * 7 + "|"]
+    for (vocab, length, case), ours in steps.items():
+        if case == BASE:
+            theirs = steps[vocab, length, LLAMA]
+            cells = f"{1e3 * ours.seconds:.0f} | {1e3 * theirs.seconds:.0f} | {theirs.ratio:.2f} | {ours.mib:.0f} | {theirs.mib:.0f}"
+            lines.append(f"| {vocab:,} | {length} | {cells} |")
+    return [*lines, "", "Steps of 2,048 tokens; theirs with torch.optim.Muon and cross_entropy, of the same shape, in the same rounds."]
 
 
 def draw(figures: list[Figure], stem: Path) -> list[Path]:

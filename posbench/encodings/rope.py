@@ -24,12 +24,12 @@ import torch
 from torch import Tensor
 
 from posbench.common.errors import ConfigError
-from posbench.common.pieces import pieces
 from posbench.encodings.none import NoEncoding
 from posbench.position.fixed_frequencies import by_length, trained_in
 from posbench.position.geometry import Base, Layout, Period, Shape, Spectrum, Tokens, Trait
 from posbench.position.instantiate import make
 from posbench.position.interfaces import Encoding, Extension, Layer
+from posbench.position.rotation import turned, wide
 
 
 def _resonant(freq_F: Tensor) -> Tensor:
@@ -124,36 +124,14 @@ class Rope(Encoding):
 
     def _turn(self, x_BHTD: Tensor, table: Tensor) -> Tensor:
         """Rotate the first channels, two for each column of the table; the others stay as they are."""
-        cos_TF, sin_TF = table
-        x_BHTR, rest = x_BHTD.tensor_split([2 * cos_TF.shape[-1]], dim=-1)
-        if not torch.is_grad_enabled():
-            return torch.cat((self._turn_long(x_BHTR, table), rest), dim=-1) if rest.shape[-1] else self._turn_long(x_BHTR, table)
-        a_BHTF, b_BHTF = self._pairs(x_BHTR)
-        turned = (a_BHTF * cos_TF - b_BHTF * sin_TF, b_BHTF * cos_TF + a_BHTF * sin_TF)
-        x_BHTR = torch.cat(turned, dim=-1) if self.layout == "half" else torch.stack(turned, dim=-1).flatten(-2)
+        x_BHTR, rest = x_BHTD.tensor_split([2 * table.shape[-1]], dim=-1)
+        x_BHTR = turned(x_BHTR, *self._wide(table), self.layout)
         return torch.cat((x_BHTR, rest), dim=-1) if rest.shape[-1] else x_BHTR
 
-    def _turn_long(self, x_BHTR: Tensor, table: Tensor) -> Tensor:
-        """The same without gradients, in four operations over whole heads, piece by piece."""
-        made_BHTR = torch.empty_like(x_BHTR)
-        cos_TR, sin_TR = self._wide(table)
-        for some in pieces(x_BHTR, 2):
-            x_BHSR = x_BHTR[:, :, some]
-            if self.layout == "half":
-                partner_BHSR = x_BHSR.roll(x_BHSR.shape[-1] // 2, dims=-1)
-            else:
-                partner_BHSR = x_BHSR.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
-            torch.mul(x_BHSR, cos_TR[..., some, :], out=made_BHTR[:, :, some]).add_(partner_BHSR.mul_(sin_TR[..., some, :]))
-        return made_BHTR
-
     def _wide(self, table: Tensor) -> tuple[Tensor, Tensor]:
-        """cos and signed sin for every channel: [T, R] each. Those of the last table are kept, since all layers of a plan share it."""
+        """`wide` of a table. That of the last is kept, since all layers of a plan share it."""
+        if table.requires_grad:
+            return wide(table, self.layout)
         if self._last is None or self._last[0] is not table:
-            cos_TF, sin_TF = table
-            signed = (torch.stack((cos_TF, cos_TF), dim=-1), torch.stack((-sin_TF, sin_TF), dim=-1))
-            self._last = table, tuple((one.mT if self.layout == "half" else one).flatten(-2) for one in signed)
+            self._last = table, wide(table, self.layout)
         return self._last[1]
-
-    def _pairs(self, x_BHTR: Tensor) -> tuple[Tensor, Tensor]:
-        """Both channels of every pair, as views."""
-        return x_BHTR.chunk(2, dim=-1) if self.layout == "half" else x_BHTR.unflatten(-1, (-1, 2)).unbind(-1)

@@ -14,14 +14,37 @@ from posbench.common.pieces import pieces
 
 
 def normed(norm: nn.RMSNorm, x_BTC: Tensor) -> Tensor:
-    """Normalised input of products: in autocast's dtype, to which every product would round it again, or with gradients in float32."""
+    """Normalised input of products: in autocast's dtype, to which every product would round it again."""
     kind = x_BTC.device.type
-    if torch.is_grad_enabled() or not torch.is_autocast_enabled(kind):
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x_BTC.dtype
+    if torch.is_grad_enabled():
+        return _Normed.apply(x_BTC, norm.weight, norm.eps, dtype) if kind == "cpu" else norm(x_BTC).to(dtype)
+    if dtype == x_BTC.dtype:
         return norm(x_BTC)
     made_BTC = torch.empty_like(x_BTC, dtype=torch.get_autocast_dtype(kind))
     for some in pieces(x_BTC, 1):
         made_BTC[:, some] = _divided(norm, x_BTC[:, some]) if kind == "cpu" else norm(x_BTC[:, some])
     return made_BTC
+
+
+class _Normed(torch.autograd.Function):
+    """The norm with half as many operations, forward and backward, as torch makes of it on a CPU."""
+
+    @staticmethod
+    def forward(ctx: object, x_BTC: Tensor, weight_C: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
+        size_BT1 = x_BTC.square().mean(dim=-1, keepdim=True).add_(eps).rsqrt_()
+        unit_BTC = x_BTC * size_BT1
+        ctx.save_for_backward(unit_BTC, size_BT1, weight_C)
+        return torch.mul(unit_BTC, weight_C, out=torch.empty_like(x_BTC, dtype=dtype))
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: object, gradient_BTC: Tensor) -> tuple:
+        unit_BTC, size_BT1, weight_C = ctx.saved_tensors
+        along_BTC = gradient_BTC * unit_BTC
+        share_BT1 = (along_BTC @ weight_C).unsqueeze(-1) / len(weight_C)
+        found_BTC = (gradient_BTC * weight_C).addcmul_(unit_BTC, share_BT1, value=-1).mul_(size_BT1)
+        return found_BTC, along_BTC.flatten(0, -2).sum(dim=0), None, None
 
 
 def _divided(norm: nn.RMSNorm, x_BSC: Tensor) -> Tensor:

@@ -5,7 +5,6 @@ checked against that code. Letters: B batch, T tokens, C width, V vocabulary, R 
 """
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from posbench.common.errors import ConfigError
@@ -13,6 +12,7 @@ from posbench.config.schema import ModelConfig
 from posbench.extensions.none import NoExtension
 from posbench.model.attention import Attention
 from posbench.model.elementwise import added, gated, normed
+from posbench.model.head_loss import head_loss
 from posbench.position.geometry import Bias, Shape
 from posbench.position.interfaces import Encoding, ScaleAttention
 from posbench.position.layer_plan import LayerPlan
@@ -110,9 +110,8 @@ class GPT(nn.Module):
             x_BTC = x_BTC + added_TC
         for i, (block, layer_plan) in enumerate(zip(self.layers, plan.layers, strict=True)):
             x_BTC = block(x_BTC, layer_plan, last if i == len(self.layers) - 1 else None)
-        return self.norm(x_BTC)
+        return normed(self.norm, x_BTC)
 
     def loss(self, tokens_BT: Tensor, targets_BT: Tensor, plan: Plan) -> Tensor:
-        """Mean loss in nats per token (scalar, float32)."""
-        logits_BTV = self(tokens_BT, plan)
-        return F.cross_entropy(logits_BTV.float().flatten(0, 1), targets_BT.flatten())
+        """Mean loss of the targets that are not IGNORED, in nats (scalar, float32)."""
+        return head_loss(self.hidden(tokens_BT, plan), self.lm_head.weight, targets_BT)

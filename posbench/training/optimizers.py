@@ -7,12 +7,13 @@ from torch import nn
 
 from posbench.config.schema import TrainConfig
 from posbench.position.interfaces import Encoding, ScaleAttention
+from posbench.training.muon import Muon
 
 
-def build(model: nn.Module, config: TrainConfig) -> list[torch.optim.Optimizer]:
+def build(model: nn.Module, config: TrainConfig, muon: type[torch.optim.Muon] = Muon) -> list[torch.optim.Optimizer]:
     """Make the optimizers of `config.optimizer`. Every trainable parameter is in exactly one group of one of them.
 
-    `muon` updates the weights of the nn.Linear modules inside `model.layers` by torch.optim.Muon, and the rest (embeddings, head, norms,
+    `muon` updates the weights of the nn.Linear modules inside `model.layers` by Muon, and the rest (embeddings, head, norms,
     positional parameters) by AdamW. `adamw` updates everything by AdamW. Weight decay acts only on nn.Linear weights, and not on one
     that is shared with an embedding or belongs to an encoding or a scale. A parameter opts out by `param.no_decay = True` (AdamW's
     decay) or `param.use_adamw = True` (Muon).
@@ -28,7 +29,7 @@ def build(model: nn.Module, config: TrainConfig) -> list[torch.optim.Optimizer]:
     groups = [{"params": decayed, "weight_decay": config.weight_decay}, {"params": rest, "weight_decay": 0.0}]
     optimizers: list[torch.optim.Optimizer] = []
     if hidden:
-        optimizers.append(torch.optim.Muon(hidden, lr=config.muon_lr, momentum=config.momentum, weight_decay=config.weight_decay))
+        optimizers.append(muon(hidden, lr=config.muon_lr, momentum=config.momentum, weight_decay=config.weight_decay))
     # Fused takes a third of the time of the other two implementations on a CPU, and is no slower on a GPU.
     optimizers.append(torch.optim.AdamW([g for g in groups if g["params"]], lr=config.lr, betas=tuple(config.betas), fused=True))
     for group in _groups(optimizers):

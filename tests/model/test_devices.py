@@ -64,6 +64,14 @@ def gpu(request, monkeypatch):
         yield "cuda"
 
 
+def trainer_on(device: str, encoding: str, trained_scale: str, **config: object) -> Trainer:
+    model = small_model(make_triple(encoding, "none", "none")[0])
+    model.scale = make_triple(encoding, "none", trained_scale)[2] if trained_scale != "none" else None
+    model = model.to(device)
+    config = TrainConfig(**{"length": TRAIN_LEN, "tokens_per_step": 64, "validate_windows": 4, "dtype": "fp32", "warmup": 1, **config})
+    return Trainer(model, CORPUS, config, 0, torch.device(device), training_plans(model.encoding, model.scale, device, 0))
+
+
 def _raise(layer, error):
     raise error
 
@@ -84,14 +92,10 @@ def test_evaluations_stay_on_the_device_and_give_the_same_numbers(triple, gpu):
 
 def trained(encoding: str, trained_scale: str, device: str, optimizer: str = "muon") -> list[float]:
     """Two steps, through `fused` or `rows`, then a validation; the losses of both."""
-    model = small_model(make_triple(encoding, "none", "none")[0])
-    model.scale = make_triple(encoding, "none", trained_scale)[2] if trained_scale != "none" else None
-    model = model.to(device)
-    config = TrainConfig(length=TRAIN_LEN, steps=2, tokens_per_step=64, validate_windows=4, dtype="fp32", warmup=1, optimizer=optimizer)
-    trainer = Trainer(model, CORPUS, config, 0, torch.device(device), training_plans(model.encoding, model.scale, device, 0))
+    trainer = trainer_on(device, encoding, trained_scale, steps=2, optimizer=optimizer)
     for _ in range(2):
         trainer.advance()
-    assert all(parameter.device.type == device for parameter in model.parameters())
+    assert all(parameter.device.type == device for parameter in trainer.model.parameters())
     return [trainer.validate(), trainer.figures()["loss"]]
 
 
@@ -100,6 +104,21 @@ def test_trainings_stay_on_the_device_and_give_the_same_numbers(encoding, gpu):
     scale = "ssmax" if encoding == "rope" else "none"
     optimizer = "adamw" if encoding == "alibi" else "muon"
     np.testing.assert_allclose(trained(encoding, scale, gpu, optimizer), trained(encoding, scale, "cpu", optimizer), rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "scale"), [*((name, "none") for name in choices("encoding")), ("rope", "ssmax"), ("rope", "learned_sink")]
+)
+def test_a_step_copies_nothing_but_its_inputs(encoding, scale, monkeypatch):
+    """And waits for one number, the loss of the step before. Positions that are drawn are inputs too."""
+    with Pretended() as device:
+        trainer = trainer_on("cuda", encoding, scale, steps=9)
+        for _ in range(2):
+            trainer.advance()
+        drawn, device.copies = trainer.model.encoding.random, []
+        trainer.advance()
+    assert device.copies.count("item") == 1 and device.copies.count("to cuda") == len(device.copies) - 1
+    assert len(device.copies) == 3 or drawn, device.copies
 
 
 @pytest.mark.parametrize("encoding", ["rope", "alibi", "fox"])

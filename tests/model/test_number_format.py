@@ -6,11 +6,12 @@ import torch.nn.functional as F
 from conftest import make_triple
 from measures import attend_in, attention_inputs
 
-from posbench.model.kernels import dispatch, number_format
+from posbench.model.kernels import causal, dispatch, number_format
 from posbench.position.layer_plan import LayerPlan
 from posbench.position.plan import make_plan
 
 LONG = number_format.SHORT + 1
+LEAST = causal.LEAST
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def attended(encoding: str, length: int, dtype: torch.dtype = torch.bfloat16) ->
         ("rope", LONG - 1, torch.bfloat16, True, False, torch.float32),
         ("rope", LONG, torch.float32, True, False, torch.float32),
         ("rope", LONG, torch.bfloat16, False, False, torch.float32),
-        ("rope", LONG, torch.bfloat16, True, True, torch.float32),
+        ("rope", LEAST - 1, torch.bfloat16, True, True, torch.float32),
         ("fox", LONG, torch.bfloat16, True, False, torch.float32),
     ],
     ids=["long", "columns", "short", "evaluated in float32", "no AMX", "training", "gates"],
@@ -86,8 +87,8 @@ def test_a_scale_that_is_left_to_the_kernel_changes_no_digit(width, inside, dtyp
     asked, fused = [], F.scaled_dot_product_attention
     monkeypatch.setattr(F, "scaled_dot_product_attention", lambda *args, **kwargs: asked.append(kwargs["scale"]) or fused(*args, **kwargs))
     one, extension, scale = make_triple("rope", "none", "none", d_model=4 * width)
-    layer, random = make_plan(one, extension, scale, length=LONG).layers[0], torch.Generator().manual_seed(0)
-    leaves = [torch.randn(1, heads, LONG, width, generator=random).requires_grad_() for heads in (4, 2, 2)]
+    layer, random = make_plan(one, extension, scale, length=LEAST - 1).layers[0], torch.Generator().manual_seed(0)
+    leaves = [torch.randn(1, heads, LEAST - 1, width, generator=random).requires_grad_() for heads in (4, 2, 2)]
     found = []
     for bare in (True, False):
         monkeypatch.setattr(LayerPlan, "bare", property(lambda layer, bare=bare: bare))

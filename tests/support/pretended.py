@@ -19,12 +19,22 @@ COPIES, INDEXES = {"copy_", "__setitem__", "_has_compatible_shallow_copy_type"},
 WHOLE = {"cat", "stack", "matmul", "mm", "bmm", "einsum", "linear", "embedding", "scaled_dot_product_attention", "cross_entropy"}
 
 
+# What waits for all that the GPU has to do, to tell a number.
+WAITING = {"item", "tolist", "nonzero", "__bool__", "__float__", "__int__", "__index__", "__len__", "equal", "masked_select"} - {"__len__"}
+
+
 class Mixed(RuntimeError):
     """Tensors of two devices in one call, or one that has to come to the CPU first."""
 
 
 class Pretended(TorchFunctionMode):
-    """Keeps the two devices apart."""
+    """Keeps the two devices apart. On the way back gradients come without a mark, so that there only results are marked."""
+
+    back = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.copies: list[str] = []  # between the devices: "to cuda", "to cpu", or the name of what waits for a number
 
     def __torch_function__(self, func: Callable, types: tuple, args: tuple = (), kwargs: dict | None = None) -> object:
         name, kwargs = _name(func), dict(kwargs or {})
@@ -34,15 +44,25 @@ class Pretended(TorchFunctionMode):
         if on_cuda(first) and name in ("numpy", "__array__"):
             raise Mixed("can't convert cuda:0 device type tensor to numpy")
         if name in ("to", "cpu", "cuda"):
-            return _moved(name, *args, **kwargs)
+            found = _moved(name, *args, **kwargs)
+            if on_cuda(found) != on_cuda(first):
+                self.copies.append("to cuda" if on_cuda(found) else "to cpu")
+            return found
+        if on_cuda(first) and name in WAITING:
+            self.copies.append(name)
         if name == "backward":
-            with self:  # what is computed again meanwhile is seen too
-                return _engine_run_backward(
-                    (first,), (torch.ones_like(first),), False, False, (), allow_unreachable=True, accumulate_grad=True
-                )
+            self.back = True
+            try:
+                with self:  # what is computed again meanwhile is seen too
+                    return _engine_run_backward(
+                        (first,), (torch.ones_like(first),), False, False, (), allow_unreachable=True, accumulate_grad=True
+                    )
+            finally:
+                self.back = False
         device = kwargs.pop("device", None)
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        _check(name, tensors)
+        if not self.back:
+            _check(name, tensors)
         there = _there(name, tensors) if device is None else torch.device(device).type == "cuda"
         if there and kwargs.get("generator") is not None:
             raise Mixed(f"{name}: expected a 'cuda' device type for generator but found 'cpu'")

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from posbench.model.kernels import flex
 from posbench.model.kernels.blocks import rows, weights
+from posbench.model.kernels.causal import causal, faster
 from posbench.model.kernels.folding import foldable, operands
 from posbench.model.kernels.number_format import SHORT
 from posbench.model.kernels.pieces import CALL, pieces, possible
@@ -46,7 +47,7 @@ def attend(layer: LayerPlan, x_BTC: Tensor, q_BHTD: Tensor, k_BGTD: Tensor, v_BG
                 return flex.flex(layer, q_BHTD, k_BGTD, v_BGTD, gates_BHT)[:, :, -last:].to(v_BGTD.dtype)
             except Exception as error:  # compilers fail in many ways and memory can run out; `rows` needs no compiler and little memory
                 flex.give_up(layer, error)
-        return rows(layer, q_BHTD, k_BGTD, v_BGTD.float(), gates_BHT, first).to(v_BGTD.dtype)
+        return rows(layer, q_BHTD, k_BGTD, v_BGTD.float().contiguous(), gates_BHT, first).to(v_BGTD.dtype)
 
 
 def attention_weights(
@@ -79,15 +80,20 @@ def fused(layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, gate
     width, kept, length = v_BGTD.shape[-1], v_BGTD.dtype, v_BGTD.shape[2]
     sink_H, own = layer.sink(q_BHTD), slice(int(layer.has_sink), None)  # a sink is the first token, and no result
     given = layer, layer.bands[0], q_BHTD, k_BGTD, v_BGTD, gates_BHT
-    inside = layer.bare and math.log2(width) % 2 == 0  # a power of two changes no digit, whoever multiplies by it
+    dtype = kept if gates_BHT is None else torch.float32
+    blocked = v_BGTD.device.type == "cpu" and torch.is_grad_enabled() and faster(length, dtype)
+    inside = layer.bare and math.log2(width) % 2 == 0 and not blocked  # a power of two changes no digit, whoever multiplies by it
     q_BHTD, k_BGTD, v_BGTD = operands(*given, row_constant=layer.has_sink, sink_H=sink_H, scaled=not inside)
     heads, groups = q_BHTD.shape[1], q_BHTD.shape[1] // k_BGTD.shape[1]
-    causal = functools.partial(F.scaled_dot_product_attention, is_causal=True, scale=width**-0.5 if inside else 1.0)
+    if blocked:
+        k_BHTD, v_BHTD = (t.repeat_interleave(groups, dim=1) if groups > 1 else t for t in (k_BGTD, v_BGTD))
+        return causal(q_BHTD, k_BHTD, v_BHTD.to(dtype))[:, :, own, :width].to(kept)
+    at_once = functools.partial(F.scaled_dot_product_attention, is_causal=True, scale=width**-0.5 if inside else 1.0)
     if v_BGTD.device.type != "cpu" or torch.is_grad_enabled() or len(q_BHTD) * heads * length**2 // 2 <= CALL:
         if v_BGTD.is_cuda and v_BGTD.dtype == torch.float32 and groups > 1:
             # CUDA's fused kernel for float32 does not share key heads, and torch would build [T, T] without a word.
             k_BGTD, v_BGTD, groups = *(t.repeat_interleave(groups, dim=1) for t in (k_BGTD, v_BGTD)), 1
-        return causal(q_BHTD, k_BGTD, v_BGTD, enable_gqa=groups > 1)[:, :, own, :width].to(kept)
+        return at_once(q_BHTD, k_BGTD, v_BGTD, enable_gqa=groups > 1)[:, :, own, :width].to(kept)
     y_BTHD = v_BGTD.new_empty(len(q_BHTD), length, heads, width, dtype=kept)  # the output projection reads it in this order
     # Calls stay short, so that Ctrl-C and progress need not wait. Threads share out the rows of all heads, and a row costs what precedes
     # it: of one head or three, one thread gets most of the work.
@@ -95,6 +101,6 @@ def fused(layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, gate
         q = q_BHTD[:, start : start + 2]
         two = slice(start // groups, (start + q.shape[1] - 1) // groups + 1)
         k, v = (t[:, two].expand(-1, q.shape[1], -1, -1) for t in (k_BGTD, v_BGTD))
-        y_BTHD[:, :, start : start + 2] = causal(q, k, v)[:, :, own, :width].transpose(1, 2)
+        y_BTHD[:, :, start : start + 2] = at_once(q, k, v)[:, :, own, :width].transpose(1, 2)
         layer.tell((start + q.shape[1]) / (heads + 1))
     return y_BTHD.transpose(1, 2)
