@@ -122,12 +122,15 @@ class Accuracy(Protocol):
         return length * self.count * len(self.questions.parts(length)) * texts_of(self.evaluation.config)
 
     def run(self, length: int) -> tuple[list[dict], dict[str, np.ndarray]]:
-        rows, columns, done, self.depths = [], [], {}, {}
+        rows, columns, done, self.depths, self.guesses = [], [], {}, {}, {}
         for index, part in enumerate(self.questions.parts(length)):
             with self.evaluation.measured() as spent:
                 examples = self.questions.draw(length, self.count, [self.evaluation.config.seed, length, index], **part.arguments)
                 if examples.depth_N is not None:
                     self.depths[str(part.depth)] = [round(float(of(examples.depth_N)), 3) for of in (np.min, np.mean, np.max)]
+                if examples.choices_NK is not None:
+                    guessed = {"by place": by_place(examples), "by value": float((1 / (examples.choices_NK >= 0).sum(axis=1)).mean())}
+                    self.guesses[part.task] = {name: round(share, 4) for name, share in guessed.items()}
                 for label, *found in self.answers(part.task, examples):
                     done.setdefault(label, []).append((part.depth, found, spent))
         distance = self.evaluation.max_distance(self.evaluation.plan(length))
@@ -147,8 +150,9 @@ class Accuracy(Protocol):
         return rows, {name: np.concatenate([one[name] for one in columns], axis=1) for name in columns[0]}
 
     def known(self) -> dict[str, dict]:
-        """Least, mean and largest share of the haystack before the asked item, for each depth of the length that `run` read last."""
-        return {"depths": self.depths} if self.depths else {}
+        """Of the length that `run` read last: least, mean and largest share of the haystack before the asked item, for each depth; and of
+        answers in single tokens the shares that are right by a guess: of any of the choices, and of the token by place (`by_place`)."""
+        return {name: facts for name, facts in (("depths", self.depths), ("guesses", self.guesses)) if facts}
 
     def answers(self, task: str, examples: Examples) -> list[tuple[str, np.ndarray, np.ndarray, np.ndarray]]:
         """(name of the row, nll, correctness and rank [N, A] of the answers): of the answers, and of the choice among those in the text."""
@@ -185,6 +189,16 @@ class Accuracy(Protocol):
     def shared(self) -> dict[str, np.ndarray]:
         """Arrays [N] that all lengths share: the number of each text, for the same texts of all methods are paired."""
         return {"document": np.arange(self.count), "offset": np.full(self.count, self.n_parts)}
+
+
+def by_place(examples: Examples) -> float:
+    """Share of the answers that stand behind the latest earlier place of the token that asks: what copying from there gets right."""
+    right = []
+    for inputs_T, targets_T in zip(examples.inputs_NT, examples.targets_NT, strict=True):
+        for at in np.flatnonzero(targets_T != IGNORED):
+            before = np.flatnonzero(inputs_T[:at] == inputs_T[at])
+            right.append(bool(len(before)) and inputs_T[before[-1] + 1] == targets_T[at])
+    return float(np.mean(right))
 
 
 @functools.cache

@@ -54,7 +54,7 @@ def evaluate(job: Job, evaluator: Protocol, cell: Cell, untested: bool, progress
     arrays_path, new = cell.path.with_suffix(".npz"), []
     kept = read_json(cell.path) if cell.path.exists() else {}
     table = rows.eval_rows(kept, cell.path) if kept else []
-    known = {name: dict(kept.get(name) or {}) for name in ("machines", "texts", "depths")}
+    known = {name: dict(kept.get(name) or {}) for name in ("machines", "texts", "depths", "guesses")}
     arrays = load_arrays(arrays_path) if table else {}
     made = made_by(given.device)
     given.kept = Unfinished(cell.path.with_suffix(PART), made)

@@ -18,7 +18,7 @@ from posbench.data.task import IGNORED, TaskSplit
 from posbench.data.tokenfile import TokenFile
 from posbench.encodings.rope import Rope
 from posbench.evaluation.scorer import Evaluation
-from posbench.evaluators.accuracy import Accuracy
+from posbench.evaluators.accuracy import Accuracy, by_place
 from posbench.extensions.none import NoExtension
 from posbench.extensions.ntk import Ntk
 from posbench.extensions.rerope import Rerope
@@ -216,3 +216,15 @@ def test_a_method_makes_no_other_examples():
     (plain,), (stretched,) = (evaluator(Copy(50), one, lengths=[32]).run(32)[0] for one in (NoExtension(), Ntk()))
     assert plain["nll"] != stretched["nll"] and plain["n_targets"] == stretched["n_targets"]
     assert node("data", "copy")["source"]["_target_"] == "posbench.data.copy.Copy"
+
+
+@pytest.mark.parametrize(("filler", "wanted"), [("no_key", (1.0, 1.0)), ("any", (0.956, 0.691))])
+def test_what_a_guess_gets_right_is_stated_beside_the_accuracy(filler, wanted):
+    """Where fillers draw keys too, another token stands behind the latest place of the key in 4.4 and 30.9 % of questions."""
+    task = TaskSplit(Mqar(256, [8], filler=filler), "test")
+    for length, share in zip((64, 1024), wanted, strict=True):
+        assert by_place(task.draw(length, 400, [0], **task.parts(length)[0].arguments)) == pytest.approx(share, abs=0.025)
+    found = evaluator(Mqar(50, [1, 3], filler=filler), NoExtension())
+    found.run(40)
+    three = found.known()["guesses"][found.questions.parts(40)[-1].task]
+    assert three["by value"] == pytest.approx(1 / 3, abs=1e-4) and 0 < three["by place"] <= 1
