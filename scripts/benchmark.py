@@ -9,7 +9,6 @@ Written: table.md, benchmark.json and the figure. A checkpoint is read in dtype=
 beside transformers' own model of the same file; only= names its extensions. All of it runs on device=auto, a GPU if there is one.
 """
 
-import itertools
 import os
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -87,9 +86,13 @@ def _passes(path: str, device: str, chosen: dict) -> Iterator[list]:
         return measure(path, chosen["dtype"], lengths, repeats, only, device)
     from posbench.benchmark.measure import beside_transformers, evaluation, training
 
-    trained = training(chosen["train_len"], TRAINING * repeats, only, device)
-    pairs = () if only else beside_transformers(2 * repeats, device)
-    return itertools.chain([trained], pairs, evaluation(chosen["train_len"], lengths, repeats, only, device))
+    def passes() -> Iterator[list]:
+        if not only:  # first, since a training has few tensors beside it
+            yield from beside_transformers(2 * repeats, device)
+        yield training(chosen["train_len"], TRAINING * repeats, only, device)
+        yield from evaluation(chosen["train_len"], lengths, repeats, only, device)
+
+    return passes()
 
 
 if __name__ == "__main__":
