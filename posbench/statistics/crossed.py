@@ -151,9 +151,11 @@ def anova(residual_SC: np.ndarray, by_seed_S: np.ndarray, share_C: np.ndarray) -
 
     Degrees of freedom are Satterthwaite's (1946, Biometrics Bulletin 2, 110-114): variance^2 over the sum of each part^2 / its own. Those
     of `seeds` are S - 1. Those of `documents` are C - 1 only if all documents vary alike; here one may hold a twentieth of the targets. So
-    they are taken from its terms x_c = mean_s r_sc: for normal x_c of any variances v_c, (sum v)^2 / sum v^2 is estimated by
-    3 (sum x^2)^2 / sum x^4, less 1 for the mean. `both` has S - 1 times as many. If by chance `both` exceeds another part, that source does
-    not show, and the larger of the two others stands alone with its own degrees.
+    they are taken from its terms x_c = mean_s r_sc: for normal x_c of any variances v_c, (sum v)^2 / sum v^2 is estimated by 3 (sum x^2)^2
+    / sum x^4, less 1 for the mean. Of equal variances that is about 3 too many (a mean of 16.5 for 13 with 14 documents, of 103 for 99 with
+    100, in 20,000 draws), so that an interval over 14 documents is 2 % too narrow; what was judged by it stays. `both` has S - 1 times as
+    many. If by chance `both` exceeds another part, that source does not show, and the larger of the two others stands alone with its own
+    degrees.
     """
     s, w_C = len(by_seed_S), share_C / share_C.sum()
     square, cube = float((w_C**2).sum()), float((w_C**3).sum())
