@@ -180,7 +180,7 @@ class Trainer:
     def _clip(self) -> None:
         params = [param for param in self.model.parameters() if param.grad is not None]
         self.grad_norm = nn.utils.get_total_norm([param.grad for param in params])
-        if self.config.clip > 0:
+        if self.config.clip > 0 and params:
             # As clip_grads_with_norm_ does it, which asks each gradient for its device.
             torch._foreach_mul_([param.grad for param in params], (self.config.clip / (self.grad_norm + 1e-6)).clamp(max=1.0))
 
