@@ -52,6 +52,18 @@ def test_the_table_of_speeds_is_that_of_the_reported_benchmark():
         assert said == [" to ".join(dict.fromkeys((one[0], one[-1]))) if one else "" for one in ends], names
 
 
+def test_the_table_of_trainings_beside_transformers_is_that_of_the_reported_benchmark():
+    figures = json.loads((ROOT / "results/reported/benchmark/benchmark.json").read_text())["figures"]
+    of = {(one["kind"], one["length"], one["case"] == "rope"): one for one in figures}
+    table = TEXT["scripts/README.md"].partition("| times as fast |")[2].partition("\n\n")[0].splitlines()[2:]
+    assert len(table) == 3
+    for line in table:
+        named, *said = (cell.strip() for cell in line.strip("|").split("|"))
+        kind = f"trained {named.partition(' ')[0].replace(',', '')}"
+        wanted = [f"{of[kind, length, False]['ratio']:.2f}" for length in (64, 256, 512)]
+        assert said == [*wanted, "; ".join(f"{of[kind, 512, own]['mib']:.0f}" for own in (True, False))]
+
+
 def test_every_choice_script_room_and_folder_stands_in_its_table():
     methods = {name for group in METHODS for name in choices(group)}
     section = TEXT["configs/README.md"].partition("\n## Methods\n")[2].partition("\n### ")[0]
