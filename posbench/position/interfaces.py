@@ -37,8 +37,9 @@ class Layer:
 class Encoding(nn.Module):
     """Base class of encodings: position is added to embeddings, rotates q and k, or biases scores.
 
-    `tested_with` names the extensions and scales that have been tested with this encoding. Other defined pairs run only with
-    allow_untested=true. It is enough if one of the two methods names the other.
+    `tested_with` names the extensions and scales that papers or public code have tested with this encoding, or with RoPE where both turn
+    pairs of channels alike (p_rope, pope, fox). Other defined pairs run only with allow_untested=true. It is enough if one of the two
+    methods names the other.
     """
 
     traits: ClassVar[Trait] = Trait(0)
