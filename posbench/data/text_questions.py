@@ -148,8 +148,8 @@ class TextQuestions:
             at = int(ends[np.abs(ends - place * len(hay_F)).argmin()])
             placed.append((at, line if not at or self._last(int(hay_F[at - 1])) == "\n" else sentence))
         before = sum(len(ids) for _, ids in placed) - fewest
-        pieces, behind_D = [head], {place: max(0, at - before) for (place, _), (at, _) in zip(items, placed, strict=True)}
-        measured = behind_D.get(depth, 0) / max(1, len(hay_F) - before)
+        own = next((at for (place, _), (at, _) in zip(items, placed, strict=True) if place == depth), 0)
+        measured, pieces = max(0, own - before) / max(1, len(hay_F) - before), [head]
         for at, ids in placed:
             pieces += [hay_F[before:at], ids]
             before = max(before, at)

@@ -89,14 +89,14 @@ def cells(run: Run, cfg: dict) -> list[Cell]:
 
 def check_used(asked: EvaluateConfig, protocols: list[str]) -> None:
     """Raise ConfigError for a setting that was given, not filled in, and that none of the protocols uses."""
+    found = list(map(protocol, protocols))
     used = {
-        "targets": ("the last tokens of each window", "last"),
-        "floor_block": ("texts of recompute_window that targets share", "shares"),
-        "documents": ("documents that windows are placed in", "reads"),
+        "targets": ("the last tokens of each window", any(one.last for one in found)),
+        "floor_block": ("texts of recompute_window that targets share", not all(one.instead for one in found)),
+        "documents": ("documents that windows are placed in", not all(one.asks for one in found)),
     }
-    facts = [{"last": one.last, "shares": not one.instead, "reads": not one.asks} for one in map(protocol, protocols)]
-    for key, (about, fact) in used.items():
-        if (value := getattr(asked, key)) is not None and not any(one[fact] for one in facts):
+    for key, (about, counts) in used.items():
+        if (value := getattr(asked, key)) is not None and not counts:
             raise ConfigError(
                 f"evaluate.{key}={value} is about {about}, and evaluate.protocol={protocols} has none: leave it out, or add fixed_targets."
             )

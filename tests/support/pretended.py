@@ -18,9 +18,8 @@ COPIES, INDEXES = {"copy_", "__setitem__", "_has_compatible_shallow_copy_type"},
 # What takes not even a single number of the CPU among tensors of the GPU.
 WHOLE = {"cat", "stack", "matmul", "mm", "bmm", "einsum", "linear", "embedding", "scaled_dot_product_attention", "cross_entropy"}
 
-
 # What waits for all that the GPU has to do, to tell a number.
-WAITING = {"item", "tolist", "nonzero", "__bool__", "__float__", "__int__", "__index__", "__len__", "equal", "masked_select"} - {"__len__"}
+WAITING = {"item", "tolist", "nonzero", "__bool__", "__float__", "__int__", "__index__", "equal", "masked_select"}
 
 
 class Mixed(RuntimeError):
