@@ -12,7 +12,7 @@ DEFAULTS = {"reasons": False, "train_len": 64, "lengths": [], "config_dir": ""}
 
 
 def main(arguments: list[str]) -> None:
-    """Print the table, or with `reasons` one line for each pair that has a reason (refused, untested, no-op)."""
+    """Print the table, or with `reasons` one line for each pair: a reason (refused, untested, no-op) or a source (legal)."""
     chosen = options(arguments, DEFAULTS)
     if chosen["config_dir"] and not Path(chosen["config_dir"]).is_dir():
         raise ConfigError(f"config_dir={chosen['config_dir']} is not a folder: name the one that holds your yamls.")

@@ -15,7 +15,10 @@ from posbench.position.legality import check, check_trained_scale
 from posbench.scale_attention.none import NoScale
 
 WORDS = {"legal": "yes", "opt-in": "opt", "no-op": "0", "refused": "-"}
-LEGEND = "yes: legal. opt: defined, but nobody has published a test of it (allow_untested=true). 0: provably changes nothing. -: refused."
+LEGEND = (
+    "yes: legal, a source that tests or defines it is known (`compat.py reasons`). opt: defined, but no test of it is known "
+    "(allow_untested=true). 0: provably changes nothing. -: refused."
+)
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ def _fate(judge: Callable, *args: Any) -> tuple[str, str]:
         return ("opt-in" if "allow_untested" in str(error) else "refused"), str(error)
     if verdict is not None and verdict.noop:
         return "no-op", verdict.noop
-    return "legal", ""
+    return "legal", verdict.source if verdict is not None else ""
 
 
 def markdown(pairs: list[Pair]) -> str:

@@ -22,7 +22,7 @@ from posbench.position.interfaces import Encoding, Layer
 class Hybrid(Encoding):
     """Two encodings in turn. Raises ConfigError for a period below 1, and for an encoding made for a whole model."""
 
-    tested_with = frozenset({"pi"})  # Gemma 3
+    tested_with = {"pi": "Gemma 3 (2025, arXiv 2503.19786)"}
 
     def __init__(self, shape: Shape, local: dict, full: dict, period: int = 4, window: Tokens | None = None, extend_local: bool = False):
         super().__init__(shape)
@@ -47,9 +47,9 @@ class Hybrid(Encoding):
         for part in extended[1:]:
             self.traits &= part.traits
         if Trait.SPECTRUM in self.traits:
-            # OLMo 3 (2025, OLMo-core's full_attn_layers_only: RoPE of one base in local and full layers, factor 8 from 8,192 tokens:
-            # encoding=gemma3 encoding.full.base=10000), and gpt-oss (2025) in all layers (extend_local).
-            self.tested_with = self.tested_with | {"yarn"}
+            # OLMo 3 has RoPE of one base in local and full layers, factor 8 from 8,192 tokens (OLMo-core's full_attn_layers_only:
+            # encoding=gemma3 encoding.full.base=10000), gpt-oss YaRN in all layers (extend_local).
+            self.tested_with = self.tested_with | {"yarn": "OLMo 3 (2025); gpt-oss (OpenAI 2025, arXiv 2508.10925)"}
         self.scalable = self.full.scalable
 
     def layers(self) -> list[Layer]:

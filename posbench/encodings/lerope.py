@@ -17,7 +17,7 @@ from posbench.position.geometry import Base, Layout, Period, Shape, Spectrum
 class LeRope(Rope):
     """Rotary positions with a learned factor on each frequency; no weight decay. For the other arguments see rope.py."""
 
-    tested_with = frozenset({"yarn"})  # Mistral Large 4
+    tested_with = {"yarn": "Mistral Large 4 (Mistral AI 2026)"}
 
     def __init__(
         self,

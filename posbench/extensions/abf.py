@@ -11,14 +11,18 @@ import torch
 
 from posbench.common.errors import ConfigError
 from posbench.position.geometry import Span, Spectrum, Trait
-from posbench.position.interfaces import Extension
+from posbench.position.interfaces import AS_ROPE, Extension
 
 
 class Abf(Extension):
     """Another base. Raises ConfigError for a base of 1 or less."""
 
     needs = Trait.SPECTRUM
-    tested_with = frozenset({"rope", "p_rope", "sinusoidal", "fox"})
+    tested_with = {
+        "rope": "the paper",
+        "p_rope": "GLM-4-9B-Chat-1M (Zeng et al. 2024, arXiv 2406.12793): rope_ratio 10000, half of the channels turn",
+        "fox": AS_ROPE,
+    }
 
     def __init__(self, base: float = 500000.0):
         if base <= 1:

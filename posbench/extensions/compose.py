@@ -6,6 +6,7 @@ divides the positions it has mapped. At most one part may crop.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import reduce
 
@@ -76,7 +77,8 @@ def _after(outer: IndexMap, inner: IndexMap) -> IndexMap:
     return lambda pos_T: outer(inner(pos_T))
 
 
-def _shared(sets: list[frozenset[str]]) -> frozenset[str]:
-    """Names that every part was tested with."""
+def _shared(sets: list[Mapping[str, str]]) -> Mapping[str, str]:
+    """Names that every part was tested with, and the sources of all parts."""
     named = [one for one in sets if one != ANY]
-    return frozenset.intersection(*named) if named else ANY
+    shared = [name for name in named[0] if all(name in one for one in named)] if named else []
+    return {name: "; ".join(dict.fromkeys(one[name] for one in named)) for name in shared} if named else ANY

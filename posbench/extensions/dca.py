@@ -12,14 +12,17 @@ from torch import Tensor
 
 from posbench.common.errors import ConfigError
 from posbench.position.geometry import Band, Span, Trait
-from posbench.position.interfaces import Extension
+from posbench.position.interfaces import AS_ROPE, Extension
 
 
 class Dca(Extension):
     """Three bands by chunk. Raises ConfigError unless 0 <= local <= chunk and chunk >= 1."""
 
     needs = Trait.COORDINATE | Trait.RELATIVE
-    tested_with = frozenset({"rope", "p_rope", "pope", "fox"})
+    tested_with = {
+        "rope": "the paper",
+        **dict.fromkeys(("p_rope", "pope", "fox"), AS_ROPE),
+    }
 
     def __init__(self, chunk: int | None = None, local: int | None = None):
         if (chunk is not None and chunk < 1) or not 0 <= (local or 0) <= (chunk or local or 0):

@@ -8,14 +8,18 @@ Deviation: common implementations keep the largest length's frequencies until a 
 from posbench.common.errors import ConfigError
 from posbench.extensions.ntk import slowed
 from posbench.position.geometry import Mode, Span, Spectrum, Trait
-from posbench.position.interfaces import ScaledExtension
+from posbench.position.interfaces import AS_ROPE, ScaledExtension
 
 
 class DynamicNtk(ScaledExtension):
     """A base that overshoots with length. Raises ConfigError for a factor below 1."""
 
     needs = Trait.SPECTRUM
-    tested_with = frozenset({"rope", "p_rope", "sinusoidal", "fox"})
+    tested_with = {
+        "rope": "emozilla 2023; Peng et al. 2023, arXiv 2309.00071",
+        "p_rope": "transformers 2023: rope type dynamic of GPT-NeoX",
+        "fox": AS_ROPE,
+    }
 
     def __init__(self, factor: float = 2.0, mode: Mode = "dynamic", target_len: int | None = None):
         super().__init__(mode, target_len)

@@ -8,14 +8,17 @@ Deviation: log-n is a separate switch (see rerope).
 
 from posbench.common.errors import ConfigError
 from posbench.position.geometry import Band, Mode, Span, Tokens, Trait
-from posbench.position.interfaces import ScaledExtension
+from posbench.position.interfaces import AS_ROPE, ScaledExtension
 
 
 class LeakyRerope(ScaledExtension):
     """Two bands: near as trained, far compressed. Raises ConfigError for k below 1."""
 
     needs = Trait.COORDINATE | Trait.RELATIVE
-    tested_with = frozenset({"rope", "p_rope", "pope", "fox"})
+    tested_with = {
+        "rope": "Su 2023 (kexue.fm/archives/9708)",
+        **dict.fromkeys(("p_rope", "pope", "fox"), AS_ROPE),
+    }
 
     def __init__(self, window: Tokens | None = None, k: float | None = None, mode: Mode = "dynamic", target_len: int | None = None):
         super().__init__(mode, target_len)

@@ -17,7 +17,12 @@ class LmInfinite(Extension):
     """Two bands: a window and the start of the text. Raises ConfigError for less than one global key."""
 
     needs = Trait.COORDINATE | Trait.RELATIVE
-    tested_with = frozenset({"rope", "p_rope", "pope", "alibi", "kerple", "sandwich", "t5", "none"})
+    tested_with = {
+        "rope": "the paper: Llama 2",
+        "p_rope": "the paper: GPT-J, a quarter of whose channels turn",
+        "alibi": "the paper: MPT-7B",
+        **dict.fromkeys(("pope", "kerple", "sandwich", "t5", "none"), "the paper: any relative encoding"),
+    }
 
     def __init__(self, n_global: int = 10, window: Tokens | None = None):
         if n_global < 1:

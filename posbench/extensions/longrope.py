@@ -19,14 +19,18 @@ import torch
 from posbench.common.errors import ConfigError
 from posbench.extensions.ntk_by_parts import NtkByParts
 from posbench.position.geometry import Mode, Span, Spectrum, Trait
-from posbench.position.interfaces import ScaledExtension
+from posbench.position.interfaces import AS_ROPE, ScaledExtension
 
 
 class Longrope(ScaledExtension):
     """A factor for each pair. Raises ConfigError for factors that are not above 0, or not one for each pair of the encoding."""
 
     needs = Trait.SPECTRUM
-    tested_with = frozenset({"rope", "p_rope", "fope", "fox"})
+    tested_with = {
+        "rope": "the paper",
+        "p_rope": "Phi-4-mini (Microsoft 2025, arXiv 2503.01743), three quarters of whose channels turn",
+        "fox": AS_ROPE,
+    }
 
     def __init__(
         self,

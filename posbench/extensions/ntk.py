@@ -13,7 +13,7 @@ import torch
 
 from posbench.common.errors import ConfigError
 from posbench.position.geometry import Mode, Span, Spectrum, Trait
-from posbench.position.interfaces import ScaledExtension
+from posbench.position.interfaces import AS_ROPE, ScaledExtension
 
 
 def slowed(spectrum: Spectrum, scale: float) -> Spectrum:
@@ -30,7 +30,10 @@ class Ntk(ScaledExtension):
     """A larger base. Raises ConfigError for a multiplier below 1."""
 
     needs = Trait.SPECTRUM
-    tested_with = frozenset({"rope", "p_rope", "sinusoidal", "fox"})
+    tested_with = {
+        "rope": "bloc97 2023; Peng et al. 2023, arXiv 2309.00071",
+        **dict.fromkeys(("p_rope", "fox"), AS_ROPE),
+    }
 
     def __init__(self, multiplier: float = 1.0, mode: Mode = "dynamic", target_len: int | None = None):
         super().__init__(mode, target_len)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from posbench.common.errors import ConfigError
 from posbench.position.geometry import Mode, Span, Spectrum, Trait
-from posbench.position.interfaces import ScaledExtension
+from posbench.position.interfaces import AS_ROPE, ScaledExtension
 
 PUBLISHED = 32.0
 
@@ -27,7 +27,12 @@ class NtkByParts(ScaledExtension):
     """Fast pairs as trained, slow ones divided. Raises ConfigError for bounds that are not 0 < alpha < beta."""
 
     needs = Trait.SPECTRUM
-    tested_with = frozenset({"rope", "p_rope", "fope", "fox"})
+    tested_with = {
+        "rope": "the paper",
+        "p_rope": "GLM-4-32B-0414 (2025), half of whose channels turn: YaRN with factor 4",
+        "fope": "Hua et al. 2024, arXiv 2412.17739: with YaRN",
+        "fox": AS_ROPE,
+    }
 
     def __init__(
         self,

@@ -9,14 +9,17 @@ from dataclasses import replace
 import torch
 
 from posbench.position.geometry import Span, Spectrum, Trait
-from posbench.position.interfaces import ScaledExtension
+from posbench.position.interfaces import AS_ROPE, ScaledExtension
 
 
 class NtkFixed(ScaledExtension):
     """A larger base that reaches the fastest pair too."""
 
     needs = Trait.SPECTRUM
-    tested_with = frozenset({"rope", "p_rope", "sinusoidal", "fox"})
+    tested_with = {
+        "rope": "Su 2023 (kexue.fm/archives/9706)",
+        **dict.fromkeys(("p_rope", "fox"), AS_ROPE),
+    }
 
     def spectrum(self, spectrum: Spectrum, span: Span) -> Spectrum:
         pairs = len(spectrum.freq_F)

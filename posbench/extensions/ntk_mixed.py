@@ -11,14 +11,17 @@ import torch
 
 from posbench.common.errors import ConfigError
 from posbench.position.geometry import Mode, Span, Spectrum, Trait
-from posbench.position.interfaces import ScaledExtension
+from posbench.position.interfaces import AS_ROPE, ScaledExtension
 
 
 class NtkMixed(ScaledExtension):
     """Between position interpolation and a larger base. Raises ConfigError for a negative kappa."""
 
     needs = Trait.SPECTRUM
-    tested_with = frozenset({"rope", "p_rope", "sinusoidal", "fox"})
+    tested_with = {
+        "rope": "Su 2023 (kexue.fm/archives/9706)",
+        **dict.fromkeys(("p_rope", "fox"), AS_ROPE),
+    }
 
     def __init__(self, kappa: float = 0.75, mode: Mode = "dynamic", target_len: int | None = None):
         super().__init__(mode, target_len)

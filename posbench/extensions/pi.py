@@ -5,14 +5,21 @@ Chen, Wong, Chen, Tian 2023, arXiv 2306.15595 (and kaiokendev 2023). For RoPE th
 """
 
 from posbench.position.geometry import Band, Span, Trait
-from posbench.position.interfaces import ScaledExtension
+from posbench.position.interfaces import AS_ROPE, ScaledExtension
 
 
 class Pi(ScaledExtension):
     """Every coordinate divided by the factor."""
 
     needs = Trait.COORDINATE
-    tested_with = frozenset({"rope", "p_rope", "learned", "sinusoidal", "alibi", "xpos", "fope", "pope", "fox"})
+    tested_with = {
+        "rope": "the paper",
+        "p_rope": "transformers 2023: rope type linear of GPT-NeoX",
+        "alibi": "Al-Khateeb et al. 2023, arXiv 2310.13017",
+        "learned": "as Dosovitskiy et al. 2020, arXiv 2010.11929, interpolate the table of an image model",
+        "xpos": "x-transformers 2023: RotaryEmbedding(use_xpos=True, interpolation_factor=...)",
+        **dict.fromkeys(("pope", "fox"), AS_ROPE),
+    }
 
     def bands(self, span: Span) -> tuple[Band, ...]:
         def shrink(index_T):

@@ -26,7 +26,7 @@ class RandomKeys(Extension):
     """Two bands: near as trained, far thinned out. Raises ConfigError for a window of more tokens than `keys`."""
 
     needs = Trait.COORDINATE | Trait.RELATIVE
-    tested_with = frozenset({"rope"})
+    tested_with = {"rope": "results/reported/newer (2026)"}
 
     def __init__(self, keys: Tokens | None = None, window: Tokens | None = None, clamp: bool = False, draw: Draw = 0):
         self.keys, self.window, self.clamp, self.draw = keys, window, clamp, draw

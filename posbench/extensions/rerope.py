@@ -8,14 +8,17 @@ that is scale_attention=log_n.
 import torch
 
 from posbench.position.geometry import Band, Span, Tokens, Trait
-from posbench.position.interfaces import Extension
+from posbench.position.interfaces import AS_ROPE, Extension
 
 
 class Rerope(Extension):
     """Two bands: near as trained, far at one constant distance."""
 
     needs = Trait.COORDINATE | Trait.RELATIVE
-    tested_with = frozenset({"rope", "p_rope", "pope", "fox"})
+    tested_with = {
+        "rope": "Su 2023 (kexue.fm/archives/9708)",
+        **dict.fromkeys(("p_rope", "pope", "fox"), AS_ROPE),
+    }
 
     def __init__(self, window: Tokens | None = None):
         self.window = window

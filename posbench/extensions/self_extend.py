@@ -14,14 +14,18 @@ from torch import Tensor
 
 from posbench.common.errors import ConfigError
 from posbench.position.geometry import Band, Mode, Span, Tokens, Trait
-from posbench.position.interfaces import ScaledExtension
+from posbench.position.interfaces import AS_ROPE, ScaledExtension
 
 
 class SelfExtend(ScaledExtension):
     """Two bands: near as trained, far by groups. Raises ConfigError if no group is large enough."""
 
     needs = Trait.COORDINATE | Trait.RELATIVE
-    tested_with = frozenset({"rope", "p_rope", "pope", "fox"})
+    tested_with = {
+        "rope": "the paper",
+        "p_rope": "the paper: Phi-2, 32 of whose 80 channels turn",
+        **dict.fromkeys(("pope", "fox"), AS_ROPE),
+    }
 
     def __init__(self, window: Tokens | None = None, group: Tokens | None = None, mode: Mode = "dynamic", target_len: int | None = None):
         super().__init__(mode, target_len)

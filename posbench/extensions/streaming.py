@@ -16,7 +16,12 @@ class Streaming(Extension):
     """Two bands: recent keys and sinks. Raises ConfigError for less than one sink."""
 
     needs = Trait.COORDINATE | Trait.RELATIVE
-    tested_with = frozenset({"rope", "p_rope", "pope", "alibi", "kerple", "sandwich", "t5", "none"})
+    tested_with = {
+        "rope": "the paper: Llama 2",
+        "p_rope": "the paper: Pythia, a quarter of whose channels turn",
+        "alibi": "the paper: MPT",
+        **dict.fromkeys(("pope", "kerple", "sandwich", "t5", "none"), "the paper: any relative encoding"),
+    }
 
     def __init__(self, sinks: int = 4, window: Tokens | None = None):
         if sinks < 1:

@@ -9,14 +9,17 @@ Deviation: the authors' code counts the key at distance D in both bands; here it
 """
 
 from posbench.position.geometry import Band, Mode, Span, Tokens, Trait
-from posbench.position.interfaces import ScaledExtension
+from posbench.position.interfaces import AS_ROPE, ScaledExtension
 
 
 class String(ScaledExtension):
     """Two bands: near as trained, far shifted nearer."""
 
     needs = Trait.COORDINATE | Trait.RELATIVE
-    tested_with = frozenset({"rope", "p_rope", "pope", "fox"})
+    tested_with = {
+        "rope": "the paper",
+        **dict.fromkeys(("p_rope", "pope", "fox"), AS_ROPE),
+    }
 
     def __init__(self, shift: Tokens | None = None, window: Tokens | None = None, mode: Mode = "dynamic", target_len: int | None = None):
         super().__init__(mode, target_len)

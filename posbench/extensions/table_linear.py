@@ -14,7 +14,7 @@ class TableLinear(ScaledExtension):
     """Every coordinate moved onto the table."""
 
     needs = Trait.COORDINATE | Trait.TABLE
-    tested_with = frozenset({"learned"})
+    tested_with = {"learned": "as Dosovitskiy et al. 2020, arXiv 2010.11929, interpolate the table of an image model"}
 
     def bands(self, span: Span) -> tuple[Band, ...]:
         if span.factor == 1:

@@ -11,9 +11,14 @@ from posbench.position.interfaces import Extension
 class Window(Extension):
     """One band with a moving start."""
 
-    tested_with = frozenset(
-        {"rope", "p_rope", "none", "alibi", "xpos", "fope", "pope", "fox", "t5", "kerple", "sandwich", "stick_breaking", "dape"}
-    )
+    tested_with = {
+        "rope": "Mistral 7B (Jiang et al. 2023, arXiv 2310.06825)",
+        "xpos": "Sun et al. 2022, arXiv 2212.10554: blockwise causal attention",
+        **dict.fromkeys(
+            ("p_rope", "none", "alibi", "fope", "pope", "fox", "t5", "kerple", "sandwich", "stick_breaking", "dape"),
+            "a mask: no position moves",
+        ),
+    }
 
     def __init__(self, window: Tokens | None = None):
         self.window = window

@@ -6,6 +6,7 @@ S queries and K keys of a block of the kernel `rows`.
 
 import functools
 import operator
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -15,7 +16,8 @@ from torch import Tensor, nn
 from posbench.common.errors import ConfigError
 from posbench.position.geometry import Band, Bias, Mode, Shape, Span, Spectrum, Trait
 
-ANY = frozenset({"*"})  # tested_with every method, because this one cannot interact with another
+ANY = {"*": "cannot interact with another method"}  # tested_with every method
+AS_ROPE = "as RoPE: it turns pairs of channels alike"
 HOOKS = {Bias.COLUMNS: "columns", Bias.PROFILE: "profile", Bias.PAIRWISE: "bias", Bias.GATES: "gates", Bias.ROWS: "weights"}
 
 
@@ -37,13 +39,13 @@ class Layer:
 class Encoding(nn.Module):
     """Base class of encodings: position is added to embeddings, rotates q and k, or biases scores.
 
-    `tested_with` names the extensions and scales that papers or public code have tested with this encoding, or with RoPE where both turn
-    pairs of channels alike (p_rope, pope, fox). Other defined pairs run only with allow_untested=true. It is enough if one of the two
-    methods names the other.
+    `tested_with` names the extensions and scales that papers or public code have tested with this encoding, or define for it, each with
+    that source; `the paper` is the one of the method's file. Other defined pairs run only with allow_untested=true. It is enough if one
+    of the two methods names the other.
     """
 
     traits: ClassVar[Trait] = Trait(0)
-    tested_with: ClassVar[frozenset[str]] = frozenset()
+    tested_with: ClassVar[Mapping[str, str]] = {}
     scalable: ClassVar[bool] = True  # False if attention is not a softmax, where a factor on the logits has no meaning
     random: ClassVar[bool] = False  # True if `positions` draws new positions in every training step
     biases: ClassVar[Bias] = Bias(0)  # declared by defining the hooks
@@ -144,7 +146,7 @@ class Extension:
     """Base class of extensions: pure functions of a Span, without parameters and without state between calls."""
 
     needs: ClassVar[Trait] = Trait(0)
-    tested_with: ClassVar[frozenset[str]] = frozenset()
+    tested_with: ClassVar[Mapping[str, str]] = {}
 
     def target_len(self, length: int) -> float:
         """Length in tokens that the extension is set for when `length` tokens are evaluated."""
@@ -194,7 +196,7 @@ class ScaledExtension(Extension):
 class ScaleAttention(nn.Module):
     """Base class of scales: a factor on the logits of a query that sees n keys, at evaluation or trained in (train.scale_attention)."""
 
-    tested_with: ClassVar[frozenset[str]] = frozenset()
+    tested_with: ClassVar[Mapping[str, str]] = {}
     trained: ClassVar[bool] = False  # True if it has parameters: then only train.scale_attention may choose it
 
     def __init__(self, shape: Shape):

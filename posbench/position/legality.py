@@ -26,10 +26,14 @@ REASONS = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """Result for a legal combination: `untested`, and `noop`, the reason why it provably changes nothing (None otherwise)."""
+    """Result for a legal combination.
+
+    `untested`: no method names a test of a pair. `noop`: reason why it provably changes nothing, else None. `source`: sources of the tests.
+    """
 
     untested: bool = False
     noop: str | None = None
+    source: str = ""
 
 
 def check(encoding: Encoding, extension: Extension, scale: ScaleAttention, lengths: list[int], allow_untested: bool = False) -> Verdict:
@@ -40,13 +44,14 @@ def check(encoding: Encoding, extension: Extension, scale: ScaleAttention, lengt
     noop = check_extension(encoding, extension, lengths) or check_scale(encoding, extension, scale, lengths)
     if noop:
         return Verdict(noop=noop)
-    untested = [f"{names[0]}+{name_of(other)}" for other in (extension, scale) if not _tested(encoding, other)]
+    sources = {f"{names[0]}+{name_of(other)}": tested(encoding, other) for other in (extension, scale)}
+    untested = [pair for pair, source in sources.items() if source is None]
     if untested and not allow_untested:
         raise ConfigError(
-            f"{' and '.join(untested)} is defined but nobody has published a test of it: add allow_untested=true to run it "
+            f"{' and '.join(untested)} is defined but no test of it is known: add allow_untested=true to run it "
             f"(its rows are marked), or {_alternatives(encoding)}."
         )
-    return Verdict(untested=bool(untested))
+    return Verdict(untested=bool(untested), source="; ".join(filter(None, sources.values())))
 
 
 def check_extension(encoding: Encoding, extension: Extension, lengths: list[int]) -> str | None:
@@ -161,9 +166,14 @@ def _span(encoding: Encoding, extension: Extension, length: int) -> Span:
     return Span(encoding.shape.train_len, length, extension.target_len(length))
 
 
-def _tested(encoding: Encoding, other: object) -> bool:
-    either = file_of(other) in encoding.tested_with or file_of(encoding) in other.tested_with
-    return either or ANY in (encoding.tested_with, other.tested_with)
+def tested(encoding: Encoding, other: Extension | ScaleAttention | type[Extension]) -> str | None:
+    """Source of a test of a pair, or of its definition: empty if it needs none, None if neither method names one."""
+    if ANY in (encoding.tested_with, other.tested_with):
+        return ""
+    for method, name in ((other, file_of(encoding)), (encoding, file_of(other))):
+        if name in method.tested_with:
+            return f"{file_of(method)}: {method.tested_with[name]}"
+    return None
 
 
 def _alternatives(encoding: Encoding) -> str:
@@ -171,7 +181,7 @@ def _alternatives(encoding: Encoding) -> str:
     for module in pkgutil.iter_modules(importlib.import_module(EXTENSIONS).__path__):
         for found in vars(importlib.import_module(f"{EXTENSIONS}.{module.name}")).values():
             own = isinstance(found, type) and issubclass(found, Extension) and file_of(found) == module.name
-            if own and not found.needs & ~encoding.traits and _tested(encoding, found):
+            if own and not found.needs & ~encoding.traits and tested(encoding, found) is not None:
                 legal.append(module.name)
     return f"with encoding={name_of(encoding)} choose extension={'|'.join(legal)}"
 

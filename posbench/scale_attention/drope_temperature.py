@@ -17,7 +17,7 @@ from posbench.position.interfaces import ScaleAttention
 class DropeTemperature(ScaleAttention):
     """One factor for all queries, from the ratio of lengths."""
 
-    tested_with = frozenset({"none"})
+    tested_with = {"none": "the paper"}
 
     def __init__(self, shape: Shape, coefficient: float = 0.412):
         super().__init__(shape)

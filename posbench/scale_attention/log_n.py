@@ -10,13 +10,22 @@ import math
 from torch import Tensor
 
 from posbench.position.geometry import Shape, Span
-from posbench.position.interfaces import ScaleAttention
+from posbench.position.interfaces import AS_ROPE, ScaleAttention
 
 
 class LogN(ScaleAttention):
     """Sharper attention for queries that see more keys than any did in training."""
 
-    tested_with = frozenset({"rope", "p_rope", "none", "learned", "sinusoidal", "xpos", "fope", "pope", "hybrid", "randomized"})
+    tested_with = {
+        "rope": "Su 2023 (bojone/rerope); Qwen (Bai et al. 2023, arXiv 2309.16609)",
+        "none": "SWAN-GPT (Puvvada et al. 2025, arXiv 2504.08719): its layers without positions",
+        "hybrid": "SWAN-GPT (Puvvada et al. 2025, arXiv 2504.08719)",
+        "p_rope": AS_ROPE,
+        **dict.fromkeys(
+            ("learned", "sinusoidal", "xpos", "fope", "pope", "randomized"),
+            "Su 2021 (kexue.fm/archives/8823) derives it from the softmax alone",
+        ),
+    }
 
     def __init__(self, shape: Shape, clamp: bool = True):
         super().__init__(shape)

@@ -7,13 +7,16 @@ keys: 1 in all of training, a step each train_len tokens after.
 from torch import Tensor
 
 from posbench.position.geometry import Shape, Span
-from posbench.position.interfaces import ScaleAttention
+from posbench.position.interfaces import AS_ROPE, ScaleAttention
 
 
 class Ministral(ScaleAttention):
     """Factor that grows in steps of train_len tokens."""
 
-    tested_with = frozenset({"rope", "p_rope"})
+    tested_with = {
+        "rope": "Ministral 3 (Mistral AI 2025)",
+        "p_rope": AS_ROPE,
+    }
 
     def __init__(self, shape: Shape, beta: float = 0.1):
         super().__init__(shape)

@@ -16,7 +16,10 @@ from posbench.position.interfaces import ScaleAttention
 class ScaleInvariant(ScaleAttention):
     """Factor and addend by distance. Raises ConfigError for a tau of 0 or less."""
 
-    tested_with = frozenset({"rope", "p_rope"})
+    tested_with = {
+        "rope": "the paper",
+        "p_rope": "the paper",
+    }
 
     def __init__(self, shape: Shape, tau: float = 10.0):
         super().__init__(shape)

@@ -9,6 +9,7 @@ from omegaconf import OmegaConf
 from posbench.common.errors import ConfigError
 from posbench.extensions.longrope import Longrope
 from posbench.position.instantiate import make
+from posbench.position.interfaces import ANY, AS_ROPE
 from posbench.position.legality import check, file_of, name_of
 
 LENGTHS = [16, 64]
@@ -16,15 +17,15 @@ LENGTHS = [16, 64]
 # near and far bands (rerope, dca, ...) need a score that is a function of distance, so fire, fope and dape (whole rows) refuse what the
 # section calls untested, as randomised positions do, whose coordinates no longer count tokens; a gate, a count or a whole row has no
 # second set of coordinates, so fox x pi and cope x pi, sinks are refused; sandwich has no spectrum here; YaRN on encodings without
-# frequencies is its temperature.
+# frequencies is its temperature. It calls sinusoidal and fope with pi, and sinusoidal with ntk, defined: no test of these is known.
 COLUMNS = "none pi ntk yarn rerope self_extend dca window streaming log_n table_linear".split()
 TABLE = {
     "learned": "x . x x x x x x x . .",
-    "sinusoidal": ". . . u x x x u x . x",
+    "sinusoidal": ". u u u x x x u x . x",
     "rope": ". . . . . . . . . . x",
     "p_rope": ". . . . . . . . . . x",
     "xpos": ". . u u u u u . u . x",
-    "fope": ". . 0 . x x x . x . x",  # at 16 tokens it keeps the fastest pair alone, which NTK leaves as it is
+    "fope": ". u 0 . x x x . x . x",  # at 16 tokens it keeps the fastest pair alone, which NTK leaves as it is
     "pope": ". . u u . . . . . . x",
     "alibi": ". . x x u u u . . u x",
     "kerple": ". u x x u u u . . u x",
@@ -203,4 +204,27 @@ def test_a_tested_pair_is_named_by_one_of_its_methods():
     others = [make_triple("rope", name, "none")[1] for name in choices("extension")]
     others += [make_triple("rope", "none", name)[2] for name in choices("scale_attention")]
     for encoding in (make_triple(name, "none", "none")[0] for name in choices("encoding")):
-        assert not {file_of(other) for other in others if file_of(encoding) in other.tested_with} & encoding.tested_with, encoding
+        assert not {file_of(other) for other in others if file_of(encoding) in other.tested_with} & set(encoding.tested_with), encoding
+
+
+@pytest.mark.parametrize("group", ["encoding", "extension", "scale_attention"])
+def test_each_test_of_a_pair_has_a_source(group):
+    files = {file_of(method) for one in ("encoding", "extension", "scale_attention") for method in methods(one)}
+    for method in methods(group):
+        for name, source in method.tested_with.items():
+            assert method.tested_with == ANY or name in files, (method, name)
+            named = re.search(r"\b20\d\d\b|the paper", source) or source in (*ANY.values(), AS_ROPE, "a mask: no position moves")
+            assert named, (method, name, source)
+
+
+def methods(group: str) -> list:
+    found = ("rope", "none", "none")
+    place = ("encoding", "extension", "scale_attention").index(group)
+    return [make_triple(*found[:place], name, *found[place + 1 :])[place] for name in choices(group)]
+
+
+def test_the_verdict_on_a_legal_pair_names_its_source():
+    assert check(*make_triple("rope", "self_extend", "log_n"), LENGTHS).source.startswith("self_extend: the paper; log_n: Su 2023")
+    assert check(*make_triple("lerope", "yarn", "none"), LENGTHS).source == "lerope: Mistral Large 4 (Mistral AI 2026)"
+    assert check(*make_triple("rope", "recompute_window", "none"), LENGTHS).source == ""
+    assert check(*make_triple("sinusoidal", "ntk", "none"), LENGTHS, allow_untested=True).source == ""
