@@ -14,14 +14,17 @@ from pathlib import Path
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import read_bytes
 from posbench.report.curves import interval
-from posbench.report.points import SECTION, Point
+from posbench.report.points import SECTION, Point, read_points
 from posbench.runs.evaluation import Evaluation
 from posbench.runs.origins import clean
 from posbench.runs.rows import SETTING, read_csv
+from posbench.runs.search import ROWS
 
 NO_MORE = "a CSV says no more"
 STATED = ("protocol", "data", "tokenizer", "train_len")
 OF_ONE = ("run_id", "eval_id", *STATED)  # columns that rows of one evaluation share
+SAME = (*STATED, "encoding", "extension", "scale_attention", "length", "window", "n_seeds", "n_targets", "n_units")
+OF_TARGETS = ("difference", "half_width", "over", "gain", "gain_lower", "change", "change_half_width")  # columns of a curve.csv
 ALIKE = (*STATED, "dtype", "position", "n_targets", "n_units", "n_bytes")
 WANTED = "give a CSV with at least the columns method, length and nll, as results/README.md says"
 
@@ -58,6 +61,23 @@ def _evaluations(rows: list[dict], path: Path, source: str) -> list[Evaluation]:
     for row in rows:
         apart[tuple(row[name] for name in OF_ONE)].append(row)
     return [Evaluation(own, path, _setting(own[0]), source=source) for own in apart.values()]
+
+
+def stated(points: Iterable[Point], path: Path, source: str | None) -> list[Point]:
+    """Points with the differences, intervals and G that a curve.csv beside a rows.csv states for the same means of as many seeds.
+
+    They come from the losses of all targets, which the rows do not hold. Points of another `source` stay. Raises RunError if it is damaged.
+    """
+    beside = path.with_name("curve.csv")
+    if path.name != ROWS or not beside.is_file():
+        return list(points)
+    known = {tuple(getattr(point, name) for name in SAME): point for point in read_points(beside)}
+    found = []
+    for point in points:
+        other = known.get(tuple(getattr(point, name) for name in SAME)) if point.source == source else None
+        alike = other is not None and None not in (point.nll, other.nll) and math.isclose(point.nll, other.nll, rel_tol=1e-9)
+        found.append(replace(point, **{name: getattr(other, name) for name in OF_TARGETS}) if alike else point)
+    return found
 
 
 def _setting(row: dict) -> str:

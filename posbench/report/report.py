@@ -12,7 +12,7 @@ from posbench.report import scores as asked
 from posbench.report.below import argument_line, checkpoint_lines, training_lines
 from posbench.report.context_loss import Step
 from posbench.report.curves import points
-from posbench.report.external_csv import adopt, place
+from posbench.report.external_csv import adopt, place, stated
 from posbench.report.external_csv import read as read_foreign
 from posbench.report.gate_lines import gain_lines
 from posbench.report.labels import labels
@@ -166,7 +166,10 @@ def collect(
     label = labels((evaluation.first for evaluation in evaluations), words)
     tasks = [one for one in evaluations if one.first["protocol"] == asked.PROTOCOL]
     texts = [one for one in evaluations if one.first["protocol"] != asked.PROTOCOL]
-    curve = place((point for _, stated in found for point in stated), sections(points(texts, label)))
+    measured = points(texts, label)
+    for path, name in names.items():
+        measured = stated(measured, path, None if alone else name)
+    curve = place((point for _, others in found for point in others), sections(measured))
     if alone:
         curve = [[replace(point, source=None) for point in part] for part in curve]
     check_size(curve)
@@ -183,7 +186,10 @@ def _csv_notes(found: Sequence[tuple[list[Evaluation], list[Point]]], names: Map
     notes = []
     for name, (evaluations, others) in zip(names.values(), found, strict=True):
         if evaluations:
-            notes.append(f"{name}: without the loss of each target G is unknown, and differences of means have intervals over seeds alone.")
+            notes.append(
+                f"{name}: without the loss of each target, intervals and G are those of a curve.csv beside it; where there is none, G is "
+                "unknown, and differences of means have intervals over seeds alone."
+            )
         if others:
             notes.append(f"{name}: losses as the file states them; nothing here knows whether text, tokens and targets are the same.")
     return notes

@@ -5,6 +5,7 @@ import math
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,11 +14,12 @@ from script_calls import call
 from synthetic import CURVES, DOCUMENTS, LENGTHS, TARGETS, write_eval, write_run
 from test_report_html import Page, describe
 
+from posbench.common.csv_records import to_csv
 from posbench.common.errors import ConfigError, RunError
 from posbench.report.figures.annotations import caption
 from posbench.report.folder import write
 from posbench.report.latex import PAGE, latex
-from posbench.report.points import read_points
+from posbench.report.points import Point, read_points
 from posbench.report.report import collect
 from posbench.report.tables import METHOD, Table
 from posbench.runs.rows import write_csv
@@ -36,9 +38,42 @@ def cells(path, title):
     return [line for line in part.splitlines() if line.startswith("| ")]
 
 
-def test_rows_alone_give_the_means_that_the_losses_of_all_targets_gave_and_intervals_over_seeds():
+@pytest.mark.parametrize("name", ["headline", "books", "catalogue", "ladder"])
+def test_the_folder_of_a_report_without_sums_keeps_the_intervals_it_states(name):
+    folder = REPORTED / name
+    found = {place(point): point for part in collect([], "t", "x", [folder / "rows.csv"]).sections for point in part}
+    stated = read_points(folder / "curve.csv")
+    assert len(found) == len(stated) > 20
+    for point in stated:
+        own = found[place(point)]
+        assert (own.half_width, own.over, own.gain, own.change_half_width) == (
+            point.half_width,
+            point.over,
+            point.gain,
+            point.change_half_width,
+        )
+
+
+def place(point):
+    return *point.section[:4], *point.method[:3], point.length, point.window
+
+
+def test_stated_intervals_are_of_these_means_alone(tmp_path):
+    for name in ("rows.csv", "curve.csv"):
+        shutil.copy(REPORTED / "headline" / name, tmp_path)
+    stated = read_points(tmp_path / "curve.csv")
+    (tmp_path / "curve.csv").write_text(to_csv([replace(point, nll=point.nll * 1.001) for point in stated], Point))
+    assert {point.over for part in collect([], "t", "x", [tmp_path / "rows.csv"]).sections for point in part} <= {"seeds", None}
+    write_run(tmp_path / "own", "rope")
+    beside = collect(sorted((tmp_path / "own").rglob("*.json")), "t", "x", [REPORTED / "headline" / "rows.csv"])
+    over = {(point.source is None, point.over) for part in beside.sections for point in part if point.half_width is not None}
+    assert (False, "seeds x documents") in over and (True, "seeds x documents") not in over
+
+
+def test_rows_alone_give_the_means_that_the_losses_of_all_targets_gave_and_intervals_over_seeds(tmp_path):
     folder = REPORTED / "headline"
-    text = collect([], "t", "x", [folder / "rows.csv"]).markdown()
+    shutil.copy(folder / "rows.csv", tmp_path)
+    text = collect([], "t", "x", [tmp_path / "rows.csv"]).markdown()
     means = re.sub(r" \+- [\d.]+ [<>~]", "", text)  # documents are known to the losses of all targets alone
     for title in ("Loss (", "Loss minus the floor", "At 16x"):
         wanted = [re.sub(r" \+- [\d.]+ [<>~]", "", line) for line in cells(folder / "table.md", title)]
@@ -46,8 +81,9 @@ def test_rows_alone_give_the_means_that_the_losses_of_all_targets_gave_and_inter
     assert "G is unknown" in text and "gate" not in text and "Student's t over seeds;" in text
 
 
-def test_rows_of_one_seed_have_differences_without_intervals():
-    (curve,) = collect([], "t", "x", [REPORTED / "demo" / "rows.csv"]).sections
+def test_rows_of_one_seed_have_differences_without_intervals(tmp_path):
+    shutil.copy(REPORTED / "demo" / "rows.csv", tmp_path)
+    (curve,) = collect([], "t", "x", [tmp_path / "rows.csv"]).sections
     reported = read_points(REPORTED / "demo" / "curve.csv")
     assert [point.difference for point in curve] == pytest.approx([point.difference for point in reported], abs=1e-6)
     assert {point.half_width for point in curve} == {None} and {point.source for point in curve} == {None}
