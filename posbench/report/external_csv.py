@@ -71,12 +71,15 @@ def stated(points: Iterable[Point], path: Path, source: str | None) -> list[Poin
     beside = path.with_name("curve.csv")
     if path.name != ROWS or not beside.is_file():
         return list(points)
-    known = {tuple(getattr(point, name) for name in SAME): point for point in read_points(beside)}
+    known = defaultdict(list)
+    for point in read_points(beside):
+        known[tuple(getattr(point, name) for name in SAME)].append(point)
     found = []
     for point in points:
-        other = known.get(tuple(getattr(point, name) for name in SAME)) if point.source == source else None
-        alike = other is not None and None not in (point.nll, other.nll) and math.isclose(point.nll, other.nll, rel_tol=1e-9)
-        found.append(replace(point, **{name: getattr(other, name) for name in OF_TARGETS}) if alike else point)
+        same = known[tuple(getattr(point, name) for name in SAME)] if point.source == source and point.nll is not None else ()
+        alike = (one for one in same if one.nll is not None and math.isclose(point.nll, one.nll, rel_tol=1e-9))
+        other = next(alike, point)
+        found.append(replace(point, **{name: getattr(other, name) for name in OF_TARGETS}))
     return found
 
 

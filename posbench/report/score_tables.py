@@ -8,6 +8,7 @@ from posbench.report.scores import LEARNED, Score
 from posbench.report.tables import METHOD, Table, by_method, heading
 
 NEVER = "never learned"
+GUESSES = {"the token behind the latest earlier place of the key": "by_place", "any value of the text": "by_value"}
 UNASKED = "not asked inside the window, so that a failure beyond it says nothing of a method"
 
 
@@ -53,6 +54,7 @@ def below(section: list[Score]) -> list[str]:
         f"protocol {first.protocol}: {asked(section)}, the same for every method",
         *([f"setting: {first.setting}"] if first.setting else []),
         f"seeds: {span(score.n_seeds for score in section)}; in brackets: 95 % interval {over}, Wilson's for one seed",
+        *guessed(section),
         "-ln p: the mean over answers; +- half of its 95 % interval over the same units, Student's t for one seed",
         *unlearned(section),
         *two_seeds(section),
@@ -65,6 +67,19 @@ def asked(section: Iterable[Score]) -> str:
     whole = [score for score in section if score.depth is None]
     texts, answers = (span(getattr(score, name) for score in whole) for name in ("n_texts", "n_answers"))
     return f"{answers} answers in {texts} texts of each length, right if every token was the likeliest"
+
+
+def guessed(section: Iterable[Score]) -> list[str]:
+    """Lines on the shares that guesses get right at the shortest and the longest length, for each part of a task."""
+    lines = []
+    for task, cells in by_task(section).items():
+        known = sorted(
+            (score for cell in cells.values() for score in cell.values() if score.by_value is not None), key=lambda one: one.length
+        )
+        for what, name in GUESSES.items():
+            ends = [f"{getattr(score, name):.3f} at {score.length} tokens" for score in dict.fromkeys(known[:1] + known[-1:])]
+            lines += [f"right by {what}: {task}: {', '.join(dict.fromkeys(ends))}"] if ends else []
+    return lines
 
 
 def unlearned(section: Iterable[Score]) -> list[str]:

@@ -20,6 +20,7 @@ from posbench.statistics.clustered import student_quantile, wilson
 
 PROTOCOL = "accuracy"
 LEARNED = 0.5  # accuracy inside the window below which a task was not learned
+GUESSES = ("by place", "by value")
 CHOICE = " choice"  # end of the task of a row on the choice among the answers in the text
 
 
@@ -49,6 +50,8 @@ class Score(Placed):
     inside: float | None  # accuracy inside the window, the mean over all seeds; None if it was not evaluated
     half_width: float | None = None  # half of the 95 % interval of nll; None in CSVs of earlier versions
     source: str | None = None  # the CSV that the rows were read from; None if the report is of that file alone, or of runs
+    by_place: float | None = None  # share that the token behind the latest earlier place of what asks gets right, if it is known
+    by_value: float | None = None  # share that any of the choices in the text gets right
 
     @property
     def method(self) -> tuple[str, str, str, str | None]:
@@ -120,7 +123,14 @@ def _score(key: tuple, seeds: list[tuple[Evaluation, dict]], inside: dict[tuple,
         choice=fmean([row["accuracy"] for row in found]) if all(found) else None,
         learned=bool(passed),
         inside=fmean(known) if known else None,
+        **_guesses(*(passed or seeds)[0]),
     )
+
+
+def _guesses(evaluation: Evaluation, row: dict) -> dict[str, float]:
+    """Shares that guesses get right on the texts of a row, which are the same for every seed and method."""
+    of_task = (evaluation.guesses.get(str(row["length"])) or {}).get(row["task"], {}) if row["depth"] is None else {}
+    return {name.replace(" ", "_"): share for name, share in of_task.items() if name in GUESSES}
 
 
 def interval(seeds: Sequence[tuple[Evaluation, dict]]) -> tuple[float, float, str]:

@@ -29,6 +29,7 @@ class Evaluation:
     stored: "TargetLosses | PooledLosses | None" = None  # None for a CSV
     source: str | None = None  # name of the CSV, if it is to be shown
     machines: dict = field(default_factory=dict)  # {length: machine that evaluated it}, as far as it is known
+    guesses: dict = field(default_factory=dict)  # {length: {task: {guess: share that it gets right}}}, of accuracy
 
     @property
     def first(self) -> dict:
@@ -143,8 +144,9 @@ def load(path: Path) -> Evaluation:
         raise RunError(f"{path} is damaged ({error!r}): delete it and evaluate again.") from error
     if not rows:
         raise RunError(f"{path} holds no rows: delete it and evaluate again.")
-    losses, machines = TargetLosses(path.with_suffix(".npz"), {row["length"] for row in rows}), content.get("machines")
-    return Evaluation(rows, path, setting, losses, machines=machines if isinstance(machines, dict) else {})
+    losses = TargetLosses(path.with_suffix(".npz"), {row["length"] for row in rows})
+    facts = {name: found for name in ("machines", "guesses") if isinstance(found := content.get(name), dict)}
+    return Evaluation(rows, path, setting, losses, **facts)
 
 
 def once(evaluations: list[Evaluation]) -> tuple[list[Evaluation], list[str]]:

@@ -6,7 +6,7 @@ rows.csv       the rows
 sums.npz       an entry for each row and document, sorted: row (its number in rows.csv), document, n_targets, and the sums nll and correct
 documents.csv  a line for each document of each set of targets (Document)
 configs.jsonl  a line for each training, in each folder that it was evaluated in: run_id, config, provenance, summary, end_slope;
-               evaluations: {eval_id: targets, setting, machines: {length: machine, if it is known}}
+               evaluations: {eval_id: targets, setting, machines: {length: machine, if it is known}, guesses, if any}
 
 Rows whose targets do not weigh alike, and rows of CSVs, have no entries.
 """
@@ -94,6 +94,8 @@ def _line(origin: Origin, evaluations: Iterable[Evaluation]) -> str:
             setting = asdict(one.setting) if isinstance(one.setting, Setting) else None
             known = own.setdefault(one.first["eval_id"], {"targets": one.stored.targets, "setting": setting, "machines": {}})
             known["machines"] |= {length: one.machines.get(length) for length in (str(row["length"]) for row in one.rows)}
+            if one.guesses:
+                known["guesses"] = {**known.get("guesses", {}), **one.guesses}
     parts = {**said(origin), "end_slope": end_slope(origin), "evaluations": own}
     return json.dumps(finite(parts), sort_keys=True, default=str) + "\n"
 
@@ -122,7 +124,7 @@ def read(folder: Path) -> tuple[list[Evaluation], dict[Path, Origin], list[str]]
             losses = PooledLosses(folder / SUMS, own, one["targets"], documents.get(one["targets"], []))
             path = run / "evals" / rows[numbers[0]]["protocol"] / f"{name}.json"
             stripped = [{key: value for key, value in rows[number].items() if key != "setting"} for number in numbers]
-            found.append(Evaluation(stripped, path, setting, losses, machines=dict(one["machines"])))
+            found.append(Evaluation(stripped, path, setting, losses, machines=dict(one["machines"]), guesses=dict(one.get("guesses", {}))))
         left = len(rows) - sum(len(one.rows) for one in found)
         note = f"{folder}: {left} of {len(rows)} rows have no sums over documents and are left out; name {folder / ROWS} for their means."
         return found, origins, [note] if left else []

@@ -131,6 +131,25 @@ def test_files_hold_what_is_shown_and_evidence_pools(found, tmp_path):
     assert "Accuracy by length and depth" in page and "Accuracy by method and length" in page and "needles" in page
 
 
+def test_what_guesses_get_right_is_a_line_in_the_figure_and_in_the_text_and_stays_in_evidence(found, tmp_path):
+    said = {"64": {"needle": {"by place": 0.95, "by value": 0.25}}, "128": {"needle": {"by place": 0.7, "by value": 0.25}}}
+    for path in found[0]:
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"guesses": said}))
+    built = Built(found[0], tmp_path / "guessed", "needles", "")
+    for scores in (built.scores, collect([], "needles", "", evidence=[tmp_path / "guessed"]).scores):
+        assert {(score.length, score.by_place, score.by_value) for score in scores[0] if score.depth is None} == {
+            (64, 0.95, 0.25),
+            (128, 0.7, 0.25),
+        }
+        assert {score.by_value for score in scores[0] if score.depth is not None} == {None}
+    assert "right by the token behind the latest earlier place of the key: needle: 0.950 at 64 tokens, 0.700 at 128" in built.markdown()
+    assert "right by any value of the text: needle: 0.250 at 64 tokens, 0.250 at 128 tokens" in built.markdown()
+    assert {"guess by place", "guess by value"} <= set(texts(tmp_path / "guessed" / "accuracy.svg"))
+    drawn = [line.get_ydata().tolist() for line in curves(built.scores[0], "").axes[0].lines if line.get_linestyle() == ":"]
+    assert drawn == [[0.95, 0.7], [0.25, 0.25]]
+    assert "guess by place" not in texts(tmp_path / "report" / "accuracy.svg")
+
+
 def test_parts_of_a_task_stand_beside_each_other_as_far_as_their_panels_leave_room(found):
     (section,) = found[1].scores
     rope = [score for score in section if score.encoding == "rope"]  # one panel for a part, with the others two

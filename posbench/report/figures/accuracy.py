@@ -21,7 +21,8 @@ def curves(section: list[Score], title: str):
     """Figure of accuracy by length: on the left all encodings without an extension, then the extensions of each encoding."""
     found = by_task(section)
     groups = panels([method for cells in found.values() for method in cells])
-    gutter = LEADER + max(width(_name(method, heading)) for heading, methods in groups.items() for method in methods)
+    names = [_name(method, heading) for heading, methods in groups.items() for method in methods]
+    gutter = LEADER + max(map(width, [*names, "guess by place"] if any(score.by_value is not None for score in section) else names))
     tall = max(PANEL_HEIGHT, 1.3 * GAP * max(map(len, groups.values())))
     wide = len(groups) * (PANEL_WIDTH + gutter + BETWEEN)  # of the panels of one part of a task
     across, down = _flow(len(found), wide)
@@ -67,7 +68,7 @@ def _name(method: tuple, heading: str) -> str:
 
 def _lines(axes, cells: dict[tuple, dict[int, Score]], heading: str) -> None:
     pens = looks([method[:2] for method in cells], dict.fromkeys(method[1] for method in cells))
-    ends, scales = [], list(dict.fromkeys(method[2] for method in cells))
+    ends, scales = _guess_lines(axes, cells), list(dict.fromkeys(method[2] for method in cells))
     asked_at = sorted({length for cell in cells.values() for length in cell})
     for method, cell in cells.items():
         known = [score for _, score in sorted(cell.items()) if score.shown]
@@ -83,6 +84,18 @@ def _lines(axes, cells: dict[tuple, dict[int, Score]], heading: str) -> None:
         )
         ends.append((known[-1].accuracy, known[-1].length, _name(method, heading), colour))
     end_labels(axes, ends)
+
+
+def _guess_lines(axes, cells: dict[tuple, dict[int, Score]]) -> list[tuple]:
+    """Draw the shares that guesses get right, which are the same for all methods; the ends to be labelled."""
+    scores = {score.length: score for cell in cells.values() for score in cell.values()}
+    ends = []
+    for text, column in (("guess by place", "by_place"), ("guess by value", "by_value")):
+        known = [(length, share) for length, score in sorted(scores.items()) if (share := getattr(score, column)) is not None]
+        if known:
+            axes.plot(*zip(*known, strict=True), color=GREY, linestyle=":", linewidth=1.1, zorder=1)
+            ends.append((known[-1][1], known[-1][0], text, GREY))
+    return ends
 
 
 def methods_map(section: list[Score], title: str):
