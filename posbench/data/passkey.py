@@ -3,7 +3,8 @@
 The number is from 1 to 50,000, the haystack five short sentences over and over. There the text grows by whole repetitions, the place is
 drawn for each text, and the first run of digits of ten written tokens counts; here the number of tokens is exact, places are at even
 depths (the PI paper has 32 of them), and the answer is the digits alone: nothing scores where it ends, so that a longer number that begins
-with a key of four digits or fewer (one in five) counts as right, as in RULER a reference that is contained.
+with a key of four digits or fewer (one in five) counts as right, as in RULER a reference that is contained. With `end` the full stop behind
+the number belongs to the answer, as there no digit may follow.
 """
 
 import numpy as np
@@ -12,7 +13,11 @@ from posbench.data.text_task import Question, TextTask
 
 
 class Passkey(TextTask):
-    """A pass key at each of `depths` depths."""
+    """A pass key at each of `depths` depths, up to its full stop if `end`."""
+
+    def __init__(self, haystack: str = "noise", depths: int = 5, end: bool = False):
+        super().__init__(haystack, depths)
+        self.end = end
 
     def ask(self, random: np.random.Generator, depth: float | None, length: int) -> Question:
         key = int(random.integers(1, 50_001))
@@ -21,5 +26,5 @@ class Passkey(TextTask):
             [(random.random() if depth is None else depth, f"The pass key is {key}. Remember it. {key} is the pass key.")],
             "\nWhat is the pass key?",
             " The pass key is",
-            [(f" {key}", 0)],
+            [(f" {key}" + "." * self.end, 0)],
         )

@@ -217,8 +217,15 @@ def test_rivals_are_other_values_of_the_same_text(tokenizer):
             for at, two_rivals in enumerate(rivals):
                 answer = tokenizer.decode(targets[number == at].tolist())
                 assert len({answer, *two_rivals}) == 3 and all(value[0] == " " and value[1:] in body for value in two_rivals)
-    singles = {"passkey", "niah_single_1", "niah_single_2", "niah_single_3"}
+    singles = {"passkey", "passkey_ended", "niah_single_1", "niah_single_2", "niah_single_3"}
     assert {name for name, most in found.items() if not most} == singles
+
+
+def test_a_pass_key_ends_with_its_full_stop_where_that_is_asked():
+    """A longer number whose first digits are the key is right without it: the digit in place of the full stop is no target."""
+    plain, ended = (questions(name, ByteTokenizer()).draw(600, 40, [0], depth=0.5) for name in ("passkey", "passkey_ended"))
+    said = [[bytes(row[row >= 0].tolist()).decode() for row in made.targets_NT] for made in (plain, ended)]
+    assert said[1] == [f"{key}." for key in said[0]] and {len(key) for key in said[0]} >= {5, 6}
 
 
 def asked_text(made: TextQuestions, length: int) -> str:
