@@ -4,7 +4,8 @@ The number is from 1 to 50,000, the haystack five short sentences over and over.
 drawn for each text, and the first run of digits of ten written tokens counts; here the number of tokens is exact, places are at even
 depths (the PI paper has 32 of them), and the answer is the digits alone: nothing scores where it ends, so that a longer number that begins
 with a key of four digits or fewer (one in five) counts as right, as in RULER a reference that is contained. With `end` the full stop behind
-the number belongs to the answer, as there no digit may follow.
+the number belongs to the answer, as there no digit may follow: of 100 texts of 512 and of 1,024 tokens SmolLM2-135M-Instruct (4-bit) has
+1.00 and 0.99 right without it, 1.00 and 1.00 with it, so that it does not run on.
 """
 
 import numpy as np
