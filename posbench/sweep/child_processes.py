@@ -1,9 +1,8 @@
-"""Child processes of a sweep: each runs one training with its evaluations. Busy runs are tried again at the end."""
+"""Child processes of a sweep: each runs one training with its evaluations after the other. Busy runs are tried again at the end."""
 
 import json
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -23,8 +22,8 @@ from posbench.runs import provenance
 from posbench.sweep.jobs import BUSY, Job, Outcome, Result
 from posbench.sweep.ledger import TAIL, record, why_ended
 from posbench.sweep.live_progress import Live
+from posbench.sweep.worker import Worker
 
-DRAIN_SECONDS = 5.0  # to read the rest of a dead child's stderr, which a grandchild may hold open forever
 NOTED_SECONDS = 1.0  # a cluster stops parent and child alike, and the child may end before the parent has noted its own signal
 NOTICE_SECONDS = 0.1  # between looks for a signal: a kernel may hand it to another thread, and Python runs handlers in the main one alone
 
@@ -36,25 +35,28 @@ class Children(Signals):
         ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         super().__init__([number for number in ends if signal.getsignal(number) != signal.SIG_IGN])  # under nohup it stays ignored
         self.live = live
-        self.running: set[subprocess.Popen] = set()
+        self.running: set[Worker] = set()
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         again = self.second()
         super()._note(number, frame)
-        for child in list(self.running):
+        for worker in list(self.running):
             if again:
-                kill_group(child.pid)
+                kill_group(worker.process.pid)
             else:
-                self._stop(child)
+                self._stop(worker)
 
-    def _stop(self, child: subprocess.Popen) -> None:
-        child.send_signal(signal.SIGTERM if self.received == signal.SIGHUP else self.received)
+    def _stop(self, worker: Worker) -> None:
+        worker.process.send_signal(signal.SIGTERM if self.received == signal.SIGHUP else self.received)
 
-    def call(self, job: Job, wait: bool, threads: int, prefix: str, command: str) -> Result:
-        """Run one job in a child and record its result. Its lines get `prefix`, if given, since several children share one terminal."""
+    def call(self, job: Job, wait: bool, threads: int, prefix: str, command: str, idle: list[Worker]) -> Result:
+        """Run one job in a child and record its result. Its lines get `prefix`, if given, since several children share one terminal.
+
+        `idle` holds a worker that waits for a job, or none; after the job, the one that ran it if it takes another.
+        """
         began, tail = time.monotonic(), deque(maxlen=TAIL)
         try:
-            code, outcomes = self._run(job, wait, threads, prefix, tail)
+            code, outcomes = self._run(job, wait, threads, prefix, tail, idle)
         except (OSError, RunError) as error:  # no process or no disk for its outcome: only this job fails
             code, outcomes = 1, [Outcome("", "failed", f"could not be run: {error}")]
         if code == BUSY and not wait:
@@ -72,39 +74,39 @@ class Children(Signals):
         record([result], command, tail)
         return result
 
-    def _run(self, job: Job, wait: bool, threads: int, prefix: str, tail: deque[str]) -> tuple[int, list[Outcome] | None]:
+    def _run(
+        self, job: Job, wait: bool, threads: int, prefix: str, tail: deque[str], idle: list[Worker]
+    ) -> tuple[int, list[Outcome] | None]:
         """(exit code of the child, outcomes of its cells). Outcomes are None if it ended before it wrote them."""
 
-        def read() -> None:
-            with child.stderr:
-                tail.extend(line for raw in child.stderr if (line := self.live.feed(raw, prefix, job.run.id)) is not None)
+        def feed(raw: bytes) -> None:
+            if (line := self.live.feed(raw, prefix, job.run.id)) is not None:
+                tail.append(line)
 
-        processes = processes_of(job)
-        module = ["posbench.sweep.job_process"] if processes == 1 else ["posbench.sweep.torchrun_process", str(processes)]
         with tempfile.TemporaryDirectory(prefix="posbench-") as folder:
             spec = Path(folder) / "job.json"
             with disk_errors(spec):
                 spec.write_text(json.dumps({"cfgs": job.cfgs, "wait": wait}))
-            environment = {"OMP_NUM_THREADS": str(max(1, threads // processes)), **os.environ}  # a value set by the user stays
-            environment[SHOWN] = "terminal" if self.live.terminal else "lines"
-            name_parent(environment)
-            child = subprocess.Popen(
-                [sys.executable, "-P", "-m", *module, str(spec)],
-                env=environment,
-                stderr=subprocess.PIPE,
-                stdin=subprocess.DEVNULL,
-                process_group=0,  # Ctrl-C reaches only the parent, which passes it on once
-            )
-            reader = threading.Thread(target=read, daemon=True)
-            reader.start()
-            self.running.add(child)
+            lone = (processes := processes_of(job)) > 1
+            worker = idle.pop() if idle and not lone else self._start(spec, processes, threads)
             if self.received is not None:
-                self._stop(child)
-            code = child.wait()
-            self.running.discard(child)
-            reader.join(DRAIN_SECONDS)
+                self._stop(worker)
+            code, stays = worker.run(spec, feed)
+            if stays:
+                idle.append(worker)
+            else:
+                self.running.discard(worker)
             outcome = Path(f"{spec}.outcome")
             return code, [Outcome(**values) for values in read_json(outcome)["outcomes"]] if outcome.exists() else None
+
+    def _start(self, spec: Path, processes: int, threads: int) -> Worker:
+        module = ["posbench.sweep.job_process"] if processes == 1 else ["posbench.sweep.torchrun_process", str(processes)]
+        environment = {"OMP_NUM_THREADS": str(max(1, threads // processes)), **os.environ}  # a value set by the user stays
+        environment[SHOWN] = "terminal" if self.live.terminal else "lines"
+        name_parent(environment)
+        worker = Worker([sys.executable, "-P", "-m", *module, str(spec)], environment, lone=processes > 1)
+        self.running.add(worker)
+        return worker
 
 
 def processes_of(job: Job) -> int:
@@ -144,16 +146,16 @@ def run_jobs(jobs: list[Job], parallel: int, command: str, done: int = 0) -> lis
     def work() -> list[Result]:
         # Before the time limit a cluster sends SIGUSR2 to every process of a task. Children inherit the block; the parent tells them.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
-        results = []
+        results, idle = [], []
         while True:
             with lock:
                 if not queue or children.received is not None:
-                    return results
+                    break
                 job, busy_before = queue.popleft()
             live.start(job.run.id)
             # Wait only for a job met twice: by then all others have had their turn.
             wait = busy_before or len(jobs) == 1
-            result = children.call(job, wait, threads, f"[{job.run.id}] " if parallel > 1 else "", command)
+            result = children.call(job, wait, threads, f"[{job.run.id}] " if parallel > 1 else "", command, idle)
             if result.code == BUSY and not result.outcomes:
                 live.put_back(job.run.id)
                 with lock:
@@ -161,6 +163,10 @@ def run_jobs(jobs: list[Job], parallel: int, command: str, done: int = 0) -> lis
             else:
                 live.finish(result)
                 results.append(result)
+        for worker in idle:
+            worker.close()
+            children.running.discard(worker)
+        return results
 
     live = Live(len(jobs) + done, done, parallel)
     received = None

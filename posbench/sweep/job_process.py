@@ -1,11 +1,14 @@
-"""Process of one job: a training and its evaluations. A kill or a lack of memory ends only this job.
+"""Process of one job after the other: a training and its evaluations. A kill or a lack of memory ends only this job.
 
 `python -m posbench.sweep.job_process SPEC` reads {"cfgs": [...], "wait": bool} from SPEC and writes {"outcomes": [...]} to SPEC.outcome;
-child_processes.py calls it, by way of torchrun_process.py where several processes share the training; then the first one does all else.
+worker.py calls it, and sends further specs; torchrun_process.py does where several processes share a training: then the first one does
+all else, and ends with it.
 """
 
 import contextlib
+import os
 import signal
+import stat
 import sys
 import tempfile
 from collections.abc import Iterable
@@ -20,6 +23,7 @@ from posbench.data.corpus import Corpus
 from posbench.evaluation.protocols import protocol
 from posbench.huggingface.check_checkpoint import check_checkpoint
 from posbench.model.build import load_model, pick_device
+from posbench.model.memory import forget
 from posbench.report.folder import write as write_report
 from posbench.report.report import collect
 from posbench.runs import directory as runs
@@ -29,8 +33,11 @@ from posbench.sweep.evaluate_cell import evaluate, evaluation, progress_of
 from posbench.sweep.fate import Fate, judge
 from posbench.sweep.jobs import BUSY, Job, Outcome, plan_jobs
 from posbench.sweep.train_job import corpus_of, finish_parent, shown, tidy, train
+from posbench.sweep.worker import ended
 from posbench.training.distributed import World, join
 from posbench.training.divergence import Diverged
+
+LEFT = 2**30  # bytes that jobs may leave behind in their process, beyond what the first one did, before another one takes over
 
 
 def run_job(job: Job, wait: bool = False, world: World | None = None) -> list[Outcome]:
@@ -142,7 +149,27 @@ def main(spec: str) -> int:
     return code
 
 
+def serve(spec: str) -> int:
+    """Run the job of a spec file, then those that come on stdin if it is a pipe, until one fails. Returns the last exit code."""
+    if not stat.S_ISFIFO(os.fstat(0).st_mode):
+        return main(spec)
+    orders, code, first = os.fdopen(os.dup(0)), 0, None
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # a library that asks a question must not take an order for the answer
+    with contextlib.suppress(KeyboardInterrupt):
+        while spec:
+            code = main(spec)
+            if code not in (0, BUSY):
+                return code
+            held = forget()
+            first = held if first is None else first
+            stays = held < first + LEFT
+            print(ended(code, stays), file=sys.stderr, flush=True)
+            spec = orders.readline().strip() if stays else ""
+        return code
+    return 128 + signal.SIGINT
+
+
 if __name__ == "__main__":
     die_with_parent()
     end_at_second()
-    sys.exit(main(sys.argv[1]))
+    sys.exit(serve(sys.argv[1]))

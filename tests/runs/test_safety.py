@@ -98,9 +98,7 @@ def asked(run: Run) -> dict:
 
 
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize(
-    "target", ["evil.Evil", "posbench.sweep.child_processes.subprocess.Popen", "os.system", "posbench.common.files.os.system"]
-)
+@pytest.mark.parametrize("target", ["evil.Evil", "posbench.sweep.worker.subprocess.Popen", "os.system", "posbench.common.files.os.system"])
 def test_a_class_of_a_results_folder_is_not_imported_wherever_it_is_named(foreign, place, target):
     change(foreign, **({"encoding": NODES[place]} if place in NODES else {}))
     change(foreign, **{PLACES[place]: target})

@@ -13,8 +13,8 @@ from conftest import CONFIGS
 from hydra.core.config_store import ConfigStore
 from hydra.core.plugins import Plugins
 
-from posbench.sweep import child_processes as sweep
 from posbench.sweep import job_process as job
+from posbench.sweep import worker
 
 
 class Here:
@@ -41,6 +41,6 @@ def call(capfd: pytest.CaptureFixture, folder: Path, name: str, *overrides: str)
         patch.setitem(ConfigStore.instance().repo["hydra"], "launcher", dict(ConfigStore.instance().repo["hydra"]["launcher"]))
         patch.chdir(folder)
         patch.setattr(sys, "argv", list(typed))
-        patch.setattr(sweep, "subprocess", Here)
+        patch.setattr(worker, "subprocess", Here)
         runpy.run_path(typed[0], run_name="__main__")
     return subprocess.CompletedProcess(typed, ended.value.code or 0, *capfd.readouterr())

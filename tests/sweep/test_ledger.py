@@ -18,7 +18,7 @@ from ledger_lines import read_ledger
 from posbench.common.progress import SHOWN, Progress
 from posbench.runs.directory import Run
 from posbench.sweep import child_processes as sweep
-from posbench.sweep import ledger
+from posbench.sweep import ledger, worker
 from posbench.sweep import live_progress as live
 from posbench.sweep.jobs import BUSY, Job, Outcome, Result
 from posbench.sweep.launch import launch
@@ -292,7 +292,7 @@ class Ends:
 
 @pytest.mark.parametrize("parallel", [1, 3])
 def test_a_child_that_says_nothing_has_failed_whatever_its_exit_code(tmp_path, monkeypatch, capsys, parallel):
-    monkeypatch.setattr(sweep, "subprocess", Ends)
+    monkeypatch.setattr(worker, "subprocess", Ends)
     monkeypatch.setattr(Ends, "started", [])
     monkeypatch.setattr(Ends, "codes", {0: 0, 1: BUSY, 2: 2, 3: -11, 4: OSError("no more processes")})
     cfg = {"results_dir": str(tmp_path), "model": {"checkpoint": None}, "processes": 1}
@@ -321,7 +321,7 @@ def test_a_signal_that_reaches_another_thread_is_noted_and_what_it_ends_is_no_fa
         def send_signal(self, number: int) -> None:
             pass
 
-    monkeypatch.setattr(sweep, "subprocess", Stops)
+    monkeypatch.setattr(worker, "subprocess", Stops)
     monkeypatch.setattr(Ends, "codes", {0: None, 1: None})
     cfg = {"results_dir": str(tmp_path), "model": {"checkpoint": None}, "processes": 1}
     jobs = [Job(cfg, Run(tmp_path / f"rope-{seed}"), "", [{"seed": seed}]) for seed in (0, 1)]

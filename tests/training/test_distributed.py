@@ -37,6 +37,7 @@ from posbench.model.build import check_device, pick_device
 from posbench.position.plan import training_plans
 from posbench.runs.directory import Run
 from posbench.sweep import child_processes as sweep
+from posbench.sweep import worker
 from posbench.sweep.jobs import Job
 from posbench.training.distributed import World, join
 from posbench.training.divergence import Diverged
@@ -282,7 +283,7 @@ def unstarted(folder: Path, **changes) -> Job:
 def test_more_processes_than_the_machine_serves_are_refused_before_one_is_started(tmp_path, monkeypatch, asked, said):
     monkeypatch.setattr(machine, "cores", lambda: 4)
     monkeypatch.setattr(machine, "gpus", lambda: 0)
-    monkeypatch.setattr(sweep.subprocess, "Popen", None)
+    monkeypatch.setattr(worker.subprocess, "Popen", None)
     with pytest.raises(ConfigError, match=said):
         sweep.run_jobs([unstarted(tmp_path, **asked)], 1, "the command")
     sweep.check([unstarted(tmp_path, processes=4, device="auto")])
