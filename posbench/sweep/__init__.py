@@ -1,1 +1,1 @@
-"""Sweeps: a grid becomes jobs, each job a child process, each with an outcome."""
+"""Sweeps: a grid becomes jobs, each job goes to a child process, each has an outcome."""

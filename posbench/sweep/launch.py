@@ -1,7 +1,7 @@
 """Launchers: child processes on this machine, or tasks of a cluster. Chosen by hydra/launcher=NAME, set by hydra.launcher.KEY=VALUE.
 
 Hydra's joblib and submitit launchers run one cell at a time and stop waiting at the first error. Here the unit is one training with
-all its evaluations, in a child process of its own.
+all its evaluations, in a child process (a worker takes one after the other).
 """
 
 from posbench.common.errors import ConfigError

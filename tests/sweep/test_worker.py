@@ -1,0 +1,148 @@
+"""Workers: one process for job after job, whose lines, exit codes and ends are those of each job."""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import forked
+import pytest
+from ledger_lines import read_ledger
+from test_cli import Cli
+
+from posbench.model.memory import forget
+from posbench.sweep import worker as room
+from posbench.sweep.worker import Worker, ended
+
+# A child that does as its spec says: a JSON list of what it writes, and of the code and the life that it ends with.
+CHILD = """
+import json, os, signal, sys
+spec = sys.argv[1]
+while spec:
+    for line in (wanted := json.load(open(spec)))["lines"]:
+        print(line, file=sys.stderr, flush=True)
+    if wanted["kill"]:
+        os.kill(os.getpid(), signal.SIGKILL)
+    print(wanted["end"], file=sys.stderr, flush=True)
+    if not wanted["stays"]:
+        sys.exit(wanted["code"])
+    spec = sys.stdin.readline().strip()
+"""
+
+
+@pytest.fixture
+def order(tmp_path):
+    def write(name: str, lines: list[str], code: int = 0, stays: bool = True, kill: bool = False, end: str | None = None) -> Path:
+        path = tmp_path / name
+        end = ended(code, stays) if end is None else end
+        path.write_text(json.dumps({"lines": lines, "code": code, "stays": stays, "kill": kill, "end": end}))
+        return path
+
+    return write
+
+
+def begin(spec: Path) -> Worker:
+    return Worker([sys.executable, "-c", CHILD, str(spec)], dict(os.environ))
+
+
+@pytest.mark.timeout(60)
+def test_each_job_has_its_own_lines_and_code_and_the_process_stays(order):
+    first, second = order("a", ["one", "two"]), order("b", ["three"], code=75)
+    worker, said = begin(first), ([], [])
+    assert worker.run(first, said[0].append) == (0, True)
+    assert worker.run(second, said[1].append) == (75, True)
+    assert said == ([b"one\n", b"two\n"], [b"three\n"])
+    worker.close()
+    assert worker.process.returncode == 0
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("fate", "found"),
+    [
+        ({"kill": True}, (-signal.SIGKILL, False)),
+        ({"stays": False, "code": 3, "end": ""}, (3, False)),
+        ({"stays": False}, (0, False)),  # it has kept too much
+    ],
+)
+def test_a_job_that_ends_its_process_has_all_its_lines_and_the_code_of_the_process(order, fate, found):
+    first, last = order("a", ["before"]), order("b", ["the last words"], **fate)
+    worker, said = begin(first), []
+    assert worker.run(first, lambda raw: None) == (0, True)
+    assert worker.run(last, said.append) == found
+    assert said[0] == b"the last words\n"
+
+
+@pytest.mark.timeout(60)
+def test_a_worker_that_was_killed_while_it_was_idle_says_so_by_its_code(order):
+    first, second = order("a", []), order("b", ["never"])
+    worker, said = begin(first), []
+    assert worker.run(first, said.append) == (0, True)
+    worker.process.kill()
+    worker.process.wait()
+    assert worker.run(second, said.append) == (-signal.SIGKILL, False) and said == []
+
+
+@pytest.mark.timeout(60)
+def test_the_end_of_a_job_is_found_behind_a_line_that_was_not_ended(order):
+    first = order("a", [], end="no newline" + ended(0, True))
+    worker, said = begin(first), []
+    assert worker.run(first, said.append) == (0, True) and said == [b"no newline"]
+    worker.close()
+
+
+def test_a_sweep_of_one_process_makes_the_same_bytes_as_a_process_for_each_job(tmp_path, text_folder, monkeypatch):
+    shared, apart = (Cli(tmp_path / name, text_folder) for name in ("shared", "apart"))
+    grid = ("-m", "encoding=rope,alibi,randomized", "extension=none,ntk", "seed=0,1", "allow_untested=true")
+    for cli in (shared, apart):
+        cli.folder.mkdir()
+    told = shared(*grid, code=0).stderr
+    assert told.count("training ") == 6
+    for encoding in ("rope", "alibi", "randomized"):
+        for seed in (0, 1):
+            apart(f"encoding={encoding}", f"seed={seed}", start=forked.run)
+    for one in apart.runs():
+        other = shared.folder / "runs" / one.name
+        assert (one / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
+        for path in one.glob("evals/*/*.json"):
+            rows, same = (json.loads((run / path.relative_to(one)).read_text())["rows"] for run in (one, other))
+            assert [row["nll"] for row in rows] == [row["nll"] for row in same]
+
+
+PROCESS = """
+import os, pathlib
+
+from posbench.encodings.none import NoEncoding
+
+
+class Marked(NoEncoding):
+    def __init__(self, shape, seed=0, kill=False):
+        super().__init__(shape)
+        path = pathlib.Path(__file__).with_name(f"process{seed}")
+        path.write_text(str(os.getpid()))
+        if kill:
+            os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_killed_job_costs_its_worker_and_no_other_job(tmp_path, text_folder):
+    cli, mine = Cli(tmp_path, text_folder), tmp_path / "mine"
+    (mine / "encoding").mkdir(parents=True)
+    (mine / "marked.py").write_text(PROCESS)
+    (mine / "encoding" / "marked.yaml").write_text("_target_: marked.Marked\nseed: 0\nkill: false\n")
+    (mine / "experiment").mkdir()
+    arms = ", ".join(f"{{encoding: marked, encoding.seed: {seed}, encoding.kill: {str(seed == 2).lower()}}}" for seed in range(5))
+    (mine / "experiment" / "five.yaml").write_text(f"name: five\nbase: {{train.steps: 2}}\ngrid: [{arms}]\n")
+    done = cli("--config-dir", str(mine), "experiment=five", "jobs=1", code=1)
+    pids = [int((mine / f"process{seed}").read_text()) for seed in range(5)]
+    assert len(cli.runs()) == 4 and pids[0] == pids[1] == pids[2] != pids[3] == pids[4], done.stderr
+    statuses = [entry["status"] for entry in read_ledger(cli.folder / "runs")]
+    assert statuses.count("failed") == 1 and statuses.count("ok") == 4
+
+
+def test_what_a_job_leaves_behind_is_counted():
+    held, kept = forget(), bytearray(os.urandom(2**24))
+    assert held + 2**23 < forget() < held + 2**26 or held == forget() == 0
+    del kept
+    assert room.MARK in ended(0, True)
