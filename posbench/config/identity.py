@@ -10,8 +10,8 @@ from posbench.common.files import sha256_json
 NO_EXTENSION = {"_target_": "posbench.extensions.none.NoExtension"}
 NO_SCALE = {"_target_": "posbench.scale_attention.none.NoScale"}
 
-# Settings that never change a result, such as how often something is written.
-NOT_TRAIN = {"log_every", "validate_every", "validate_windows", "checkpoint_every"}
+# Settings that never change a result, such as how often something is written, or one but for rounding.
+NOT_TRAIN = {"graph", "log_every", "validate_every", "validate_windows", "checkpoint_every"}
 NOT_MODEL = {"path"}  # path of a checkpoint; its content is hashed as model.checkpoint
 NOT_EVALUATE = {"lengths", "batch_tokens", "protocol", "floor"}
 

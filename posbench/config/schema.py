@@ -95,6 +95,7 @@ class TrainConfig:
     clip: Weight = 1.0  # largest norm of the gradient; 0: any
     dtype: Literal["auto", "bf16", "fp32"] = "auto"  # of the products; weights stay fp32; auto: see posbench.common.machine.fast_dtype
     compile: bool = False  # torch.compile
+    graph: bool | None = None  # a step as one CUDA graph; None: on a GPU, where it can be
     seed_data: Count | None = None  # order of the data; None: seed
     log_every: Size = 50  # steps
     validate_every: Count = 0  # steps; 0: at the end alone

@@ -64,5 +64,7 @@ def autocast(device: torch.device | str, dtype: str) -> Iterator[None]:
     """Context of torch.autocast to bf16 if `dtype` is bf16; no effect for fp32. Raises ValueError for auto, which planning replaces."""
     if dtype == "auto":
         raise ValueError("dtype=auto is not resolved: see posbench.config.defaults.resolve")
-    with torch.autocast(torch.device(device).type, torch.bfloat16, enabled=dtype == "bf16"), products(device, dtype):
+    kind = torch.device(device).type
+    # A cast that the cache keeps from before would be no part of a recorded step; each weight is used once in a pass anyway.
+    with torch.autocast(kind, torch.bfloat16, enabled=dtype == "bf16", cache_enabled=kind == "cpu"), products(device, dtype):
         yield

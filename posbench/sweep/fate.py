@@ -48,6 +48,7 @@ def judge(job: Job, known: dict[str, Outcome] | None = None) -> Fate:
     from posbench.model.build import make_encoding, make_trained_scale
     from posbench.model.inherit import check_beginning
     from posbench.model.memory import check_batch
+    from posbench.training.graph import check_graph
 
     known = {} if known is None else known
     try:
@@ -57,6 +58,7 @@ def judge(job: Job, known: dict[str, Outcome] | None = None) -> Fate:
         make_trained_scale(job.cfg, encoding)
         if job.trains and not job.run.finished:
             train = typed("train", job.cfg["train"])
+            check_graph(train, job.cfg["device"])
             check_batch(typed("model", job.cfg["model"]), train.tokens_per_step, job.cfg["device"])
         if job.cfg["model"].get("checkpoint") and not job.run.finished and not job.parent:
             check_whole(job.cfg, job.cfg["model"]["checkpoint"]["vocab_size"])

@@ -34,7 +34,18 @@ def build(model: nn.Module, config: TrainConfig, muon: type[torch.optim.Muon] = 
     optimizers.append(torch.optim.AdamW([g for g in groups if g["params"]], lr=config.lr, betas=tuple(config.betas), fused=True))
     for group in _groups(optimizers):
         group["peak_lr"] = group["lr"]
+    place(optimizers)
     return optimizers
+
+
+def place(optimizers: list[torch.optim.Optimizer]) -> None:
+    """Put the rate of parameters on a GPU into a tensor there, which a recorded step reads anew; a loaded state may have it elsewhere."""
+    for group in _groups(optimizers):
+        device = group["params"][0].device
+        on_gpu = device.type == "cuda"
+        group["lr"] = torch.tensor(float(group["lr"]), device=device) if on_gpu else float(group["lr"])
+        if "capturable" in group:
+            group["capturable"] = on_gpu
 
 
 def rate(step: int, config: TrainConfig) -> float:
@@ -53,7 +64,11 @@ def rate(step: int, config: TrainConfig) -> float:
 def set_rate(optimizers: list[torch.optim.Optimizer], multiplier: float) -> None:
     """Set every group's learning rate to `multiplier` times its peak."""
     for group in _groups(optimizers):
-        group["lr"] = group["peak_lr"] * multiplier
+        rate = group["peak_lr"] * multiplier
+        if isinstance(group["lr"], torch.Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
 
 
 def _groups(optimizers: list[torch.optim.Optimizer]) -> list[dict]:

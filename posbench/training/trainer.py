@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from posbench.common.machine import check_share
 from posbench.config.schema import TrainConfig
 from posbench.data import Corpus
-from posbench.data.batches import batches
+from posbench.data.batches import Batches, batches
 from posbench.data.mix import MixedBatches
 from posbench.data.task import IGNORED
 from posbench.model import precision as bf16
 from posbench.model.kernels.flex import compiled
 from posbench.runs.directory import Run
-from posbench.training import checkpoint
+from posbench.training import checkpoint, graph
 from posbench.training import optimizers as optim
 from posbench.training.distributed import World
 from posbench.training.divergence import Watch
@@ -63,6 +63,10 @@ class Trainer:
         self.watch = Watch(config, corpus.vocab_size)
         self.pending: tuple[Tensor, int, float] | None = None
         self.grad_norm: Tensor | float | None = None
+        self.eager = graph.why_eager(config, getattr(model, "encoding", None), device, self.world)
+        self.steps = None if self.eager else graph.StepGraphs(self._step, self.model.zero_grad)
+        if self.eager and device.type == "cuda" and config.graph is not False and self.world.main:
+            print(f"train.graph: {self.eager}: each step is launched anew", file=sys.stderr, flush=True)
         self.loss, self.compiled = model.loss, False
         if config.compile:
             self._compile()
@@ -72,13 +76,14 @@ class Trainer:
         began = time.perf_counter()
         optim.set_rate(self.optimizers, optim.rate(self.step, self.config))
         inputs_BT, targets_BT = self.batches.at(self.step, self.world.share)
-        loss = self._backward(inputs_BT, targets_BT)
-        loss = self.world.sum_gradients(self.model.parameters(), loss)
-        self._clip()
-        for optimizer in self.optimizers:
-            with bf16.muon(self.device, self.config.dtype):
-                optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+        shares = self._shares(targets_BT)
+        inputs_BT, targets_BT = (part.to(self.device, non_blocking=True) for part in (inputs_BT, targets_BT))
+        if self.steps is None:
+            loss, self.grad_norm = self._step(inputs_BT, targets_BT, shares)
+        else:
+            # Of text each step of a shape has the same, of a task they are as many as the answers.
+            given = () if isinstance(self.batches, Batches) else (torch.tensor(shares, device=self.device),)
+            loss, self.grad_norm = self.steps(inputs_BT, targets_BT, *given)
         launched = time.perf_counter() - began
         self._settle()
         length = inputs_BT.shape[1]
@@ -152,6 +157,7 @@ class Trainer:
 
     def resume(self, run: Run) -> None:
         self.step, extra = checkpoint.load_state(run.state, self.model, self.optimizers)
+        optim.place(self.optimizers)
         self.tokens, self.seconds = extra["tokens"], extra["seconds"]
         self.recent.extend(extra["recent"])
         self.watch.above, self.grad_norm = extra.get("above", 0), extra.get("grad_norm")  # states of earlier versions have neither
@@ -160,29 +166,49 @@ class Trainer:
         with bf16.autocast(self.device, self.config.dtype):
             return loss(inputs_BT, targets_BT, self.plan_for(inputs_BT.shape[1], step))
 
-    def _backward(self, inputs_BT: Tensor, targets_BT: Tensor) -> Tensor:
+    def _shares(self, targets_BT: Tensor) -> list[float]:
+        """Share of the batch's targets that each micro-batch of the given rows has. The batch is that of all processes."""
+        n_targets = self.batches.n_targets(self.step)
+        return [int((part_BT != IGNORED).sum()) / n_targets for part_BT in targets_BT.chunk(self.config.micro_batches)]
+
+    def _step(self, inputs_BT: Tensor, targets_BT: Tensor, shares: Sequence[float] | Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Make a step with rows on the device. Returns its loss, and the norm of its gradient before clipping.
+
+        `shares` as from `_shares`; None, for text: in proportion to the rows.
+        """
+        loss = self._backward(inputs_BT, targets_BT, shares)
+        loss = self.world.sum_gradients(self.model.parameters(), loss)
+        norm = self._clip()
+        for optimizer in self.optimizers:
+            with bf16.muon(self.device, self.config.dtype):
+                optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        return loss, norm
+
+    def _backward(self, inputs_BT: Tensor, targets_BT: Tensor, shares: Sequence[float] | Tensor | None) -> Tensor:
         """Add the gradients of the given rows' part of the batch's mean loss, one micro-batch at a time. Returns that part.
 
         The mean is over the targets of the whole batch, over all processes; of a task, over the tokens of its answers.
         """
-        n_targets = self.batches.n_targets(self.step)
-        parts = zip(inputs_BT.chunk(self.config.micro_batches), targets_BT.chunk(self.config.micro_batches), strict=True)
+        n_micro = self.config.micro_batches
+        parts = list(zip(inputs_BT.chunk(n_micro), targets_BT.chunk(n_micro), strict=True))
+        shares = [len(part_BT) / len(inputs_BT) for part_BT, _ in parts] if shares is None else shares
         losses = []
-        for part_BT, part_targets_BT in parts:
-            share = int((part_targets_BT != IGNORED).sum()) / n_targets
-            part_BT, part_targets_BT = (part.to(self.device, non_blocking=True) for part in (part_BT, part_targets_BT))
+        for (part_BT, part_targets_BT), share in zip(parts, shares, strict=True):
             loss = self._loss(self.loss, part_BT, part_targets_BT, self.step) * share
             with bf16.products(self.device, self.config.dtype):
                 loss.backward()
             losses.append(loss.detach())
         return torch.stack(losses).sum()
 
-    def _clip(self) -> None:
+    def _clip(self) -> Tensor:
+        """Clip the gradients, and return their norm before that."""
         params = [param for param in self.model.parameters() if param.grad is not None]
-        self.grad_norm = nn.utils.get_total_norm([param.grad for param in params])
+        norm = nn.utils.get_total_norm([param.grad for param in params])
         if self.config.clip > 0 and params:
             # As clip_grads_with_norm_ does it, which asks each gradient for its device.
-            torch._foreach_mul_([param.grad for param in params], (self.config.clip / (self.grad_norm + 1e-6)).clamp(max=1.0))
+            torch._foreach_mul_([param.grad for param in params], (self.config.clip / (norm + 1e-6)).clamp(max=1.0))
+        return norm
 
     def _settle(self) -> None:
         """Wait for the pending step's loss and count the step. Raises Diverged if the loss is not finite, or too high for long."""
@@ -206,7 +232,8 @@ class Trainer:
             if bf16.slow(self.device, self.config.dtype):
                 raise RuntimeError("this CPU multiplies bf16 numbers as float32, which cannot be compiled; train.dtype=fp32 can")
             self.loss = compiled(self.model.loss)
-            self._backward(*self.batches.at(self.step, self.world.share))
+            inputs_BT, targets_BT = self.batches.at(self.step, self.world.share)
+            self._backward(inputs_BT.to(self.device), targets_BT.to(self.device), self._shares(targets_BT))
             self.compiled = True
         except Exception as error:
             self.loss = self.model.loss

@@ -117,6 +117,10 @@ def test_a_step_copies_nothing_but_its_inputs(encoding, scale, monkeypatch):
             trainer.advance()
         drawn, device.copies = trainer.model.encoding.random, []
         trainer.advance()
+    # torch groups the tensors of AdamW in C, where they are no pretended ones, and takes the rate to where they really are.
+    groups = len(trainer.optimizers[-1].param_groups)
+    assert device.copies.count("to cpu") == groups
+    device.copies = [one for one in device.copies if one != "to cpu"]
     assert device.copies.count("item") == 1 and device.copies.count("to cuda") == len(device.copies) - 1
     assert len(device.copies) == 3 or drawn, device.copies
 

@@ -174,7 +174,8 @@ def test_parts_of_a_task_weigh_by_their_answers(tmp_path):
             trainer = Trainer(
                 model, task_corpus(), config(dtype="fp32", micro_batches=micro_batches), 0, torch.device("cpu"), lambda n, step: n
             )
-            trainer._backward(*trainer.batches.at(0, lambda n, i=share: slice(i * n // shares, (i + 1) * n // shares)))
+            rows = trainer.batches.at(0, lambda n, i=share: slice(i * n // shares, (i + 1) * n // shares))
+            trainer._backward(*rows, trainer._shares(rows[1]))
         return [parameter.grad for parameter in model.parameters()]
 
     inputs_BT, targets_BT = batches(task_corpus().train, [8], 64, 0, None).at(0)
@@ -255,7 +256,7 @@ def test_a_rule_is_learnt_and_the_summary_is_true(tmp_path, optimizer, tied):
 
 def gradients(cfg: TrainConfig) -> tuple[float, list[torch.Tensor]]:
     trainer = Trainer(tiny(), make_corpus(), cfg, 0, torch.device("cpu"), lambda n, step: n)
-    loss = trainer._backward(*trainer.batches.at(0))
+    loss = trainer._backward(*(batch := trainer.batches.at(0)), trainer._shares(batch[1]))
     return loss.item(), [param.grad for param in trainer.model.parameters()]
 
 
@@ -270,11 +271,11 @@ def test_micro_batches_leave_loss_and_gradient_as_they_are(parts):
 
 def test_clipping_bounds_the_norm_and_logs_what_it_was():
     trainer = Trainer(tiny(), make_corpus(), config(dtype="fp32", clip=0.01), 0, torch.device("cpu"), lambda n, step: n)
-    trainer._backward(*trainer.batches.at(0))
+    trainer._backward(*trainer.batches.at(0), None)
     before = math.sqrt(sum(p.grad.double().square().sum().item() for p in trainer.model.parameters()))
-    trainer._clip()
+    norm = trainer._clip()
     after = math.sqrt(sum(p.grad.double().square().sum().item() for p in trainer.model.parameters()))
-    assert float(trainer.grad_norm) == pytest.approx(before, rel=1e-5) and before > 0.1
+    assert float(norm) == pytest.approx(before, rel=1e-5) and before > 0.1
     assert after == pytest.approx(0.01, rel=1e-3)
 
 

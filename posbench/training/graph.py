@@ -1,0 +1,109 @@
+"""A training step as one CUDA graph. The launches of a small step take 40 ms on a GPU whose arithmetic takes 2: a graph is one launch.
+
+The first steps of each shape are made eagerly, since they make what a step allocates once: states of optimizers, tables of plans. Then
+a step is recorded, which executes nothing, and replayed from there on: its inputs are copied into the tensors it was recorded with. A
+resumed training makes its first steps eagerly again, with the same kernels.
+
+What is written here has never run on a GPU; tests/training/test_graph.py has the tests for one, and drives it on a CPU by a stand-in.
+
+Letters: B sequences, T tokens.
+"""
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from posbench.common.errors import ConfigError
+from posbench.config.schema import TrainConfig
+from posbench.position.interfaces import Encoding
+from posbench.training.distributed import World
+
+EAGER = 3  # steps of a shape before it is recorded
+Step = Callable[..., tuple[Tensor, Tensor]]
+
+
+def check_graph(config: TrainConfig, device: str) -> None:
+    """Raise ConfigError for train.graph=true without a GPU. `device` may be auto."""
+    if config.graph and not (device.startswith("cuda") or device == "auto" and torch.cuda.is_available()):
+        raise ConfigError(f"train.graph=true needs a GPU, and device={device} is none here: leave it out, or choose device=cuda.")
+
+
+def why_eager(config: TrainConfig, encoding: Encoding | None, device: torch.device, world: World) -> str | None:
+    """Reason why the steps of a training cannot be a graph, None if they can. Raises ConfigError as `check_graph` does."""
+    check_graph(config, device.type)
+    if device.type != "cuda":
+        return "there is no GPU"
+    if config.graph is False:
+        return "train.graph=false"
+    if world.size > 1:
+        return f"processes={world.size} exchange gradients within a step"
+    if encoding is not None and encoding.random:
+        return "the encoding draws new positions for each step"
+    return None
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A recorded step: `replay` makes it with what `inputs` hold, and `outputs` then hold its results."""
+
+    replay: Callable[[], None]
+    inputs: Sequence[Tensor]
+    outputs: Sequence[Tensor]
+
+
+class Recorder:
+    """Records steps as CUDA graphs, which share their memory: one is replayed after the other, and outputs are copied at once."""
+
+    def __init__(self) -> None:
+        self.pool = None
+
+    def __call__(self, step: Step, inputs: Sequence[Tensor]) -> Recorded:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self.pool):
+            outputs = step(*inputs)
+        self.pool = graph.pool()
+        return Recorded(graph.replay, inputs, outputs)
+
+
+class StepGraphs:
+    """A training's step by the shape of its inputs: eager for EAGER steps, then recorded and replayed.
+
+    `step(*inputs)` makes one step on tensors of the device, leaves no gradients, and returns its loss and the norm of its gradient; what
+    else it depends on must not change from step to step, but for tensors that are changed in place. `recover` undoes what a failed
+    record leaves. A step that cannot be recorded stays eager, with one line on stderr.
+    """
+
+    def __init__(self, step: Step, recover: Callable[[], None], record: Callable[[Step, Sequence[Tensor]], Recorded] | None = None) -> None:
+        self.step, self.recover, self.record = step, recover, record or Recorder()
+        self.made: Counter[tuple] = Counter()
+        self.recorded: dict[tuple, Recorded] = {}
+        self.refused = False
+
+    def __call__(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Make a step; the results are tensors of their own."""
+        shape = tuple(one.shape for one in inputs)
+        if shape not in self.recorded and self.made[shape] >= EAGER and not self.refused:
+            self._record(shape, inputs)
+        if shape not in self.recorded:
+            self.made[shape] += 1
+            return self.step(*inputs)
+        recorded = self.recorded[shape]
+        for own, given in zip(recorded.inputs, inputs, strict=True):
+            own.copy_(given)
+        recorded.replay()
+        loss, norm = recorded.outputs
+        return loss.clone(), norm.clone()
+
+    def _record(self, shape: tuple, inputs: Sequence[Tensor]) -> None:
+        # Any exception counts, as of a compiler: the eager step raises one with another cause again.
+        try:
+            self.recorded[shape] = self.record(self.step, [one.clone() for one in inputs])
+        except Exception as error:
+            self.refused = True
+            self.recover()
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            print(f"train.graph: a step cannot be recorded ({reason}): training goes on without a graph", file=sys.stderr, flush=True)
