@@ -15,7 +15,7 @@ PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARG
 INSTALL = $(PIP) $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup install demo pretrained test test-slow test-gpu faults lint format sweep report reproduce claims bench compat gallery clean
+.PHONY: help setup install demo pretrained test test-slow test-gpu check-gpu faults lint format sweep report reproduce claims bench compat gallery clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -59,6 +59,14 @@ test-slow: $(VENV)/.installed-dev ## long and large tests
 
 test-gpu: $(VENV)/.installed-dev ## the tests that need a CUDA device
 	@TORCHINDUCTOR_COMPILE_THREADS=1 $(BIN)/python -m pytest -m gpu --numprocesses auto --maxprocesses 12 --dist worksteal $(ARGS)
+
+check-gpu: $(VENV)/.installed-dev ## all that needs a CUDA device, in 12 minutes: tests, speed, several trainings at once; logs in results/check-gpu
+	@mkdir -p results/check-gpu
+	@-timeout 60 $(BIN)/python -m pytest -m gpu tests/training/test_graph.py -q --numprocesses 8 2>&1 | tee results/check-gpu/graph.log
+	@-timeout 200 $(MAKE) --no-print-directory test-gpu 2>&1 | tee results/check-gpu/tests.log
+	@-timeout 90 $(BIN)/python scripts/benchmark.py only=rope lengths=64 out=results/check-gpu/bench 2>&1 | tee results/check-gpu/bench.log
+	@-timeout 240 $(BIN)/python scripts/run.py -m experiment=headline jobs=8 results_dir=results/check-gpu/runs 2>&1 | tee results/check-gpu/headline.log
+	@-timeout 60 $(BIN)/python scripts/report.py -m experiment=headline results_dir=results/check-gpu/runs report_dir=results/check-gpu/headline
 
 faults: $(VENV)/.installed-dev ## kill it at random moments, damage its files: what it costs (nothing), some minutes
 	@$(BIN)/python -m pytest -m slow --timeout 3600 tests/system/test_faults.py $(ARGS)

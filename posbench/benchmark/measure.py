@@ -6,6 +6,7 @@ Memory is that of one window, or of one training step. The model is the default 
 Letters: B batch, T tokens.
 """
 
+import copy
 import functools
 import itertools
 import statistics
@@ -28,13 +29,15 @@ from posbench.position.instantiate import make
 from posbench.position.legality import check, fed_length
 from posbench.position.plan import make_plan, training_plans
 from posbench.training import optimizers as optim
+from posbench.training.distributed import World
+from posbench.training.graph import StepGraphs, why_eager
 from posbench.training.muon import Muon
 
 MODEL, VOCAB = ModelConfig(), 1024
 VOCABULARIES, TRAINED = (1024, 4096, 50257), (64, 256, 512)  # entries, and tokens of a sequence, beside transformers
 SCORED = 8  # positions of each window that get logits, as in evaluation
 BUDGET = 20.0  # seconds: a case whose first pass takes longer is not measured, here and at longer lengths, and is reported as slow
-BASE, GATED, LLAMA = "rope", "rope, output gate", "transformers Llama"
+BASE, GATED, LAUNCHED, LLAMA = "rope", "rope, output gate", "rope, launched", "transformers Llama"
 
 Case = Callable[[Tensor], object]  # one training step, or one evaluation pass, over tokens [B, T]
 
@@ -105,6 +108,8 @@ def beside_transformers(repeats: int, device: str = "cpu") -> Iterator[list[Figu
         if llama is not None:
             text_BT = torch.randint(0, vocab, (TrainConfig().tokens_per_step // length, length), device=device)
             cases = {BASE: _gpt_step(rope, device), LLAMA: _llama_step(llama, device)}
+            if torch.device(device).type == "cuda":
+                cases[LAUNCHED] = _gpt_step(copy.deepcopy(rope), device, graphed=False)
             yield _measure(f"trained {vocab}", cases, text_BT, text_BT, repeats)[0]
 
 
@@ -116,9 +121,12 @@ def _wanted(name: str, only: list[str]) -> bool:
     return not only or name in (*only, BASE)
 
 
-def _gpt_step(model: GPT, device: str) -> Case:
+def _gpt_step(model: GPT, device: str, graphed: bool = True) -> Case:
     plans, steps = training_plans(model.encoding, model.scale, device, 0), itertools.count()
-    return _step(model, lambda text_BT: model.loss(text_BT, text_BT, plans(text_BT.shape[1], next(steps))), device)
+    step = _step(model, lambda text_BT: model.loss(text_BT, text_BT, plans(text_BT.shape[1], next(steps))), device)
+    if not graphed or why_eager(TrainConfig(), model.encoding, torch.device(device), World()):
+        return step
+    return StepGraphs(step, model.zero_grad)
 
 
 def _llama_step(llama: nn.Module, device: str) -> Case:
@@ -131,9 +139,11 @@ def _llama_step(llama: nn.Module, device: str) -> Case:
 
 def _step(model: nn.Module, loss: Callable[[Tensor], Tensor], device: str, muon: type[torch.optim.Muon] = Muon) -> Case:
     optimizers, dtype = optim.build(model.to(device), TrainConfig(), muon), fast_dtype(device)
+    for group in itertools.chain(*(one.param_groups for one in optimizers)) if muon is not Muon else ():
+        group["lr"] = float(group["lr"])  # which torch's Muon would wait for if it lay on a GPU
     keep_freed()
 
-    def step(text_BT: Tensor) -> None:
+    def step(text_BT: Tensor) -> tuple[Tensor, Tensor]:
         with bf16.autocast(device, dtype):
             value = loss(text_BT)
         with bf16.products(device, dtype):
@@ -142,6 +152,7 @@ def _step(model: nn.Module, loss: Callable[[Tensor], Tensor], device: str, muon:
             with bf16.muon(device, dtype):
                 optimizer.step()
             optimizer.zero_grad(set_to_none=True)
+        return value.detach(), value.detach()
 
     return step
 

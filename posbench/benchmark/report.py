@@ -6,7 +6,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure as Canvas
 
 from posbench.benchmark.checkpoint import PLAIN, THEIRS
-from posbench.benchmark.measure import BASE, LLAMA, Figure
+from posbench.benchmark.measure import BASE, LAUNCHED, LLAMA, Figure
 from posbench.report.figures.annotations import spread
 from posbench.report.figures.style import BLACK, GREY, OKABE_ITO, save
 
@@ -41,12 +41,14 @@ def _beside_transformers(figures: list[Figure]) -> list[str]:
     if not steps:
         return []
     lines = ["", f"## A training step beside {LLAMA}", ""]
-    lines += ["| vocabulary | tokens of a sequence | ms | theirs | times as fast | MiB | theirs |", "| ---: " * 7 + "|"]
+    launched = any(case == LAUNCHED for *_, case in steps)  # on a GPU, where a step is a graph
+    heads = ["vocabulary", "tokens of a sequence", "ms", "theirs", "times as fast", "MiB", "theirs", *["without a graph, ms"] * launched]
+    lines += [f"| {' | '.join(heads)} |", "| ---: " * len(heads) + "|"]
     for (vocab, length, case), ours in steps.items():
         if case == BASE:
             theirs = steps[vocab, length, LLAMA]
             cells = f"{1e3 * ours.seconds:.0f} | {1e3 * theirs.seconds:.0f} | {theirs.ratio:.2f} | {ours.mib:.0f} | {theirs.mib:.0f}"
-            lines.append(f"| {vocab:,} | {length} | {cells} |")
+            lines.append(f"| {vocab:,} | {length} | {cells} |" + f" {1e3 * steps[vocab, length, LAUNCHED].seconds:.1f} |" * launched)
     return [*lines, "", "Steps of 2,048 tokens; theirs with torch.optim.Muon and cross_entropy, of the same shape, in the same rounds."]
 
 

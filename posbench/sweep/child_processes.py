@@ -19,6 +19,7 @@ from posbench.common.progress import SHOWN
 from posbench.common.signals import Signals, kill_group, name_parent
 from posbench.config.schema import typed
 from posbench.runs import provenance
+from posbench.sweep.gpu_memory import fitting
 from posbench.sweep.jobs import BUSY, Job, Outcome, Result
 from posbench.sweep.ledger import TAIL, record, why_ended
 from posbench.sweep.live_progress import Live
@@ -139,6 +140,7 @@ def run_jobs(jobs: list[Job], parallel: int, command: str, done: int = 0) -> lis
     check(jobs)
     queue = deque((job, False) for job in jobs)
     parallel = check_jobs(max(1, min(parallel, len(queue))), max(map(processes_of, jobs), default=1))
+    parallel = fitting(jobs, parallel)
     threads = max(1, cores() // parallel)
     os.environ[provenance.COMMAND] = command
     lock = threading.Lock()
