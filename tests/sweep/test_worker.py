@@ -136,7 +136,8 @@ def test_a_killed_job_costs_its_worker_and_no_other_job(tmp_path, text_folder):
     (mine / "experiment" / "five.yaml").write_text(f"name: five\nbase: {{train.steps: 2}}\ngrid: [{arms}]\n")
     done = cli("--config-dir", str(mine), "experiment=five", "jobs=1", code=1)
     pids = [int((mine / f"process{seed}").read_text()) for seed in range(5)]
-    assert len(cli.runs()) == 4 and pids[0] == pids[1] == pids[2] != pids[3] == pids[4], done.stderr
+    assert len(cli.runs()) == 4, done.stderr
+    assert pids[0] == pids[1] == pids[2] != pids[3] == pids[4], (pids, done.stderr)
     statuses = [entry["status"] for entry in read_ledger(cli.folder / "runs")]
     assert statuses.count("failed") == 1 and statuses.count("ok") == 4
 
