@@ -89,7 +89,11 @@ class Children(Signals):
             with disk_errors(spec):
                 spec.write_text(json.dumps({"cfgs": job.cfgs, "wait": wait}))
             lone = (processes := processes_of(job)) > 1
-            worker = idle.pop() if idle and not lone else self._start(spec, processes, threads)
+            worker = None if lone or not idle else idle.pop()
+            if worker and worker.process.poll() is not None:  # it was killed while it waited
+                self.running.discard(worker)
+                worker = None
+            worker = worker or self._start(spec, processes, threads)
             if self.received is not None:
                 self._stop(worker)
             code, stays = worker.run(spec, feed)
