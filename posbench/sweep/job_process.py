@@ -163,7 +163,8 @@ def serve(spec: str) -> int:
             held = forget()
             first = held if first is None else first
             stays = held < first + LEFT
-            print(ended(code, stays), file=sys.stderr, flush=True)
+            sys.stderr.flush()
+            os.write(2, f"{ended(code, stays)}\n".encode())  # sys.stderr may be another's by now
             spec = orders.readline().strip() if stays else ""
         return code
     return 128 + signal.SIGINT

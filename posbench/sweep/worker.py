@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 DRAIN_SECONDS = 5.0  # to read the rest of a dead child's stderr, which a grandchild may hold open forever
+LOOK_SECONDS = 1.0  # between looks whether a silent child has ended
 MARK = '{"ended": '
 
 
@@ -36,7 +37,8 @@ class Worker:
         )
         self._begun = False
         self._feed: Callable[[bytes], object] = lambda raw: None
-        self._told: queue.SimpleQueue[tuple[int, bool]] = queue.SimpleQueue()  # (exit code, whether it stays) of each job
+        # (exit code, whether it stays) of each job; None where stderr ends
+        self._told: queue.SimpleQueue[tuple[int, bool] | None] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read, daemon=True)
 
     def run(self, spec: Path, feed: Callable[[bytes], object]) -> tuple[int, bool]:
@@ -45,17 +47,27 @@ class Worker:
         if not self._begun:
             self._begun = True
             self._reader.start()
-            threading.Thread(target=lambda: self._told.put((self.process.wait(), False)), daemon=True).start()
         else:
             try:
                 self.process.stdin.write(f"{spec}\n".encode())
                 self.process.stdin.flush()
             except OSError:
                 pass  # it was killed meanwhile, as its exit code says
-        code, stays = self._told.get()
-        if not stays:
-            self._reader.join(DRAIN_SECONDS)
-        return code, stays
+        told = self._next()
+        if told and told[1]:
+            return told
+        code = self.process.wait()
+        self._reader.join(DRAIN_SECONDS)
+        return code, False
+
+    def _next(self) -> tuple[int, bool] | None:
+        """End of the running job as its process told it; None if the process ended first, whose stderr somebody else may hold open."""
+        while True:
+            try:
+                return self._told.get(timeout=LOOK_SECONDS)
+            except queue.Empty:
+                if self.process.poll() is not None:
+                    return None
 
     def close(self) -> None:
         """Let an idle worker end, and wait for it."""
@@ -71,3 +83,4 @@ class Worker:
                 if mark:
                     found = json.loads(said.rstrip()[:-1])
                     self._told.put((found["code"], found["stays"]))
+        self._told.put(None)
