@@ -77,6 +77,10 @@ def test_a_corpus_reads_it_by_the_name_of_the_file(folder):
     assert tokenizer_name(str(file), 0).startswith("Llama.F32-") and tokenizer_identity(str(file), 0)[0] == "pretrained"
     content = pretrained_json(str(file))
     assert content == tokenizer_json(file) and json.loads(content)["model"]["type"] == "BPE"
+    # Made once by a process, and anew where another file lies there.
+    assert pretrained_json(str(file)) is content
+    write_gguf(folder, metadata=vocabulary("qwen2"))
+    assert pretrained_json(str(file)) == tokenizer_json(file) != content
     ids, widths = PretrainedTokenizer(Tokenizer.from_buffer(content), "t").encode(["hé lle"])[0]
     assert len(ids) == len(widths) and widths.sum() == len("hé lle".encode())
 
