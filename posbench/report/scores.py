@@ -130,7 +130,7 @@ def _score(key: tuple, seeds: list[tuple[Evaluation, dict]], inside: dict[tuple,
 def _guesses(evaluation: Evaluation, row: dict) -> dict[str, float]:
     """Shares that guesses get right on the texts of a row, which are the same for every seed and method."""
     of_task = (evaluation.guesses.get(str(row["length"])) or {}).get(row["task"], {}) if row["depth"] is None else {}
-    return {name.replace(" ", "_"): share for name, share in of_task.items() if name in GUESSES}
+    return {name.replace(" ", "_"): share for name, share in of_task.items() if name in GUESSES and isinstance(share, float | int)}
 
 
 def interval(seeds: Sequence[tuple[Evaluation, dict]]) -> tuple[float, float, str]:

@@ -132,7 +132,10 @@ def test_files_hold_what_is_shown_and_evidence_pools(found, tmp_path):
 
 
 def test_what_guesses_get_right_is_a_line_in_the_figure_and_in_the_text_and_stays_in_evidence(found, tmp_path):
-    said = {"64": {"needle": {"by place": 0.95, "by value": 0.25}}, "128": {"needle": {"by place": 0.7, "by value": 0.25}}}
+    said = {
+        "64": {"needle": {"by place": 0.95, "by value": 0.25, "by heart": "much"}},
+        "128": {"needle": {"by place": 0.7, "by value": 0.25}},
+    }
     for path in found[0]:
         path.write_text(json.dumps(json.loads(path.read_text()) | {"guesses": said}))
     built = Built(found[0], tmp_path / "guessed", "needles", "")
