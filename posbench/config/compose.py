@@ -91,6 +91,9 @@ def experiment_of(cfg: dict, overrides: list[str]) -> dict:
         )
     if experiment.get("base") and "grid" not in experiment:
         raise ConfigError(f"experiment={name} has base and no grid to apply it to: add grid, a list of blocks (key: value or list).")
+    first = experiment.get("first")
+    if first is not None and (isinstance(first, bool) or not isinstance(first, int) or first < 1):
+        raise ConfigError(f"experiment={name}: first={first} must be a number of trainings, 1 or more, or left out.")
     return experiment
 
 

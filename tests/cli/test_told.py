@@ -159,6 +159,7 @@ def test_off_in_a_yaml_is_false_and_still_understood(tmp_path, capfd):
 
 
 EXPERIMENTS = {
+    "soon": "name: soon\nfirst: two\ngrid: [{seed: [0, 1]}]\n",
     "typo": "name: typo\nbase: {train.steps: 3}\ngird:\n  - {encoding: [rope, alibi]}\n",
     "plain": "name: plain\nbase: {train.steps: 3}\n",
     "empty": "name: empty\ngrid: []\n",
@@ -178,7 +179,7 @@ def test_an_experiment_is_understood_or_refused_in_words(tmp_path, capfd):
         return call(capfd, tmp_path, "run", "--config-dir", ".", f"experiment={name}", "dry=true", *words, *kept)
 
     for name, said in (("typo", "gird has no meaning there (did you mean grid?)"), ("plain", "add grid"), ("empty", "needs a grid"),
-                       ("stray", "sead is not a key (did you mean seed?)")):  # fmt: skip
+                       ("soon", "first=two must be a number"), ("stray", "sead is not a key (did you mean seed?)")):  # fmt: skip
         done = dry(name)
         assert done.returncode == 2 and done.stderr.count("\n") == 1 and said in done.stderr, done.stderr
     done = dry("whole")
