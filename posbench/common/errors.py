@@ -20,6 +20,12 @@ class RunError(_Told):
     """Failure of a legal job for a reason outside the code, such as a damaged file or a full disk; the process exits 1."""
 
 
+def first_line(error: BaseException) -> str:
+    """First line of the text of another library's error; the name of its class if it has none."""
+    said = str(error).strip()
+    return said.splitlines()[0] if said else type(error).__name__
+
+
 def nearest(given: object, known: Iterable[str]) -> str | None:
     """The word of `known` that is closest to `given`, of equally close ones the one that begins alike; None if none is close."""
     import difflib

@@ -4,11 +4,10 @@ from collections.abc import Iterable
 
 from posbench.report.labels import TRAINED_IN
 from posbench.report.points import marked, over_words, span, two_seeds
-from posbench.report.scores import LEARNED, Score
+from posbench.report.scores import GUESSES, LEARNED, Score
 from posbench.report.tables import METHOD, Table, by_method, heading
 
 NEVER = "never learned"
-GUESSES = {"the token behind the latest earlier place of the key": "by_place", "any value of the text": "by_value"}
 UNASKED = "not asked inside the window, so that a failure beyond it says nothing of a method"
 
 
@@ -76,8 +75,8 @@ def guessed(section: Iterable[Score]) -> list[str]:
         known = sorted(
             (score for cell in cells.values() for score in cell.values() if score.by_value is not None), key=lambda one: one.length
         )
-        for what, name in GUESSES.items():
-            ends = [f"{getattr(score, name):.3f} at {score.length} tokens" for score in dict.fromkeys(known[:1] + known[-1:])]
+        for column, what in GUESSES.items():
+            ends = [f"{getattr(score, column):.3f} at {score.length} tokens" for score in dict.fromkeys(known[:1] + known[-1:])]
             lines += [f"right by {what}: {task}: {', '.join(dict.fromkeys(ends))}"] if ends else []
     return lines
 

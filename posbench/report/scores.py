@@ -20,7 +20,8 @@ from posbench.statistics.clustered import student_quantile, wilson
 
 PROTOCOL = "accuracy"
 LEARNED = 0.5  # accuracy inside the window below which a task was not learned
-GUESSES = ("by place", "by value")
+# {column: what is guessed}; evaluations name them with a space.
+GUESSES = {"by_place": "the token behind the latest earlier place of the key", "by_value": "any value of the text"}
 CHOICE = " choice"  # end of the task of a row on the choice among the answers in the text
 
 
@@ -130,7 +131,8 @@ def _score(key: tuple, seeds: list[tuple[Evaluation, dict]], inside: dict[tuple,
 def _guesses(evaluation: Evaluation, row: dict) -> dict[str, float]:
     """Shares that guesses get right on the texts of a row, which are the same for every seed and method."""
     of_task = (evaluation.guesses.get(str(row["length"])) or {}).get(row["task"], {}) if row["depth"] is None else {}
-    return {name.replace(" ", "_"): share for name, share in of_task.items() if name in GUESSES and isinstance(share, float | int)}
+    found = {column: of_task.get(column.replace("_", " ")) for column in GUESSES}
+    return {column: share for column, share in found.items() if isinstance(share, float | int)}
 
 
 def interval(seeds: Sequence[tuple[Evaluation, dict]]) -> tuple[float, float, str]:

@@ -11,22 +11,14 @@ import torch
 from torch import Tensor
 
 from posbench.position.geometry import Span
-from posbench.position.interfaces import AS_ROPE, ScaleAttention
+from posbench.position.interfaces import ScaleAttention
+from posbench.scale_attention.log_n import LogN
 
 
 class LogNGlobal(ScaleAttention):
     """Sharper attention for every query of a long text."""
 
-    tested_with = {
-        "rope": "LongRoPE's temperature (Ding et al. 2024, arXiv 2402.13753)",
-        "none": "SWAN-GPT (Puvvada et al. 2025, arXiv 2504.08719): its layers without positions",
-        "hybrid": "SWAN-GPT (Puvvada et al. 2025, arXiv 2504.08719)",
-        "p_rope": AS_ROPE,
-        **dict.fromkeys(
-            ("learned", "sinusoidal", "xpos", "fope", "pope", "randomized"),
-            "Su 2021 (kexue.fm/archives/8823) derives it from the softmax alone",
-        ),
-    }
+    tested_with = {**LogN.tested_with, "rope": "LongRoPE's temperature (Ding et al. 2024, arXiv 2402.13753)"}
 
     def forward(self, n_T: Tensor, span: Span, layer: int) -> Tensor:
         factor = float(n_T.max().log()) / math.log(max(2, span.train_len))

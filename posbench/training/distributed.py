@@ -13,6 +13,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from posbench.common.errors import first_line
+
 # The others wait while the first process waits for a run's lock or writes. They notice a dead process without any timeout.
 PATIENCE = timedelta(weeks=2)
 
@@ -22,7 +24,7 @@ class Lost(SystemExit):
 
     def __init__(self, error: Exception) -> None:
         super().__init__(0)
-        reason = str(error).strip().splitlines()[0].partition(". ")[0] if str(error).strip() else type(error).__name__
+        reason = first_line(error).partition(". ")[0]
         print(f"another process of this training is gone ({reason})", file=sys.stderr, flush=True)
 
 

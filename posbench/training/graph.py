@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from posbench.common.errors import ConfigError
+from posbench.common.errors import ConfigError, first_line
 from posbench.config.schema import TrainConfig
 from posbench.position.interfaces import Encoding
 from posbench.training.distributed import World
@@ -55,7 +55,7 @@ class Recorded:
     outputs: Sequence[Tensor]
 
 
-class Recorder:
+class CudaGraphs:
     """Records steps as CUDA graphs, which share their memory: one is replayed after the other, and outputs are copied at once."""
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class StepGraphs:
     """
 
     def __init__(self, step: Step, recover: Callable[[], None], record: Callable[[Step, Sequence[Tensor]], Recorded] | None = None) -> None:
-        self.step, self.recover, self.record = step, recover, record or Recorder()
+        self.step, self.recover, self.record = step, recover, record or CudaGraphs()
         self.made: Counter[tuple] = Counter()
         self.recorded: dict[tuple, Recorded] = {}
         self.refused = False
@@ -105,5 +105,5 @@ class StepGraphs:
         except Exception as error:
             self.refused = True
             self.recover()
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            print(f"train.graph: a step cannot be recorded ({reason}): training goes on without a graph", file=sys.stderr, flush=True)
+            said = f"train.graph: a step cannot be recorded ({first_line(error)}): training goes on without a graph"
+            print(said, file=sys.stderr, flush=True)

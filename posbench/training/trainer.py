@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
+from posbench.common.errors import first_line
 from posbench.common.machine import check_share
 from posbench.config.schema import TrainConfig
 from posbench.data import Corpus
@@ -63,10 +64,10 @@ class Trainer:
         self.watch = Watch(config, corpus.vocab_size)
         self.pending: tuple[Tensor, int, float] | None = None
         self.grad_norm: Tensor | float | None = None
-        self.eager = graph.why_eager(config, getattr(model, "encoding", None), device, self.world)
-        self.steps = None if self.eager else graph.StepGraphs(self._step, self.model.zero_grad)
-        if self.eager and device.type == "cuda" and config.graph is not False and self.world.main:
-            print(f"train.graph: {self.eager}: each step is launched anew", file=sys.stderr, flush=True)
+        eager = graph.why_eager(config, getattr(model, "encoding", None), device, self.world)
+        self.graphs = None if eager else graph.StepGraphs(self._step, self.model.zero_grad)
+        if eager and device.type == "cuda" and config.graph is not False and self.world.main:
+            print(f"train.graph: {eager}: each step is launched anew", file=sys.stderr, flush=True)
         self.loss, self.compiled = model.loss, False
         if config.compile:
             self._compile()
@@ -78,12 +79,12 @@ class Trainer:
         inputs_BT, targets_BT = self.batches.at(self.step, self.world.share)
         shares = self._shares(targets_BT)
         inputs_BT, targets_BT = (part.to(self.device, non_blocking=True) for part in (inputs_BT, targets_BT))
-        if self.steps is None:
+        if self.graphs is None:
             loss, self.grad_norm = self._step(inputs_BT, targets_BT, shares)
         else:
             # Of text each step of a shape has the same, of a task they are as many as the answers.
             given = () if isinstance(self.batches, Batches) else (torch.tensor(shares, device=self.device),)
-            loss, self.grad_norm = self.steps(inputs_BT, targets_BT, *given)
+            loss, self.grad_norm = self.graphs(inputs_BT, targets_BT, *given)
         launched = time.perf_counter() - began
         self._settle()
         length = inputs_BT.shape[1]
@@ -237,8 +238,7 @@ class Trainer:
             self.compiled = True
         except Exception as error:
             self.loss = self.model.loss
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            print(f"train.compile=true failed ({reason}): training goes on without it", file=sys.stderr)
+            print(f"train.compile=true failed ({first_line(error)}): training goes on without it", file=sys.stderr)
         self.model.zero_grad(set_to_none=True)
 
 

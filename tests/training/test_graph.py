@@ -38,9 +38,9 @@ class Calls:
 
 def trainer(graph: bool, corpus=None, record=None, **changes) -> Trainer:
     made = Trainer(tiny(), corpus or make_corpus(), config(steps=30, **changes), 0, torch.device("cpu"), lambda n, step: n)
-    assert made.steps is None
+    assert made.graphs is None
     if graph:
-        made.steps = StepGraphs(made._step, made.model.zero_grad, record or Calls())
+        made.graphs = StepGraphs(made._step, made.model.zero_grad, record or Calls())
     return made
 
 
@@ -78,7 +78,7 @@ def test_recorded_steps_are_the_eager_ones_and_each_shape_is_recorded_once(corpu
     calls, made = Calls(), [corpus and corpus() for _ in range(2)]
     eager, recorded = trainer(False, made[0], **changes), trainer(True, made[1], calls, **changes)
     assert followed(eager, 30) == followed(recorded, 30) and same(eager, recorded)
-    assert calls.recorded == shapes and all(count == EAGER for count in recorded.steps.made.values())
+    assert calls.recorded == shapes and all(count == EAGER for count in recorded.graphs.made.values())
     assert eager.figures() | {"tokens_per_second": 0} == recorded.figures() | {"tokens_per_second": 0}
 
 
@@ -150,8 +150,8 @@ def test_graphs_on_a_gpu_are_the_eager_steps(encoding, optimizer, tmp_path):
     found += followed(made, 15)
     assert found == pytest.approx(wanted, abs=2e-3)
     assert found[15:] == pytest.approx(followed(rest, 15), abs=2e-3)
-    if made.steps is not None:
-        assert len(made.steps.recorded) == 2 and not made.steps.refused
+    if made.graphs is not None:
+        assert len(made.graphs.recorded) == 2 and not made.graphs.refused
     for one, other in zip(eager.model.parameters(), made.model.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=2e-2)
 

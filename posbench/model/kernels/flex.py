@@ -14,6 +14,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from posbench.common.errors import first_line
 from posbench.model.kernels import number_format
 from posbench.model.kernels.folding import padded
 from posbench.position.geometry import Bias
@@ -180,7 +181,7 @@ def compiled(function: Callable, **options: object) -> Callable:
 def give_up(layer: LayerPlan, error: Exception) -> None:
     """Leave this plan to `rows` from now on, and print each reason once."""
     layer.bands[0].kept[GIVEN_UP] = True
-    _warn(str(error).splitlines()[0] if str(error) else type(error).__name__)
+    _warn(first_line(error))
 
 
 @functools.cache

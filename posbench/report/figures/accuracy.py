@@ -10,7 +10,7 @@ from posbench.report.figures.palette import looks
 from posbench.report.figures.style import DASHES, GAIN, GREY, MARKERS, Frame, note, octaves
 from posbench.report.points import marked
 from posbench.report.score_tables import asked, by_task, unlearned
-from posbench.report.scores import Score
+from posbench.report.scores import GUESSES, Score
 
 PANEL_WIDTH, PANEL_HEIGHT = 230, 200  # points
 LEFT, LEADER, BETWEEN, ABOVE, BELOW = 40, 14, 46, 30, 44
@@ -22,7 +22,8 @@ def curves(section: list[Score], title: str):
     found = by_task(section)
     groups = panels([method for cells in found.values() for method in cells])
     names = [_name(method, heading) for heading, methods in groups.items() for method in methods]
-    gutter = LEADER + max(map(width, [*names, "guess by place"] if any(score.by_value is not None for score in section) else names))
+    names += [_guess(column) for column in GUESSES if any(getattr(score, column) is not None for score in section)]
+    gutter = LEADER + max(map(width, names))
     tall = max(PANEL_HEIGHT, 1.3 * GAP * max(map(len, groups.values())))
     wide = len(groups) * (PANEL_WIDTH + gutter + BETWEEN)  # of the panels of one part of a task
     across, down = _flow(len(found), wide)
@@ -86,15 +87,19 @@ def _lines(axes, cells: dict[tuple, dict[int, Score]], heading: str) -> None:
     end_labels(axes, ends)
 
 
+def _guess(column: str) -> str:
+    return f"guess {column.replace('_', ' ')}"
+
+
 def _guess_lines(axes, cells: dict[tuple, dict[int, Score]]) -> list[tuple]:
     """Draw the shares that guesses get right, which are the same for all methods; the ends to be labelled."""
     scores = {score.length: score for cell in cells.values() for score in cell.values()}
     ends = []
-    for text, column in (("guess by place", "by_place"), ("guess by value", "by_value")):
+    for column in GUESSES:
         known = [(length, share) for length, score in sorted(scores.items()) if (share := getattr(score, column)) is not None]
         if known:
             axes.plot(*zip(*known, strict=True), color=GREY, linestyle=":", linewidth=1.1, zorder=1)
-            ends.append((known[-1][1], known[-1][0], text, GREY))
+            ends.append((known[-1][1], known[-1][0], _guess(column), GREY))
     return ends
 
 
