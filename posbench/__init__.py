@@ -40,3 +40,17 @@ def rows(paths) -> "pandas.DataFrame":
     from posbench.runs.frame import read
 
     return read(paths)
+
+
+def extend(model, extension=None, scale_attention=None, target_len=None, train_len=None):
+    """A loaded model of transformers with a context extension in place; see posbench.model.inplace.extend.extend."""
+    from posbench.model.inplace import extend as inplace
+
+    return inplace.extend(model, extension, scale_attention, target_len, train_len)
+
+
+def restore(model):
+    """The model as it was before posbench.extend."""
+    from posbench.model.inplace import extend as inplace
+
+    return inplace.restore(model)

@@ -23,7 +23,9 @@ HOOKS = {Bias.COLUMNS: "columns", Bias.PROFILE: "profile", Bias.PAIRWISE: "bias"
 
 @dataclass(frozen=True)
 class Layer:
-    """Position in one transformer layer: its encoding, its sliding window, and if extensions and scales act on it.
+    """Position in one transformer layer: its encoding, its sliding window or chunks, and if extensions and scales act on it.
+
+    With a chunk of n tokens, tokens 0 to n - 1 see each other, n to 2n - 1, and so on (Llama 4).
 
     `index` counts the layers of one encoding. Hooks with parameters for each layer receive it. Layers are equal if they treat position
     alike.
@@ -33,6 +35,7 @@ class Layer:
     window: int | None = None
     extended: bool = True
     scaled: bool = True
+    chunk: int | None = None
     index: int = field(default=0, compare=False)
 
 
@@ -46,6 +49,7 @@ class Encoding(nn.Module):
 
     traits: ClassVar[Trait] = Trait(0)
     tested_with: ClassVar[Mapping[str, str]] = {}
+    tested_as: ClassVar[str] = ""  # name of another encoding's file, if what is tested with that one holds for this
     scalable: ClassVar[bool] = True  # False if attention is not a softmax, where a factor on the logits has no meaning
     random: ClassVar[bool] = False  # True if `positions` draws new positions in every training step
     biases: ClassVar[Bias] = Bias(0)  # declared by defining the hooks

@@ -97,6 +97,7 @@ class LayerPlan:
     span: Span
     index: int = 0  # among the layers of its encoding
     number: int = 0  # among all layers
+    softcap: float | None = None  # scores become cap tanh(score / cap), biases and factors included (Gemma 2); only kernels by blocks can
     tell: Callable[[float], None] = lambda share: None
 
     @property
@@ -153,6 +154,11 @@ class LayerPlan:
     def distance_rules(self) -> list[ScaleAttention]:
         """Scales whose factor depends on distance."""
         return [scale for scale, _ in self.scales if scale.by_distance]
+
+    @property
+    def per_score(self) -> bool:
+        """True if something is done to single scores, which kernels by blocks alone can."""
+        return self.softcap is not None or bool(self.distance_rules)
 
     @property
     def has_sink(self) -> bool:

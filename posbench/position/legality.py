@@ -171,7 +171,7 @@ def tested(encoding: Encoding, other: Extension | ScaleAttention | type[Extensio
     """Source of a test of a pair, or of its definition: empty if it needs none, None if neither method names one."""
     if ANY in (encoding.tested_with, other.tested_with):
         return ""
-    for method, name in ((other, file_of(encoding)), (encoding, file_of(other))):
+    for method, name in ((other, encoding.tested_as or file_of(encoding)), (encoding, file_of(other))):
         if not isinstance(method.tested_with, Mapping):
             raise ConfigError(
                 f"tested_with of {type(method).__name__} is a {type(method.tested_with).__name__}, and must name a source for each method: "

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from posbench.model.kernels.bands import PreparedBand, cut, diagonal
+from posbench.model.kernels.folding import padded
 from posbench.position.geometry import Bias
 from posbench.position.layer_plan import LayerPlan
 
@@ -30,7 +31,7 @@ def rows(layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, gates
     length, learns = q_BHTD.shape[2], torch.is_grad_enabled() and any(t.requires_grad for t in (q_BHTD, k_BGTD, v_BGTD))
     # A mask that needs a gradient sends torch's kernel to its dense form.
     plain = not learns and len(layer.bands) == 1
-    kind = WholeRows if Bias.ROWS in layer.encoding.biases else Masked if plain and not layer.distance_rules else Banded
+    kind = WholeRows if Bias.ROWS in layer.encoding.biases else Masked if plain and not layer.per_score else Banded
     step = _step(q_BHTD, MASKED if plain else BLOCK)
     block = kind(layer, [PreparedBand(layer, band, q_BHTD, k_BGTD, gates_BHT, step) for band in layer.bands], v_BGTD, step)
     starts = range(first, length, step)
@@ -68,7 +69,7 @@ class Masked:
 
     def __init__(self, layer: LayerPlan, bands: list[PreparedBand], v_BGTD: Tensor, step: int):
         (self.band,), self.width = bands, v_BGTD.shape[-1]
-        self.v_BGTW = F.pad(v_BGTD, (0, self.band.k_BGTD.shape[-1] - self.width))
+        self.v_BGTW = padded(v_BGTD, self.band.k_BGTD.shape[-1])
 
     def __call__(self, start: int, stop: int) -> Tensor:
         """Output of queries start..stop-1: [B, H, S, D]."""
@@ -95,7 +96,7 @@ class Banded:
     """Blocks of any number of bands: one softmax over the scores of all."""
 
     def __init__(self, layer: LayerPlan, bands: list[PreparedBand], v_BGTD: Tensor, step: int):
-        self.bands, self.v_BGTD = bands, v_BGTD
+        self.bands, self.v_BGTD, self.softcap = bands, v_BGTD, layer.softcap
         self.rules = [
             diagonal(lambda u, rule=rule: torch.stack(rule.distance(u)).float(), step, v_BGTD.shape[2], v_BGTD.device)
             for rule in layer.distance_rules
@@ -124,6 +125,9 @@ class Banded:
             scores = scores * multiply + add
         if bias is not None:
             scores = scores + bias
+        if self.softcap is not None:
+            scores = self.softcap * torch.tanh(scores / self.softcap)  # -inf where the bias hides becomes -cap, so it is hidden again
+            return scores.masked_fill_(~band.seen(start, stop, keys), -torch.inf)
         return scores if band.hides else scores.masked_fill_(~band.seen(start, stop, keys), -torch.inf)
 
 

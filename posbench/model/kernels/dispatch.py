@@ -68,7 +68,7 @@ def summed_gates(layer: LayerPlan, x_BTC: Tensor) -> Tensor | None:
 def fusible(layer: LayerPlan) -> bool:
     """True if `fused` can run this plan exactly."""
     encoding = layer.encoding
-    if not layer.causal or layer.distance_rules or encoding.biases & (Bias.DENSE | Bias.ROWS):
+    if not layer.causal or layer.per_score or encoding.biases & (Bias.DENSE | Bias.ROWS):
         return False
     if Bias.GATES in encoding.biases and len(layer.n_T) > GATED:
         return False
@@ -77,18 +77,18 @@ def fusible(layer: LayerPlan) -> bool:
 
 def fused(layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, gates_BHT: Tensor | None = None) -> Tensor:
     """Run the whole causal triangle in one kernel call, or two heads a call where that would take a CPU many seconds: [B, H, T, D]."""
-    width, kept, length = v_BGTD.shape[-1], v_BGTD.dtype, v_BGTD.shape[2]
+    width, kept, length, scored = v_BGTD.shape[-1], v_BGTD.dtype, v_BGTD.shape[2], q_BHTD.shape[-1]
     sink_H, own = layer.sink(q_BHTD), slice(int(layer.has_sink), None)  # a sink is the first token, and no result
     given = layer, layer.bands[0], q_BHTD, k_BGTD, v_BGTD, gates_BHT
     dtype = kept if gates_BHT is None else torch.float32
     blocked = v_BGTD.device.type == "cpu" and torch.is_grad_enabled() and faster(length, dtype)
-    inside = layer.bare and math.log2(width) % 2 == 0 and not blocked  # a power of two changes no digit, whoever multiplies by it
+    inside = layer.bare and math.log2(scored) % 2 == 0 and not blocked  # a power of two changes no digit, whoever multiplies by it
     q_BHTD, k_BGTD, v_BGTD = operands(*given, row_constant=layer.has_sink, sink_H=sink_H, scaled=not inside)
     heads, groups = q_BHTD.shape[1], q_BHTD.shape[1] // k_BGTD.shape[1]
     if blocked:
         k_BHTD, v_BHTD = (t.repeat_interleave(groups, dim=1) if groups > 1 else t for t in (k_BGTD, v_BGTD))
         return causal(q_BHTD, k_BHTD, v_BHTD.to(dtype))[:, :, own, :width].to(kept)
-    at_once = functools.partial(F.scaled_dot_product_attention, is_causal=True, scale=width**-0.5 if inside else 1.0)
+    at_once = functools.partial(F.scaled_dot_product_attention, is_causal=True, scale=scored**-0.5 if inside else 1.0)
     if v_BGTD.device.type != "cpu" or torch.is_grad_enabled() or len(q_BHTD) * heads * length**2 // 2 <= CALL:
         if v_BGTD.is_cuda and v_BGTD.dtype == torch.float32 and groups > 1:
             # CUDA's fused kernel for float32 does not share key heads, and torch would build [T, T] without a word.

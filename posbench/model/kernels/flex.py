@@ -31,7 +31,7 @@ def possible(layer: LayerPlan) -> bool:
     encoding = layer.encoding
     if GIVEN_UP in layer.bands[0].kept:
         return False
-    if encoding.decay() is not None or encoding.biases & (Bias.ROWS | Bias.PAIRWISE):
+    if layer.softcap is not None or encoding.decay() is not None or encoding.biases & (Bias.ROWS | Bias.PAIRWISE):
         return False
     return Bias.PROFILE not in encoding.biases or all(band.line is not None for band in layer.bands)
 
@@ -61,9 +61,9 @@ def _sees(band: BandPlan, device: torch.device) -> Tensor | None:
 def _band(
     layer: LayerPlan, band: BandPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, gates_BHT: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    encoding, device, width = layer.encoding, q_BHTD.device, v_BGTD.shape[-1]
+    encoding, device, width, scored = layer.encoding, q_BHTD.device, v_BGTD.shape[-1], q_BHTD.shape[-1]
     q_BHTD, k_BGTD = layer.turned(band, q_BHTD, k_BGTD)
-    q_BHTD, dtype = layer.scaled(q_BHTD, width), number_format.of_fused(v_BGTD, gated=gates_BHT is not None)
+    q_BHTD, dtype = layer.scaled(q_BHTD, scored), number_format.of_fused(v_BGTD, gated=gates_BHT is not None)
     q_BHTD, k_BGTD, v_BGTD = (padded(t.to(dtype), NARROWEST) for t in (q_BHTD, k_BGTD, v_BGTD))
     mods = [*_rules(layer, device), *_columns(encoding.columns(*band.positions(device), row_constant=True)), *_profile(layer, band, device)]
     if gates_BHT is not None:

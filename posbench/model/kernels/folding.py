@@ -42,14 +42,14 @@ def operands(
 
     `scaled=False` leaves 1 / sqrt(D) to the kernel. With `sink_H` they have a token more, in front: see `front`.
     """
-    encoding, width, device = layer.encoding, v_BGTD.shape[-1], v_BGTD.device
+    encoding, width, device, scored = layer.encoding, v_BGTD.shape[-1], v_BGTD.device, q_BHTD.shape[-1]
     q_BHTD, k_BGTD = layer.turned(band, q_BHTD, k_BGTD)
     q_pos_T, k_pos_T = band.positions(device)
     decay_D = encoding.decay()
     if decay_D is not None:
         q_BHTD, k_BGTD = damp(q_BHTD, k_BGTD, decay_D, q_pos_T, k_pos_T, q_pos_T[len(q_pos_T) // 2])
     if scaled:
-        q_BHTD = layer.scaled(q_BHTD, width)
+        q_BHTD = layer.scaled(q_BHTD, scored)
     dtype = number_format.of_fused(v_BGTD, gated=gates_BHT is not None)
     q_BHTD, k_BGTD, v_BGTD = q_BHTD.to(dtype), k_BGTD.to(dtype), v_BGTD.to(dtype)
     columns = encoding.columns(q_pos_T, k_pos_T, row_constant=row_constant)

@@ -22,14 +22,14 @@ CALL = 2**31  # most pairs of query and key, of all heads, in one call: seconds,
 
 def possible(layer: LayerPlan, first: int) -> bool:
     """True if `pieces` can run queries `first` and later of this plan exactly."""
-    if layer.distance_rules or layer.encoding.biases & (Bias.DENSE | Bias.ROWS | Bias.GATES):
+    if layer.per_score or layer.encoding.biases & (Bias.DENSE | Bias.ROWS | Bias.GATES):
         return False
     return all(foldable(layer, band) and _series(band, first) is not None for band in layer.bands)
 
 
 def pieces(layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, first: int = 0) -> Tensor:
     """Attention of a plan that is `possible`, for queries `first` and later: [B, H, T, D] in v's format. q and k are float32."""
-    (batch, heads, length, width), groups = q_BHTD.shape, v_BGTD.shape[1]
+    (batch, heads, length), (groups, _, width) = q_BHTD.shape[:3], v_BGTD.shape[1:]
     # The order in memory in which the heads of a token lie side by side: the output projection reads them so.
     y_BTGPD = q_BHTD.new_zeros(batch, length, groups, heads // groups, width)
     y_BGPTD, lse_BGPT1 = y_BTGPD.permute(0, 2, 3, 1, 4), q_BHTD.new_full((batch, groups, heads // groups, length, 1), -torch.inf)

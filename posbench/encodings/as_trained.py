@@ -1,0 +1,125 @@
+"""Positions of a checkpoint as its own code has them, read off the loaded model (posbench/model/inplace/measure.py).
+
+No formula of its own: each layer turns some channels of q and k, or none, with frequencies, amplitude and layout that were measured, or the
+model adds rows of a learned table to its embeddings. Before the model is there, `kind` says which of the two config.json promises: all
+that planning needs. An extension acts on the layers that see the whole text; where every layer has a window or chunks, on all of them
+(Gemma 3 and Llama 4 extend their full layers, Mistral 7B has no other).
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from posbench.encodings.learned import Learned
+from posbench.position.geometry import Layout, Shape, Spectrum, Trait
+from posbench.position.interfaces import Encoding, Layer
+from posbench.position.rotation import turned, wide
+
+
+class Turned(Encoding):
+    """Layers that turn `rotary_dim` channels of q and k, the first or the `last` ones, at the frequencies of each length.
+
+    `by_length`: every length has frequencies of its own (dynamic NTK), so no extension may change them. `backwards`: by negative angles.
+    """
+
+    tested_as = "rope"
+
+    def __init__(
+        self,
+        shape: Shape,
+        spectra: Callable[[int], Spectrum],
+        layout: Layout = "half",
+        last: bool = False,
+        amplitude: float = 1.0,
+        backwards: bool = False,
+        by_length: bool = False,
+    ):
+        super().__init__(shape)
+        self.spectra, self.layout, self.last, self.amplitude, self.sign = spectra, layout, last, amplitude, -1.0 if backwards else 1.0
+        self.by_length = by_length
+        self.traits = Trait.COORDINATE | Trait.RELATIVE | Trait.UNBOUNDED | (Trait(0) if by_length else Trait.SPECTRUM)
+        self._kept: tuple[Spectrum, Tensor, Tensor] | None = None
+
+    def spectrum(self) -> Spectrum:
+        return self.spectra(self.shape.train_len)
+
+    def spectrum_at(self, length: int) -> Spectrum:
+        return self.spectra(length)
+
+    def table(self, pos_T: Tensor, spectrum: Spectrum) -> Tensor:
+        """cos and signed sin of every turned channel, times the amplitude: [2, T, R], float32. A longer text adds rows to the last one."""
+        known, found = 0, None
+        if self._kept is not None and len(pos_T) > 1:
+            before, at_T, kept = self._kept
+            known = len(at_T) if len(at_T) <= len(pos_T) and _same(before, spectrum) and torch.equal(at_T, pos_T[: len(at_T)]) else 0
+            found = kept[:, :known]
+        if known < len(pos_T):
+            angle_TF = self.sign * spectrum.angles(pos_T[known:])
+            new = torch.stack(wide((torch.stack((angle_TF.cos(), angle_TF.sin())) * self.amplitude).float(), self.layout))
+            found = new if known == 0 else torch.cat((found, new), dim=1)
+        if len(pos_T) > 1:
+            self._kept = spectrum, pos_T, found
+        return found
+
+    def rotate(self, q_BHTD: Tensor, k_BGTD: Tensor, q_table: Tensor, k_table: Tensor) -> tuple[Tensor, Tensor]:
+        return self._turn(q_BHTD, q_table), self._turn(k_BGTD, k_table)
+
+    def _turn(self, x_BHTD: Tensor, table: Tensor) -> Tensor:
+        width, plain = table.shape[-1], x_BHTD.shape[-1] - table.shape[-1]
+        if not plain:
+            return turned(x_BHTD, *table, self.layout)
+        sizes = [plain, width] if self.last else [width, plain]
+        parts = list(x_BHTD.split(sizes, dim=-1))
+        parts[self.last] = turned(parts[self.last], *table, self.layout)
+        return torch.cat(parts, dim=-1)
+
+
+def _same(a: Spectrum, b: Spectrum) -> bool:
+    return a is b or (a.exact_F is None and b.exact_F is None and torch.equal(a.freq_F, b.freq_F))
+
+
+class AsTrained(Encoding):
+    """Layers as they were measured, and the learned table; without them what `kind` says of all layers."""
+
+    def __init__(
+        self,
+        shape: Shape,
+        kind: Literal["turned", "learned"] = "turned",
+        measured: list[Layer] | None = None,
+        rows_NC: Tensor | None = None,
+    ):
+        super().__init__(shape)
+        if kind == "learned" and rows_NC is None:
+            rows_NC = torch.zeros(1, 1).expand(shape.train_len, shape.d_model)
+        self._rows = rows_NC
+        if measured is None:
+            usual = Spectrum(1e4 ** (-torch.arange(0, shape.head_dim, 2, dtype=torch.float64) / shape.head_dim), 1e4, shape.head_dim)
+            measured = [Layer(self if kind == "learned" else Turned(shape, lambda length: usual), index=i) for i in range(shape.n_layer)]
+        whole = any(layer.window is None and layer.chunk is None for layer in measured)
+        local = {"extended": False, "scaled": False}
+        self._layers = [replace(layer, **local) if whole and (layer.window or layer.chunk) else layer for layer in measured]
+        if rows_NC is not None:
+            self.traits, self.tested_as = Trait.COORDINATE | Trait.TABLE, "learned"
+            self._layers = [replace(layer, encoding=self) for layer in self._layers]
+            return
+        self.tested_as = "rope"
+        kinds = [layer.encoding.traits for layer in self._layers if layer.extended and layer.encoding.traits]
+        self.traits = kinds[0] if kinds else Trait(0)
+        for other in kinds[1:]:
+            self.traits &= other
+
+    def layers(self) -> list[Layer]:
+        return list(self._layers)
+
+    def spectrum(self) -> Spectrum | None:
+        turning = next((layer.encoding for layer in self._layers if isinstance(layer.encoding, Turned) and layer.extended), None)
+        return None if turning is None else turning.spectrum()
+
+    def rows(self) -> Tensor | None:
+        return self._rows
+
+    def embed(self, pos_T: Tensor, spectrum: Spectrum | None, rows_NC: Tensor | None) -> Tensor | None:
+        return None if rows_NC is None else Learned.embed(self, pos_T, spectrum, rows_NC)

@@ -1,0 +1,165 @@
+"""The attention function of a model of transformers whose methods are in place: unturned q and k of one layer, by the layer's plan.
+
+transformers looks a function up by name for each call (AttentionInterface), with the mask function of the same name. Each model has a name
+of its own, so models do not share anything. The cache holds unturned keys.
+
+Letters: B batch, T tokens, S queries, K keys, H heads, G key heads, D head width.
+"""
+
+import functools
+import itertools
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor, nn
+
+from posbench.common.errors import ConfigError
+from posbench.model.inplace.visible import Visible, visible
+from posbench.model.kernels.dispatch import attend
+from posbench.model.kernels.tail import tail
+from posbench.position.interfaces import Encoding, Extension, ScaleAttention, ScaledExtension
+from posbench.position.layer_plan import LayerPlan
+from posbench.position.plan import Plan, make_plan
+
+PLANS = 8  # lengths whose plans are kept: those of the rows of a batch
+KNOWN = {"is_causal", "position_ids", "cache_position", "output_attentions", "use_cache", "num_items_in_batch", "return_dict"}
+_numbers = itertools.count()
+
+
+class OwnSink(ScaleAttention):
+    """Sink of a layer of the model itself (gpt-oss)."""
+
+    def __init__(self, logit_H: Tensor):
+        nn.Module.__init__(self)
+        self.__dict__["logit_H"] = logit_H  # the model's parameter stays the model's alone
+
+    def sink(self, layer: int) -> Tensor:
+        return self.logit_H
+
+
+@dataclass
+class Door:
+    """Methods of one model, and the way of its attention layers to the kernels.
+
+    `layers` gives the place of each layer_idx among the attention layers. `plan` is that of a text read at once, where the caller made it.
+    """
+
+    name: str = field(default_factory=lambda: f"posbench_{next(_numbers)}")
+    encoding: Encoding | None = None
+    extension: Extension | None = None
+    scale: ScaleAttention | None = None
+    layers: dict[int, int] = field(default_factory=dict)
+    plan: Plan | None = None
+
+    def __deepcopy__(self, memo: dict) -> "Door":
+        return self  # a copy of the model goes through the same door
+
+    def open(self) -> None:
+        """Register the functions with transformers."""
+        from transformers import AttentionInterface
+        from transformers.masking_utils import AttentionMaskInterface
+
+        AttentionInterface.register(self.name, self.attention)
+        AttentionMaskInterface.register(self.name, visible)
+
+    def close(self) -> None:
+        """Take the functions out again."""
+        from transformers import AttentionInterface
+        from transformers.masking_utils import AttentionMaskInterface
+
+        AttentionInterface._global_mapping.pop(self.name, None)
+        AttentionMaskInterface._global_mapping.pop(self.name, None)
+
+    def choose(self, extension: Extension | None, scale: ScaleAttention | None) -> None:
+        """Set the methods from here on."""
+        self.extension, self.scale = extension, scale
+        self._made.cache_clear()
+
+    @functools.cached_property
+    def _made(self) -> functools._lru_cache_wrapper:
+        def made(length: int, queries: int | None, device: str) -> Plan:
+            given = {"length": length, "device": device, "queries": queries}
+            return make_plan(self.encoding, self.extension, self.scale, **given)
+
+        return functools.lru_cache(maxsize=PLANS)(made)
+
+    @property
+    def changing(self) -> bool:
+        """True if frequencies or coordinates beyond the training length depend on how long the text is."""
+        scaled = isinstance(self.extension, ScaledExtension) and self.extension.fixed_target is None
+        return scaled or any(getattr(layer.encoding, "by_length", False) for layer in self.encoding.layers())
+
+    def layer(self, module: nn.Module, length: int, queries: int | None, device: torch.device) -> LayerPlan:
+        """Plan of a module's layer for a text of `length` tokens, of its last `queries` or of all."""
+        index = getattr(module, "layer_idx", None)
+        if index not in self.layers:
+            raise ConfigError(f"{type(module).__name__} {index} attends in this model only now: posbench.restore it, and extend it again.")
+        given = self.plan if self.plan is not None and queries is None and self.plan.length == length else None
+        return (given or self._made(length, queries, str(device))).layers[self.layers[index]]
+
+    def attention(
+        self,
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Visible,
+        scaling: float | None = None,
+        dropout: float = 0.0,
+        softcap: float | None = None,
+        s_aux: Tensor | None = None,
+        **others: object,
+    ) -> tuple[Tensor, None]:
+        """Outputs [B, S, H, D] of a layer, as transformers wants them, and no weights. Raises ConfigError for what has no meaning here."""
+        if torch.compiler.is_compiling():
+            raise ConfigError("A model with posbench's methods in place cannot be compiled: leave torch.compile and compiled caches out.")
+        if dropout:
+            raise ConfigError(f"attention_dropout={dropout} is not done with posbench's methods in place: call model.eval(), or set it to 0.")
+        if not isinstance(attention_mask, Visible):
+            raise ConfigError("This model gives its attention a mask of its own making (4 dimensions, or none), which posbench does not read.")
+        if others.get("output_attentions"):
+            raise ConfigError("output_attentions=True has no weights to give: posbench's kernels never hold them.")
+        width = query.shape[-1]
+        # Kernels divide by the square root of the width.
+        q_BHSD = query.float() if scaling is None else query.float() * (scaling * width**0.5)
+        seen = attention_mask
+        k_BGKD, v_BGKD = (t[:, :, : seen.stop - seen.k_start] for t in (key, value))  # a static cache is longer than its text
+        given = functools.partial(self._text, module, softcap, s_aux)
+        with torch.autocast(q_BHSD.device.type, enabled=False):
+            if seen.texts is None:
+                found = given(q_BHSD, k_BGKD.float(), v_BGKD, seen.stop, seen.k_start)
+            else:
+                found = self._rows(given, seen, q_BHSD, k_BGKD, v_BGKD)
+        return found.transpose(1, 2), None
+
+    def _rows(self, given: functools.partial, seen: Visible, q_BHSD: Tensor, k_BGKD: Tensor, v_BGKD: Tensor) -> Tensor:
+        """Outputs of a padded batch: rows of equal padding at once, each as the text that it is; 0 at padding."""
+        found_BHSD = q_BHSD.new_zeros(*q_BHSD.shape[:3], v_BGKD.shape[-1], dtype=v_BGKD.dtype)
+        for first, stop in dict.fromkeys(seen.texts):
+            rows = torch.tensor([row for row, text in enumerate(seen.texts) if text == (first, stop)], device=q_BHSD.device)
+            queries = slice(max(first - seen.q_start, 0), stop - seen.q_start)
+            if queries.stop <= queries.start:
+                continue
+            keys = slice(max(first - seen.k_start, 0), stop - seen.k_start)
+            k, v = (t[rows][:, :, keys] for t in (k_BGKD, v_BGKD))
+            found_BHSD[rows, :, queries] = given(q_BHSD[rows][:, :, queries], k.float(), v, stop - first, max(seen.k_start - first, 0))
+        return found_BHSD
+
+    def _text(
+        self, module: nn.Module, softcap: float | None, s_aux: Tensor | None, q_BHSD: Tensor, k_BGKD: Tensor, v_BGKD: Tensor, length: int, gone: int
+    ) -> Tensor:
+        """Outputs of whole texts of `length` tokens, of which the cache of a window has dropped the first `gone`: [B, H, S, D]."""
+        queries, heads = q_BHSD.shape[2], q_BHSD.shape[1]
+        whole = queries == length and not gone
+        if not whole and self.changing and length > self.encoding.shape.train_len:
+            raise ConfigError(
+                f"After {length} tokens the factor of this method is another than when the cache was filled, so no cached token can be exact: "
+                "give posbench.extend a target_len=TOKENS, or generate with use_cache=False."
+            )
+        layer = self.layer(module, length, None if whole else queries, q_BHSD.device)
+        if softcap is not None or s_aux is not None:
+            sinks = () if s_aux is None else ((OwnSink(s_aux), torch.ones(1)),)
+            layer = replace(layer, softcap=softcap, scales=(*layer.scales, *sinks))
+        if heads % k_BGKD.shape[1]:
+            raise ConfigError(f"{heads} heads of queries do not share {k_BGKD.shape[1]} heads of keys evenly, which posbench's kernels need.")
+        return attend(layer, None, q_BHSD, k_BGKD, v_BGKD) if whole else tail(layer, q_BHSD, k_BGKD, v_BGKD)

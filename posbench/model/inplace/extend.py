@@ -1,0 +1,328 @@
+"""posbench.extend and posbench.restore: posbench's methods in place, in a loaded model of transformers, and out again.
+
+What the model does with positions is measured (measure.py); its rotary modules then answer with angle 0, its attention goes through a door of
+its own (door.py), and before anything else the logits without an extension must be those of the model as it came. Everything else of the
+model is its own code. The cache holds unturned keys, so a generated token has the logits of the whole text read at once, also under
+methods whose coordinates or frequencies depend on its length.
+"""
+
+import contextlib
+import functools
+import inspect
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from posbench.common.errors import ConfigError
+from posbench.config.names import chosen_node
+from posbench.encodings.as_trained import AsTrained
+from posbench.model.inplace.door import Door
+from posbench.model.inplace.measure import TOKENS, Measured, measure, rotary_modules, straight
+from posbench.position.instantiate import make
+from posbench.position.interfaces import Extension, ScaleAttention, ScaledExtension
+from posbench.position.legality import check, name_of
+from posbench.position.plan import make_plan
+
+LENGTHS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")  # keys of the longest text in a configuration
+EQUAL = {torch.float32: 1e-4, torch.float64: 1e-4}  # largest difference of logits, in their standard deviations; of 16 bits the mean one
+ROUNDED = 0.05
+AFFORDABLE = 2048  # tokens of the longest text that is compared
+LAST = 16  # logits compared at the end of a text
+ATTENDING = ("eager", "sdpa", "flex_attention", "flash_attention_2", "flash_attention_3", "flash_attention_4")
+
+
+@dataclass
+class Extended:
+    """A model with methods in place: what was measured, and how to take it back."""
+
+    door: Door
+    measured: Measured
+    train_len: int
+    undo: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    chosen: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)  # what the present methods changed
+
+    @property
+    def encoding(self) -> AsTrained:
+        return self.measured.encoding
+
+
+_extended: weakref.WeakKeyDictionary[nn.Module, Extended] = weakref.WeakKeyDictionary()
+
+
+def extend(
+    model: nn.Module,
+    extension: str | dict | Extension | None = None,
+    scale_attention: str | dict | ScaleAttention | None = None,
+    target_len: int | None = None,
+    train_len: int | None = None,
+) -> nn.Module:
+    """The same model, with a context extension and a factor on the logits in place of its own attention; None changes nothing.
+
+    `target_len`: tokens that an extension with a factor is set for (mode=fixed), instead of each text's own length; the configuration's
+    longest text is raised to it. `train_len`: training length in tokens, by default the configuration's longest text. Called again it
+    changes the methods alone.
+    Raises ConfigError, a ValueError, for a model that is not explained by what was measured, and for methods that are not defined on it or
+    change nothing. The model is then as it came, or has the methods that it had.
+    """
+    state = _extended.get(model)
+    fresh = state is None or (train_len is not None and train_len != state.train_len)
+    if state is not None and fresh:
+        restore(model)
+    if fresh:
+        state = take(model, train_len)
+    try:
+        _choose(model, state, extension, scale_attention, target_len)
+    except Exception:
+        if fresh:
+            restore(model)
+        raise
+    return model
+
+
+def restore(model: nn.Module) -> nn.Module:
+    """The model as it was before posbench.extend. Raises ConfigError for one that was not extended."""
+    state = _extended.pop(model, None)
+    if state is None:
+        raise ConfigError("This model has no methods of posbench in place: posbench.extend puts them there.")
+    state.chosen.close()
+    state.undo.close()
+    return model
+
+
+def take(model: nn.Module, train_len: int | None = None) -> Extended:
+    """State of a model whose attention goes through a door of posbench, without an extension: its logits are unchanged, which is checked.
+
+    Raises ConfigError as `extend` does.
+    """
+    _check_kind(model)
+    configs = _configs(model)
+    train_len = train_len or next((value for name in LENGTHS if isinstance(value := getattr(model.config, name, None), int)), None)
+    if not train_len or train_len < 2:
+        raise ConfigError(f"{type(model).__name__}'s configuration says no training length: give train_len=TOKENS.")
+    training, texts = model.training, []
+    undo = contextlib.ExitStack()
+    undo.callback(model.train, training)
+    model.eval()
+    try:
+        texts.append((TOKENS, _logits(model, TOKENS)))
+        door = Door()
+        door.open()
+        undo.callback(door.close)
+        for config in configs:
+            undo.callback(setattr, config, "_attn_implementation_internal", config._attn_implementation)
+        with _through(configs, door.name):
+            measured = _measured(model, door, train_len)
+        for length in _lengths(measured, train_len):
+            texts.append((length, _logits(model, length)))
+        state = Extended(door, measured, train_len, undo)
+        door.encoding, door.layers = measured.encoding, measured.layers
+        _install(model, configs, state)
+        for length, expected in texts:
+            _compare(model, length, expected)
+    except BaseException:
+        undo.close()
+        raise
+    model.train(training)
+    _extended[model] = state
+    return state
+
+
+def _measured(model: nn.Module, door: Door, train_len: int) -> Measured:
+    try:
+        return measure(model, door, train_len)
+    except ConfigError:
+        raise
+    except Exception as error:  # any error of another's code, which was handed a mask and angles of ours
+        raise ConfigError(
+            f"{type(model).__name__} does not hand its attention to transformers' registry as its other models do ({type(error).__name__}: "
+            f"{str(error).splitlines()[0] if str(error) else 'no word'}): posbench does not read this model."
+        ) from error
+
+
+def _check_kind(model: nn.Module) -> None:
+    """Raise ConfigError for a model that cannot be changed in place."""
+    try:
+        from transformers import PreTrainedModel
+    except ImportError as error:
+        raise ConfigError("posbench.extend needs transformers, which is not installed: pip install 'posbench[hf]'.") from error
+    name = type(model).__name__
+    compiled = hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None) is not None
+    if compiled:
+        raise ConfigError(f"{name} is compiled already, past any change: extend the model before torch.compile sees it, and leave that out.")
+    if not isinstance(model, PreTrainedModel) or model.config.is_encoder_decoder or model.get_output_embeddings() is None:
+        raise ConfigError(f"{name} is no causal language model of transformers: give one of AutoModelForCausalLM.")
+    if getattr(model, "is_quantized", False) or getattr(model, "hf_quantizer", None) is not None:
+        raise ConfigError(f"{name} is quantised to few bits, which posbench has not been tried with: load it in 16 or 32.")
+    devices = {str(parameter.device) for parameter in model.parameters()}
+    if len(devices) > 1 or "meta" in devices:
+        raise ConfigError(f"{name} lies on {' and '.join(sorted(devices))}, and posbench plans for one device: load it on one.")
+    if type(model).__module__.startswith("transformers.") and not model._can_set_attn_implementation():
+        raise ConfigError(
+            f"{name} computes attention itself and not through transformers' registry (as BLOOM, MPT, Falcon and GPT-J do), where posbench's "
+            "methods are put in place: choose another model."
+        )
+    attending = model.config._attn_implementation
+    if attending is not None and attending not in ATTENDING:
+        raise ConfigError(f"{name} attends by {attending}, which another tool has put in place: take that out first.")
+    for part in model.modules():
+        if "Attention" in type(part).__name__ and not hasattr(part, "_hf_hook") and (
+            "forward" in vars(part) or type(part).forward.__module__ != type(part).__module__
+        ):
+            raise ConfigError(f"{name} has an attention that another tool has replaced ({type(part).__name__}.forward): load it anew.")
+
+
+def _configs(model: nn.Module) -> list:
+    """Distinct configurations of a model and its parts that say how to attend."""
+    found = {id(one.config): one.config for one in model.modules() if hasattr(getattr(one, "config", None), "_attn_implementation")}
+    return list(found.values())
+
+
+@contextmanager
+def _through(configs: list, name: str | None) -> Iterator[None]:
+    """Context in which attention goes through the functions of this name."""
+    before = [config._attn_implementation for config in configs]
+    for config in configs:
+        config._attn_implementation_internal = name
+    try:
+        yield
+    finally:
+        for config, one in zip(configs, before, strict=True):
+            config._attn_implementation_internal = one
+
+
+def _lengths(measured: Measured, train_len: int) -> list[int]:
+    """Lengths compared beside the shortest: beyond the windows, and beyond the training length, where that takes little time."""
+    spans = [size for layer in measured.encoding.layers() for size in (layer.window, layer.chunk) if size]
+    limits = [*spans, train_len] if measured.table is None else spans
+    longest = max((limit for limit in limits if limit * 5 // 4 + 8 <= AFFORDABLE), default=0)
+    if measured.table is not None:
+        return [min(train_len, AFFORDABLE)]
+    return [longest * 5 // 4 + 8] if longest else []
+
+
+@torch.no_grad()
+def _logits(model: nn.Module, length: int) -> Tensor:
+    """Last logits of a random text: [LAST, V], float32."""
+    vocabulary = model.get_input_embeddings().weight.shape[0]
+    ids_BT = torch.randint(vocabulary, (1, length), generator=torch.Generator().manual_seed(length)).to(model.device)
+    few = {"logits_to_keep": LAST} if "logits_to_keep" in inspect.signature(model.forward).parameters else {}
+    return model(input_ids=ids_BT, use_cache=False, **few).logits[0, -LAST:].float()
+
+
+def _compare(model: nn.Module, length: int, expected: Tensor) -> None:
+    difference = (_logits(model, length) - expected).abs() / expected.std().clamp(min=1e-12)
+    limit = EQUAL.get(model.dtype)
+    found, allowed = (float(difference.max()), limit) if limit else (float(difference.mean()), ROUNDED)
+    if not found <= allowed:
+        raise ConfigError(
+            f"{type(model).__name__} through posbench's attention, without an extension, has logits that differ by {found:.1e} of their standard "
+            f"deviation after {length} tokens, where rounding explains {allowed:g}: what it does with positions is not all measured, so it is "
+            "left as it came."
+        )
+
+
+def _install(model: nn.Module, configs: list, state: Extended) -> None:
+    """Send a model's attention through the door. What is changed is noted in state.undo."""
+    undo, door = state.undo, state.door
+    for config in configs:
+        config._attn_implementation_internal = door.name
+    for module in state.measured.rotary:
+        undo.callback(module.register_forward_hook(straight).remove)
+
+    def entered(module: nn.Module, args: tuple, given: dict) -> None:
+        if model.config._attn_implementation != door.name:
+            raise ConfigError(
+                f"attn_implementation was set to {model.config._attn_implementation} after posbench.extend, which has an attention of its own: "
+                "posbench.restore the model first."
+            )
+
+    undo.callback(model.register_forward_pre_hook(entered, with_kwargs=True).remove)
+    saved = model.save_pretrained
+
+    @functools.wraps(saved)
+    def save_pretrained(*args: object, **given: object) -> object:
+        with _as_it_came(model, state):
+            return saved(*args, **given)
+
+    model.save_pretrained = save_pretrained
+    undo.callback(vars(model).pop, "save_pretrained", None)
+
+
+@contextmanager
+def _as_it_came(model: nn.Module, state: Extended) -> Iterator[None]:
+    """Context in which a model's configuration and table are those that it came with."""
+    configs = _configs(model)
+    changed = [(config, name, getattr(config, name)) for config in configs for name in LENGTHS if isinstance(getattr(config, name, None), int)]
+    table = state.measured.table
+    weight = None if table is None else table.weight
+    state.chosen.close()
+    with _through(configs, None):
+        try:
+            yield
+        finally:
+            undone = [(config, name, getattr(config, name)) for config, name, _ in changed]
+            for config, name, value in changed:
+                _set(config, name, value)
+            if table is not None:
+                before = table.weight
+                table.weight = weight
+                state.chosen.callback(setattr, table, "weight", before)
+            for config, name, value in undone:
+                state.chosen.callback(_set, config, name, value)
+
+
+def _set(config: object, name: str, value: int) -> None:
+    setattr(config, name, value)
+
+
+def _choose(model: nn.Module, state: Extended, extension: object, scale_attention: object, target_len: int | None) -> None:
+    """Put methods in place. Raises ConfigError for what is not defined, or changes nothing; then the earlier ones stay."""
+    made = extension if isinstance(extension, Extension) else _made("extension", extension, target_len)
+    shape = state.encoding.shape
+    scale = scale_attention if isinstance(scale_attention, ScaleAttention) else make(chosen_node("scale_attention", scale_attention, {}), shape)
+    learned = state.measured.table is not None
+    longest = target_len or (state.train_len if learned else 4 * state.train_len)
+    noop = check(state.encoding, made, scale, [longest], allow_untested=True).noop
+    if noop:
+        raise ConfigError(f"{noop}: leave it out{'' if target_len or not learned else ', or give target_len'}.")
+    if made.crop(_span(state, made, longest)) is not None:
+        raise ConfigError(f"extension={name_of(made)} reads a text of its own for each target, which no cache can: choose another.")
+    if learned and target_len is None and name_of(made) != "none":
+        raise ConfigError(f"extension={name_of(made)} on a learned table needs target_len=TOKENS: rows in a cache cannot change with each token.")
+    state.chosen.close()
+    state.door.choose(made, scale)
+    if target_len is not None:
+        for config in _configs(model):
+            for name in LENGTHS:
+                if isinstance(before := getattr(config, name, None), int) and before < target_len:
+                    state.chosen.callback(setattr, config, name, before)
+                    setattr(config, name, target_len)
+    if learned and target_len is not None:
+        put_table(state, make_plan(state.encoding, made, scale, length=target_len).embed())
+
+
+def _made(group: str, chosen: object, target_len: int | None) -> Extension:
+    node = chosen_node(group, chosen, {})
+    made = make(node, kind=Extension)
+    if target_len is not None and isinstance(made, ScaledExtension) and made.fixed_target is None:
+        made = make({**node, "mode": "fixed", "target_len": target_len}, kind=Extension)
+    return made
+
+
+def _span(state: Extended, extension: Extension, length: int) -> object:
+    from posbench.position.geometry import Span
+
+    return Span(state.train_len, length, extension.target_len(length))
+
+
+def put_table(state: Extended, rows_TC: Tensor) -> None:
+    """Put other rows into the model's learned table of positions, from position 0 on, until `state.chosen` is closed."""
+    table, offset = state.measured.table, state.measured.offset
+    before = table.weight
+    state.chosen.callback(setattr, table, "weight", before)
+    rows_TC = torch.cat((before.detach()[:offset], rows_TC.to(before)))
+    table.weight = nn.Parameter(rows_TC, requires_grad=False)

@@ -1,0 +1,324 @@
+"""What a loaded model of transformers does with positions, read off the model itself.
+
+Two passes over a few random tokens, in which each attention layer passes on the values of its own tokens, so that the hidden states of both
+are the same whatever q and k are: once with the angles of the model's rotary modules, once with angle 0. What each layer made of the
+unturned q and k is then one of a few layouts (halves or neighbours, the first or the last channels) at the angles that one of the
+modules gave, or nothing. Frequencies are those of the module's own buffer, where these give its angles. A third pass with all
+positions moved by three tells if the embeddings hold positions, which must then be rows of a learned table.
+
+Letters: B batch, T tokens, H heads, G key heads, D head width, R turned channels, F pairs.
+"""
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor, nn
+
+from posbench.common.errors import ConfigError
+from posbench.encodings.as_trained import AsTrained, Turned
+from posbench.encodings.none import NoEncoding
+from posbench.model.inplace.door import Door
+from posbench.model.inplace.visible import Visible
+from posbench.position.geometry import Shape, Spectrum
+from posbench.position.interfaces import Layer
+
+TOKENS = 24
+EXACT = {torch.float32: 1e-4, torch.float64: 1e-6}  # largest share of q that may be unexplained; of 16 bits 0.02
+MOVED = 3  # positions
+
+
+@dataclass
+class Seen:
+    """What one layer handed to its attention: its module, unturned or turned q and k, and the rule of its mask."""
+
+    module: nn.Module
+    q_BHTD: Tensor
+    k_BGTD: Tensor
+    mask: Visible
+
+
+@dataclass
+class Angles:
+    """Angles that a rotary module gave in one call: of F pairs at each position, and where its frequencies lie."""
+
+    module: nn.Module
+    kinds: list[str]
+    angle_TF: Tensor
+    amplitude: float
+    buffer: str | None  # name of the frequencies among the module's tensors; None: read off the angles
+
+
+@dataclass
+class Pass:
+    """Records of one pass over the model."""
+
+    layers: list[Seen] = field(default_factory=list)
+    rotary: list[tuple[nn.Module, list[str], object]] = field(default_factory=list)
+    tables: list[tuple[nn.Module, Tensor]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Positions of a model: its encoding, the place of each layer_idx among its attention layers, rotary modules, and its learned table."""
+
+    encoding: AsTrained
+    layers: dict[int, int]
+    rotary: list[nn.Module]
+    table: nn.Module | None = None
+    offset: int = 0
+
+
+def rotary_modules(model: nn.Module) -> list[nn.Module]:
+    """Modules without parameters that hold inverse frequencies."""
+    return [one for one in model.modules() if not any(True for _ in one.parameters()) and any(True for _ in _frequencies(one))]
+
+
+def _frequencies(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """(name, tensor) of a module's own inverse frequencies."""
+    for name, value in [*module.named_buffers(recurse=False), *vars(module).items()]:
+        if name.endswith("inv_freq") and isinstance(value, Tensor) and "original" not in name and "long" not in name:
+            yield name, value
+
+
+@contextmanager
+def unturned(modules: list[nn.Module]) -> Iterator[None]:
+    """Context in which rotary modules answer with angle 0."""
+    with ExitStack() as stack:
+        for module in modules:
+            stack.callback(module.register_forward_hook(straight).remove)
+        yield
+
+
+def straight(module: nn.Module, args: tuple, answer: object) -> object:
+    """Forward hook of a rotary module: its answer with angle 0."""
+    if isinstance(answer, Tensor) and answer.is_complex():
+        return torch.ones_like(answer)
+    if _is_pair(answer):
+        return torch.ones_like(answer[0]), torch.zeros_like(answer[1])
+    raise ConfigError(f"{type(module).__name__} answers with neither cos and sin nor complex numbers, which posbench does not read.")
+
+
+def _is_pair(answer: object) -> bool:
+    return isinstance(answer, tuple) and len(answer) == 2 and all(isinstance(one, Tensor) for one in answer) and answer[0].shape == answer[1].shape
+
+
+def measure(model: nn.Module, door: Door, train_len: int) -> Measured:
+    """Positions of a model, whose attention already goes through `door`. Raises ConfigError for what is not explained."""
+    vocabulary = model.get_input_embeddings().weight.shape[0]
+    ids_BT = torch.randint(vocabulary, (1, TOKENS), generator=torch.Generator().manual_seed(0)).to(model.device)
+    modules = rotary_modules(model)
+    own = _pass(model, door, modules, ids_BT)
+    with unturned(modules):
+        still = _pass(model, door, [], ids_BT)
+        moved = _pass(model, door, [], ids_BT, MOVED)
+    if not own.layers:
+        raise ConfigError(
+            f"{type(model).__name__} does not attend through transformers' registry of attention functions (as BLOOM, MPT, Falcon and GPT-J do "
+            "not), where posbench's methods are put in place: choose another model."
+        )
+    places = {getattr(one.module, "layer_idx", None): place for place, one in enumerate(own.layers)}
+    if None in places or len(places) != len(own.layers):
+        raise ConfigError(f"{type(model).__name__} has attention layers that share a layer_idx, or lack one, which a plan by layer needs.")
+    first = own.layers[0]
+    shape = Shape(
+        d_model=model.get_input_embeddings().weight.shape[1],
+        n_layer=len(own.layers),
+        n_head=first.q_BHTD.shape[1],
+        n_kv_head=first.k_BGTD.shape[1],
+        train_len=train_len,
+        head_width=first.q_BHTD.shape[-1],
+    )
+    tolerance = EXACT.get(model.dtype, 0.02)
+    angles = [found for call in own.rotary for found in _angles(*call)]
+    found: dict[object, Turned | NoEncoding] = {}
+    layers = []
+    for index, (with_angles, without) in enumerate(zip(own.layers, still.layers, strict=True)):
+        encoding = _explained(with_angles, without, angles, shape, tolerance, found)
+        layers.append(Layer(encoding, window=with_angles.mask.window, chunk=with_angles.mask.chunk, index=index))
+    table, offset = _table(still, moved, tolerance)
+    turns = any(isinstance(layer.encoding, Turned) for layer in layers)
+    if table is not None and turns:
+        raise ConfigError(f"{type(model).__name__} has learned positions and turns its queries too, of which posbench reads one at a time.")
+    rows_NC = None if table is None else table.weight.detach()[offset:]
+    kind = "learned" if table is not None else "turned"
+    return Measured(AsTrained(shape, kind, layers, rows_NC), places, modules if turns else [], table, offset)
+
+
+def _pass(model: nn.Module, door: Door, rotary: list[nn.Module], ids_BT: Tensor, moved: int = 0) -> Pass:
+    """Records of a pass in which every token attends to itself alone."""
+    found = Pass()
+
+    def attention(
+        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: object, *unused: object, **others: object
+    ) -> tuple[Tensor, None]:
+        if not isinstance(attention_mask, Visible):
+            raise ConfigError(f"{type(module).__name__} gives its attention a mask of its own making, which posbench does not read.")
+        found.layers.append(Seen(module, query.detach(), key.detach(), attention_mask))
+        return value.repeat_interleave(query.shape[1] // value.shape[1], dim=1).transpose(1, 2), None
+
+    def of_rotary(module: nn.Module, args: tuple, given: dict, answer: object) -> None:
+        kinds = [value for value in (*args, *given.values()) if isinstance(value, str)]  # the kind of layer, where they differ
+        found.rotary.append((module, kinds, answer))
+
+    def of_table(module: nn.Module, args: tuple, answer: Tensor) -> None:
+        found.tables.append((module, answer.detach()))
+
+    inputs = model.get_input_embeddings()
+    with ExitStack() as stack, torch.no_grad():
+        for module in rotary:
+            stack.callback(module.register_forward_hook(of_rotary, with_kwargs=True).remove)
+        for module in model.modules():
+            if isinstance(module, nn.Embedding) and module is not inputs:
+                stack.callback(module.register_forward_hook(of_table).remove)
+        stack.enter_context(_attending(door, attention))
+        given = {"position_ids": torch.arange(moved, moved + ids_BT.shape[1], device=ids_BT.device)[None]} if moved else {}
+        model(input_ids=ids_BT, attention_mask=torch.ones_like(ids_BT), use_cache=False, **given)
+    return found
+
+
+@contextmanager
+def _attending(door: Door, attention: Callable) -> Iterator[None]:
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(door.name, attention)
+    try:
+        yield
+    finally:
+        AttentionInterface.register(door.name, door.attention)
+
+
+def _angles(module: nn.Module, kinds: list[str], answer: object) -> Iterator[Angles]:
+    """Readings of a rotary module's answer: one angle for each of its numbers, or for every second, or for the first half of them."""
+    if isinstance(answer, Tensor):
+        cos, sin, ways = answer.real, answer.imag, (slice(None),)
+    elif _is_pair(answer):
+        half = answer[0].shape[-1] // 2
+        (cos, sin), ways = answer, (slice(0, half), slice(0, None, 2), slice(None))
+    else:
+        return
+    cos_TC, sin_TC = (one.detach().reshape(-1, *one.shape[-2:])[0].double().cpu() for one in (cos, sin))
+    for way in ways:
+        cos_TF, sin_TF = cos_TC[:, way], sin_TC[:, way]
+        amplitude, first_F = float(cos_TF[0, 0]), torch.atan2(sin_TF[1], cos_TF[1])
+        buffer = None
+        for name, value in _frequencies(module):
+            freq_F = value.detach().double().cpu().flatten()
+            if freq_F.shape == first_F.shape and torch.allclose(torch.remainder(freq_F, 2 * torch.pi), torch.remainder(first_F, 2 * torch.pi), atol=1e-5, rtol=1e-4):
+                buffer, first_F = name, freq_F
+                break
+        yield Angles(module, kinds, torch.outer(torch.arange(len(cos_TF), dtype=torch.float64), first_F), amplitude, buffer)
+
+
+def _explained(
+    own: Seen, still: Seen, angles: list[Angles], shape: Shape, tolerance: float, found: dict[object, Turned | NoEncoding]
+) -> Turned | NoEncoding:
+    """Encoding of a layer, the same object for layers alike. Raises ConfigError if no layout explains what the layer did."""
+    pairs = (own.q_BHTD, still.q_BHTD), (own.k_BGTD, still.k_BGTD)
+    if all(torch.allclose(a, b, rtol=0, atol=1e-6 * float(b.abs().max())) for a, b in pairs):
+        return found.setdefault("none", NoEncoding(shape))
+    width, best = own.q_BHTD.shape[-1], (float("inf"), None)
+    for chosen in itertools.product(range(len(angles)), ("half", "interleaved"), (False, True), (False, True)):
+        which, layout, last, backwards = chosen
+        one = angles[which]
+        channels = 2 * one.angle_TF.shape[1]
+        if channels > width or (last and channels == width):
+            continue
+        made = Turned(replace(shape, head_width=width), _still(one), layout, last, one.amplitude, backwards)
+        rows = made.table(torch.arange(len(one.angle_TF), dtype=torch.float64), made.spectrum()).to(own.q_BHTD.device)
+        error = max(_difference(made._turn(b.float(), rows), a.float()) for a, b in pairs)
+        if error < best[0]:
+            best = error, chosen
+    error, chosen = best
+    if not error < tolerance:
+        raise ConfigError(
+            f"{type(own.module).__name__} {getattr(own.module, 'layer_idx', '')} does not turn q and k as its rotary modules say, in halves or "
+            f"neighbours of the first or last channels (the nearest leaves {error:.1e} of them): posbench does not read this model."
+        )
+    if chosen not in found:
+        which, layout, last, backwards = chosen
+        one = angles[which]
+        spectra, by_length = _by_length(one, shape.train_len)
+        found[chosen] = Turned(replace(shape, head_width=width), spectra, layout, last, one.amplitude, backwards, by_length)
+    return found[chosen]
+
+
+def _difference(found: Tensor, expected: Tensor) -> float:
+    return float((found - expected).norm() / expected.norm().clamp(min=1e-30))
+
+
+def _still(one: Angles) -> Callable[[int], Spectrum]:
+    spectrum = _spectrum(one.angle_TF[1])
+    return lambda length: spectrum
+
+
+def _spectrum(freq_F: Tensor) -> Spectrum:
+    """Spectrum of measured frequencies; its base is that of the two fastest pairs, which scalings leave as they were."""
+    pairs, ratio = len(freq_F), float(freq_F[0] / freq_F[1]) if len(freq_F) > 1 and freq_F[1] > 0 else 1.0
+    return Spectrum(freq_F, max(float(f"{ratio**pairs:.5g}"), 1.0 + 1e-9), 2 * pairs)
+
+
+def _by_length(one: Angles, train_len: int) -> tuple[Callable[[int], Spectrum], bool]:
+    """Frequencies of each length as the module computes them, and if they go on changing beyond the training length."""
+    fixed = _spectrum(one.angle_TF[1])
+    if one.buffer is None:
+        return lambda length: fixed, False
+    before = _limits(one.module)
+    known: dict[int, Spectrum] = {}
+
+    def spectra(length: int) -> Spectrum:
+        if length not in known:
+            for longest in (TOKENS, length):  # a short text first: the module would keep the frequencies of an earlier, longer one
+                with torch.no_grad(), _as(one.module, before):
+                    position_BT = torch.tensor([[0, 1, max(1, longest - 1)]], device=_device(one.module))
+                    # The class's own forward, past the hooks of the module.
+                    type(one.module).forward(one.module, torch.zeros(1, 3, 1, device=position_BT.device), position_BT, *one.kinds)
+            freq_F = getattr(one.module, one.buffer).detach().double().cpu().flatten().clone()
+            known[length] = fixed if torch.equal(freq_F, fixed.freq_F) else next(
+                (same for same in known.values() if torch.equal(same.freq_F, freq_F)), _spectrum(freq_F)
+            )
+        return known[length]
+
+    far = [spectra(length) for length in (train_len, 2 * train_len, 4 * train_len)]
+    changing = far[1] is not far[2]
+    if all(one is fixed for one in far):
+        return lambda length: fixed, False
+    return spectra, changing
+
+
+def _device(module: nn.Module) -> torch.device:
+    return next(value for _, value in _frequencies(module)).device
+
+
+def _limits(module: nn.Module) -> dict[str, object]:
+    """Lengths in a rotary module's configuration that its frequencies may be computed from."""
+    config = getattr(module, "config", None)
+    return {name: getattr(config, name) for name in ("max_position_embeddings",) if isinstance(getattr(config, name, None), int)}
+
+
+@contextmanager
+def _as(module: nn.Module, limits: dict[str, object]) -> Iterator[None]:
+    """Context in which a module's configuration has the lengths that it came with, whatever they were raised to."""
+    now = {name: getattr(module.config, name) for name in limits}
+    for name, value in limits.items():
+        setattr(module.config, name, value)
+    try:
+        yield
+    finally:
+        for name, value in now.items():
+            setattr(module.config, name, value)
+
+
+def _table(still: Pass, moved: Pass, tolerance: float) -> tuple[nn.Module | None, int]:
+    """The learned table of positions and its row of position 0. Raises ConfigError for positions in the embeddings that are no table."""
+    first, other = still.layers[0].q_BHTD, moved.layers[0].q_BHTD
+    if _difference(other, first) < tolerance:
+        return None, 0
+    for module, rows in still.tables:
+        rows_TC = rows.reshape(-1, rows.shape[-1])[:TOKENS]
+        for offset in range(min(8, len(module.weight) - TOKENS + 1)):
+            if torch.equal(module.weight[offset : offset + TOKENS], rows_TC):
+                return module, offset
+    raise ConfigError("This model adds positions to its embeddings that are no rows of a learned table, which posbench does not read.")

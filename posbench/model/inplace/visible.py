@@ -1,0 +1,142 @@
+"""What transformers says of a mask, in a few numbers: which part of each row is text, and how far back a query sees. No [T, T].
+
+transformers hands the registered mask function a rule for pairs (query, key) and the padding mask of the batch; what it returns reaches the
+attention function as it is. Letters: B batch, K keys.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from posbench.common.errors import ConfigError
+
+FAR = 2**40  # a query beyond any window
+GRID = 2**10  # keys that are asked at once
+NOT_PLAIN = (
+    "This model hides keys by another rule than the causal triangle, a window or chunks (packed texts, blocks seen in both directions, or a mask "
+    "of its own), which posbench does not extend: give one text a row, and a mask of zeros and ones for padding."
+)
+
+
+@dataclass(frozen=True)
+class Visible:
+    """Queries q_start .. q_start + queries - 1 of texts of the batch, keys from k_start on, and the rule.
+
+    `texts` holds (first, stop) of the tokens of each row that are no padding; None if all are text. At most one of window and chunk is set.
+    """
+
+    q_start: int
+    queries: int
+    k_start: int
+    texts: tuple[tuple[int, int], ...] | None = None
+    window: int | None = None
+    chunk: int | None = None
+    ndim: ClassVar[int] = 4  # no padding mask, but one that is made: generate hands it on to the model where a cache is static
+
+    def contiguous(self) -> "Visible":
+        return self
+
+    @property
+    def stop(self) -> int:
+        """Number of tokens so far, padding included."""
+        return self.q_start + self.queries
+
+
+def visible(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: int = 0,
+    kv_offset: int = 0,
+    mask_function: Callable | None = None,
+    attention_mask: "Tensor | Visible | None" = None,
+    **unused: object,
+) -> Visible:
+    """The mask function that is registered with transformers. Raises ConfigError for a rule that is none of the three."""
+    if isinstance(attention_mask, Visible):
+        return attention_mask
+    q_start = int(q_offset)
+    texts = None
+    if attention_mask is not None:
+        mask_BK = attention_mask[:, : q_start + q_length].bool()
+        texts = None if bool(mask_BK.all()) else tuple(map(_text, mask_BK))
+    begins = texts[0][0] if texts else 0  # chunks are counted from there
+    window, chunk = (None, None) if mask_function is None else _rule(lambda b, h, q, k: mask_function(b, h, q + begins, k + begins))
+    return Visible(q_start, q_length, int(kv_offset), texts, window, chunk)
+
+
+def _text(mask_K: Tensor) -> tuple[int, int]:
+    """(first, stop) of the ones in a row of a padding mask. Raises ConfigError where zeros stand between them."""
+    ones = mask_K.nonzero().flatten()
+    if not len(ones):
+        return len(mask_K), len(mask_K)
+    first, stop = int(ones[0]), int(ones[-1]) + 1
+    if stop - first != len(ones):
+        raise ConfigError("attention_mask has zeros between ones, and padding stands before or behind a text: leave those tokens out.")
+    return first, stop
+
+
+def _rule(mask: Callable) -> tuple[int | None, int | None]:
+    """(window, chunk) of a rule for pairs, each None without. Raises ConfigError for another rule."""
+    try:
+        first = _first(mask, FAR)
+        if first == 0:
+            found = None, None
+        elif _first(mask, FAR + 1) == first + 1:
+            found = FAR - first + 1, None
+        else:
+            found = None, _chunk(mask, first)
+        if not all(_agrees(mask, query, *found) for query in (0, 1, 5, 63, 1000, FAR)):
+            raise ConfigError(NOT_PLAIN)
+    except (IndexError, RuntimeError, TypeError) as error:  # a rule that looks tokens up in tensors of this text
+        raise ConfigError(NOT_PLAIN) from error
+    return found
+
+
+def _sees(mask: Callable, query: int, key_K: Tensor) -> Tensor:
+    row = torch.zeros((), dtype=torch.long)
+    return torch.as_tensor(mask(row, row, torch.tensor(query), key_K)).expand(key_K.shape)
+
+
+def _first(mask: Callable, query: int) -> int:
+    """First key that a query sees, if those that it sees are one interval that ends with itself."""
+    low, high = 0, query  # `high` is seen
+    while high - low > 0:
+        step = max(1, (high - low) // GRID)
+        key_K = torch.arange(low, high, step)
+        seen_K = _sees(mask, query, key_K)
+        if not seen_K.any():
+            if step == 1:
+                return high
+            low = int(key_K[-1]) + 1
+            continue
+        at = int(seen_K.nonzero()[0])
+        high = int(key_K[at])
+        low = 0 if at == 0 else int(key_K[at - 1]) + 1
+        if at == 0:
+            return high
+    return high
+
+
+def _chunk(mask: Callable, start: int) -> int:
+    """Size of the chunks of which one begins at `start`: the distance to the first later query that does not see `start`."""
+    size = 1
+    while bool(_sees(mask, start + size, torch.tensor([start]))):
+        size *= 2
+    low, high = size // 2, size  # start + low sees it, start + high does not
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if bool(_sees(mask, start + middle, torch.tensor([start]))) else (low, middle)
+    return high
+
+
+def _agrees(mask: Callable, query: int, window: int | None, chunk: int | None) -> bool:
+    """True if a query sees exactly the keys that the rule names, of those near it and around the rule's edge."""
+    first = 0 if window is None and chunk is None else max(0, query - window + 1) if window else query - query % chunk
+    near = torch.arange(max(0, query - 64), query + 3)
+    edge = torch.arange(max(0, first - 2), first + 3)
+    key_K = torch.cat((near, edge[edge <= query]))
+    return torch.equal(_sees(mask, query, key_K).bool(), (key_K >= first) & (key_K <= query))
