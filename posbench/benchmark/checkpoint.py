@@ -18,7 +18,6 @@ from posbench.benchmark.measure import SCORED, Case, Figure, timed
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.config.names import nodes
 from posbench.config.schema import TrainConfig
-from posbench.huggingface.check_checkpoint import theirs
 from posbench.model import precision as bf16
 from posbench.model.build import make_model
 from posbench.model.gpt import GPT
@@ -30,6 +29,7 @@ from posbench.position.legality import check, fed_length
 from posbench.position.plan import Plan, make_plan
 from posbench.pretrained.checkpoint import find_checkpoint
 from posbench.pretrained.import_config import adopt
+from posbench.pretrained.their_model import theirs
 from posbench.pretrained.weights import load_checkpoint
 from posbench.scale_attention.none import NoScale
 

@@ -93,7 +93,7 @@ class AsTrained(Encoding):
     ):
         super().__init__(shape)
         if kind == "learned" and rows_NC is None:
-            rows_NC = torch.zeros(1, 1).expand(shape.train_len, shape.d_model)
+            rows_NC = torch.arange(shape.train_len, dtype=torch.float32)[:, None].expand(-1, shape.d_model)  # all rows differ
         self._rows = rows_NC
         if measured is None:
             usual = Spectrum(1e4 ** (-torch.arange(0, shape.head_dim, 2, dtype=torch.float64) / shape.head_dim), 1e4, shape.head_dim)

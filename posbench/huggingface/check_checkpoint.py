@@ -3,20 +3,17 @@
 A reader that got RoPE wrong is seen at once: the passage is the worse, the more text stands before it, or the logits differ.
 """
 
-import contextlib
-import importlib.util
-import io
 import sys
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 from posbench.common.errors import ConfigError, RunError
-from posbench.common.gguf_file import is_gguf
 from posbench.model.gpt import GPT
+from posbench.model.inplace.reader import Reader
 from posbench.pretrained.checkpoint import Checkpoint, find_checkpoint
+from posbench.pretrained.their_model import theirs
 
 PASSAGE, COMPARED = 256, 1024  # tokens at most
 SHARES = (0.0, 0.125, 0.25, 0.5, 1.0)  # of the text that fits before the passage within the training length
@@ -24,13 +21,13 @@ RISE = 0.5  # nats per token more than without any text before it, which no text
 DIFFERENCE = 1e-3  # of the logits' size; float32 alone makes about 1e-6
 
 
-def check_checkpoint(cfg: dict, model: GPT, tokens: np.ndarray) -> None:
+def check_checkpoint(cfg: dict, model: GPT | Reader, tokens: np.ndarray) -> None:
     """Print what was found on stderr. `tokens` are those of a text, of which the first train_len are read.
 
     Raises RunError when the passage gets worse with text before it, or when logits are not those of transformers.
     """
     name = cfg["model"]["path"]
-    text_T = torch.from_numpy(np.asarray(tokens[: model.encoding.shape.train_len], dtype=np.int64)).to(model.embed_tokens.weight.device)
+    text_T = torch.from_numpy(np.asarray(tokens[: model.encoding.shape.train_len], dtype=np.int64)).to(next(model.parameters()).device)
     _check_offsets(name, by_offset(model, text_T))
     difference = beside_transformers(find_checkpoint(name, download=False), model, text_T[:COMPARED])
     if isinstance(difference, str):
@@ -44,7 +41,7 @@ def check_checkpoint(cfg: dict, model: GPT, tokens: np.ndarray) -> None:
 
 
 @torch.no_grad()
-def by_offset(model: GPT, text_T: torch.Tensor) -> dict[int, float]:
+def by_offset(model: GPT | Reader, text_T: torch.Tensor) -> dict[int, float]:
     """{tokens before the passage: its loss in nats per token}. The passage ends where the text ends."""
     size = max(2, min(PASSAGE, len(text_T) // 2))
     offsets = sorted({round(share * (len(text_T) - size)) for share in SHARES})
@@ -67,7 +64,7 @@ def _check_offsets(name: str, losses: dict[int, float]) -> None:
 
 
 @torch.no_grad()
-def beside_transformers(checkpoint: Checkpoint, model: GPT, text_T: torch.Tensor) -> float | str:
+def beside_transformers(checkpoint: Checkpoint, model: GPT | Reader, text_T: torch.Tensor) -> float | str:
     """Norm of the difference from transformers' logits over their norm, in float32; or the reason why there is none."""
     other = theirs(checkpoint, torch.float32)
     if isinstance(other, str):
@@ -81,30 +78,3 @@ def beside_transformers(checkpoint: Checkpoint, model: GPT, text_T: torch.Tensor
 
 def _say(what: str) -> None:
     print(f"check: {what}", file=sys.stderr, flush=True)
-
-
-def theirs(checkpoint: Checkpoint, dtype: torch.dtype, **options: object) -> nn.Module | str:
-    """Their model, to evaluate; or the reason why there is none. `options` are those of from_pretrained."""
-    options |= {"dtype": dtype, "local_files_only": True}
-    if importlib.util.find_spec("transformers") is None:
-        return "transformers is not installed"
-    if is_gguf(checkpoint.place):
-        if importlib.util.find_spec("accelerate") is None:
-            return "transformers reads GGUF files only where accelerate is installed"
-        config = checkpoint.config()
-        if config["rope_scaling"] or config["model_type"] == "smollm3":
-            return "transformers does not read all of what this GGUF file says about RoPE"
-        options["gguf_file"] = checkpoint.place.name
-    import transformers
-
-    folder = checkpoint.place.parent if is_gguf(checkpoint.place) else checkpoint.place
-    logs = transformers.utils.logging
-    before, told = logs.get_verbosity(), io.StringIO()  # progress bars and advice on packed weights are no news
-    logs.set_verbosity_error()
-    try:
-        with contextlib.redirect_stderr(told):
-            return transformers.AutoModelForCausalLM.from_pretrained(folder, **options).eval()
-    except Exception as error:  # another library's errors, on another's files
-        return f"transformers does not read it ({type(error).__name__}: {(str(error).splitlines() or [''])[0]})"
-    finally:
-        logs.set_verbosity(before)

@@ -3,6 +3,7 @@
 For the names of tensors see pretrained/weights.py; with encoding.layout=interleaved the channels of a head are in another order.
 """
 
+import math
 import sys
 import time
 from collections import Counter
@@ -15,10 +16,11 @@ from torch import Tensor
 
 from posbench.common.errors import RunError
 from posbench.common.files import sha256_file
+from posbench.config.schema import typed
 from posbench.model.build import make_model
-from posbench.model.gpt import GPT
 from posbench.model.weights import write_safetensors
 from posbench.pretrained.checkpoint import Checkpoint, find_checkpoint
+from posbench.pretrained.outline import outlined
 from posbench.pretrained.tensors import Stored
 from posbench.pretrained.weights import checked_tensors, their_name, unchanged
 from posbench.runs import provenance
@@ -32,11 +34,11 @@ def take(run: Run, cfg: dict, vocab_size: int, device: str, fingerprint: str) ->
     the run's id was computed.
     """
     began, path = time.perf_counter(), cfg["model"]["path"]
-    checkpoint, model, tensors = check_whole(cfg, vocab_size)
-    n_parameters = sum(parameter.numel() for parameter in model.parameters())
+    checkpoint, tensors = check_whole(cfg, vocab_size)
+    n_parameters = sum(math.prod(tensor.shape) for tensor in tensors.values())
     kinds = Counter(tensor.dtype for tensor in tensors.values())
     stored = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
-    train_len = model.encoding.shape.train_len
+    train_len = typed("train", cfg["train"]).train_len
     said = f"taking {run.id} from {path}: {n_parameters:,} parameters ({stored}), trained for {train_len} tokens"
     print(said, file=sys.stderr, flush=True)
     digest = checkpoint.digest(cfg.get("cache_dir"), again=True)
@@ -55,12 +57,17 @@ def take(run: Run, cfg: dict, vocab_size: int, device: str, fingerprint: str) ->
     )
 
 
-def check_whole(cfg: dict, vocab_size: int) -> tuple[Checkpoint, GPT, dict[str, Stored]]:
-    """(checkpoint of a run's configuration, its model without numbers, its tensors by our names). Raises ConfigError as checked_tensors."""
+def check_whole(cfg: dict, vocab_size: int) -> tuple[Checkpoint, dict[str, Stored]]:
+    """(checkpoint of a run's configuration, its tensors: by our names, or those of transformers where that builds it).
+
+    Raises ConfigError for damaged files, and as checked_tensors.
+    """
+    checkpoint = find_checkpoint(cfg["model"]["path"])
+    if outlined(cfg):
+        return checkpoint, checkpoint.tensors()
     with torch.device("meta"):
         model = make_model(cfg, vocab_size)
-    checkpoint = find_checkpoint(cfg["model"]["path"])
-    return checkpoint, model, checked_tensors(checkpoint, model, cfg["model"]["tied"])
+    return checkpoint, checked_tensors(checkpoint, model, cfg["model"]["tied"])
 
 
 def read_tensors(run: Run, cfg: dict) -> Iterator[tuple[str, Tensor]]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -16,9 +17,15 @@ from posbench.model.weights import load_weights
 from posbench.position.instantiate import checked, make
 from posbench.position.interfaces import Encoding, Extension, ScaleAttention
 from posbench.position.legality import check_trained_scale
-from posbench.pretrained.weights import load_checkpoint
+from posbench.pretrained.checkpoint import Checkpoint
+from posbench.pretrained.outline import outlined
+from posbench.pretrained.their_model import loaded
+from posbench.pretrained.weights import load_checkpoint, unchanged
 from posbench.runs.directory import Run
 from posbench.scale_attention.none import NoScale
+
+if TYPE_CHECKING:
+    from posbench.model.inplace.reader import Reader
 
 
 def pick_device(name: str, rank: int = 0, size: int = 1) -> str:
@@ -104,9 +111,14 @@ def make_model(cfg: dict, vocab_size: int) -> GPT:
         return GPT(config, encoding, vocab_size, scale)
 
 
-def load_model(run: Run, cfg: dict, vocab_size: int, device: str) -> GPT:
-    """Load the model of a finished run and verify it against the checksum in train.json: its own weights, or those of its checkpoint."""
+def load_model(run: Run, cfg: dict, vocab_size: int, device: str) -> "GPT | Reader":
+    """Load the model of a finished run and verify it against the checksum in train.json: its own weights, or those of its checkpoint.
+
+    Raises ConfigError for a checkpoint that transformers builds and posbench cannot put its methods into.
+    """
     sha256 = run.read_summary()["sha256"]
+    if outlined(cfg):
+        return read_theirs(unchanged(cfg["model"]["path"], sha256), cfg, device)
     taken = cfg["model"].get("checkpoint") and not typed("train", cfg["train"]).parent
     if taken and not run.weights.exists():  # earlier versions copied the weights of a checkpoint
         with torch.device("meta"):
@@ -116,3 +128,11 @@ def load_model(run: Run, cfg: dict, vocab_size: int, device: str) -> GPT:
         model = make_model(cfg, vocab_size)
         load_weights(run.weights, model, sha256)
     return model.to(device).eval()
+
+
+def read_theirs(checkpoint: Checkpoint, cfg: dict, device: str) -> "Reader":
+    """Model of a checkpoint that transformers builds, in float32. Raises ConfigError as `load_model`."""
+    from posbench.model.inplace.reader import Reader
+
+    model = loaded(checkpoint, torch.float32).to(device).requires_grad_(False)
+    return Reader(model, typed("train", cfg["train"]).train_len).eval()

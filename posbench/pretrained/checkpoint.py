@@ -12,9 +12,11 @@ from posbench.common.errors import ConfigError
 from posbench.common.files import sha256_json
 from posbench.common.gguf_file import is_gguf, read_gguf
 from posbench.common.wheel_file import wheel_file
+from posbench.config.schema import ModelConfig
 from posbench.data.sources import file_digests
 from posbench.pretrained import gguf_config
 from posbench.pretrained.config_files import WHOLE, completed, read_config, weight_names
+from posbench.pretrained.outline import outline
 from posbench.pretrained.tensors import Stored, gguf_tensors, safetensors_tensors
 
 HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*(@\w[\w./-]*)?")
@@ -32,7 +34,12 @@ class Checkpoint:
         """Checked content of config.json, also for a GGUF file. Raises ConfigError for a model that posbench cannot build."""
         if is_gguf(self.place):
             return completed(gguf_config.describe(read_gguf(self.place)), self.place)
-        return read_config(self.place)
+        return completed(read_config(self.place), self.place / "config.json")
+
+    def outline(self) -> tuple[ModelConfig, dict, dict]:
+        """Sizes of a model that transformers builds, as `outline.outline` gives them. Raises ConfigError as that does."""
+        said = gguf_config.sizes(read_gguf(self.place)) if is_gguf(self.place) else read_config(self.place)
+        return outline(said, self.place)
 
     def files(self) -> list[Path]:
         """Files that hold the weights, sorted. Raises ConfigError when there is none, or when one of the index is missing."""

@@ -57,6 +57,10 @@ LISTED = {
 }
 
 
+class Undescribed(ConfigError):
+    """A sound description of a model that posbench's own does not have the shape of; transformers may."""
+
+
 def read_mapping(file: Path) -> dict:
     """Content of a checkpoint's json file. Raises ConfigError when it is not a mapping, RunError when it is irregular or too large."""
     try:
@@ -71,11 +75,11 @@ def read_mapping(file: Path) -> dict:
 
 
 def read_config(folder: Path) -> dict:
-    """Content of a checkpoint's config.json, as `completed` returns it. Raises ConfigError also for a folder without config.json."""
+    """Content of a checkpoint's config.json. Raises ConfigError for a folder without one."""
     file = folder / "config.json"
     if not os.path.isfile(file):
         raise ConfigError(f"model.path={folder} is no folder with a config.json: give the folder of a downloaded or exported checkpoint.")
-    return completed(read_mapping(file), file)
+    return read_mapping(file)
 
 
 def weight_names(folder: Path) -> list[str]:
@@ -100,8 +104,10 @@ def completed(config: dict, file: Path) -> dict:
     Raises ConfigError for a model that posbench cannot build; `file` is where the description was read.
     """
     kind = config.get("model_type")
-    if not isinstance(kind, str) or kind not in SILENT_OF:
-        raise ConfigError(f"{file} describes a model of type {kind}, and only {', '.join(SILENT_OF)} have the shape of this one.")
+    if not isinstance(kind, str):
+        raise ConfigError(f"{file} describes a model of type {kind}, which names no family: is it a checkpoint's?")
+    if kind not in SILENT_OF:
+        raise Undescribed(f"{file} describes a model of type {kind}, and only {', '.join(SILENT_OF)} have the shape of this one.")
     if kind == "mistral" and "layer_types" in config:  # as transformers' AutoConfig reads it
         config = {**config, "model_type": (kind := "ministral")}
     if config.get("is_causal") not in (None, True):
@@ -116,7 +122,8 @@ def completed(config: dict, file: Path) -> dict:
             raise ConfigError(f"{file} has {key}=null: download it again.")
     for key, wanted in OTHER.items():
         if (config.get(key) or wanted) != wanted:
-            raise ConfigError(f"{file} has {key}={config[key]}, which this model does not have: choose a checkpoint without it.")
+            kind = ConfigError if key == "quantization_config" else Undescribed
+            raise kind(f"{file} has {key}={config[key]}, which this model does not have: choose a checkpoint without it.")
     _check(config, "", file)
     for key in ("rope_scaling", "rope_parameters"):
         _check(config.get(key) or {}, f"{key}.", file)

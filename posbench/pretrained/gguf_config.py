@@ -11,6 +11,7 @@ import numpy as np
 
 from posbench.common.errors import ConfigError
 from posbench.common.gguf_file import GgufFile, shortened
+from posbench.pretrained.config_files import Undescribed
 from posbench.pretrained.tensors import numbers
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3", "smollm3")  # named as transformers' model types; Mistral's files say llama
@@ -49,7 +50,7 @@ def describe(file: GgufFile) -> dict:
     """Keys of config.json for the model in a GGUF file. Raises ConfigError for a model that is not exactly this one."""
     architecture = file.metadata.get("general.architecture")
     if architecture not in ARCHITECTURES:
-        raise ConfigError(
+        raise Undescribed(
             f"{file.path} holds a model of architecture {shortened(architecture)}, and {', '.join(ARCHITECTURES)} are read: choose another."
         )
     for key, wanted in (("general.type", "model"), ("split.count", 1)):
@@ -79,6 +80,20 @@ def describe(file: GgufFile) -> dict:
                 "folder of safetensors that it was made from."
             )
     return config
+
+
+def sizes(file: GgufFile) -> dict:
+    """Keys of config.json that a file of any architecture says of its sizes. Raises ConfigError for a scaling, which transformers leaves out."""
+    architecture = file.metadata.get("general.architecture")
+    said = {key.removeprefix(f"{architecture}."): _scalar(value) for key, value in file.metadata.items()}
+    if (factor := said.get(SCALING + "factor")) not in (None, 0.0, 1.0) or FACTORS in file.tensors:
+        raise ConfigError(
+            f"{file.path} has a scaling of RoPE (rope.scaling.factor={factor}, {FACTORS}), which transformers does not read from such a file: give "
+            "the folder of safetensors that it was made from."
+        )
+    tokens = said.get("tokenizer.ggml.tokens")
+    found = {"vocab_size": len(tokens) if isinstance(tokens, list) else None, **{theirs: said[ours] for ours, theirs in KEYS.items() if ours in said}}
+    return {**found, "tie_word_embeddings": "output.weight" not in file.tensors, "bos_token_id": said.get("tokenizer.ggml.bos_token_id")}
 
 
 def permuted_heads(file: GgufFile) -> dict[str, int]:

@@ -1,6 +1,8 @@
-"""Configuration of a job on a checkpoint (Llama, Mistral, Ministral, Qwen2, Qwen3, SmolLM3, Phi-3), which replaces the training.
+"""Configuration of a job on a checkpoint, which replaces the training.
 
-`adopt` is torch-free: it reads the description and the digests of the files, so that a run's id is known before weights are loaded.
+Llama, Mistral, Ministral, Qwen2, Qwen3, SmolLM3 and Phi-3 are described in full and run as posbench's own model; of other families the
+sizes are enough here, since transformers builds them. `adopt` is torch-free: it reads the description and the digests of the files, so
+that a run's id is known before weights are loaded.
 """
 
 from dataclasses import asdict, replace
@@ -9,6 +11,7 @@ from posbench.common.errors import ConfigError
 from posbench.config.identity import as_typed, method_name
 from posbench.config.schema import ModelConfig, TrainConfig
 from posbench.pretrained.checkpoint import Checkpoint, find_checkpoint
+from posbench.pretrained.config_files import Undescribed
 from posbench.pretrained.rope_config import rope_arguments
 
 # RoPE as theirs.
@@ -20,7 +23,7 @@ def adopt(cfg: dict) -> dict:
     """Job configuration with model, encoding and training length of the checkpoint in model.path, if one is given.
 
     Its own tokenizer is taken where data.tokenizer is bytes or bpe and has another number of ids.
-    Raises ConfigError for a path without a checkpoint, or with a model that posbench cannot build.
+    Raises ConfigError for a path without a checkpoint, or with one that does not say its sizes.
     """
     path = cfg["model"].get("path")
     if path is None:
@@ -28,11 +31,16 @@ def adopt(cfg: dict) -> dict:
     if not path:
         raise ConfigError("model=hf evaluates a checkpoint: add model.path=FOLDER, FILE.gguf or a name of the hub to the command.")
     found = find_checkpoint(path)
-    config = found.config()
-    digest = found.digest(cfg["cache_dir"])
-    rope, encoding = rope_arguments(config, path), cfg["encoding"]
+    try:
+        config = found.config()
+        rope, said = rope_arguments(config, path), {"vocab_size": config["vocab_size"], "bos": config.get("bos_token_id")}
+        model, longest = _shape(config), config["max_position_embeddings"]
+    except Undescribed:
+        model, rope, said = found.outline()
+        longest = said.pop("length")
+    digest, encoding = found.digest(cfg["cache_dir"]), cfg["encoding"]
     whole = all(encoding.get(key, value) in (value, rope.get(key, value)) for key, value in WHOLE.items())
-    if method_name(encoding) != "rope" or not whole or encoding.get("base", 1e4) not in (1e4, rope["base"]):
+    if method_name(encoding) != "rope" or not whole or encoding.get("base", 1e4) not in (1e4, rope.get("base", 1e4)):
         raise ConfigError(
             f"{as_typed('encoding', encoding)} is not what model.path={path} was trained with "
             f"({as_typed('encoding', rope)}): leave encoding out, and choose among extensions."
@@ -41,15 +49,15 @@ def adopt(cfg: dict) -> dict:
     if method_name(cfg["train"].get("scale_attention") or TrainConfig().scale_attention) != "none":
         raise ConfigError(f"train.scale_attention was not trained into model.path={path}: scale_attention is what acts at evaluation.")
     length = cfg["train"]["length"]
-    length = config["max_position_embeddings"] if length == TrainConfig().length else length
-    checkpoint = {"sha256": digest, "vocab_size": config["vocab_size"], "bos": config.get("bos_token_id")}
-    model = replace(_shape(config), path=found.name, checkpoint=checkpoint)
+    length = longest if length == TrainConfig().length else length
+    if length is None:
+        raise ConfigError(f"model.path={path} does not say how many tokens it was trained for: add train.length=TOKENS.")
     # Other training settings have no effect, since nothing is trained or drawn: one checkpoint is one run.
     train = asdict(TrainConfig(length=length, steps=0, dtype="bf16"))
     return {
         **cfg,
         "encoding": encoding,
-        "model": asdict(model),
+        "model": asdict(replace(model, path=found.name, checkpoint={"sha256": digest, **said})),
         "train": train,
         "seed": 0,
         "data": _data(cfg["data"], found),

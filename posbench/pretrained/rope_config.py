@@ -3,6 +3,7 @@
 import math
 
 from posbench.common.errors import ConfigError
+from posbench.pretrained.config_files import Undescribed
 
 # {supported rope_type: its required keys}. Each is a set of frequencies and a factor on cos and sin.
 SCALINGS = {
@@ -26,14 +27,14 @@ def rope_arguments(config: dict, path: str) -> dict:
     rope = config.get("rope_parameters") or {}
     said = config.get("rope_scaling") or rope
     if nested := [key for key, value in rope.items() if isinstance(value, dict)]:
-        raise ConfigError(f"model.path={path} has rope_parameters for {' and '.join(nested)} apart, and one for all layers is read.")
+        raise Undescribed(f"model.path={path} has rope_parameters for {' and '.join(nested)} apart, and one for all layers is read.")
     part = said.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1.0
     base = float(said.get("rope_theta") or config.get("rope_theta") or 10000.0)
     kind = said.get("rope_type", said.get("type", "default"))
     if config["model_type"] == "phi3" and kind in ("su", "yarn"):  # names that earlier versions of Phi-3 gave to it
         kind = "longrope"
     if part != 1 and kind != "proportional" and config["model_type"] != "phi3":
-        raise ConfigError(f"model.path={path} turns {part:g} of each head (partial_rotary_factor), which its format does not do elsewhere.")
+        raise Undescribed(f"model.path={path} turns {part:g} of each head (partial_rotary_factor), which its format does not do elsewhere.")
     scaling = {"scaling": None, "scaling_len": None} if kind == "default" else _scaling(kind, said, config, path)
     shared = {"base": base, "window": _window(config), **scaling}
     unturned = [layer for layer, turned in enumerate(_turned(config)) if not turned]

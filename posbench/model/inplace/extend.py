@@ -49,6 +49,9 @@ class Extended:
     def encoding(self) -> AsTrained:
         return self.measured.encoding
 
+    def __deepcopy__(self, memo: dict) -> "Extended":
+        return self  # a copy of the model goes through the same door
+
 
 _extended: weakref.WeakKeyDictionary[nn.Module, Extended] = weakref.WeakKeyDictionary()
 
@@ -257,7 +260,7 @@ def _as_it_came(model: nn.Module, state: Extended) -> Iterator[None]:
     """Context in which a model's configuration and table are those that it came with."""
     configs = _configs(model)
     changed = [(config, name, getattr(config, name)) for config in configs for name in LENGTHS if isinstance(getattr(config, name, None), int)]
-    table = state.measured.table
+    table = None if state.measured.table is None else model.get_submodule(state.measured.table)
     weight = None if table is None else table.weight
     state.chosen.close()
     with _through(configs, None):
@@ -302,7 +305,7 @@ def _choose(model: nn.Module, state: Extended, extension: object, scale_attentio
                     state.chosen.callback(setattr, config, name, before)
                     setattr(config, name, target_len)
     if learned and target_len is not None:
-        put_table(state, make_plan(state.encoding, made, scale, length=target_len).embed())
+        put_table(model, state, make_plan(state.encoding, made, scale, length=target_len).embed())
 
 
 def _made(group: str, chosen: object, target_len: int | None) -> Extension:
@@ -319,9 +322,9 @@ def _span(state: Extended, extension: Extension, length: int) -> object:
     return Span(state.train_len, length, extension.target_len(length))
 
 
-def put_table(state: Extended, rows_TC: Tensor) -> None:
+def put_table(model: nn.Module, state: Extended, rows_TC: Tensor) -> None:
     """Put other rows into the model's learned table of positions, from position 0 on, until `state.chosen` is closed."""
-    table, offset = state.measured.table, state.measured.offset
+    table, offset = model.get_submodule(state.measured.table), state.measured.offset
     before = table.weight
     state.chosen.callback(setattr, table, "weight", before)
     rows_TC = torch.cat((before.detach()[:offset], rows_TC.to(before)))

@@ -62,12 +62,12 @@ class Pass:
 
 @dataclass(frozen=True)
 class Measured:
-    """Positions of a model: its encoding, the place of each layer_idx among its attention layers, rotary modules, and its learned table."""
+    """Positions of a model: its encoding, the place of each layer_idx among its attention layers, rotary modules, and the name of its learned table."""
 
     encoding: AsTrained
     layers: dict[int, int]
     rotary: list[nn.Module]
-    table: nn.Module | None = None
+    table: str | None = None
     offset: int = 0
 
 
@@ -138,11 +138,11 @@ def measure(model: nn.Module, door: Door, train_len: int) -> Measured:
     for index, (with_angles, without) in enumerate(zip(own.layers, still.layers, strict=True)):
         encoding = _explained(with_angles, without, angles, shape, tolerance, found)
         layers.append(Layer(encoding, window=with_angles.mask.window, chunk=with_angles.mask.chunk, index=index))
-    table, offset = _table(still, moved, tolerance)
+    table, offset = _table(model, still, moved, tolerance)
     turns = any(isinstance(layer.encoding, Turned) for layer in layers)
     if table is not None and turns:
         raise ConfigError(f"{type(model).__name__} has learned positions and turns its queries too, of which posbench reads one at a time.")
-    rows_NC = None if table is None else table.weight.detach()[offset:]
+    rows_NC = None if table is None else model.get_submodule(table).weight.detach()[offset:]
     kind = "learned" if table is not None else "turned"
     return Measured(AsTrained(shape, kind, layers, rows_NC), places, modules if turns else [], table, offset)
 
@@ -311,8 +311,8 @@ def _as(module: nn.Module, limits: dict[str, object]) -> Iterator[None]:
             setattr(module.config, name, value)
 
 
-def _table(still: Pass, moved: Pass, tolerance: float) -> tuple[nn.Module | None, int]:
-    """The learned table of positions and its row of position 0. Raises ConfigError for positions in the embeddings that are no table."""
+def _table(model: nn.Module, still: Pass, moved: Pass, tolerance: float) -> tuple[str | None, int]:
+    """Name of the learned table of positions and its row of position 0. Raises ConfigError for positions in the embeddings that are no table."""
     first, other = still.layers[0].q_BHTD, moved.layers[0].q_BHTD
     if _difference(other, first) < tolerance:
         return None, 0
@@ -320,5 +320,5 @@ def _table(still: Pass, moved: Pass, tolerance: float) -> tuple[nn.Module | None
         rows_TC = rows.reshape(-1, rows.shape[-1])[:TOKENS]
         for offset in range(min(8, len(module.weight) - TOKENS + 1)):
             if torch.equal(module.weight[offset : offset + TOKENS], rows_TC):
-                return module, offset
+                return next(name for name, one in model.named_modules() if one is module), offset
     raise ConfigError("This model adds positions to its embeddings that are no rows of a learned table, which posbench does not read.")

@@ -1,0 +1,73 @@
+"""Outline of a checkpoint that posbench's own model does not describe: sizes for planning alone, by the names that config.json files use.
+
+The model itself is built by transformers, and its positions are measured when it is loaded (posbench/model/inplace). Torch-free.
+"""
+
+from pathlib import Path
+
+from posbench.common.errors import ConfigError
+from posbench.config.schema import ModelConfig
+
+NAMES = {
+    "d_model": ("hidden_size", "n_embd", "d_model"),
+    "n_layer": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
+    "n_head": ("num_attention_heads", "n_head", "n_heads", "num_heads"),
+    "n_kv_head": ("num_key_value_heads",),
+    "d_ff": ("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size", "moe_intermediate_size"),
+    "head_dim": ("head_dim", "attention_head_dim", "kv_channels"),
+    "length": ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx"),
+    "vocab_size": ("vocab_size",),
+}
+NEEDED = ("d_model", "n_layer", "n_head", "vocab_size")
+LARGEST = 2**40
+ALONE = ("bloom", "codegen", "falcon", "gptj", "mpt", "xglm")  # transformers 5.23
+TURNING = ("rope", "rotary")  # parts of the keys of a config.json whose model turns q and k
+ENCODING = "posbench.encodings.as_trained.AsTrained"
+
+
+def outline(config: dict, file: Path) -> tuple[ModelConfig, dict, dict]:
+    """(sizes, node of the encoding, {vocab_size, bos, length}) of a description. Raises ConfigError where it does not say them."""
+    config = {**config, **(config.get("text_config") or {})}
+    if config.get("model_type") in ALONE:
+        raise ConfigError(
+            f"{file} describes a model of type {config['model_type']}, which computes attention itself and not through transformers' registry, "
+            "where posbench's methods are put in place: choose another family."
+        )
+    if config.get("is_encoder_decoder"):
+        raise ConfigError(f"{file} describes a model with an encoder: choose a causal one.")
+    found = {ours: _first(config, names, file) for ours, names in NAMES.items()}
+    if missing := [NAMES[one][0] for one in NEEDED if found[one] is None]:
+        raise ConfigError(f"{file} does not say {' and '.join(missing)}: is it a checkpoint's?")
+    own = ("qk_nope_head_dim", "qk_rope_head_dim")  # of latent attention, whose heads are both together
+    if all(isinstance(config.get(one), int) for one in own):
+        found["head_dim"] = sum(config[one] for one in own)
+    heads, shared = found["n_head"], found["n_kv_head"]
+    learned = not any(part in key for key in config for part in TURNING) and found["length"] is not None
+    model = ModelConfig(
+        d_model=found["d_model"],
+        n_layer=found["n_layer"],
+        n_head=heads,
+        n_kv_head=shared if shared and heads % shared == 0 else heads,
+        d_ff=found["d_ff"] or 4 * found["d_model"],
+        head_dim=found["head_dim"] or (None if found["d_model"] % heads == 0 else found["d_model"] // heads),
+        tied=bool(config.get("tie_word_embeddings", True)),
+    )
+    bos = config.get("bos_token_id")
+    known = {"vocab_size": found["vocab_size"], "bos": bos if isinstance(bos, int) and bos < found["vocab_size"] else None}
+    return model, {"_target_": ENCODING, "kind": "learned" if learned else "turned"}, {**known, "length": found["length"]}
+
+
+def _first(config: dict, names: tuple[str, ...], file: Path) -> int | None:
+    for name in names:
+        value = config.get(name)
+        if value is None:
+            continue
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= LARGEST:
+            raise ConfigError(f"{file} has {name}={str(value)[:60]}, where a whole number belongs: download it again.")
+        return value
+    return None
+
+
+def outlined(cfg: dict) -> bool:
+    """True if the model of a job's configuration is built by transformers, with its positions as it was trained."""
+    return cfg["encoding"].get("_target_") == ENCODING
