@@ -270,12 +270,10 @@ def _by_length(one: Angles, train_len: int) -> tuple[Callable[[int], Spectrum], 
 
     def spectra(length: int) -> Spectrum:
         if length not in known:
-            for longest in (TOKENS, length):  # a short text first: the module would keep the frequencies of an earlier, longer one
-                with torch.no_grad(), _as(one.module, before):
-                    position_BT = torch.tensor([[0, 1, max(1, longest - 1)]], device=_device(one.module))
-                    # The class's own forward, past the hooks of the module.
-                    type(one.module).forward(one.module, torch.zeros(1, 3, 1, device=position_BT.device), position_BT, *one.kinds)
+            _answer(one, TOKENS, before)  # the module would keep the frequencies of an earlier, longer text
+            _answer(one, length, before)
             freq_F = getattr(one.module, one.buffer).detach().double().cpu().flatten().clone()
+            _answer(one, TOKENS, before)
             known[length] = fixed if torch.equal(freq_F, fixed.freq_F) else next(
                 (same for same in known.values() if torch.equal(same.freq_F, freq_F)), _spectrum(freq_F)
             )
@@ -286,6 +284,13 @@ def _by_length(one: Angles, train_len: int) -> tuple[Callable[[int], Spectrum], 
     if all(one is fixed for one in far):
         return lambda length: fixed, False
     return spectra, changing
+
+
+def _answer(one: Angles, length: int, limits: dict[str, object]) -> None:
+    """Have a rotary module compute the angles of a text, by its class's own forward, past the hooks of the module."""
+    with torch.no_grad(), _as(one.module, limits):
+        position_BT = torch.tensor([[0, 1, max(1, length - 1)]], device=_device(one.module))
+        type(one.module).forward(one.module, torch.zeros(1, 3, 1, device=position_BT.device), position_BT, *one.kinds)
 
 
 def _device(module: nn.Module) -> torch.device:

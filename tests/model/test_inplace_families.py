@@ -1,0 +1,58 @@
+"""posbench.extend on random tiny models of every family: as they came, and under each extension as attention on whole matrices."""
+
+import pytest
+import torch
+from families import FAMILIES, LEARNED, TRAIN_LEN, densely, difference, text, tiny
+
+import posbench
+from posbench.common.errors import ConfigError
+from posbench.model.inplace.reader import Reader
+
+EXTENSIONS = ("pi", "ntk", "yarn", "rerope", "self_extend", "dca", "streaming", "lm_infinite", "dynamic_ntk", "window")
+SAME = 1e-4  # standard deviations of the logits
+BEYOND = 100
+# Layers that see the whole text turn nothing, or none sees it and windows end before the extension begins.
+CHANGES_NOTHING = "changes nothing|sees every pair"
+
+
+def chosen(kind: str) -> list[tuple[str, str]]:
+    pairs = [(extension, scale) for extension in ("none", *EXTENSIONS) for scale in ("none", "log_n")]
+    return [pair for pair in pairs if pair != ("none", "none")]
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_a_family_is_unchanged_without_an_extension_and_exact_with_each(kind):
+    model, weights = tiny(kind), None
+    weights = {name: value.clone() for name, value in model.state_dict().items()}
+    inside, beyond = text(2, 20), text(2, TRAIN_LEN if kind in LEARNED else BEYOND)
+    own = [model(one).logits for one in (inside, beyond)]
+    posbench.extend(model)
+    for ids, expected in zip((inside, beyond), own, strict=True):
+        assert difference(model(ids).logits, expected) < SAME
+    applied = 0
+    for extension, scale in chosen(kind) if kind not in LEARNED else ():
+        try:
+            posbench.extend(model, extension, scale)
+        except ConfigError as error:
+            assert any(one in str(error) for one in CHANGES_NOTHING.split("|")), (extension, scale, error)
+            continue
+        found = model(beyond[:1]).logits
+        posbench.restore(model)
+        with densely(model, kind, extension, scale):
+            assert difference(found, model(beyond[:1]).logits) < SAME, (extension, scale)
+        posbench.extend(model)
+        applied += 1
+    assert applied >= (0 if kind in LEARNED else 4), "families whose extended layers do not turn are masked and scaled all the same"
+    posbench.restore(model)
+    assert torch.equal(model(inside).logits, own[0])
+    assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_an_evaluation_reads_a_family_as_it_is(kind):
+    model = tiny(kind)
+    ids = text(2, TRAIN_LEN)
+    expected = model(ids).logits
+    reader = Reader(model, TRAIN_LEN)
+    assert difference(reader(ids), expected) < SAME
+    assert difference(reader(ids, last=3), expected[:, -3:]) < SAME

@@ -1,0 +1,241 @@
+"""A model with methods in place goes on as a model of transformers: cache, padding, generate, saving, several at once."""
+
+import copy
+import json
+
+import pytest
+import torch
+from families import FAMILIES, LEARNED, TRAIN_LEN, WINDOW, difference, text, tiny, transformers
+
+import posbench
+from posbench.common.errors import ConfigError
+from posbench.extensions.rerope import Rerope
+
+SAME, BEYOND, TARGET = 1e-4, 96, 128
+FIXED = ("pi", "ntk", "yarn", "dynamic_ntk", "self_extend")  # with target_len
+OTHER = ("rerope", "dca", "streaming", "lm_infinite", "window")
+SOME = ("llama", "gemma2", "gemma3_text", "gpt_oss", "deepseek_v3", "glm4", "llama4_text", "smollm3", "falcon_h1", "qwen3_next")
+GREEDY = {"max_new_tokens": 10, "do_sample": False}
+
+
+def extended(kind: str, extension: str, scale: str = "none", **changed):
+    """A tiny model with methods in place, or None where they change nothing there."""
+    fixed = {"target_len": TARGET} if extension in FIXED or kind in LEARNED else {}
+    try:
+        return posbench.extend(tiny(kind, **changed), extension, scale, **fixed)
+    except ConfigError as error:
+        assert "changes nothing" in str(error) or "sees every pair" in str(error)
+        return None
+
+
+@pytest.mark.parametrize("extension", ["none", *FIXED, *OTHER])
+@pytest.mark.parametrize("kind", SOME)
+def test_a_token_after_a_cache_has_the_logits_of_the_whole_text(kind, extension):
+    for scale in ("none", "log_n"):
+        model = extended(kind, extension, scale)
+        if model is None:
+            continue
+        ids, cache = text(2, BEYOND), None
+        for start, stop in ((0, 20), (20, 90), (90, 91), (91, BEYOND)):  # prefill, in parts, and token by token
+            found = model(ids[:, start:stop], past_key_values=cache, use_cache=True)
+            cache = found.past_key_values
+            assert difference(found.logits, model(ids[:, :stop]).logits[:, start:]) < SAME, (scale, start)
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_generation_is_that_of_whole_texts_read_anew(kind):
+    extension = "table_linear" if kind in LEARNED else "yarn"
+    model = extended(kind, extension) or extended(kind, "none", "log_n")
+    ids, mask = text(2, 80), torch.ones(2, 80, dtype=torch.long)
+    mask[1, :9] = 0
+    found = model.generate(ids, attention_mask=mask, **GREEDY)
+    assert torch.equal(found, model.generate(ids, attention_mask=mask, use_cache=False, **GREEDY))
+    assert torch.equal(found[1, 9:], model.generate(ids[1:, 9:], **GREEDY)[0])
+    static = model.generate(ids, attention_mask=mask, cache_implementation="static", **GREEDY)
+    assert torch.equal(found, static)
+
+
+def test_beams_and_samples_are_those_of_whole_texts():
+    model = extended("llama", "self_extend")
+    ids, mask = text(2, 80), torch.ones(2, 80, dtype=torch.long)
+    mask[0, :5] = 0
+    for given in ({"num_beams": 3, **GREEDY}, {"do_sample": True, "max_new_tokens": 10}):
+        found = []
+        for cached in (True, False):
+            torch.manual_seed(3)
+            found.append(model.generate(ids, attention_mask=mask, use_cache=cached, **given))
+        assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma3_text", "llama4_text", "gpt_oss"])
+def test_padding_on_either_side_changes_nothing(kind):
+    model = extended(kind, "yarn") or extended(kind, "none", "log_n")
+    ids, mask = text(3, 90), torch.ones(3, 90, dtype=torch.long)
+    mask[1, :17], mask[2, 70:] = 0, 0
+    found = model(ids, attention_mask=mask).logits
+    for row, part in ((0, slice(None)), (1, slice(17, None)), (2, slice(None, 70))):
+        assert difference(found[row, part], model(ids[row : row + 1, part]).logits[0]) < SAME
+    with pytest.raises(ConfigError, match="zeros between ones"):
+        model(ids, attention_mask=mask.index_fill(1, torch.tensor([40]), 0))
+
+
+def test_a_factor_of_each_length_needs_a_target_or_no_cache():
+    model, ids = posbench.extend(tiny("llama"), "pi"), text(1, 70)
+    found = model.generate(ids, use_cache=False, **GREEDY)
+    with pytest.raises(ConfigError, match="target_len=TOKENS, or generate with use_cache=False"):
+        model.generate(ids, **GREEDY)
+    short = text(1, 40)  # within the training length the factor is 1
+    assert torch.equal(model.generate(short, **GREEDY), model.generate(short, use_cache=False, **GREEDY))
+    posbench.extend(model, "pi", target_len=TARGET)
+    assert not torch.equal(found, model.generate(ids, **GREEDY))
+
+
+def test_a_model_that_has_its_own_dynamic_scaling_is_read_with_that_of_each_length():
+    scaling = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
+    model = tiny("llama", rope_parameters=scaling)
+    expected = {length: model(text(1, length)).logits for length in (80, 120)}
+    posbench.extend(model)
+    for length in (120, 80):
+        assert difference(model(text(1, length)).logits, expected[length]) < SAME
+    with pytest.raises(ConfigError, match="no spectrum to change"):
+        posbench.extend(model, "yarn")
+
+
+@pytest.mark.parametrize("scaling", [
+    {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32},
+    {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16},
+    {"rope_type": "linear", "factor": 2.0},
+    {"rope_type": "longrope", "long_factor": [2.0] * 8, "short_factor": [1.0] * 8, "original_max_position_embeddings": 32, "factor": 2.0},
+])  # fmt: skip
+def test_a_scaling_that_was_trained_in_is_measured(scaling):
+    model = tiny("qwen3_moe", rope_parameters={**scaling, "rope_theta": 1e4})
+    expected = [model(text(1, length)).logits for length in (20, 90)]
+    posbench.extend(model)
+    for length, logits in zip((20, 90), expected, strict=True):
+        assert difference(model(text(1, length)).logits, logits) < SAME
+
+
+def test_two_models_do_not_disturb_each_other():
+    first, second, ids = tiny("llama"), tiny("llama"), text(1, 90)
+    own = first(ids).logits
+    posbench.extend(first, "rerope")
+    assert torch.equal(second(ids).logits, own)
+    posbench.extend(second, "streaming")
+    one, two = first(ids).logits, second(ids).logits
+    assert difference(one, two) > 1e-3
+    assert torch.equal(posbench.restore(second)(ids).logits, own)
+    assert torch.equal(first(ids).logits, one)
+    twin = copy.deepcopy(first)
+    assert torch.equal(twin(ids).logits, one)
+
+
+def test_extending_again_changes_the_methods_alone_and_a_refused_one_leaves_the_earlier():
+    model, ids = posbench.extend(tiny("llama"), "rerope"), text(1, 90)
+    found = model(ids).logits
+    assert torch.equal(posbench.extend(model, "rerope")(ids).logits, found)
+    assert torch.equal(posbench.extend(model, Rerope())(ids).logits, found)
+    assert torch.equal(posbench.extend(model, {"name": "rerope", "window": TRAIN_LEN // 2})(ids).logits, found)
+    with pytest.raises(ConfigError, match="learned table"):
+        posbench.extend(model, "table_linear")
+    with pytest.raises(ConfigError, match="unknown"):
+        posbench.extend(model, "yarm")
+    assert torch.equal(model(ids).logits, found)
+    assert difference(posbench.extend(model, "rerope", train_len=32)(ids).logits, found) > 1e-4
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2", "opt", "gemma3_text"])
+def test_saving_while_extended_saves_the_model_as_it_came(kind, tmp_path):
+    model = tiny(kind)
+    model.save_pretrained(tmp_path / "before")
+    posbench.extend(model, "pi", target_len=TARGET)
+    longest = "n_positions" if kind == "gpt2" else "max_position_embeddings"
+    assert getattr(model.config, longest) == TARGET, "what reads the longest text off the configuration, such as lm-eval, sees the target"
+    ids = text(1, 70)
+    found = model.generate(ids, **GREEDY)
+    model.save_pretrained(tmp_path / "after")
+    assert torch.equal(model.generate(ids, **GREEDY), found)
+    before, after = (json.loads((tmp_path / name / "config.json").read_text()) for name in ("before", "after"))
+    assert before == after
+    for one in (tmp_path / "after").glob("*.safetensors"):
+        assert one.read_bytes() == (tmp_path / "before" / one.name).read_bytes()
+    posbench.restore(model)
+    assert getattr(model.config, longest) == TRAIN_LEN
+    model.save_pretrained(tmp_path / "restored")
+    assert json.loads((tmp_path / "restored" / "config.json").read_text()) == before
+
+
+def refusals():
+    quantised = tiny("llama")
+    quantised.hf_quantizer = object()
+    yield quantised, "quantised"
+    split = tiny("llama")
+    split.lm_head.to("meta")
+    yield split, "one device"
+    yield torch.compile(tiny("llama")), "compiled"
+    compiled = tiny("llama")
+    compiled.compile()
+    yield compiled, "compiled"
+    yield torch.nn.Linear(2, 2), "no causal language model"
+    patched = tiny("llama")
+    patched.model.layers[0].self_attn.forward = patched.model.layers[0].self_attn.forward
+    yield patched, "another tool has replaced"
+    odd = tiny("llama")
+    odd.model.rotary_emb.register_forward_hook(lambda module, args, answer: (answer[0].flip(-1) * answer[1], answer[1]))
+    yield odd, "does not turn q and k|differ by"
+    bent = tiny("llama")
+    bent.model.layers[2].self_attn.register_forward_hook(lambda module, args, answer: (answer[0] * 1.0, None))
+    bent.model.layers[2].register_forward_pre_hook(
+        lambda module, args, given: (args, {**given, "position_embeddings": tuple(one + 0.1 for one in given["position_embeddings"])}),
+        with_kwargs=True,
+    )
+    yield bent, "does not turn q and k|differ by"
+    for kind in ("bloom", "mpt", "falcon", "gptj"):
+        given = {"n_embed": 32, "n_embd": 32, "hidden_size": 32, "d_model": 32, "n_heads": 2, "n_head": 2, "num_attention_heads": 2}
+        given |= {"n_layers": 2, "n_layer": 2, "num_hidden_layers": 2, "vocab_size": 64, "rotary_dim": 8}
+        config = transformers.AutoConfig.for_model(kind)
+        for name, value in given.items():
+            if hasattr(config, name):
+                setattr(config, name, value)
+        yield transformers.AutoModelForCausalLM.from_config(config), "through transformers' registry"
+
+
+@pytest.mark.parametrize("which", range(12))
+def test_a_model_that_cannot_be_changed_in_place_is_left_as_it_came(which):
+    model, said = list(refusals())[which]
+    config = getattr(model, "config", None)
+    before = config and (config.to_dict(), config._attn_implementation)
+    hooks = sum(len(one._forward_hooks) + len(one._forward_pre_hooks) for one in model.modules())
+    with pytest.raises(ConfigError, match=said) as error:
+        posbench.extend(model, "yarn")
+    assert "\n" not in str(error.value)
+    assert before == (config and (config.to_dict(), config._attn_implementation))
+    assert hooks == sum(len(one._forward_hooks) + len(one._forward_pre_hooks) for one in model.modules())
+    with pytest.raises(ConfigError, match="no methods of posbench"):
+        posbench.restore(model)
+
+
+def test_what_is_set_afterwards_is_refused():
+    model, ids = posbench.extend(tiny("llama"), "rerope"), text(1, 90)
+    model.set_attn_implementation("sdpa")
+    with pytest.raises(ConfigError, match=r"posbench\.restore"):
+        model(ids)
+    posbench.restore(model)
+    model.train()
+    model.config.attention_dropout = 0.1
+    posbench.extend(model)
+    assert model.training
+
+
+def test_prefill_of_a_long_text_takes_linear_memory():
+    from posbench.model.memory import tensor_mib
+
+    model = posbench.extend(tiny("llama", num_hidden_layers=1), "rerope", target_len=16384)
+    peaks = [tensor_mib(lambda length=length: model(text(1, length), logits_to_keep=1)) for length in (4096, 8192, 16384)]
+    assert peaks[2] / peaks[1] < 2.2, peaks
+    assert peaks[1] / peaks[0] < 2.2, peaks
+
+
+def test_windows_keep_a_cache_of_their_size():
+    model = extended("gemma3_text", "pi")
+    found = model(text(1, BEYOND), use_cache=True).past_key_values
+    assert min(layer.keys.shape[2] for layer in found.layers) <= WINDOW
