@@ -32,6 +32,9 @@ def theirs(checkpoint: Checkpoint, dtype: "torch.dtype", **options: object) -> "
         options["use_safetensors"] = True
     import transformers
 
+    if is_gguf(checkpoint.place) and hasattr(transformers, "GgufConfig"):  # later versions keep weights packed otherwise
+        options["quantization_config"] = transformers.GgufConfig(dequantize=True)
+
     folder = checkpoint.place.parent if is_gguf(checkpoint.place) else checkpoint.place
     logs = transformers.utils.logging
     before, told = logs.get_verbosity(), io.StringIO()  # progress bars and advice on packed weights are no news

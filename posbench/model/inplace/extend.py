@@ -158,7 +158,7 @@ def _check_kind(model: nn.Module) -> None:
         raise ConfigError(f"{name} is compiled already, past any change: extend the model before torch.compile sees it, and leave that out.")
     if not isinstance(model, PreTrainedModel) or model.config.is_encoder_decoder or model.get_output_embeddings() is None:
         raise ConfigError(f"{name} is no causal language model of transformers: give one of AutoModelForCausalLM.")
-    if getattr(model, "is_quantized", False) or getattr(model, "hf_quantizer", None) is not None:
+    if _packed(model):
         raise ConfigError(f"{name} is quantised to few bits, which posbench has not been tried with: load it in 16 or 32.")
     devices = {str(parameter.device) for parameter in model.parameters()}
     if len(devices) > 1 or "meta" in devices:
@@ -176,6 +176,15 @@ def _check_kind(model: nn.Module) -> None:
             "forward" in vars(part) or type(part).forward.__module__ != type(part).__module__
         ):
             raise ConfigError(f"{name} has an attention that another tool has replaced ({type(part).__name__}.forward): load it anew.")
+
+
+def _packed(model: nn.Module) -> bool:
+    """True if weights are kept in few bits. Those of a GGUF file that were unpacked are not."""
+    quantizer = getattr(model, "hf_quantizer", None)
+    if quantizer is None:
+        return bool(getattr(model, "is_quantized", False))
+    config = getattr(quantizer, "quantization_config", None)
+    return not (getattr(config, "quant_method", None) == "gguf" and (config.dequantize or not quantizer.supported))
 
 
 def _configs(model: nn.Module) -> list:

@@ -1,0 +1,118 @@
+"""Command of scripts/harness.py: lm-evaluation-harness on a checkpoint of transformers with posbench's methods in place."""
+
+import importlib.util
+import json
+import tempfile
+from pathlib import Path
+
+from posbench.common.errors import ConfigError
+from posbench.common.files import disk_errors, write_json
+from posbench.config.compose import Request
+from posbench.config.identity import method_name
+from posbench.config.names import nodes
+from posbench.config.schema import typed
+from posbench.data.text_questions import TextQuestions
+from posbench.data.text_task import in_words, make_text_task
+from posbench.data.tokenizer_files import pretrained_json
+from posbench.data.tokenizers import read_tokenizer
+from posbench.pretrained.checkpoint import Checkpoint, find_checkpoint
+from posbench.pretrained.their_model import loaded
+
+INSTALL = "pip install 'posbench[harness]'"
+
+
+def harness(request: Request) -> int:
+    """Run the tasks of each configuration, print the harness's table and write its results. Returns the exit code."""
+    if importlib.util.find_spec("lm_eval") is None:
+        raise ConfigError(f"lm-evaluation-harness is not installed: {INSTALL}.")
+    for cfg in request.cfgs:
+        _checked(cfg)
+    import torch
+
+    from posbench.model.build import pick_device
+    from posbench.model.inplace.extend import extend
+
+    model, known = None, None
+    for cfg in request.cfgs:
+        checkpoint = find_checkpoint(cfg["model"]["path"])
+        if known != checkpoint.place:
+            dtype = torch.bfloat16 if cfg["evaluate"]["dtype"] == "bf16" else torch.float32
+            model, known = loaded(checkpoint, dtype).to(pick_device(cfg["device"])), checkpoint.place
+        target = cfg["target_len"] or max(typed("evaluate", cfg["evaluate"]).lengths or [0]) or None
+        extend(model, cfg["extension"], cfg["scale_attention"], target_len=target)
+        found = _evaluated(model, checkpoint, cfg)
+        name = f"{method_name(cfg['extension'])}+{method_name(cfg['scale_attention'])}"
+        out = Path(cfg["out"] or Path(cfg["results_dir"]).parent / "harness" / checkpoint.place.stem / f"{name}.json")
+        with disk_errors(out.parent):
+            out.parent.mkdir(parents=True, exist_ok=True)
+        settings = {key: cfg[key] for key in ("extension", "scale_attention", "tasks", "limit")}
+        write_json(out, {"model": checkpoint.name, **settings, "target_len": target, **found})
+        print(out)
+    return 0
+
+
+def _checked(cfg: dict) -> None:
+    if not cfg["model"].get("path"):
+        raise ConfigError("The harness reads a checkpoint: add model.path=FOLDER, FILE.gguf or a name of the hub to the command.")
+    if not isinstance(cfg["tasks"], list) or not cfg["tasks"]:
+        raise ConfigError(f"tasks={cfg['tasks']} must be a list of names: tasks=[passkey].")
+    for name in cfg["tasks"]:
+        own = nodes("task").get(name)
+        if own and not in_words(own):
+            raise ConfigError(f"tasks={name} has tokens of its own, which stand for no text: choose a task in words, such as passkey.")
+
+
+def _evaluated(model: object, checkpoint: Checkpoint, cfg: dict) -> dict:
+    """Results of the tasks as lm-evaluation-harness gives them."""
+    import lm_eval
+    from lm_eval.models.huggingface import HFLM
+    from lm_eval.tasks import TaskManager
+    from lm_eval.utils import make_table
+
+    content = pretrained_json(checkpoint.tokenizer() or checkpoint.name)
+    with tempfile.TemporaryDirectory() as folder:
+        names = [one for name in cfg["tasks"] for one in (_written(name, content, cfg, Path(folder)) if name in nodes("task") else [name])]
+        include = [folder, *([cfg["include"]] if cfg["include"] else [])]
+        reader = HFLM(pretrained=model, tokenizer=their_tokenizer(content, model), batch_size=cfg["batch"])
+        found = lm_eval.simple_evaluate(
+            reader, tasks=names, limit=cfg["limit"], task_manager=TaskManager(include_path=include), bootstrap_iters=0, log_samples=False
+        )
+    print(make_table(found))
+    return {"results": found["results"], "versions": found["versions"], "max_length": reader.max_length}
+
+
+def their_tokenizer(content: bytes, model: object) -> object:
+    """Tokenizer of transformers for the content of a tokenizer.json, with the special tokens of the model's configuration."""
+    from tokenizers import Tokenizer
+    from transformers import PreTrainedTokenizerFast
+
+    made = Tokenizer.from_buffer(content)
+    ids = {name: getattr(model.config, f"{name}_id", None) for name in ("bos_token", "eos_token", "pad_token")}
+    ids = {name: one[0] if isinstance(one, list) else one for name, one in ids.items()}
+    special = {name: token for name, one in ids.items() if isinstance(one, int) and (token := made.id_to_token(one))}
+    return PreTrainedTokenizerFast(tokenizer_object=made, **{"pad_token": special.get("eos_token"), **special})
+
+
+def _written(name: str, content: bytes, cfg: dict, folder: Path) -> list[str]:
+    """Names of local tasks, one for each length, whose texts and yaml were written into `folder`. Raises ConfigError for several answers."""
+    tokenizer, asked = read_tokenizer(name, content), typed("evaluate", cfg["evaluate"])
+    questions = TextQuestions(make_text_task({"name": name, **nodes("task")[name]}), name, "test", None, tokenizer, None)
+    made = []
+    for length in asked.lengths or [1024]:
+        drawn = questions.draw(length, asked.windows, [asked.seed])
+        if drawn.answer_NT.max() > 0:
+            raise ConfigError(f"tasks={name} asks for several answers, and one is written as a local task: choose passkey or niah_single.")
+        rows = []
+        for input_T, target_T, answer_T in zip(drawn.inputs_NT, drawn.targets_NT, drawn.answer_NT, strict=True):
+            first, asked_T = int((answer_T >= 0).argmax()), answer_T >= 0
+            rows.append({"prompt": tokenizer.decode(input_T[: first + 1]), "answer": tokenizer.decode(target_T[asked_T])})
+        texts, task = folder / f"{name}_{length}.jsonl", f"{name}_{length}"
+        texts.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        described = {
+            "task": task, "dataset_path": "json", "dataset_kwargs": {"data_files": {"test": str(texts)}}, "test_split": "test",
+            "output_type": "loglikelihood", "doc_to_text": "{{prompt}}", "doc_to_target": "{{answer}}", "target_delimiter": "",
+            "metric_list": [{"metric": "acc"}], "metadata": {"version": 1},
+        }  # fmt: skip
+        (folder / f"{task}.yaml").write_text(json.dumps(described))
+        made.append(task)
+    return made
