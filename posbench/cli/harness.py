@@ -94,7 +94,7 @@ def their_tokenizer(content: bytes, model: object) -> object:
 
 
 def _written(name: str, content: bytes, cfg: dict, folder: Path) -> list[str]:
-    """Names of local tasks, one for each length, whose texts and yaml were written into `folder`. Raises ConfigError for several answers."""
+    """Names of local tasks, one for each length, written into `folder`. Raises ConfigError for a task with several answers."""
     tokenizer, asked = read_tokenizer(name, content), typed("evaluate", cfg["evaluate"])
     questions = TextQuestions(make_text_task({"name": name, **nodes("task")[name]}), name, "test", None, tokenizer, None)
     made = []

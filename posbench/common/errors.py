@@ -16,6 +16,10 @@ class ConfigError(_Told):
     """Configuration that cannot be carried out; the process exits 2."""
 
 
+class Undescribed(ConfigError):
+    """A sound description of a model that posbench's own does not have the shape of; transformers may."""
+
+
 class RunError(_Told):
     """Failure of a legal job for a reason outside the code, such as a damaged file or a full disk; the process exits 1."""
 

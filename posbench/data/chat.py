@@ -10,9 +10,9 @@ from pathlib import Path
 
 from posbench.common.errors import ConfigError
 from posbench.common.files import read_bytes
-from posbench.common.gguf_file import is_gguf, read_gguf
 from posbench.data.tokenizer_files import pretrained_file
 from posbench.data.tokenizers import TRAINED
+from posbench.gguf.header import is_gguf, read_gguf
 
 MESSAGE = "the message of the user"
 DATE = datetime(2024, 7, 26)  # the one that Llama 3's template falls back on

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from posbench.common.errors import ConfigError
 from posbench.common.files import read_bytes
-from posbench.common.gguf_file import is_gguf
 from posbench.common.wheel_file import wheel_file
-from posbench.data.gguf_tokenizer import tokenizer_json
 from posbench.data.sources import TASK
+from posbench.gguf.header import is_gguf
+from posbench.gguf.tokenizer import tokenizer_json
 
 BPE_TRAIN_BYTES = 64 * 2**20  # the BPE is trained on the first documents of the training split, up to this size
 MOST_IDS = 2**20  # four times the largest vocabularies in use; an embedding has a row per id

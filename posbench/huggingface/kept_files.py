@@ -5,9 +5,9 @@ from pathlib import Path
 
 from posbench.common.errors import ConfigError
 from posbench.common.files import write_json
-from posbench.common.gguf_file import is_gguf, read_gguf
 from posbench.data.chat import of_gguf
 from posbench.data.tokenizer_files import pretrained_file
+from posbench.gguf.header import is_gguf, read_gguf
 from posbench.pretrained.checkpoint import Checkpoint, find_checkpoint
 from posbench.pretrained.config_files import read_mapping
 

@@ -16,12 +16,12 @@ from torch import Tensor
 
 from posbench.common.errors import RunError
 from posbench.common.files import sha256_file
+from posbench.common.stored_tensor import Stored
 from posbench.config.schema import typed
 from posbench.model.build import make_model
 from posbench.model.weights import write_safetensors
 from posbench.pretrained.checkpoint import Checkpoint, find_checkpoint
 from posbench.pretrained.outline import outlined
-from posbench.pretrained.tensors import Stored
 from posbench.pretrained.weights import checked_tensors, their_name, unchanged
 from posbench.runs import provenance
 from posbench.runs.directory import Run

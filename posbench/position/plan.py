@@ -90,7 +90,9 @@ def _spectrum(encoding: Encoding, extension: Extension, span: Span) -> Spectrum 
     return extension.spectrum(spectrum, span) if spectrum is not None else None
 
 
-def _plan_layer(layer: Layer, extension: Extension, scales: list, span: Span, index_T: Tensor, device: str, queries: int | None) -> LayerPlan:
+def _plan_layer(
+    layer: Layer, extension: Extension, scales: list, span: Span, index_T: Tensor, device: str, queries: int | None
+) -> LayerPlan:
     spectrum = _spectrum(layer.encoding, extension, span)
     bands = tuple(_plan_band(band, layer, spectrum, index_T, device, queries) for band in extension.bands(span))
     n_T = sum(band.seen_T for band in bands).double()

@@ -10,14 +10,16 @@ from pathlib import Path
 
 from posbench.common.errors import ConfigError
 from posbench.common.files import sha256_json
-from posbench.common.gguf_file import is_gguf, read_gguf
+from posbench.common.stored_tensor import Stored
 from posbench.common.wheel_file import wheel_file
 from posbench.config.schema import ModelConfig
 from posbench.data.sources import file_digests
-from posbench.pretrained import gguf_config
+from posbench.gguf import description
+from posbench.gguf.header import is_gguf, read_gguf
+from posbench.gguf.tensors import gguf_tensors
 from posbench.pretrained.config_files import WHOLE, completed, read_config, weight_names
 from posbench.pretrained.outline import outline
-from posbench.pretrained.tensors import Stored, gguf_tensors, safetensors_tensors
+from posbench.pretrained.tensors import safetensors_tensors
 
 HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*(@\w[\w./-]*)?")
 BESIDE = ["config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "model.safetensors.index.json"]
@@ -33,12 +35,12 @@ class Checkpoint:
     def config(self) -> dict:
         """Checked content of config.json, also for a GGUF file. Raises ConfigError for a model that posbench cannot build."""
         if is_gguf(self.place):
-            return completed(gguf_config.describe(read_gguf(self.place)), self.place)
+            return completed(description.describe(read_gguf(self.place)), self.place)
         return completed(read_config(self.place), self.place / "config.json")
 
     def outline(self) -> tuple[ModelConfig, dict, dict]:
         """Sizes of a model that transformers builds, as `outline.outline` gives them. Raises ConfigError as that does."""
-        said = gguf_config.sizes(read_gguf(self.place)) if is_gguf(self.place) else read_config(self.place)
+        said = description.sizes(read_gguf(self.place)) if is_gguf(self.place) else read_config(self.place)
         return outline(said, self.place)
 
     def files(self) -> list[Path]:
@@ -68,7 +70,7 @@ class Checkpoint:
         """{name in transformers: tensor}, read one at a time. Raises ConfigError for damaged files."""
         if is_gguf(self.place):
             file = read_gguf(self.place)
-            return gguf_tensors(file, gguf_config.permuted_heads(file))
+            return gguf_tensors(file, description.permuted_heads(file))
         return safetensors_tensors(self.files())
 
 

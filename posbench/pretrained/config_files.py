@@ -4,9 +4,9 @@ import json
 import os
 from pathlib import Path
 
-from posbench.common.errors import ConfigError
+from posbench.common.errors import ConfigError, Undescribed
 from posbench.common.files import read_bytes
-from posbench.common.gguf_file import shortened
+from posbench.gguf.header import shortened
 
 # Defaults of transformers for keys that config.json lacks.
 SILENT = {"hidden_act": "silu", "rms_norm_eps": 1e-6, "tie_word_embeddings": False}
@@ -55,10 +55,6 @@ LISTED = {
     "long_factor": float,
     "short_factor": float,
 }
-
-
-class Undescribed(ConfigError):
-    """A sound description of a model that posbench's own does not have the shape of; transformers may."""
 
 
 def read_mapping(file: Path) -> dict:
@@ -122,8 +118,8 @@ def completed(config: dict, file: Path) -> dict:
             raise ConfigError(f"{file} has {key}=null: download it again.")
     for key, wanted in OTHER.items():
         if (config.get(key) or wanted) != wanted:
-            kind = ConfigError if key == "quantization_config" else Undescribed
-            raise kind(f"{file} has {key}={config[key]}, which this model does not have: choose a checkpoint without it.")
+            error = Undescribed if isinstance(config[key], str | bool) and key != "quantization_config" else ConfigError
+            raise error(f"{file} has {key}={config[key]}, which this model does not have: choose a checkpoint without it.")
     _check(config, "", file)
     for key in ("rope_scaling", "rope_parameters"):
         _check(config.get(key) or {}, f"{key}.", file)

@@ -7,11 +7,10 @@ that a run's id is known before weights are loaded.
 
 from dataclasses import asdict, replace
 
-from posbench.common.errors import ConfigError
+from posbench.common.errors import ConfigError, Undescribed
 from posbench.config.identity import as_typed, method_name
 from posbench.config.schema import ModelConfig, TrainConfig
 from posbench.pretrained.checkpoint import Checkpoint, find_checkpoint
-from posbench.pretrained.config_files import Undescribed
 from posbench.pretrained.rope_config import rope_arguments
 
 # RoPE as theirs.

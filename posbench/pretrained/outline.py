@@ -30,8 +30,8 @@ def outline(config: dict, file: Path) -> tuple[ModelConfig, dict, dict]:
     config = {**config, **(config.get("text_config") or {})}
     if config.get("model_type") in ALONE:
         raise ConfigError(
-            f"{file} describes a model of type {config['model_type']}, which computes attention itself and not through transformers' registry, "
-            "where posbench's methods are put in place: choose another family."
+            f"{file} describes a model of type {config['model_type']}, which computes attention itself and not through transformers' "
+            "registry, where posbench's methods are put in place: choose another family."
         )
     if config.get("is_encoder_decoder"):
         raise ConfigError(f"{file} describes a model with an encoder: choose a causal one.")

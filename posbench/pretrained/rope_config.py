@@ -2,8 +2,7 @@
 
 import math
 
-from posbench.common.errors import ConfigError
-from posbench.pretrained.config_files import Undescribed
+from posbench.common.errors import ConfigError, Undescribed
 
 # {supported rope_type: its required keys}. Each is a set of frequencies and a factor on cos and sin.
 SCALINGS = {

@@ -5,10 +5,9 @@ import importlib.util
 import io
 from typing import TYPE_CHECKING
 
-from posbench.common.errors import ConfigError
-from posbench.common.gguf_file import is_gguf
+from posbench.common.errors import ConfigError, Undescribed
+from posbench.gguf.header import is_gguf
 from posbench.pretrained.checkpoint import Checkpoint
-from posbench.pretrained.config_files import Undescribed
 
 if TYPE_CHECKING:
     import torch

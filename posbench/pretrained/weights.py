@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from posbench.common.errors import ConfigError, RunError
+from posbench.common.stored_tensor import Stored
 from posbench.pretrained.checkpoint import Checkpoint, find_checkpoint
-from posbench.pretrained.tensors import Stored
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -14,10 +14,10 @@ from tokenizers import Tokenizer
 
 from posbench.common.errors import ConfigError
 from posbench.data.chat import MESSAGE, around, chat_template
-from posbench.data.gguf_tokenizer import tokenizer_json
 from posbench.data.task import IGNORED
 from posbench.data.text_questions import TextQuestions
 from posbench.data.tokenizers import PretrainedTokenizer
+from posbench.gguf.tokenizer import tokenizer_json
 from posbench.runs.rows import read_eval
 
 CHATML = (

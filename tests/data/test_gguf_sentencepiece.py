@@ -13,8 +13,8 @@ from tokenizers import Tokenizer
 
 from posbench.common.errors import ConfigError
 from posbench.data.continued import continued, whole
-from posbench.data.gguf_tokenizer import tokenizer_json
 from posbench.data.tokenizers import PretrainedTokenizer
+from posbench.gguf.tokenizer import tokenizer_json
 
 SIZE = 1000
 PROSE = (Path(__file__).parents[2] / "README.md").read_text().splitlines()

@@ -35,7 +35,7 @@ def test_rows_of_q_and_k_in_another_order_are_told(tmp_path, monkeypatch):
     monkeypatch.setattr(checks, "_check_offsets", lambda name, losses: None)
     file = write_gguf(checkpoint(tmp_path, vocab_size=ROWS))
     check_checkpoint(*read(file, ROWS), TOKENS)
-    monkeypatch.setattr("posbench.pretrained.gguf_config.permuted_heads", lambda file: {})
+    monkeypatch.setattr("posbench.gguf.description.permuted_heads", lambda file: {})
     with pytest.raises(RunError, match="differ from those of transformers by .* does not read this checkpoint right"):
         check_checkpoint(*read(file, ROWS), TOKENS)
 
@@ -44,7 +44,10 @@ def test_without_transformers_it_says_so(tmp_path, monkeypatch):
     path = checkpoint(tmp_path)
     _, model = read(path)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert beside_transformers(find_checkpoint(str(path)), model, torch.arange(5)) == "transformers is not installed"
+    assert (
+        beside_transformers(find_checkpoint(str(path)), model, torch.arange(5))
+        == "transformers is not installed: pip install 'posbench[hf]'"
+    )
 
 
 def test_the_passage_is_the_same_behind_every_text(tmp_path):

@@ -85,10 +85,10 @@ def test_identity_is_the_content_and_the_length_and_neither_path_nor_recipe_nor_
 @pytest.mark.parametrize(
     ("config", "changed", "said"),
     [
-        ({"model_type": "gpt2"}, {}, "type gpt2, and only llama, mistral, ministral, qwen2, qwen3"),
-        ({"partial_rotary_factor": 0.5}, {}, "turns 0.5 of each head"),
-        ({"hidden_act": "gelu"}, {}, "hidden_act=gelu"),
-        ({"attention_bias": True}, {}, "attention_bias=True"),
+        ({"model_type": "bloom"}, {}, "type bloom, which computes attention itself"),
+        ({"model_type": "gpt_neox", "hidden_size": "32"}, {}, "hidden_size=32, where a whole number belongs"),
+        ({"model_type": "gpt_neox", "vocab_size": None}, {}, "does not say vocab_size"),
+        ({"model_type": "gpt_neox", "is_encoder_decoder": True}, {}, "with an encoder"),
         ({"quantization_config": {"bits": 4}}, {}, "quantization_config"),
         ({"hidden_size": None}, {}, "does not say hidden_size"),
         ({}, {"encoding": node("encoding", "alibi")}, "encoding=alibi is not what"),

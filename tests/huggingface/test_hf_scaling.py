@@ -185,10 +185,6 @@ def test_a_scaling_by_one_is_no_change(tmp_path, kind):
     ("rope", "said"),
     [
         ({"rope_type": "mrope", "factor": 2.0}, "rope_type=mrope, and only default, linear"),
-        (
-            {"full_attention": {"rope_type": "default"}, "sliding_attention": {"rope_type": "default"}},
-            "for full_attention and sliding_attention apart",
-        ),
         ({"rope_type": "llama3", "factor": 8.0}, "does not say low_freq_factor and high_freq_factor"),
         ({"rope_type": "linear", "factor": 0.5}, "factor=0.5, and only factors above 1"),
         ({"rope_type": "yarn", "factor": 1.0, "attention_factor": 1.2}, "factor=1, and only factors above 1"),

@@ -13,10 +13,10 @@ from hf_models import adopted, assert_equal_logits, checkpoint, exported, import
 from safetensors.torch import load_file
 
 from posbench.common.errors import ConfigError
-from posbench.common.gguf_file import read_gguf
+from posbench.gguf.header import read_gguf
+from posbench.gguf.tensors import gguf_tensors
 from posbench.model.build import load_model, make_model
 from posbench.pretrained.checkpoint import find_checkpoint
-from posbench.pretrained.tensors import gguf_tensors
 from posbench.pretrained.weights import checked_tensors
 
 VOCAB = 130
@@ -71,7 +71,7 @@ def test_rows_of_q_and_k_that_stay_permuted_are_another_model(tmp_path, monkeypa
     assert_equal_logits(imported(file), theirs, vocab_size=VOCAB)
     with pytest.raises(AssertionError, match="not close"):
         assert_equal_logits(imported(unpermuted), theirs, vocab_size=VOCAB)
-    monkeypatch.setattr("posbench.pretrained.gguf_config.permuted_heads", lambda file: {})
+    monkeypatch.setattr("posbench.gguf.description.permuted_heads", lambda file: {})
     with pytest.raises(AssertionError, match="not close"):
         assert_equal_logits(imported(file), theirs, vocab_size=VOCAB)
 

@@ -12,7 +12,7 @@ import torch
 from hf_models import adopted, imported, transformers
 from tokenizers import Tokenizer, pre_tokenizers
 
-from posbench.data.gguf_tokenizer import tokenizer_json
+from posbench.gguf.tokenizer import tokenizer_json
 from posbench.model.build import load_model
 from posbench.position.plan import make_plan
 

@@ -72,7 +72,7 @@ FAMILIES = {
     "deepseek_v3": Family(LATENT, share=1 / 3, last=True),
     "falcon_h1": Family(MAMBA),
     "llama4_text": Family(
-        {"attention_chunk_size": WINDOW, "num_local_experts": 2, "intermediate_size_mlp": 96, "pad_token_id": 0, "interleave_moe_layer_step": 2},
+        {"attention_chunk_size": WINDOW, "num_local_experts": 2, "intermediate_size_mlp": 96, "interleave_moe_layer_step": 2},
         neighbours=True, unturned=FOURTH,
     ),
     "gpt2": Family({"n_embd": 64, "n_layer": 4, "n_head": 4, "n_positions": TRAIN_LEN}),

@@ -22,7 +22,6 @@ from posbench.position.layer_plan import LayerPlan
 from posbench.position.plan import Plan, make_plan
 
 PLANS = 8  # lengths whose plans are kept: those of the rows of a batch
-KNOWN = {"is_causal", "position_ids", "cache_position", "output_attentions", "use_cache", "num_items_in_batch", "return_dict"}
 _numbers = itertools.count()
 
 
@@ -114,9 +113,13 @@ class Door:
         if torch.compiler.is_compiling():
             raise ConfigError("A model with posbench's methods in place cannot be compiled: leave torch.compile and compiled caches out.")
         if dropout:
-            raise ConfigError(f"attention_dropout={dropout} is not done with posbench's methods in place: call model.eval(), or set it to 0.")
+            raise ConfigError(
+                f"attention_dropout={dropout} is not done with posbench's methods in place: call model.eval(), or set it to 0."
+            )
         if not isinstance(attention_mask, Visible):
-            raise ConfigError("This model gives its attention a mask of its own making (4 dimensions, or none), which posbench does not read.")
+            raise ConfigError(
+                "This model gives its attention a mask of its own making (4 dimensions, or none), which posbench does not read."
+            )
         if others.get("output_attentions"):
             raise ConfigError("output_attentions=True has no weights to give: posbench's kernels never hold them.")
         width = query.shape[-1]
@@ -146,20 +149,30 @@ class Door:
         return found_BHSD
 
     def _text(
-        self, module: nn.Module, softcap: float | None, s_aux: Tensor | None, q_BHSD: Tensor, k_BGKD: Tensor, v_BGKD: Tensor, length: int, gone: int
+        self,
+        module: nn.Module,
+        softcap: float | None,
+        s_aux: Tensor | None,
+        q_BHSD: Tensor,
+        k_BGKD: Tensor,
+        v_BGKD: Tensor,
+        length: int,
+        gone: int,
     ) -> Tensor:
         """Outputs of whole texts of `length` tokens, of which the cache of a window has dropped the first `gone`: [B, H, S, D]."""
         queries, heads = q_BHSD.shape[2], q_BHSD.shape[1]
         whole = queries == length and not gone
         if not whole and self.changing and length > self.encoding.shape.train_len:
             raise ConfigError(
-                f"After {length} tokens the factor of this method is another than when the cache was filled, so no cached token can be exact: "
-                "give posbench.extend a target_len=TOKENS, or generate with use_cache=False."
+                f"After {length} tokens the factor of this method is another than when the cache was filled, so no cached token can be "
+                "exact: give posbench.extend a target_len=TOKENS, or generate with use_cache=False."
             )
         layer = self.layer(module, length, None if whole else queries, q_BHSD.device)
         if softcap is not None or s_aux is not None:
             sinks = () if s_aux is None else ((OwnSink(s_aux), torch.ones(1)),)
             layer = replace(layer, softcap=softcap, scales=(*layer.scales, *sinks))
         if heads % k_BGKD.shape[1]:
-            raise ConfigError(f"{heads} heads of queries do not share {k_BGKD.shape[1]} heads of keys evenly, which posbench's kernels need.")
+            raise ConfigError(
+                f"{heads} heads of queries do not share {k_BGKD.shape[1]} heads of keys evenly, which posbench's kernels need."
+            )
         return attend(layer, None, q_BHSD, k_BGKD, v_BGKD) if whole else tail(layer, q_BHSD, k_BGKD, v_BGKD)

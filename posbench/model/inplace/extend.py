@@ -1,8 +1,8 @@
 """posbench.extend and posbench.restore: posbench's methods in place, in a loaded model of transformers, and out again.
 
-What the model does with positions is measured (measure.py); its rotary modules then answer with angle 0, its attention goes through a door of
-its own (door.py), and before anything else the logits without an extension must be those of the model as it came. Everything else of the
-model is its own code. The cache holds unturned keys, so a generated token has the logits of the whole text read at once, also under
+What the model does with positions is measured (measure.py); its rotary modules then answer with angle 0, its attention goes through a door
+of its own (door.py), and before anything else the logits without an extension must be those of the model as it came. Everything else of
+the model is its own code. The cache holds unturned keys, so a generated token has the logits of the whole text read at once, also under
 methods whose coordinates or frequencies depend on its length.
 """
 
@@ -10,7 +10,7 @@ import contextlib
 import functools
 import inspect
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -21,10 +21,10 @@ from posbench.common.errors import ConfigError
 from posbench.config.names import chosen_node
 from posbench.encodings.as_trained import AsTrained
 from posbench.model.inplace.door import Door
-from posbench.model.inplace.measure import TOKENS, Measured, measure, rotary_modules, straight
+from posbench.model.inplace.measure import TOKENS, Measured, measure, straight
 from posbench.position.instantiate import make
 from posbench.position.interfaces import Extension, ScaleAttention, ScaledExtension
-from posbench.position.legality import check, name_of
+from posbench.position.legality import check, fed_length, name_of
 from posbench.position.plan import make_plan
 
 LENGTHS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")  # keys of the longest text in a configuration
@@ -37,17 +37,42 @@ ATTENDING = ("eager", "sdpa", "flex_attention", "flash_attention_2", "flash_atte
 
 @dataclass
 class Extended:
-    """A model with methods in place: what was measured, and how to take it back."""
+    """A model with methods in place: what was measured, and how to take it back.
+
+    `changed` holds (object, attribute, value before, value now) of what the present methods changed in the model.
+    """
 
     door: Door
     measured: Measured
     train_len: int
-    undo: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
-    chosen: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)  # what the present methods changed
+    undo: contextlib.ExitStack
+    changed: list[tuple[object, str, object, object]] = field(default_factory=list)
 
     @property
     def encoding(self) -> AsTrained:
         return self.measured.encoding
+
+    def change(self, thing: object, name: str, value: object) -> None:
+        """Set an attribute until `revert`."""
+        self.changed.append((thing, name, getattr(thing, name), value))
+        setattr(thing, name, value)
+
+    def revert(self) -> None:
+        """Set back what was changed."""
+        for thing, name, before, _ in reversed(self.changed):
+            setattr(thing, name, before)
+        self.changed.clear()
+
+    @contextmanager
+    def reverted(self) -> Iterator[None]:
+        """Context in which the model is as it came."""
+        changed = list(self.changed)
+        self.revert()
+        try:
+            yield
+        finally:
+            for thing, name, _, now in changed:
+                self.change(thing, name, now)
 
     def __deepcopy__(self, memo: dict) -> "Extended":
         return self  # a copy of the model goes through the same door
@@ -91,7 +116,7 @@ def restore(model: nn.Module) -> nn.Module:
     state = _extended.pop(model, None)
     if state is None:
         raise ConfigError("This model has no methods of posbench in place: posbench.extend puts them there.")
-    state.chosen.close()
+    state.revert()
     state.undo.close()
     return model
 
@@ -155,8 +180,14 @@ def _check_kind(model: nn.Module) -> None:
     name = type(model).__name__
     compiled = hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None) is not None
     if compiled:
-        raise ConfigError(f"{name} is compiled already, past any change: extend the model before torch.compile sees it, and leave that out.")
-    if not isinstance(model, PreTrainedModel) or model.config.is_encoder_decoder or model.get_output_embeddings() is None:
+        raise ConfigError(
+            f"{name} is compiled already, past any change: extend the model before torch.compile sees it, and leave that out."
+        )
+    if (
+        not isinstance(model, PreTrainedModel)
+        or getattr(model.config, "is_encoder_decoder", False)
+        or model.get_output_embeddings() is None
+    ):
         raise ConfigError(f"{name} is no causal language model of transformers: give one of AutoModelForCausalLM.")
     if _packed(model):
         raise ConfigError(f"{name} is quantised to few bits, which posbench has not been tried with: load it in 16 or 32.")
@@ -165,15 +196,17 @@ def _check_kind(model: nn.Module) -> None:
         raise ConfigError(f"{name} lies on {' and '.join(sorted(devices))}, and posbench plans for one device: load it on one.")
     if type(model).__module__.startswith("transformers.") and not model._can_set_attn_implementation():
         raise ConfigError(
-            f"{name} computes attention itself and not through transformers' registry (as BLOOM, MPT, Falcon and GPT-J do), where posbench's "
-            "methods are put in place: choose another model."
+            f"{name} computes attention itself and not through transformers' registry (as BLOOM, MPT, Falcon and GPT-J do), where "
+            "posbench's methods are put in place: choose another model."
         )
     attending = model.config._attn_implementation
     if attending is not None and attending not in ATTENDING:
         raise ConfigError(f"{name} attends by {attending}, which another tool has put in place: take that out first.")
     for part in model.modules():
-        if "Attention" in type(part).__name__ and not hasattr(part, "_hf_hook") and (
-            "forward" in vars(part) or type(part).forward.__module__ != type(part).__module__
+        if (
+            "Attention" in type(part).__name__
+            and not hasattr(part, "_hf_hook")
+            and ("forward" in vars(part) or type(part).forward.__module__ != type(part).__module__)
         ):
             raise ConfigError(f"{name} has an attention that another tool has replaced ({type(part).__name__}.forward): load it anew.")
 
@@ -231,9 +264,9 @@ def _compare(model: nn.Module, length: int, expected: Tensor) -> None:
     found, allowed = (float(difference.max()), limit) if limit else (float(difference.mean()), ROUNDED)
     if not found <= allowed:
         raise ConfigError(
-            f"{type(model).__name__} through posbench's attention, without an extension, has logits that differ by {found:.1e} of their standard "
-            f"deviation after {length} tokens, where rounding explains {allowed:g}: what it does with positions is not all measured, so it is "
-            "left as it came."
+            f"{type(model).__name__} through posbench's attention, without an extension, has logits that differ by {found:.1e} of their "
+            f"standard deviation after {length} tokens, where rounding explains {allowed:g}: what it does with positions is not all "
+            "measured, so it is left as it came."
         )
 
 
@@ -248,8 +281,8 @@ def _install(model: nn.Module, configs: list, state: Extended) -> None:
     def entered(module: nn.Module, args: tuple, given: dict) -> None:
         if model.config._attn_implementation != door.name:
             raise ConfigError(
-                f"attn_implementation was set to {model.config._attn_implementation} after posbench.extend, which has an attention of its own: "
-                "posbench.restore the model first."
+                f"attn_implementation was set to {model.config._attn_implementation} after posbench.extend, which has an attention of its "
+                "own: posbench.restore the model first."
             )
 
     undo.callback(model.register_forward_pre_hook(entered, with_kwargs=True).remove)
@@ -257,63 +290,40 @@ def _install(model: nn.Module, configs: list, state: Extended) -> None:
 
     @functools.wraps(saved)
     def save_pretrained(*args: object, **given: object) -> object:
-        with _as_it_came(model, state):
+        with state.reverted(), _through(_configs(model), None):
             return saved(*args, **given)
 
     model.save_pretrained = save_pretrained
     undo.callback(vars(model).pop, "save_pretrained", None)
 
 
-@contextmanager
-def _as_it_came(model: nn.Module, state: Extended) -> Iterator[None]:
-    """Context in which a model's configuration and table are those that it came with."""
-    configs = _configs(model)
-    changed = [(config, name, getattr(config, name)) for config in configs for name in LENGTHS if isinstance(getattr(config, name, None), int)]
-    table = None if state.measured.table is None else model.get_submodule(state.measured.table)
-    weight = None if table is None else table.weight
-    state.chosen.close()
-    with _through(configs, None):
-        try:
-            yield
-        finally:
-            undone = [(config, name, getattr(config, name)) for config, name, _ in changed]
-            for config, name, value in changed:
-                _set(config, name, value)
-            if table is not None:
-                before = table.weight
-                table.weight = weight
-                state.chosen.callback(setattr, table, "weight", before)
-            for config, name, value in undone:
-                state.chosen.callback(_set, config, name, value)
-
-
-def _set(config: object, name: str, value: int) -> None:
-    setattr(config, name, value)
-
-
 def _choose(model: nn.Module, state: Extended, extension: object, scale_attention: object, target_len: int | None) -> None:
     """Put methods in place. Raises ConfigError for what is not defined, or changes nothing; then the earlier ones stay."""
     made = extension if isinstance(extension, Extension) else _made("extension", extension, target_len)
     shape = state.encoding.shape
-    scale = scale_attention if isinstance(scale_attention, ScaleAttention) else make(chosen_node("scale_attention", scale_attention, {}), shape)
+    scale = (
+        scale_attention if isinstance(scale_attention, ScaleAttention) else make(chosen_node("scale_attention", scale_attention, {}), shape)
+    )
     learned = state.measured.table is not None
     longest = target_len or (state.train_len if learned else 4 * state.train_len)
     noop = check(state.encoding, made, scale, [longest], allow_untested=True).noop
     if noop:
         raise ConfigError(f"{noop}: leave it out{'' if target_len or not learned else ', or give target_len'}.")
-    if made.crop(_span(state, made, longest)) is not None:
+    if fed_length(made, state.train_len, longest) < longest:
         raise ConfigError(f"extension={name_of(made)} reads a text of its own for each target, which no cache can: choose another.")
     if learned and target_len is None and name_of(made) != "none":
-        raise ConfigError(f"extension={name_of(made)} on a learned table needs target_len=TOKENS: rows in a cache cannot change with each token.")
-    state.chosen.close()
+        raise ConfigError(
+            f"extension={name_of(made)} on a learned table needs target_len=TOKENS: rows in a cache cannot change with each token."
+        )
+    state.revert()
     state.door.choose(made, scale)
-    if target_len is not None:
-        for config in _configs(model):
-            for name in LENGTHS:
-                if isinstance(before := getattr(config, name, None), int) and before < target_len:
-                    state.chosen.callback(setattr, config, name, before)
-                    setattr(config, name, target_len)
-    if learned and target_len is not None:
+    if target_len is None:
+        return
+    for config in _configs(model):
+        for name in LENGTHS:
+            if isinstance(before := getattr(config, name, None), int) and before < target_len:
+                state.change(config, name, target_len)
+    if learned:
         put_table(model, state, make_plan(state.encoding, made, scale, length=target_len).embed())
 
 
@@ -325,16 +335,8 @@ def _made(group: str, chosen: object, target_len: int | None) -> Extension:
     return made
 
 
-def _span(state: Extended, extension: Extension, length: int) -> object:
-    from posbench.position.geometry import Span
-
-    return Span(state.train_len, length, extension.target_len(length))
-
-
 def put_table(model: nn.Module, state: Extended, rows_TC: Tensor) -> None:
-    """Put other rows into the model's learned table of positions, from position 0 on, until `state.chosen` is closed."""
-    table, offset = model.get_submodule(state.measured.table), state.measured.offset
-    before = table.weight
-    state.chosen.callback(setattr, table, "weight", before)
-    rows_TC = torch.cat((before.detach()[:offset], rows_TC.to(before)))
-    table.weight = nn.Parameter(rows_TC, requires_grad=False)
+    """Put other rows into the model's learned table of positions, from position 0 on, until `state.revert`."""
+    table = model.get_submodule(state.measured.table)
+    rows_TC = torch.cat((table.weight.detach()[: state.measured.offset], rows_TC.to(table.weight)))
+    state.change(table, "weight", nn.Parameter(rows_TC, requires_grad=False))

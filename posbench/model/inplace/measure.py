@@ -62,7 +62,10 @@ class Pass:
 
 @dataclass(frozen=True)
 class Measured:
-    """Positions of a model: its encoding, the place of each layer_idx among its attention layers, rotary modules, and the name of its learned table."""
+    """Positions of a model: its encoding, the place of each layer_idx among its attention layers, and its rotary modules.
+
+    `table` is the name of its learned table, whose row `offset` is position 0.
+    """
 
     encoding: AsTrained
     layers: dict[int, int]
@@ -102,7 +105,12 @@ def straight(module: nn.Module, args: tuple, answer: object) -> object:
 
 
 def _is_pair(answer: object) -> bool:
-    return isinstance(answer, tuple) and len(answer) == 2 and all(isinstance(one, Tensor) for one in answer) and answer[0].shape == answer[1].shape
+    return (
+        isinstance(answer, tuple)
+        and len(answer) == 2
+        and all(isinstance(one, Tensor) for one in answer)
+        and answer[0].shape == answer[1].shape
+    )
 
 
 def measure(model: nn.Module, door: Door, train_len: int) -> Measured:
@@ -116,8 +124,8 @@ def measure(model: nn.Module, door: Door, train_len: int) -> Measured:
         moved = _pass(model, door, [], ids_BT, MOVED)
     if not own.layers:
         raise ConfigError(
-            f"{type(model).__name__} does not attend through transformers' registry of attention functions (as BLOOM, MPT, Falcon and GPT-J do "
-            "not), where posbench's methods are put in place: choose another model."
+            f"{type(model).__name__} does not attend through transformers' registry of attention functions, where posbench's "
+            "methods are put in place: choose another model."
         )
     places = {getattr(one.module, "layer_idx", None): place for place, one in enumerate(own.layers)}
     if None in places or len(places) != len(own.layers):
@@ -206,7 +214,9 @@ def _angles(module: nn.Module, kinds: list[str], answer: object) -> Iterator[Ang
         buffer = None
         for name, value in _frequencies(module):
             freq_F = value.detach().double().cpu().flatten()
-            if freq_F.shape == first_F.shape and torch.allclose(torch.remainder(freq_F, 2 * torch.pi), torch.remainder(first_F, 2 * torch.pi), atol=1e-5, rtol=1e-4):
+            if freq_F.shape == first_F.shape and torch.allclose(
+                torch.remainder(freq_F, 2 * torch.pi), torch.remainder(first_F, 2 * torch.pi), atol=1e-5, rtol=1e-4
+            ):
                 buffer, first_F = name, freq_F
                 break
         yield Angles(module, kinds, torch.outer(torch.arange(len(cos_TF), dtype=torch.float64), first_F), amplitude, buffer)
@@ -233,9 +243,10 @@ def _explained(
             best = error, chosen
     error, chosen = best
     if not error < tolerance:
+        named = f"{type(own.module).__name__} {getattr(own.module, 'layer_idx', '')}"
         raise ConfigError(
-            f"{type(own.module).__name__} {getattr(own.module, 'layer_idx', '')} does not turn q and k as its rotary modules say, in halves or "
-            f"neighbours of the first or last channels (the nearest leaves {error:.1e} of them): posbench does not read this model."
+            f"{named} does not turn q and k as its rotary modules say, in halves or neighbours of the first or last channels (the nearest "
+            f"leaves {error:.1e} of them): posbench does not read this model."
         )
     if chosen not in found:
         which, layout, last, backwards = chosen
@@ -274,8 +285,10 @@ def _by_length(one: Angles, train_len: int) -> tuple[Callable[[int], Spectrum], 
             _answer(one, length, before)
             freq_F = getattr(one.module, one.buffer).detach().double().cpu().flatten().clone()
             _answer(one, TOKENS, before)
-            known[length] = fixed if torch.equal(freq_F, fixed.freq_F) else next(
-                (same for same in known.values() if torch.equal(same.freq_F, freq_F)), _spectrum(freq_F)
+            known[length] = (
+                fixed
+                if torch.equal(freq_F, fixed.freq_F)
+                else next((same for same in known.values() if torch.equal(same.freq_F, freq_F)), _spectrum(freq_F))
             )
         return known[length]
 
@@ -317,7 +330,7 @@ def _as(module: nn.Module, limits: dict[str, object]) -> Iterator[None]:
 
 
 def _table(model: nn.Module, still: Pass, moved: Pass, tolerance: float) -> tuple[str | None, int]:
-    """Name of the learned table of positions and its row of position 0. Raises ConfigError for positions in the embeddings that are no table."""
+    """Name of the learned table of positions, and its row of position 0. Raises ConfigError for other positions in the embeddings."""
     first, other = still.layers[0].q_BHTD, moved.layers[0].q_BHTD
     if _difference(other, first) < tolerance:
         return None, 0

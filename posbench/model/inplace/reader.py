@@ -95,7 +95,7 @@ class Reader(nn.Module):
         door = self.state.door
         with contextlib.ExitStack() as stack:
             if (rows_TC := plan.embed()) is not None:
-                stack.callback(self.state.chosen.close)
+                stack.callback(self.state.revert)
                 put_table(self.model, self.state, rows_TC)
             door.plan = plan
             stack.callback(setattr, door, "plan", None)

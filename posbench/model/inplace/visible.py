@@ -16,8 +16,8 @@ from posbench.common.errors import ConfigError
 FAR = 2**40  # a query beyond any window
 GRID = 2**10  # keys that are asked at once
 NOT_PLAIN = (
-    "This model hides keys by another rule than the causal triangle, a window or chunks (packed texts, blocks seen in both directions, or a mask "
-    "of its own), which posbench does not extend: give one text a row, and a mask of zeros and ones for padding."
+    "This model hides keys by another rule than the causal triangle, a window or chunks (packed texts, blocks seen in both directions, or "
+    "a mask of its own), which posbench does not extend: give one text a row, and a mask of zeros and ones for padding."
 )
 
 

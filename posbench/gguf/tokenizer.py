@@ -1,6 +1,6 @@
 """The tokenizer inside a GGUF file, as the content of a tokenizer.json made from the file's own vocabulary.
 
-A byte-level BPE (kind gpt2) has merges in the file; of a BPE of SentencePiece (kind llama) see gguf_sentencepiece.py.
+A byte-level BPE (kind gpt2) has merges in the file; of a BPE of SentencePiece (kind llama) see sentencepiece.py.
 """
 
 import json
@@ -8,9 +8,9 @@ from array import array
 from pathlib import Path
 
 from posbench.common.errors import ConfigError
-from posbench.common.gguf_file import read_gguf, shortened
-from posbench.data.gguf_sentencepiece import sentencepiece
-from posbench.data.gguf_vocabulary import CONTROL, NORMAL, USER_DEFINED, Vocabulary, described
+from posbench.gguf.header import read_gguf, shortened
+from posbench.gguf.sentencepiece import sentencepiece
+from posbench.gguf.vocabulary import CONTROL, NORMAL, USER_DEFINED, Vocabulary, described
 
 LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"

@@ -9,7 +9,7 @@ llama.cpp, a space is written behind tokens that are found whole too, which Sent
 import math
 from collections.abc import Iterator
 
-from posbench.data.gguf_vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED, Vocabulary, described
+from posbench.gguf.vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED, Vocabulary, described
 
 SPACE = "\u2581"
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]

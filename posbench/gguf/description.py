@@ -9,10 +9,9 @@ from array import array
 
 import numpy as np
 
-from posbench.common.errors import ConfigError
-from posbench.common.gguf_file import GgufFile, shortened
-from posbench.pretrained.config_files import Undescribed
-from posbench.pretrained.tensors import numbers
+from posbench.common.errors import ConfigError, Undescribed
+from posbench.gguf.header import GgufFile, shortened
+from posbench.gguf.tensors import numbers
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3", "smollm3")  # named as transformers' model types; Mistral's files say llama
 # {key below the architecture's name: key of config.json}
@@ -83,16 +82,19 @@ def describe(file: GgufFile) -> dict:
 
 
 def sizes(file: GgufFile) -> dict:
-    """Keys of config.json that a file of any architecture says of its sizes. Raises ConfigError for a scaling, which transformers leaves out."""
+    """Keys of config.json that a file of any architecture says of its sizes. Raises ConfigError for a scaling of RoPE."""
     architecture = file.metadata.get("general.architecture")
     said = {key.removeprefix(f"{architecture}."): _scalar(value) for key, value in file.metadata.items()}
     if (factor := said.get(SCALING + "factor")) not in (None, 0.0, 1.0) or FACTORS in file.tensors:
         raise ConfigError(
-            f"{file.path} has a scaling of RoPE (rope.scaling.factor={factor}, {FACTORS}), which transformers does not read from such a file: give "
-            "the folder of safetensors that it was made from."
+            f"{file.path} has a scaling of RoPE (rope.scaling.factor={factor}, {FACTORS}), which transformers does not read from such a "
+            "file: give the folder of safetensors that it was made from."
         )
     tokens = said.get("tokenizer.ggml.tokens")
-    found = {"vocab_size": len(tokens) if isinstance(tokens, list) else None, **{theirs: said[ours] for ours, theirs in KEYS.items() if ours in said}}
+    found = {
+        "vocab_size": len(tokens) if isinstance(tokens, list) else None,
+        **{theirs: said[ours] for ours, theirs in KEYS.items() if ours in said},
+    }
     return {**found, "tie_word_embeddings": "output.weight" not in file.tensors, "bos_token_id": said.get("tokenizer.ggml.bos_token_id")}
 
 

@@ -1,0 +1,18 @@
+"""Stored: a tensor in a file of weights, read when it is asked for."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A tensor of a checkpoint: its shape, the name of its type, the call that reads it, and if what it reads is of 16 bits or more."""
+
+    shape: list[int]
+    dtype: str
+    read: "Callable[[], Tensor]"
+    floating: bool = True

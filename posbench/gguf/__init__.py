@@ -1,0 +1,1 @@
+"""GGUF files: header, description of the model, tensors and tokenizer."""

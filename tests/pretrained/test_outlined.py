@@ -1,0 +1,103 @@
+"""Checkpoints that transformers builds: taken, evaluated and kept like any other, with methods in place."""
+
+import importlib.util
+import json
+
+import pytest
+from families import TRAIN_LEN, VOCAB, difference, text, tiny
+from hf_models import adopted, imported
+
+from posbench.common.errors import ConfigError, RunError
+from posbench.extensions.rerope import Rerope
+from posbench.model.build import load_model
+from posbench.position.plan import make_plan
+
+KINDS = ("gpt_neox", "gemma3_text", "gpt_oss", "gpt2", "opt", "deepseek_v3")
+CHANGED = {"attention_bias": True, "hidden_act": "gelu", "mlp_bias": True, "partial_rotary_factor": 0.5}
+
+
+def saved(tmp_path, kind, **changed):
+    model = tiny(kind, **changed)
+    model.save_pretrained(tmp_path / kind)
+    return tmp_path / kind, model
+
+
+def loaded(path):
+    run = imported(path)
+    return load_model(run, run.read_config(), VOCAB, "cpu")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_checkpoint_of_another_family_is_read_as_transformers_reads_it(tmp_path, kind):
+    path, own = saved(tmp_path, kind)
+    cfg = adopted(path)
+    assert cfg["encoding"]["kind"] == ("learned" if kind in ("gpt2", "opt") else "turned")
+    assert cfg["train"]["length"] == TRAIN_LEN and cfg["model"]["checkpoint"]["vocab_size"] == VOCAB
+    assert difference(loaded(path)(text(2, TRAIN_LEN)), own(text(2, TRAIN_LEN)).logits) < 1e-4
+
+
+@pytest.mark.parametrize("key", CHANGED)
+def test_a_llama_of_another_shape_is_built_by_transformers(tmp_path, key):
+    path, own = saved(tmp_path, "llama", **{key: CHANGED[key]})
+    assert "as_trained" in adopted(path)["encoding"]["_target_"]
+    assert difference(loaded(path)(text(1, 50)), own(text(1, 50)).logits) < 1e-4
+
+
+def test_a_plan_acts_in_evaluation_as_in_the_model_itself(tmp_path):
+    import posbench
+
+    path, own = saved(tmp_path, "gpt_neox")
+    model = loaded(path)
+    plan = make_plan(model.encoding, Rerope(), length=90)
+    assert difference(model(text(1, 90), plan), posbench.extend(own, "rerope")(text(1, 90)).logits) < 1e-4
+
+
+def without(tensors, **changed):
+    def damage(path):
+        from safetensors.torch import load_file, save_file
+
+        content = load_file(path / "model.safetensors")
+        save_file({name: value for name, value in content.items() if name != tensors}, path / "model.safetensors", {"format": "pt"})
+
+    return damage
+
+
+DAMAGES = {
+    "a tensor is missing": (without("gpt_neox.layers.1.attention.dense.weight"), "do not hold gpt_neox.layers.1.attention.dense.weight"),
+    "no weights": (lambda path: (path / "model.safetensors").unlink(), "holds no model.safetensors"),
+    "a damaged index": (
+        lambda path: ((path / "model.safetensors").unlink(), (path / "model.safetensors.index.json").write_text("[")),
+        "is no JSON",
+    ),
+    "half a file": (lambda path: (path / "model.safetensors").write_bytes(b"\1" * 100), "cannot be read"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_what_is_damaged_is_refused_in_one_sentence(tmp_path, name):
+    path, _ = saved(tmp_path, "gpt_neox")
+    damage, said = DAMAGES[name]
+    damage(path)
+    with pytest.raises((ConfigError, RunError), match=said) as error:
+        loaded(path)
+    assert "\n" not in str(error.value)
+
+
+def test_code_in_a_folder_is_not_run(tmp_path):
+    path, _ = saved(tmp_path, "gpt_neox")
+    config = json.loads((path / "config.json").read_text())
+    trap = tmp_path / "ran"
+    (path / "own.py").write_text(f"open({str(trap)!r}, 'w')\n")
+    config |= {"model_type": "own_family", "auto_map": {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"}}
+    (path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ConfigError, match="transformers does not read it"):
+        loaded(path)
+    assert not trap.exists()
+
+
+def test_without_transformers_it_says_what_to_install(tmp_path, monkeypatch):
+    path, _ = saved(tmp_path, "gpt_neox")
+    run = imported(path)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"posbench\[hf\]"):
+        load_model(run, run.read_config(), VOCAB, "cpu")
