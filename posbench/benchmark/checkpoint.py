@@ -1,26 +1,31 @@
 """Speed and memory of a checkpoint: one window as it is, with extensions, and in transformers' own model of the same file.
 
+Then one token after a cache of that length in transformers' model, as it is and with the same methods in place (posbench.extend).
 The first pass of every case is for its memory. Then every case runs once in each round, and its time is divided by those of the plain
 model and of transformers in the same round. A case whose first pass took longer than BUDGET is not run again: that pass is its time.
 Weights are counted apart. Tokens are random, and the last SCORED positions get logits, as in an evaluation with fixed targets.
 Letters: B batch, T tokens.
 """
 
+import copy
 import functools
 import statistics
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from posbench.benchmark.measure import SCORED, Case, Figure, timed
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.config.names import nodes
 from posbench.config.schema import TrainConfig
 from posbench.model import precision as bf16
-from posbench.model.build import make_model
+from posbench.model.build import make_model, read_theirs
 from posbench.model.gpt import GPT
+from posbench.model.inplace import extend as inplace
+from posbench.model.inplace.reader import Reader
 from posbench.model.memory import tensor_mib
 from posbench.model.rounded import rounded
 from posbench.position.effect import changes
@@ -29,9 +34,13 @@ from posbench.position.legality import check, fed_length
 from posbench.position.plan import Plan, make_plan
 from posbench.pretrained.checkpoint import find_checkpoint
 from posbench.pretrained.import_config import adopt
+from posbench.pretrained.outline import outlined
 from posbench.pretrained.their_model import theirs
 from posbench.pretrained.weights import load_checkpoint
 from posbench.scale_attention.none import NoScale
+
+if TYPE_CHECKING:
+    from transformers import DynamicCache
 
 PLAIN, THEIRS = "none", "transformers"
 FEW = ("yarn", "rerope", "dca", "window", "streaming", "lm_infinite")  # one of each kind of attention
@@ -48,11 +57,13 @@ def names(only: list[str]) -> list[str]:
     return [name for name in only or FEW if name not in (PLAIN, THEIRS)]
 
 
-def load(path: str) -> GPT:
-    """Model of a model.path, in float32. Raises ConfigError for what posbench cannot read."""
+def load(path: str) -> GPT | Reader:
+    """Model of a model.path, in float32. Raises ConfigError for a checkpoint that posbench cannot read."""
     unread = {"train": asdict(TrainConfig()), "data": {"tokenizer": "none", "vocab_size": 0}, "cache_dir": None}
     cfg = adopt({"model": {"path": path}, "encoding": nodes("encoding")["rope"], **unread})
     checkpoint = cfg["model"]["checkpoint"]
+    if outlined(cfg):
+        return read_theirs(find_checkpoint(path, download=False), cfg, "cpu")
     with torch.device("meta"):
         model = make_model(cfg, checkpoint["vocab_size"])
     load_checkpoint(path, checkpoint["sha256"], model, cfg["model"]["tied"])
@@ -71,7 +82,7 @@ def measure(path: str, dtype: str, lengths: list[int], repeats: int, only: list[
     other = theirs(find_checkpoint(path, download=False), DTYPES[dtype], attn_implementation="sdpa")
     for length in lengths:
         seeded = torch.Generator().manual_seed(length)
-        text_BT = torch.randint(0, model.embed_tokens.num_embeddings, (1, length), generator=seeded).to(device)
+        text_BT = torch.randint(0, model.lm_head.out_features, (1, length), generator=seeded).to(device)
         cases, left_out = {}, {}
         for name in (PLAIN, *chosen):
             extension, scale = make(nodes("extension")[name]), NoScale(model.encoding.shape)
@@ -93,15 +104,47 @@ def measure(path: str, dtype: str, lengths: list[int], repeats: int, only: list[
             cases[THEIRS] = functools.partial(other.to(device), use_cache=False, logits_to_keep=SCORED)
         with torch.inference_mode():
             figures = _measure(cases, text_BT, repeats)
+            figures += [] if isinstance(other, str) else _tokens(other, list(cases), text_BT, repeats)
         yield figures + [Figure("checkpoint", name, length, note=note) for name, note in left_out.items()]
 
 
-def _ours(model: GPT, plan: Plan, dtype: str, text_BT: Tensor) -> Tensor:
+def _tokens(other: nn.Module, names: list[str], text_BT: Tensor, repeats: int) -> list[Figure]:
+    """Figures of one token after a cache of random keys and values, in their model and in copies of it with methods in place."""
+    length, cases = text_BT.shape[1], {}
+    for name in names:
+        model = other
+        if name != THEIRS:
+            model = copy.deepcopy(other, {id(one): one for one in other.parameters()})  # shares the weights
+            try:
+                inplace.extend(model, name, target_len=length)
+            except ConfigError:
+                continue
+        cases[name] = functools.partial(_token, model, _cache(model, length))
+    return [replace(one, kind="token", tokens_per_second=1 / one.seconds) for one in _measure(cases, text_BT[:, :1], repeats, length)]
+
+
+def _cache(model: nn.Module, length: int) -> "DynamicCache":
+    """Cache of `length` random keys and values of each layer."""
+    from transformers import DynamicCache
+
+    cache, ids_BT = DynamicCache(config=model.config), torch.zeros(1, 1, dtype=torch.long, device=model.device)
+    model(input_ids=ids_BT, past_key_values=cache, use_cache=True)
+    for index, layer in enumerate(cache.layers):
+        if getattr(layer, "keys", None) is not None:
+            cache.update(*(torch.randn_like(one.expand(-1, -1, length - 1, -1)) for one in (layer.keys, layer.values)), index)
+    return cache
+
+
+def _token(model: nn.Module, cache: "DynamicCache", ids_B1: Tensor) -> Tensor:
+    return model(input_ids=ids_B1, past_key_values=cache, use_cache=True).logits
+
+
+def _ours(model: GPT | Reader, plan: Plan, dtype: str, text_BT: Tensor) -> Tensor:
     with bf16.autocast(text_BT.device, dtype):
         return model(text_BT, plan, SCORED)
 
 
-def _measure(cases: dict[str, Case], text_BT: Tensor, repeats: int) -> list[Figure]:
+def _measure(cases: dict[str, Case], text_BT: Tensor, repeats: int, length: int | None = None) -> list[Figure]:
     first, mib = {}, {}
     for name, case in cases.items():
         weigh = functools.partial(tensor_mib, functools.partial(case, text_BT), text_BT.device)
@@ -110,7 +153,7 @@ def _measure(cases: dict[str, Case], text_BT: Tensor, repeats: int) -> list[Figu
     for _ in range(repeats):
         for name, spent in rounds.items():
             spent.append(timed(cases[name], text_BT))
-    return [_figure(name, rounds, first, mib[name], text_BT.shape[1]) for name in cases]
+    return [_figure(name, rounds, first, mib[name], length or text_BT.shape[1]) for name in cases]
 
 
 def _figure(name: str, rounds: dict[str, list[float]], first: dict[str, float], mib: float, length: int) -> Figure:

@@ -49,7 +49,7 @@ class Figure:
     `of_theirs`: ratio of its time to that of transformers' model of the same checkpoint.
     """
 
-    kind: str  # training, evaluation, or checkpoint
+    kind: str  # training, evaluation, checkpoint, or token
     case: str
     length: int
     ratio: float | None = None

@@ -135,8 +135,15 @@ def checkpoint_markdown(figures: list[Figure], path: str, machine: str) -> str:
     measured = [one for one in figures if one.ratio is not None]
     for one in measured:
         of_theirs = "" if one.of_theirs is None else f"{one.of_theirs:.2f}"
-        marks = " (one pass)" if one.note else ""
-        cells = [f"{one.length:,}", one.case + marks, f"{one.tokens_per_second:,.0f}", f"{one.ratio:.2f}", of_theirs, f"{one.mib:,.0f}"]
+        marks = f"{', a token after it' * (one.kind == 'token')}{' (one pass)' * bool(one.note)}"
+        cells = [
+            f"{one.length:,}",
+            one.case + marks,
+            f"{one.tokens_per_second:,.{int(one.kind == 'token')}f}",
+            f"{one.ratio:.2f}",
+            of_theirs,
+            f"{one.mib:,.0f}",
+        ]
         lines.append(f"| {' | '.join(cells)} |")
     lines += ["", "Times are ratios within the same rounds: below 1 is faster. MiB: tensors that live at once in a pass, weights aside."]
     reasons: dict[str, list[str]] = {}
@@ -153,7 +160,7 @@ def draw_checkpoint(figures: list[Figure], path: str, stem: Path) -> list[Path]:
     """Draw tokens per second and memory of every case by length, as png and svg. Returns their paths."""
     canvas = Canvas(figsize=(10, 4.2), layout="constrained")
     speed, memory = canvas.subplots(1, 2)
-    measured = [one for one in figures if one.ratio is not None]
+    measured = [one for one in figures if one.ratio is not None and one.kind == "checkpoint"]
     cases, lengths = list(dict.fromkeys(one.case for one in measured)), sorted({one.length for one in measured})
     others = iter(OKABE_ITO[:-1] * len(cases))
     for case in cases:

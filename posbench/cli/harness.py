@@ -5,14 +5,14 @@ import json
 import tempfile
 from pathlib import Path
 
-from posbench.common.errors import ConfigError
+from posbench.common.errors import ConfigError, did_you_mean
 from posbench.common.files import disk_errors, write_json
 from posbench.config.compose import Request
 from posbench.config.identity import method_name
 from posbench.config.names import nodes
 from posbench.config.schema import typed
 from posbench.data.text_questions import TextQuestions
-from posbench.data.text_task import in_words, make_text_task
+from posbench.data.text_task import make_text_task
 from posbench.data.tokenizer_files import pretrained_json
 from posbench.data.tokenizers import read_tokenizer
 from posbench.pretrained.checkpoint import Checkpoint, find_checkpoint
@@ -56,10 +56,6 @@ def _checked(cfg: dict) -> None:
         raise ConfigError("The harness reads a checkpoint: add model.path=FOLDER, FILE.gguf or a name of the hub to the command.")
     if not isinstance(cfg["tasks"], list) or not cfg["tasks"]:
         raise ConfigError(f"tasks={cfg['tasks']} must be a list of names: tasks=[passkey].")
-    for name in cfg["tasks"]:
-        own = nodes("task").get(name)
-        if own and not in_words(own):
-            raise ConfigError(f"tasks={name} has tokens of its own, which stand for no text: choose a task in words, such as passkey.")
 
 
 def _evaluated(model: object, checkpoint: Checkpoint, cfg: dict) -> dict:
@@ -73,10 +69,12 @@ def _evaluated(model: object, checkpoint: Checkpoint, cfg: dict) -> dict:
     with tempfile.TemporaryDirectory() as folder:
         names = [one for name in cfg["tasks"] for one in (_written(name, content, cfg, Path(folder)) if name in nodes("task") else [name])]
         include = [folder, *([cfg["include"]] if cfg["include"] else [])]
+        manager = TaskManager(include_path=include)
+        if unknown := [name for name in names if name not in manager.all_tasks]:
+            near = did_you_mean(unknown[0], [*nodes("task"), *manager.all_tasks])
+            raise ConfigError(f"tasks={unknown[0]} is no task of configs/task, of lm-evaluation-harness or of include{near}.")
         reader = HFLM(pretrained=model, tokenizer=their_tokenizer(content, model), batch_size=cfg["batch"])
-        found = lm_eval.simple_evaluate(
-            reader, tasks=names, limit=cfg["limit"], task_manager=TaskManager(include_path=include), bootstrap_iters=0, log_samples=False
-        )
+        found = lm_eval.simple_evaluate(reader, tasks=names, limit=cfg["limit"], task_manager=manager, bootstrap_iters=0, log_samples=False)
     print(make_table(found))
     return {"results": found["results"], "versions": found["versions"], "max_length": reader.max_length}
 

@@ -19,7 +19,7 @@ BEYOND = 80  # the checkpoints were trained for 32 tokens
 
 def found(path, **changed) -> dict:
     given = {"dtype": "bf16", "lengths": [BEYOND], "repeats": 2, "only": ["rerope", "window"], **changed}
-    return {(one.case, one.length): one for figures in bench.measure(str(path), **given) for one in figures}
+    return {(one.case, one.length): one for figures in bench.measure(str(path), **given) for one in figures if one.kind == "checkpoint"}
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
@@ -40,7 +40,8 @@ def test_what_changes_nothing_or_reads_less_is_left_out_with_a_reason(tmp_path):
 
 def test_the_passes_are_those_of_the_checkpoint_in_both_libraries(tmp_path, monkeypatch):
     seen = {}
-    monkeypatch.setattr(bench, "_measure", lambda cases, text_BT, repeats: seen.update({k: c(text_BT) for k, c in cases.items()}) or [])
+    monkeypatch.setattr(bench, "_measure", lambda cases, text_BT, *_: seen.update({k: c(text_BT) for k, c in cases.items()}) or [])
+    monkeypatch.setattr(bench, "_tokens", lambda *_: [])
     pytest.importorskip("accelerate")
     for path in (checkpoint(tmp_path), write_gguf(checkpoint(tmp_path / "other", vocab_size=130))):
         found(path, dtype="fp32")
@@ -72,7 +73,7 @@ def test_without_transformers_it_says_so(tmp_path, monkeypatch):
     path = checkpoint(tmp_path)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     figures = found(path)
-    assert figures["transformers", BEYOND].note == "transformers is not installed"
+    assert figures["transformers", BEYOND].note.startswith("transformers is not installed")
     assert figures["window", BEYOND].ratio > 0 and figures["window", BEYOND].of_theirs is None
 
 
@@ -81,7 +82,7 @@ def test_files_of_the_script(tmp_path, capfd):
     done = call(capfd, tmp_path, "benchmark", f"model.path={path}", f"lengths=16,{BEYOND}", "only=window", "repeats=1", "out=here")
     assert done.returncode == 0, done.stderr
     content = json.loads((tmp_path / "here/benchmark.json").read_text())
-    assert {Figure(**one).kind for one in content["figures"]} == {"checkpoint"} and "1 rounds in bf16" in content["machine"]
+    assert {Figure(**one).kind for one in content["figures"]} == {"checkpoint", "token"} and "1 rounds in bf16" in content["machine"]
     table = (tmp_path / "here/table.md").read_text()
     assert f"| {BEYOND} | window |" in table and "- window (changes nothing) at 16 tokens" in table
     assert (tmp_path / "here/benchmark.svg").stat().st_size > 1000
@@ -118,3 +119,14 @@ def test_words_of_the_other_plain_scripts_that_would_do_nothing_are_refused(tmp_
 def test_an_extension_that_does_not_exist_is_refused_before_a_file_is_read():
     with pytest.raises(ConfigError, match="choose from"):
         list(bench.measure("nowhere", "bf16", [BEYOND], 1, ["t5"]))
+
+
+def test_a_token_after_a_cache_and_a_family_of_transformers_are_measured(tmp_path):
+    from families import tiny
+
+    tiny("gpt_neox").save_pretrained(tmp_path / "neox")
+    for path in (checkpoint(tmp_path), tmp_path / "neox"):
+        figures = [one for some in bench.measure(str(path), "fp32", [BEYOND], 2, ["rerope"]) for one in some]
+        tokens = {one.case: one for one in figures if one.kind == "token"}
+        assert set(tokens) == {"none", "rerope", "transformers"}
+        assert all(one.length == BEYOND and one.of_theirs > 0 and one.seconds > 0 for one in tokens.values())

@@ -1,4 +1,4 @@
-"""What a loaded model of transformers does with positions, read off the model itself.
+"""Measurement of a loaded model of transformers: how it treats positions, read off the model itself.
 
 Two passes over a few random tokens, in which each attention layer passes on the values of its own tokens, so that the hidden states of both
 are the same whatever q and k are: once with the angles of the model's rotary modules, once with angle 0. What each layer made of the
@@ -32,7 +32,7 @@ MOVED = 3  # positions
 
 @dataclass
 class Seen:
-    """What one layer handed to its attention: its module, unturned or turned q and k, and the rule of its mask."""
+    """Input of one layer's attention: its module, q and k, turned or not, and the rule of its mask."""
 
     module: nn.Module
     q_BHTD: Tensor

@@ -1,4 +1,4 @@
-"""What transformers says of a mask, in a few numbers: which part of each row is text, and how far back a query sees. No [T, T].
+"""A mask of transformers in a few numbers: the part of each row that is text, and how far back a query sees. No [T, T] is built.
 
 transformers hands the registered mask function a rule for pairs (query, key) and the padding mask of the batch; what it returns reaches the
 attention function as it is. Letters: B batch, K keys.
