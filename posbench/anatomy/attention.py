@@ -14,9 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from posbench.common.errors import ConfigError
 from posbench.evaluation.scorer import Evaluation
 from posbench.evaluators.fixed_targets import FixedTargets
 from posbench.model.attention import Attention
+from posbench.model.inplace.reader import Reader
 from posbench.model.kernels.dispatch import attention_weights
 from posbench.model.rounded import rounded
 from posbench.position.layer_plan import BandPlan, LayerPlan
@@ -81,8 +83,10 @@ def measure(evaluation: Evaluation, length: int) -> dict:
     half width of its 95 % interval over documents (None for one document), and the shares of weight on the first token (`first`), on no
     key (`sink`: a sink's column, the remainder of stick-breaking) and in each bucket of `buckets` (`mass`), which do not hold the first
     token; so first + sink + mass is 1. `far`: the part of the mass at distances of the training length and more, which training had not.
-    The entropy is that of a query's keys and, as one outcome more, the sink.
+    The entropy is that of a query's keys and, as one outcome more, the sink. Raises ConfigError for a model that transformers builds.
     """
+    if isinstance(evaluation.model, Reader):
+        raise ConfigError("The attention of posbench's own model alone is dissected, and transformers built this one: choose another run.")
     protocol = FixedTargets(evaluation)
     with _watched(evaluation, protocol.windows.n_targets) as layers:
         nll_NS, _ = protocol.score(length)

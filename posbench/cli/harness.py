@@ -99,7 +99,7 @@ def _written(name: str, content: bytes, cfg: dict, folder: Path) -> list[str]:
     for length in asked.lengths or [1024]:
         drawn = questions.draw(length, asked.windows, [asked.seed])
         if drawn.answer_NT.max() > 0:
-            raise ConfigError(f"tasks={name} asks for several answers, and one is written as a local task: choose passkey or niah_single.")
+            raise ConfigError(f"tasks={name} asks for several answers, and a local task has one: choose passkey or niah_single_1.")
         rows = []
         for input_T, target_T, answer_T in zip(drawn.inputs_NT, drawn.targets_NT, drawn.answer_NT, strict=True):
             first, asked_T = int((answer_T >= 0).argmax()), answer_T >= 0

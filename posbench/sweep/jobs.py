@@ -120,6 +120,7 @@ def _merge(job: Job, cells: list[Cell]) -> None:
 def _job(cfg: dict, fingerprints: dict[str, str], auto: str | None) -> Job:
     from posbench.data import fingerprint, other_text
     from posbench.pretrained.import_config import adopt
+    from posbench.pretrained.outline import outlined
 
     if cfg["run"] is not None:
         run = Run(cfg["run"])
@@ -151,5 +152,10 @@ def _job(cfg: dict, fingerprints: dict[str, str], auto: str | None) -> Job:
     job = Job(cfg, run if cfg["run"] is not None else Run(Path(cfg["results_dir"]) / run_id), found)
     if not tuning:
         return job
+    if outlined(cfg):
+        raise ConfigError(
+            f"model.path={cfg['model']['path']} is built by transformers, and posbench fine-tunes its own model alone: train it with "
+            "transformers after posbench.extend, or leave finetune out."
+        )
     child = child_config(cfg, run_id, typed("finetune", tuning))
     return Job(child, Run(Path(cfg["results_dir"]) / identity.run_id(child, found)), found, parent=job)

@@ -22,6 +22,7 @@ from posbench.config.names import chosen_node
 from posbench.encodings.as_trained import AsTrained
 from posbench.model.inplace.door import Door
 from posbench.model.inplace.measure import TOKENS, Measured, measure, straight
+from posbench.model.inplace.visible import Visible
 from posbench.position.instantiate import make
 from posbench.position.interfaces import Extension, ScaleAttention, ScaledExtension
 from posbench.position.legality import check, fed_length, name_of
@@ -284,6 +285,7 @@ def _install(model: nn.Module, configs: list, state: Extended) -> None:
                 f"attn_implementation was set to {model.config._attn_implementation} after posbench.extend, which has an attention of its "
                 "own: posbench.restore the model first."
             )
+        _check_positions(given.get("position_ids"), given.get("attention_mask"))
 
     undo.callback(model.register_forward_pre_hook(entered, with_kwargs=True).remove)
     saved = model.save_pretrained
@@ -295,6 +297,20 @@ def _install(model: nn.Module, configs: list, state: Extended) -> None:
 
     model.save_pretrained = save_pretrained
     undo.callback(vars(model).pop, "save_pretrained", None)
+
+
+def _check_positions(position_ids: object, mask: object) -> None:
+    """Raise ConfigError for position_ids that do not count the tokens of each row, as posbench does."""
+    if not isinstance(position_ids, Tensor) or position_ids.ndim != 2 or position_ids.shape[1] < 2:
+        return
+    wrong_BS = position_ids.diff(dim=1) != 1
+    mask = next(iter(mask.values())) if isinstance(mask, dict) else mask  # one for each kind of layer
+    mask = mask.padding() if isinstance(mask, Visible) else mask
+    if isinstance(mask, Tensor) and mask.ndim == 2:
+        text_BS = mask[:, -position_ids.shape[1] :].bool().to(position_ids.device)
+        wrong_BS = wrong_BS & text_BS[:, 1:] & text_BS[:, :-1]
+    if wrong_BS.any():
+        raise ConfigError("position_ids skip tokens or begin anew within a row, and posbench counts them: give one text a row, or none.")
 
 
 def _choose(model: nn.Module, state: Extended, extension: object, scale_attention: object, target_len: int | None) -> None:

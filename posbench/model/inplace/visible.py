@@ -36,6 +36,11 @@ class Visible:
     chunk: int | None = None
     ndim: ClassVar[int] = 4  # no padding mask, but one that is made: generate hands it on to the model where a cache is static
 
+    def padding(self) -> Tensor | None:
+        """Padding mask of the batch: [B, K]; None if all is text."""
+        place_K = torch.arange(self.stop)
+        return None if self.texts is None else torch.stack([(place_K >= first) & (place_K < stop) for first, stop in self.texts])
+
     def contiguous(self) -> "Visible":
         return self
 
