@@ -22,6 +22,7 @@ from posbench.pretrained.outline import outline
 from posbench.pretrained.tensors import safetensors_tensors
 
 HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*(@\w[\w./-]*)?")
+_read: dict[tuple, str] = {}  # {state of files that this process has read: digest}
 BESIDE = ["config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "model.safetensors.index.json"]
 
 
@@ -56,9 +57,19 @@ class Checkpoint:
         return [self.place / name for name in names]
 
     def digest(self, cache_dir: str | Path | None, again: bool = False) -> str:
-        """Hex SHA-256 of the weights. With `again` the files are read now, and cached digests are ignored."""
+        """Hex SHA-256 of the weights. With `again` this process reads the files, once in each of their states, whatever a cache says."""
+        if again and (known := _read.get(state := self.state())):
+            return known
         digests = file_digests(self.files(), Path(cache_dir) / "digests.json" if cache_dir else None, again)
-        return digests[0] if len(digests) == 1 else sha256_json(digests)
+        found = digests[0] if len(digests) == 1 else sha256_json(digests)
+        if again:
+            _read[state] = found
+        return found
+
+    def state(self) -> tuple:
+        """Size, times and place on disk of each file, which change with any writing."""
+        stats = [(str(file), os.stat(file)) for file in self.files()]
+        return tuple((file, one.st_size, one.st_mtime_ns, one.st_ctime_ns, one.st_ino) for file, one in stats)
 
     def tokenizer(self) -> str | None:
         """data.tokenizer that reads the tokenizer beside the weights; None if there is none."""
