@@ -1,6 +1,7 @@
 """A model with methods in place goes on as a model of transformers: cache, padding, generate, saving, several at once."""
 
 import copy
+import gc
 import json
 
 import pytest
@@ -127,6 +128,11 @@ def test_two_models_do_not_disturb_each_other():
     assert torch.equal(first(ids).logits, one)
     twin = copy.deepcopy(first)
     assert torch.equal(twin(ids).logits, one)
+    with pytest.raises(ConfigError, match="another tool has put in place"):
+        posbench.extend(twin, "yarn")
+    del first, twin, second
+    gc.collect()
+    assert not [name for name in transformers.AttentionInterface._global_mapping if name.startswith("posbench")]
 
 
 def test_extending_again_changes_the_methods_alone_and_a_refused_one_leaves_the_earlier():

@@ -11,6 +11,7 @@ from posbench.extensions.longrope import Longrope
 from posbench.position.instantiate import make
 from posbench.position.interfaces import ANY, AS_ROPE
 from posbench.position.legality import check, file_of, name_of
+from posbench.pretrained.outline import ENCODING
 
 LENGTHS = [16, 64]
 # methods.md section 6: . defined, u untested, 0 changes nothing, x refused. Written from there by hand, with these readings of it:
@@ -196,7 +197,7 @@ def test_every_method_states_its_source_and_has_a_yaml():
         modules = {module.name for module in pkgutil.iter_modules(package.__path__)}
         targets = {node(group, name)["_target_"] for name in choices(group)}
         children = [OmegaConf.load(path).get(group) for path in (CONFIGS / "finetune").glob("*.yaml")]  # what only a child can have
-        targets |= {child["_target_"] for child in children if child and "_target_" in child}
+        targets |= {child["_target_"] for child in children if child and "_target_" in child} | {ENCODING}  # what only a checkpoint has
         assert modules == {target.split(".")[-2] for target in targets if target.startswith(package.__name__)}
 
 

@@ -43,6 +43,7 @@ class Extended:
     `changed` holds (object, attribute, value before, value now) of what the present methods changed in the model.
     """
 
+    model: weakref.ref
     door: Door
     measured: Measured
     train_len: int
@@ -79,7 +80,13 @@ class Extended:
         return self  # a copy of the model goes through the same door
 
 
-_extended: weakref.WeakKeyDictionary[nn.Module, Extended] = weakref.WeakKeyDictionary()
+KEPT = "_posbench"  # attribute of a model that holds its Extended; that of a copy is another model's
+
+
+def _state(model: nn.Module) -> Extended | None:
+    """State of an extended model, None for any other, a copy of one included."""
+    found = vars(model).get(KEPT)
+    return found if found is not None and found.model() is model else None
 
 
 def extend(
@@ -97,7 +104,7 @@ def extend(
     Raises ConfigError, a ValueError, for a model that is not explained by what was measured, and for methods that are not defined on it or
     change nothing. The model is then as it came, or has the methods that it had.
     """
-    state = _extended.get(model)
+    state = _state(model)
     fresh = state is None or (train_len is not None and train_len != state.train_len)
     if state is not None and fresh:
         restore(model)
@@ -114,9 +121,10 @@ def extend(
 
 def restore(model: nn.Module) -> nn.Module:
     """The model as it was before posbench.extend. Raises ConfigError for one that was not extended."""
-    state = _extended.pop(model, None)
+    state = _state(model)
     if state is None:
         raise ConfigError("This model has no methods of posbench in place: posbench.extend puts them there.")
+    del vars(model)[KEPT]
     state.revert()
     state.undo.close()
     return model
@@ -147,7 +155,7 @@ def take(model: nn.Module, train_len: int | None = None) -> Extended:
             measured = _measured(model, door, train_len)
         for length in _lengths(measured, train_len):
             texts.append((length, _logits(model, length)))
-        state = Extended(door, measured, train_len, undo)
+        state = Extended(weakref.ref(model), door, measured, train_len, undo)
         door.encoding, door.layers = measured.encoding, measured.layers
         _install(model, configs, state)
         for length, expected in texts:
@@ -156,7 +164,8 @@ def take(model: nn.Module, train_len: int | None = None) -> Extended:
         undo.close()
         raise
     model.train(training)
-    _extended[model] = state
+    vars(model)[KEPT] = state
+    weakref.finalize(model, door.close)
     return state
 
 
