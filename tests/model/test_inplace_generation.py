@@ -245,3 +245,17 @@ def test_windows_keep_a_cache_of_their_size():
     model = extended("gemma3_text", "pi")
     found = model(text(1, BEYOND), use_cache=True).past_key_values
     assert min(layer.keys.shape[2] for layer in found.layers) <= WINDOW
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["llama", "gemma3_text", "gpt_oss", "deepseek_v3", "llama4_text", "gpt2"])
+def test_on_a_gpu_the_logits_are_those_of_the_cpu(kind):
+    extension = {"gpt2": "table_linear", "llama4_text": "none"}.get(kind, "yarn")
+    ids, found = text(2, BEYOND), []
+    for device in ("cpu", "cuda"):
+        model = posbench.extend(tiny(kind).to(device), extension, "log_n", target_len=TARGET)
+        whole = model(ids.to(device)).logits
+        part = model(ids[:, :90].to(device), use_cache=True).past_key_values
+        assert difference(model(ids[:, 90:].to(device), past_key_values=part).logits, whole[:, 90:]) < 1e-3
+        found.append(whole.cpu())
+    assert difference(found[1], found[0]) < 1e-3

@@ -58,6 +58,7 @@ def visible(
     kv_offset: int = 0,
     mask_function: Callable | None = None,
     attention_mask: "Tensor | Visible | None" = None,
+    device: torch.device | str = "cpu",
     **unused: object,
 ) -> Visible:
     """The mask function that is registered with transformers. Raises ConfigError for a rule that is none of the three."""
@@ -69,7 +70,12 @@ def visible(
         mask_BK = attention_mask[:, : q_start + q_length].bool()
         texts = None if bool(mask_BK.all()) else tuple(map(_text, mask_BK))
     begins = texts[0][0] if texts else 0  # chunks are counted from there
-    window, chunk = (None, None) if mask_function is None else _rule(lambda b, h, q, k: mask_function(b, h, q + begins, k + begins))
+
+    def asked(row: Tensor, query: Tensor, key_K: Tensor) -> Tensor:
+        b, q, k = (one.to(device) for one in (row, query + begins, key_K + begins))
+        return torch.as_tensor(mask_function(b, b, q, k)).cpu()
+
+    window, chunk = (None, None) if mask_function is None else _rule(asked)
     return Visible(q_start, q_length, int(kv_offset), texts, window, chunk)
 
 
@@ -103,7 +109,7 @@ def _rule(mask: Callable) -> tuple[int | None, int | None]:
 
 def _sees(mask: Callable, query: int, key_K: Tensor) -> Tensor:
     row = torch.zeros((), dtype=torch.long)
-    return torch.as_tensor(mask(row, row, torch.tensor(query), key_K)).expand(key_K.shape)
+    return mask(row, torch.tensor(query), key_K).expand(key_K.shape)
 
 
 def _first(mask: Callable, query: int) -> int:
