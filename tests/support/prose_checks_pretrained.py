@@ -40,6 +40,20 @@ def advice() -> list[Check]:
     ]
 
 
+def gemma3() -> list[Check]:
+    """Of the tables by position of both models."""
+
+    def losses(folder: str) -> dict[str, list[float]]:
+        rows = [line.strip("| ").split(" | ") for line in (REPORTED / folder / "table.md").read_text().splitlines() if " | none | " in line]
+        return {cells[1]: [float(one) for one in cells[3:]] for cells in reversed(rows) if len(cells) == 8}  # the first table
+
+    own = losses("gemma3")
+    changes = [[one - plain for one, plain in zip(own[name], own["none"], strict=True)] for name in ("pi", "yarn", "rerope", "streaming")]
+    assert all(0.015 < one < 0.025 for one in changes[0][:3]) and all(0 <= one < 0.01 for one in changes[1][:3])
+    assert all(abs(one) < 0.0025 for some in changes[2:] for one in some[:3]) and min(own, key=lambda name: own[name][-1]) == "rerope"
+    return [("gently (# up to 46,341 tokens, where SmolLM2 is at # in the last part)", [own["none"][3], losses("pretrained")["none"][4]])]
+
+
 def far(method: str, folder: str = "smollm2", times: float = 2) -> list[float]:
     """Loss of a method on RoPE minus the floor at so many times the training length, 16,384 tokens if twice."""
     return wide(folder, f"rope|{method}", times)

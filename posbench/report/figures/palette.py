@@ -17,8 +17,8 @@ Look = tuple[int, int]  # numbers of a colour and of a dash; solid is 0
 
 # Methods that are often compared have different colours. Any other method gets one by a hash of its name.
 ENCODINGS = {
-    "rope": BLUE, "pope": BLUE, "alibi": VERMILLION, "dape": VERMILLION, "fox_rope": VERMILLION, "sinusoidal": GREEN, "xpos": GREEN,
-    "stick_breaking": GREEN, "p_rope": PURPLE, "t5": PURPLE, "fope": PURPLE, "fox": ORANGE, "kerple": ORANGE, "fire": ORANGE,
+    "rope": BLUE, "as_trained": BLUE, "pope": BLUE, "alibi": VERMILLION, "dape": VERMILLION, "fox_rope": VERMILLION, "sinusoidal": GREEN,
+    "xpos": GREEN, "stick_breaking": GREEN, "p_rope": PURPLE, "t5": PURPLE, "fope": PURPLE, "fox": ORANGE, "kerple": ORANGE, "fire": ORANGE,
     "hybrid": SKY, "learned": SKY, "sandwich": SKY, "gemma3": SKY, "none": BLACK, "randomized": BLACK, "cope": BLACK,
 }  # fmt: skip
 EXTENSIONS = {
