@@ -12,7 +12,7 @@ masking_utils = transformers.masking_utils
 
 
 def rule(function, padding=None):
-    found = visible(2, 10, 10, mask_function=function, attention_mask=padding)
+    found = visible(2, 10, 10, mask_function=function, attention_mask=padding).checked()
     return found.window, found.chunk
 
 

@@ -78,6 +78,8 @@ FAMILIES = {
     "gpt2": Family({"n_embd": 64, "n_layer": 4, "n_head": 4, "n_positions": TRAIN_LEN}),
     "opt": Family({"ffn_dim": 96, "word_embed_proj_dim": 64, "num_key_value_heads": None, "head_dim": None, "intermediate_size": None}),
     "nanochat": Family(backwards=True),
+    "qwen2_moe": Family({**EXPERTS, "shared_expert_intermediate_size": 32}),
+    "jetmoe": Family({"num_key_value_heads": 2, "kv_channels": 16, "num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": None}),
 }  # fmt: skip
 LEARNED = ("gpt2", "opt")
 FOUR_LAYERS_AND_MORE = ("cohere2", "exaone4", "llama4_text")  # whose layers with the whole text do not turn
@@ -152,7 +154,7 @@ class Dense:
         if s_aux is not None:
             scores = torch.cat((scores, s_aux.double()[:, None, None].expand(-1, length, 1)), dim=-1)
         weights = scores.softmax(dim=-1)[..., :length]
-        return (weights @ v).transpose(0, 1)[None].to(value.dtype), None
+        return (weights @ v).transpose(0, 1)[None].to(value.dtype).contiguous(), None
 
 
 def _complex(x: Tensor, neighbours: bool) -> Tensor:
@@ -188,7 +190,7 @@ def densely(model: nn.Module, kind: str, extension: str = "none", scale: str = "
 
     def look(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor, **unused: object) -> tuple[Tensor, None]:
         masks.append(bool(attention_mask[0, 0, -1, 0] == 0))
-        return value.repeat_interleave(query.shape[1] // value.shape[1], dim=1).transpose(1, 2), None
+        return value.repeat_interleave(query.shape[1] // value.shape[1], dim=1).transpose(1, 2).contiguous(), None
 
     def straight(module: nn.Module, args: tuple, answer: object) -> object:
         return torch.ones_like(answer) if isinstance(answer, Tensor) else (torch.ones_like(answer[0]), torch.zeros_like(answer[1]))

@@ -125,7 +125,7 @@ class Door:
         width = query.shape[-1]
         # Kernels divide by the square root of the width.
         q_BHSD = query.float() if scaling is None else query.float() * (scaling * width**0.5)
-        seen = attention_mask
+        seen = attention_mask.checked()
         k_BGKD, v_BGKD = (t[:, :, : seen.stop - seen.k_start] for t in (key, value))  # a static cache is longer than its text
         given = functools.partial(self._text, module, softcap, s_aux)
         with torch.autocast(q_BHSD.device.type, enabled=False):
@@ -133,7 +133,7 @@ class Door:
                 found = given(q_BHSD, k_BGKD.float(), v_BGKD, seen.stop, seen.k_start)
             else:
                 found = self._rows(given, seen, q_BHSD, k_BGKD, v_BGKD)
-        return found.transpose(1, 2), None
+        return found.transpose(1, 2).contiguous(), None
 
     def _rows(self, given: functools.partial, seen: Visible, q_BHSD: Tensor, k_BGKD: Tensor, v_BGKD: Tensor) -> Tensor:
         """Outputs of a padded batch: rows of equal padding at once, each as the text that it is; 0 at padding."""

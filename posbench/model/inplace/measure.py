@@ -164,8 +164,8 @@ def _pass(model: nn.Module, door: Door, rotary: list[nn.Module], ids_BT: Tensor,
     ) -> tuple[Tensor, None]:
         if not isinstance(attention_mask, Visible):
             raise ConfigError(f"{type(module).__name__} gives its attention a mask of its own making, which posbench does not read.")
-        found.layers.append(Seen(module, query.detach(), key.detach(), attention_mask))
-        return value.repeat_interleave(query.shape[1] // value.shape[1], dim=1).transpose(1, 2), None
+        found.layers.append(Seen(module, query.detach(), key.detach(), attention_mask.checked()))
+        return value.repeat_interleave(query.shape[1] // value.shape[1], dim=1).transpose(1, 2).contiguous(), None
 
     def of_rotary(module: nn.Module, args: tuple, given: dict, answer: object) -> None:
         kinds = [value for value in (*args, *given.values()) if isinstance(value, str)]  # the kind of layer, where they differ

@@ -34,7 +34,14 @@ class Visible:
     texts: tuple[tuple[int, int], ...] | None = None
     window: int | None = None
     chunk: int | None = None
+    plain: bool = True  # False for another rule, which no layer may use
     ndim: ClassVar[int] = 4  # no padding mask, but one that is made: generate hands it on to the model where a cache is static
+
+    def checked(self) -> "Visible":
+        """The mask itself. Raises ConfigError for a rule that is none of the three."""
+        if not self.plain:
+            raise ConfigError(NOT_PLAIN)
+        return self
 
     def padding(self) -> Tensor | None:
         """Padding mask of the batch: [B, K]; None if all is text."""
@@ -61,7 +68,7 @@ def visible(
     device: torch.device | str = "cpu",
     **unused: object,
 ) -> Visible:
-    """The mask function that is registered with transformers. Raises ConfigError for a rule that is none of the three."""
+    """The mask function that is registered with transformers, which also asks for masks that no layer uses."""
     if isinstance(attention_mask, Visible):
         return attention_mask
     q_start = int(q_offset)
@@ -75,8 +82,8 @@ def visible(
         b, q, k = (one.to(device) for one in (row, query + begins, key_K + begins))
         return torch.as_tensor(mask_function(b, b, q, k)).cpu()
 
-    window, chunk = (None, None) if mask_function is None else _rule(asked)
-    return Visible(q_start, q_length, int(kv_offset), texts, window, chunk)
+    found = (None, None) if mask_function is None else _rule(asked)
+    return Visible(q_start, q_length, int(kv_offset), texts, *(found or (None, None)), plain=found is not None)
 
 
 def _text(mask_K: Tensor) -> tuple[int, int]:
@@ -90,8 +97,8 @@ def _text(mask_K: Tensor) -> tuple[int, int]:
     return first, stop
 
 
-def _rule(mask: Callable) -> tuple[int | None, int | None]:
-    """(window, chunk) of a rule for pairs, each None without. Raises ConfigError for another rule."""
+def _rule(mask: Callable) -> tuple[int | None, int | None] | None:
+    """(window, chunk) of a rule for pairs, each None without; None for another rule."""
     try:
         first = _first(mask, FAR)
         if first == 0:
@@ -100,11 +107,9 @@ def _rule(mask: Callable) -> tuple[int | None, int | None]:
             found = FAR - first + 1, None
         else:
             found = None, _chunk(mask, first)
-        if not all(_agrees(mask, query, *found) for query in (0, 1, 5, 63, 1000, FAR)):
-            raise ConfigError(NOT_PLAIN)
-    except (IndexError, RuntimeError, TypeError) as error:  # a rule that looks tokens up in tensors of this text
-        raise ConfigError(NOT_PLAIN) from error
-    return found
+        return found if all(_agrees(mask, query, *found) for query in (0, 1, 5, 63, 1000, FAR)) else None
+    except (IndexError, RuntimeError, TypeError):  # a rule that looks tokens up in tensors of this text
+        return None
 
 
 def _sees(mask: Callable, query: int, key_K: Tensor) -> Tensor:
