@@ -7,17 +7,17 @@ Letters: B batch, T tokens, H heads, S queries, K keys, U buckets of distance, N
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from posbench.common.errors import ConfigError
 from posbench.evaluation.scorer import Evaluation
 from posbench.evaluators.fixed_targets import FixedTargets
 from posbench.model.attention import Attention
+from posbench.model.gpt import GPT
 from posbench.model.inplace.reader import Reader
 from posbench.model.kernels.dispatch import attention_weights
 from posbench.model.rounded import rounded
@@ -39,7 +39,10 @@ class LayerAttention:
 
     def add(self, module: Attention, x_BTC: Tensor, plan: LayerPlan, queries: int) -> None:
         """Add the last queries of a batch of windows, from the input of a layer's attention."""
-        q_BHTD, k_BGTD = module.queries_and_keys(x_BTC)
+        self.add_heads(plan, x_BTC, *module.queries_and_keys(x_BTC), queries)
+
+    def add_heads(self, plan: LayerPlan, x_BTC: Tensor | None, q_BHTD: Tensor, k_BGTD: Tensor, queries: int) -> None:
+        """Add them from queries and keys, and the input that gates are made from, if there are any."""
         batch, heads, length, _ = q_BHTD.shape
         entropy_BH, far_BH = (q_BHTD.new_zeros(batch, heads, dtype=torch.float64) for _ in range(2))
         mass_BHU = q_BHTD.new_zeros(batch, heads, len(buckets(length)) + 1, dtype=torch.float64)
@@ -83,10 +86,8 @@ def measure(evaluation: Evaluation, length: int) -> dict:
     half width of its 95 % interval over documents (None for one document), and the shares of weight on the first token (`first`), on no
     key (`sink`: a sink's column, the remainder of stick-breaking) and in each bucket of `buckets` (`mass`), which do not hold the first
     token; so first + sink + mass is 1. `far`: the part of the mass at distances of the training length and more, which training had not.
-    The entropy is that of a query's keys and, as one outcome more, the sink. Raises ConfigError for a model that transformers builds.
+    The entropy is that of a query's keys and, as one outcome more, the sink.
     """
-    if isinstance(evaluation.model, Reader):
-        raise ConfigError("The attention of posbench's own model alone is dissected, and transformers built this one: choose another run.")
     protocol = FixedTargets(evaluation)
     with _watched(evaluation, protocol.windows.n_targets) as layers:
         nll_NS, _ = protocol.score(length)
@@ -108,16 +109,15 @@ def buckets(length: int) -> list[list[int]]:
 def _watched(evaluation: Evaluation, queries: int) -> Iterator[list[LayerAttention]]:
     """Context in which every text that the model reads adds to the attention of each layer."""
     model = rounded(evaluation.model) if evaluation.config.dtype == "bf16" else evaluation.model
-    layers = [LayerAttention() for _ in model.layers]
-    handles = [
-        block.self_attn.register_forward_pre_hook(lambda module, given, layer=layer: layer.add(module, *given[:2], queries))
-        for block, layer in zip(model.layers, layers, strict=True)
-    ]
-    try:
+    layers = [LayerAttention() for _ in model.encoding.layers()]
+    with ExitStack() as stack:
+        if isinstance(model, Reader):
+            model.state.door.watch = lambda index, plan, q_BHTD, k_BGTD: layers[index].add_heads(plan, None, q_BHTD, k_BGTD, queries)
+            stack.callback(setattr, model.state.door, "watch", None)
+        for block, layer in zip(model.layers, layers, strict=True) if isinstance(model, GPT) else ():
+            hook = block.self_attn.register_forward_pre_hook(lambda module, given, layer=layer: layer.add(module, *given[:2], queries))
+            stack.callback(hook.remove)
         yield layers
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _distance(start: int, rows: int, keys: slice) -> Tensor:

@@ -56,3 +56,26 @@ def test_an_evaluation_reads_a_family_as_it_is(kind):
     reader = Reader(model, TRAIN_LEN)
     assert difference(reader(ids), expected) < SAME
     assert difference(reader(ids, last=3), expected[:, -3:]) < SAME
+
+
+@pytest.mark.parametrize("kind", ["gpt_neox", "gemma2", "gpt_oss"])
+def test_heads_are_seen_as_transformers_computes_their_weights(kind):
+    from posbench.model.kernels.dispatch import attention_weights
+
+    model, ids, found = tiny(kind), text(1, 60), {}
+    model.set_attn_implementation("eager")
+    expected = model(ids, output_attentions=True, use_cache=False).attentions
+    reader = Reader(model, TRAIN_LEN)
+
+    def watch(index, plan, q_BHTD, k_BGTD):
+        whole = torch.zeros(1, q_BHTD.shape[1], 60, 60)
+        for start, bands in attention_weights(plan, None, q_BHTD, k_BGTD, 60):
+            for keys, weights in bands:
+                whole[:, :, start : start + weights.shape[2], keys] += weights
+        found[index] = whole
+
+    reader.state.door.watch = watch
+    reader(ids)
+    assert len(found) == len(expected)
+    for index, weights in found.items():
+        assert (weights - expected[index][..., :60]).abs().max() < 1e-5

@@ -259,3 +259,20 @@ def test_on_a_gpu_the_logits_are_those_of_the_cpu(kind):
         assert difference(model(ids[:, 90:].to(device), past_key_values=part).logits, whole[:, 90:]) < 1e-3
         found.append(whole.cpu())
     assert difference(found[1], found[0]) < 1e-3
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma2", "gpt_oss", "deepseek_v3", "glm4"])
+def test_a_model_is_trained_with_methods_in_place(kind):
+    ids, found = text(2, 70), []
+    for place in (False, True):
+        model = tiny(kind).requires_grad_(True)
+        if place:
+            posbench.extend(model)
+        model(ids, labels=ids, use_cache=False).loss.backward()
+        found.append({name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None})
+    assert found[0].keys() == found[1].keys()
+    for name, expected in found[0].items():
+        assert (found[1][name] - expected).norm() < 1e-4 * expected.norm() + 1e-8, name
+    posbench.extend(model, "rerope", "log_n")
+    model(ids, labels=ids, use_cache=False).loss.backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters() if parameter.grad is not None)

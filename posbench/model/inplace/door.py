@@ -8,6 +8,7 @@ Letters: B batch, T tokens, S queries, K keys, H heads, G key heads, D head widt
 
 import functools
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -41,6 +42,7 @@ class Door:
     """Methods of one model, and the way of its attention layers to the kernels.
 
     `layers` gives the place of each layer_idx among the attention layers. `plan` is that of a text read at once, where the caller made it.
+    `watch` is called with the place, plan, q and k of each layer that reads whole texts.
     """
 
     name: str = field(default_factory=lambda: f"posbench_{next(_numbers)}")
@@ -49,6 +51,7 @@ class Door:
     scale: ScaleAttention | None = None
     layers: dict[int, int] = field(default_factory=dict)
     plan: Plan | None = None
+    watch: Callable[[int, LayerPlan, Tensor, Tensor], None] | None = None
 
     def __deepcopy__(self, memo: dict) -> "Door":
         return self  # a copy of the model goes through the same door
@@ -175,4 +178,6 @@ class Door:
             raise ConfigError(
                 f"{heads} heads of queries do not share {k_BGKD.shape[1]} heads of keys evenly, which posbench's kernels need."
             )
+        if self.watch and whole:
+            self.watch(self.layers[module.layer_idx], layer, q_BHSD, k_BGKD)
         return attend(layer, None, q_BHSD, k_BGKD, v_BGKD) if whole else tail(layer, q_BHSD, k_BGKD, v_BGKD)
