@@ -276,3 +276,15 @@ def test_a_model_is_trained_with_methods_in_place(kind):
     posbench.extend(model, "rerope", "log_n")
     model(ids, labels=ids, use_cache=False).loss.backward()
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters() if parameter.grad is not None)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt_oss", "gpt2"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_models_of_16_bits_are_taken_within_their_rounding(kind, dtype):
+    model, ids = tiny(kind).to(dtype), text(1, 50)
+    own = model(ids).logits.float()
+    posbench.extend(model, *(["table_linear"] if kind in LEARNED else ["yarn"]), target_len=TARGET)
+    model.generate(text(1, 80), **GREEDY)
+    posbench.extend(model)
+    found = model(ids).logits
+    assert found.dtype == dtype and (found.float() - own).abs().mean() < 0.02 * own.std()

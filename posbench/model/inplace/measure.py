@@ -150,7 +150,7 @@ def measure(model: nn.Module, door: Door, train_len: int) -> Measured:
     turns = any(isinstance(layer.encoding, Turned) for layer in layers)
     if table is not None and turns:
         raise ConfigError(f"{type(model).__name__} has learned positions and turns its queries too, of which posbench reads one at a time.")
-    rows_NC = None if table is None else model.get_submodule(table).weight.detach()[offset:]
+    rows_NC = None if table is None else model.get_submodule(table).weight.detach()[offset:].float()
     kind = "learned" if table is not None else "turned"
     return Measured(AsTrained(shape, kind, layers, rows_NC), places, modules if turns else [], table, offset)
 
