@@ -13,10 +13,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from posbench.encodings.learned import Learned
+from posbench.encodings.learned import between_rows
 from posbench.position.geometry import Layout, Shape, Spectrum, Trait
 from posbench.position.interfaces import Encoding, Layer
 from posbench.position.rotation import turned, wide
+
+TABLES, FEW = 3, 64  # tables that are kept, one for each band of an extension; fewer rows are those of new tokens, and made again
 
 
 class Turned(Encoding):
@@ -39,9 +41,8 @@ class Turned(Encoding):
     ):
         super().__init__(shape)
         self.spectra, self.layout, self.last, self.amplitude, self.sign = spectra, layout, last, amplitude, -1.0 if backwards else 1.0
-        self.by_length = by_length
         self.traits = Trait.COORDINATE | Trait.RELATIVE | Trait.UNBOUNDED | (Trait(0) if by_length else Trait.SPECTRUM)
-        self._kept: tuple[Spectrum, Tensor, Tensor] | None = None
+        self._kept: list[tuple[Spectrum, Tensor, Tensor]] = []  # the latest tables, of each band's coordinates
 
     def spectrum(self) -> Spectrum:
         return self.spectra(self.shape.train_len)
@@ -50,18 +51,20 @@ class Turned(Encoding):
         return self.spectra(length)
 
     def table(self, pos_T: Tensor, spectrum: Spectrum) -> Tensor:
-        """cos and signed sin of every turned channel, times the amplitude: [2, T, R], float32. A longer text adds rows to the last one."""
-        known, found = 0, None
-        if self._kept is not None and len(pos_T) > 1:
-            before, at_T, kept = self._kept
-            known = len(at_T) if len(at_T) <= len(pos_T) and _same(before, spectrum) and torch.equal(at_T, pos_T[: len(at_T)]) else 0
-            found = kept[:, :known]
-        if known < len(pos_T):
-            angle_TF = self.sign * spectrum.angles(pos_T[known:])
-            new = torch.stack(wide((torch.stack((angle_TF.cos(), angle_TF.sin())) * self.amplitude).float(), self.layout))
-            found = new if known == 0 else torch.cat((found, new), dim=1)
-        if len(pos_T) > 1:
-            self._kept = spectrum, pos_T, found
+        """cos and signed sin of every turned channel, times the amplitude: [2, T, R], float32. A longer text adds rows to a kept table."""
+        known, found, longer = 0, None, None
+        for entry in self._kept:
+            before, at_T, kept = entry
+            shared = min(len(at_T), len(pos_T))
+            if shared > known and _same(before, spectrum) and torch.equal(at_T[:shared], pos_T[:shared]):
+                known, found, longer = shared, kept[:, :shared], entry
+        if known == len(pos_T):
+            return found
+        angle_TF = self.sign * spectrum.angles(pos_T[known:])
+        new = torch.stack(wide((torch.stack((angle_TF.cos(), angle_TF.sin())) * self.amplitude).float(), self.layout))
+        found = new if known == 0 else torch.cat((found, new), dim=1)
+        if len(pos_T) >= FEW:
+            self._kept = [*[one for one in self._kept if one is not longer][1 - TABLES :], (spectrum, pos_T, found)]
         return found
 
     def rotate(self, q_BHTD: Tensor, k_BGTD: Tensor, q_table: Tensor, k_table: Tensor) -> tuple[Tensor, Tensor]:
@@ -122,4 +125,4 @@ class AsTrained(Encoding):
         return self._rows
 
     def embed(self, pos_T: Tensor, spectrum: Spectrum | None, rows_NC: Tensor | None) -> Tensor | None:
-        return None if rows_NC is None else Learned.embed(self, pos_T, spectrum, rows_NC)
+        return None if rows_NC is None else between_rows(rows_NC, pos_T)

@@ -27,8 +27,13 @@ class Learned(Encoding):
         return self.weight
 
     def embed(self, pos_T: Tensor, spectrum: Spectrum | None, rows_NC: Tensor) -> Tensor:
-        pos_T = pos_T.clamp(0, len(rows_NC) - 1)
-        low_T = pos_T.floor().long()
-        high_T = (low_T + 1).clamp(max=len(rows_NC) - 1)
-        part_T1 = (pos_T - low_T).float().unsqueeze(-1)
-        return torch.lerp(rows_NC[low_T], rows_NC[high_T], part_T1)
+        return between_rows(rows_NC, pos_T)
+
+
+def between_rows(rows_NC: Tensor, pos_T: Tensor) -> Tensor:
+    """A table read at coordinates by linear interpolation, beyond its ends the last row: [T, C]."""
+    pos_T = pos_T.clamp(0, len(rows_NC) - 1)
+    low_T = pos_T.floor().long()
+    high_T = (low_T + 1).clamp(max=len(rows_NC) - 1)
+    part_T1 = (pos_T - low_T).float().unsqueeze(-1)
+    return torch.lerp(rows_NC[low_T], rows_NC[high_T], part_T1)

@@ -73,6 +73,12 @@ class BandPlan:
             found.append((seen_ST.sum(dim=1), seen_ST.argmax(dim=1)))
         return tuple(map(torch.cat, zip(*found, strict=True)))
 
+    def keys(self, start: int, stop: int) -> slice:
+        """Slice of the keys that queries start..stop-1 see; empty if they see none."""
+        first_S, last_S = self.first_T[start:stop], self.last_T[start:stop]
+        some_S = last_S >= first_S
+        return slice(int(first_S[some_S].min()), int(last_S[some_S].max()) + 1) if some_S.any() else slice(0, 0)
+
     def seen(self, query_S: Tensor, key_K: Tensor) -> Tensor:
         """True where queries of these indices see keys of those: [S, K], on their device."""
         of_pairs, device = (self.first_T, self.last_T, self.lot_T, self.share_T), query_S.device

@@ -58,8 +58,9 @@ class Checkpoint:
 
     def digest(self, cache_dir: str | Path | None, again: bool = False) -> str:
         """Hex SHA-256 of the weights. With `again` this process reads the files, once in each of their states, whatever a cache says."""
-        if again and (known := _read.get(state := self.state())):
-            return known
+        state = self.state() if again else None
+        if state in _read:
+            return _read[state]
         digests = file_digests(self.files(), Path(cache_dir) / "digests.json" if cache_dir else None, again)
         found = digests[0] if len(digests) == 1 else sha256_json(digests)
         if again:

@@ -5,7 +5,7 @@ import importlib.util
 import io
 from typing import TYPE_CHECKING
 
-from posbench.common.errors import ConfigError, Undescribed
+from posbench.common.errors import ConfigError, Undescribed, first_line
 from posbench.gguf.header import is_gguf
 from posbench.pretrained.checkpoint import Checkpoint
 
@@ -42,7 +42,7 @@ def theirs(checkpoint: Checkpoint, dtype: "torch.dtype", **options: object) -> "
         with contextlib.redirect_stderr(told):
             model, found = transformers.AutoModelForCausalLM.from_pretrained(folder, **options)
     except Exception as error:  # another library's errors, on another's files
-        return f"transformers does not read it ({type(error).__name__}: {(str(error).splitlines() or [''])[0]})"
+        return f"transformers does not read it ({type(error).__name__}: {first_line(error)})"
     finally:
         logs.set_verbosity(before)
     if lacking := sorted(found["missing_keys"]) or sorted(found["mismatched_keys"]):

@@ -91,6 +91,26 @@ def test_a_factor_of_each_length_needs_a_target_or_no_cache():
     assert not torch.equal(found, model.generate(ids, **GREEDY))
 
 
+@pytest.mark.parametrize(("extension", "scale"), [("compose", "none"), ("rerope", "log_n_global"), ("rerope", "yarn_temperature")])
+def test_whatever_treats_earlier_tokens_otherwise_later_needs_no_cache(extension, scale):
+    model, ids = posbench.extend(tiny("llama"), extension, scale), text(1, BEYOND)
+    cache = model(ids[:, :90], use_cache=True).past_key_values
+    with pytest.raises(ConfigError, match="generate with use_cache=False"):
+        for token in range(90, BEYOND):
+            cache = model(ids[:, token : token + 1], past_key_values=cache, use_cache=True).past_key_values
+
+
+def test_a_scaling_of_its_own_that_changes_at_a_length_needs_no_cache_across_it():
+    divisors = {"long_factor": [2.0] * 8, "short_factor": [1.0] * 8}
+    scaling = {"rope_type": "longrope", "rope_theta": 1e4, "factor": 2.0, "original_max_position_embeddings": 92, **divisors}
+    model, ids = posbench.extend(tiny("qwen3_moe", rope_parameters=scaling)), text(1, BEYOND)
+    cache = model(ids[:, :91], use_cache=True).past_key_values
+    found = model(ids[:, 91:92], past_key_values=cache, use_cache=True)
+    assert difference(found.logits, model(ids[:, :92]).logits[:, 91:]) < SAME
+    with pytest.raises(ConfigError, match="generate with use_cache=False"):
+        model(ids[:, 92:93], past_key_values=found.past_key_values)
+
+
 def test_a_model_that_has_its_own_dynamic_scaling_is_read_with_that_of_each_length():
     scaling = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
     model = tiny("llama", rope_parameters=scaling)

@@ -18,11 +18,12 @@ from posbench.common.errors import ConfigError
 from posbench.model.inplace.visible import Visible, visible
 from posbench.model.kernels.dispatch import attend
 from posbench.model.kernels.tail import tail
-from posbench.position.interfaces import Encoding, Extension, ScaleAttention, ScaledExtension
+from posbench.position.effect import begins_alike
+from posbench.position.interfaces import Encoding, Extension, ScaleAttention
 from posbench.position.layer_plan import LayerPlan
 from posbench.position.plan import Plan, make_plan
 
-PLANS = 8  # lengths whose plans are kept: those of the rows of a batch
+PLANS = 8  # plans that are kept at least; as many as a batch has texts of different padding
 _numbers = itertools.count()
 
 
@@ -51,6 +52,9 @@ class Door:
     scale: ScaleAttention | None = None
     layers: dict[int, int] = field(default_factory=dict)
     plan: Plan | None = None
+    plans: dict[tuple, Plan] = field(default_factory=dict)
+    room: int = PLANS
+    compared: dict[tuple[int, int], bool] = field(default_factory=dict)
     watch: Callable[[int, LayerPlan, Tensor, Tensor], None] | None = None
 
     def __deepcopy__(self, memo: dict) -> "Door":
@@ -75,21 +79,35 @@ class Door:
     def choose(self, extension: Extension | None, scale: ScaleAttention | None) -> None:
         """Set the methods from here on."""
         self.extension, self.scale = extension, scale
-        self._made.cache_clear()
+        self.plans.clear()
+        self.compared.clear()
 
-    @functools.cached_property
-    def _made(self) -> functools._lru_cache_wrapper:
-        def made(length: int, queries: int | None, device: str) -> Plan:
-            given = {"length": length, "device": device, "queries": queries}
-            return make_plan(self.encoding, self.extension, self.scale, **given)
+    def _made(self, length: int, queries: int | None = None, device: str = "cpu") -> Plan:
+        """Plan of the methods, kept while the texts of a batch may ask for it again."""
+        key = length, queries, device
+        found = self.plans.pop(key, None)
+        if found is None:
+            found = make_plan(self.encoding, self.extension, self.scale, length=length, device=device, queries=queries)
+        self.plans[key] = found  # the last of the dict is the latest asked for
+        while len(self.plans) > self.room:
+            del self.plans[next(iter(self.plans))]
+        return found
 
-        return functools.lru_cache(maxsize=PLANS)(made)
+    def _goes_on(self, before: int, length: int) -> bool:
+        """True if a text of `length` tokens treats the first `before` as a text of these alone did, whose keys and values a cache holds.
 
-    @property
-    def changing(self) -> bool:
-        """True if frequencies or coordinates beyond the training length depend on how long the text is."""
-        scaled = isinstance(self.extension, ScaledExtension) and self.extension.fixed_target is None
-        return scaled or any(getattr(layer.encoding, "by_length", False) for layer in self.encoding.layers())
+        Whole octaves are compared once; within one that differs, such as that of a factor of each length, every two texts.
+        """
+        octaves = range(before.bit_length() - 1, (length - 1).bit_length())
+        if all(self._alike(2**octave, 2 ** (octave + 1)) for octave in octaves):
+            return True
+        return self._alike(before, length)
+
+    def _alike(self, before: int, length: int) -> bool:
+        if (before, length) not in self.compared:
+            plans = (make_plan(self.encoding, self.extension, self.scale, length=one) for one in (length, before))
+            self.compared[before, length] = begins_alike(*plans)
+        return self.compared[before, length]
 
     def layer(self, module: nn.Module, length: int, queries: int | None, device: torch.device) -> LayerPlan:
         """Plan of a module's layer for a text of `length` tokens, of its last `queries` or of all."""
@@ -141,7 +159,9 @@ class Door:
     def _rows(self, given: functools.partial, seen: Visible, q_BHSD: Tensor, k_BGKD: Tensor, v_BGKD: Tensor) -> Tensor:
         """Outputs of a padded batch: rows of equal padding at once, each as the text that it is; 0 at padding."""
         found_BHSD = q_BHSD.new_zeros(*q_BHSD.shape[:3], v_BGKD.shape[-1], dtype=v_BGKD.dtype)
-        for first, stop in dict.fromkeys(seen.texts):
+        texts = dict.fromkeys(seen.texts)
+        self.room = max(PLANS, len(texts))
+        for first, stop in texts:
             rows = torch.tensor([row for row, text in enumerate(seen.texts) if text == (first, stop)], device=q_BHSD.device)
             queries = slice(max(first - seen.q_start, 0), stop - seen.q_start)
             if queries.stop <= queries.start:
@@ -165,9 +185,9 @@ class Door:
         """Outputs of whole texts of `length` tokens, of which the cache of a window has dropped the first `gone`: [B, H, S, D]."""
         queries, heads = q_BHSD.shape[2], q_BHSD.shape[1]
         whole = queries == length and not gone
-        if not whole and self.changing and length > self.encoding.shape.train_len:
+        if not whole and length > queries and not self._goes_on(length - queries, length):
             raise ConfigError(
-                f"After {length} tokens the factor of this method is another than when the cache was filled, so no cached token can be "
+                f"After {length} tokens this method treats the text otherwise than when the cache was filled, so no cached token can be "
                 "exact: give posbench.extend a target_len=TOKENS, or generate with use_cache=False."
             )
         layer = self.layer(module, length, None if whole else queries, q_BHSD.device)

@@ -2,8 +2,8 @@
 
 What the model does with positions is measured (measure.py); its rotary modules then answer with angle 0, its attention goes through a door
 of its own (door.py), and before anything else the logits without an extension must be those of the model as it came. Everything else of
-the model is its own code. The cache holds unturned keys, so a generated token has the logits of the whole text read at once, also under
-methods whose coordinates or frequencies depend on its length.
+the model is its own code. The cache holds unturned keys, and a generated token has the logits of the whole text read at once. Where a
+method treats earlier tokens otherwise as the text grows, no cache can hold what that would need, and it is refused.
 """
 
 import contextlib
@@ -17,18 +17,19 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from posbench.common.errors import ConfigError
+from posbench.common.errors import ConfigError, first_line
 from posbench.config.names import chosen_node
 from posbench.encodings.as_trained import AsTrained
 from posbench.model.inplace.door import Door
-from posbench.model.inplace.measure import TOKENS, Measured, measure, straight
+from posbench.model.inplace.measure import TOKENS, Measured, measure, unturned
 from posbench.model.inplace.visible import Visible
 from posbench.position.instantiate import make
 from posbench.position.interfaces import Extension, ScaleAttention, ScaledExtension
 from posbench.position.legality import check, fed_length, name_of
 from posbench.position.plan import make_plan
+from posbench.pretrained.outline import NAMES
 
-LENGTHS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")  # keys of the longest text in a configuration
+LENGTHS = NAMES["length"]
 EQUAL = {torch.float32: 1e-4, torch.float64: 1e-4}  # largest difference of logits, in their standard deviations; of 16 bits the mean one
 ROUNDED = 0.05
 AFFORDABLE = 2048  # tokens of the longest text that is compared
@@ -149,8 +150,6 @@ def take(model: nn.Module, train_len: int | None = None) -> Extended:
         door = Door()
         door.open()
         undo.callback(door.close)
-        for config in configs:
-            undo.callback(setattr, config, "_attn_implementation_internal", config._attn_implementation)
         with _through(configs, door.name):
             measured = _measured(model, door, train_len)
         for length in _lengths(measured, train_len):
@@ -177,7 +176,7 @@ def _measured(model: nn.Module, door: Door, train_len: int) -> Measured:
     except Exception as error:  # any error of another's code, which was handed a mask and angles of ours
         raise ConfigError(
             f"{type(model).__name__} does not hand its attention to transformers' registry as its other models do ({type(error).__name__}: "
-            f"{str(error).splitlines()[0] if str(error) else 'no word'}): posbench does not read this model."
+            f"{first_line(error)}): posbench does not read this model."
         ) from error
 
 
@@ -190,9 +189,7 @@ def _check_kind(model: nn.Module) -> None:
     name = type(model).__name__
     compiled = hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None) is not None
     if compiled:
-        raise ConfigError(
-            f"{name} is compiled already, past any change: extend the model before torch.compile sees it, and leave that out."
-        )
+        raise ConfigError(f"{name} is compiled already, past any change: load it anew, and leave torch.compile out.")
     if (
         not isinstance(model, PreTrainedModel)
         or getattr(model.config, "is_encoder_decoder", False)
@@ -252,10 +249,9 @@ def _through(configs: list, name: str | None) -> Iterator[None]:
 def _lengths(measured: Measured, train_len: int) -> list[int]:
     """Lengths compared beside the shortest: beyond the windows, and beyond the training length, where that takes little time."""
     spans = [size for layer in measured.encoding.layers() for size in (layer.window, layer.chunk) if size]
-    limits = [*spans, train_len] if measured.table is None else spans
-    longest = max((limit for limit in limits if limit * 5 // 4 + 8 <= AFFORDABLE), default=0)
     if measured.table is not None:
         return [min(train_len, AFFORDABLE)]
+    longest = max((limit for limit in (*spans, train_len) if limit * 5 // 4 + 8 <= AFFORDABLE), default=0)
     return [longest * 5 // 4 + 8] if longest else []
 
 
@@ -283,10 +279,8 @@ def _compare(model: nn.Module, length: int, expected: Tensor) -> None:
 def _install(model: nn.Module, configs: list, state: Extended) -> None:
     """Send a model's attention through the door. What is changed is noted in state.undo."""
     undo, door = state.undo, state.door
-    for config in configs:
-        config._attn_implementation_internal = door.name
-    for module in state.measured.rotary:
-        undo.callback(module.register_forward_hook(straight).remove)
+    undo.enter_context(_through(configs, door.name))
+    undo.enter_context(unturned(state.measured.rotary))
 
     def entered(module: nn.Module, args: tuple, given: dict) -> None:
         if model.config._attn_implementation != door.name:
@@ -324,11 +318,11 @@ def _check_positions(position_ids: object, mask: object) -> None:
 
 def _choose(model: nn.Module, state: Extended, extension: object, scale_attention: object, target_len: int | None) -> None:
     """Put methods in place. Raises ConfigError for what is not defined, or changes nothing; then the earlier ones stay."""
-    made = extension if isinstance(extension, Extension) else _made("extension", extension, target_len)
+    made = extension if isinstance(extension, Extension) else _made(extension, target_len)
     shape = state.encoding.shape
-    scale = (
-        scale_attention if isinstance(scale_attention, ScaleAttention) else make(chosen_node("scale_attention", scale_attention, {}), shape)
-    )
+    scale = scale_attention
+    if not isinstance(scale, ScaleAttention):
+        scale = make(chosen_node("scale_attention", scale, {}), shape)
     learned = state.measured.table is not None
     longest = target_len or (state.train_len if learned else 4 * state.train_len)
     noop = check(state.encoding, made, scale, [longest], allow_untested=True).noop
@@ -352,8 +346,8 @@ def _choose(model: nn.Module, state: Extended, extension: object, scale_attentio
         put_table(model, state, make_plan(state.encoding, made, scale, length=target_len).embed())
 
 
-def _made(group: str, chosen: object, target_len: int | None) -> Extension:
-    node = chosen_node(group, chosen, {})
+def _made(chosen: object, target_len: int | None) -> Extension:
+    node = chosen_node("extension", chosen, {})
     made = make(node, kind=Extension)
     if target_len is not None and isinstance(made, ScaledExtension) and made.fixed_target is None:
         made = make({**node, "mode": "fixed", "target_len": target_len}, kind=Extension)

@@ -276,20 +276,16 @@ def _by_length(one: Angles, train_len: int) -> tuple[Callable[[int], Spectrum], 
     fixed = _spectrum(one.angle_TF[1])
     if one.buffer is None:
         return lambda length: fixed, False
-    before = _limits(one.module)
+    longest = getattr(getattr(one.module, "config", None), "max_position_embeddings", None)
     known: dict[int, Spectrum] = {}
 
     def spectra(length: int) -> Spectrum:
         if length not in known:
-            _answer(one, TOKENS, before)  # the module would keep the frequencies of an earlier, longer text
-            _answer(one, length, before)
+            _answer(one, TOKENS, longest)  # the module would keep the frequencies of an earlier, longer text
+            _answer(one, length, longest)
             freq_F = getattr(one.module, one.buffer).detach().double().cpu().flatten().clone()
-            _answer(one, TOKENS, before)
-            known[length] = (
-                fixed
-                if torch.equal(freq_F, fixed.freq_F)
-                else next((same for same in known.values() if torch.equal(same.freq_F, freq_F)), _spectrum(freq_F))
-            )
+            _answer(one, TOKENS, longest)
+            known[length] = next((same for same in (fixed, *known.values()) if torch.equal(same.freq_F, freq_F)), None) or _spectrum(freq_F)
         return known[length]
 
     far = [spectra(length) for length in (train_len, 2 * train_len, 4 * train_len)]
@@ -299,34 +295,22 @@ def _by_length(one: Angles, train_len: int) -> tuple[Callable[[int], Spectrum], 
     return spectra, changing
 
 
-def _answer(one: Angles, length: int, limits: dict[str, object]) -> None:
-    """Have a rotary module compute the angles of a text, by its class's own forward, past the hooks of the module."""
-    with torch.no_grad(), _as(one.module, limits):
-        position_BT = torch.tensor([[0, 1, max(1, length - 1)]], device=_device(one.module))
-        type(one.module).forward(one.module, torch.zeros(1, 3, 1, device=position_BT.device), position_BT, *one.kinds)
+def _answer(one: Angles, length: int, longest: int | None) -> None:
+    """Have a rotary module compute the angles of a text, by its class's own forward, past the hooks of the module.
 
-
-def _device(module: nn.Module) -> torch.device:
-    return next(value for _, value in _frequencies(module)).device
-
-
-def _limits(module: nn.Module) -> dict[str, object]:
-    """Lengths in a rotary module's configuration that its frequencies may be computed from."""
-    config = getattr(module, "config", None)
-    return {name: getattr(config, name) for name in ("max_position_embeddings",) if isinstance(getattr(config, name, None), int)}
-
-
-@contextmanager
-def _as(module: nn.Module, limits: dict[str, object]) -> Iterator[None]:
-    """Context in which a module's configuration has the lengths that it came with, whatever they were raised to."""
-    now = {name: getattr(module.config, name) for name in limits}
-    for name, value in limits.items():
-        setattr(module.config, name, value)
+    Meanwhile the longest text in its configuration is that which it came with, whatever it was raised to.
+    """
+    now = getattr(getattr(one.module, "config", None), "max_position_embeddings", None)
+    device = next(value for _, value in _frequencies(one.module)).device
     try:
-        yield
+        if longest is not None:
+            one.module.config.max_position_embeddings = longest
+        with torch.no_grad():
+            position_BT = torch.tensor([[0, 1, max(1, length - 1)]], device=device)
+            type(one.module).forward(one.module, torch.zeros(1, 3, 1, device=device), position_BT, *one.kinds)
     finally:
-        for name, value in now.items():
-            setattr(module.config, name, value)
+        if longest is not None:
+            one.module.config.max_position_embeddings = now
 
 
 def _table(model: nn.Module, still: Pass, moved: Pass, tolerance: float) -> tuple[str | None, int]:

@@ -22,12 +22,16 @@ TRIED = 7  # tokens
 
 
 class Head(nn.Module):
-    """Output head: hidden states [R, C] to logits [R, V]."""
+    """Output head: hidden states [R, C] to logits [R, V]. Before it stands the model's `decoder`."""
 
     def __init__(self, model: nn.Module, decoder: nn.Module, kind: type, out_features: int):
         super().__init__()
         self.__dict__.update(model=model, decoder=decoder)  # parts of the reader, which holds their weights
         self.kind, self.out_features = kind, out_features
+
+    def decoded(self, ids_BT: Tensor) -> Tensor:
+        """Last hidden states of a text: [B, T, C]."""
+        return self.decoder(input_ids=ids_BT, use_cache=False).last_hidden_state
 
     def forward(self, hidden_RC: Tensor) -> Tensor:
         rows = hidden_RC.reshape(1, -1, hidden_RC.shape[-1])
@@ -73,14 +77,11 @@ class Reader(nn.Module):
                     stack.callback(module.register_forward_hook(ended).remove)
             ids_BT = torch.arange(TRIED, device=self.model.device)[None]
             expected = self.model(input_ids=ids_BT, use_cache=False).logits[0]
-            self.decoder = [decoder]  # a part of the model, and not one of the reader's own
             head = Head(self.model, decoder, kind, expected.shape[-1])
-            if kind is None or not torch.allclose(head(self._decoded(ids_BT)[0]), expected, rtol=1e-3, atol=1e-3 * float(expected.std())):
+            close = {"rtol": 1e-3, "atol": 1e-3 * float(expected.std())}
+            if kind is None or not torch.allclose(head(head.decoded(ids_BT)[0]), expected, **close):
                 raise ConfigError(f"{type(self.model).__name__} makes its logits of more than its last hidden states, which is not read.")
         return head
-
-    def _decoded(self, ids_BT: Tensor) -> Tensor:
-        return self.decoder[0](input_ids=ids_BT, use_cache=False).last_hidden_state
 
     def forward(self, tokens_BT: Tensor, plan: Plan | None = None, last: int | None = None) -> Tensor:
         """Logits [B, T, V], or [B, R, V] for the last R = `last` positions only, as those of GPT."""
@@ -99,5 +100,5 @@ class Reader(nn.Module):
                 put_table(self.model, self.state, rows_TC)
             door.plan = plan
             stack.callback(setattr, door, "plan", None)
-            hidden_BTC = self._decoded(tokens_BT)
+            hidden_BTC = self.lm_head.decoded(tokens_BT)
         return hidden_BTC[:, -(last or hidden_BTC.shape[1]) :]

@@ -120,20 +120,14 @@ def _sees(mask: Callable, query: int, key_K: Tensor) -> Tensor:
 def _first(mask: Callable, query: int) -> int:
     """First key that a query sees, if those that it sees are one interval that ends with itself."""
     low, high = 0, query  # `high` is seen
-    while high - low > 0:
-        step = max(1, (high - low) // GRID)
-        key_K = torch.arange(low, high, step)
+    while low < high:
+        key_K = torch.arange(low, high, max(1, (high - low) // GRID))
         seen_K = _sees(mask, query, key_K)
-        if not seen_K.any():
-            if step == 1:
-                return high
+        if seen_K.any():
+            at = int(seen_K.nonzero()[0])
+            low, high = int(key_K[at - 1]) + 1 if at else low, int(key_K[at])
+        else:
             low = int(key_K[-1]) + 1
-            continue
-        at = int(seen_K.nonzero()[0])
-        high = int(key_K[at])
-        low = 0 if at == 0 else int(key_K[at - 1]) + 1
-        if at == 0:
-            return high
     return high
 
 

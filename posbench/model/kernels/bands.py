@@ -45,9 +45,7 @@ class PreparedBand:
 
     def keys(self, start: int, stop: int) -> slice:
         """Slice of the keys that queries start..stop-1 see; empty if they see none."""
-        first_S, last_S = self.band.first_T[start:stop], self.band.last_T[start:stop]
-        some_S = last_S >= first_S
-        return slice(int(first_S[some_S].min()), int(last_S[some_S].max()) + 1) if some_S.any() else slice(0, 0)
+        return self.band.keys(start, stop)
 
     def slices(self, start: int, stop: int, keys: slice) -> tuple[Tensor, Tensor]:
         """q and k of a block; the decay counts from its first query."""

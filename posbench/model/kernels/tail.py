@@ -1,7 +1,7 @@
 """`tail`: attention of the last queries of a text to keys of all of it, as text is generated with a cache of keys that were not turned.
 
-The plan is that of the whole text with `queries` (position/plan.py), so a method whose coordinates or frequencies depend on the length is
-exact for each new token. Encodings that turn q and k, or do nothing to them; any scale, sink and soft cap.
+The plan is that of the whole text with `queries` (position/plan.py). Encodings that turn q and k, or do nothing to them; any scale, sink
+and soft cap.
 
 Letters: B batch, T tokens, S last queries, K last keys, H heads, G key heads, D head width.
 """
@@ -20,18 +20,16 @@ def tail(layer: LayerPlan, q_BHSD: Tensor, k_BGKD: Tensor, v_BGKD: Tensor) -> Te
     batch, heads, queries = q_BHSD.shape[:3]
     step = max(1, PAIRS // (batch * heads * k_BGKD.shape[2]))
     scaled_BHSD, sink_H = layer.scaled(q_BHSD, q_BHSD.shape[-1]), layer.sink(q_BHSD)
-    return torch.cat([_some(layer, scaled_BHSD, k_BGKD, v_BGKD, sink_H, rows) for rows in _slices(queries, step)], dim=2)
-
-
-def _slices(queries: int, step: int) -> list[slice]:
-    return [slice(start, min(start + step, queries)) for start in range(0, queries, step)]
+    blocks = [slice(start, min(start + step, queries)) for start in range(0, queries, step)]
+    return torch.cat([_some(layer, scaled_BHSD, k_BGKD, v_BGKD, sink_H, rows) for rows in blocks], dim=2)
 
 
 def _some(layer: LayerPlan, q_BHSD: Tensor, k_BGKD: Tensor, v_BGKD: Tensor, sink_H: Tensor | None, rows: slice) -> Tensor:
     gone = len(layer.bands[0].k_pos_T) - k_BGKD.shape[2]  # keys that the cache of a window has dropped
     scores, values = [], []
     for band in layer.bands:
-        keys = _keys(band, rows, gone)
+        keys = band.keys(rows.start, rows.stop)
+        keys = slice(max(gone, keys.start), keys.stop)
         if keys.stop > keys.start:
             here = slice(keys.start - gone, keys.stop - gone)
             scores.append(_scores(layer, band, q_BHSD[:, :, rows], k_BGKD[:, :, here], rows, keys))
@@ -41,13 +39,6 @@ def _some(layer: LayerPlan, q_BHSD: Tensor, k_BGKD: Tensor, v_BGKD: Tensor, sink
         scores.append(sink_H[:, None, None].expand(*scores[0].shape[:-1], 1))
     weights_BHSK = (torch.cat(scores, dim=-1) if len(scores) > 1 else scores[0]).softmax(dim=-1).to(v_BGKD.dtype)
     return sum(grouped(part, value.mT) for part, value in zip(weights_BHSK[..., : sum(sizes)].split(sizes, dim=-1), values, strict=True))
-
-
-def _keys(band: BandPlan, rows: slice, gone: int) -> slice:
-    """Keys that some of these queries see, by their place in the text."""
-    first_S, last_S = band.first_T[rows], band.last_T[rows]
-    some_S = last_S >= first_S
-    return slice(max(gone, int(first_S[some_S].min())), int(last_S[some_S].max()) + 1) if some_S.any() else slice(0, 0)
 
 
 def _scores(layer: LayerPlan, band: BandPlan, q_BHSD: Tensor, k_BGKD: Tensor, rows: slice, keys: slice) -> Tensor:
