@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 from posbench.common.errors import ConfigError, did_you_mean
-from posbench.common.files import disk_errors, write_json
+from posbench.common.files import disk_errors, sha256_json, write_json
 from posbench.config.compose import Request
 from posbench.config.identity import method_name
 from posbench.config.names import nodes
@@ -18,15 +18,15 @@ from posbench.data.tokenizers import read_tokenizer
 from posbench.pretrained.checkpoint import Checkpoint, find_checkpoint
 from posbench.pretrained.their_model import loaded
 
-INSTALL = "pip install 'posbench[harness]'"
-
 
 def harness(request: Request) -> int:
     """Run the tasks of each configuration, print the harness's table and write its results. Returns the exit code."""
     if importlib.util.find_spec("lm_eval") is None:
-        raise ConfigError(f"lm-evaluation-harness is not installed: {INSTALL}.")
+        raise ConfigError("lm-evaluation-harness is not installed: pip install 'posbench[harness]'.")
     for cfg in request.cfgs:
         _checked(cfg)
+    if request.cfgs[0]["out"] and len(request.cfgs) > 1:
+        raise ConfigError(f"out={request.cfgs[0]['out']} is one file, and {len(request.cfgs)} results were asked for: leave it out.")
     import torch
 
     from posbench.model.build import pick_device
@@ -41,12 +41,13 @@ def harness(request: Request) -> int:
         target = cfg["target_len"] or max(typed("evaluate", cfg["evaluate"]).lengths or [0]) or None
         extend(model, cfg["extension"], cfg["scale_attention"], target_len=target)
         found = _evaluated(model, checkpoint, cfg)
-        name = f"{method_name(cfg['extension'])}+{method_name(cfg['scale_attention'])}"
-        out = Path(cfg["out"] or Path(cfg["results_dir"]).parent / "harness" / checkpoint.place.stem / f"{name}.json")
+        settings = {key: cfg[key] for key in ("extension", "scale_attention", "tasks", "limit")} | {"target_len": target}
+        methods = f"{method_name(cfg['extension'])}+{method_name(cfg['scale_attention'])}"
+        name = f"{methods}-{sha256_json([settings, cfg['evaluate']])[:8]}.json"
+        out = Path(cfg["out"] or Path(cfg["results_dir"]).parent / "harness" / checkpoint.place.stem / name)
         with disk_errors(out.parent):
             out.parent.mkdir(parents=True, exist_ok=True)
-        settings = {key: cfg[key] for key in ("extension", "scale_attention", "tasks", "limit")}
-        write_json(out, {"model": checkpoint.name, **settings, "target_len": target, **found})
+        write_json(out, {"model": checkpoint.name, **settings, **found})
         print(out)
     return 0
 

@@ -52,12 +52,12 @@ def test_a_plan_acts_in_evaluation_as_in_the_model_itself(tmp_path):
     assert difference(model(text(1, 90), plan), posbench.extend(own, "rerope")(text(1, 90)).logits) < 1e-4
 
 
-def without(tensors, **changed):
+def without(tensor):
     def damage(path):
         from safetensors.torch import load_file, save_file
 
         content = load_file(path / "model.safetensors")
-        save_file({name: value for name, value in content.items() if name != tensors}, path / "model.safetensors", {"format": "pt"})
+        save_file({name: value for name, value in content.items() if name != tensor}, path / "model.safetensors", {"format": "pt"})
 
     return damage
 

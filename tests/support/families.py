@@ -82,7 +82,6 @@ FAMILIES = {
     "jetmoe": Family({"num_key_value_heads": 2, "kv_channels": 16, "num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": None}),
 }  # fmt: skip
 LEARNED = ("gpt2", "opt")
-FOUR_LAYERS_AND_MORE = ("cohere2", "exaone4", "llama4_text")  # whose layers with the whole text do not turn
 
 
 def tiny(kind: str, **changed: object) -> nn.Module:
