@@ -4,6 +4,8 @@ No formula of its own: each layer turns some channels of q and k, or none, with 
 model adds rows of a learned table to its embeddings. Before the model is there, `kind` says which of the two config.json promises: all
 that planning needs. An extension acts on the layers that see the whole text; where every layer has a window or chunks, on all of them
 (Gemma 3 and Llama 4 extend their full layers, Mistral 7B has no other).
+
+`scaling` and `scaling_len` are those of Rope: an extension that was trained in, on the layers that an extension acts on.
 """
 
 from collections.abc import Callable
@@ -13,9 +15,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from posbench.common.errors import ConfigError
 from posbench.encodings.learned import between_rows
+from posbench.position.fixed_frequencies import by_length, trained_in
 from posbench.position.geometry import Layout, Shape, Spectrum, Trait
-from posbench.position.interfaces import Encoding, Layer
+from posbench.position.instantiate import make
+from posbench.position.interfaces import Encoding, Extension, Layer
 from posbench.position.rotation import turned, wide
 
 TABLES, FEW = 3, 64  # tables that are kept, one for each band of an extension; fewer rows are those of new tokens, and made again
@@ -25,6 +30,7 @@ class Turned(Encoding):
     """Layers that turn `rotary_dim` channels of q and k, the first or the `last` ones, at the frequencies of each length.
 
     `by_length`: every length has frequencies of its own (dynamic NTK), so no extension may change them. `backwards`: by negative angles.
+    `amplitude` is a factor on the turned channels, `plain` one on the others.
     """
 
     tested_as = "rope"
@@ -38,11 +44,33 @@ class Turned(Encoding):
         amplitude: float = 1.0,
         backwards: bool = False,
         by_length: bool = False,
+        plain: float = 1.0,
     ):
         super().__init__(shape)
-        self.spectra, self.layout, self.last, self.amplitude, self.sign = spectra, layout, last, amplitude, -1.0 if backwards else 1.0
+        self.spectra, self.layout, self.last, self.sign = spectra, layout, last, -1.0 if backwards else 1.0
+        self.amplitude, self.plain = amplitude, plain
         self.traits = Trait.COORDINATE | Trait.RELATIVE | Trait.UNBOUNDED | (Trait(0) if by_length else Trait.SPECTRUM)
         self._kept: list[tuple[Spectrum, Tensor, Tensor]] = []  # the latest tables, of each band's coordinates
+
+    def tuned(self, scaling: Extension, scaling_len: float) -> "Turned":
+        """These layers with an extension trained in, the same function as that extension in an evaluation.
+
+        Raises ConfigError for one that is no set of frequencies, and beside `by_length`.
+        """
+        if not self.traits & Trait.SPECTRUM:
+            raise ConfigError("This checkpoint has other frequencies for each length, so none is trained in: choose extension=none.")
+        own = self.spectrum()
+        sharper = trained_in(scaling, own, scaling_len, self.shape.train_len)[1]
+        return Turned(
+            self.shape,
+            lambda length: trained_in(scaling, own, scaling_len, length)[0],
+            self.layout,
+            self.last,
+            self.amplitude * sharper,
+            self.sign < 0,
+            by_length(scaling),
+            self.plain * sharper,
+        )
 
     def spectrum(self) -> Spectrum:
         return self.spectra(self.shape.train_len)
@@ -71,12 +99,13 @@ class Turned(Encoding):
         return self._turn(q_BHTD, q_table), self._turn(k_BGTD, k_table)
 
     def _turn(self, x_BHTD: Tensor, table: Tensor) -> Tensor:
-        width, plain = table.shape[-1], x_BHTD.shape[-1] - table.shape[-1]
-        if not plain:
+        width, others = table.shape[-1], x_BHTD.shape[-1] - table.shape[-1]
+        if not others:
             return turned(x_BHTD, *table, self.layout)
-        sizes = [plain, width] if self.last else [width, plain]
+        sizes = [others, width] if self.last else [width, others]
         parts = list(x_BHTD.split(sizes, dim=-1))
         parts[self.last] = turned(parts[self.last], *table, self.layout)
+        parts[not self.last] = parts[not self.last] * self.plain
         return torch.cat(parts, dim=-1)
 
 
@@ -93,10 +122,14 @@ class AsTrained(Encoding):
         kind: Literal["turned", "learned"] = "turned",
         measured: list[Layer] | None = None,
         rows_NC: Tensor | None = None,
+        scaling: dict | None = None,
+        scaling_len: float | None = None,
     ):
         super().__init__(shape)
+        if kind == "learned" and scaling is not None:
+            raise ConfigError("A learned table of positions has no frequencies that an extension is trained into: choose extension=none.")
         if kind == "learned" and rows_NC is None:
-            rows_NC = torch.arange(shape.train_len, dtype=torch.float32)[:, None].expand(-1, shape.d_model)  # all rows differ
+            rows_NC = torch.arange(shape.reach, dtype=torch.float32)[:, None].expand(-1, shape.d_model)  # all rows differ
         self._rows = rows_NC
         if measured is None:
             usual = Spectrum(1e4 ** (-torch.arange(0, shape.head_dim, 2, dtype=torch.float64) / shape.head_dim), 1e4, shape.head_dim)
@@ -104,6 +137,14 @@ class AsTrained(Encoding):
         whole = any(layer.window is None and layer.chunk is None for layer in measured)
         local = {"extended": False, "scaled": False}
         self._layers = [replace(layer, **local) if whole and (layer.window or layer.chunk) else layer for layer in measured]
+        if scaling is not None:
+            made, tuned = make(scaling, kind=Extension), {}
+            for i, layer in enumerate(self._layers):
+                if layer.extended and isinstance(own := layer.encoding, Turned):
+                    tuned[own] = tuned.get(own) or own.tuned(made, scaling_len)
+                    self._layers[i] = replace(layer, encoding=tuned[own])
+            if not tuned:
+                raise ConfigError("No layer that an extension acts on turns q and k, so none can be trained in: choose extension=none.")
         if rows_NC is not None:
             self.traits, self.tested_as = Trait.COORDINATE | Trait.TABLE, "learned"
             self._layers = [replace(layer, encoding=self) for layer in self._layers]
@@ -113,6 +154,10 @@ class AsTrained(Encoding):
         self.traits = kinds[0] if kinds else Trait(0)
         for other in kinds[1:]:
             self.traits &= other
+
+    def tuned(self, scaling: dict, scaling_len: float) -> "AsTrained":
+        """The measured layers with an extension trained in. Raises ConfigError as Turned.tuned."""
+        return AsTrained(self.shape, measured=self._layers, scaling=scaling, scaling_len=scaling_len)
 
     def layers(self) -> list[Layer]:
         return list(self._layers)

@@ -13,7 +13,7 @@ from posbench.config.schema import Device, ModelConfig, TrainConfig, typed
 from posbench.config.typed_args import fitting
 from posbench.model.gpt import GPT, make_shape
 from posbench.model.memory import check_size, keep_freed
-from posbench.model.weights import load_weights
+from posbench.model.weights import check_weights, load_weights
 from posbench.position.instantiate import checked, make
 from posbench.position.interfaces import Encoding, Extension, ScaleAttention
 from posbench.position.legality import check_trained_scale
@@ -116,9 +116,9 @@ def load_model(run: Run, cfg: dict, vocab_size: int, device: str) -> "GPT | Read
 
     Raises ConfigError for a checkpoint that transformers builds and posbench cannot put its methods into.
     """
-    sha256 = run.read_summary()["sha256"]
     if outlined(cfg):
-        return read_theirs(unchanged(cfg["model"]["path"], sha256), cfg, device)
+        return read_theirs(_files(run, cfg), cfg, device)
+    sha256 = run.read_summary()["sha256"]
     taken = cfg["model"].get("checkpoint") and not typed("train", cfg["train"]).parent
     if taken and not run.weights.exists():  # earlier versions copied the weights of a checkpoint
         with torch.device("meta"):
@@ -130,9 +130,24 @@ def load_model(run: Run, cfg: dict, vocab_size: int, device: str) -> "GPT | Read
     return model.to(device).eval()
 
 
+def begin_theirs(parent: Run, parent_cfg: dict, cfg: dict, device: str) -> "Reader":
+    """Model of a fine-tuning that begins with the weights of a finished run, which transformers builds. Raises as `load_model`."""
+    return read_theirs(_files(parent, parent_cfg), cfg, device).requires_grad_(True)
+
+
+def _files(run: Run, cfg: dict) -> Checkpoint:
+    """Files of a finished run whose model transformers builds: its own, or those of the checkpoint. Raises RunError for changed ones."""
+    sha256 = run.read_summary()["sha256"]
+    if not typed("train", cfg["train"]).parent:
+        return unchanged(cfg["model"]["path"], sha256)
+    check_weights(run.weights, sha256)
+    return Checkpoint(str(run.path), run.path)
+
+
 def read_theirs(checkpoint: Checkpoint, cfg: dict, device: str) -> "Reader":
     """Model of a checkpoint that transformers builds, in float32. Raises ConfigError as `load_model`."""
     from posbench.model.inplace.reader import Reader
 
     model = loaded(checkpoint, torch.float32).to(device).requires_grad_(False)
-    return Reader(model, typed("train", cfg["train"]).train_len).eval()
+    scaling = {key: cfg["encoding"].get(key) for key in ("scaling", "scaling_len")}
+    return Reader(model, typed("train", cfg["train"]).train_len, **scaling).eval()

@@ -4,6 +4,8 @@ With encoding=rope (layout half) it equals transformers' LlamaForCausalLM, with 
 checked against that code. Letters: B batch, T tokens, C width, V vocabulary, R scored rows.
 """
 
+from pathlib import Path
+
 import torch
 from torch import Tensor, nn
 
@@ -13,6 +15,7 @@ from posbench.extensions.none import NoExtension
 from posbench.model.attention import Attention
 from posbench.model.elementwise import added, gated, normed
 from posbench.model.head_loss import head_loss
+from posbench.model.weights import save_weights
 from posbench.position.geometry import Bias, Shape
 from posbench.position.interfaces import Encoding, ScaleAttention
 from posbench.position.layer_plan import LayerPlan
@@ -115,3 +118,7 @@ class GPT(nn.Module):
     def loss(self, tokens_BT: Tensor, targets_BT: Tensor, plan: Plan) -> Tensor:
         """Mean loss of the targets that are not IGNORED, in nats (scalar, float32)."""
         return head_loss(self.hidden(tokens_BT, plan), self.lm_head.weight, targets_BT)
+
+    def save(self, file: Path) -> str:
+        """Write the weights. Returns the file's SHA-256 in hex."""
+        return save_weights(file, self)

@@ -41,16 +41,24 @@ def load_weights(path: Path, model: nn.Module, sha256: str) -> None:
 
     Raises RunError when the file is missing, damaged, or belongs to another model.
     """
-    remedy = f"delete {Path(path).parent} and run the same command again to train anew"
-    if not Path(path).is_file():
-        raise RunError(f"{path} is missing: {remedy}.")
-    found = sha256_file(path)
-    if found != sha256:
-        raise RunError(f"{path} is damaged (SHA-256 {found[:12]}..., {sha256[:12]}... when it was written): {remedy}.")
+    check_weights(path, sha256)
     try:
         load_model(model, str(path))
     except (RuntimeError, SafetensorError) as error:
-        raise RunError(f"{path} belongs to another model ({first_difference(error)}): {remedy}.") from error
+        raise RunError(f"{path} belongs to another model ({first_difference(error)}): {_anew(path)}.") from error
+
+
+def check_weights(path: Path, sha256: str) -> None:
+    """Raise RunError when a run's weights are missing, or are not those that were written."""
+    if not Path(path).is_file():
+        raise RunError(f"{path} is missing: {_anew(path)}.")
+    found = sha256_file(path)
+    if found != sha256:
+        raise RunError(f"{path} is damaged (SHA-256 {found[:12]}..., {sha256[:12]}... when it was written): {_anew(path)}.")
+
+
+def _anew(path: Path) -> str:
+    return f"delete {Path(path).parent} and run the same command again to train anew"
 
 
 def first_difference(error: Exception) -> str:

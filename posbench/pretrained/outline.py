@@ -54,7 +54,8 @@ def outline(config: dict, file: Path) -> tuple[ModelConfig, dict, dict]:
     )
     bos = config.get("bos_token_id")
     known = {"vocab_size": found["vocab_size"], "bos": bos if isinstance(bos, int) and bos < found["vocab_size"] else None}
-    return model, {"_target_": ENCODING, "kind": "learned" if learned else "turned"}, {**known, "length": found["length"]}
+    encoding = {"_target_": ENCODING, "kind": "learned" if learned else "turned", "scaling": None, "scaling_len": None}
+    return model, encoding, {**known, "length": found["length"]}
 
 
 def _first(config: dict, names: tuple[str, ...], file: Path) -> int | None:

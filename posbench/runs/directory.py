@@ -33,6 +33,7 @@ class Run:
         self.provenance = self.path / "provenance.json"
         self.train_log = self.path / "train.jsonl"
         self.weights = self.path / "model.safetensors"
+        self.beside_weights = (self.path / "config.json", self.path / "generation_config.json")  # of a model that transformers builds
         self.state = self.path / "state.pt"
         self.previous_state = previous(self.state)
         self.summary = self.path / "train.json"
@@ -45,7 +46,7 @@ class Run:
     def files(self) -> tuple[Path, ...]:
         """Paths of all files directly in the directory, whether they are there or not."""
         described = (self.config, self.provenance, self.failure, self.lock_file)
-        return (*described, self.train_log, self.weights, self.state, self.previous_state, self.summary)
+        return (*described, self.train_log, self.weights, *self.beside_weights, self.state, self.previous_state, self.summary)
 
     @property
     def finished(self) -> bool:

@@ -152,10 +152,10 @@ def _job(cfg: dict, fingerprints: dict[str, str], auto: str | None) -> Job:
     job = Job(cfg, run if cfg["run"] is not None else Run(Path(cfg["results_dir"]) / run_id), found)
     if not tuning:
         return job
-    if outlined(cfg):
+    tuning = typed("finetune", tuning)
+    if outlined(cfg) and (tuning.encoding or tuning.scale_attention):
         raise ConfigError(
-            f"model.path={cfg['model']['path']} is built by transformers, and posbench fine-tunes its own model alone: train it with "
-            "transformers after posbench.extend, or leave finetune out."
+            f"model.path={cfg['model']['path']} is built by transformers, whose positions and logits are its own: choose finetune=longer."
         )
-    child = child_config(cfg, run_id, typed("finetune", tuning))
+    child = child_config(cfg, run_id, tuning)
     return Job(child, Run(Path(cfg["results_dir"]) / identity.run_id(child, found)), found, parent=job)

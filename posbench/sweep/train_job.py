@@ -1,5 +1,7 @@
 """Training of a job: its text, its weights or those that it begins with, and its parent before it."""
 
+from typing import TYPE_CHECKING
+
 from posbench.common.errors import ConfigError, RunError
 from posbench.config.schema import typed
 from posbench.data import prepare
@@ -7,11 +9,12 @@ from posbench.data.corpus import Corpus
 from posbench.data.fit_corpus import fit_corpus
 from posbench.data.sources import SPLITS
 from posbench.huggingface import weights as hf_weights
-from posbench.model.build import load_model, make_model, pick_device
+from posbench.model.build import begin_theirs, load_model, make_model, pick_device
 from posbench.model.gpt import GPT
 from posbench.model.inherit import inherit
 from posbench.position.instantiate import trusted_config
 from posbench.position.plan import training_plans
+from posbench.pretrained.outline import outlined
 from posbench.runs import directory as runs
 from posbench.runs import provenance
 from posbench.runs.recorder import Recorder
@@ -20,6 +23,9 @@ from posbench.sweep.jobs import Job
 from posbench.training.checkpoint import remove_state
 from posbench.training.distributed import World
 from posbench.training.loop import fit
+
+if TYPE_CHECKING:
+    from posbench.model.inplace.reader import Reader
 
 
 def corpus_of(job: Job) -> Corpus:
@@ -69,14 +75,12 @@ def shown(job: Job, cells: list[Cell]) -> dict:
     return {**job.cfg, **chosen, "data_fingerprint": job.fingerprint, "commit": provenance.commit()}
 
 
-def train(job: Job, corpus: Corpus, device: str, recorder: Recorder | None, world: World) -> GPT:
+def train(job: Job, corpus: Corpus, device: str, recorder: Recorder | None, world: World) -> "GPT | Reader":
     """Model of a job: its checkpoint, or its training made or finished. Only the main process has a `recorder`."""
     if not job.trains:
         hf_weights.take(job.run, job.cfg, corpus.vocab_size, device, job.fingerprint)
         return load_model(job.run, job.cfg, corpus.vocab_size, device)
-    model = make_model(job.cfg, corpus.vocab_size)
-    begun = _begin(job, model, corpus.vocab_size)
-    model = model.to(device)
+    model, begun = _begin(job, corpus.vocab_size, device)
     if world.main:
         n_parameters = sum(parameter.numel() for parameter in model.parameters())
         job.run.write_config({**job.cfg, "train": {**job.cfg["train"], "parent": begun}})
@@ -98,14 +102,14 @@ def train(job: Job, corpus: Corpus, device: str, recorder: Recorder | None, worl
     return model
 
 
-def _begin(job: Job, model: GPT, vocab_size: int) -> dict | None:
-    """Give a child its parent's weights. Returns what is noted of the parent: its id, its reach and the digest of its weights.
+def _begin(job: Job, vocab_size: int, device: str) -> tuple["GPT | Reader", dict | None]:
+    """(model before its first step, what is noted of its parent: its id, its reach and the digest of its weights).
 
-    Raises RunError if the parent is not there, or is not the one that the child began with. None for a run without a parent.
+    A child has its parent's weights. Raises RunError if the parent is not there, or is not the one that the child began with.
     """
     noted = job.cfg["train"].get("parent")
     if not noted:
-        return None
+        return make_model(job.cfg, vocab_size).to(device), None
     run = job.parent.run if job.parent else runs.Run(job.run.path.parent / noted["run_id"])
     if not run.finished:
         raise RunError(f"{job.run.id} begins with the weights of {run.path}, which holds no finished training: train that first.")
@@ -116,6 +120,9 @@ def _begin(job: Job, model: GPT, vocab_size: int) -> dict | None:
             f"{run.path} has changed since {job.run.id} began with its weights (SHA-256 {found[:12]}..., {known[:12]}... then): "
             f"restore it, or delete {job.run.path} to fine-tune anew."
         )
-    parent = load_model(run, job.parent.cfg if job.parent else trusted_config(run), vocab_size, "cpu")
-    inherit(model, parent, job.cfg["train"]["frozen"])
-    return {**noted, "sha256": found}
+    noted, parent_cfg = {**noted, "sha256": found}, job.parent.cfg if job.parent else trusted_config(run)
+    if outlined(job.cfg):
+        return begin_theirs(run, parent_cfg, job.cfg, device), noted
+    model = make_model(job.cfg, vocab_size)
+    inherit(model, load_model(run, parent_cfg, vocab_size, "cpu"), job.cfg["train"]["frozen"])
+    return model.to(device), noted

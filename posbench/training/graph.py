@@ -19,6 +19,7 @@ from torch import Tensor
 
 from posbench.common.errors import ConfigError, first_line
 from posbench.config.schema import TrainConfig
+from posbench.encodings.as_trained import AsTrained
 from posbench.position.interfaces import Encoding
 from posbench.training.distributed import World
 
@@ -41,6 +42,8 @@ def why_eager(config: TrainConfig, encoding: Encoding | None, device: torch.devi
         return "train.graph=false"
     if world.size > 1:
         return f"processes={world.size} exchange gradients within a step"
+    if isinstance(encoding, AsTrained):
+        return "the model's own code, which transformers has, is not recorded"
     if encoding is not None and encoding.random:
         return "the encoding draws new positions for each step"
     return None

@@ -12,7 +12,6 @@ from posbench.common.signals import Signals, Stopped
 from posbench.config.schema import TrainConfig
 from posbench.data import Corpus
 from posbench.model.memory import Peak
-from posbench.model.weights import save_weights
 from posbench.runs.directory import Run
 from posbench.training import checkpoint
 from posbench.training.distributed import World
@@ -93,7 +92,7 @@ def _finish(trainer: Trainer, run: Run, recorder: object, peak: Peak) -> dict:
     trainer.watch.weights(trainer.model, trainer.step)
     if not trainer.world.main:
         return {}
-    sha256 = save_weights(run.weights, trainer.model)
+    sha256 = trainer.model.save(run.weights)
     summary = {
         "steps": trainer.step,
         "tokens": trainer.tokens,

@@ -215,4 +215,4 @@ def densely(model: nn.Module, kind: str, extension: str = "none", scale: str = "
 
 def difference(found: Tensor, expected: Tensor) -> float:
     """Largest difference in standard deviations of what is expected."""
-    return float((found - expected).abs().max() / expected.std())
+    return float(((found - expected).abs().max() / expected.std()).detach())

@@ -1,17 +1,24 @@
 """A model of transformers as evaluations read it: hidden states of a text under a plan, and its own output head.
 
 The decoder runs once over the text and the head over the rows that are scored, by the model's own code: the head's caps, scales and
-multipliers are what its forward does to hidden states that are handed to it in place of the decoder's.
+multipliers are what its forward does to hidden states that are handed to it in place of the decoder's. A fine-tuning trains all weights,
+without dropout and without the losses that a mixture of experts has for its router.
 
-Letters: B batch, T tokens, C width, R scored rows, V vocabulary.
+Letters: B batch, T tokens, C width, N all rows, R scored rows, V vocabulary.
 """
 
 import contextlib
+from dataclasses import replace
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.utils.checkpoint import checkpoint
 
 from posbench.common.errors import ConfigError
+from posbench.common.files import disk_errors, sha256_file
+from posbench.data.task import IGNORED
 from posbench.encodings.as_trained import AsTrained
 from posbench.extensions.none import NoExtension
 from posbench.model.inplace.extend import Extended, put_table, take
@@ -19,6 +26,7 @@ from posbench.position.legality import check_extension
 from posbench.position.plan import Plan, make_plan
 
 TRIED = 7  # tokens
+BLOCK = 2**25  # scores that a training holds at once
 
 
 class Head(nn.Module):
@@ -44,13 +52,19 @@ class Head(nn.Module):
 
 
 class Reader(nn.Module):
-    """A model of transformers with the interface of posbench's GPT. Raises ConfigError as `extend` does, and for an unusual head."""
+    """A model of transformers with the interface of posbench's GPT, with an extension trained in by `scaling` and `scaling_len`.
 
-    def __init__(self, model: nn.Module, train_len: int):
+    Raises ConfigError as `extend` does, for an unusual head, and for a scaling that its layers cannot have.
+    """
+
+    def __init__(self, model: nn.Module, train_len: int, scaling: dict | None = None, scaling_len: float | None = None):
         super().__init__()
         self.model, self.scale = model, None
         self.state: Extended = take(model, train_len)
         self.lm_head = self._head()
+        if scaling is not None:
+            tuned = self.state.encoding.tuned(scaling, scaling_len)
+            self.state.measured, self.state.door.encoding = replace(self.state.measured, encoding=tuned), tuned
 
     @property
     def encoding(self) -> AsTrained:
@@ -95,10 +109,37 @@ class Reader(nn.Module):
         """Input of the output head: [B, T, C], or [B, R, C] for the last R = `last` positions."""
         door = self.state.door
         with contextlib.ExitStack() as stack:
-            if (rows_TC := plan.embed()) is not None:
+            if (rows_TC := plan.embed()) is not None and not self._holds(rows_TC):
                 stack.callback(self.state.revert)
                 put_table(self.model, self.state, rows_TC)
             door.plan = plan
             stack.callback(setattr, door, "plan", None)
             hidden_BTC = self.lm_head.decoded(tokens_BT)
         return hidden_BTC[:, -(last or hidden_BTC.shape[1]) :]
+
+    def _holds(self, rows_TC: Tensor) -> bool:
+        """True if the model's own table has these rows, which is then trained with the rest."""
+        table, offset = self.model.get_submodule(self.state.measured.table).weight, self.state.measured.offset
+        own_TC = table.detach()[offset : offset + len(rows_TC)]
+        return own_TC.shape == rows_TC.shape and torch.equal(own_TC, rows_TC.to(own_TC))
+
+    def loss(self, tokens_BT: Tensor, targets_BT: Tensor, plan: Plan) -> Tensor:
+        """Mean loss of the targets that are not IGNORED, in nats (scalar, float32). Scores are made again for their gradients."""
+        hidden_NC, target_N = self.hidden(tokens_BT, plan).flatten(0, 1), targets_BT.flatten()
+        rows, total = max(1, BLOCK // self.lm_head.out_features), hidden_NC.new_zeros((), dtype=torch.float32)
+        for hidden_RC, target_R in zip(hidden_NC.split(rows), target_N.split(rows), strict=True):
+            total = total + checkpoint(self._summed, hidden_RC, target_R, use_reentrant=False)
+        return total / (target_N != IGNORED).sum().clamp(min=1)
+
+    def _summed(self, hidden_RC: Tensor, target_R: Tensor) -> Tensor:
+        return cross_entropy(self.lm_head(hidden_RC).float(), target_R, ignore_index=IGNORED, reduction="sum")
+
+    def train(self, mode: bool = True) -> "Reader":
+        """No change: a text always has the same loss, also in a training."""
+        return super().train(False)
+
+    def save(self, file: Path) -> str:
+        """Write weights and configuration by the model's own save_pretrained. Returns the SHA-256 of the weights, `file`, in hex."""
+        with disk_errors(file):
+            self.model.save_pretrained(file.parent, max_shard_size="100000GB")
+        return sha256_file(file)
