@@ -1,7 +1,7 @@
 """Command of scripts/advise.py: what to set so that one model reads longer texts, chosen on validation and judged on test documents.
 
 Three stages of evaluations, all stored as any others are; advise_plan.py says what each reads. The rule of the choice is in
-posbench/report/advice.py.
+posbench/advice/decide.py.
 """
 
 import shlex
@@ -9,9 +9,9 @@ import sys
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
-from posbench.cli import one_protocol
-from posbench.cli.advise_losses import Measurements
-from posbench.cli.advise_plan import (
+from posbench.advice.decide import CUT, PLAIN, Question, finalists, rankings
+from posbench.advice.measure import Measurements
+from posbench.advice.plan import (
     BROKEN,
     KEPT,
     KEPT_OWN,
@@ -27,13 +27,13 @@ from posbench.cli.advise_plan import (
     probed,
     references,
 )
+from posbench.advice.verdicts import ranked
+from posbench.cli import one_protocol
 from posbench.common.errors import ConfigError
 from posbench.config.compose import Request
 from posbench.config.identity import method_name
 from posbench.config.schema import typed
 from posbench.data import other_text, prepare
-from posbench.report.advice import CUT, PLAIN, Question, finalists, rankings
-from posbench.statistics.recommendation import ranked
 from posbench.sweep.cost_estimate import cost
 from posbench.sweep.dry_run import check_devices
 from posbench.sweep.fate import judge
@@ -70,7 +70,7 @@ def advise(request: Request) -> int:
         at = f"at {plan.probe:,} tokens of validation text its loss is {above:.1f} nats above that of the cut text"
         found.left_out[PLAIN] = f"not read at {plan.target:,} tokens, since {at}"
     found.measure("test", judged(final, candidates, plan, broken), f"judging {len(final)} options on test documents")
-    from posbench.cli.advise_output import write
+    from posbench.advice.write import write
 
     about = {"probe": plan.probe, "windows": plan.windows, "left_out": found.left_out}
     return write(found, question, candidates, ranking, about)

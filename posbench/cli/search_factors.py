@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from posbench.advice.factor_losses import factor_losses, known_losses
+from posbench.advice.factor_search import HIGHEST, Individual, evolve, sizes
 from posbench.cli import one_protocol
-from posbench.cli.factor_losses import factor_losses, known_losses
-from posbench.cli.factor_search import HIGHEST, Individual, evolve, sizes
 from posbench.common.appending import append_lines
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import disk_errors, read_bytes, write_atomic

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from posbench.report.advice import CUT, PLAIN
+from posbench.advice.decide import CUT, PLAIN
+from posbench.advice.verdicts import CONFIRMED, REFUTED, UNDECIDED
 from posbench.report.html import Grid, template
-from posbench.statistics.recommendation import CONFIRMED, REFUTED, UNDECIDED
 
 WIDTH = 80
 FEW = 6  # test documents up to which their number is pointed out

@@ -12,17 +12,17 @@ from hf_models import adopted, checkpoint
 from script_calls import call
 from test_report_html import Page
 
-from posbench.cli import advise_losses
+from posbench.advice import measure
+from posbench.advice.decide import CUT, PLAIN
+from posbench.advice.measure import NONE, Measurements
+from posbench.advice.plan import BUDGET, FAMILIES, FEWEST, SCALED, chosen, fixed, follow, make_plan, references
+from posbench.advice.write import _setting
 from posbench.cli.advise import judged, survivors
-from posbench.cli.advise_losses import NONE, Measurements
-from posbench.cli.advise_output import _setting
-from posbench.cli.advise_plan import BUDGET, FAMILIES, FEWEST, SCALED, chosen, fixed, follow, make_plan, references
 from posbench.common.errors import ConfigError
 from posbench.encodings.rope import Rope
 from posbench.position.geometry import Shape
 from posbench.position.instantiate import make
 from posbench.position.plan import make_plan as position_plan
-from posbench.report.advice import CUT, PLAIN
 from posbench.runs.directory import Run
 from posbench.runs.evaluation import load
 from posbench.sweep.jobs import Job, Outcome, Result
@@ -153,13 +153,13 @@ def test_a_model_with_layers_or_channels_that_do_not_turn_has_settings(tmp_path,
 
 def test_an_evaluation_that_failed_ends_the_command_with_its_reason(advised, script, monkeypatch):
     failed = Outcome("fixed_targets yarn + none", "failed", "out of memory")
-    monkeypatch.setattr(advise_losses, "launch", lambda jobs, launcher, command: [Result(jobs[0], 1, [failed])])
+    monkeypatch.setattr(measure, "launch", lambda jobs, launcher, command: [Result(jobs[0], 1, [failed])])
     done = script("target=96")
     assert done.returncode == 1 and "failed: fixed_targets yarn + none: out of memory" in done.stderr
 
 
 def test_methods_of_which_none_acts_are_refused(advised, script, monkeypatch):
-    monkeypatch.setattr("posbench.cli.advise_losses.Measurements._methods", _nothing_but_references)
+    monkeypatch.setattr("posbench.advice.measure.Measurements._methods", _nothing_but_references)
     done = script("target=64", "methods=[yarn]")
     assert done.returncode == 2 and "none of the methods acts on this model (yarn by length: changes nothing" in done.stderr
 

@@ -4,18 +4,18 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from posbench.cli.advise_losses import Measurements
-from posbench.cli.advise_plan import Candidate
+from posbench.advice.content import content
+from posbench.advice.decide import CUT, PLAIN, USES, Question
+from posbench.advice.figure import figure
+from posbench.advice.measure import Measurements
+from posbench.advice.plan import Candidate
+from posbench.advice.show import page, terminal
 from posbench.common.errors import ConfigError
 from posbench.common.files import write_atomic, write_json
 from posbench.config.identity import as_word, method_name
 from posbench.config.names import as_command, nodes
 from posbench.huggingface.engines import config_json, engines, settings
 from posbench.pretrained.checkpoint import find_checkpoint
-from posbench.report.advice import CUT, PLAIN, USES, Question
-from posbench.report.advice_content import content
-from posbench.report.advice_text import page, terminal
-from posbench.report.figures.advice import figure
 from posbench.report.figures.style import save
 from posbench.report.html import svg
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from posbench.report.advice import CUT, PLAIN, Losses, Option, Question, advised, answer, finalists, near, rankings, rises, served, usable
+from posbench.advice.decide import CUT, PLAIN, Losses, Option, Question, advised, answer, finalists, near, rankings, rises, served, usable
+from posbench.advice.verdicts import CONFIRMED, REFUTED, UNDECIDED, affordable, better, ranked, together
 from posbench.statistics.crossed import Estimate
-from posbench.statistics.recommendation import CONFIRMED, REFUTED, UNDECIDED, affordable, better, ranked, together
 
 DOCUMENTS, TARGETS = 12, 20
 QUESTION = Question(64, 256, (16, 64), 0.01)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from posbench.cli.factor_search import Individual
+from posbench.advice.factor_search import Individual
 from posbench.common.files import read_bytes
 from posbench.evaluation.protocols import protocol
 from posbench.sweep.cells import Cell

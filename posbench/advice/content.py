@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from posbench.advice.decide import CUT, PLAIN, USES, Answer, Losses, Option, Question, advised, answer, near, rises, served, usable
 from posbench.common.files import finite
-from posbench.report.advice import CUT, PLAIN, USES, Answer, Losses, Option, Question, advised, answer, near, rises, served, usable
 from posbench.statistics.crossed import Estimate
 
 

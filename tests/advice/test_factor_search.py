@@ -13,7 +13,7 @@ from hf_models import checkpoint
 from script_calls import call
 
 import posbench
-from posbench.cli.factor_search import HIGHEST, MUTATED, STEP, Sizes, crossed, evolve, rising, sizes
+from posbench.advice.factor_search import HIGHEST, MUTATED, STEP, Sizes, crossed, evolve, rising, sizes
 
 PAIRS, FACTOR = 16, 4.0
 BEST = [min(FACTOR, 1 + 3.7 * (pair / (PAIRS - 1)) ** 3) for pair in range(PAIRS)]

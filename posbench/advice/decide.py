@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from posbench.advice.verdicts import CONFIRMED, Reach, affordable, better, ranked, reach, together
 from posbench.statistics.crossed import Estimate, estimate, sums
-from posbench.statistics.recommendation import CONFIRMED, Reach, affordable, better, ranked, reach, together
 
 PLAIN, CUT = "as it is", "cut"
 USES = ("short", "long", "both")

@@ -5,13 +5,13 @@ import json
 import numpy as np
 import pytest
 from markupsafe import Markup
-from test_advice import OPTIONS, QUESTION, TRUTH, made_up
+from test_decide import OPTIONS, QUESTION, TRUTH, made_up
 from test_report_html import Page
 
-from posbench.report.advice import CUT, Losses, rankings
-from posbench.report.advice_content import content
-from posbench.report.advice_text import answer, answers, interval, page, question, reach, table, terminal
-from posbench.report.figures.advice import factors, figure
+from posbench.advice.content import content
+from posbench.advice.decide import CUT, Losses, rankings
+from posbench.advice.figure import factors, figure
+from posbench.advice.show import answer, answers, interval, page, question, reach, table, terminal
 from posbench.report.figures.style import save
 
 ABOUT = {

@@ -10,10 +10,10 @@ import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from posbench.advice.decide import CUT, PLAIN, Option
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.config.names import nodes
 from posbench.evaluation.reading import Reading
-from posbench.report.advice import CUT, PLAIN, Option
 from posbench.sweep.work import Size
 
 SCALED = ("pi", "ntk", "yarn", "llama3")  # change frequencies by a factor, which may be fixed

@@ -9,10 +9,10 @@ from functools import cached_property
 
 import numpy as np
 
-from posbench.cli.advise_plan import Candidate, Plan
+from posbench.advice.decide import CUT, PLAIN, Losses, Option
+from posbench.advice.plan import Candidate, Plan
 from posbench.common.errors import ConfigError, RunError
 from posbench.config.identity import NO_EXTENSION, NO_SCALE
-from posbench.report.advice import CUT, PLAIN, Losses, Option
 from posbench.runs.evaluation import load
 from posbench.sweep.cells import Cell
 from posbench.sweep.jobs import Job, plan_jobs

@@ -2,7 +2,7 @@
 
 import itertools
 
-from posbench.report.advice_text import shown
+from posbench.advice.show import shown
 from posbench.report.figures.style import DASHES, FONT, GREY, MARKERS, OKABE_ITO, Frame, differences, octaves
 
 WIDTH, HEIGHT, LEFT, LEGEND, GAP = 290, 190, 40, 96, 56  # points
