@@ -15,10 +15,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from posbench.cli.key_values import options, run
+from posbench.common.defuse import printable
 from posbench.common.errors import ConfigError
 from posbench.runs.inventory import STATES, Entry, entries
 from posbench.runs.inventory_table import show, size, values
-from posbench.runs.origins import clean
 
 SHARED = {"results_dir": "results/runs", "runs": "*"}
 LIST = {**SHARED, "state": "", "encoding": "*", "sort": "run", "json": ""}
@@ -88,7 +88,7 @@ def _gc(folder: Path, found: list[Entry], chosen: dict) -> None:
     for waste in wastes:
         kept = delete(waste) if deleting else ""
         gone += 0 if kept else waste.size
-        print(clean(f"{size(waste.size):>9}  {waste.path}  {waste.why}{f' (kept: {kept})' if kept else ''}"))
+        print(printable(f"{size(waste.size):>9}  {waste.path}  {waste.why}{f' (kept: {kept})' if kept else ''}"))
     left_alone = sum(entry.state == "running" for entry in found)
     notes = [f"{left_alone} run{'s' * (left_alone != 1)} at work left alone"] * bool(left_alone)
     notes += ["nothing was deleted: add delete=true"] * bool(wastes and not deleting)

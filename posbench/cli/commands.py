@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from posbench.common.defuse import printable
 from posbench.common.errors import ConfigError
 from posbench.config.compose import Request, check_effect
 from posbench.config.names import INSTALLED, as_command
 from posbench.runs.directory import Run
-from posbench.runs.origins import clean
 from posbench.runs.search import Found, find, inside
 from posbench.sweep.child_processes import check
 from posbench.sweep.fate import is_done, left_out, there
@@ -227,6 +227,6 @@ def _named(cfg: dict) -> tuple[list[Path], list[Path], list[Path], str, list[str
     else:
         named, title = Found(inside(Path(cfg["results_dir"])), [], []), f"Everything in {_last(cfg['results_dir'])}"
     files = [Run(folder).eval_files() for folder in named.runs]
-    empty = [clean(folder.name) for folder, found in zip(named.runs, files, strict=True) if not found]
+    empty = [printable(folder.name) for folder, found in zip(named.runs, files, strict=True) if not found]
     notes = [f"{len(empty)} of {len(named.runs)} runs have no evaluation: {', '.join(empty)}"] if empty else []
-    return [path for found in files for path in found], named.csvs, named.evidence, clean(title), notes
+    return [path for found in files for path in found], named.csvs, named.evidence, printable(title), notes

@@ -3,11 +3,12 @@
 from dataclasses import asdict
 from pathlib import Path
 
+from posbench.common.defuse import printable
 from posbench.common.errors import ConfigError, RunError
 from posbench.config.identity import LATER, method_name
 from posbench.config.schema import typed
 from posbench.runs.directory import Run
-from posbench.runs.origins import ABSENT, clean, flatten, text, under
+from posbench.runs.origins import ABSENT, flatten, text, under
 
 TRAINING = ("encoding", "model", "data", "train", "seed")  # parts of a configuration that describe a training
 OF_CHECKPOINT = {"model", "model.path", "train.length", "train.scale_attention"}  # the last is refused with its own sentence
@@ -63,9 +64,9 @@ def _check_checkpoint(cfg: dict, given: set[str]) -> None:
     without_effect |= {"seed"} & given if cfg["seed"] else set()
     if without_effect:
         values = flatten({part: cfg[part] for part in ("model", "train", "seed")})
-        words = " ".join(_word(key, values[key]) if key in values else clean(key) for key in sorted(without_effect))
+        words = " ".join(_word(key, values[key]) if key in values else printable(key) for key in sorted(without_effect))
         raise ConfigError(
-            f"model.path={clean(cfg['model']['path'])} is trained already, so {words} would have no effect: leave it out "
+            f"model.path={printable(cfg['model']['path'])} is trained already, so {words} would have no effect: leave it out "
             "(of what describes a training, train.length alone is taken)."
         )
 
@@ -75,7 +76,9 @@ def _check_tokenizer(choice: str, path: str) -> None:
     from posbench.pretrained.checkpoint import find_checkpoint
 
     if choice in ("bytes", "bpe") and find_checkpoint(path).tokenizer():
-        raise ConfigError(f"model.path={clean(path)} has a tokenizer of its own, so data.tokenizer={choice} has no effect: leave it out.")
+        raise ConfigError(
+            f"model.path={printable(path)} has a tokenizer of its own, so data.tokenizer={choice} has no effect: leave it out."
+        )
 
 
 def _values(cfg: dict) -> dict[str, object]:
@@ -92,5 +95,5 @@ def _values(cfg: dict) -> dict[str, object]:
 def _word(key: str, value: object) -> str:
     part = key.split(".")[0]
     if key == f"{part}.{KINDS.get(part)}":
-        return f"{part}={clean(method_name({'_target_': str(value)}) if part == 'encoding' else text(value))}"
-    return f"{clean(key)}={clean(text(value))}"
+        return f"{part}={printable(method_name({'_target_': str(value)}) if part == 'encoding' else text(value))}"
+    return f"{printable(key)}={printable(text(value))}"

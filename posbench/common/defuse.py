@@ -1,4 +1,7 @@
-"""Escaping of text from other people's files: spreadsheets run some cells as formulas, Markdown viewers render some words as HTML."""
+"""Escaping of text from other people's files.
+
+Spreadsheets run some cells as formulas, Markdown viewers render some words as HTML, and terminals obey control characters.
+"""
 
 import re
 
@@ -19,3 +22,12 @@ def uncell(text: str) -> str:
 def markdown(text: str) -> str:
     """Markdown with the < of every HTML tag escaped. A < before a space or a number stays."""
     return TAG.sub("&lt;", text)
+
+
+def printable(value: object) -> object:
+    """`value` with U+FFFD for every unprintable character in its strings and keys."""
+    if isinstance(value, str):
+        return value if value.isprintable() else "".join(c if c.isprintable() else "\ufffd" for c in value)
+    if isinstance(value, dict):
+        return {printable(key): printable(item) for key, item in value.items()}
+    return [printable(item) for item in value] if isinstance(value, list | tuple) else value

@@ -22,8 +22,7 @@ from posbench.data.tokenizers import Tokenizer
 if TYPE_CHECKING:
     import torch
 
-    from posbench.data.batches import Batches
-    from posbench.data.task import TaskBatches
+    from posbench.data.batches import Batches, TaskBatches
 
 WHOLE = ("task", "share", "vocab_size", "source")
 

@@ -7,9 +7,8 @@ in any batch: as targets, which are IGNORED wherever nothing is asked, so that t
 Letters: N examples, T tokens, K choices.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -17,11 +16,6 @@ from posbench.common.errors import ConfigError
 from posbench.common.files import sha256_json
 from posbench.config.identity import without_later
 from posbench.data.sources import SPLITS, Source
-
-if TYPE_CHECKING:
-    import torch
-
-    from posbench.data.text_questions import TextQuestions
 
 IGNORED = -100  # target of a position where nothing is asked, which torch's cross entropy leaves out
 
@@ -119,37 +113,3 @@ class TaskSplit:
         rivals = found.rival_NAKR
         rival_NAKR = None if rivals is None else np.where(rivals == IGNORED, IGNORED, rivals + self.offset)
         return Examples(found.inputs_NT + self.offset, targets_NT, found.answer_NT, choices_NK, rival_NAKR)
-
-
-class TaskBatches:
-    """Batches of a task as a pure function of (seed, step), without end and in the shape of `Batches`.
-
-    `split` is that of a task, or TextQuestions. With several `lengths` each step has one of them. Raises ConfigError when a step cannot
-    hold one example or a length no question.
-    """
-
-    def __init__(self, split: "TaskSplit | TextQuestions", lengths: list[int], tokens_per_step: int, seed: int):
-        if tokens_per_step < max(lengths):
-            raise ConfigError(f"train.tokens_per_step={tokens_per_step} cannot hold one example of train.length={max(lengths)}: raise it.")
-        self.split, self.lengths, self.tokens_per_step, self.seed = split, sorted(lengths), tokens_per_step, seed
-        for length in self.lengths:
-            split.check(length)
-        self._latest: tuple[int, Examples] | None = None
-
-    def at(self, step: int, share: Callable[[int], slice] | None = None) -> "tuple[torch.Tensor, torch.Tensor]":
-        """(inputs_BT, targets_BT) of a step, both int64, or the share(B) of its rows that this process reads."""
-        import torch
-
-        found = self._examples(step)
-        rows = slice(None) if share is None else share(len(found.inputs_NT))
-        return torch.from_numpy(found.inputs_NT[rows]), torch.from_numpy(found.targets_NT[rows])
-
-    def n_targets(self, step: int) -> int:
-        """Number of targets of a step, over all processes."""
-        return int((self._examples(step).targets_NT != IGNORED).sum())
-
-    def _examples(self, step: int) -> Examples:
-        if self._latest is None or self._latest[0] != step:
-            length = self.lengths[int(np.random.default_rng([len(SPLITS), self.seed, step]).integers(len(self.lengths)))]
-            self._latest = step, self.split.draw(length, self.tokens_per_step // length, [self.seed, step])
-        return self._latest[1]

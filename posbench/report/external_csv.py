@@ -11,12 +11,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from posbench.common.defuse import printable
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import read_bytes
 from posbench.report.curves import interval
 from posbench.report.points import SECTION, Point, read_points
 from posbench.runs.evaluation import Evaluation
-from posbench.runs.origins import clean
 from posbench.runs.rows import SETTING, read_csv
 from posbench.runs.search import ROWS
 
@@ -41,7 +41,7 @@ def read(path: Path, source: str) -> tuple[list[Evaluation], list[Point]]:
         table = csv.DictReader(lines, delimiter=max(",;\t", key=head.count))
         columns = {str(name).strip().lower(): name for name in table.fieldnames or ()}
         if {"run_id", "eval_id"} <= set(columns):
-            return _evaluations(clean(read_csv(path)), path, source), []
+            return _evaluations(printable(read_csv(path)), path, source), []
         found = [Line(path, table.line_num, {name: str(row[column] or "").strip() for name, column in columns.items()}) for row in table]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(f"{path} cannot be read as CSV ({error}): give text in UTF-8, with a header and a line for each loss.") from error
@@ -50,7 +50,7 @@ def read(path: Path, source: str) -> tuple[list[Evaluation], list[Point]]:
     kinds = (("length",), ("nll", "ppl"), ("method", "label", "encoding"))
     lacking = [" or ".join(names) for names in kinds if not set(names) & set(columns)]
     if lacking:
-        raise ConfigError(f"{path} has no column {', and none '.join(lacking)}, but {clean(', '.join(columns)) or 'none'}: {WANTED}.")
+        raise ConfigError(f"{path} has no column {', and none '.join(lacking)}, but {printable(', '.join(columns)) or 'none'}: {WANTED}.")
     if not found:
         raise ConfigError(f"{path} holds no line below its header: {WANTED}.")
     return [], _points(found, source)
@@ -113,11 +113,11 @@ class Line:
 
     def wrong(self, said: str) -> ConfigError:
         """Make the error for this line, to be raised."""
-        return ConfigError(f"{self.path}, line {self.number}: {clean(said)}.")
+        return ConfigError(f"{self.path}, line {self.number}: {printable(said)}.")
 
     def text(self, *names: str) -> str | None:
         """Text of the first of these columns that is not empty; None if all are."""
-        return next((str(clean(self.cells[name])) for name in names if self.cells.get(name)), None)
+        return next((str(printable(self.cells[name])) for name in names if self.cells.get(name)), None)
 
     def value(self, name: str) -> float | None:
         """Number in a column; None if it is empty or not finite."""

@@ -13,8 +13,9 @@ from xml.etree import ElementTree
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
+from posbench.common.defuse import printable
 from posbench.report.tables import FAILS, GAINS, LEVEL
-from posbench.runs.origins import ABSENT, clean
+from posbench.runs.origins import ABSENT
 
 NUMBER = re.compile(r"[+-]?\d+(\.\d*)?(e[+-]?\d+)?( |$)")
 LACKING = ("-", "not finite", "unknown", "null", ABSENT, "")
@@ -40,7 +41,7 @@ def template(name: str) -> Template:
 
 
 def _printable(value: object) -> str:
-    return value if isinstance(value, Markup) else str(clean(str(value)))
+    return value if isinstance(value, Markup) else str(printable(str(value)))
 
 
 def _sha256(text: str) -> str:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from posbench.common import defuse
+from posbench.common.defuse import printable
 from posbench.common.errors import RunError
 from posbench.report import context_loss as context
 from posbench.report import positions, score_tables
@@ -22,7 +23,7 @@ from posbench.report.references import check_one_set
 from posbench.report.scores import Score
 from posbench.report.tables import Table, footer, tables
 from posbench.runs.evaluation import Evaluation, load_all
-from posbench.runs.origins import Origin, clean, variants
+from posbench.runs.origins import Origin, variants
 from posbench.runs.pool import pool
 from posbench.runs.rows import SETTING
 from posbench.runs.search import told_apart
@@ -175,7 +176,7 @@ def collect(
     check_size(curve)
     inside, scores = sections(context.steps(texts, label)), sections(asked.scores(tasks, label))
     stretches = {part[0].section: part for part in sections(points(texts, label, wide=True))}
-    return Report(clean(title), notes, evaluations, origins, label, curve, stretches, inside, scores, gain_lines(texts, label, origins))
+    return Report(printable(title), notes, evaluations, origins, label, curve, stretches, inside, scores, gain_lines(texts, label, origins))
 
 
 def _at(evaluation: Evaluation, lengths: Sequence[int] | None) -> Evaluation:

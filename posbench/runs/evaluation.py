@@ -3,20 +3,16 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from posbench.common.defuse import printable
 from posbench.common.errors import RunError
 from posbench.common.files import read_json
-from posbench.runs.origins import clean
 from posbench.runs.rows import agree, eval_rows, key
 from posbench.runs.setting import Setting
-from posbench.runs.target_losses import TargetLosses, part_of
+from posbench.runs.target_losses import PooledLosses, TargetLosses, part_of
 from posbench.statistics.crossed import Sums
-
-if TYPE_CHECKING:
-    from posbench.runs.evidence import PooledLosses
 
 
 @dataclass(frozen=True)
@@ -26,7 +22,7 @@ class Evaluation:
     rows: list[dict]
     path: Path  # the json, or the CSV
     setting: Setting | str | None = None
-    stored: "TargetLosses | PooledLosses | None" = None  # None for a CSV
+    stored: TargetLosses | PooledLosses | None = None  # None for a CSV
     source: str | None = None  # name of the CSV, if it is to be shown
     machines: dict = field(default_factory=dict)  # {length: machine that evaluated it}, as far as it is known
     guesses: dict = field(default_factory=dict)  # {length: {task: {guess: share that it gets right}}}, of accuracy
@@ -128,13 +124,13 @@ def load_all(paths: Iterable[Path], skip_damaged: bool) -> tuple[list[Evaluation
             damaged.append(error)
     if damaged and not loaded:
         raise damaged[0]
-    return loaded, [f"Left out: {clean(str(error))}" for error in damaged]
+    return loaded, [f"Left out: {printable(str(error))}" for error in damaged]
 
 
 def load(path: Path) -> Evaluation:
     """Evaluation from one eval json. Its arrays are read when they are first needed. Raises RunError for a damaged json."""
     try:
-        content = clean(read_json(path))
+        content = printable(read_json(path))
         rows = eval_rows(content, path)
         config = content.get("config", {})
         setting = Setting.of(config["evaluate"], config.get("version", 1)) if config.get("evaluate") else None

@@ -14,43 +14,27 @@ Rows whose targets do not weigh alike, and rows of CSVs, have no entries.
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 
 from posbench.common.csv_records import from_csv, to_csv
+from posbench.common.defuse import printable
 from posbench.common.errors import RunError
 from posbench.common.files import atomic_path, finite, read_bytes, write_atomic
 from posbench.runs.evaluation import Evaluation
-from posbench.runs.origins import Origin, clean
+from posbench.runs.origins import Origin
 from posbench.runs.portable import portable, portable_command
 from posbench.runs.rows import read_csv
 from posbench.runs.search import CONFIGS, ROWS, SUMS
 from posbench.runs.setting import Setting
-from posbench.runs.target_losses import NAMES, Document, part_of, read_npz
+from posbench.runs.target_losses import NAMES, Document, Place, PooledLosses, part_of, read_npz
 from posbench.runs.trainings import end_slope
 from posbench.statistics.crossed import Sums
 
 DOCUMENTS = "documents.csv"
 ENTRY = ("row", "document", "n_targets")
-Place = tuple[str, int, int | None, int | None]  # name (nll or correct), length, position, part of protocol accuracy
-
-
-@dataclass(frozen=True)
-class PooledLosses:
-    """Sums by document of one evaluation, in place of the losses of single targets: `found` is {(name, length, position, part): Sums}."""
-
-    path: Path
-    found: Mapping[Place, Sums]
-    targets: str | None
-    documents: Sequence[Document]
-    arrays: ClassVar[dict] = {}  # there are no losses of single targets
-
-    def sums(self, name: str, length: int, columns: slice = slice(None), part: int | None = None) -> Sums | None:
-        """Sums by document of nll or correct at one length, of the bin of positions that ends with columns.stop, or of a part."""
-        return self.found.get((name, length, columns.stop, part))
 
 
 def write(folder: Path, evaluations: Sequence[Evaluation], origins: Mapping[Path, Origin]) -> list[Path]:
@@ -107,7 +91,7 @@ def read(folder: Path) -> tuple[list[Evaluation], dict[Path, Origin], list[str]]
     """
     rows, again = read_csv(folder / ROWS), f"make it again with scripts/report.py, or leave {folder} out"
     try:
-        lines = _lines(folder, (clean(json.loads(line)) for line in read_bytes(folder / CONFIGS).decode().splitlines()))
+        lines = _lines(folder, (printable(json.loads(line)) for line in read_bytes(folder / CONFIGS).decode().splitlines()))
         origins = {path: _origin(path, line) for path, line in lines.items()}
         places, apart = _places(lines), {}
         for number, row in enumerate(rows):

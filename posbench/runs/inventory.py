@@ -12,12 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from posbench.common.defuse import printable
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import locked, opened, read_bytes
 from posbench.config.identity import method_name
 from posbench.config.names import named
 from posbench.runs.directory import Run
-from posbench.runs.origins import Origin, clean, distinguish, or_nothing, read, text
+from posbench.runs.origins import Origin, distinguish, or_nothing, read, text
 from posbench.runs.search import files, run_directories
 from posbench.runs.yaml_file import WIDEST
 
@@ -119,7 +120,7 @@ def _failure(run: Run) -> str:
         said = read_bytes(run.failure)
     except (OSError, RunError):
         return ""
-    return str(clean(said.split(b"\n", 1)[0][:10_000].decode(errors="replace").strip()))
+    return str(printable(said.split(b"\n", 1)[0][:10_000].decode(errors="replace").strip()))
 
 
 def _last_line(path: Path) -> dict:

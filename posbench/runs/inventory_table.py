@@ -4,8 +4,8 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from posbench.common.defuse import printable
 from posbench.runs.inventory import Entry
-from posbench.runs.origins import clean
 
 RIGHT = {"seed", "steps", "val. loss", "evals", "size", "age"}
 FOLDED = ("encoding", "state")
@@ -17,7 +17,7 @@ HEAD = {name: name for name in ("run", "encoding", "seed", "steps", "state", "va
 def cells(entry: Entry) -> dict[str, str]:
     """Cells of one run as text, by column."""
     shown = (
-        clean(entry.path.name),
+        printable(entry.path.name),
         entry.encoding,
         "-" if entry.seed is None else entry.seed,
         entry.steps if entry.total is None else f"{entry.steps}/{entry.total}",

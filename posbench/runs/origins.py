@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from posbench.common.defuse import printable
 from posbench.common.errors import RunError
 from posbench.common.files import read_json
 from posbench.config.identity import LATER, NOT_MODEL, NOT_TRAIN, family
@@ -28,15 +29,6 @@ NOT_TRAINING = {
     "run", "runs", "out", "dry", "experiment", "hydra",
 }  # fmt: skip
 ABSENT = "(absent)"
-
-
-def clean(value: object) -> object:
-    """`value` with U+FFFD for every unprintable character in its strings and keys."""
-    if isinstance(value, str):
-        return value if value.isprintable() else "".join(c if c.isprintable() else "\ufffd" for c in value)
-    if isinstance(value, dict):
-        return {clean(key): clean(item) for key, item in value.items()}
-    return [clean(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 @dataclass(frozen=True)
@@ -102,9 +94,9 @@ def read(path: Path) -> Origin:
 
 
 def or_nothing(reader: Callable[[], object]) -> dict:
-    """`clean` content that `reader` returns; {} if it is no dict, or if the file is missing or damaged."""
+    """Printable content that `reader` returns; {} if it is no dict, or if the file is missing or damaged."""
     with contextlib.suppress(RunError, OSError):
-        content = clean(reader())
+        content = printable(reader())
         return content if isinstance(content, dict) else {}
     return {}
 

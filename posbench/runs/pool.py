@@ -8,9 +8,10 @@ from pathlib import Path
 from posbench.common.errors import RunError
 from posbench.common.files import finite
 from posbench.runs.evaluation import Evaluation, once
-from posbench.runs.evidence import PooledLosses, read, said
+from posbench.runs.evidence import read, said
 from posbench.runs.origins import Origin
 from posbench.runs.origins import read as origin_of
+from posbench.runs.target_losses import PooledLosses
 
 
 def pool(

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from posbench.common.defuse import printable
 from posbench.common.errors import ConfigError, RunError
 from posbench.runs.directory import Run
-from posbench.runs.origins import clean
 
 ROWS, SUMS, CONFIGS = "rows.csv", "sums.npz", "configs.jsonl"  # files of a report whose rows can be pooled with others
 RUN_ID = re.compile(r"[A-Za-z0-9_]+-\d+(\+\d+)*-s\d+-[0-9a-f]{10}")
@@ -40,7 +40,7 @@ def find(asked: Iterable[object]) -> Found:
         if not (found or csvs or evidence):  # reports of before there was evidence have their rows alone
             csvs = [path / ROWS for path in paths if (path / ROWS).is_file()]
         if not (found or csvs or evidence):
-            raise ConfigError(f"runs={clean(name)} leads to no training and no CSV: {ways}")
+            raise ConfigError(f"runs={printable(name)} leads to no training and no CSV: {ways}")
         for known, new in zip(named, (found, csvs, evidence), strict=True):
             for path in new:
                 known.setdefault(path.resolve(), path)
@@ -67,7 +67,7 @@ def told_apart(paths: Sequence[Path]) -> dict[Path, str]:
     depth = 1
     while len({path.parts[-depth:] for path in paths}) < len(set(paths)):
         depth += 1
-    return {path: str(clean("/".join(path.parts[-depth:]))) for path in paths}
+    return {path: str(printable("/".join(path.parts[-depth:]))) for path in paths}
 
 
 def run_directories(folder: Path) -> list[Path]:

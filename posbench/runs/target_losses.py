@@ -3,10 +3,11 @@
 import hashlib
 import zipfile
 import zlib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
@@ -21,6 +22,7 @@ ASKED = ("part", "rank")  # further fields of one length, of protocol accuracy
 # {field: legal kinds of numpy dtypes}, of some.
 KINDS = {"nll": "f", **dict.fromkeys(("length", "document", "offset", "unit", *ASKED), "iu")}
 LARGEST = 4 * 2**30  # bytes
+Place = tuple[str, int, int | None, int | None]  # name (nll or correct), length, position, part of protocol accuracy
 
 
 def save_arrays(path: Path, shared: dict[str, np.ndarray], by_length: dict[int, dict[str, np.ndarray]]) -> None:
@@ -149,6 +151,21 @@ class TargetLosses:
 
     def _damaged(self, error: Exception) -> RunError:
         return RunError(f"{self.path} is damaged ({error}): delete it and {self.path.stem}.json, and evaluate again.")
+
+
+@dataclass(frozen=True)
+class PooledLosses:
+    """Sums by document of one evaluation, in place of the losses of single targets: `found` is {(name, length, position, part): Sums}."""
+
+    path: Path
+    found: Mapping[Place, Sums]
+    targets: str | None
+    documents: Sequence[Document]
+    arrays: ClassVar[dict] = {}  # there are no losses of single targets
+
+    def sums(self, name: str, length: int, columns: slice = slice(None), part: int | None = None) -> Sums | None:
+        """Sums by document of nll or correct at one length, of the bin of positions that ends with columns.stop, or of a part."""
+        return self.found.get((name, length, columns.stop, part))
 
 
 def read_npz(path: Path, names: Collection[str] = ()) -> dict[str, np.ndarray]:

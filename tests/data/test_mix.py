@@ -13,11 +13,11 @@ from test_train import VOCAB, config, log_of, make_corpus, run_child, tiny, trai
 
 from posbench.common.errors import ConfigError
 from posbench.data import fingerprint, prepare
-from posbench.data.batches import batches
+from posbench.data.batches import TaskBatches, batches
 from posbench.data.copy import Copy
 from posbench.data.mix import Mix, MixedBatches, resolved
 from posbench.data.mqar import Mqar
-from posbench.data.task import IGNORED, TaskBatches, TaskSplit
+from posbench.data.task import IGNORED, TaskSplit
 from posbench.encodings.rope import Rope
 from posbench.position.plan import make_plan
 from posbench.runs.rows import read_eval

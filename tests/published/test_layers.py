@@ -1,4 +1,6 @@
-"""The rooms of posbench/ and their order: a room imports only what stands before it, and the light ones never load torch."""
+"""The rooms of posbench/ and their order: a room imports only what stands before it, no files of a room import each other in a circle,
+and the light rooms never load torch.
+"""
 
 import ast
 import re
@@ -27,6 +29,7 @@ LAYERS = [
     "cli",
 ]
 LAYER = {room: number for number, rooms in enumerate(LAYERS) for room in rooms.split()}
+WITH_CIRCLES = {"report", "cli"}  # rooms whose files still import each other in a circle
 TORCH_FREE = ["common", "config", "statistics", "gguf", "data", "runs", "pretrained", "report", "sweep", "claims", "advice", "cli"]
 TRAINS = {"posbench.sweep.job_process", "posbench.sweep.train_job", "posbench.sweep.evaluate_cell"}  # which need torch
 
@@ -71,6 +74,26 @@ def test_an_arrow_upwards_is_found():
         "posbench.training.loop.fit"
     ]
     assert upward("training", {"posbench.evaluation.scorer"}) == ["posbench.evaluation.scorer"]
+
+
+def circle(imports: dict[str, set[str]]) -> set[str]:
+    """Modules that import one another in a circle, and those that import them: what is left once nobody else's imports are left."""
+    left = dict(imports)
+    while free := [name for name, names in left.items() if not names & left.keys()]:
+        for name in free:
+            del left[name]
+    return set(left)
+
+
+@pytest.mark.parametrize("room", sorted(set(LAYER) - WITH_CIRCLES))
+def test_no_files_of_a_room_import_each_other_in_a_circle(room):
+    files = {".".join(("posbench", *file.relative_to(ROOT).with_suffix("").parts)): file for file in (ROOT / room).rglob("*.py")}
+    found = {name: imported(file) for name, file in files.items()}
+    assert not circle({name: {part for one in names for part in (one, one.rpartition(".")[0])} for name, names in found.items()})
+
+
+def test_a_circle_is_found():
+    assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()}) == {"a", "b", "c"}
 
 
 def test_one_file_alone_asks_which_hooks_a_method_defines():

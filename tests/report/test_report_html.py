@@ -13,12 +13,13 @@ from conftest import CONFIGS
 from script_calls import call
 from synthetic import LENGTHS, TARGETS, Built, write_eval, write_run
 
+from posbench.common.defuse import printable
 from posbench.common.errors import ConfigError
 from posbench.report.html import Grid, template
 from posbench.report.latex import escape
 from posbench.report.page import headings
 from posbench.report.points import Placed, read_points
-from posbench.runs.origins import ABSENT, clean, differing, flatten
+from posbench.runs.origins import ABSENT, differing, flatten
 from posbench.runs.search import Found, find
 
 ROOM = CONFIGS.parent / "posbench" / "report"
@@ -261,7 +262,7 @@ def test_latex_says_what_the_tables_say(written):
 
 
 def test_a_line_break_in_a_name_stays_in_its_cell():
-    assert clean({"a\nb": ["\x1b[1m"]}) == {"a\ufffdb": ["\ufffd[1m"]}
+    assert printable({"a\nb": ["\x1b[1m"]}) == {"a\ufffdb": ["\ufffd[1m"]}
     assert "<td>&lt;x&gt;</td>" in template("table.html").module.table(Grid(["a"], [["<x>"]]))
 
 

@@ -12,11 +12,11 @@ import posbench
 from posbench.common.errors import RunError
 from posbench.report.report import collect
 from posbench.runs.evaluation import Evaluation, load
-from posbench.runs.evidence import PooledLosses, read, write
+from posbench.runs.evidence import read, write
 from posbench.runs.origins import Origin
 from posbench.runs.rows import read_csv, write_csv
 from posbench.runs.search import CONFIGS, SUMS, find
-from posbench.runs.target_losses import TargetLosses
+from posbench.runs.target_losses import PooledLosses, TargetLosses
 
 
 def numbers(report) -> list[tuple]:
