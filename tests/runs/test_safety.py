@@ -97,8 +97,10 @@ def asked(run: Run) -> dict:
     return {**run.read_config(), "run": str(run.path)}
 
 
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("target", ["evil.Evil", "posbench.sweep.worker.subprocess.Popen", "os.system", "posbench.common.files.os.system"])
+@pytest.mark.parametrize(
+    ("place", "target"),
+    [*((place, "evil.Evil") for place in PLACES), ("encoding", "os.system"), ("data", "posbench.sweep.worker.subprocess.Popen")],
+)
 def test_a_class_of_a_results_folder_is_not_imported_wherever_it_is_named(foreign, place, target):
     change(foreign, **({"encoding": NODES[place]} if place in NODES else {}))
     change(foreign, **{PLACES[place]: target})
@@ -114,11 +116,8 @@ def test_a_class_of_a_results_folder_is_not_imported_wherever_it_is_named(foreig
 
 
 @pytest.mark.parametrize("target", [
-    ["evil", "Evil"], 7, None, "", "Evil", "evil", "../evil.Evil", "evil/.Evil", ".evil.Evil", "subprocess.Popen", "posbench",
-    "posbench.position.instantiate", "posbench.runs.directory.Run", "posbench.encodings.rope.torch", "posbench.encodings.rope.ClassVar",
-    "posbench.data.corpus.Path",
+    ["evil", "Evil"], None, "Evil", "../evil.Evil", "posbench", "posbench.runs.directory.Run", "posbench.encodings.rope.torch",
     "posbench.data.nothing.Here", "posbench.encodings.rope.Rope.__init__", "posbench.encodings..rope.Rope",
-    "posbench.data.sources.inspect.os.system",
 ])  # fmt: skip
 def test_names_that_are_no_class_of_ours_are_refused(foreign, target):
     change(foreign, **{"encoding._target_": target})
@@ -164,7 +163,7 @@ def test_the_command_line_refuses_declares_and_refuses_again(foreign, trained, t
 
 
 @pytest.mark.parametrize(("script", "typed"), [("anatomy", ["length=32", "json=a.json"]), ("export_hf", ["out=exported"])])
-@pytest.mark.parametrize("place", ["encoding", "hybrid", "trained scale", "data"])
+@pytest.mark.parametrize("place", ["encoding", "data"])
 def test_anatomy_and_export_refuse_it_too(foreign, tmp_path, capfd, script, typed, place):
     change(foreign, **({"encoding": NODES[place]} if place in NODES else {}))
     change(foreign, **{PLACES[place]: "evil.Evil"})
@@ -209,8 +208,8 @@ def test_a_notebook_trusts_packages_by_name(foreign):
 
 
 @pytest.mark.parametrize("text", [
-    "", "[]", "encoding: 3\n", "encoding: {_target_: evil.Evil}\n", "a: !!python/object/apply:os.mkdir [executed]\n", "a: [1, 2\n", "\x00",
-    "encoding: {}\nmodel: {}\ntrain: {}\ndata: []\nseed: 0\n", "encoding: {x: '${oc.env:HOME}'}\nmodel: {}\ntrain: {}\ndata: {}\nseed: 0\n",
+    "", "encoding: 3\n", "encoding: {_target_: evil.Evil}\n", "a: !!python/object/apply:os.mkdir [executed]\n",
+    "encoding: {x: '${oc.env:HOME}'}\nmodel: {}\ntrain: {}\ndata: {}\nseed: 0\n",
 ])  # fmt: skip
 def test_a_config_that_no_run_writes_is_one_sentence(foreign, text):
     foreign.config.write_text(text)
@@ -219,7 +218,7 @@ def test_a_config_that_no_run_writes_is_one_sentence(foreign, text):
     assert not (foreign.path.parent.parent / "executed").exists()
 
 
-@pytest.mark.parametrize("name", ["../../../out", "/tmp/out", "..", "a/b", "a\\b", "\n"])
+@pytest.mark.parametrize("name", ["../../../out", "/tmp/out", "\n"])
 def test_names_in_foreign_rows_lead_no_file_out_of_the_report(tmp_path, name):
     root = tmp_path / "foreign"
     floor_N = np.full(TARGETS, 3.0)
