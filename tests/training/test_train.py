@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from spoils import flip
 from torch import nn
 
 from posbench.common.appending import append_lines
@@ -137,15 +136,14 @@ def log_of(folder: Path) -> list[dict]:
     return [{key: value for key, value in line.items() if key != "tokens_per_second"} for line in lines]
 
 
-@pytest.mark.parametrize(("name", "at", "saved", "optimizer"), [
-    ("SIGKILL", 8, 5, "muon"),
-    ("SIGKILL", 8, 5, "adamw"),
-    ("SIGTERM", 6, 6, "muon"),
-    ("SIGINT", 6, 6, "muon"),
+@pytest.mark.parametrize(("name", "at", "saved", "optimizer", "corpus"), [
+    ("SIGKILL", 8, 5, "muon", make_corpus),
+    ("SIGKILL", 8, 5, "adamw", task_corpus),
+    ("SIGTERM", 6, 6, "muon", make_corpus),
 ])  # fmt: skip
-def test_an_interrupted_run_ends_in_the_same_bytes(tmp_path, name, at, saved, optimizer):
-    train(tmp_path / "whole", config(optimizer=optimizer))
-    killed = run_child(tmp_path / "cut", name, at, optimizer)
+def test_an_interrupted_run_ends_in_the_same_bytes(tmp_path, name, at, saved, optimizer, corpus):
+    train(tmp_path / "whole", config(optimizer=optimizer), corpus=corpus())
+    killed = run_child(tmp_path / "cut", name, at, optimizer, f"test_train.{corpus.__name__}")
     number = signal.Signals[name]
     assert killed.returncode == (-number if name == "SIGKILL" else 128 + number), killed.stderr
     assert "Traceback" not in killed.stderr
@@ -153,20 +151,12 @@ def test_an_interrupted_run_ends_in_the_same_bytes(tmp_path, name, at, saved, op
     if name != "SIGKILL":
         assert f"{name}: stopped after step {saved} of 12" in killed.stderr
 
-    train(tmp_path / "cut", config(optimizer=optimizer), model=tiny(seed=9))  # other first weights: the state replaces them
+    other = tiny(seed=9)  # its first weights are replaced by those of the state
+    train(tmp_path / "cut", config(optimizer=optimizer), model=other, corpus=corpus())
     assert (tmp_path / "cut/model.safetensors").read_bytes() == (tmp_path / "whole/model.safetensors").read_bytes()
     assert log_of(tmp_path / "cut") == log_of(tmp_path / "whole")
     assert [line["step"] for line in log_of(tmp_path / "cut")] == [2, 4, 6, 8, 10, 12]
     assert not (tmp_path / "cut/state.pt").exists()
-
-
-def test_an_interrupted_training_on_a_task_ends_in_the_same_bytes(tmp_path):
-    train(tmp_path / "whole", config(), corpus=task_corpus())
-    run_child(tmp_path / "cut", "SIGKILL", 8, corpus="test_train.task_corpus")
-    assert not (tmp_path / "cut/train.json").exists()
-    train(tmp_path / "cut", config(), model=tiny(seed=9), corpus=task_corpus())
-    assert (tmp_path / "cut/model.safetensors").read_bytes() == (tmp_path / "whole/model.safetensors").read_bytes()
-    assert log_of(tmp_path / "cut") == log_of(tmp_path / "whole")
 
 
 def test_parts_of_a_task_weigh_by_their_answers(tmp_path):
@@ -189,16 +179,6 @@ def test_parts_of_a_task_weigh_by_their_answers(tmp_path):
     for micro_batches, shares in ((1, 1), (3, 1), (8, 1), (1, 2), (2, 2)):
         for one, two in zip(gradients(micro_batches, shares), model.parameters(), strict=True):
             torch.testing.assert_close(one, two.grad, rtol=1e-4, atol=1e-6)
-
-
-def test_resuming_goes_on_from_the_state_and_not_from_the_start(tmp_path):
-    run_child(tmp_path, "SIGKILL", 8)
-    corpus, seen = make_corpus(), []
-    advance = Trainer.advance
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Trainer, "advance", lambda self: (seen.append(self.step), advance(self)))
-        train(tmp_path, config(), corpus=corpus)
-    assert seen == list(range(5, 12))
 
 
 def test_a_signal_during_the_last_step_is_obeyed_once_the_run_is_complete(tmp_path):
@@ -226,26 +206,7 @@ def test_a_run_that_ends_while_finishing_logs_its_last_step_once(tmp_path, monke
     assert [line["step"] for line in log_of(tmp_path)] == [2, 4, 6, 8, 10, 12]
 
 
-def test_a_damaged_state_costs_the_steps_since_the_one_before_and_no_byte(tmp_path, capfd):
-    whole = train(tmp_path / "whole", config())
-    run_child(tmp_path / "cut", "SIGTERM", 6)
-    flip(tmp_path / "cut/state.pt")
-    assert train(tmp_path / "cut", config(), model=tiny(seed=9))["sha256"] == whole["sha256"]
-    assert "state.pt is damaged" in (said := capfd.readouterr().err) and "going on from step 5 of 12" in said
-    assert log_of(tmp_path / "cut") == log_of(tmp_path / "whole")
-    assert not list((tmp_path / "cut").glob("*.pt"))
-
-
-def test_two_damaged_states_are_refused_by_name(tmp_path):
-    run_child(tmp_path, "SIGTERM", 6)
-    flip(tmp_path / "state.pt")
-    flip(tmp_path / "state.previous.pt")
-    with pytest.raises(RunError, match=r"state\.pt is damaged.*previous\.pt is damaged.*delete both.*from the beginning"):
-        train(tmp_path, config())
-
-
-@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
-@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize(("optimizer", "tied"), [("muon", False), ("adamw", True)])
 def test_a_rule_is_learnt_and_the_summary_is_true(tmp_path, optimizer, tied):
     cfg = config(optimizer=optimizer, steps=150, lr=3e-2, checkpoint_every=0, dtype="fp32", length=[8, 16])
     summary = train(tmp_path, cfg, model=tiny(tied=tied))
@@ -264,7 +225,7 @@ def gradients(cfg: TrainConfig) -> tuple[float, list[torch.Tensor]]:
     return loss.item(), [param.grad for param in trainer.model.parameters()]
 
 
-@pytest.mark.parametrize("parts", [2, 3, 8, 100])
+@pytest.mark.parametrize("parts", [3, 100])
 def test_micro_batches_leave_loss_and_gradient_as_they_are(parts):
     loss, whole = gradients(config(dtype="fp32"))
     split_loss, split = gradients(config(dtype="fp32", micro_batches=parts))
@@ -327,21 +288,6 @@ def test_the_global_random_state_plays_no_part(tmp_path):
     assert train(tmp_path / "b", config(), model=model)["sha256"] == first
 
 
-@pytest.mark.parametrize("log_every", [1, 50])
-def test_a_loss_that_is_not_finite_names_step_and_rate(tmp_path, log_every):
-    class Breaks(Tiny):
-        calls = 0
-
-        def loss(self, *args):
-            self.calls += 1
-            return super().loss(*args) * (float("nan") if self.calls == 4 else 1.0)
-
-    torch.manual_seed(0)
-    with pytest.raises(RunError, match=r"loss is nan at step 4 with learning rate 0\.0054.*lower train\.lr"):
-        train(tmp_path, config(lr=6e-3, log_every=log_every), model=Breaks())
-    assert not (tmp_path / "train.json").exists()
-
-
 class Fails(Tiny):
     """Adds `what(model)` to the loss of the calls numbered in `when`, from 1."""
 
@@ -368,7 +314,9 @@ def endless_slope(model):
     return (model.norm.weight.sum() * 0).sqrt()
 
 
-@pytest.mark.parametrize(("what", "said"), [(not_a_number, "loss is nan at step 4"), (endless_slope, "weights .* not finite after step 4")])
+@pytest.mark.parametrize(
+    ("what", "said"), [(not_a_number, r"loss is nan at step 4 .* lower train\.lr"), (endless_slope, "weights .* not finite after step 4")]
+)
 def test_a_failure_is_recorded_and_the_last_good_state_kept(tmp_path, what, said):
     whole = train(tmp_path / "whole", config(log_every=1))
     for model in (failing(what, 4), failing(what, 1)):  # once more from the state: the same end, told once
@@ -389,12 +337,11 @@ def test_weights_that_the_last_step_broke_are_not_the_result(tmp_path):
     assert not (tmp_path / "model.safetensors").exists() and "stopped" in log_of(tmp_path)[-1]
 
 
-@pytest.mark.parametrize("log_every", [1, 50])
-def test_a_training_that_is_worse_than_knowing_nothing_for_long_is_stopped(tmp_path, log_every):
+def test_a_training_that_is_worse_than_knowing_nothing_for_long_is_stopped(tmp_path):
     def lost(model):
         return 3.01 * math.log(VOCAB)
 
-    cfg = config(steps=160, log_every=log_every, checkpoint_every=30)
+    cfg = config(steps=160, log_every=50, checkpoint_every=30)
     with pytest.raises(RunError, match=r"at step 120 and has been above 7\.19 nats/token .* for 100 steps with learning rate"):
         train(tmp_path / "lost", cfg, model=failing(lost, *range(21, 161)))
     assert log_of(tmp_path / "lost")[-1]["step"] == 120
