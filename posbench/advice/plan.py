@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from posbench.advice.decide import CUT, PLAIN, Option
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.config.names import nodes
-from posbench.evaluation.reading import Reading
-from posbench.sweep.work import Size
+from posbench.evaluation.protocol import ReadVolume
+from posbench.sweep.cost import ModelSize
 
 SCALED = ("pi", "ntk", "yarn", "llama3")  # change frequencies by a factor, which may be fixed
 FOLLOWS = ("dynamic_ntk",)  # changes frequencies by the length of the text alone, with a factor that overshoots
@@ -130,7 +130,7 @@ class Plan:
         return tuple(factor for factor in self.factors if reached <= factor <= most)
 
 
-def make_plan(size: Size, train_len: int, target: int | None, budget: float, families: Sequence[str]) -> Plan:
+def make_plan(size: ModelSize, train_len: int, target: int | None, budget: float, families: Sequence[str]) -> Plan:
     """Plan for a model of a size. Raises ConfigError for a target that is not beyond the training length."""
     target = target or 2 * train_len
     if target <= train_len:
@@ -144,7 +144,7 @@ def make_plan(size: Size, train_len: int, target: int | None, budget: float, fam
     factors = tuple(sorted({factor for factor in (2.0, 4.0, reached, 2 * reached) if factor <= max(4.0, 2 * reached)}))
 
     def forward(length: int) -> float:
-        return size.forward(Reading(1, length, min(targets, length), 0))
+        return size.forward(ReadVolume(1, length, min(targets, length), 0))
 
     within, cut = sum(map(forward, short)), 2 * forward(train_len)
     scaled = min(KEPT, sum(name in SCALED for name in families))

@@ -34,11 +34,11 @@ from posbench.config.compose import Request
 from posbench.config.identity import method_name
 from posbench.config.schema import typed
 from posbench.data import other_text, prepare
+from posbench.sweep.cost import model_size
 from posbench.sweep.cost_estimate import cost
 from posbench.sweep.dry_run import check_devices
 from posbench.sweep.fate import judge
 from posbench.sweep.jobs import Job, plan_jobs
-from posbench.sweep.work import size
 
 SPLITS = ("validation", "test")
 DECIDED = ("lengths", "max_length", "windows", "protocol", "split", "floor", "targets")  # of evaluate, which the plan chooses
@@ -51,7 +51,7 @@ def advise(request: Request) -> int:
     if refused := judge(job).refused:
         raise ConfigError(refused)
     families, train_len = chosen(cfg["methods"]), typed("train", job.cfg["train"]).train_len
-    plan = make_plan(size(job.cfg), train_len, cfg["target"], cfg["budget"], families)
+    plan = make_plan(model_size(job.cfg), train_len, cfg["target"], cfg["budget"], families)
     documents = _documents(job, plan)
     found = Measurements(cfg, request.launcher, shlex.join(sys.orig_argv), plan, job)
     if cfg["dry"]:

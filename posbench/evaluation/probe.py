@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from posbench.config.schema import typed
-from posbench.evaluation.reading import Reading
+from posbench.evaluation.protocol import ReadVolume
 from posbench.model import precision as bf16
 from posbench.model.build import make_encoding, pick_device
 from posbench.model.gpt import GPT
@@ -41,7 +41,7 @@ class Probe:
         self.pair = functools.cache(self._pair)  # seconds of a pair on one key head, by method and length
         self.known: dict[tuple, float] = {}  # seconds of a layer on one key head, by its geometry
 
-    def seconds(self, reading: Reading, extension: dict, scale: dict) -> float:
+    def seconds(self, reading: ReadVolume, extension: dict, scale: dict) -> float:
         """Seconds of a reading. The last layer computes only the rows that are scored."""
         method, config = json.dumps([extension, scale]), self.config
         pairs = sum(_pairs(layer) for layer in self._plan(method, reading.tokens).layers) / config.n_layer

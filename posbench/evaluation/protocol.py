@@ -2,9 +2,10 @@
 
 Dry runs and reports read a protocol's class attributes too, so neither this module nor posbench/evaluators imports torch.
 
-Letters: N windows, S targets per window, M all targets, L tokens fed.
+Letters: N windows (or texts), S targets per window, M all targets, L tokens fed, B blocks.
 """
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -12,14 +13,23 @@ import numpy as np
 from posbench.common.errors import ConfigError
 from posbench.config.schema import EvaluateConfig
 from posbench.data.tokenfile import TokenFile
-from posbench.evaluation.reading import Reading, shared_texts
-from posbench.evaluation.scores import mean_row, not_scored
 from posbench.evaluation.windows import Windows, choose
+from posbench.statistics.clustered import clustered_mean
 
 if TYPE_CHECKING:
     from posbench.data.corpus import Corpus
     from posbench.evaluation.scorer import Evaluation
     from posbench.position.interfaces import Extension
+
+
+@dataclass(frozen=True)
+class ReadVolume:
+    """Amount of reading for one length: `texts` of `tokens` each, an output for the last `rows` of each, and `losses` that are kept."""
+
+    texts: int
+    tokens: int
+    rows: int
+    losses: int
 
 
 class Protocol:
@@ -97,16 +107,16 @@ class Protocol:
         cls.place(getattr(corpus, config.split), config, train_len)
 
     @classmethod
-    def reading(cls, config: EvaluateConfig, train_len: int, length: int, fed: int) -> Reading:
+    def reading(cls, config: EvaluateConfig, train_len: int, length: int, fed: int) -> ReadVolume:
         """Upper bound of the reading for one length, known without text. `fed` is below `length` if each target has its own text."""
         losses = config.windows * config.targets
         if fed == length:
-            return Reading(config.windows, length, config.targets, losses)
+            return ReadVolume(config.windows, length, config.targets, losses)
         block = cls.block(config, fed)
-        return Reading(config.windows * -(-config.targets // block), fed, block, losses)
+        return ReadVolume(config.windows * -(-config.targets // block), fed, block, losses)
 
     @classmethod
-    def reading_first(cls, config: EvaluateConfig, train_len: int) -> list[Reading]:
+    def reading_first(cls, config: EvaluateConfig, train_len: int) -> list[ReadVolume]:
         """Upper bound of what is read once, before the first length and for all of them, known without text."""
         return []
 
@@ -210,3 +220,30 @@ class Protocol:
                 nll_M[at], correct_M[at] = self.evaluation.score(self.evaluation.plan(context), last_b, size, self.index)
             self.seen[key] = nll_M.reshape(context_NS.shape), correct_M.reshape(context_NS.shape)
         return self.seen[key]
+
+
+def shared_texts(context_NS: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Blocks of at most `size` consecutive targets: index of the last among all M targets, and number of targets, both [B].
+
+    context_NS holds the tokens before each target. A block lies in one window, and ends where the context shrinks, so that no target gets
+    more than its own.
+    """
+    at_M = np.arange(context_NS.size)
+    opens_NS = np.diff(context_NS, axis=1, prepend=context_NS[:, :1]) < 0
+    opens_NS[:, 0] = True
+    within_M = at_M - np.maximum.accumulate(np.where(opens_NS.ravel(), at_M, 0))
+    first_B = np.flatnonzero(within_M % size == 0)
+    size_B = np.diff(first_B, append=context_NS.size)
+    return first_B + size_B - 1, size_B
+
+
+def not_scored(n_targets: int) -> tuple[np.ndarray, np.ndarray]:
+    """Initial nll and correctness [M]: False, and nan, so that a target that is never scored makes its row nan."""
+    return np.full(n_targets, np.nan, np.float32), np.zeros(n_targets, bool)
+
+
+def mean_row(nll_NS: np.ndarray, correct: np.ndarray, unit_N: np.ndarray, n_bytes: np.ndarray, unit: str = "document") -> dict:
+    """Columns of a row from weighted losses of texts that belong to the units unit_N, and from all that was predicted."""
+    mean, sem, n_units = clustered_mean(nll_NS.ravel().astype(np.float64), np.repeat(unit_N, nll_NS.shape[1]))
+    found = {"nll": mean, "nll_sem": sem, "n_units": n_units, "sem_unit": unit, "accuracy": float(correct.mean())}
+    return {**found, "n_targets": correct.size, "n_bytes": int(n_bytes.sum())}

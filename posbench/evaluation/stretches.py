@@ -7,9 +7,7 @@ import numpy as np
 
 from posbench.config.schema import EvaluateConfig
 from posbench.data.tokenfile import TokenFile
-from posbench.evaluation.protocol import Protocol
-from posbench.evaluation.reading import Reading
-from posbench.evaluation.scores import not_scored
+from posbench.evaluation.protocol import Protocol, ReadVolume, not_scored
 from posbench.evaluation.windows import Windows, choose
 
 
@@ -34,13 +32,13 @@ class Stretches(Protocol):
         return max(1, config.windows * train_len // config.max_length)
 
     @classmethod
-    def reading(cls, config: EvaluateConfig, train_len: int, length: int, fed: int) -> Reading:
+    def reading(cls, config: EvaluateConfig, train_len: int, length: int, fed: int) -> ReadVolume:
         count, step = cls.count(config, train_len), (config.stride if cls.strided else None) or length
         losses = count * config.max_length
         if fed == length:
-            return Reading(count * -(-config.max_length // step), length, step, losses)
+            return ReadVolume(count * -(-config.max_length // step), length, step, losses)
         block, (pieces, rest) = cls.block(config, fed), divmod(config.max_length, step)
-        return Reading(count * (pieces * -(-step // block) + -(-rest // block)), fed, block, losses)
+        return ReadVolume(count * (pieces * -(-step // block) + -(-rest // block)), fed, block, losses)
 
     def spans(self, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Windows as arrays start, low, high [W]: tokens start .. start + L - 1 are fed and rows low .. high - 1 scored.

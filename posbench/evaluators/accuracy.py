@@ -31,10 +31,8 @@ from posbench.data.task import IGNORED, Examples, TaskSplit
 from posbench.data.text_task import TextTask, make_text_task
 from posbench.data.tokenfile import TokenFile
 from posbench.data.tokenizers import Tokenizer
-from posbench.evaluation.protocol import Protocol
+from posbench.evaluation.protocol import Protocol, ReadVolume, mean_row
 from posbench.evaluation.questions import in_words, questions, room, texts_of
-from posbench.evaluation.reading import Reading
-from posbench.evaluation.scores import mean_row
 from posbench.runs.target_losses import part_of
 
 if TYPE_CHECKING:
@@ -108,10 +106,10 @@ class Accuracy(Protocol):
             asked.check_first(length, [config.seed], **asked.parts(length)[0].arguments)
 
     @classmethod
-    def reading(cls, config: EvaluateConfig, train_len: int, length: int, fed: int) -> Reading:
+    def reading(cls, config: EvaluateConfig, train_len: int, length: int, fed: int) -> ReadVolume:
         if not config.tasks:
-            return Reading(config.windows, length, length, config.windows)
-        return Reading(config.windows * texts_of(config), length, min(length, ANSWER), config.windows)
+            return ReadVolume(config.windows, length, length, config.windows)
+        return ReadVolume(config.windows * texts_of(config), length, min(length, ANSWER), config.windows)
 
     @property
     def count(self) -> int:

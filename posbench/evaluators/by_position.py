@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from posbench.config.schema import EvaluateConfig
-from posbench.evaluation.protocol import Protocol
-from posbench.evaluation.reading import Reading
+from posbench.evaluation.protocol import Protocol, ReadVolume
 
 if TYPE_CHECKING:
     from posbench.evaluation.scorer import Evaluation
@@ -43,8 +42,8 @@ class ByPosition(Protocol):
         self.read: tuple[Plan, np.ndarray, np.ndarray] | None = None  # the latest text: its plan, losses and correctness
 
     @classmethod
-    def reading(cls, config: EvaluateConfig, train_len: int, length: int, fed: int) -> Reading:
-        return Reading(config.windows, length, length, config.windows * length)
+    def reading(cls, config: EvaluateConfig, train_len: int, length: int, fed: int) -> ReadVolume:
+        return ReadVolume(config.windows, length, length, config.windows * length)
 
     @property
     def start_N(self) -> np.ndarray:

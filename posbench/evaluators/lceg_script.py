@@ -21,7 +21,7 @@ import numpy as np
 from posbench.common.errors import ConfigError
 from posbench.config.schema import EvaluateConfig
 from posbench.data.tokenfile import TokenFile
-from posbench.evaluation.reading import Reading
+from posbench.evaluation.protocol import ReadVolume
 from posbench.evaluation.windows import BOS, Windows
 from posbench.evaluators.yarn_script import YarnScript
 
@@ -47,9 +47,9 @@ class LcegScript(YarnScript):
         return windows
 
     @classmethod
-    def reading(cls, config: EvaluateConfig, train_len: int, length: int, fed: int) -> Reading:
+    def reading(cls, config: EvaluateConfig, train_len: int, length: int, fed: int) -> ReadVolume:
         texts = (cls.count(config, train_len) * config.max_length - length) // config.stride
-        return Reading(texts, length, length, texts * (length - 1))
+        return ReadVolume(texts, length, length, texts * (length - 1))
 
     @property
     def text_M(self) -> np.ndarray:

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from posbench.common.errors import ConfigError, RunError
-from posbench.evaluation.reading import Reading
+from posbench.evaluation.protocol import ReadVolume
 from posbench.evaluators.fixed_targets import FixedTargets
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Longppl(FixedTargets):
             )
 
     @classmethod
-    def reading_first(cls, config: "EvaluateConfig", train_len: int) -> list[Reading]:
+    def reading_first(cls, config: "EvaluateConfig", train_len: int) -> list[ReadVolume]:
         beyond, long = config.max_length + 1, _long(config.key_run, train_len)  # so that each target has a text of its own, as in the floor
         return [cls.reading(config, long, beyond, context) for context in (long, config.key_context)]
 

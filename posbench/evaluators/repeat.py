@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from posbench.common.errors import ConfigError
-from posbench.evaluation.reading import Reading
+from posbench.evaluation.protocol import ReadVolume
 from posbench.evaluators.fixed_targets import FixedTargets
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Repeat(FixedTargets):
             )
 
     @classmethod
-    def reading(cls, config: "EvaluateConfig", train_len: int, length: int, fed: int) -> Reading:
+    def reading(cls, config: "EvaluateConfig", train_len: int, length: int, fed: int) -> ReadVolume:
         one = super().reading(config, train_len, length, fed)
         # At the training length the control is read too.
         return replace(one, texts=2 * one.texts, losses=2 * one.losses) if length == train_len else one

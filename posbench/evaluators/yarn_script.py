@@ -20,7 +20,7 @@ import numpy as np
 
 from posbench.config.schema import EvaluateConfig
 from posbench.data.tokenfile import TokenFile
-from posbench.evaluation.reading import Reading
+from posbench.evaluation.protocol import ReadVolume
 from posbench.evaluation.stretches import Stretches
 from posbench.evaluation.windows import Windows
 
@@ -41,9 +41,9 @@ class YarnScript(Stretches):
         return replace(stretches, last_N=stretches.last_N - 1, n_targets=stretches.n_targets - 1)
 
     @classmethod
-    def reading(cls, config: EvaluateConfig, train_len: int, length: int, fed: int) -> Reading:
+    def reading(cls, config: EvaluateConfig, train_len: int, length: int, fed: int) -> ReadVolume:
         count, step = cls.count(config, train_len), config.stride or length
-        return Reading(count * (1 + -(-(config.max_length - length) // step)), length, step, count * (config.max_length - 1))
+        return ReadVolume(count * (1 + -(-(config.max_length - length) // step)), length, step, count * (config.max_length - 1))
 
     def spans(self, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         first_N = self.windows.last_N - self.windows.n_targets

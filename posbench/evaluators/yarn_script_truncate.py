@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from posbench.config.schema import EvaluateConfig
-from posbench.evaluation.reading import Reading
+from posbench.evaluation.protocol import ReadVolume
 from posbench.evaluators.yarn_script import YarnScript
 
 
@@ -24,9 +24,9 @@ class YarnScriptTruncate(YarnScript):
     instead = "disjoint"
 
     @classmethod
-    def reading(cls, config: EvaluateConfig, train_len: int, length: int, fed: int) -> Reading:
+    def reading(cls, config: EvaluateConfig, train_len: int, length: int, fed: int) -> ReadVolume:
         count = cls.count(config, train_len)
-        return Reading(count, length, length, count * (length - 1))
+        return ReadVolume(count, length, length, count * (length - 1))
 
     def cost(self, length: int) -> int:
         return len(self.windows.last_N) * length

@@ -1,37 +1,47 @@
 """Cost estimate of jobs: time and disk, each with the measurements that it rests on.
 
-Time is the computed work (posbench/sweep/work.py) times the seconds per FLOP of stored runs, of the same model size if there are any.
+Time is the computed cost (posbench/sweep/cost.py) times the seconds per FLOP of stored runs, of the same model size if there are any.
 Work that took less than LEAST seconds is left out: most of it was beginning, which more work does not repeat.
-That of checkpoints is in checkpoint_time.py.
+
+The time of a checkpoint's evaluations goes text by text: by stored evaluations that read such texts, of the same model size, method,
+number format and about the same length, else by one layer measured now (posbench/evaluation/probe.py). Stored ones of the same model size
+and number format also correct what is measured now, perhaps beside other work: by how long the longest of their texts took and how long
+it would take by the same measurement.
 """
 
 import contextlib
+import math
 import statistics
 from collections import defaultdict
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import read_json
+from posbench.config.identity import method_name
 from posbench.config.schema import typed
+from posbench.evaluation.protocol import ReadVolume
 from posbench.runs.directory import Run
 from posbench.runs.origins import read
 from posbench.runs.search import run_directories
 from posbench.sweep.cells import RECOMPUTE, Cell
-from posbench.sweep.checkpoint_time import LEAST, Texts, checkpoint_time
+from posbench.sweep.cost import EvaluationCost, ModelSize, costs_left, evaluation_cost, model_size, vocabulary
 from posbench.sweep.jobs import Job
-from posbench.sweep.planned_work import planned_work
-from posbench.sweep.work import Size, Work, size, work
+
+if TYPE_CHECKING:
+    from posbench.evaluation.probe import Probe
 
 DAMAGED = (ConfigError, RunError, OSError, KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError)  # raised by damaged files
+LEAST = 1  # seconds from which the time of work is about proportional to it; below, what is done once decides
 BYTES = 4  # bytes per parameter, if none was measured
 BYTES_PER_LOSS = 8.0  # bytes per loss in an evaluation's files, if none of its protocol was measured
 
 
 @dataclass
 class Rates:
-    """Measured numbers by key. A lookup uses the first of several keys that is known, else all numbers."""
+    """Measured numbers by key. Those of every key are also found under None."""
 
     found: dict[Hashable, list[float]] = field(default_factory=lambda: defaultdict(list))
 
@@ -40,9 +50,8 @@ class Rates:
             self.found[key].append(value)
 
     def of(self, *keys: Hashable) -> float | None:
-        """Median of the numbers of the first known key, else of all numbers; None if there are none."""
-        known = next((key for key in keys if key in self.found), None)
-        return statistics.median(self.found[known]) if known in self.found else None
+        """Median of the numbers of the first known key; None if there are none."""
+        return next((statistics.median(self.found[key]) for key in keys if key in self.found), None)
 
 
 @dataclass
@@ -51,15 +60,16 @@ class Measured:
 
     training: Rates = field(default_factory=Rates)
     evaluation: Rates = field(default_factory=Rates)
+    text: Rates = field(default_factory=Rates)  # seconds per FLOP of single texts, by `_text_key`
+    longest: dict[Hashable, tuple[ReadVolume, dict, dict]] = field(default_factory=dict)  # longest text, its extension and scale
     per_parameter: Rates = field(default_factory=Rates)
     per_loss: Rates = field(default_factory=Rates)
-    texts: Texts = field(default_factory=Texts)
 
     def add(self, run: Run) -> None:
         """Add the rates of a run and its evaluations. Damaged files are skipped."""
         with contextlib.suppress(*DAMAGED):
             cfg = read(run.path).nested
-            model, train_len = size(cfg), typed("train", cfg["train"]).train_len
+            model, train_len = model_size(cfg), typed("train", cfg["train"]).train_len
             summary = run.read_summary()
             if run.weights.exists():
                 self.per_parameter.add(run.weights.stat().st_size / model.parameters, model)
@@ -69,23 +79,44 @@ class Measured:
                 with contextlib.suppress(*DAMAGED):
                     self._add_evaluation(path, read_json(path), model, train_len)
 
-    def bytes(self, planned: Work) -> float:
-        """Bytes of an evaluation's files, by those of its protocol alone: of a few answers most is not losses."""
-        measured = self.per_loss.found.get(planned.protocol)
-        return planned.losses * (statistics.median(measured) if measured else BYTES_PER_LOSS)
-
-    def _add_evaluation(self, path: Path, content: dict, model: Size, train_len: int) -> None:
+    def _add_evaluation(self, path: Path, content: dict, model: ModelSize, train_len: int) -> None:
         config, took = content["config"], _seconds(content["rows"])
         extension, lengths = config["extension"], sorted(took)
         if not extension["_target_"].startswith("posbench."):
             return  # its readings are unknown without running it
         crop = (extension.get("window") or train_len) if extension["_target_"] == RECOMPUTE else max(lengths)
         texts = {(content.get("texts") or {}).get(str(length), length) for length in lengths}
-        done = work(model, config["protocol"], extension, config["evaluate"], crop, train_len, lengths, texts)
+        done = evaluation_cost(model, config["protocol"], extension, config["evaluate"], crop, train_len, lengths, texts)
         if sum(took.values()) >= LEAST:
             self.evaluation.add(sum(took.values()) / done.flop, *done.alike)
-        self.texts.add(model, config, crop, train_len, {length: seconds for length, seconds in took.items() if length in texts})
+        self._add_texts(model, config, crop, train_len, {length: seconds for length, seconds in took.items() if length in texts})
         self.per_loss.add((path.stat().st_size + path.with_suffix(".npz").stat().st_size) / done.losses, done.protocol)
+
+    def _add_texts(self, model: ModelSize, config: dict, crop: int, train_len: int, seconds: dict[int, float]) -> None:
+        """Add the texts of one evaluation, whose `seconds` are {length: seconds of its own text}."""
+        extension, evaluate = config["extension"], config["evaluate"]
+        known: set[ReadVolume] = set()
+        for length, took in sorted(seconds.items()):
+            (text,) = evaluation_cost(model, config["protocol"], extension, evaluate, crop, train_len, [length]).reads
+            if text not in known:  # beyond the crop every length reads the same texts, once
+                known.add(text)
+                if took >= LEAST:
+                    kind = model, evaluate["dtype"]
+                    self.text.add(took / model.forward(text), _text_key(*kind, extension, text))
+                    if kind not in self.longest or text.tokens > self.longest[kind][0].tokens:
+                        self.longest[kind] = text, extension, config["scale_attention"]
+
+    def correction(self, probe: "Probe", model: ModelSize, dtype: str) -> float:
+        """Time that the longest stored text of a model size and number format took, over the one that a probe tells; 1 if there is none."""
+        if (model, dtype) not in self.longest:
+            return 1.0
+        text, extension, scale = self.longest[model, dtype]
+        return self.text.of(_text_key(model, dtype, extension, text)) * model.forward(text) / probe.seconds(text, extension, scale)
+
+
+def _text_key(model: ModelSize, dtype: str, extension: dict, text: ReadVolume) -> tuple[Hashable, ...]:
+    """Key of texts that take about as long per FLOP: their lengths have the same nearest power of two."""
+    return model, dtype, method_name(extension), round(math.log2(text.tokens))
 
 
 def _seconds(rows: list[dict]) -> dict[int, float]:
@@ -102,7 +133,7 @@ def cost(jobs: list[Job], fresh: list[Job], missing: list[tuple[Job, Cell, list[
     taken = [job for job in fresh if not job.trains]
     fresh = [job for job in fresh if job not in taken]
     tokens = [job.cfg["train"]["steps"] * job.cfg["train"]["tokens_per_step"] for job in fresh]
-    done = planned_work(missing)
+    done = costs_left(missing)
     theirs = [(job, cell, one) for (job, cell, _), one in zip(missing, done, strict=True) if not job.trains]
     own = [one for (job, _, _), one in zip(missing, done, strict=True) if job.trains]
     trainings = sum(job.trains for job in jobs)
@@ -118,21 +149,21 @@ def cost(jobs: list[Job], fresh: list[Job], missing: list[tuple[Job, Cell, list[
     times = [_training(known, fresh, tokens)] if fresh else []
     times += [_evaluation(known, own)] if own else []
     if theirs:
-        seconds, basis = checkpoint_time(known.texts, theirs)
+        seconds, basis = _checkpoint_time(known, theirs)
         times.append(f"an unknown time of evaluation ({basis})" if seconds is None else f"{_time(seconds)} of evaluation {basis}")
     measured = known.training.found or known.evaluation.found or theirs
     told = f"about {', '.join(times)}" if measured else f"time unknown: nothing of {LEAST} s or more has been measured here yet"
     at_once = min(jobs[0].cfg["jobs"], len({job.run.path for job in [*fresh, *(job for job, _, _ in missing)]}))
     shared = f"; jobs={at_once} divides the time as far as the machine has cores for it" if at_once > 1 else ""
-    sizes = [size(job.cfg) for job in fresh]  # the weights of a checkpoint stay where they are
-    bytes_ = sum(model.parameters * (known.per_parameter.of(model) or BYTES) for model in sizes)
-    bytes_ += sum(map(known.bytes, done))
+    sizes = [model_size(job.cfg) for job in fresh]  # the weights of a checkpoint stay where they are
+    bytes_ = sum(model.parameters * (known.per_parameter.of(model, None) or BYTES) for model in sizes)
+    bytes_ += sum(one.losses * (known.per_loss.of(one.protocol) or BYTES_PER_LOSS) for one in done)  # of a few answers most is not losses
     return [line, f"{told}{shared}; {bytes_ / 2**20:.1f} MiB of disk"]
 
 
 def _training(known: Measured, fresh: list[Job], tokens: list[int]) -> str:
-    sizes = [size(job.cfg) for job in fresh]
-    rates = [known.training.of(model) for model in sizes]
+    sizes = [model_size(job.cfg) for job in fresh]
+    rates = [known.training.of(model, None) for model in sizes]
     if None in rates:
         return f"an unknown time of training (none of {LEAST} s or more is there to go by)"
     flop = [model.training(typed("train", job.cfg["train"]).train_len) * n for model, job, n in zip(sizes, fresh, tokens, strict=True)]
@@ -140,8 +171,8 @@ def _training(known: Measured, fresh: list[Job], tokens: list[int]) -> str:
     return f"{_time(seconds)} of training {_basis(known.training, sizes, 'run')}"
 
 
-def _evaluation(known: Measured, done: list[Work]) -> str:
-    rates = [known.evaluation.of(*one.alike) or known.training.of(one.model) for one in done]
+def _evaluation(known: Measured, done: list[EvaluationCost]) -> str:
+    rates = [known.evaluation.of(*one.alike, None) or known.training.of(one.model, None) for one in done]
     if None in rates:
         return f"an unknown time of evaluation (none of {LEAST} s or more is there to go by)"
     told = f"{_time(sum(rate * one.flop for rate, one in zip(rates, done, strict=True)))} of evaluation"
@@ -150,7 +181,31 @@ def _evaluation(known: Measured, done: list[Work]) -> str:
     return f"{told} {_basis(known.evaluation, [one.model for one in done], 'evaluation')}"
 
 
-def _basis(rates: Rates, sizes: list[Size], what: str) -> str:
+def _checkpoint_time(known: Measured, cells: Iterable[tuple[Job, Cell, EvaluationCost]]) -> tuple[float | None, str]:
+    """(seconds, what they rest on) of evaluations of checkpoints; None if their device is not there to be measured."""
+    total, stored, probes, corrections = 0.0, False, {}, {}
+    for job, cell, planned in cells:
+        for text in planned.reads:
+            rate = known.text.of(_text_key(planned.model, cell.evaluate["dtype"], cell.extension, text))
+            if rate is not None:
+                stored = True
+                total += rate * planned.model.forward(text)
+                continue
+            from posbench.evaluation.probe import Probe
+
+            key = job.run.path, cell.evaluate["dtype"]
+            try:
+                if key not in probes:
+                    probes[key] = Probe(job.cfg, vocabulary(job.cfg), key[1])
+                    corrections[key] = known.correction(probes[key], planned.model, key[1])
+                total += corrections[key] * probes[key].seconds(text, cell.extension, cell.scale_attention)
+            except ConfigError as error:
+                return None, str(error)
+    basis = ["stored evaluations of texts like these"] * stored + ["one layer measured just now"] * bool(probes)
+    return total, f"by {' and '.join(basis)}"
+
+
+def _basis(rates: Rates, sizes: list[ModelSize], what: str) -> str:
     """Words for the basis of an estimate: how many measurements, on which models."""
     same = {model: len(rates.found[model]) for model in sizes if model in rates.found}
     words = [f"by {_count(sum(same.values()), what)} of this model size"] if same else []

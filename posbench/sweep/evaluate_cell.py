@@ -18,8 +18,8 @@ from posbench.runs.target_losses import load_arrays, save_arrays
 from posbench.runs.unfinished import PART, Unfinished, made_by
 from posbench.sweep import key_run
 from posbench.sweep.cells import Cell
+from posbench.sweep.cost import model_size
 from posbench.sweep.jobs import Job
-from posbench.sweep.work import size
 
 
 def evaluation(model: GPT, corpus: Corpus, cell: Cell, device: str) -> Evaluation:
@@ -42,7 +42,7 @@ def progress_of(job: Job, evaluators: list[Protocol], lengths: list[list[int]]) 
 
 def per_token(job: Job, evaluator: Protocol, length: int) -> float:
     """FLOP per token that is read for one length. What an extension hides is counted too."""
-    return size(job.cfg).per_token(evaluator.evaluation.fed(length))
+    return model_size(job.cfg).per_token(evaluator.evaluation.fed(length))
 
 
 def evaluate(job: Job, evaluator: Protocol, cell: Cell, untested: bool, progress: Progress) -> list[dict]:

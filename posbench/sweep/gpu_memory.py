@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from posbench.common.machine import GPU_FILES
 from posbench.config.schema import typed
+from posbench.sweep.cost import model_size, vocabulary
 from posbench.sweep.jobs import Job
-from posbench.sweep.work import size, vocabulary
 
 CONTEXT = 700 * 2**20  # bytes that a process takes on a GPU before it has a tensor there
 ASK = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
@@ -22,7 +22,7 @@ def needed(job: Job) -> int:
     model, train = typed("model", job.cfg["model"]), typed("train", job.cfg["train"])
     tokens = train.tokens_per_step // train.micro_batches if job.trains and not job.run.finished else 0
     in_layers = 2 * tokens * model.n_layer * (6 * model.d_model + 3 * model.hidden)
-    return CONTEXT + 16 * size(job.cfg).parameters + in_layers + 4 * tokens * vocabulary(job.cfg)
+    return CONTEXT + 16 * model_size(job.cfg).parameters + in_layers + 4 * tokens * vocabulary(job.cfg)
 
 
 def gpu_bytes() -> int | None:

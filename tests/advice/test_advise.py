@@ -25,10 +25,10 @@ from posbench.position.instantiate import make
 from posbench.position.plan import make_plan as position_plan
 from posbench.runs.directory import Run
 from posbench.runs.evaluation import load
+from posbench.sweep.cost import ModelSize
 from posbench.sweep.jobs import Job, Outcome, Result
-from posbench.sweep.work import Size
 
-SMOLLM2 = Size(layer=3_538_944, n_layer=30, head=49_152 * 576, tied=True, width=576)
+SMOLLM2 = ModelSize(layer=3_538_944, n_layer=30, head=49_152 * 576, tied=True, width=576)
 SMALL = ("budget=1e-9", "methods=[yarn,ntk,dynamic_ntk,rerope,streaming]", "log.mode=disabled")
 
 

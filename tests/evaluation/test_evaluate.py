@@ -13,8 +13,8 @@ from posbench.config.schema import EvaluateConfig
 from posbench.data.tokenfile import TokenFile
 from posbench.encodings.rope import Rope
 from posbench.evaluation import scorer
+from posbench.evaluation.protocol import mean_row
 from posbench.evaluation.scorer import Evaluation
-from posbench.evaluation.scores import mean_row
 from posbench.evaluation.windows import choose
 from posbench.evaluators.by_position import ByPosition, bins
 from posbench.evaluators.fixed_targets import FixedTargets

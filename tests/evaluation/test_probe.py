@@ -9,7 +9,7 @@ from conftest import node
 
 from posbench.evaluation import probe as module
 from posbench.evaluation.probe import Probe
-from posbench.evaluation.reading import Reading
+from posbench.evaluation.protocol import ReadVolume
 from posbench.model.build import make_model
 from posbench.model.gpt import GPT
 from posbench.model.kernels import dispatch
@@ -80,20 +80,20 @@ def machine(monkeypatch):
 def test_a_text_takes_the_time_of_its_tokens_pairs_and_rows(machine, extension):
     probe = Probe(config(), VOCAB, "fp32")
     for texts, tokens, rows in ((1, 300, 7), (3, 640, 640)):
-        told = probe.seconds(Reading(texts, tokens, rows, 1), node("extension", extension), node("scale_attention", "log_n"))
+        told = probe.seconds(ReadVolume(texts, tokens, rows, 1), node("extension", extension), node("scale_attention", "log_n"))
         assert told == pytest.approx(machine.seconds(extension, tokens, rows, texts), rel=1e-6), (tokens, rows)
 
 
 def test_layers_with_windows_are_measured_beside_those_without(machine):
     windows = [64, None, 64, None, None]
-    told = Probe(config(window=windows), VOCAB, "bf16").seconds(Reading(1, 640, 9, 1), node("extension", "none"), PLAIN)
+    told = Probe(config(window=windows), VOCAB, "bf16").seconds(ReadVolume(1, 640, 9, 1), node("extension", "none"), PLAIN)
     assert told == pytest.approx(machine.seconds("none", 640, 9, 1, window=windows), rel=1e-6)
     assert {dtype for _, dtype in machine.attended} == {torch.bfloat16}
 
 
 def test_a_long_text_is_told_by_its_pairs_from_as_much_of_it_as_a_second_allows(machine, monkeypatch):
     probe, methods = Probe(config(), VOCAB, "fp32"), [node("extension", name) for name in ("none", "yarn", "ntk")]
-    reading = Reading(1, 30000, 10, 1)
+    reading = ReadVolume(1, 30000, 10, 1)
     told = [probe.seconds(reading, method, PLAIN) for method in methods]
     assert told == pytest.approx(3 * [machine.seconds("none", 30000, 10, 1)], rel=1e-6)
     assert max(length for length, _ in machine.attended) == 1024  # above 1.25 x 512, and one measurement for three methods
@@ -112,7 +112,7 @@ def test_the_layer_is_run_as_an_evaluation_runs_it(monkeypatch):
     monkeypatch.setattr(module, "TOKENS", 64)
     for dtype, kind in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
         for extension in ("none", "rerope", "window"):
-            told = Probe(config(), VOCAB, dtype).seconds(Reading(1, 80, 8, 1), node("extension", extension), PLAIN)
+            told = Probe(config(), VOCAB, dtype).seconds(ReadVolume(1, 80, 8, 1), node("extension", extension), PLAIN)
             assert 0 < told < 60
         assert set(seen) == {kind}
         seen.clear()

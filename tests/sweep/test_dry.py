@@ -17,8 +17,8 @@ from test_evaluate import TRAIN_LEN, evaluation, text
 
 from posbench import evaluators
 from posbench.config.identity import method_name
+from posbench.evaluation.protocol import ReadVolume
 from posbench.evaluation.protocols import protocol
-from posbench.evaluation.reading import Reading
 from posbench.extensions.recompute_window import RecomputeWindow
 from posbench.model.build import make_model
 from posbench.runs import provenance, unfinished
@@ -26,9 +26,9 @@ from posbench.runs.directory import Run
 from posbench.runs.unfinished import PART, Unfinished, made_by
 from posbench.sweep import dry_run as dry
 from posbench.sweep.cells import RECOMPUTE, Cell
+from posbench.sweep.cost import model_size
 from posbench.sweep.cost_estimate import cost
 from posbench.sweep.jobs import Job
-from posbench.sweep.work import size
 
 MODEL, OTHER = {"d_model": 16, "d_ff": 32}, {"d_model": 512, "d_ff": 1376, "n_layer": 12}
 NONE = {"_target_": "posbench.scale_attention.none.NoScale"}
@@ -118,8 +118,8 @@ def test_another_size_of_model_is_told_by_its_arithmetic(tmp_path):
     large = job(tmp_path, "a-16-s0-0000000002", model=OTHER)
     (_, said), (_, alike) = (cost([one], [one], [(one, cell(PI), [100])]) for one in (large, job(tmp_path, "a-16-s0-0000000003")))
     assert "of training by arithmetic from 1 run of other sizes" in said and "evaluation by arithmetic from 1 evaluation of other" in said
-    few, many = size({"model": MODEL, "data": DATA}), size({"model": OTHER, "data": DATA})
-    one = Reading(10, 100, 2, 20)
+    few, many = model_size({"model": MODEL, "data": DATA}), model_size({"model": OTHER, "data": DATA})
+    one = ReadVolume(10, 100, 2, 20)
     assert seconds(said) == pytest.approx(many.forward(one) / few.forward(one), rel=0.1) and seconds(alike) == 1
     assert many.forward(one) / few.forward(one) > 1000
     assert f"{many.parameters * 100 / few.parameters / 2**20 + 20 * (2**20 + 1000) / 20 / 2**20:.1f} MiB" in said
@@ -131,8 +131,8 @@ def test_the_floor_is_counted_as_it_is_run(tmp_path):
     known, floor = job(tmp_path, "a-16-s0-0000000001"), cell({"_target_": RECOMPUTE, "window": None})
     first, said = cost([known], [], [(known, floor, [100, 900])])
     assert first.endswith("1 evaluations, 320 tokens")  # both lengths read the same, once
-    model = size({"model": MODEL, "data": DATA})
-    assert seconds(said) == round(model.forward(Reading(20, 16, 1, 20)) / model.forward(Reading(10, 100, 2, 20)))
+    model = model_size({"model": MODEL, "data": DATA})
+    assert seconds(said) == round(model.forward(ReadVolume(20, 16, 1, 20)) / model.forward(ReadVolume(10, 100, 2, 20)))
     measured(tmp_path, "a-16-s0-0000000002", 5000.0, MODEL, 1, floor=60.0)
     assert cost([known], [], [(known, floor, [100])])[1].startswith("about 60 s of evaluation by 2 evaluations")
 
@@ -173,8 +173,9 @@ def test_what_was_over_at_once_is_no_measure_of_long_work(tmp_path):
     measured(tmp_path, "a-16-s0-0000000002", 5000.0, MODEL, 1, ntk=2.0)
     said = cost(*asked)[1]
     assert "about 2 min of training by 1 run of" in said and "by 1 evaluation of this model size" in said
-    model = size({"model": MODEL, "data": DATA})
-    assert seconds(said) == pytest.approx(2 * model.forward(Reading(10, 900, 2, 20)) / model.forward(Reading(10, 100, 2, 20)), rel=0.05)
+    model = model_size({"model": MODEL, "data": DATA})
+    times = model.forward(ReadVolume(10, 900, 2, 20)) / model.forward(ReadVolume(10, 100, 2, 20))
+    assert seconds(said) == pytest.approx(2 * times, rel=0.05)
     measured(tmp_path / "other", "a-16-s0-0000000003", 5000.0, MODEL, 1, pi=0.9)
     there = [job(tmp_path / "other", "a-16-s0-0000000004")]
     assert "of evaluation by arithmetic from trainings; " in cost(there, [], [(there[0], cell(PI), [900])])[1]
@@ -185,7 +186,7 @@ def test_parameters_are_those_of_the_model(tmp_path):
                        ({"output_gate": "headwise"}, False), ({"output_gate": "elementwise", "head_dim": 24}, False)):  # fmt: skip
         cfg = {"model": {"d_model": 64, **model}, "data": {"tokenizer": "bytes", "bos": bos}, "train": {"length": 16}, "seed": 0}
         made = make_model({**cfg, "encoding": node("encoding", "rope")}, 256 + bos)
-        assert size(cfg).parameters == sum(one.numel() for name, one in made.named_parameters() if "norm" not in name)
+        assert model_size(cfg).parameters == sum(one.numel() for name, one in made.named_parameters() if "norm" not in name)
 
 
 @pytest.mark.parametrize("floor", [0, 1, 2], ids=["whole", "floor", "blocks"])
