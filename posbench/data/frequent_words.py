@@ -18,7 +18,7 @@ import numpy as np
 
 from posbench.common.errors import ConfigError
 from posbench.data.text_task import Question, TextTask
-from posbench.data.words import coded
+from posbench.data.words import random_words
 
 DOTS = "..."
 
@@ -34,7 +34,7 @@ class FrequentWords(TextTask):
 
     def ask(self, random: np.random.Generator, depth: float | None, length: int) -> Question:
         ranks = np.arange(1, max(self.words + 2, math.ceil(length ** (1 / self.alpha))) + 1)
-        words = [DOTS, *coded(random, len(ranks) - 1, 6, ascii_lowercase)]
+        words = [DOTS, *random_words(random, len(ranks) - 1, 6, ascii_lowercase)]
 
         def counts(m: int) -> np.ndarray:
             return np.floor(m / ranks**self.alpha + 1e-9).astype(np.int64)

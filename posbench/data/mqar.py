@@ -20,7 +20,7 @@ from typing import Literal
 import numpy as np
 
 from posbench.common.errors import ConfigError
-from posbench.data.task import IGNORED, Examples, Part, Task
+from posbench.data.task import IGNORED, Examples, Task, TaskVariant
 
 
 class Mqar(Task):
@@ -58,8 +58,8 @@ class Mqar(Task):
             answer_NT[row_N1, at_NP] = np.arange(n)
         return Examples(inputs_NT, targets_NT, answer_NT, value_NP if most > 1 else None)
 
-    def parts(self, length: int) -> list[Part]:
-        return [Part(f"{self.name} {n} pairs", None, {"pairs": n}) for n in self.pairs if 4 * n <= length]
+    def parts(self, length: int) -> list[TaskVariant]:
+        return [TaskVariant(f"{self.name} {n} pairs", None, {"pairs": n}) for n in self.pairs if 4 * n <= length]
 
 
 def besides(key_NP: np.ndarray, rank_NT: np.ndarray) -> np.ndarray:

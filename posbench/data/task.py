@@ -39,8 +39,8 @@ class Examples:
 
 
 @dataclass(frozen=True)
-class Part:
-    """Part of a task that is evaluated apart: its name in the column `task`, its depth if it has one, and the arguments of `draw`."""
+class TaskVariant:
+    """Variant of a task that is evaluated apart: its name in the column `task`, its depth if it has one, and the arguments of `draw`."""
 
     task: str
     depth: float | None = None
@@ -82,9 +82,9 @@ class Task(Source):
         """
         raise NotImplementedError
 
-    def parts(self, length: int) -> list[Part]:
+    def parts(self, length: int) -> list[TaskVariant]:
         """Parts that are evaluated apart at a length. A longer text has all parts of a shorter one."""
-        return [Part(self.name, None, {"full": True})]
+        return [TaskVariant(self.name, None, {"full": True})]
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class TaskSplit:
     split: str
     offset: int = 0
 
-    def parts(self, length: int) -> list[Part]:
+    def parts(self, length: int) -> list[TaskVariant]:
         """Parts that are evaluated apart at a length."""
         return self.task.parts(length)
 

@@ -4,7 +4,12 @@ Each part of a text is tokenized by itself, as in running text, and the haystack
 that were asked for. Items stand where a sentence or line of the haystack ends: behind a line as a line of their own, behind a sentence that
 a blank follows as a sentence of their own.
 
-Letters: N examples, T tokens, F tokens of the haystack.
+Rivals of an answer are other values that stand in the same text, each written in the answer's place behind the same text. A rival has
+tokens of its own, so it is read from a further text, which has as many tokens and is the same up to the answer. What stands behind the
+rival is not scored. Every text has room for its longest value, so that rivals are scored whole: -ln p of a string is the sum over its
+tokens, whatever their number, as that of the answer is.
+
+Letters: N examples, T tokens, F tokens of the haystack, A answers, K rivals, R tokens of a rival, M rivals of all texts.
 """
 
 import contextlib
@@ -14,13 +19,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from posbench.common.errors import ConfigError
-from posbench.data.continued import Encode, continued, whole
-from posbench.data.rivals import drawn
 from posbench.data.sources import SPLITS
-from posbench.data.task import IGNORED, Examples, Part
+from posbench.data.task import IGNORED, Examples, TaskVariant
 from posbench.data.text_task import NOISE, Question, TextTask
 from posbench.data.tokenfile import TokenFile
-from posbench.data.tokenizers import Tokenizer, behind_bos
+from posbench.data.tokenizers import Encode, Tokenizer, behind_bos, continuation_encoder, encoder
 
 TRIES = 1000  # questions that are drawn in training until one fits; `check` refuses a length where not most of them do
 
@@ -45,7 +48,7 @@ class TextQuestions:
     known: dict[str, np.ndarray] = field(default_factory=dict, repr=False)  # ids of texts met before
     ending: dict[int, str] = field(default_factory=dict, repr=False)  # `_last` of tokens met before
 
-    def parts(self, length: int) -> list[Part]:
+    def parts(self, length: int) -> list[TaskVariant]:
         """Parts that are evaluated apart at a length."""
         return self.task.parts(f"{self.name} chat" if self.around else self.name)
 
@@ -60,7 +63,7 @@ class TextQuestions:
             if needed <= room:
                 break
             room = needed
-        rival_NAKR = drawn(random, texts, self.rivals, self._ids) if self.rivals else None
+        rival_NAKR = draw_rivals(random, texts, self.rivals, self._ids) if self.rivals else None
         depth_N = None if depth is None else np.array([measured for *_, measured in made])
         return Examples(*(np.stack([one[part] for one in made]) for part in range(3)), rival_NAKR=rival_NAKR, depth_N=depth_N)
 
@@ -116,7 +119,7 @@ class TextQuestions:
         """A question, tokens of all its parts but the haystack, and their number and `room`. Raises ConfigError above `length`."""
         asked = self.task.ask(random, depth, length)
         before, behind = self.around or ("", "")
-        head = behind_bos(whole(self.tokenizer)(before + asked.head), self.bos)
+        head = behind_bos(encoder(self.tokenizer)(before + asked.head), self.bos)
         tail = self._ids(asked.tail + behind + (asked.start.lstrip() if self.around else asked.start))
         items = [(place, (self._ids(f" {text}"), self._ids(f"{text}\n"))) for place, text in sorted(asked.items, key=lambda item: item[0])]
         answer = [(self._ids(words), number) for words, number in asked.answer]
@@ -196,12 +199,12 @@ class TextQuestions:
         if text not in self.known:
             if len(self.known) > 10_000:
                 self.known.clear()
-            self.known[text] = self._continued(text)
+            self.known[text] = self._encode(text)
         return self.known[text]
 
     @functools.cached_property
-    def _continued(self) -> Encode:
-        return continued(self.tokenizer)
+    def _encode(self) -> Encode:
+        return continuation_encoder(self.tokenizer)
 
     def _ends(self, ids: list[int]) -> bool:
         """True if a line ends with the first of one or two tokens, or a sentence that a blank or nothing follows."""
@@ -216,3 +219,42 @@ class TextQuestions:
         if token not in self.ending:
             self.ending[token] = self.tokenizer.decode([token]).rstrip(" ")[-1:]
         return self.ending[token]
+
+
+def draw_rivals(random: np.random.Generator, texts: list[tuple[list[str], list[str]]], most: int, encode: Encode) -> np.ndarray | None:
+    """Tokens [N, A, K, R] of at most `most` rivals of each answer, IGNORED where there are none; None where an answer has no rival.
+
+    `texts` are (answers, values that stand in the text). Fewer rivals are the first of more.
+    """
+    chosen = []
+    for answers, values in texts:
+        for answer in answers:
+            found = [values[at] for at in random.permutation(len(values)).tolist() if values[at] != answer]
+            chosen.append([encode(value) for value in found[:most]])
+    if not all(chosen):
+        return None
+    longest = max(len(ids) for rivals in chosen for ids in rivals)
+    rival_QKR = np.full((len(chosen), max(map(len, chosen)), longest), IGNORED)
+    for row, rivals in enumerate(chosen):
+        for at, ids in enumerate(rivals):
+            rival_QKR[row, at, : len(ids)] = ids
+    return rival_QKR.reshape(len(texts), -1, *rival_QKR.shape[1:])
+
+
+def texts_with_rivals(examples: Examples, place_M3: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs and targets [M, T] of further texts. `place_M3`: numbers of the text, of the answer and of the rival in its place."""
+    inputs_MT = examples.inputs_NT[place_M3[:, 0]]
+    targets_MT = np.full(inputs_MT.shape, IGNORED)
+    for row, (text, answer, rival) in enumerate(place_M3.tolist()):
+        at = int((examples.answer_NT[text] == answer).argmax())
+        ids = examples.rival_NAKR[text, answer, rival]
+        ids = ids[ids != IGNORED]
+        targets_MT[row, at : at + len(ids)] = ids
+        inputs_MT[row, at + 1 : at + len(ids)] = ids[:-1]
+    return inputs_MT, targets_MT
+
+
+def rank_answers(nll_NA: np.ndarray, nll_NAK: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rank of each answer among its rivals (1 is best, equals count against it) and its nll if there were no others; inf: no rival."""
+    rank_NA = 1 + ((nll_NAK <= nll_NA[..., None]) & (nll_NAK < np.inf)).sum(axis=2)
+    return rank_NA, nll_NA + np.logaddexp.reduce(np.concatenate([-nll_NA[..., None], -nll_NAK], axis=2), axis=2)

@@ -16,7 +16,7 @@ import numpy as np
 from posbench.common.errors import ConfigError
 from posbench.config.named_class import class_named
 from posbench.config.typed_args import arguments
-from posbench.data.task import Part, fingerprint
+from posbench.data.task import TaskVariant, fingerprint
 
 NOISE = ("The grass is green.", "The sky is blue.", "The sun is yellow.", "Here we go.", "There and back again.")
 
@@ -81,9 +81,9 @@ class TextTask:
         others = len(asked.values([sentence for _, sentence in asked.items])) - 1
         return max(0, min(most, others)) * len(asked.answers)
 
-    def parts(self, name: str) -> list[Part]:
+    def parts(self, name: str) -> list[TaskVariant]:
         """Parts that are evaluated apart: the depths."""
-        return [Part(name, float(depth), {"depth": float(depth)}) for depth in np.linspace(0, 1, self.depths)] or [Part(name)]
+        return [TaskVariant(name, float(depth), {"depth": float(depth)}) for depth in np.linspace(0, 1, self.depths)] or [TaskVariant(name)]
 
 
 def in_words(node: dict) -> bool:

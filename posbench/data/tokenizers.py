@@ -4,8 +4,9 @@
 tokenizer_files.py finds.
 """
 
+import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 TRAINED = re.compile(r"bpe-\d+")  # names of tokenizers trained by posbench
 
+Encode = Callable[[str], np.ndarray]  # from a text to its ids
 Pieces = tuple[np.ndarray, np.ndarray]  # (ids, bytes per token), both [n]
 
 
@@ -199,3 +201,50 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> BPETokenizer:
             "lower data.vocab_size or choose data.tokenizer=bytes."
         )
     return BPETokenizer(model)
+
+
+def encoder(tokenizer: Tokenizer) -> Encode:
+    """Function from a text to its ids."""
+
+    def encode(text: str) -> np.ndarray:
+        ((ids, _),) = tokenizer.encode([text])
+        return ids.astype(np.int64)
+
+    return encode
+
+
+def continuation_encoder(tokenizer: Tokenizer) -> Encode:
+    """Function from a piece that stands behind others to its ids: those of `encoder` for a tokenizer that adds nothing to a text.
+
+    One that was SentencePiece's (Llama 2, Mistral, TinyLlama) writes a word's mark before every text that it is given: alone, " 7" would
+    begin with two marks, and no model writes that.
+    """
+    plain = encoder(tokenizer)
+    if not isinstance(tokenizer, PretrainedTokenizer):
+        return plain
+    described = json.loads(tokenizer.model.to_str())
+    bare = {**described, **{part: _bare(described[part]) for part in ("normalizer", "pre_tokenizer")}}
+    if bare == described:
+        return plain
+    with foreign(tokenizer.name):
+        inside = encoder(PretrainedTokenizer(type(tokenizer.model).from_str(json.dumps(bare)), tokenizer.name))
+    special = list(tokenizer.model.get_added_tokens_decoder())
+
+    def encode(text: str) -> np.ndarray:
+        """Behind a token such as <|user|>, which cuts a text, the tokenizer's own mark stands in running text too."""
+        first, marked = inside(text), plain(text)
+        cuts = [np.flatnonzero(np.isin(ids, special)) for ids in (first, marked)]
+        return np.r_[first[: cuts[0][0]], marked[cuts[1][0] :]] if all(map(len, cuts)) else first
+
+    return encode
+
+
+def _bare(part: dict | None) -> dict | None:
+    """A normalizer or pre-tokenizer as tokenizer.json describes it, without what it writes before a text."""
+    if part is None or part["type"] == "Prepend":
+        return None
+    if part["type"] == "Metaspace":
+        return {**part, "prepend_scheme": "never"}
+    if part["type"] != "Sequence":
+        return part
+    return {key: [_bare(one) for one in value if _bare(one)] if isinstance(value, list) else value for key, value in part.items()}

@@ -11,7 +11,7 @@ import numpy as np
 
 from posbench.common.errors import ConfigError
 from posbench.data.text_task import NOISE, Question, TextTask
-from posbench.data.words import coded
+from posbench.data.words import random_words
 
 
 class VariableTracking(TextTask):
@@ -38,7 +38,7 @@ class VariableTracking(TextTask):
     def chain(self, random: np.random.Generator) -> tuple[int, list[str], list[str]]:
         """Value, names and assignments of a chain."""
         value = int(random.integers(10_000, 99_999))
-        names = coded(random, self.hops + 1, 5, ascii_uppercase)
+        names = random_words(random, self.hops + 1, 5, ascii_uppercase)
         return value, names, [f"VAR {names[0]} = {value}.", *(f"VAR {b} = VAR {a}." for a, b in zip(names, names[1:], strict=False))]
 
     def question(self, value: int) -> tuple[str, str]:

@@ -21,7 +21,7 @@ def names(random: np.random.Generator, count: int) -> list[str]:
     return [f"{FIRST[one // len(SECOND)]}-{SECOND[one % len(SECOND)]}" for one in chosen.tolist()]
 
 
-def coded(random: np.random.Generator, count: int, size: int, letters: str) -> list[str]:
+def random_words(random: np.random.Generator, count: int, size: int, letters: str) -> list[str]:
     """`count` different words of `size` random letters."""
     drawn: dict[str, None] = {}
     while len(drawn) < count:

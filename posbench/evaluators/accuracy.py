@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from posbench.config.schema import EvaluateConfig
-from posbench.data.rivals import compared, written
 from posbench.data.task import IGNORED, Examples, TaskSplit
+from posbench.data.text_questions import rank_answers, texts_with_rivals
 from posbench.data.text_task import TextTask, make_text_task
 from posbench.data.tokenfile import TokenFile
 from posbench.data.tokenizers import Tokenizer
@@ -166,7 +166,7 @@ class Accuracy(Protocol):
         nll_NA, wrong_NA = (summed(answer_NR, one) for one in (nll_NR, ~correct_NR))
         among = [summed(answer_NR, one) for one in among]
         if examples.rival_NAKR is not None:
-            among = compared(nll_NA, self.against(examples, plan, n_rows))
+            among = rank_answers(nll_NA, self.against(examples, plan, n_rows))
         rank_NA = among[0].astype(np.int64) if among else np.zeros(nll_NA.shape, np.int64)
         found = [(task, nll_NA.astype(np.float32), wrong_NA == 0, rank_NA)]
         return found + ([(f"{task} choice", among[1].astype(np.float32), rank_NA == 1, rank_NA)] if among else [])
@@ -177,7 +177,7 @@ class Accuracy(Protocol):
         place_M3 = np.argwhere(there_NAK)
 
         def text(at_m: np.ndarray) -> tuple:
-            inputs_mT, targets_mT = written(examples, place_M3[at_m])
+            inputs_mT, targets_mT = texts_with_rivals(examples, place_M3[at_m])
             return inputs_mT, targets_mT[:, -n_rows:], None
 
         nll_NAK = np.full(there_NAK.shape, np.inf)

@@ -12,8 +12,7 @@ from test_gguf_tokenizer import TEXTS, varied
 from tokenizers import Tokenizer
 
 from posbench.common.errors import ConfigError
-from posbench.data.continued import continued, whole
-from posbench.data.tokenizers import PretrainedTokenizer
+from posbench.data.tokenizers import PretrainedTokenizer, continuation_encoder, encoder
 from posbench.gguf.tokenizer import tokenizer_json
 
 SIZE = 1000
@@ -68,8 +67,8 @@ def test_special_tokens_are_found_whole_and_bytes_sum_to_the_text(folder, spm):
     for text in ("h\u00e9\u65e5 \U0001f600 the\n", "  def"):
         ((ids, widths),) = tokenizer.encode([text])
         assert len(ids) == len(widths) and widths.sum() == len(text.encode())
-    inside = continued(tokenizer)(" the")
-    assert [tokenizer.decode(ids) for ids in (inside, whole(tokenizer)("the"))] == ["the", "the"] and len(inside) == 1
+    inside = continuation_encoder(tokenizer)(" the")
+    assert [tokenizer.decode(ids) for ids in (inside, encoder(tokenizer)("the"))] == ["the", "the"] and len(inside) == 1
 
 
 def test_a_file_may_say_that_no_space_stands_before_a_text(folder, spm):

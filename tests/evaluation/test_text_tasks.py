@@ -12,13 +12,11 @@ from test_cli import cli  # noqa: F401
 
 from posbench.common.errors import ConfigError
 from posbench.common.files import read_json
-from posbench.data.continued import continued, whole
-from posbench.data.rivals import written
 from posbench.data.task import IGNORED
-from posbench.data.text_questions import TextQuestions
+from posbench.data.text_questions import TextQuestions, texts_with_rivals
 from posbench.data.text_task import NOISE, make_text_task
 from posbench.data.tokenfile import TokenFile
-from posbench.data.tokenizers import ByteTokenizer, PretrainedTokenizer, train_bpe
+from posbench.data.tokenizers import ByteTokenizer, PretrainedTokenizer, continuation_encoder, encoder, train_bpe
 from posbench.data.words import FIRST, SECOND, names
 from posbench.evaluation.protocols import protocol
 from posbench.runs.rows import read_eval
@@ -92,13 +90,13 @@ def test_pieces_have_the_tokens_of_running_text(kind, around):
     drawn = made.draw(900, 1, [0], depth=0.5)
     ids = np.r_[drawn.inputs_NT[0], drawn.targets_NT[0, -1]]
     text = "".join(map(made.tokenizer.model.id_to_token, ids))
-    assert whole(made.tokenizer)(text.replace("\u2581", " ").removeprefix(" ").replace("> ", ">")).tolist() == ids.tolist()
+    assert encoder(made.tokenizer)(text.replace("\u2581", " ").removeprefix(" ").replace("> ", ">")).tolist() == ids.tolist()
     assert re.search("key\u2581is\u2581([0-9]+)$", text)
 
 
 def test_a_piece_is_as_it_stands_where_nothing_is_written_before_a_text(tokenizer):
     for piece in (" 28602", "\nWhat is", "x", ""):
-        assert continued(tokenizer)(piece).tolist() == whole(tokenizer)(piece).tolist()
+        assert continuation_encoder(tokenizer)(piece).tolist() == encoder(tokenizer)(piece).tolist()
 
 
 @pytest.mark.parametrize("haystack", ["noise", "corpus"])
@@ -335,7 +333,7 @@ def test_rivals_are_scored_whole_so_that_token_frequencies_choose_by_chance(name
     counts = np.bincount(np.concatenate([examples.inputs_NT.ravel(), examples.rival_NAKR[examples.rival_NAKR != IGNORED]]), minlength=600)
     surprise = -np.log((counts + 1) / (counts + 1).sum())
     place_M3 = np.argwhere((examples.rival_NAKR != IGNORED).any(axis=3))
-    _, targets_MT = written(examples, place_M3)
+    _, targets_MT = texts_with_rivals(examples, place_M3)
     assert np.array_equal((targets_MT != IGNORED).sum(1), (examples.rival_NAKR != IGNORED).sum(3).ravel())
     assert len(set((targets_MT != IGNORED).sum(1))) > 1  # strings of different numbers of tokens
     rival_NK = np.where(targets_MT == IGNORED, 0, surprise[targets_MT]).sum(1).reshape(200, 3)
