@@ -11,37 +11,25 @@ both: the loss at the target length, among options whose cost on validation is a
 On test documents the choice is confirmed if the intervals of its differences to both options without a setting (and its costs, for
 both) lie below 0 (the tolerance), refuted if one lies above, else the intervals do not tell. Only what is confirmed is advised; else it is
 the better of the two options without a setting. The next best of validation is measured on test documents too, and compared apart;
-whatever validation does not tell apart from the choice is named.
+whatever validation does not tell apart from the choice is named. So the choice for a use is one question, and nothing is corrected for
+the number of options that were compared.
 
 Letters: T targets.
 """
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
-from posbench.advice.verdicts import CONFIRMED, Reach, affordable, better, ranked, reach, together
+from posbench.advice.plan import CUT, PLAIN, Option
+from posbench.common.files import finite
 from posbench.statistics.crossed import Estimate, estimate, sums
+from posbench.statistics.usable_length import Usable
 
-PLAIN, CUT = "as it is", "cut"
 USES = ("short", "long", "both")
-
-
-@dataclass(frozen=True)
-class Option:
-    """Something a user may do: its name, its methods without a factor, its factor if that is fixed, and if frequencies alone express it."""
-
-    name: str
-    family: str
-    factor: float | None = None
-    frequencies: bool = False
-
-    @property
-    def by_length(self) -> bool:
-        """True if the factor follows the length of each text."""
-        return self.frequencies and self.factor is None
+CONFIRMED, UNDECIDED, REFUTED = "confirmed", "undecided", "refuted"
 
 
 @dataclass(frozen=True)
@@ -84,69 +72,94 @@ class Question:
         return self.short if use == "short" else (self.target,)
 
 
+def ranked(means: Mapping[str, float]) -> list[str]:
+    """Names by their mean loss, the best first, without those that are not finite. Equal ones stay in the given order."""
+    return sorted((name for name, mean in means.items() if math.isfinite(mean)), key=means.__getitem__)
+
+
 def rankings(losses: Losses, question: Question) -> dict[str, list[str]]:
     """{use: options by their mean loss, the best first}. What needs no setting comes first among equals."""
     order = sorted(losses.nll, key=lambda name: name not in (PLAIN, CUT))
     short = [losses.means([length]) for length in question.short]
     # What was not measured counts as infinitely dear.
-    costs = {name: max(means.get(name, math.inf) - means[PLAIN] for means in short) for name in order}
+    cheap = [name for name in order if all(one.get(name, math.inf) - one[PLAIN] <= question.tolerance for one in short)]
     found = {}
     for use in USES:
         means = losses.means(question.lengths(use))
-        limits = (costs, question.tolerance) if use == "both" else ()
-        found[use] = ranked({name: means[name] for name in order if name in means}, *limits)
+        found[use] = ranked({name: means[name] for name in (cheap if use == "both" else order) if name in means})
     return found
-
-
-def runner_up(losses: Losses, names: Sequence[str], lengths: Sequence[int]) -> list[str]:
-    """The first of a ranking that has not the very losses of its best, which would be the same thing to do; empty without one."""
-    return [name for name in names if losses.difference(names[0], name, lengths) is not None][:1]
 
 
 def finalists(ranking: Mapping[str, Sequence[str]], options: Mapping[str, Option], losses: Losses, question: Question) -> list[str]:
     """Options to measure on test documents: the two best for each use, and of those that frequencies express the best of each form.
 
-    `losses` are those of validation, which made the ranking.
+    `losses` are those of validation, which made the ranking. The second best has not the very losses of the best, which would be the same
+    thing to do.
     """
-    long = [options[name] for name in ranking["long"]]
-    fixed = [one.name for one in long if one.frequencies and not one.by_length][:1]
-    by_length = [one.name for one in long if one.by_length][:1]
-    best = [name for use in USES for name in [*ranking[use][:1], *runner_up(losses, ranking[use], question.lengths(use))]]
+    best = []
+    for use, names in ranking.items():
+        others = [name for name in names if losses.difference(names[0], name, question.lengths(use)) is not None]
+        best += [*names[:1], *others[:1]]
+    fixed = [name for name in ranking["long"] if options[name].factor][:1]
+    by_length = [name for name in ranking["long"] if options[name].by_length][:1]
     return list(dict.fromkeys([PLAIN, CUT, *best, *fixed, *by_length]))
+
+
+def better(difference: Estimate) -> str:
+    """Verdict on "the first of the two has the lower loss" by the interval of first minus second; undecided without an interval."""
+    low, high = difference.interval()
+    return CONFIRMED if high < 0 else REFUTED if low > 0 else UNDECIDED
+
+
+def affordable(costs: Iterable[Estimate], tolerance: float) -> str:
+    """Verdict on "no cost exceeds the tolerance" by the intervals; confirmed if there is no cost at all."""
+    bounds = [cost.interval() for cost in costs]
+    if any(low > tolerance for low, _ in bounds):
+        return REFUTED
+    return CONFIRMED if all(high <= tolerance for _, high in bounds) else UNDECIDED
+
+
+def together(verdicts: Iterable[str]) -> str:
+    """Verdict on several statements at once: refuted if one is, confirmed if all are."""
+    found = set(verdicts)
+    return REFUTED if REFUTED in found else UNDECIDED if UNDECIDED in found else CONFIRMED
 
 
 @dataclass(frozen=True)
 class Answer:
-    """Answer for one use: the choice, its verdict, differences to other options, costs by length, and the next best option if any."""
+    """Answer for one use: the choice, its verdict, the option to take, differences to others, costs by length, the next best if any.
+
+    `over_next`: verdict on "better than the next best"; None without one.
+    """
 
     choice: str
     verdict: str
+    advised: str
     against: Mapping[str, Estimate]
-    costs: Mapping[int, Estimate] = field(default_factory=dict)
-    next_best: str | None = None
-
-    @property
-    def over_next(self) -> str | None:
-        """Verdict on "better than the next best"; None without one."""
-        return better(self.against[self.next_best]) if self.next_best else None
+    costs: Mapping[int, Estimate]
+    next_best: str | None
+    over_next: str | None
 
 
 def answer(use: str, ranking: Sequence[str], losses: Losses, question: Question) -> Answer:
-    """Judge the first of a validation ranking on the losses of test documents; others in it count if they were measured there."""
+    """Judge the first of a validation ranking on the losses of test documents; others in it count if they were measured there.
+
+    If test documents do not confirm the choice, the better of the two options without a setting is advised.
+    """
     lengths = question.lengths(use)
     choice, *others = [name for name in ranking if losses.over(name, lengths) is not None]
     differences = {name: losses.difference(choice, name, lengths) for name in dict.fromkeys([PLAIN, CUT, *others])}
     told = {name: found for name, found in differences.items() if found is not None}
     next_best = next((name for name in others if name in told), None)
     against = {name: found for name, found in told.items() if name in (PLAIN, CUT, next_best)}
-    rivals = [name for name in (PLAIN, CUT) if name in told]
-    if choice in (PLAIN, CUT) and next_best:
-        rivals.append(next_best)
-    costs = {length: losses.difference(choice, PLAIN, [length]) for length in question.short} if use == "both" else {}
+    costs = {length: losses.difference(choice, PLAIN, [length]) for length in question.short if use == "both"}
     costs = {length: found for length, found in costs.items() if found is not None}
-    verdicts = [better(told[name]) for name in dict.fromkeys(rivals)]
-    verdicts += [affordable(costs.values(), question.tolerance)] if use == "both" else []
-    return Answer(choice, together(verdicts) if verdicts else CONFIRMED, against, costs, next_best)
+    judged = [name for name in against if name in (PLAIN, CUT) or choice in (PLAIN, CUT)]
+    verdict = together([*(better(told[name]) for name in judged), affordable(costs.values(), question.tolerance)])
+    free = {choice: 0.0, **{name: one.value for name, one in against.items()}}  # by how much the choice's loss is higher
+    instead = max((name for name in (PLAIN, CUT) if name in free), key=free.__getitem__, default=PLAIN)
+    over_next = better(told[next_best]) if next_best else None
+    return Answer(choice, verdict, choice if verdict == CONFIRMED else instead, against, costs, next_best, over_next)
 
 
 def near(choice: str, names: Iterable[str], losses: Losses, lengths: Sequence[int], tolerance: float) -> dict[str, Estimate]:
@@ -168,21 +181,78 @@ def served(ranking: Sequence[str], options: Mapping[str, Option], losses: Losses
 
 
 def rises(name: str, losses: Losses, question: Question) -> dict[int, Estimate]:
-    """{length: cost up to the training length, difference to the cut text beyond}, without lengths at which there is none."""
-    found = {n: losses.difference(name, PLAIN if n <= question.train_len else CUT, [n]) for n in sorted(losses.nll.get(name, {}))}
-    return {length: one for length, one in found.items() if one is not None}
-
-
-def usable(name: str, losses: Losses, question: Question) -> Reach:
-    """Usable length of an option, among the lengths that were measured."""
+    """{length: cost up to the training length, difference to the cut text beyond}, of the lengths that were measured."""
     equal = Estimate(0.0, 0.0, 1, (0.0,), 2, len(losses.document_T))
+    return {n: losses.difference(name, PLAIN if n <= question.train_len else CUT, [n]) or equal for n in sorted(losses.nll[name])}
+
+
+def usable(name: str, losses: Losses, question: Question) -> dict[str, int | None]:
+    """Usable length of an option among the lengths that were measured: surely, and perhaps, up to there; None: not even at the first."""
     known = rises(name, losses, question)
-    return reach({length: known.get(length, equal) for length in losses.nll[name]}, question.tolerance)
+    ends = Usable(known, question.tolerance).interval()
+    reached = [max((length for length in known if length < end), default=None) for end in ends]
+    return dict(zip(("surely", "perhaps"), reached, strict=True))
 
 
-def advised(found: Answer) -> str:
-    """Option to take: the choice if test documents confirm it, else of the two without a setting the one with the lower loss."""
-    if found.verdict == CONFIRMED:
-        return found.choice
-    over = {found.choice: 0.0, **{name: one.value for name, one in found.against.items()}}  # by how much the choice's loss is higher
-    return max((name for name in (PLAIN, CUT) if name in over), key=over.__getitem__, default=PLAIN)
+def content(
+    about: dict, question: Question, options: Mapping[str, Option], search: Losses, test: Losses, ranking: Mapping[str, list[str]]
+) -> dict:
+    """Content of advice.json: every number of the advice, None for one that is not finite. `about` has the model, the text and the plan.
+
+    The terminal's text, the figure and the page are made from it. Options that were measured on test documents are judged.
+    """
+    found = {use: answer(use, ranking[use], test, question) for use in USES}
+    answers = {
+        use: vars(one) | {"near": near(one.choice, ranking[use], search, question.lengths(use), question.tolerance)}
+        for use, one in found.items()
+    }
+    engines = served(ranking["long"], options, test, question)
+    answers["long"]["served"] = vars(engines) if engines and engines.choice != found["long"].advised else None
+    final = [name for name in test.nll if name == PLAIN or max(test.nll[name]) > question.train_len]
+    fixed = sorted((name for name in test.nll if options[name].factor), key=lambda name: (options[name].family, options[name].factor))
+    made = {
+        **about,
+        "train_len": question.train_len,
+        "target": question.target,
+        "short": question.short,
+        "tolerance": question.tolerance,
+        "texts": {"validation": _counts(search), "test": _counts(test)},
+        "answers": answers,
+        "options": [{**_option(options[name], test, question), "usable": usable(name, test, question)} for name in final],
+        "factors": [_option(options[name], test, question, question.short) for name in fixed],
+        "search": [_searched(options[name], nll) for name, nll in search.nll.items()],
+        "ranking": ranking,
+    }
+    return finite(_plain(made))
+
+
+def _counts(losses: Losses) -> dict[str, int]:
+    return {"documents": len(np.unique(losses.document_T)), "targets": len(losses.document_T)}
+
+
+def _option(option: Option, losses: Losses, question: Question, lengths: Sequence[int] | None = None) -> dict:
+    points = [
+        {
+            "length": length,
+            "nll": float(losses.nll[option.name][length].mean()),
+            "against": PLAIN if length <= question.train_len else CUT,
+            "difference": difference,
+        }
+        for length, difference in rises(option.name, losses, question).items()
+        if lengths is None or length in lengths
+    ]
+    return {"name": option.name, "family": option.family, "factor": option.factor, "by_length": option.by_length, "points": points}
+
+
+def _searched(option: Option, nll: Mapping[int, np.ndarray]) -> dict:
+    means = {length: float(nll[length].mean()) for length in sorted(nll)}
+    return {"name": option.name, "family": option.family, "factor": option.factor, "nll": means}
+
+
+def _plain(value: object) -> object:
+    """`value` for json: an estimate as [value, low, high] of its 95 % interval, keys as text."""
+    if isinstance(value, Estimate):
+        return [value.value, *value.interval()]
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list) else value

@@ -1,4 +1,8 @@
-"""Losses of sets of LongRoPE's factors on validation text, and the sets that a search starts from."""
+"""Losses of sets of LongRoPE's factors on validation text, and the search among them for one model and target.
+
+The loss of an individual is that of protocol fixed_targets at the target, in this process. Each is a line of a log as soon as it is
+measured, and equal settings draw equal searches, so that a search goes on where it was stopped.
+"""
 
 import json
 import math
@@ -7,15 +11,80 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from posbench.advice.factor_search import Individual
+from posbench.advice.factor_search import HIGHEST, Individual, Sizes, evolve
+from posbench.common.appending import append_lines
+from posbench.common.errors import ConfigError
 from posbench.common.files import read_bytes
+from posbench.common.progress import Progress
+from posbench.config.defaults import LONG
+from posbench.config.schema import typed
 from posbench.evaluation.protocols import protocol
 from posbench.sweep.cells import Cell
-from posbench.sweep.jobs import Job
+from posbench.sweep.fate import judge
+from posbench.sweep.finetune import LONGER
+from posbench.sweep.jobs import Job, plan_jobs
 
 if TYPE_CHECKING:
     from posbench.data.corpus import Corpus
     from posbench.position.geometry import Spectrum
+
+WINDOWS, LONG_WINDOWS = 64, 8  # by default, and of training lengths above LONG
+EXACT = (0, 1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 64, 128, 256)  # values of exact_first by default, up to the training length
+
+
+def plan_search(cfg: dict) -> tuple[Job, list[int]]:
+    """The job with one evaluation, that of the start at the target, and the values of exact_first. Raises ConfigError as the job does."""
+    asked = cfg["evaluate"]
+    (job,) = plan_jobs([{**cfg, "evaluate": {**asked, "floor": False}}])
+    train_len = typed("train", job.cfg["train"]).train_len
+    target = cfg["target"] or LONGER * train_len
+    if target <= train_len:
+        raise ConfigError(f"target={target} lies within the {train_len} tokens that the model was trained for: ask for a longer one.")
+    exact = list(dict.fromkeys(cfg["exact_first"] or [first for first in EXACT if first <= train_len]))
+    if max(exact) > train_len:
+        raise ConfigError(f"exact_first={max(exact)} lies beyond the {train_len} tokens of the model's training: give at most {train_len}.")
+    evaluate = {
+        **asked,
+        "protocol": ["fixed_targets"],
+        "lengths": [target],
+        "max_length": target,
+        "floor": False,
+        "windows": asked["windows"] or (LONG_WINDOWS if train_len > LONG else WINDOWS),
+        "targets": asked["targets"] or max(1, train_len // 2),
+    }
+    (job,) = plan_jobs([{**cfg, "extension": {**cfg["extension"], "mode": "fixed", "target_len": target}, "evaluate": evaluate}])
+    fate = judge(job)
+    refused = fate.refused or next((one.reason for one in fate.cells.values() if one.status in ("refused", "noop")), "")
+    if refused:
+        raise ConfigError(refused)
+    return job, exact
+
+
+def search(
+    job: Job, corpus: "Corpus", windows: int, exact: list[int], size: Sizes, log: Path
+) -> tuple[dict[Individual, float], dict[str, float]]:
+    """(losses of all individuals, losses by name of the model as it is and of the starts). What the log knows is not measured again."""
+    (cell,), train_len = job.cells, typed("train", job.cfg["train"]).train_len
+    (target,) = cell.evaluate["lengths"]
+    with Progress(size.total * windows * target, "search", "tokens") as progress:
+        measure, starts, plain = factor_losses(job, cell, corpus, exact, progress.update)
+        known, best = known_losses(log, {len(one) for one in starts.values()}), math.inf
+
+        def loss(one: Individual) -> float:
+            nonlocal best
+            found = known.get(one)
+            if found is None:
+                found = measure(one)
+                append_lines(log, [{"nll": found, "exact_first": one[0], "factors": one[1:]}])
+            else:
+                progress.update(windows * target, spared=True)
+            best = min(best, found)
+            progress.update(0, part=True, best=best)
+            return found
+
+        found = evolve(loss, starts.values(), exact, HIGHEST * target / train_len, size, cell.evaluate["seed"])
+    found |= {one: nll for one, nll in known.items() if one[0] in exact}  # of searches with other sizes
+    return found, {"as it is": plain, **{f"{name}'s factors": found[one] for name, one in starts.items()}}
 
 
 def factor_losses(

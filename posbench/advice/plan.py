@@ -1,21 +1,21 @@
-"""Plan of scripts/advise.py: candidates, lengths, factors and numbers of windows, by arithmetic alone.
+"""Plan of an advice by arithmetic alone: options, lengths, factors, numbers of windows, and the stages that measure them.
 
-The same words make the same plan. A candidate has a fixed factor, the factor of each text's length, or attention of its own. One window
-of the search reads every family once, beyond the training length; then the best few families read the target with each factor. One window
-of the test reads the finalists at all lengths. budget=1 is BUDGET FLOP, of which the search has a share; no stage has fewer than its
+The same words make the same plan. An option has a fixed factor, the factor of each text's length, or attention of its own. Stages:
+every family once, beyond the training length, on validation documents; there the best few families at the target with each factor; then
+the finalists on test documents at all lengths. budget=1 is BUDGET FLOP, of which the search has a share; no stage has fewer than its
 least number of windows, so a long target can take more than its budget, which the plan says.
 """
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from posbench.advice.decide import CUT, PLAIN, Option
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.config.names import nodes
 from posbench.evaluation.protocol import ReadVolume
 from posbench.sweep.cost import ModelSize
 
+PLAIN, CUT = "as it is", "cut"  # the two options that need no setting
 SCALED = ("pi", "ntk", "yarn", "llama3")  # change frequencies by a factor, which may be fixed
 FOLLOWS = ("dynamic_ntk",)  # changes frequencies by the length of the text alone, with a factor that overshoots
 OVERSHOOT = ("ntk",)  # better with a larger factor than the length's (posbench/extensions/ntk.py), so compared with twice that too
@@ -29,60 +29,58 @@ BUDGET = 1e15  # about an hour on two cores with AMX, in bf16
 SEARCH = 0.4  # share of the budget
 FEWEST, MOST = {"validation": 1, "test": 3}, {"validation": 128, "test": 512}  # windows
 KEPT, KEPT_OWN = 2, 1  # families that go on to the target: with frequencies alone, and with attention of their own
-BROKEN = 1.0  # nats per token above the cut text from which the model as it is is not read at the target
 METHODS = 3.5  # finalists beside the two references, as multiples of the plain model's work
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """An option with its methods' nodes; `at` gives those to evaluate at one length."""
+class Option:
+    """Something a user may do: its name, its methods without a factor, its factor if that is fixed, if frequencies alone express it.
 
-    option: Option
-    extension: dict
-    scale: dict
+    `at` gives the nodes of its methods at one length.
+    """
+
+    name: str
+    family: str
+    factor: float | None = None
+    frequencies: bool = False
+    extension: str = "none"
+    scale: str = "none"
 
     @property
-    def name(self) -> str:
-        return self.option.name
+    def by_length(self) -> bool:
+        """True if the factor follows the length of each text."""
+        return self.frequencies and self.factor is None
 
     def at(self, length: int, train_len: int) -> tuple[dict, dict]:
         """(extension, scale) at one length. A factor that follows the length is a fixed one there, so both forms share evaluations."""
         inside = length <= train_len
-        if self.option.name == CUT:
-            return (_node("none") if inside else self.extension), self.scale
-        extension, factor = self.extension, self.option.factor
-        if "mode" in extension and (self.option.frequencies or "+" in self.option.family):
-            target = max(length, train_len) if factor is None else round(factor * train_len)
-            extension = {**extension, "mode": "fixed", "target_len": target}
-        return extension, _scale("none") if inside else self.scale  # log-n is 1 within the training length
+        extension = node("extension", "none" if inside and self.name == CUT else self.extension)
+        if "mode" in extension and (self.frequencies or "+" in self.family):
+            target = max(length, train_len) if self.factor is None else round(self.factor * train_len)
+            extension |= {"mode": "fixed", "target_len": target}
+        return extension, node("scale_attention", "none" if inside else self.scale)  # log-n is 1 within the training length
 
 
-def references() -> list[Candidate]:
-    """The two options that need no setting."""
-    return [
-        Candidate(Option(PLAIN, PLAIN), _node("none"), _scale("none")),
-        Candidate(Option(CUT, CUT), _node("recompute_window"), _scale("none")),
-    ]
+Wanted = Sequence[tuple[Option, Sequence[int]]]  # what a stage measures: options, each with its lengths
+AS_IT_IS, CUT_TEXT = Option(PLAIN, PLAIN), Option(CUT, CUT, extension="recompute_window")
 
 
-def follow(family: str) -> Candidate:
+def node(group: str, name: str) -> dict:
+    """Content of a method's yaml, to be changed at will."""
+    return copy.deepcopy(nodes(group)[name])
+
+
+def follow(family: str) -> Option:
     """A family whose factor follows the length of each text, or one without a factor."""
     method, _, scale = family.partition("+")
     method, scale = ("none", "log_n") if method == "log_n" else (method, scale or "none")
     frequencies = family in SCALED or family in FOLLOWS
-    return Candidate(Option(f"{family} by length" if frequencies else family, family, None, frequencies), _node(method), _scale(scale))
+    return Option(f"{family} by length" if frequencies else family, family, None, frequencies, method, scale)
 
 
-def fixed(family: str, factors: Iterable[float]) -> list[Candidate]:
+def fixed(family: str, factors: Iterable[float]) -> list[Option]:
     """A family with each of the factors; none for a family that has no fixed form here."""
-    if family not in SCALED:
-        return []
-    return [Candidate(Option(f"{family} x{factor:g}", family, factor, True), _node(family), _scale("none")) for factor in factors]
-
-
-def probed(families: Iterable[str], factor: float) -> list[Candidate]:
-    """Candidates of the first stage: every family by length, and those of OVERSHOOT with a fixed factor too."""
-    return [one for family in families for one in [follow(family), *(fixed(family, [factor]) if family in OVERSHOOT else [])]]
+    return [Option(f"{family} x{factor:g}", family, factor, True, family) for factor in factors if family in SCALED]
 
 
 def chosen(methods: Sequence[str] | None) -> tuple[str, ...]:
@@ -91,14 +89,6 @@ def chosen(methods: Sequence[str] | None) -> tuple[str, ...]:
         if name not in FAMILIES:
             raise ConfigError(f"methods={name} is unknown{did_you_mean(name, FAMILIES)}: choose from {', '.join(FAMILIES)}.")
     return tuple(name for name in FAMILIES if not methods or name in methods)
-
-
-def _node(name: str) -> dict:
-    return copy.deepcopy(nodes("extension")[name])
-
-
-def _scale(name: str) -> dict:
-    return copy.deepcopy(nodes("scale_attention")[name])
 
 
 @dataclass(frozen=True)
@@ -128,6 +118,50 @@ class Plan:
         reached = self.target / self.train_len
         most = max(self.factors) if family in OVERSHOOT else max(4.0, reached)
         return tuple(factor for factor in self.factors if reached <= factor <= most)
+
+    def probed(self, families: Iterable[str]) -> list[Option]:
+        """Options of the first stage: every family by length, and those of OVERSHOOT with a fixed factor too."""
+        factor = 2 * self.probe / self.train_len
+        return [one for family in families for one in [follow(family), *(fixed(family, [factor]) if family in OVERSHOOT else [])]]
+
+    def compared(self, families: Sequence[str]) -> Wanted:
+        """Second stage: each factor that reaches the target there too, the others within the training length."""
+        long = [one for family in families for one in [*fixed(family, self.long_factors(family)), follow(family)]]
+        costs = [one for family in families for one in fixed(family, self.factors) if one not in long]
+        return [*((one, [*self.short, self.target]) for one in long), *((one, self.short) for one in costs)]
+
+    def judged(self, final: Sequence[str], options: Mapping[str, Option], broken: bool) -> Wanted:
+        """Third stage: the finalists at all lengths, and the cost of every factor of a finalist's family.
+
+        A model that is `broken` as it is before the target is not read there.
+        """
+        families = {options[name].family for name in final if options[name].frequencies}
+        costs = [one for one in options.values() if one.family in families and one.factor and one.name not in final]
+        own = {name: [length for length in self.grid if name != PLAIN or length < self.target or not broken] for name in final}
+        return [(options[name], own[name]) for name in final] + [(one, self.short) for one in costs]
+
+    def stand_ins(self, families: Sequence[str]) -> list[tuple[str, str, Wanted]]:
+        """(title, split, what is measured) of each stage before anything is: yarn or the first families in place of the best ones."""
+        both = [AS_IT_IS, CUT_TEXT]
+        kept = [family for family in dict.fromkeys(("yarn", "ntk", *families)) if family in families and family in SCALED][:KEPT]
+        own = [one for one in map(follow, families) if not one.frequencies][:1]
+        best = [one for family in kept[:1] for one in [*fixed(family, self.long_factors(family)[:1]), follow(family)]]
+        return [
+            ("search", "validation", [(one, [self.probe]) for one in [*both, *self.probed(families)]]),
+            ("factors", "validation", [*self.compared(kept), *((one, [*self.short, self.target]) for one in own)]),
+            ("test", "test", [(one, self.grid) for one in [*both, *best, *own]]),
+        ]
+
+
+def survivors(order: Sequence[str]) -> list[str]:
+    """Families that go on to the target, of all in their order: the best by frequencies alone, and the best with attention of its own.
+
+    Sinks see no more than the training length, so near the cut text's loss they always are; they go on beside another, if they are better.
+    """
+    own = [family for family in order if family in OWN]
+    reading = [family for family in own if family not in SINKS][:KEPT_OWN]
+    sinks = [family for family in own if family in SINKS and (not reading or own.index(family) < own.index(reading[0]))][:1]
+    return [family for family in order if family not in OWN][:KEPT] + [family for family in order if family in (*reading, *sinks)]
 
 
 def make_plan(size: ModelSize, train_len: int, target: int | None, budget: float, families: Sequence[str]) -> Plan:

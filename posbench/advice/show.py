@@ -1,15 +1,17 @@
-"""Advice for a terminal of 80 characters and as an HTML page, from the content of advice.json alone."""
+"""Output of an advice: text for a terminal of 80 characters, a figure and a page, from the content of advice.json alone."""
 
+import itertools
 import textwrap
 from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from posbench.advice.decide import CUT, PLAIN
-from posbench.advice.verdicts import CONFIRMED, REFUTED, UNDECIDED
+from posbench.advice.decide import CONFIRMED, REFUTED, UNDECIDED
+from posbench.advice.plan import CUT, PLAIN
+from posbench.report.figures.style import DASHES, FONT, GREY, MARKERS, OKABE_ITO, Frame, differences, octaves
 from posbench.report.html import Grid, template
 
-WIDTH = 80
+TERMINAL = 80  # characters
 FEW = 6  # test documents up to which their number is pointed out
 NAMED = 5  # options that one sentence names at most
 VERDICTS = {
@@ -23,13 +25,22 @@ OVER_NEXT = {
     REFUTED: "On the test documents the next best, {}, is better: {}.",
 }
 COMPARED = {PLAIN: "the model as it is", CUT: "the cut text"}
-Bounds = Sequence[float | None]
+WIDTH, HEIGHT, LEFT, LEGEND, GAP = 290, 190, 40, 96, 56  # of the figure, in points
+APART = 0.05  # octaves between the marks of two lines
+LOOKS = tuple(zip(OKABE_ITO, DASHES, MARKERS, strict=True))
+CAPTION = (
+    "Nats per token with 95 % intervals over documents, on the test documents. Left: up to the training length (dashed) the loss minus "
+    "that of the model as it is, beyond it minus that of the text cut to its last training length of tokens; below 0 the longer text "
+    "helps. Right: what a fixed factor costs within the training length. Scales are linear to 0.1 and logarithmic beyond."
+)
+Bounds = Sequence[float | None]  # difference, low, high
+Line = tuple[str, list[tuple[float, Bounds]]]  # name, [(x, difference)]
 
 
 def terminal(content: dict) -> str:
     """Whole text: what was asked, the table of the options, an answer for each use, what to set."""
-    said = map(wrapped, answers(content))
-    return "\n\n".join(["\n".join(map(wrapped, question(content))), table(content), *said, *notes(content)])
+    asked, said = "\n".join(map(wrapped, question(content))), map(wrapped, answers(content))
+    return "\n\n".join([asked, table(content), *said, *notes(content)])
 
 
 def question(content: dict) -> list[str]:
@@ -52,14 +63,14 @@ def _texts(counted: dict) -> str:
 
 def table(content: dict) -> str:
     """Table of the options on the test documents, without the cut text, to which they are compared."""
-    lengths, rows = [*content["short"], content["target"]], []
+    lengths = [*content["short"], content["target"]]
+    rows = [["", *(f"{length:,}" for length in lengths), "usable to"]]
     for option in shown(content):
         known = {point["length"]: point["difference"] for point in option["points"]}
         rows.append([option["name"], *(interval(known.get(length)) for length in lengths), reach(option["usable"], content)])
-    rows = [["", *(f"{length:,}" for length in lengths), "usable to"], *rows]
-    widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
-    padded = [[row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))] for row in rows]
-    return "\n".join("  ".join(row).rstrip() for row in padded)
+    names, *columns = zip(*rows, strict=True)
+    padded = [[name.ljust(max(map(len, names))) for name in names], *([cell.rjust(max(map(len, one))) for cell in one] for one in columns)]
+    return "\n".join("  ".join(row).rstrip() for row in zip(*padded, strict=True))
 
 
 def shown(content: dict) -> list[dict]:
@@ -97,36 +108,39 @@ def reach(usable: dict, content: dict) -> str:
 
 def answers(content: dict) -> list[str]:
     """Sentences for each use. What is best for long texts and costs short ones nothing is said once."""
-    found = content["answers"]
-    same = all(found["both"][key] == found["long"][key] for key in ("choice", "advised", "verdict", "next_best"))
-    told = [answer(content, use) for use in ("short", "long")]
-    return [*told, "Both: the same as for long texts." if same and not found["both"]["costs"] else answer(content, "both")]
+    long, both = content["answers"]["long"], content["answers"]["both"]
+    same = not both["costs"] and all(both[key] == long[key] for key in ("choice", "advised", "verdict", "next_best"))
+    said = "Both: the same as for long texts." if same else answer(content, "both")
+    return [answer(content, "short"), answer(content, "long"), said]
 
 
 def answer(content: dict, use: str) -> str:
     """Sentences for one use: the choice, its verdict and the intervals behind it."""
     found, train_len = content["answers"][use], f"{content['train_len']:,}"
     heads = {"short": f"Short texts (to {train_len} tokens)", "long": f"Long texts ({content['target']:,} tokens)", "both": "Both"}
-    free = found["choice"] in (PLAIN, CUT)
-    against = [f"{within(one)} to {COMPARED[name]}" for name, one in found["against"].items() if name in COMPARED]
-    verdict = f"{VERDICTS[found['verdict']]}{': ' * bool(against)}{', '.join(against)}."
-    chosen = [] if found["advised"] == found["choice"] else [f"Validation documents chose: {to_do(found['choice'], content)}."]
-    said = [f"{heads[use]}: {to_do(found['advised'], content)}.", *chosen, verdict]
-    if use == "both" and not free:
-        costs = [f"{within(one)} at {int(length):,} tokens" for length, one in found["costs"].items()]
-        costly = f"{found['choice']} costs {', '.join(costs)}; {content['tolerance']:g} is tolerated."
+    choice, next_best, against = found["choice"], found["next_best"], _against(found)
+    said = [f"{heads[use]}: {to_do(found['advised'], content)}."]
+    if found["advised"] != choice:
+        said.append(f"Validation documents chose: {to_do(choice, content)}.")
+    said.append(f"{VERDICTS[found['verdict']]}{': ' * bool(against)}{against}.")
+    if use == "both" and choice not in COMPARED:
+        costs = ", ".join(f"{within(one)} at {int(length):,} tokens" for length, one in found["costs"].items())
+        costly = f"{choice} costs {costs}; {content['tolerance']:g} is tolerated."
         said.append(costly if costs else f"It costs nothing up to {train_len} tokens.")
-    if found["next_best"] not in (None, PLAIN, CUT):
-        said.append(OVER_NEXT[found["over_next"]].format(found["next_best"], within(found["against"][found["next_best"]])))
-    near = {name: one for name, one in found.get("near", {}).items() if name not in (PLAIN, CUT, found["next_best"])}
+    if next_best not in (None, *COMPARED):
+        said.append(OVER_NEXT[found["over_next"]].format(next_best, within(found["against"][next_best])))
+    near = [f"{name} ({one[0]:+.3f})" for name, one in found.get("near", {}).items() if name not in (*COMPARED, next_best)]
     if near:
-        named = ", ".join(f"{name} ({one[0]:+.3f})" for name, one in list(near.items())[:NAMED])
         more = f" and {len(near) - NAMED} more" if len(near) > NAMED else ""
-        said.append(f"Validation documents do not tell {found['choice']} apart from {named}{more}.")
+        said.append(f"Validation documents do not tell {choice} apart from {', '.join(near[:NAMED])}{more}.")
     if served := found.get("served"):
-        told = [f"{within(one)} to {COMPARED[name]}" for name, one in served["against"].items() if name in COMPARED]
-        said.append(f"The best that engines serve is {served['choice']}: {', '.join(told)}.")
+        said.append(f"The best that engines serve is {served['choice']}: {_against(served)}.")
     return " ".join(said)
+
+
+def _against(found: dict) -> str:
+    """Differences of an answer to the two options without a setting."""
+    return ", ".join(f"{within(one)} to {COMPARED[name]}" for name, one in found["against"].items() if name in COMPARED)
 
 
 def to_do(name: str, content: dict) -> str:
@@ -147,14 +161,13 @@ def notes(content: dict) -> list[str]:
         else:
             lines.append(wrapped(one["reason"], "  "))
         parts.append("\n".join(lines))
-    if content["left_out"]:
-        parts.append("\n".join(wrapped(f"left out: {name}: {why}") for name, why in content["left_out"].items()))
-    return parts
+    left_out = [wrapped(f"left out: {name}: {why}") for name, why in content["left_out"].items()]
+    return [*parts, *(["\n".join(left_out)] if left_out else [])]
 
 
 def wrapped(text: str, indent: str = "") -> str:
     """Text in lines of at most 80 characters."""
-    return "\n".join(textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent, break_long_words=False))
+    return textwrap.fill(text, TERMINAL, initial_indent=indent, subsequent_indent=indent, break_long_words=False)
 
 
 def page(content: dict, drawing: Markup) -> str:
@@ -167,15 +180,14 @@ def _results(content: dict) -> Grid:
     lengths = sorted({point["length"] for option in content["options"] for point in option["points"]})
     rows = []
     for option in content["options"]:
-        points = {point["length"]: point for point in option["points"]}
-        told = [f"{_loss(points[n]['nll'])} ({_difference(points[n])})" if n in points else "-" for n in lengths]
-        rows.append([option["name"], *told, "" if option["name"] == CUT else reach(option["usable"], content)])
+        points = {point["length"]: f"{_loss(point['nll'])} ({_difference(point)})" for point in option["points"]}
+        usable = "" if option["name"] == CUT else reach(option["usable"], content)
+        rows.append([option["name"], *(points.get(length, "-") for length in lengths), usable])
     return Grid(["option", *(f"{length:,}" for length in lengths), "usable to"], rows, range(1, len(lengths) + 1))
 
 
 def _factors(content: dict) -> Grid:
-    found = sorted(content["factors"], key=lambda one: (one["family"], one["factor"]))
-    rows = [[one["family"], f"{one['factor']:g}", *map(_difference, one["points"])] for one in found]
+    rows = [[one["family"], f"{one['factor']:g}", *map(_difference, one["points"])] for one in content["factors"]]
     return Grid(["method", "factor", *(f"cost at {length:,}" for length in content["short"])], rows, range(1, 2 + len(content["short"])))
 
 
@@ -191,3 +203,50 @@ def _difference(point: dict) -> str:
 
 def _loss(value: float | str | None) -> str:
     return value if isinstance(value, str) else "not finite" if value is None else f"{value:.3f}"
+
+
+def figure(content: dict):
+    """Left: what each option changes, by length. Right, if fixed factors were measured: their cost, by factor."""
+    right = factors(content)
+    frame = Frame(
+        f"{content['model']}: what each option changes", LEFT + WIDTH + LEGEND + (GAP + WIDTH + LEGEND) * bool(right), HEIGHT + 96
+    )
+    axes = frame.axes(LEFT, 24, WIDTH, HEIGHT)
+    left = [(option["name"], [(point["length"], point["difference"]) for point in option["points"]]) for option in shown(content)]
+    octaves(axes, sorted({at for _, points in left for at, _ in points}), content["train_len"])
+    _panel(axes, left, "tokens of text")
+    if right:
+        axes = frame.axes(LEFT + WIDTH + LEGEND + GAP, 24, WIDTH, HEIGHT)
+        places = sorted({at for _, points in right for at, _ in points})
+        octaves(axes, places, 1)
+        axes.set_xticks(places, [f"{place:g}" for place in places])
+        _panel(axes, right, "factor")
+    frame.caption([CAPTION], up=30)
+    return frame.figure
+
+
+def factors(content: dict) -> list[Line]:
+    """The fixed factors of a family at one short length; factor 1 is the model as it is and costs nothing."""
+    found = []
+    for family, group in itertools.groupby(content["factors"], lambda one: one["family"]):
+        group = list(group)
+        for length in content["short"]:
+            costs = [(one["factor"], point["difference"]) for one in group for point in one["points"] if point["length"] == length]
+            found.append((f"{family} at {length:,}", [(1.0, [0.0, 0.0, 0.0]), *costs]))
+    return found
+
+
+def _panel(axes, lines: list[Line], label: str) -> None:
+    differences(axes, [value for _, points in lines for _, bounds in points for value in bounds if value is not None])
+    axes.axhline(0, color=GREY, linewidth=0.8)
+    for index, (name, points) in enumerate(lines):
+        shift = 2 ** (APART * (index - (len(lines) - 1) / 2))
+        told = [(at * shift, bounds) for at, bounds in points if bounds[0] is not None]
+        colour, dash, marker = LOOKS[index % len(LOOKS)]
+        style = {"color": colour, "linestyle": dash, "marker": marker, "markersize": 4, "linewidth": 1.4}
+        axes.plot([at for at, _ in told], [one[0] for _, one in told], label=name, **style)
+        bars = [(at, one[1], one[2]) for at, one in told if None not in one]
+        if bars:
+            axes.vlines(*zip(*bars, strict=True), color=colour, linewidth=2.4, alpha=0.35)
+    axes.set_xlabel(label, fontsize=FONT)
+    axes.legend(fontsize=FONT - 0.5, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0), handlelength=2.6)

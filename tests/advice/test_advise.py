@@ -13,11 +13,23 @@ from script_calls import call
 from test_report_html import Page
 
 from posbench.advice import measure
-from posbench.advice.decide import CUT, PLAIN
 from posbench.advice.measure import NONE, Measurements
-from posbench.advice.plan import BUDGET, FAMILIES, FEWEST, SCALED, chosen, fixed, follow, make_plan, references
-from posbench.advice.write import _setting
-from posbench.cli.advise import judged, survivors
+from posbench.advice.plan import (
+    AS_IT_IS,
+    BUDGET,
+    CUT,
+    CUT_TEXT,
+    FAMILIES,
+    FEWEST,
+    PLAIN,
+    SCALED,
+    chosen,
+    fixed,
+    follow,
+    make_plan,
+    survivors,
+)
+from posbench.advice.settings import setting
 from posbench.common.errors import ConfigError
 from posbench.encodings.rope import Rope
 from posbench.position.geometry import Shape
@@ -32,10 +44,8 @@ SMOLLM2 = ModelSize(layer=3_538_944, n_layer=30, head=49_152 * 576, tied=True, w
 SMALL = ("budget=1e-9", "methods=[yarn,ntk,dynamic_ntk,rerope,streaming]", "log.mode=disabled")
 
 
-@pytest.fixture(scope="module")
-def advised(tmp_path_factory):
-    """A folder with a checkpoint of 32 tokens and a text; the command runs in it."""
-    folder = tmp_path_factory.mktemp("advice")
+def checkpoint_and_text(folder: Path) -> Path:
+    """`folder` with a checkpoint of 32 tokens and a text, for the commands that run in it."""
     checkpoint(folder, vocab_size=256)
     for split, count in (("train", 1), ("validation", 3), ("test", 4)):
         (folder / "text" / split).mkdir(parents=True)
@@ -43,6 +53,11 @@ def advised(tmp_path_factory):
             words = " ".join(f"{split} document {i} says word {n * (i + 3) % 37} and number {n * n % 101}." for n in range(20))
             (folder / "text" / split / f"{i}.txt").write_text(words)
     return folder
+
+
+@pytest.fixture(scope="module")
+def advised(tmp_path_factory):
+    return checkpoint_and_text(tmp_path_factory.mktemp("advice"))
 
 
 @pytest.fixture
@@ -87,12 +102,10 @@ def test_the_whole_command(advised, script):
     again = script("target=128")
     assert again.stdout == done.stdout and "evaluations to make" not in again.stderr
     assert before == {path: path.stat().st_mtime_ns for path in advised.glob("results/runs/*/evals/*/*.json")}
+    its_numbers_are_those_of_the_stored_losses(told, by_split["test"])
 
 
-def test_its_numbers_are_those_of_the_stored_losses(advised, script):
-    assert script("target=128").returncode == 0
-    (out,) = advised.glob("results/report/advice-hf-32-*-128")
-    told, test = json.loads((out / "advice.json").read_text()), [one for one in stored(advised) if one.setting.split == "test"]
+def its_numbers_are_those_of_the_stored_losses(told: dict, test: list) -> None:
     plain = next(one for one in test if one.first["extension"] == "none")
     floor = next(one for one in test if one.first["extension"] == "recompute_window")
     option = next(one for one in told["options"] if one["name"] == PLAIN)
@@ -124,7 +137,7 @@ def test_each_kind_of_option_says_what_to_set(advised, tmp_path):
     """Frequencies alone: for engines. A factor that follows the length: two configurations. Anything else: own attention."""
     cfg = adopted(advised / "Llama")
     found = asked_of(cfg, tmp_path)
-    told = {name: _setting(found, one, tmp_path) for name, one in (
+    told = {name: setting(found, one, tmp_path) for name, one in (
         ("yarn x4", fixed("yarn", [4.0])[0]), ("yarn by length", follow("yarn")), ("dynamic_ntk", follow("dynamic_ntk")),
         ("rerope+log_n", follow("rerope+log_n")), ("log_n", follow("log_n")),
     )}  # fmt: skip
@@ -146,7 +159,7 @@ def test_a_model_with_layers_or_channels_that_do_not_turn_has_settings(tmp_path,
     """The half of a head that turns has a place in the config.json of a Phi-3 alone, which scripts/export_hf.py does not write."""
     half = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}, "hidden_size": 64}
     cfg = adopted(checkpoint(tmp_path, kind, vocab_size=256, **({} if written else half)))
-    told = _setting(asked_of(cfg, tmp_path), fixed("pi", [4.0])[0], tmp_path)
+    told = setting(asked_of(cfg, tmp_path), fixed("pi", [4.0])[0], tmp_path)
     assert told["rope_parameters"]["rope_type"] == ("linear" if written else "longrope")
     assert [line.startswith("config.json") for line in told["files"]] == [True, False][: 1 + written]
 
@@ -164,9 +177,8 @@ def test_methods_of_which_none_acts_are_refused(advised, script, monkeypatch):
     assert done.returncode == 2 and "none of the methods acts on this model (yarn by length: changes nothing" in done.stderr
 
 
-def _nothing_but_references(self, candidate, length):
-    own = candidate.name == CUT and length > 32
-    return (json.dumps([candidate.extension, candidate.scale]), 64) if own else (NONE, length)
+def _nothing_but_references(self, option, length):
+    return (json.dumps(option.at(length, 32)), 64) if option == CUT_TEXT and length > 32 else (NONE, length)
 
 
 REFUSED = {
@@ -211,15 +223,15 @@ def test_a_factor_that_reaches_an_odd_target_is_the_target_itself():
     """3,100 / 3,000 * 3,000 is not 3,100 in floating point, which ntk refuses and no row could hold."""
     plan = make_plan(SMOLLM2, 3000, 3100, 1.0, FAMILIES)
     for family in SCALED:
-        at = {one.at(3100, 3000)[0]["target_len"] for one in fixed(family, plan.factors) if one.option.factor == 3100 / 3000}
+        at = {one.at(3100, 3000)[0]["target_len"] for one in fixed(family, plan.factors) if one.factor == 3100 / 3000}
         assert at == {3100} and all(isinstance(target, int) for target in at)
         assert follow(family).at(3100, 3000)[0]["target_len"] == 3100
 
 
 def test_a_fixed_factor_stays_at_every_length():
-    (candidate,) = fixed("yarn", [4.0])
-    assert candidate.at(8, 16) == candidate.at(64, 16)
-    assert candidate.at(8, 16)[0]["target_len"] == 64
+    (option,) = fixed("yarn", [4.0])
+    assert option.at(8, 16) == option.at(64, 16)
+    assert option.at(8, 16)[0]["target_len"] == 64
     assert not fixed("rerope", [4.0])
 
 
@@ -235,9 +247,9 @@ def test_the_best_families_go_on_and_sinks_only_beside_another():
 
 def test_a_model_that_is_broken_before_the_target_is_not_read_there():
     plan = make_plan(SMOLLM2, 32, 128, 1.0, FAMILIES)
-    candidates = {one.name: one for one in [*references(), *fixed("yarn", plan.factors)]}
+    options = {one.name: one for one in [AS_IT_IS, CUT_TEXT, *fixed("yarn", plan.factors)]}
     for broken in (True, False):
-        wanted = {one.name: lengths for one, lengths in judged([PLAIN, CUT, "yarn x4"], candidates, plan, broken)}
+        wanted = {one.name: list(lengths) for one, lengths in plan.judged([PLAIN, CUT, "yarn x4"], options, broken)}
         assert wanted[PLAIN] == [8, 32, 64] + [128] * (not broken) and wanted[CUT] == wanted["yarn x4"] == [8, 32, 64, 128]
         assert wanted["yarn x2"] == wanted["yarn x8"] == [8, 32]
 

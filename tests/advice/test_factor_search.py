@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hf_models import checkpoint
 from script_calls import call
+from test_advise import checkpoint_and_text
 
 import posbench
 from posbench.advice.factor_search import HIGHEST, MUTATED, STEP, Sizes, crossed, evolve, rising, sizes
@@ -65,15 +65,7 @@ def test_a_crossover_has_the_numbers_of_its_parents():
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
-    """A folder with a checkpoint of 32 tokens and a text; the command runs in it."""
-    folder = tmp_path_factory.mktemp("search")
-    checkpoint(folder, vocab_size=256)
-    for split in ("train", "validation", "test"):
-        (folder / "text" / split).mkdir(parents=True)
-        for i in range(3):
-            words = " ".join(f"{split} document {i} says word {n * (i + 3) % 37} and number {n * n % 101}." for n in range(20))
-            (folder / "text" / split / f"{i}.txt").write_text(words)
-    return folder
+    return checkpoint_and_text(tmp_path_factory.mktemp("search"))
 
 
 MODEL = ("data=local", "data.path=text", "data.tokenizer=bytes", "model=hf", "model.path=Llama")

@@ -8,10 +8,9 @@ from markupsafe import Markup
 from test_decide import OPTIONS, QUESTION, TRUTH, made_up
 from test_report_html import Page
 
-from posbench.advice.content import content
-from posbench.advice.decide import CUT, Losses, rankings
-from posbench.advice.figure import factors, figure
-from posbench.advice.show import answer, answers, interval, page, question, reach, table, terminal
+from posbench.advice.decide import Losses, content, rankings
+from posbench.advice.plan import CUT
+from posbench.advice.show import answer, answers, factors, figure, interval, page, question, reach, table, terminal
 from posbench.report.figures.style import save
 
 ABOUT = {
@@ -39,7 +38,7 @@ SETTINGS = {
 
 def told(test: Losses, validation: Losses | None = None) -> dict:
     validation = validation or made_up(0)
-    made = content(ABOUT, QUESTION, OPTIONS.values(), validation, test, rankings(validation, QUESTION))
+    made = content(ABOUT, QUESTION, OPTIONS, validation, test, rankings(validation, QUESTION))
     return json.loads(json.dumps({**made, "settings": SETTINGS}, allow_nan=False))
 
 

@@ -1,0 +1,66 @@
+"""Settings of an option: rope_parameters with the words of each engine, a config.json, or the reason why no engine expresses it."""
+
+import json
+from pathlib import Path
+
+from posbench.advice.decide import USES
+from posbench.advice.measure import Measurements
+from posbench.advice.plan import CUT, PLAIN, Option, node
+from posbench.common.errors import ConfigError
+from posbench.common.files import read_json, write_json
+from posbench.config.identity import as_word, method_name
+from posbench.config.names import as_command, nodes
+from posbench.huggingface.engines import config_json, engines, settings
+from posbench.pretrained.checkpoint import find_checkpoint
+
+
+def to_set(answers: dict) -> list[str]:
+    """Options to describe: those advised, and the best that engines serve if that too is better than to set nothing."""
+    served = answers["long"]["served"]
+    advised = [*(answers[use]["advised"] for use in USES), *([served["choice"]] if served else [])]
+    return [name for name in dict.fromkeys(advised) if name not in (PLAIN, CUT)]
+
+
+def setting(found: Measurements, option: Option, out: Path) -> dict:
+    """Setting of an option for advice.json; its config.json is written into `out`."""
+    from posbench.huggingface.export import describe
+
+    plan, cfg = found.plan, found.job.cfg
+    extension = option.at(plan.target, plan.train_len)[0] if option.factor else node("extension", option.extension)
+    typed = words("extension", extension)
+    lacking = {"rope_parameters": None, "engines": {}, "files": [], "json": None}
+    if not option.frequencies:
+        scale = "" if option.scale == "none" else f" {words('scale_attention', node('scale_attention', option.scale))}"
+        return {**lacking, "reason": f"Needs own attention: rope_parameters cannot say it. In posbench: {typed}{scale}."}
+    own = _config_of(cfg)
+    try:
+        told = settings(cfg, extension, own)
+        config = config_json(own, cfg, extension) if cfg["model"].get("checkpoint") else None
+    except ConfigError as error:
+        apart = f"serve two configurations, the model as it is up to {plan.train_len:,} tokens and a fixed factor beyond"
+        reason = f"rope_parameters follow the length in none but dynamic_ntk: {apart}." if option.by_length else str(error)
+        return {**lacking, "reason": reason}
+    files = []
+    if config:
+        path = out / option.name.replace(" ", "-") / "config.json"
+        write_json(path, config)
+        files.append(f"config.json with it: {path}")
+    try:
+        describe(cfg, extension)
+        command = as_command(f"python scripts/export_hf.py {as_word('run', found.job.run.path)} out=DIR {typed}")
+        files.append(f"with the weights: {command}")
+    except ConfigError:
+        pass  # scripts/export_hf.py refuses the model
+    return {**lacking, **told, "engines": engines(told, plan.target), "json": json.dumps(told["rope_parameters"]), "files": files}
+
+
+def words(group: str, chosen: dict) -> str:
+    """Words that choose a method, as they are typed: its name, and its arguments that differ from its yaml."""
+    name = method_name(chosen)
+    return " ".join([f"{group}={name}", *(f"{group}.{key}={value}" for key, value in chosen.items() if value != nodes(group)[name][key])])
+
+
+def _config_of(cfg: dict) -> dict | None:
+    """config.json of the checkpoint; None for a GGUF file, and for a model trained here."""
+    place = find_checkpoint(cfg["model"]["path"], download=False).place if cfg["model"].get("checkpoint") else None
+    return read_json(place / "config.json") if place and place.is_dir() else None
