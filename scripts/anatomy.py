@@ -98,8 +98,8 @@ def _one(cfg: dict) -> None:
 
 def _write(found, cfg: dict) -> None:
     """Print the summary and write the files named by json= and figure=, or both in their default place."""
+    from posbench.anatomy.as_text import summary
     from posbench.anatomy.figure import draw
-    from posbench.anatomy.words import summary
     from posbench.common.files import write_json
 
     numbers = found.numbers

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity, pad
 
 from posbench.anatomy.properties import dimensionless, properties, trained_reach
-from posbench.anatomy.query_view import Kind, bias, distance, even_weights, kinds
+from posbench.anatomy.query_view import LayerView, bias, distance, even_weights, kinds
 from posbench.position.geometry import Bias, Trait
 from posbench.position.interfaces import HOOKS, Encoding, Extension, ScaleAttention
 from posbench.position.legality import file_of, name_of
@@ -25,7 +25,7 @@ class Anatomy:
     """Numbers of a triple, as written to json, and the layers they come from."""
 
     numbers: dict
-    kinds: list[Kind]
+    kinds: list[LayerView]
 
 
 def dissect(
@@ -87,7 +87,7 @@ def plain(values: Tensor | None) -> list | None:
     return np.where(np.isnan(array), None, array).tolist()
 
 
-def _layer(kind: Kind, length: int, table: dict[str, bool | None]) -> dict:
+def _layer(kind: LayerView, length: int, table: dict[str, bool | None]) -> dict:
     layer, plan, encoding, fed = kind.layer, kind.plan, kind.encoding, kind.length
     last, keys_K = fed - 1, torch.arange(fed - 1, -1, -1)
     over_distance = (distance(kind, last, keys_K), bias(kind, last, keys_K), even_weights(kind))
@@ -127,7 +127,7 @@ def _layer(kind: Kind, length: int, table: dict[str, bool | None]) -> dict:
     }
 
 
-def _added(kind: Kind, extension: Extension) -> dict:
+def _added(kind: LayerView, extension: Extension) -> dict:
     """Numbers of the vectors added to embeddings: their coordinates, and the cosine between the last one and those before it."""
     encoding, added_TC = kind.encoding, kind.added_TC
     if added_TC is None:

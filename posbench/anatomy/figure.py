@@ -6,12 +6,18 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import torch
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
-from posbench.anatomy import panels as draws
-from posbench.anatomy.dissect import Anatomy
-from posbench.anatomy.words import PROPERTIES, asked, notes, table, title
-from posbench.report.figures.style import GREY, save
+from posbench.anatomy import query_view
+from posbench.anatomy.as_text import PROPERTIES, asked, notes, table, title
+from posbench.anatomy.axes import BLUE, HIDDEN, ORANGE, TRAINED, frame, heads, line, log2_axis, over_distance, picture, several
+from posbench.anatomy.dissect import Anatomy, samples
+from posbench.anatomy.query_view import LayerView
+from posbench.report.figures.style import GREY, OKABE_ITO, save
+
+UNSEEN = -20.0  # nats: with a bias below this a key has practically no weight
 
 
 def draw(anatomy: Anatomy, stem: Path | str) -> list[Path]:
@@ -53,17 +59,180 @@ def panels(anatomy: Anatomy) -> list[Callable]:
         return any(layer[key] for layer in layers)
 
     shown = {
-        draws.spectrum: has("spectrum"),
-        draws.positions: added,
-        partial(draws.rows, kind=anatomy.kinds[0]): added,
-        draws.similarity: added,
-        draws.distances: not added,
-        partial(draws.channels, kind=turned): turned is not None,
-        draws.decay: has("decay"),
-        draws.bias: has("bias"),
-        draws.weights: has("even_weights"),
-        draws.bound: has("decay_bound"),
-        draws.rule: has("distance_rule"),
-        draws.logits: any(np.any(np.array(layer["logit_scale"]) != 1) for layer in layers),
+        spectrum: has("spectrum"),
+        positions: added,
+        partial(rows, kind=anatomy.kinds[0]): added,
+        similarity: added,
+        distances: not added,
+        partial(channels, kind=turned): turned is not None,
+        decay: has("decay"),
+        bias: has("bias"),
+        weights: has("even_weights"),
+        bound: has("decay_bound"),
+        rule: has("distance_rule"),
+        logits: any(np.any(np.array(layer["logit_scale"]) != 1) for layer in layers),
     }
     return [panel for panel, applies in shown.items() if applies]
+
+
+def spectrum(axes, numbers: dict) -> None:
+    """Draw the frequency of each pair, in training and at evaluation."""
+    one_turn = 2 * torch.pi / numbers["train_len"]
+    still = 0
+    for layer, colour, name in several(numbers, "spectrum"):
+        changed = layer["spectrum"] != layer["spectrum_before"]
+        curves = [(layer["spectrum_before"], GREY, "in training")] * changed + [(layer["spectrum"], colour, name or "at evaluation")]
+        for values, own, label in curves:
+            value_P = torch.tensor(values, dtype=torch.float64)
+            still = int((value_P <= 0).sum())
+            if still == len(values):
+                continue
+            dots = {"linestyle": "none", "marker": "o", "markersize": 3.4, "markeredgewidth": 0.9, "color": own, "zorder": 3}
+            for drawn_P, style in (
+                (value_P > 0, {"color": own, "linewidth": 1.0, "zorder": 2}),
+                (value_P >= one_turn, dots),
+                ((value_P > 0) & (value_P < one_turn), {**dots, "markerfacecolor": "white"}),
+            ):
+                axes.plot(drawn_P.nonzero(), value_P[drawn_P], **style)
+            axes.plot([], [], color=own, marker="o", markersize=3.4, linewidth=1.0, label=label if changed or name else None)
+    axes.set_yscale("log", base=10)
+    axes.axhline(one_turn, color=GREY, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
+    corner = {"xycoords": "axes fraction", "fontsize": 7.4, "color": GREY}
+    axes.annotate("dashed: one turn in training\nhollow: less than one", (0.02, 0.03), **corner)
+    if still:
+        axes.annotate(f"{still} more stand still", (0.98, 0.03), ha="right", **corner)
+    frame(axes, "Frequencies", "pair of channels", "radians per token", legend="upper right")
+
+
+def distances(axes, numbers: dict) -> None:
+    """Draw the distance at which the last query sees each key."""
+    seen = [value for layer in numbers["layers"] for value in layer["distance"] if value]
+    low, high = min([1.0, *seen]), max([2.0, numbers["length"], *seen])
+    over_distance(axes, numbers)
+    axes.set_yscale("log", base=2)
+    axes.axhspan(low / 2, max(low, numbers["trained_reach"]), color=TRAINED, linewidth=0, zorder=0.5)
+    axes.plot([1, numbers["length"]], [1, numbers["length"]], color=GREY, linewidth=0.9, linestyle=(0, (1, 2)), zorder=2)
+    for layer, colour, name in reversed(several(numbers)):
+        line(axes, layer["distance"], colour, name)
+    axes.set_ylim(low / 1.15, high * 1.1)
+    log2_axis(axes.yaxis, low, high)
+    frame(axes, "At which distance a key is seen", "tokens between query and key", "distance for the encoding", legend="lower right")
+
+
+def positions(axes, numbers: dict) -> None:
+    """Draw the position, or the row of a learned table, at which each token is read."""
+    length = numbers["length"]
+    axes.axhspan(0, numbers["trained_reach"], color=TRAINED, linewidth=0, zorder=0.5)
+    axes.axvline(numbers["train_len"], color=GREY, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
+    axes.plot([0, length], [0, length], color=GREY, linewidth=0.9, linestyle=(0, (1, 2)), zorder=2)
+    at = numbers["table_rows"] or numbers["coordinates"]
+    line(axes, at, BLUE)
+    axes.set_xlim(0, length)
+    axes.set_ylim(0, 1.05 * max(length, numbers["trained_reach"], *at))
+    frame(axes, "At which position a token is read", "token", "row of the table" if numbers["table_rows"] else "position for the encoding")
+
+
+def rows(axes, numbers: dict, kind: LayerView) -> None:
+    """Draw the vectors added to embeddings as a heat map of tokens and channels."""
+    at = torch.linspace(0, kind.length - 1, min(kind.length, 512)).round().long()
+    rows = kind.added_TC[at].T
+    picture(axes, at, rows, float(rows.abs().quantile(0.98)))
+    axes.axvline(numbers["train_len"], color="black", linewidth=1, linestyle=(0, (4, 3)), zorder=2)
+    frame(axes, "What is added to the embedding", "token", "channel")
+
+
+def similarity(axes, numbers: dict) -> None:
+    """Draw the cosine between the vectors added to the last token and to those before it."""
+    over_distance(axes, numbers)
+    axes.plot(numbers["similarity"]["at"], numbers["similarity"]["cosine"], color=BLUE, linewidth=1.4, zorder=3)
+    axes.axhline(0, color="black", linewidth=0.7, zorder=1)
+    axes.set_ylim(None, 1.03)
+    frame(axes, "How alike two positions are", "tokens between them", "cosine")
+
+
+def channels(axes, numbers: dict, kind: LayerView) -> None:
+    """Draw the score of each key in each pair of channels as a heat map over distance."""
+    delta_K = samples(kind.length)
+    delta_K = delta_K[delta_K > 0]
+    rows = query_view.channels(kind, delta_K)
+    over_distance(axes, numbers, grey=False)
+    axes.set_facecolor(HIDDEN)
+    picture(axes, delta_K, rows)
+    axes.set_ylim(-0.5, len(rows) - 0.5)
+    frame(axes, "What each pair says of a key", "tokens between query and key", "pair of channels")
+    axes.text(1, 1.03, "blue -1, orange +1", fontsize=7.4, color=GREY, ha="right", transform=axes.transAxes)
+
+
+def decay(axes, numbers: dict) -> None:
+    """Draw the decay of the fastest, the middle and the slowest pair over distance."""
+    over_distance(axes, numbers)
+    rates = several(numbers, "decay")[0][0]["decay"]
+    picked = [("fastest pair", rates[0]), ("middle pair", rates[len(rates) // 2]), ("slowest pair", rates[-1])]
+    index, at = zip(*((index, value) for index, value in enumerate(numbers["distance"]) if value is not None), strict=True)
+    for (label, rate), colour in zip(picked, OKABE_ITO, strict=False):
+        axes.plot(index, torch.exp(-rate * torch.tensor(at)), color=colour, linewidth=1.5, label=label, zorder=3)
+    axes.set_ylim(0, 1.03)
+    frame(axes, "What distance leaves of a pair", "tokens between query and key", "factor", legend="lower left")
+
+
+def bias(axes, numbers: dict) -> None:
+    """Draw the bias of each head over distance."""
+    over_distance(axes, numbers)
+    layer, _, name = several(numbers, "bias")[0]
+    heads(axes, layer["bias"])
+    known = [value for row in layer["bias"] for value in row if value is not None]
+    axes.yaxis.set_major_locator(MaxNLocator(5))
+    if min(known) < UNSEEN:
+        axes.set_ylim(UNSEEN, max(0.5, max(known)))
+        axes.annotate("below: no weight is left", (0.02, 0.02), xycoords="axes fraction", fontsize=7.4, color=GREY)
+    axes.axhline(0, color="black", linewidth=0.7, zorder=1)
+    heading = "What is added to the score" + (f" ({name})" if name else "")
+    frame(axes, heading, "tokens between query and key", "bias (nats)", legend="center left")
+
+
+def weights(axes, numbers: dict) -> None:
+    """Draw attention weights over distance for content scores of 0, a line for each head."""
+    over_distance(axes, numbers)
+    rows = several(numbers, "even_weights")[0][0]["even_weights"]
+    heads(axes, rows)
+    axes.set_yscale("log")
+    known = [value for row in rows for value in row if value]
+    axes.set_ylim(max(1e-9, min(known) / 1.5), max(known) * 1.5)
+    frame(axes, "Weights, if no content matters", "tokens between query and key", "attention weight", legend="lower left")
+
+
+def bound(axes, numbers: dict) -> None:
+    """Draw the envelope of RoPE's score over distance, with and without the extension."""
+    over_distance(axes, numbers)
+    for layer, colour, name in several(numbers, "decay_bound"):
+        bound = layer["decay_bound"]
+        if layer["extended"] and bound["before"] != bound["after"]:
+            axes.plot(bound["at"], bound["before"], color=GREY, linewidth=1.0, label="without extension", zorder=2)
+        axes.plot(bound["at"], bound["after"], color=colour, linewidth=1.4, label=name or None, zorder=3)
+    axes.set_ylim(0, None)
+    frame(axes, "Decay: bound of the score", "tokens between query and key", "mean |partial sum|", legend="upper right")
+
+
+def rule(axes, numbers: dict) -> None:
+    """Draw factor and addend of the scales that act by distance."""
+    over_distance(axes, numbers)
+    for rule in several(numbers, "distance_rule")[0][0]["distance_rule"]:
+        axes.plot(rule["at"], rule["factor"], color=BLUE, linewidth=1.5, label="factor", zorder=3)
+        axes.plot(rule["at"], rule["addend"], color=ORANGE, linewidth=1.5, label="addend", zorder=3)
+    axes.axhline(0, color="black", linewidth=0.7, zorder=1)
+    frame(axes, "What distance does to the score", "tokens between query and key", legend="center left")
+
+
+def logits(axes, numbers: dict) -> None:
+    """Draw the factor on the logits over the position of the query."""
+    over_distance(axes, numbers, grey=False)
+    for layer, colour, name in several(numbers):
+        rows = layer["logit_scale"]
+        if isinstance(rows[0], list):
+            heads(axes, rows)
+        else:
+            line(axes, rows, colour, name)
+    low, high = axes.get_ylim()
+    axes.set_ylim(min(low, 0.95), max(high, 1.1))
+    axes.axhline(1, color="black", linewidth=0.7, zorder=1)
+    frame(axes, "Factor on the logits", "position of the query", "factor", legend="upper left")

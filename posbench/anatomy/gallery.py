@@ -6,8 +6,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator
 
-from posbench.anatomy.gallery_tiles import FLOOR, LENGTH, SHAPE, TURNS, Tile, encoding_tiles, extension_tiles
-from posbench.anatomy.scale_tiles import TOP, scale_tiles
+from posbench.anatomy.gallery_tiles import FLOOR, LENGTH, SHAPE, TOP, TURNS, Tile, encoding_tiles, extension_tiles, scale_tiles
 from posbench.report.figures.style import GREY, save
 
 COLUMNS, TILE, GAP, LINE = 6, 1.42, 0.28, 2.12  # tiles in a line; inches

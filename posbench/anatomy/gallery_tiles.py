@@ -1,4 +1,5 @@
-"""Tiles of the gallery: a picture of each encoding of configs/, and the distance at which each extension shows a key.
+"""Tiles of the gallery: a picture of each encoding of configs/, the distance at which each extension shows a key, and what
+each scale makes of logits and weights.
 
 Letters: D pictured channels, H heads, K keys, T tokens.
 """
@@ -24,6 +25,7 @@ SHAPE = Shape(d_model=256, n_layer=4, n_head=4, n_kv_head=4, train_len=64)
 LENGTH = 4 * SHAPE.train_len
 TURNS = 2  # turns in training of the pair drawn between the fastest and the slowest, where extensions differ most
 PENS = ((OKABE_ITO[5], 5.0), (OKABE_ITO[1], 2.8), ("black", 1.0))
+TOP = 3.0  # largest factor drawn of a scale
 FLOOR = -8.0  # nats: the lowest bias drawn, since a weight times e^-8 is nearly nothing
 
 
@@ -66,6 +68,11 @@ def encoding_tiles() -> list[Tile]:
 def extension_tiles() -> list[Tile]:
     """Tiles of all extensions, on RoPE or else on the first encoding that they can change."""
     return acting_tiles("extension", _extension_tile)
+
+
+def scale_tiles() -> list[Tile]:
+    """Tiles of all scales, on RoPE or else on the first encoding that they can act on."""
+    return acting_tiles("scale_attention", _scale_tile)
 
 
 def acting_tiles(group: str, tile: Callable[[str, str, dict], Tile]) -> list[Tile]:
@@ -189,3 +196,31 @@ def _seen(axes, numbers: dict) -> None:
 def _table_rows(axes, numbers: dict) -> None:
     _ground(axes)
     draws.line(axes, numbers["table_rows"] or numbers["coordinates"] or numbers["distance"], OKABE_ITO[1])
+
+
+def _scale_tile(name: str, encoding: str, numbers: dict) -> Tile:
+    factors = torch.as_tensor(numbers["logit_scale"], dtype=torch.float64)
+    does = [f"x{factors[..., 0].mean():.2f}"] if factors.ndim == 1 and factors.unique().numel() == 1 and factors[0] != 1 else []
+    if not does and (factors != 1).any():
+        does = ["by keys, learned" if factors.ndim == 2 else "by keys"]
+    if numbers["distance_rule"]:
+        does.append("by distance")
+    if numbers["sink"]:
+        does.append("a sink")
+    words = ", ".join(does) or "no change"
+    return Tile(name, words if encoding == "rope" else f"{words} ({encoding})", lambda axes: _factors(axes, factors, numbers))
+
+
+def _factors(axes, factors: torch.Tensor, numbers: dict) -> None:
+    axes.axhline(1, color="black", linewidth=0.9, linestyle=(0, (1, 2)), zorder=1)
+    for rule in numbers["distance_rule"] or ():
+        axes.plot(rule["at"], rule["factor"], color=draws.BLUE, linewidth=1.8, zorder=3)
+        axes.plot(rule["at"], torch.as_tensor(rule["addend"]).exp(), color=draws.ORANGE, linewidth=1.8, zorder=3)
+    if not numbers["distance_rule"]:
+        for factor_T in factors.unique(dim=0) if factors.ndim == 2 else [factors]:
+            draws.line(axes, factor_T.tolist(), draws.BLUE, width=1.8)
+    if numbers["sink"]:
+        keys_T = torch.arange(1, LENGTH + 1)
+        for logit in sorted(set(numbers["sink"])):
+            axes.plot(keys_T - 1, keys_T / (keys_T + torch.tensor(logit).exp()), color=draws.ORANGE, linewidth=1.8, zorder=3)
+    axes.set_ylim(0, TOP)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from rich.console import Console
 
+from posbench.anatomy.as_text import DIMENSIONLESS
 from posbench.anatomy.from_config import in_words, parts, whole
 from posbench.anatomy.properties import dimensionless
 from posbench.anatomy.query_view import kinds
-from posbench.anatomy.words import DIMENSIONLESS
 from posbench.common.csv_records import to_csv
 from posbench.common.errors import ConfigError
 from posbench.common.files import write_atomic

@@ -17,7 +17,7 @@ import math
 import torch
 from torch import Tensor
 
-from posbench.anatomy.query_view import Kind, bias, content, distance, kinds
+from posbench.anatomy.query_view import LayerView, bias, content, distance, kinds
 from posbench.common.errors import ConfigError
 from posbench.extensions.none import NoExtension
 from posbench.extensions.ntk_by_parts import NtkByParts
@@ -56,7 +56,7 @@ def trained_reach(encoding: Encoding) -> int:
     return (encoding.limit if encoding.random and encoding.limit else encoding.shape.train_len) - 1
 
 
-def scores(kind: Kind, query: int, keys_K: Tensor) -> Tensor:
+def scores(kind: LayerView, query: int, keys_K: Tensor) -> Tensor:
     """Content score plus bias of each key, for every draw of content: [N, H, K], nan for keys that the query does not see."""
     shape, random = kind.encoding.shape, torch.Generator().manual_seed(0)
     width = shape.d_model
@@ -82,7 +82,7 @@ def _chosen(length: int) -> Tensor:
     return torch.cat((torch.arange(NEAR), between, torch.arange(length - NEAR, length))).unique()
 
 
-def _unique(kind: Kind) -> bool:
+def _unique(kind: LayerView) -> bool:
     code_KX = scores(kind, kind.length - 1, _chosen(kind.length)).flatten(0, 1).T
     code_KX = code_KX[~code_KX.isnan().any(dim=1)]
     # Sorting by one projection makes equal codes neighbours.
@@ -91,24 +91,24 @@ def _unique(kind: Kind) -> bool:
     return bool((apart_K > 1e-9).all())
 
 
-def _alike(a: Kind, a_query: int, b: Kind, b_query: int, delta_K: Tensor) -> bool:
+def _alike(a: LayerView, a_query: int, b: LayerView, b_query: int, delta_K: Tensor) -> bool:
     """True if two queries score keys at the same index distances alike."""
     a_NHK, b_NHK = scores(a, a_query, a_query - delta_K), scores(b, b_query, b_query - delta_K)
     return torch.allclose(a_NHK, b_NHK, rtol=1e-5, atol=1e-4, equal_nan=True)
 
 
-def _relative(kind: Kind) -> bool:
+def _relative(kind: LayerView) -> bool:
     last = kind.length - 1
     queries = {last - 1, 2 * last // 3, last // 2} - {-1, last}
     return all(_alike(kind, query, kind, last, _chosen(query + 1)) for query in queries)
 
 
-def _same(a: Kind, b: Kind, train_len: int) -> bool:
+def _same(a: LayerView, b: LayerView, train_len: int) -> bool:
     """True if the last queries of both score the distances of training alike."""
     return _alike(a, a.length - 1, b, b.length - 1, torch.arange(min(a.length, b.length, train_len)))
 
 
-def _bounded(kind: Kind, reach: int) -> bool | None:
+def _bounded(kind: LayerView, reach: int) -> bool | None:
     encoding = kind.encoding
     if kind.added_TC is not None:
         return encoding.rows() is not None or bool(kind.plan.bands[0].q_pos_T.max() < reach + 1)
@@ -126,8 +126,8 @@ def _defined_beyond(encoding: Encoding) -> bool:
     return True
 
 
-def dimensionless(encoding: Encoding, extension: Extension, kind: Kind, length: int) -> dict[str, float]:
-    """Numbers of words.DIMENSIONLESS that apply to one kind of layer in a text of `length` tokens, by key."""
+def dimensionless(encoding: Encoding, extension: Extension, kind: LayerView, length: int) -> dict[str, float]:
+    """Numbers of as_text.DIMENSIONLESS that apply to one kind of layer in a text of `length` tokens, by key."""
     train_len, fed = encoding.shape.train_len, kind.length
     seen_T = distance(kind, fed - 1, torch.arange(fed - 1, -1, -1))
     off_T = (seen_T - torch.arange(fed)).nan_to_num(nan=1.0).abs() > 1e-6
@@ -158,7 +158,7 @@ def _share_full_turns(spectrum: Spectrum, train_len: int) -> float:
     return float((spectrum.freq_F * train_len >= 2 * math.pi).double().mean())
 
 
-def _unextended_bias(encoding: Encoding, kind: Kind, train_len: int) -> Tensor | None:
+def _unextended_bias(encoding: Encoding, kind: LayerView, train_len: int) -> Tensor | None:
     """Bias of the last query at distance 0 and at train_len (or the farthest key it sees), without an extension: [H, 2], or None."""
     length = train_len + 1 if Trait.UNBOUNDED in encoding.traits or encoding.limit is None else min(train_len + 1, encoding.limit)
     same = next(one for one in kinds(encoding, NoExtension(), length) if one.numbers == kind.numbers)

@@ -19,7 +19,7 @@ from posbench.position.plan import make_plan
 
 
 @dataclass(frozen=True)
-class Kind:
+class LayerView:
     """Layers that treat position alike in one text: their indices `numbers`, their frequencies `before` and `after` the extension.
 
     `added_TC` are the vectors added to the embeddings, or None.
@@ -50,7 +50,7 @@ class Kind:
 @torch.no_grad()
 def kinds(
     encoding: Encoding, extension: Extension, length: int, scale: ScaleAttention | None = None, trained: ScaleAttention | None = None
-) -> list[Kind]:
+) -> list[LayerView]:
     """Distinct layers in a text of `length` tokens, of which only the last are left after a crop.
 
     Those that the extension may act on come first.
@@ -58,18 +58,18 @@ def kinds(
     fed = fed_length(extension, encoding.shape.train_len, length)
     plan = make_plan(encoding, extension, scale, length=fed, trained_scale=trained)
     added_TC = plan.embed()
-    found: dict[tuple, Kind] = {}
+    found: dict[tuple, LayerView] = {}
     for number, (layer, planned) in enumerate(zip(encoding.layers(), plan.layers, strict=True)):
         if layer not in found:
             before = layer.encoding.spectrum()
             acting = extension if layer.extended else NoExtension()
             after = acting.spectrum(before, planned.span) if before is not None else None
-            found[layer] = Kind(layer, planned, [], before, after, added_TC)
+            found[layer] = LayerView(layer, planned, [], before, after, added_TC)
         found[layer].numbers.append(number)
     return sorted(found.values(), key=lambda kind: not kind.layer.extended)
 
 
-def each_band(kind: Kind, query: int, keys_K: Tensor, value: Callable[[BandPlan, Tensor], Tensor]) -> Tensor:
+def each_band(kind: LayerView, query: int, keys_K: Tensor, value: Callable[[BandPlan, Tensor], Tensor]) -> Tensor:
     """`value(band, seen_K)` of the keys that `query` sees in each band, float64; nan for keys that it sees in none."""
     result = None
     for band in kind.plan.bands:
@@ -81,13 +81,13 @@ def each_band(kind: Kind, query: int, keys_K: Tensor, value: Callable[[BandPlan,
     return result
 
 
-def distance(kind: Kind, query: int, keys_K: Tensor) -> Tensor:
+def distance(kind: LayerView, query: int, keys_K: Tensor) -> Tensor:
     """Coordinate distance at which `query` sees each key: [K], nan for keys that it does not see."""
     return each_band(kind, query, keys_K, lambda band, seen_K: band.q_pos_T[query] - band.k_pos_T[keys_K[seen_K]])
 
 
 @torch.no_grad()
-def bias(kind: Kind, query: int, keys_K: Tensor) -> Tensor | None:
+def bias(kind: LayerView, query: int, keys_K: Tensor) -> Tensor | None:
     """Bias added to the scaled score of each key: [H, K], or None without a bias. Gates are those of a token of zeros."""
     encoding = kind.encoding
     if not encoding.biases & ~Bias.ROWS:
@@ -113,7 +113,7 @@ def bias(kind: Kind, query: int, keys_K: Tensor) -> Tensor | None:
 
 
 @torch.no_grad()
-def content(kind: Kind, query: int, keys_K: Tensor, q_NHKD: Tensor, k_NGKD: Tensor) -> Tensor:
+def content(kind: LayerView, query: int, keys_K: Tensor, q_NHKD: Tensor, k_NGKD: Tensor) -> Tensor:
     """Scaled content score of each key: [N, H, K]. q_NHKD has a copy of the query for each key, rotated as the key's band requires."""
     encoding, width = kind.encoding, q_NHKD.shape[-1]
 
@@ -135,7 +135,7 @@ def content(kind: Kind, query: int, keys_K: Tensor, q_NHKD: Tensor, k_NGKD: Tens
 
 
 @torch.no_grad()
-def even_weights(kind: Kind) -> Tensor | None:
+def even_weights(kind: LayerView) -> Tensor | None:
     """Attention weights of the last query of an encoding that weighs whole rows, if q and all content scores are 0.
 
     [H, T] over the index distance, or None for other encodings.
@@ -153,7 +153,7 @@ def even_weights(kind: Kind) -> Tensor | None:
     return weights_BH1K[0, :, 0].double().masked_fill(~seen_1K, torch.nan).flip(-1)
 
 
-def channels(kind: Kind, delta_K: Tensor) -> Tensor:
+def channels(kind: LayerView, delta_K: Tensor) -> Tensor:
     """Score of the keys at the index distances delta_K from the last query, in each channel of the first head: [P, K] in [-1, 1].
 
     A row is the score if q and k are 1 in one channel and 0 elsewhere, minus the score of zeros, divided by its largest size. Channels

@@ -8,8 +8,8 @@ from bias_models import LONG  # not another length, since the legal pairs of one
 from conftest import TRAIN_LEN, legal_pairs, make_triple
 from dissected import anatomy
 
+from posbench.anatomy.as_text import summary
 from posbench.anatomy.dissect import dissect, samples
-from posbench.anatomy.words import summary
 from posbench.position.geometry import Shape
 from posbench.position.legality import fed_length
 from posbench.scale_attention.learned_sink import LearnedSink

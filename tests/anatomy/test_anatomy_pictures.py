@@ -10,8 +10,7 @@ from dissected import anatomy
 from posbench.anatomy import gallery_tiles
 from posbench.anatomy.figure import draw, page
 from posbench.anatomy.gallery import sheet
-from posbench.anatomy.gallery_tiles import encoding_tiles, extension_tiles
-from posbench.anatomy.scale_tiles import scale_tiles
+from posbench.anatomy.gallery_tiles import encoding_tiles, extension_tiles, scale_tiles
 
 
 @pytest.mark.parametrize(

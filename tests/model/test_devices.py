@@ -21,7 +21,7 @@ from posbench.config.schema import EvaluateConfig, TrainConfig
 from posbench.evaluation.scorer import Evaluation
 from posbench.evaluators.fixed_targets import FixedTargets
 from posbench.model.kernels import blocks, flex
-from posbench.model.kernels.bands import PreparedBand
+from posbench.model.kernels.blocks import PreparedBand
 from posbench.position.layer_plan import LayerPlan
 from posbench.position.plan import training_plans
 from posbench.sweep import job_process as job

@@ -13,7 +13,7 @@ from posbench.encodings.none import NoEncoding
 from posbench.encodings.rope import Rope
 from posbench.extensions.none import NoExtension
 from posbench.model.attention import Attention
-from posbench.model.kernels import blocks, cutting, flex, number_format, pieces
+from posbench.model.kernels import blocks, chunked_sdpa, flex, number_format
 from posbench.model.kernels import dispatch as kernels
 from posbench.model.kernels.blocks import rows
 from posbench.model.memory import tensor_mib
@@ -47,7 +47,7 @@ def test_kernels_and_their_gradients_equal_the_formula(pair, monkeypatch):
     monkeypatch.setitem(blocks.MASKED, "cpu", 7)
     monkeypatch.setattr(blocks, "WHOLE", 5)
     for name, size in zip(("ROWS", "STEP", "NARROW", "MASKED"), (7, 2, 3, 2), strict=True):
-        monkeypatch.setattr(cutting, name, size)
+        monkeypatch.setattr(chunked_sdpa, name, size)
     encoding, extension, _ = make_triple(*pair, "none")
     scale, length = learned(), 2 * TRAIN_LEN + 1
     layer = make_plan(encoding, extension, length=length, trained_scale=scale).layers[0]
@@ -59,7 +59,7 @@ def test_kernels_and_their_gradients_equal_the_formula(pair, monkeypatch):
     weigh = torch.randn(expected.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     wanted = torch.autograd.grad((expected * weigh).sum(), [*wide, sink_H])
     with torch.no_grad():
-        cut = [pieces.pieces] if pieces.possible(layer, 0) else []
+        cut = [chunked_sdpa.chunked_sdpa] if chunked_sdpa.possible(layer, 0) else []
         for kernel in [rows, *cut, *([flex.flex] if flex.possible(layer) else [])]:
             found = kernel(layer, *leaves) if kernel in cut else attend_in(kernel, layer, *leaves, x)
             torch.testing.assert_close(found[0].double(), expected.detach(), rtol=0, atol=3e-5)

@@ -1,9 +1,8 @@
 """Choice of the attention kernel. All kernels take projected queries and keys (float32, not scaled) and a layer's plan.
 
 `fused` runs torch's fused kernel for the plain causal triangle, with a low-rank bias folded into extra columns of q and k. It cannot
-run biases that are not columns, scales by distance, or encodings that weigh whole rows. `pieces` (pieces.py) runs the same biases with
-windows and several bands in evaluations on a CPU, and `flex` (flex.py) more than these on CUDA. `rows` (blocks.py) runs any plan on any
-device.
+run biases that are not columns, scales by distance, or encodings that weigh whole rows. `chunked_sdpa` runs the same biases with windows
+and several bands in evaluations on a CPU, and `flex` more than these on CUDA. `rows` (blocks.py) runs any plan on any device.
 
 Letters: B batch, T tokens, H heads, G key heads, D head width, R columns of a bias.
 """
@@ -19,9 +18,9 @@ from torch import Tensor
 from posbench.model.kernels import flex
 from posbench.model.kernels.blocks import rows, weights
 from posbench.model.kernels.causal import causal, faster
+from posbench.model.kernels.chunked_sdpa import CALL, chunked_sdpa, possible
 from posbench.model.kernels.folding import foldable, operands
 from posbench.model.kernels.number_format import SHORT
-from posbench.model.kernels.pieces import CALL, pieces, possible
 from posbench.position.geometry import Bias
 from posbench.position.layer_plan import LayerPlan
 
@@ -41,7 +40,7 @@ def attend(layer: LayerPlan, x_BTC: Tensor, q_BHTD: Tensor, k_BGTD: Tensor, v_BG
             return fused(layer, q_BHTD, k_BGTD, v_BGTD, gates_BHT)[:, :, -last:]
         first, learns = length - last, torch.is_grad_enabled()
         if v_BGTD.device.type == "cpu" and not learns and length > SHORT and possible(layer, first):
-            return pieces(layer, q_BHTD, k_BGTD, v_BGTD, first)
+            return chunked_sdpa(layer, q_BHTD, k_BGTD, v_BGTD, first)
         if v_BGTD.is_cuda and not learns and 2 * last > length and flex.possible(layer):
             try:
                 return flex.flex(layer, q_BHTD, k_BGTD, v_BGTD, gates_BHT)[:, :, -last:].to(v_BGTD.dtype)

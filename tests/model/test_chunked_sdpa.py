@@ -9,7 +9,7 @@ from conftest import TRAIN_LEN, choices, legal_pairs, make_triple, node, small_s
 from measures import attention_inputs
 
 from posbench.encodings.rope import Rope
-from posbench.model.kernels import cutting, dispatch, number_format, pieces
+from posbench.model.kernels import chunked_sdpa, dispatch, number_format
 from posbench.model.kernels.blocks import rows
 from posbench.model.memory import tensor_mib
 from posbench.position.instantiate import make
@@ -26,7 +26,7 @@ BANDED = ("rerope", "leaky_rerope", "self_extend", "dca", "string", "lm_infinite
 
 def resize(monkeypatch, sizes: tuple[int, ...]) -> None:
     for name, size in zip(("ROWS", "STEP", "NARROW", "MASKED"), sizes, strict=True):
-        monkeypatch.setattr(cutting, name, size)
+        monkeypatch.setattr(chunked_sdpa, name, size)
 
 
 def layer_of(triple: tuple[str, str, str], length: int, train_len: int = TRAIN_LEN):
@@ -34,13 +34,13 @@ def layer_of(triple: tuple[str, str, str], length: int, train_len: int = TRAIN_L
     return make_plan(encoding, extension, scale, length=length).layers[0]
 
 
-def each(series: cutting.Series) -> list[cutting.Piece]:
+def each(series: chunked_sdpa.Series) -> list[chunked_sdpa.Piece]:
     """Pieces of a series."""
     piece, rows, keys = series.piece, series.row_step, series.key_step
     return [replace(piece, start=piece.start + n * rows, first=piece.first + n * keys) for n in range(series.count)]
 
 
-def pairs(found: list[cutting.Piece], length: int) -> torch.Tensor:
+def pairs(found: list[chunked_sdpa.Piece], length: int) -> torch.Tensor:
     """Number of pieces that hold each pair: [T, T]."""
     held_TT = torch.zeros(length, length, dtype=torch.long)
     for piece in found:
@@ -61,18 +61,18 @@ def test_the_pieces_of_a_band_hold_each_of_its_pairs_once(extension, sizes, monk
             for first in {0, length // 2, length - 1}:
                 index_T = torch.arange(length)
                 wanted = (index_T >= band.first_T[:, None]) & (index_T <= band.last_T[:, None]) & (index_T[:, None] >= first)
-                found = cutting.cut(band.first_T, band.last_T, first)
+                found = chunked_sdpa.cut(band.first_T, band.last_T, first)
                 assert torch.equal(pairs(found, length), wanted.long())
-                assert torch.equal(pairs([piece for one in cutting.joined(found) for piece in each(one)], length), wanted.long())
+                assert torch.equal(pairs([piece for one in chunked_sdpa.joined(found) for piece in each(one)], length), wanted.long())
 
 
 def test_intervals_without_long_runs_are_left_to_rows():
     random, index_T = torch.Generator().manual_seed(0), torch.arange(2000)
-    assert cutting.cut(torch.randint(0, 2000, (2000,), generator=random).minimum(index_T), index_T, 0) is None
+    assert chunked_sdpa.cut(torch.randint(0, 2000, (2000,), generator=random).minimum(index_T), index_T, 0) is None
     layer = layer_of(("rope", "window", "none"), 2000)
     jumping = replace(layer.bands[0], first_T=index_T // 2)
-    assert pieces.possible(layer, 0) and not pieces.possible(replace(layer, bands=(jumping,)), 0)
-    assert not pieces.possible(layer_of(("rope", DRAWN, "none"), 2000), 0)
+    assert chunked_sdpa.possible(layer, 0) and not chunked_sdpa.possible(replace(layer, bands=(jumping,)), 0)
+    assert not chunked_sdpa.possible(layer_of(("rope", DRAWN, "none"), 2000), 0)
 
 
 @pytest.mark.parametrize("triple", PAIRS, ids="-".join)
@@ -87,8 +87,8 @@ def test_pieces_equal_the_dense_oracle(triple, monkeypatch):
         resize(monkeypatch, sizes)
         for band in layer.bands:
             band.kept.clear()
-        assert pieces.possible(layer, 0)
-        torch.testing.assert_close(pieces.pieces(layer, q, k, v)[0].double(), expected, rtol=0, atol=2e-5)
+        assert chunked_sdpa.possible(layer, 0)
+        torch.testing.assert_close(chunked_sdpa.chunked_sdpa(layer, q, k, v)[0].double(), expected, rtol=0, atol=2e-5)
 
 
 @pytest.mark.parametrize("train_len", [100, 1200, 3000])
@@ -102,7 +102,7 @@ def test_long_texts_equal_rows(extension, train_len):
     q, k, v = (torch.cat((t, t.flip(2))) for t in (q, k, v))
     wanted = rows(layer, q, k, v)
     for first in (0, 1300, length - 3):
-        found = pieces.pieces(layer, q, k, v, first)
+        found = chunked_sdpa.chunked_sdpa(layer, q, k, v, first)
         assert (found - wanted[:, :, first:]).norm() < 2e-6 * wanted[:, :, first:].norm()
         torch.testing.assert_close(found, wanted[:, :, first:], rtol=0, atol=2e-5)
 
@@ -113,8 +113,8 @@ def test_bf16_deviates_by_its_rounding(pair, monkeypatch):
     monkeypatch.setattr(number_format, "amx", lambda: True)
     layer = layer_of((*pair, "none"), 2500, 1200)
     (q, k, v), _ = attention_inputs(layer.encoding, 2500)
-    wanted = pieces.pieces(layer, q, k, v.bfloat16().float())
-    found = pieces.pieces(layer, q, k, v.bfloat16())
+    wanted = chunked_sdpa.chunked_sdpa(layer, q, k, v.bfloat16().float())
+    found = chunked_sdpa.chunked_sdpa(layer, q, k, v.bfloat16())
     assert found.dtype == torch.bfloat16
     deviation_BHT = (found - wanted).norm(dim=-1) / wanted.norm(dim=-1)
     assert 1e-4 < deviation_BHT.mean() < 0.007 and deviation_BHT.max() < 0.05
@@ -125,17 +125,17 @@ def test_calls_of_few_pairs_give_the_same_and_tell_their_progress(monkeypatch):
     told = []
     layer = replace(layer_of(("rope", "dca", "none"), 1500, 400), tell=told.append)
     (q, k, v), _ = attention_inputs(layer.encoding, 1500)
-    wanted = pieces.pieces(layer, q, k, v)
+    wanted = chunked_sdpa.chunked_sdpa(layer, q, k, v)
     assert len(told) > 5 and told == sorted(told) and 0 < told[0] < told[-1] < 1
-    monkeypatch.setattr(pieces, "CALL", 1000)
-    torch.testing.assert_close(pieces.pieces(layer, q, k, v), wanted, rtol=0, atol=2e-6)
+    monkeypatch.setattr(chunked_sdpa, "CALL", 1000)
+    torch.testing.assert_close(chunked_sdpa.chunked_sdpa(layer, q, k, v), wanted, rtol=0, atol=2e-6)
 
 
 CHOSEN = {
-    "bands": (("rope", "rerope", "none"), {}, "pieces"),
-    "a window": (("alibi", "window", "none"), {}, "pieces"),
+    "bands": (("rope", "rerope", "none"), {}, "chunked_sdpa"),
+    "a window": (("alibi", "window", "none"), {}, "chunked_sdpa"),
     "keys drawn by lot": (("rope", DRAWN, "none"), {}, "rows"),
-    "the last queries": (("rope", "none", "none"), {"last": 9}, "pieces"),
+    "the last queries": (("rope", "none", "none"), {"last": 9}, "chunked_sdpa"),
     "the plain triangle": (("rope", "none", "none"), {}, "fused"),
     "a short text": (("rope", "rerope", "none"), {"length": number_format.SHORT}, "rows"),
     "training": (("rope", "rerope", "none"), {"learns": True}, "rows"),
@@ -150,7 +150,7 @@ CHOSEN = {
 def test_the_plan_the_length_and_the_gradient_choose_the_kernel(case, monkeypatch):
     triple, given, wanted = CHOSEN[case]
     length, ran = given.get("length", number_format.SHORT + 1), []
-    for name in ("fused", "pieces", "rows"):
+    for name in ("fused", "chunked_sdpa", "rows"):
         kernel = getattr(dispatch, name)
         monkeypatch.setattr(dispatch, name, lambda *a, name=name, kernel=kernel, **k: ran.append(name) or kernel(*a, **k))
     layer = layer_of(triple, length)
@@ -167,5 +167,5 @@ def test_memory_grows_with_the_length_alone(extension):
         layer = layer_of(("rope", extension, "none"), length, 1500)
         (q, k, v), _ = attention_inputs(Rope(small_shape()), length)
         with torch.inference_mode():
-            mib.append(tensor_mib(lambda layer=layer, q=q, k=k, v=v: pieces.pieces(layer, q, k, v)))
+            mib.append(tensor_mib(lambda layer=layer, q=q, k=k, v=v: chunked_sdpa.chunked_sdpa(layer, q, k, v)))
     assert mib[1] < 2.2 * mib[0]
