@@ -56,35 +56,8 @@ def test_docstrings_begin_with_a_sentence(room):
     assert not [wrong for path in files for wrong in faults((ROOT / path).read_text(encoding="utf-8"), path.as_posix())]
 
 
-@pytest.mark.parametrize(
-    ("source", "said"),
-    [
-        ('"""What a module holds."""', "a.py begins with a question word"),
-        ('"""Where, of two places, a file lies."""', "a.py begins with a question word"),
-        ('"""A module"""', "a.py has no sentence that ends in its first line"),
-        ('"""A module\nof two lines."""', "a.py has no sentence that ends in its first line"),
-        ('"""A caf\u00e9."""', "a.py is not ASCII"),
-        ('"""A module."""\n# caf\u00e9', "a.py is not ASCII"),
-        ("x = 1", "a.py has no docstring"),
-        ('"""A module."""\nclass A:\n    pass', "a.py.A has no docstring"),
-        ('"""A module."""\nif True:\n    def run():\n        pass', "a.py.run has no docstring"),
-        ('"""A module."""\nclass _A:\n    def run(self):\n        """How it runs."""', "a.py._A.run begins with a question word"),
-        ('"""A module."""\ndef _run():\n    def inner():\n        """Who calls."""', "a.py._run.inner begins with a question word"),
-    ],
-)
-def test_faults_are_found(source, said):
-    assert said in faults(source, "a.py")
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        '"""Run a job: python scripts/run.py encoding=rope"""',
-        '"""Whatever comes."""',
-        '"""A module. It has\nmore than one line."""',
-        '"""A module."""\nclass A:\n    """A class."""\n    def run(self):\n        pass\ndef _private():\n    pass',
-        "",
-    ],
-)
-def test_plain_words_pass(source):
-    assert not faults(source, "a.py")
+def test_faults_are_found():
+    assert faults('"""What a module holds."""', "a.py") == ["a.py begins with a question word"]
+    assert faults('"""A module\nof two lines."""', "a.py") == ["a.py has no sentence that ends in its first line"]
+    assert faults('"""A module."""\nclass A:\n    pass', "a.py") == ["a.py.A has no docstring"]
+    assert not faults('"""Run a job: python scripts/run.py encoding=rope"""', "a.py")

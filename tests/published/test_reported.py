@@ -27,7 +27,6 @@ from posbench.runs.trainings import Training
 ROOT = CONFIGS.parent
 REPORTED = ROOT / "results" / "reported"
 FOLDERS = sorted(path.parent for path in REPORTED.glob("*/rows.csv"))
-PAPERS = [ROOT / "results" / "README.md", REPORTED / "README.md"]
 
 
 def named(folder):
@@ -187,26 +186,3 @@ def test_trainings_that_a_reader_may_ask_for_have_their_weights_named():
     for folder in FOLDERS:
         for one in from_csv(folder / "trainings.csv", Training, "trainings", "scripts/report.py"):
             assert re.fullmatch("[0-9a-f]{64}", one.weights_sha256) and (one.validation_loss or one.run_id.startswith("hf-"))
-
-
-@pytest.mark.parametrize("paper", PAPERS, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_the_tables_of_the_papers_are_those_of_the_reports(paper):
-    """Each line of a table between `<!-- table: PATH ... -->` and `<!-- end of table -->` is a line of the file PATH."""
-    blocks = re.findall(r"<!-- table: (\S+)[^>]*-->(.*?)<!-- end of table -->", paper.read_text(), re.S)
-    assert blocks
-    for path, block in blocks:
-        source = (ROOT / path).read_text().splitlines()
-        lines = [line for line in block.splitlines() if line.startswith("|")]
-        assert len(lines) > 2 and not [line for line in lines if line not in source]
-
-
-def test_rates_in_the_paper_are_those_of_the_trainings_and_the_lowest_loss_is_marked():
-    text = (REPORTED / "README.md").read_text()
-    path, block = re.search(r"<!-- rates: (\S+) -->(.*?)<!-- end of rates -->", text, re.S).groups()
-    losses = {one.encoding: one.validation_loss for one in from_csv(ROOT / path, Training, "trainings", "scripts/report.py")}
-    header, _, *lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in block.strip().splitlines()]
-    rates = [rate.split(" ")[0] for rate in header[1:]]
-    assert len(lines) * len(rates) == len(losses)
-    for encoding, *cells in lines:
-        found = [losses[f"{encoding} lr={rate}"] for rate in rates]
-        assert cells == [f"**{loss:.3f}**" if loss == min(found) else f"{loss:.3f}" for loss in found]

@@ -1,0 +1,261 @@
+"""Numbers of a page, looked up in the files of results/reported by the expressions of its template.
+
+    {headline: rope|pi @2x .2f}                            the difference to the floor, of curve.csv of a folder
+    {headline: alibi @1x gain .2f}                         another of its columns
+    {headline: fox & hybrid @2x,4x negated lowest .2f}     the lowest of several, each times -1
+    {catalogue: sandwich @1x minus rope @1x nll .2f}       a value minus another
+    {tasks/accuracy: mqar 8 pairs, rope|ntk @16x [] .2f}   another CSV of a folder: value [low, high]
+    {headline/trainings: encoding=fox count .0f}           the lines whose columns have such values
+    {ledger: stage two: C2 [] +.2f}                        an endpoint of the ledger of claims
+    {newer paired: lerope minus rope @4x +- .2f}           from sums.npz, on the same targets: value +- half of the interval
+    {scale above floor: rope minus alibi @8x [] .2f}       the same of what each is above its own floor
+    {matched by seed: alibi minus rope @1x +- .2f}         from rows.csv: differences of the seeds, the interval over them alone
+    {advice/advice.json: search, name=cut, nll, 8192 .2f}  a place in a json
+
+An expression ends in words of `WORDS` or a column, and a format of Python (`s` for text). Multiples are of the training length.
+"""
+
+import csv
+import json
+import re
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+from functools import cache
+from pathlib import Path
+from statistics import fmean
+from typing import NamedTuple
+
+import numpy as np
+
+from posbench.common.errors import ConfigError
+from posbench.common.files import read_json
+from posbench.report.references import compare, references
+from posbench.report.report import Report, collect
+from posbench.statistics.clustered import student_interval
+from posbench.statistics.crossed import Estimate, Sums, across, estimate
+
+REPORTED = Path(__file__).parents[2] / "results" / "reported"
+ONE_OF = {"lowest": min, "highest": max, "mean": fmean}  # of several values
+ENDS = {"low": 1, "high": 2}
+WORDS = {*ONE_OF, *ENDS, "+-", "[]", "half", "count", "distinct", "seeds", "negated", "nats", "percent"}
+USUAL = {"curve": "difference", "accuracy": "accuracy", "claims": "effect"}  # column of a CSV where none is named
+HALF = {"difference": "half_width", "change": "change_half_width", "doubling": "doubling_half_width", "nll": "half_width"}
+BOUNDS = {"accuracy": ("low", "high"), "effect": ("lower", "upper")}
+LEDGER = ("verdict", "documents", "compared")  # columns that may be asked for; other names end in words of the ledger's header
+STAGES = {None: "1", "two": "2", "three": "3", "five": "5"}
+
+
+class Value(NamedTuple):
+    """Number with both ends of its interval, if it has one."""
+
+    value: float
+    low: float = np.nan
+    high: float = np.nan
+
+    def times(self, factor: float) -> "Value":
+        """The same in another unit, or of the other sign."""
+        return Value(self.value * factor, *sorted((self.low * factor, self.high * factor)))
+
+
+class Key(NamedTuple):
+    """Conditions on lines: name of a task or claim, methods at multiples of the training length, and cells of columns."""
+
+    name: str
+    methods: list[list[str]]
+    multiples: list[Fraction]
+    cells: list[tuple[str, str, str]]  # column, = or !=, text
+
+    @classmethod
+    def read(cls, text: str, columns: Iterable[str]) -> "Key":
+        """The parts of a text, with ", " between them, which may also stand in a name."""
+        names, methods, multiples, cells = [], [], [], []
+        for part in text.split(", "):
+            cell = re.fullmatch(r"(\w+)(!?=)(.*)", part)
+            if cell and cell[1] in columns:
+                cells.append(cell.groups())
+            elif " @" in part:
+                several, _, times = part.rpartition(" @")
+                methods = [method_labels(method) for method in several.split(" & ")]
+                if not re.fullmatch(r"[\d/]+x(,[\d/]+x)*", times):
+                    raise ConfigError(f"`{times}` is no multiple of the training length, with words and columns behind it")
+                multiples = [Fraction(one.rstrip("x")) for one in times.split(",")]
+            elif part:
+                names.append(part)
+        return cls(", ".join(names), methods, multiples, cells)
+
+    def fits(self, row: Mapping) -> bool:
+        """True if a line has the cells that are asked for."""
+        return all((str(row[column]) == text) == (sign == "=") for column, sign, text in self.cells)
+
+
+def method_labels(method: str) -> list[str]:
+    """Encoding, extension and scale of ENCODING|EXTENSION|SCALE, the last two of which may be left out."""
+    return [*method.split("|"), "none", "none"][:3]
+
+
+def fill(source: str, text: str) -> str:
+    """Text in place of the expression {source: text}. Raises ConfigError if the files hold no such number, or several."""
+    *words, form = text.split()
+    path, kind = _file(source)
+    columns = LEDGER if source == "ledger" else csv_lines(path)[0].keys() if path.suffix == ".csv" and not kind else ()
+    taken = []
+    while words and (words[-1] in WORDS or words[-1] in columns):
+        taken.append(words.pop())
+    column = next((word for word in taken if word not in WORDS), USUAL.get(path.stem, ""))
+    terms = [" ".join(words)] if source == "ledger" else " ".join(words).split(" minus ")
+    if " @" in terms[-1] and " @" not in terms[0]:
+        terms[0] += " @" + terms[-1].rpartition(" @")[2]
+    if kind == "by seed":
+        values = [_by_seed(path.parent, *terms)]
+    elif kind:
+        found = _paired(path.parent, *terms, kind == "above floor")
+        values = list(map(Value, found.by_seed)) if "seeds" in taken else [Value(found.value, *found.interval())]
+    elif path.suffix == ".json":
+        values = _minus([[_place(path, term)] for term in terms])
+    else:
+        rows = [_rows(path, term) for term in terms]
+        if "count" in taken:
+            return f"{len(rows[0]):{form}}"
+        if "distinct" in taken:
+            return f"{len({row[column] for row in rows[0]}):{form}}"
+        if form == "s":
+            return _one(rows[0])[column]
+        values = _minus([[_value(row, column, "nats" in taken) for row in found] for found in rows])
+    return _shown([one.times((-1 if "negated" in taken else 1) * (100 if "percent" in taken else 1)) for one in values], taken, form)
+
+
+def _file(source: str) -> tuple[Path, str]:
+    """The file of a source, and how two methods are compared in it ("" for values as they stand there)."""
+    place, _, kind = source.partition(" ")
+    if kind not in ("", "paired", "above floor", "by seed"):
+        raise ConfigError(f"{kind} is no comparison: use paired, above floor or by seed")
+    folder, _, name = ("claims/claims" if place == "ledger" else place).partition("/")
+    path = REPORTED / folder / (name if name.endswith(".json") else f"{name or 'curve'}.csv")
+    if not path.exists():
+        raise ConfigError(f"results/reported has no {path.relative_to(REPORTED)}")
+    return path, kind
+
+
+def _shown(values: list[Value], words: list[str], form: str) -> str:
+    numbers = [one[next((ENDS[word] for word in words if word in ENDS), 0)] for one in values]
+    for word in ONE_OF.keys() & {*words}:
+        return f"{ONE_OF[word](numbers):{form}}"
+    if "seeds" in words:
+        return f"{', '.join(f'{one:{form}}' for one in numbers[:-1])} and {numbers[-1]:{form}}"
+    _, low, high = _one(values)
+    form, _, ends = form.partition("/")
+    ends = ends or form
+    half = f"{(high - low) / 2:{ends.lstrip('+')}}"
+    if "half" in words:
+        return half
+    return f"{numbers[0]:{form}}" + (f" +- {half}" if "+-" in words else f" [{low:{ends}}, {high:{ends}}]" if "[]" in words else "")
+
+
+def _one(found: list):
+    if len(found) != 1:
+        raise ConfigError(f"{len(found) or 'no'} lines fit, and it takes one")
+    return found[0]
+
+
+def _minus(values: list[list[Value]]) -> list[Value]:
+    return values[0] if len(values) == 1 else [Value(_one(values[0]).value - _one(values[1]).value)]
+
+
+@cache
+def csv_lines(path: Path) -> list[dict[str, str]]:
+    """Lines of a CSV, as text."""
+    with open(path, newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def _rows(path: Path, text: str) -> list[dict[str, str]]:
+    """Lines of a CSV that fit a key."""
+    rows = csv_lines(path)
+    key = Key.read(text, rows[0])
+    if key.name and path.stem == "claims":
+        stage, name = re.fullmatch(r"(?:stage (\w+): )?(.*)", key.name).groups()
+        rows = [row for row in rows if (row["stage"], f"{row['claim']} {row['endpoint']}".strip()) == (STAGES[stage], name)]
+    elif key.name:
+        rows = [row for row in rows if row.get("task") in key.name.split(" & ")]
+    if key.methods:
+        rows = [row for row in rows if [row["encoding"], row["extension"], row["scale_attention"]] in key.methods]
+        rows = [row for row in rows if Fraction(int(row["length"]), int(row["train_len"])) in key.multiples and not row.get("depth")]
+        rows = [row for row in rows if path.stem != "curve" or row["protocol"] == "fixed_targets"]
+    return [row for row in rows if key.fits(row)]
+
+
+def _value(row: Mapping[str, str], column: str, nats: bool) -> Value:
+    value, half = float(row[column]), row.get(HALF.get(column, ""))
+    ends = [value - float(half), value + float(half)] if half else [float(row[end]) for end in BOUNDS.get(column, ()) if row.get(end)]
+    return Value(value, *ends).times(float(row["nats"]) if nats else 1)
+
+
+def _place(path: Path, text: str) -> Value:
+    """A number, or [value, low, high], of a json: fields from the outermost on, and key=value for the element of a list."""
+    found = read_json(path)
+    for part in text.split(", "):
+        name, _, value = part.partition("=")
+        if value:
+            found = [one for one in found if str(one[name]) == value]
+        else:
+            found = (_one(found) if isinstance(found, list) else found)[part]
+    return Value(*found) if isinstance(found, list) else Value(found)
+
+
+def _by_seed(folder: Path, of: str, minus: str) -> Value:
+    """Difference of the losses in rows.csv over the seeds that both methods have."""
+    one, other = _losses(folder, of), _losses(folder, minus)
+    mean, half, _ = student_interval([one[seed] - other[seed] for seed in sorted(one.keys() & other.keys())])
+    return Value(mean, mean - half, mean + half)
+
+
+def _losses(folder: Path, text: str) -> dict[str, float]:
+    """{seed: loss}. Words k=v of a method are arguments, unless trainings.csv has the encoding by that name."""
+    key, found = Key.read(text, ()), {}
+    encoding, extension, scale = key.methods[0]
+    named = {row["run_id"] for row in csv_lines(folder / "trainings.csv") if row.get("encoding") == encoding}
+    words = dict(word.split("=") for word in [*(() if named else encoding.split()[1:]), *extension.split()[1:]])
+    for row in csv_lines(folder / "rows.csv"):
+        method = (row["extension"], row["scale_attention"], row["protocol"]) == (extension.split()[0], scale, "fixed_targets")
+        there = Fraction(int(row["length"]), int(row["train_len"])) in key.multiples
+        if method and there and (row["run_id"] in named if named else row["encoding"] == encoding.split()[0]):
+            args = {**json.loads(row["encoding_args"]), **json.loads(row["extension_args"] or "{}")}
+            if all(json.dumps(args[name]).strip('"') == value for name, value in words.items()):
+                if row["seed"] in found:
+                    raise ConfigError(f"{text} fits two rows of seed {row['seed']}")
+                found[row["seed"]] = float(row["nll"])
+    return found
+
+
+def _paired(folder: Path, of: str, minus: str, above_floor: bool) -> Estimate:
+    """Difference of two methods on the same targets or answers, over the seeds that both have."""
+    one, other = (_sums(folder, text, above_floor) for text in (of, minus))
+    seeds = sorted(one.keys() & other.keys())
+    return estimate([(weight, across([each[seed] for seed in seeds])) for weight, each in ((1.0, one), (-1.0, other))])
+
+
+@cache
+def _report(folder: Path) -> Report:
+    return collect([], folder.name, folder.name, evidence=[folder])
+
+
+def _sums(folder: Path, text: str, above_floor: bool) -> dict[int, Sums]:
+    """{seed: sums over documents} of a method's losses or what they are above its floor; in a task every text of each depth is one."""
+    report = _report(folder)
+    key, floors, found = Key.read(text, ("data", "train_len")), references(report.evaluations), {}
+    for one in report.evaluations:
+        first = one.first
+        length = int(key.multiples[0] * first["train_len"])
+        rows = [row for row in one.rows if row["length"] == length and row["position"] is None]
+        if not rows or [*report.label(first)] not in key.methods or not key.fits(first):
+            continue
+        if key.name and first["protocol"] == "accuracy":
+            asked = [one.sums(row) for row in rows if row["task"] == key.name and row["depth"] is not None]
+            counts, totals = (np.concatenate([getattr(each, part) for each in asked], -1) for part in ("counts", "totals"))
+            found[first["seed"]] = Sums(np.arange(len(counts)), counts, totals)
+        elif above_floor and not key.name and first["protocol"] == "fixed_targets":
+            floor = floors[one.key, "floor"]
+            found[first["seed"]] = compare(one, length, floor, floor.exact_length(length))[1]
+        elif not key.name and first["protocol"] == "fixed_targets":
+            found[first["seed"]] = one.sums(rows[0])
+    return found

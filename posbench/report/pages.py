@@ -1,0 +1,69 @@
+"""Pages of results from their templates, filled with the numbers of results/reported: python -m posbench.report.pages
+
+README.template.md makes the README.md beside it. {expressions} are numbers (posbench/report/page_numbers.py). Between the marks
+`<!-- table: FILE n -->` and `<!-- end of table -->` comes the n-th table of a file: all of it, or the lines that begin as those there.
+At the end of a template `<!-- let name = words -->` defines what $name stands for in expressions.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+from posbench.common.errors import ConfigError
+from posbench.common.files import write_atomic
+from posbench.report.page_numbers import fill
+
+ROOT = Path(__file__).parents[2]
+PAGES = {  # template: page; a page without expressions is its own
+    ROOT / "results" / "reported" / "README.template.md": ROOT / "results" / "reported" / "README.md",
+    ROOT / "results" / "README.md": ROOT / "results" / "README.md",
+}
+EXPRESSION = re.compile(r"\{(\w[\w/. ]*): ((?:[^{}]|\{[^{}]*\})+)\}")
+TABLE = re.compile(r"(<!-- table: (\S+) (\d+) -->\n)(.*?)(<!-- end of table -->)", re.S)
+LET = re.compile(r"<!-- let (\w+) = (.*) -->\n")
+NAMED = ("encoding", "extension", "scale_attention")  # columns that tell one line of a table from another
+
+
+def filled_page(template: Path) -> str:
+    """Text of the page. Raises ConfigError, with file and line, for what has no place in the results."""
+    text = template.read_text(encoding="utf-8")
+    words = dict(LET.findall(text))
+
+    def number(match: re.Match) -> str:
+        try:
+            return fill(match[1], re.sub(r"\$(\w+)", lambda name: words[name[1]], match[2]))
+        except (ConfigError, KeyError, ValueError, TypeError, IndexError) as error:
+            line = text.count("\n", 0, match.start()) + 1
+            said = error if isinstance(error, ConfigError) else repr(error)
+            raise ConfigError(f"{template.name}, line {line}: {match[0]} is no number of results/reported: {said}.") from error
+
+    filled = TABLE.sub(filled_table, EXPRESSION.sub(number, text))
+    made = f"<!-- made of {template.name} by `make pages` -->\n" if ".template" in template.suffixes else ""
+    return made + LET.sub("", filled).rstrip() + "\n"
+
+
+def filled_table(match: re.Match) -> str:
+    """A table of a file between its marks."""
+    opening, path, number, given, closing = match.groups()
+    tables = re.findall(r"(?:^\|.*\n)+", (ROOT / path).read_text(encoding="utf-8"), re.M)
+    header, rule, *lines = tables[int(number) - 1].splitlines()
+    columns = 1 + sum(cell.strip() in NAMED for cell in header.split("|"))
+    begun = ["|".join(line.split("|")[:columns]) + "|" for line in given.splitlines() if line not in (header, rule)]
+    chosen = [next((line for line in lines if line.startswith(start)), None) for start in begun] if begun else lines
+    if None in chosen:
+        raise ConfigError(f"table {number} of {path} has no line that begins `{begun[chosen.index(None)]}`")
+    return "\n".join([opening.strip(), header, rule, *chosen, closing])
+
+
+def main() -> None:
+    """Write all pages."""
+    for template, path in PAGES.items():
+        write_atomic(path, filled_page(template))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)

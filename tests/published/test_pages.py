@@ -1,0 +1,81 @@
+"""Pages are what their templates give, and a number that the results do not hold is refused with its place."""
+
+import csv
+import json
+import re
+
+import pytest
+
+from posbench.common.errors import ConfigError
+from posbench.report import page_numbers, pages
+
+
+@pytest.mark.parametrize("template", pages.PAGES, ids=lambda path: path.relative_to(pages.ROOT).as_posix())
+def test_pages_are_what_their_templates_give(template):
+    assert pages.PAGES[template].read_text() == pages.filled_page(template), "run make pages"
+
+
+def test_the_findings_are_all_that_the_ledger_decided_by_measurement():
+    with open(page_numbers.REPORTED / "claims" / "claims.csv", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["primary"] == "True" and row["effect"]]
+    text = (page_numbers.REPORTED / "README.template.md").read_text().partition("<!-- findings")[2].partition("<!-- end of findings")[0]
+    shown = re.findall(r"\{ledger: ([^{}]*) verdict s\}", text)
+    decided = [row for row in rows if row["verdict"] in ("confirmed", "refuted")]
+    assert len({*shown}) == len(shown) == len(decided)
+    assert all(page_numbers.fill("ledger", f"{name} verdict s") in ("confirmed", "refuted") for name in shown)
+
+
+@pytest.fixture
+def results(tmp_path, monkeypatch):
+    monkeypatch.setattr(page_numbers, "REPORTED", tmp_path)
+    (tmp_path / "small").mkdir()
+    lines = [
+        f"fixed_targets,64,{name},pi,none,{n},{d},0.25,3.5" for name, n, d in [("rope", 64, -0.5), ("rope", 128, 1.5), ("fox", 128, 0.75)]
+    ]
+    header = "protocol,train_len,encoding,extension,scale_attention,length,difference,half_width,nll"
+    (tmp_path / "small" / "curve.csv").write_text("\n".join([header, *lines]))
+    found = [{"name": "a b", "of": {"8": [1, 0.5, 1.5]}}, {"name": "c", "of": {"8": [3, 3, 3]}}]
+    (tmp_path / "small" / "some.json").write_text(json.dumps({"found": found}))
+
+
+@pytest.mark.parametrize(
+    "source, text, shown",
+    [
+        ("small", "rope|pi @2x .2f", "1.50"),
+        ("small", "rope|pi @2x nll .1f", "3.5"),
+        ("small", "rope|pi @2x +- +.2f", "+1.50 +- 0.25"),
+        ("small", "rope|pi @1x [] .3f/+.1f", "-0.500 [-0.8, -0.2]"),
+        ("small", "rope|pi @1x negated [] .2f", "0.50 [0.25, 0.75]"),
+        ("small", "rope|pi @2x half .2f", "0.25"),
+        ("small", "rope|pi & fox|pi @1x,2x lowest .2f", "-0.50"),
+        ("small", "rope|pi & fox|pi @2x low highest .2f", "1.25"),
+        ("small", "rope|pi minus fox|pi @2x .2f", "0.75"),
+        ("small", "encoding=rope count .0f", "2"),
+        ("small", "length!=64 encoding distinct .0f", "2"),
+        ("small", "encoding=fox extension s", "pi"),
+        ("small/some.json", "found, name=a b, of, 8 +- .1f", "1.0 +- 0.5"),
+        ("small/some.json", "found, name=c, of, 8 minus found, name=a b, of, 8 .0f", "2"),
+    ],
+)
+def test_expressions(results, source, text, shown):
+    assert page_numbers.fill(source, text) == shown
+
+
+@pytest.mark.parametrize(
+    "expression, said",
+    [
+        ("{nowhere: rope @2x .2f}", "results/reported has no nowhere/curve.csv"),
+        ("{small: rope|pi @4x .2f}", "no lines fit"),
+        ("{small: rope|pi @1x,2x .2f}", "2 lines fit"),
+        ("{small: rope|pi @1x width .2f}", "`1x width` is no multiple"),
+        ("{small: rope|pi @1x .2q}", "Unknown format code"),
+        ("{small like: rope|pi @1x .2f}", "like is no comparison"),
+        ("{small: $what @1x .2f}", "KeyError('what')"),
+    ],
+)
+def test_what_is_no_number_is_refused_with_its_place(results, tmp_path, expression, said):
+    template = tmp_path / "README.template.md"
+    template.write_text(f"One.\nTwo {expression} three.\n")
+    with pytest.raises(ConfigError) as refused:
+        pages.filled_page(template)
+    assert str(refused.value).startswith(f"README.template.md, line 2: {expression}") and said in str(refused.value)
