@@ -17,13 +17,14 @@ An expression ends in words of `WORDS` or a column, and a format of Python (`s` 
 
 import csv
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -39,7 +40,7 @@ ONE_OF = {"lowest": min, "highest": max, "mean": fmean}  # of several values
 ENDS = {"low": 1, "high": 2}
 WORDS = {*ONE_OF, *ENDS, "+-", "[]", "half", "count", "distinct", "seeds", "negated", "nats", "percent"}
 USUAL = {"curve": "difference", "accuracy": "accuracy", "claims": "effect"}  # column of a CSV where none is named
-HALF = {"difference": "half_width", "change": "change_half_width", "doubling": "doubling_half_width", "nll": "half_width"}
+HALF = {"difference": "half_width", "change": "change_half_width", "doubling": "doubling_half_width"}
 BOUNDS = {"accuracy": ("low", "high"), "effect": ("lower", "upper")}
 LEDGER = ("verdict", "documents", "compared")  # columns that may be asked for; other names end in words of the ledger's header
 STAGES = {None: "1", "two": "2", "three": "3", "five": "5"}
@@ -146,12 +147,14 @@ def _shown(values: list[Value], words: list[str], form: str) -> str:
     form, _, ends = form.partition("/")
     ends = ends or form
     half = f"{(high - low) / 2:{ends.lstrip('+')}}"
+    if math.isnan(low) and {"+-", "[]", "half"} & {*words}:
+        raise ConfigError("it has no interval")
     if "half" in words:
         return half
     return f"{numbers[0]:{form}}" + (f" +- {half}" if "+-" in words else f" [{low:{ends}}, {high:{ends}}]" if "[]" in words else "")
 
 
-def _one(found: list):
+def _one(found: list[Any]) -> Any:
     if len(found) != 1:
         raise ConfigError(f"{len(found) or 'no'} lines fit, and it takes one")
     return found[0]
@@ -185,7 +188,8 @@ def _rows(path: Path, text: str) -> list[dict[str, str]]:
 
 
 def _value(row: Mapping[str, str], column: str, nats: bool) -> Value:
-    value, half = float(row[column]), row.get(HALF.get(column, ""))
+    of = "half_width" if column == "nll" and "task" in row else HALF.get(column, "")  # of accuracy.csv it is that of nll
+    value, half = float(row[column]), row.get(of)
     ends = [value - float(half), value + float(half)] if half else [float(row[end]) for end in BOUNDS.get(column, ()) if row.get(end)]
     return Value(value, *ends).times(float(row["nats"]) if nats else 1)
 

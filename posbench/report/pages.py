@@ -7,6 +7,7 @@ At the end of a template `<!-- let name = words -->` defines what $name stands f
 
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from posbench.common.errors import ConfigError
@@ -25,21 +26,27 @@ NAMED = ("encoding", "extension", "scale_attention")  # columns that tell one li
 
 
 def filled_page(template: Path) -> str:
-    """Text of the page. Raises ConfigError, with file and line, for what has no place in the results."""
+    """Text of the page. Raises ConfigError, with file and line, for what the results do not hold."""
     text = template.read_text(encoding="utf-8")
     words = dict(LET.findall(text))
 
     def number(match: re.Match) -> str:
-        try:
-            return fill(match[1], re.sub(r"\$(\w+)", lambda name: words[name[1]], match[2]))
-        except (ConfigError, KeyError, ValueError, TypeError, IndexError) as error:
-            line = text.count("\n", 0, match.start()) + 1
-            said = error if isinstance(error, ConfigError) else repr(error)
-            raise ConfigError(f"{template.name}, line {line}: {match[0]} is no number of results/reported: {said}.") from error
+        return fill(match[1], re.sub(r"\$(\w+)", lambda name: words[name[1]], match[2]))
 
-    filled = TABLE.sub(filled_table, EXPRESSION.sub(number, text))
-    made = f"<!-- made of {template.name} by `make pages` -->\n" if ".template" in template.suffixes else ""
-    return made + LET.sub("", filled).rstrip() + "\n"
+    def replaced(pattern: re.Pattern, made: Callable[[re.Match], str], text: str) -> str:
+        def made_or_placed(match: re.Match) -> str:
+            try:
+                return made(match)
+            except (ConfigError, KeyError, ValueError, TypeError, IndexError, OSError) as error:
+                line, shown = text.count("\n", 0, match.start()) + 1, match[0].splitlines()[0]
+                said = error if isinstance(error, ConfigError) else repr(error)
+                raise ConfigError(f"{template.name}, line {line}: {shown} is nothing that the results hold: {said}.") from error
+
+        return pattern.sub(made_or_placed, text)
+
+    filled = replaced(TABLE, filled_table, replaced(EXPRESSION, number, text))
+    made_of = f"<!-- made of {template.name} by `make pages` -->\n" if ".template" in template.suffixes else ""
+    return made_of + LET.sub("", filled).rstrip() + "\n"
 
 
 def filled_table(match: re.Match) -> str:

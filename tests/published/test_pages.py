@@ -69,13 +69,16 @@ def test_expressions(results, source, text, shown):
         ("{small: rope|pi @1x,2x .2f}", "2 lines fit"),
         ("{small: rope|pi @1x width .2f}", "`1x width` is no multiple"),
         ("{small: rope|pi @1x .2q}", "Unknown format code"),
+        ("{small: rope|pi @1x nll +- .2f}", "it has no interval"),
+        ("<!-- table: results/README.md 99 -->", "IndexError"),
+        ("<!-- table: results/reported/demo/table.md 1 -->", "no line that begins `| a |"),
         ("{small like: rope|pi @1x .2f}", "like is no comparison"),
         ("{small: $what @1x .2f}", "KeyError('what')"),
     ],
 )
 def test_what_is_no_number_is_refused_with_its_place(results, tmp_path, expression, said):
     template = tmp_path / "README.template.md"
-    template.write_text(f"One.\nTwo {expression} three.\n")
+    template.write_text(f"One.\n{expression}\n| a | b | c |\n<!-- end of table -->\n")
     with pytest.raises(ConfigError) as refused:
         pages.filled_page(template)
     assert str(refused.value).startswith(f"README.template.md, line 2: {expression}") and said in str(refused.value)
