@@ -6,17 +6,27 @@ Reading the configuration and the rows needs neither torch nor the text; the tex
 import contextlib
 import os
 from collections.abc import Iterable
-from functools import cached_property
+from dataclasses import fields
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from posbench.cli.given_run import TRAINING
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import read_json
+from posbench.config.defaults import resolve
 from posbench.config.names import chosen_node, named
-from posbench.data.sources import SPLITS, TASK
+from posbench.config.schema import EvaluateConfig
+from posbench.data import fingerprint, other_text
+from posbench.data.sources import ALL, SPLITS, TASK
+from posbench.evaluation.protocols import protocol as evaluator
 from posbench.position.instantiate import make, trusted_config
 from posbench.runs.directory import Run
-from posbench.runs.frame import read
+from posbench.runs.frame import frame, read
+from posbench.sweep import key_run
+from posbench.sweep.cells import each_task, make_cell
+from posbench.sweep.fate import judge
+from posbench.sweep.jobs import Job
 
 if TYPE_CHECKING:
     import pandas
@@ -150,11 +160,59 @@ class LoadedRun:
         extension. What is not given is as in the run's own configuration, so that rows compare with `rows`.
         Raises ConfigError for what the command line refuses, and where the methods change nothing.
         """
-        from posbench.cli.evaluate_unwritten import evaluate
+        from posbench.sweep.evaluate_cell import evaluation, make_rows, per_token, progress_of
 
-        given = {"lengths": lengths, "protocol": protocol}
-        settings |= {key: value for key, value in given.items() if value is not None}
-        return evaluate(self, extension, scale_attention, settings, allow_untested)
+        asked = {"lengths": lengths, "protocol": protocol}
+        settings |= {key: value for key, value in asked.items() if value is not None}
+        job = self._planned(extension, scale_attention, settings, allow_untested)
+        fate, cells = judge(job), job.cells
+        if fate.refused:
+            raise ConfigError(fate.refused)
+        for verdict in fate.cells.values():
+            if verdict.status == "refused":
+                raise ConfigError(verdict.reason)
+            if verdict.status == "noop":
+                raise ConfigError(f"{verdict.label} is a no-op: {verdict.reason}; evaluate without it, or at other lengths.")
+        other, split = job.cfg["evaluate"]["text"], job.cfg["evaluate"]["split"]
+        corpus = self.prepared([ALL]) if split == ALL and not other else self.corpus
+        corpus = other_text.read(corpus, {**job.cfg, "data": self.reached()}, other, split) if other else corpus
+        evaluators = [evaluator(cell.protocol)(evaluation(self.model, corpus, cell, self.device)) for cell in cells]
+        found = []
+        with progress_of(job, evaluators, [cell.evaluate["lengths"] for cell in cells]) as progress:
+            for one, (cell, verdict) in zip(evaluators, fate.cells.items(), strict=True):
+                rows = {}
+                for text, own in one.texts(cell.evaluate["lengths"]).items():
+                    one.evaluation.progress = partial(progress.update, each=per_token(job, one, text))
+                    for length in own:
+                        values, _ = one.run(length)
+                        rows[length] = make_rows(values, job, cell, verdict.status == "untested", one.evaluation, length)
+                found += [row for length in sorted(rows) for row in rows[length]]
+        return frame(found)
+
+    def _planned(self, extension: Method, scale_attention: Method, given: dict, allow_untested: bool) -> Job:
+        """The job of the run, with the cells that were asked for without their references.
+
+        `given`: settings of configs/evaluate and arguments of the extension by name.
+        """
+        known = [field.name for field in fields(EvaluateConfig)]
+        arguments = {key: _plain(value) for key, value in given.items() if key not in known}
+        settings = {key: _plain(value) for key, value in given.items() if key in known}
+        cfg = resolve({
+            **{part: self.config[part] for part in TRAINING},
+            "extension": chosen_node("extension", extension, arguments, known),
+            "scale_attention": chosen_node("scale_attention", scale_attention, {}),
+            "evaluate": {**(self.config.get("evaluate") or {}), **settings},
+            "allow_untested": allow_untested,
+            "log": {},
+            "device": self.device,
+        })  # fmt: skip
+        cfg["evaluate"]["text"] = other_text.resolved({**cfg, "data": self.reached()})
+        if chooser := cfg["evaluate"]["key_run"]:
+            cfg["evaluate"]["key_run"] = key_run.resolved(chooser, fingerprint(self.reached()))
+        job = Job(cfg, self.directory, fingerprint="")  # which is read when something is trained
+        methods = cfg["extension"], cfg["scale_attention"]
+        job.cells = [make_cell(job.run, each, name, *methods) for name in cfg["evaluate"]["protocol"] for each in each_task(cfg, name)]
+        return job
 
     def generate(
         self,
@@ -208,3 +266,9 @@ class LoadedRun:
             else:
                 ids.append(int(logits_V.argmax()))
         return self.decode(ids[begun:])
+
+
+def _plain(value: Any) -> Any:
+    """numpy numbers and arrays as Python's, a tuple or a range as a list."""
+    value = value.tolist() if hasattr(value, "tolist") else value
+    return [_plain(one) for one in value] if isinstance(value, list | tuple | range) else value
