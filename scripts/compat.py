@@ -6,7 +6,7 @@ from pathlib import Path
 import posbench  # noqa: F401  (before torch)
 from posbench.cli.key_values import options, run
 from posbench.common.errors import ConfigError
-from posbench.config.compose import CONFIGS
+from posbench.config.names import CONFIGS
 
 DEFAULTS = {"reasons": False, "train_len": 64, "lengths": [], "config_dir": ""}
 

@@ -27,8 +27,21 @@ from yaml import YAMLError
 
 from posbench.cli.key_values import as_read, guarded, working_directory
 from posbench.common.errors import ConfigError, RunError
-from posbench.config.compose import CONFIGS, Request, check_words, expand, experiment_of, long_name, name_group, sentence
-from posbench.config.composer import Composer, loader, of_swept, swept, unresolved
+from posbench.config.compose import (
+    Composer,
+    Request,
+    check_words,
+    expand,
+    experiment_of,
+    loader,
+    long_name,
+    name_group,
+    of_swept,
+    swept,
+    unresolved,
+)
+from posbench.config.names import CONFIGS
+from posbench.config.nearest import sentence
 from posbench.config.schema import check
 
 Command = Callable[[Request], int] | str  # a function or, as "module:function", one that is imported when there is something to do

@@ -14,8 +14,7 @@ from posbench.common import defuse
 from posbench.common.csv_records import to_csv
 from posbench.common.errors import ConfigError
 from posbench.common.files import write_atomic
-from posbench.config.compose import Request, check_effect, compose, expand
-from posbench.config.composer import Composer
+from posbench.config.compose import Composer, Request, check_effect, compose, expand
 from posbench.config.identity import method_args, method_name
 from posbench.config.names import CONFIGS, nodes
 from posbench.runs.directory import Run

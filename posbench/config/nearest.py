@@ -1,11 +1,14 @@
-"""Suggestions for a key or a choice that does not exist, and for words that Hydra cannot read."""
+"""Refusals of Hydra in one sentence, with suggestions for a key or a choice that does not exist, and for words that cannot be read."""
 
 import re
+import sys
 
+from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from posbench.common.errors import did_you_mean, nearest
-from posbench.config.names import nodes
+from posbench.config.names import CONFIGS, nodes
 from posbench.config.schema import METHODS, OPTIONAL, SCHEMAS
 
 CHOSEN = (*METHODS, *OPTIONAL, "data", *SCHEMAS)  # groups with several choices
@@ -47,6 +50,33 @@ ELSEWHERE = {
     "ntk": "ntk_aware",
 }
 FIXED = "extension.mode=fixed extension.target_len=TOKENS, a factor times train.length"
+
+
+def sentence(error: Exception) -> str:
+    """One-sentence form of Hydra's error message, which takes several lines: what is refused and the legal choices."""
+    if str(error).startswith("Config group override must be"):
+        words = [
+            word.rpartition("@")[2] for word in sys.argv[1:] if (CONFIGS / word.split("=")[0].split("@")[0]).is_dir() and _no_name(word)
+        ]
+        return f"{' '.join(words) or 'One word'} names none of its group's choices: --help lists them."
+    if isinstance(error, AttributeError | TypeError | ValueError) and not isinstance(error, HydraException | OmegaConfBaseException):
+        return f"What was typed does not compose ({error}): is every yaml that it names a mapping of keys to values?"
+    said = str(error).split("\nConfig search path")[0].split("\nSee http")[0]
+    if said.startswith("Could not override"):
+        return f"{said.splitlines()[0].rstrip('.')}: there is no such key{suggestion(error)}; --cfg job prints all of them."
+    if said.startswith("Error merging override"):
+        return f"{said.splitlines()[0].removeprefix('Error merging override ').rstrip('.')} does not fit what --cfg job prints there."
+    if isinstance(error, OverrideParseException) and error.override not in said:
+        said = f"{error.override}: {said}"
+    if way := of_words(said):
+        return way
+    head, _, options = said.partition("\t")
+    return f"{'; '.join(filter(None, map(str.strip, head.splitlines())))} {', '.join(options.split())}".strip().rstrip(".") + "."
+
+
+def _no_name(word: str) -> bool:
+    value = word.partition("=")[2]
+    return value in ("", "null", "true", "false") or value[0].isdigit() or value[0] in "[{"
 
 
 def of_words(said: str) -> str | None:

@@ -87,7 +87,7 @@ def resolved(data: dict) -> dict:
 
     Raises ConfigError for a wrong one.
     """
-    from posbench.config.composer import yamls
+    from posbench.config.compose import yamls
 
     given = data.get("mix")
     if not given:

@@ -19,7 +19,7 @@ def resolved(cfg: dict) -> dict | None:
 
     Raises ConfigError for an unknown name or key, for a text whose files are not given, and for the text of the training itself.
     """
-    from posbench.config.composer import yamls
+    from posbench.config.compose import yamls
 
     given, data = cfg["evaluate"].get("text"), cfg["data"]
     if given is None:

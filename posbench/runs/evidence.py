@@ -13,9 +13,10 @@ Rows whose targets do not weigh alike, and rows of CSVs, have no entries.
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import numpy as np
 
@@ -25,7 +26,6 @@ from posbench.common.errors import RunError
 from posbench.common.files import atomic_path, finite, read_bytes, write_atomic
 from posbench.runs.evaluation import Evaluation
 from posbench.runs.origins import Origin
-from posbench.runs.portable import portable, portable_command
 from posbench.runs.rows import read_csv
 from posbench.runs.search import CONFIGS, ROWS, SUMS
 from posbench.runs.setting import Setting
@@ -35,6 +35,8 @@ from posbench.statistics.crossed import Sums
 
 DOCUMENTS = "documents.csv"
 ENTRY = ("row", "document", "n_targets")
+PATHS = {"path", "tokenizer", "cache_dir", "results_dir", "report_dir", "run", "runs", "key_run", "out"}  # keys of a configuration
+TYPED = re.compile(r"(?<![^\s='\"\[,:])/(?:[^\s/'\",\]]+/)*([^\s/'\",\]]+)/?")  # an absolute path among the words of a command
 
 
 def write(folder: Path, evaluations: Sequence[Evaluation], origins: Mapping[Path, Origin]) -> list[Path]:
@@ -63,6 +65,20 @@ def _is_mean(found: Sums, row: dict) -> bool:
     """True if the row is the plain mean of all targets; not finite counts, since it is so in both."""
     mean = float(found.means[0])
     return not math.isfinite(mean) or row["nll"] is not None and math.isclose(mean, row["nll"], rel_tol=1e-5, abs_tol=1e-7)
+
+
+def portable(value: object, key: str | None = None) -> object:
+    """A configuration without the folders of absolute paths, which are values of the keys in PATHS, or in lists there."""
+    if isinstance(value, dict):
+        return {name: portable(item, name) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [portable(item, key) for item in value]
+    return PurePath(value).name if key in PATHS and isinstance(value, str) and PurePath(value).is_absolute() else value
+
+
+def portable_command(command: object) -> object:
+    """A command as typed, without the folders of absolute paths. What is no text is returned as it is."""
+    return TYPED.sub(r"\1", command) if isinstance(command, str) else command
 
 
 def said(origin: Origin) -> dict:

@@ -23,7 +23,7 @@ from posbench.cli.claims import defaults
 from posbench.common.errors import ConfigError
 from posbench.config import compose as composition
 from posbench.config import identity
-from posbench.config.composer import unresolved
+from posbench.config.compose import unresolved
 from posbench.config.schema import typed
 from posbench.report.tables import markdown_row
 from posbench.runs.evaluation import Evaluation

@@ -7,7 +7,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
 from hydra.types import RunMode
 
-from posbench.config.composer import Composer, unresolved
+from posbench.config.compose import Composer, unresolved
 
 ELSEWHERE = "# @package _global_\ntrain: {steps: 7}\nextension: {_target_: mine.Mine}\n"
 CELLS = (

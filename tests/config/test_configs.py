@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, models
 
 from posbench.common.errors import ConfigError
 from posbench.config import compose as composition
-from posbench.config.composer import unresolved
+from posbench.config.compose import unresolved
 from posbench.config.defaults import resolve
 from posbench.config.schema import SCHEMAS, typed
 from posbench.evaluation.protocols import protocol

@@ -14,7 +14,7 @@ from test_cli import TINY
 
 from posbench.common import machine
 from posbench.config import compose as composition
-from posbench.config.composer import unresolved
+from posbench.config.compose import unresolved
 from posbench.config.defaults import resolve
 from posbench.config.identity import run_id
 from posbench.runs.rows import read_csv

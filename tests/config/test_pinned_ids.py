@@ -8,7 +8,7 @@ from hydra import compose, initialize_config_dir
 
 from posbench.common import machine
 from posbench.config import compose as composition
-from posbench.config.composer import unresolved
+from posbench.config.compose import unresolved
 from posbench.sweep.jobs import plan_jobs
 
 REPORTED = CONFIGS.parent / "results" / "reported"

@@ -14,7 +14,7 @@ from test_configs import METHODS
 
 from posbench.common.errors import ConfigError
 from posbench.config import compose as composition
-from posbench.config.composer import unresolved
+from posbench.config.compose import unresolved
 from posbench.config.identity import identity
 from posbench.config.named_class import class_named
 from posbench.config.schema import check, typed

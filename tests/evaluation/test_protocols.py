@@ -20,7 +20,7 @@ from test_rows import VALUES
 from posbench import evaluators
 from posbench.common.errors import ConfigError, RunError
 from posbench.config import compose as composition
-from posbench.config.composer import unresolved
+from posbench.config.compose import unresolved
 from posbench.config.schema import EvaluateConfig
 from posbench.evaluation.protocols import protocol
 from posbench.evaluation.scorer import Evaluation

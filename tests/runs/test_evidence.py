@@ -12,7 +12,7 @@ import posbench
 from posbench.common.errors import RunError
 from posbench.report.report import collect
 from posbench.runs.evaluation import Evaluation, load
-from posbench.runs.evidence import read, write
+from posbench.runs.evidence import portable, portable_command, read, write
 from posbench.runs.origins import Origin
 from posbench.runs.rows import read_csv, write_csv
 from posbench.runs.search import CONFIGS, SUMS, find
@@ -257,3 +257,38 @@ def test_damaged_configurations_are_one_sentence(whole, tmp_path, text):
     (tmp_path / CONFIGS).write_text(text + "\n")
     with pytest.raises(RunError, match="is damaged"):
         read(tmp_path)
+
+
+TEMPLATE = "{{ '</think>' }} /no_think"
+
+
+def test_values_that_are_paths_lose_their_folders():
+    config = {
+        "data": {"path": "/home/somebody/my books", "tokenizer": "/models/tiny.gguf", "source": {"exclude": ["/a/*"]}},
+        "model": {"path": "org/name", "d_model": 64},
+        "results_dir": "results/runs",
+        "runs": ["/data/one", "here/two"],
+        "evaluate": {"chat": {"template": TEMPLATE}, "text": {"name": "local", "path": ["/x/a.txt", "b.txt"]}},
+    }
+    assert portable(config) == {
+        "data": {"path": "my books", "tokenizer": "tiny.gguf", "source": {"exclude": ["/a/*"]}},
+        "model": {"path": "org/name", "d_model": 64},
+        "results_dir": "results/runs",
+        "runs": ["one", "here/two"],
+        "evaluate": {"chat": {"template": TEMPLATE}, "text": {"name": "local", "path": ["a.txt", "b.txt"]}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("typed", "shown"),
+    [
+        ("python scripts/run.py data.path=/home/somebody/books seed=0", "python scripts/run.py data.path=books seed=0"),
+        ("/opt/venv/bin/python scripts/run.py run=results/runs/x", "python scripts/run.py run=results/runs/x"),
+        ("python run.py 'runs=[/a/one,/b/two]' 'report_dir=/c/three four'", "python run.py 'runs=[one,two]' 'report_dir=three four'"),
+        ("python run.py data.path=https://example.org/a/b model.path=org/name", None),
+        ("python run.py extension=yarn,ntk 'evaluate.lengths=[64,128]'", None),
+        (None, None),
+    ],
+)
+def test_the_words_of_a_command_lose_their_folders(typed, shown):
+    assert portable_command(typed) == (shown or typed)
