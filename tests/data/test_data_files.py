@@ -54,8 +54,6 @@ BAD = {
     "no json": ("a.jsonl", LINE + b"{]\n", r"cannot be read as json \(row 1: "),
     "not utf-8": ("a.jsonl", LINE + b'{"text": "\xff"}\n', r"cannot be read as json \(row 1: .*utf-8"),
     "deep": ("a.jsonl", b"[" * 200_000, "cannot be read as json"),
-    "deep later": ("a.jsonl", LINE + b'{"text":' * 100_000, "cannot be read as json"),
-    "a number": ("a.jsonl", LINE + b"5\n", r"\(row 1: int instead of an object\)"),
     "a large number": ("a.jsonl", b'{"text": ' + b"9" * 5000 + b"}\n", "cannot be read as json"),
     "a list in a line": ("a.jsonl", LINE + b"[1]\n", "list instead of an object"),
     "no text": ("a.jsonl", LINE + b'{"text": 5}\n', "Row 1 of .* has int in text: set data.source.column"),
@@ -63,11 +61,8 @@ BAD = {
     "no such column": ("a.jsonl", b'{"a\\u001b[31m": 1, "b": 2}\n', "no column text: set data.source.column to one of a.*, b"),
     "no gzip": ("a.jsonl.gz", LINE, "cannot be read as json .*gzip"),
     "gzip cut off": ("a.jsonl.gz", gzip.compress(LINE * 99)[:-9], "cannot be read as json"),
-    "gzip damaged": ("a.jsonl.gz", gzip.compress(LINE * 99)[:20] + b"\0\0\0\0" * 9, "cannot be read as json"),
     "gzip of rows without end": ("a.jsonl.gz", gzip.compress(LINE * 10**4), "unpacks to 100,0.. or more, which no text does"),
     "gzip of one row without end": ("a.jsonl.gz", gzip.compress(b'{"text": "' + b" " * 10**6), "unpacks to .* or more"),
-    "no parquet": ("a.parquet", b"PAR1 no", "cannot be read as parquet"),
-    "an empty parquet": ("a.parquet", b"", "cannot be read as parquet"),
     "garbage of a parquet": ("a.parquet", b"PAR1" + b"\xff" * 99 + b"\x20\0\0\0PAR1", "cannot be read as parquet"),
     "a text that is none": ("a.txt", b"caf\xe9", r"is not UTF-8 text \(byte 3\)"),
 }
@@ -109,7 +104,7 @@ def test_limits_of_size_are_sentences(tmp_path, monkeypatch):
         rows_of(tmp_path / "text", "a.txt", b"a" * 1001)
 
 
-@pytest.mark.parametrize("name", ["a[0].jsonl", "a*?.jsonl", "http::x.jsonl", "a#1?.jsonl", "{a,b}.jsonl", "a b\u00e9.jsonl", "%41.jsonl"])
+@pytest.mark.parametrize("name", ["a[0].jsonl", "http::x.jsonl", "{a,b}.jsonl", "%41.jsonl"])
 def test_names_mean_nothing_but_themselves(tmp_path, name):
     write(tmp_path / "train", {"0.jsonl": '{"text": "other"}', "a0.jsonl": '{"text": "other"}'})
     for file in (tmp_path / "train").iterdir():
@@ -180,9 +175,8 @@ def test_an_empty_split_says_why(tmp_path, documents, says):
 
 @pytest.mark.parametrize(
     "line",
-    ["{", "5", "[]", "{}", json.dumps({"file": 5, "order": 1, "sha256": "a"}), json.dumps({"file": "test/t.txt", "order": 1, "sha256": 5}),
-     json.dumps({"file": "test/t.txt", "order": [1], "sha256": "a"}) + '\n{"file": "test/u.txt", "order": 1, "sha256": "a"}', "[" * 100_000,
-     json.dumps({"file": "test/\ud800.txt", "order": 1, "sha256": "a"}), "\udcff"],
+    ["{", "[]", json.dumps({"file": 5, "order": 1, "sha256": "a"}),
+     json.dumps({"file": "test/t.txt", "order": [1], "sha256": "a"}) + '\n{"file": "test/u.txt", "order": 1, "sha256": "a"}', "\udcff"],
     ids=lambda line: ascii(line[:40]),
 )  # fmt: skip
 def test_a_list_of_books_that_is_none_is_refused(tmp_path, line):

@@ -17,7 +17,6 @@ from posbench.data.text_questions import TextQuestions, texts_with_rivals
 from posbench.data.text_task import NOISE, make_text_task
 from posbench.data.tokenfile import TokenFile
 from posbench.data.tokenizers import ByteTokenizer, PretrainedTokenizer, continuation_encoder, encoder, train_bpe
-from posbench.data.words import FIRST, SECOND, names
 from posbench.evaluation.protocols import protocol
 from posbench.runs.rows import read_eval
 from posbench.runs.setting import Setting
@@ -138,7 +137,7 @@ def test_an_item_is_a_sentence_or_a_line_of_its_own(name, tokenizer):
     made, kinds = replace(plain, file=TokenFile(ids, n_bytes, np.array([0, len(ids)]), ["text"])), set()
     for length in (1500, 1501):
         for part in made.parts(length):
-            for inputs in made.draw(length, 12, [2], **part.arguments).inputs_NT:
+            for inputs in made.draw(length, 6, [2], **part.arguments).inputs_NT:
                 text = tokenizer.decode(inputs.tolist())
                 items = list(re.finditer(r"The pass key is \d+\. Remember it\. \d+ is the pass key\.|One of the [^.]*? is: \d+\.", text))
                 assert len(items) == {"passkey": 1}.get(name, 4)
@@ -285,12 +284,6 @@ def test_a_bos_begins_every_text_and_splits_differ():
     assert not np.array_equal(other.draw(800, 3, [0], depth=0.5).inputs_NT, two.inputs_NT)
 
 
-def test_names_are_many_and_different():
-    assert len(set(FIRST)) == len(FIRST) == 48 and len(set(SECOND)) == len(SECOND) == 64
-    drawn = names(np.random.default_rng(0), 3072)
-    assert len(set(drawn)) == 3072
-
-
 def test_what_does_not_fit_is_refused():
     with pytest.raises(ConfigError, match="evaluate.tasks=passkey needs .* tokens with this tokenizer, and evaluate.lengths holds 100"):
         questions("passkey", ByteTokenizer()).draw(100, 1, [0], depth=0.5)
@@ -323,12 +316,11 @@ def test_a_model_of_text_is_asked_by_one_command(cli, tmp_path):  # noqa: F811
         assert found[0]["nll"] == pytest.approx(np.mean([row["nll"] for row in found[1:6]]))
 
 
-@pytest.mark.parametrize("name", ["niah_multikey_2", "niah_multikey_3"])
-def test_rivals_are_scored_whole_so_that_token_frequencies_choose_by_chance(name):
+def test_rivals_are_scored_whole_so_that_token_frequencies_choose_by_chance():
     """A value is drawn as its rivals are, so what knows only how frequent tokens are takes the answer once in four."""
     numbers = [f" {n}" for n in np.random.default_rng(1).integers(1_000_000, 9_999_999, 4000)]
     tokenizer = train_bpe([TEXT, *NOISE, *numbers[:1000], *(f" {n:x}-{n * 7:x}" for n in range(70_000, 71_000))], 600)
-    made = replace(questions(name, tokenizer), rivals=3)
+    made = replace(questions("niah_multikey_2", tokenizer), rivals=3)
     examples = made.draw(4000, 200, [0], **made.parts(4000)[-1].arguments)
     counts = np.bincount(np.concatenate([examples.inputs_NT.ravel(), examples.rival_NAKR[examples.rival_NAKR != IGNORED]]), minlength=600)
     surprise = -np.log((counts + 1) / (counts + 1).sum())

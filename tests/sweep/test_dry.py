@@ -3,7 +3,6 @@
 import json
 import pkgutil
 import re
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -156,14 +155,6 @@ def test_lengths_of_by_position_that_are_read_together_are_counted_once(tmp_path
     assert seconds(again) == pytest.approx(sum(set(read.values())) / 20, abs=1)
 
 
-def test_evaluations_are_told_by_trainings_where_none_is_there(tmp_path):
-    measured(tmp_path, "a-16-s0-0000000001", 1.0, MODEL, 1)
-    known = job(tmp_path, "a-16-s0-0000000001")
-    _, said = cost([known], [], [(known, cell(PI), [TRAIN_LEN])])
-    assert "of evaluation by arithmetic from trainings" in said
-    assert 160 / 6 < seconds(said) < 160 / 3  # 160 tokens at a third of a training's time; the last layer and the head read rows alone
-
-
 def test_what_was_over_at_once_is_no_measure_of_long_work(tmp_path):
     """A hundred of its tokens took as long as ten thousand would: most of its time was the beginning."""
     known = job(tmp_path, "a-16-s0-0000000009")
@@ -265,13 +256,6 @@ def test_a_checkpoints_texts_are_told_by_stored_ones_and_else_by_a_layer_measure
     assert told(PI, [100], "bf16").startswith("about 60 min of evaluation by one layer") and asked[0] == (300, "bf16")
 
 
-def test_disk_is_told_by_evaluations_of_the_same_protocol(tmp_path):
-    measured(tmp_path, "a-16-s0-0000000001", 5000.0, MODEL, 1, pi=7.0)  # a mebibyte for 20 losses
-    asked = [job(tmp_path, "a-16-s0-0000000002")]
-    lines = [cost(asked, [], [(asked[0], cell(PI, protocol), [100])])[1] for protocol in ("fixed_targets", "disjoint")]
-    assert lines[0].endswith("; 1.0 MiB of disk") and lines[1].endswith("; 0.0 MiB of disk")
-
-
 def test_a_task_counts_once_however_many_rows_it_has(tmp_path):
     measured(tmp_path, "hf-16-s0-0000000001", 0.0, {**MODEL, "checkpoint": {"vocab_size": 300}}, 1, pi=7.0)
     (file,) = tmp_path.rglob("pi+none-1.json")
@@ -313,21 +297,14 @@ def test_few_evaluations_are_listed_and_many_are_counted(tmp_path, capfd, typed,
     assert {line.split(":")[0] for line in many[2:4]} == {"1 x no-op", "1 x refused"}
 
 
-def test_a_training_that_nothing_hangs_off_is_not_made(tmp_path, capfd, typed):
-    done = call(capfd, tmp_path, "run", "encoding=alibi", "extension=ntk", *typed)
-    assert "not to train, since nothing is left to evaluate" in done.stdout and "0 of 1 trainings to make" in done.stdout
-
-
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
         (["encoding=alibi", "extension=ntk"], 2, "encoding=alibi"),
-        (["encoding=alibi", "extension=ntk", "evaluate.protocol=[fixed_targets,disjoint]"], 2, "encoding=alibi"),  # twice the same
         (["extension=recompute_window", "evaluate.protocol=[fixed_targets,by_position]"], 2, "evaluate.protocol=by_position reads one"),
         (["encoding=rope", "model.d_model=18"], 2, "the head width must be even"),
         (["encoding=none", "extension=ntk"], 0, ""),  # a no-op
         (["device=abacus"], 2, "device=abacus is not there"),
-        (["device=cuda:99"], 2, "device=cuda:99 is not there"),
         (["-m", "seed=0,1", "device=cuda:99"], 2, "device=cuda:99 is not there"),
         (["-m", "device=cpu,cuda", "train.dtype=fp32"], 2, "device=cpu and device=cuda are asked of one training"),
         (["encoding=none", "extension=ntk", "device=abacus"], 0, ""),  # nothing is done there
@@ -340,7 +317,7 @@ def test_it_ends_as_the_command_without_it_would(tmp_path, capfd, typed, words, 
     assert done.stderr.count("\n") == done.stderr.count("refused: ") == bool(said) and said in done.stderr
 
 
-@pytest.mark.parametrize("tokenizer", ["bytes", "bpe", "file"])
+@pytest.mark.parametrize("tokenizer", ["bytes", "bpe"])
 def test_a_length_without_room_for_a_question_is_refused_as_the_command_without_it_would(tmp_path, capfd, typed, tokenizer):
     """A BPE that is yet to be trained on the text may make fewer tokens of a question: then that is noted."""
     typed = [word for word in typed if not word.startswith(("data.tokenizer=", "evaluate.lengths="))]
@@ -352,10 +329,6 @@ def test_a_length_without_room_for_a_question_is_refused_as_the_command_without_
         assert first.returncode == 0 and first.stdout.count(said) == 1, first
         text = [word for word in typed if word.startswith("data.")]
         call(capfd, tmp_path, "prepare_data", "data=local", "cache_dir=cache", *chosen, *text)
-    if tokenizer == "file":
-        (file,) = tmp_path.glob("cache/*/tokenizer.json")
-        shutil.copy(file, tmp_path / "tokenizer.json")
-        chosen = ["data.tokenizer=tokenizer.json"]
     dry, run = (call(capfd, tmp_path, "run", *asked, *chosen, *typed, f"dry={word}") for word in ("true", "false"))
     assert dry.returncode == run.returncode == 2 and "passkey needs" in dry.stderr and "holds 16: leave it out" in dry.stderr
     assert dry.stderr.splitlines()[-1] in run.stderr
