@@ -20,8 +20,7 @@ from posbench.config.identity import run_id
 from posbench.runs.rows import read_csv
 from posbench.sweep.jobs import plan_jobs
 
-LIMITS = {"ONEDNN_MAX_CPU_ISA": ("AVX2", "avx512_core", "AVX2_VNNI_2", "none"), "DNNL_MAX_CPU_ISA": ("AVX2",)}
-LIMITS |= {"ATEN_CPU_CAPABILITY": ("avx2",), "MKL_ENABLE_INSTRUCTIONS": ("AVX2",)}
+LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS")
 LAPTOP = {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
 BOTH = """
 import sys
@@ -33,7 +32,7 @@ print(found, native())
 """
 
 
-@pytest.mark.parametrize("limits", [{}, LAPTOP, *({name: value} for name, values in LIMITS.items() for value in values)], ids=str)
+@pytest.mark.parametrize("limits", [{}, LAPTOP, {"ONEDNN_MAX_CPU_ISA": "avx512_core"}, {"DNNL_MAX_CPU_ISA": "AVX2"}], ids=str)
 def test_what_is_known_without_torch_is_what_torch_says(limits):
     environment = {name: value for name, value in os.environ.items() if name not in LIMITS} | limits
     done = subprocess.run([sys.executable, "-c", BOTH], env=environment, capture_output=True, text=True, timeout=60, check=True)

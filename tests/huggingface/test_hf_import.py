@@ -110,21 +110,21 @@ def test_a_checkpoint_that_is_another_model_is_refused(tmp_path, config, changed
 
 YARN, LINEAR = {"rope_type": "yarn", "factor": 4.0}, {"rope_type": "linear", "factor": 4.0}
 WRONG = {
-    "vocab_size": ("260", -1, 0, 2.5, True, [260], 10**30),
-    "hidden_size": ("32", {}, 10**9),
-    "num_hidden_layers": ("2", [2], 10**9),
-    "num_attention_heads": (-4, "x"),
-    "num_key_value_heads": (-1, 0, "2"),
-    "head_dim": ("8", -8, 0),
-    "intermediate_size": (None, "48"),
-    "max_position_embeddings": (None, "32", -1, [32]),
-    "sliding_window": (-1, "4096", 0),
-    "max_window_layers": (None, "28", -1),
-    "bos_token_id": ("1", -1, [1], VOCAB),
-    "rms_norm_eps": (None, "1e-6", -1, float("nan")),
-    "tie_word_embeddings": (None, "yes", 1),
-    "rope_theta": ("x", -1, [1e4], float("inf")),
-    "partial_rotary_factor": ("x", [1]),
+    "vocab_size": ("260", 0, 2.5, True, 10**30),
+    "hidden_size": ({}, 10**9),
+    "num_hidden_layers": ([2],),
+    "num_attention_heads": (-4,),
+    "num_key_value_heads": (0,),
+    "head_dim": ("8",),
+    "intermediate_size": (None,),
+    "max_position_embeddings": (None, [32]),
+    "sliding_window": (-1, "4096"),
+    "max_window_layers": (None, -1),
+    "bos_token_id": ([1], VOCAB),
+    "rms_norm_eps": (None, float("nan")),
+    "tie_word_embeddings": ("yes",),
+    "rope_theta": (-1, float("inf")),
+    "partial_rotary_factor": ("x",),
     "rope_scaling": (5, "yarn", ["yarn"], {**YARN, "factor": "4"}, {**LINEAR, "factor": 1e308}, {**LINEAR, "factor": 31.0}),
     "rope_parameters": (5, ["yarn"], {"rope_type": 5}, {"rope_type": ["yarn"]}, {**YARN, "beta_fast": "32"}, {**YARN, "truncate": "no"}),
     "layer_types": (5, "full_attention", [], [5, 5], ["full_attention"], ["full_attention", "chunked_attention"]),
@@ -152,9 +152,8 @@ def test_a_config_of_wrong_types_is_refused_with_the_key(checkpoints, key):
     (path / "config.json").write_text(written)
 
 
-NO_JSON = (b"", b"null", b"[]", b"5", b"[" * 100_000, b'{"a": \xff}')
-NO_MAP = (b'{"weight_map": 5}', b'{"weight_map": {}}', b'{"weight_map": {"a": 5}}', b'{"weight_map": {"a": "../b"}}',
-          b'{"weight_map": {"a": "\\u001b[31m"}}')  # fmt: skip
+NO_JSON = (b"", b"[]", b'{"a": \xff}')
+NO_MAP = (b'{"weight_map": 5}', b'{"weight_map": {"a": 5}}', b'{"weight_map": {"a": "../b"}}')
 
 
 @pytest.mark.parametrize("content", [*NO_JSON, *NO_MAP], ids=lambda content: repr(content[:40]))

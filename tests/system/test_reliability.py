@@ -107,11 +107,7 @@ def test_the_lock_of_a_token_cache_does_not_outlive_its_owner(world, capfd):
     assert sorted(path.name for path in (world.root / "cache").iterdir()) == sorted(known)
 
 
-KINDS_OF_FILES = ["config.yaml", "provenance.json", "state.pt", "model.safetensors", "train.json", "none+none-*.npz", "none+none-*.json"]
-KINDS_OF_FILES += ["manifest.json", "test.tokens.bin"]
-
-
-@pytest.mark.parametrize("name", KINDS_OF_FILES)
+@pytest.mark.parametrize("name", ["config.yaml", "state.pt", "model.safetensors", "none+none-*.npz", "none+none-*.json", "test.tokens.bin"])
 def test_a_full_disk_costs_nothing_but_the_attempt(world, capfd, monkeypatch, undisturbed, name):
     expected = whole(capfd, world, undisturbed)
     shutil.rmtree(world.root / "runs"), shutil.rmtree(world.root / "cache")
@@ -224,7 +220,7 @@ def test_a_state_of_before_a_key_was_kept_goes_on(world, capfd, undisturbed):
 
 
 def test_memory_of_digests_is_only_a_memory(world, capfd):
-    for content in ("[1, 2]", "{", '{"/x": 3}', json.dumps({str(path): [1] for path in world.root.rglob("*.txt")})):
+    for content in ("[1, 2]", "{", json.dumps({str(path): [1] for path in world.root.rglob("*.txt")})):
         (world.root / "cache" / "digests.json").write_text(content)
         assert "nothing to do" in run(capfd, world).stdout
         sources._seen.clear()

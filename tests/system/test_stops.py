@@ -73,8 +73,7 @@ def until(met, seconds: float = PATIENCE) -> bool:
     return bool(found)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(("place", "number"), zip(PLACES, [signal.SIGTERM, signal.SIGINT] * 2, strict=True))
 def test_a_second_signal_ends_a_child_wherever_it_is(place, number):
     code = "from posbench.common.signals import Signals, end_at_second\nend_at_second()\n"
     code += f"with Signals():\n    print(flush=True)\n    {PLACES[place]}\n"

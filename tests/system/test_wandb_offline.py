@@ -159,14 +159,14 @@ def test_an_evaluation_online_adds_to_the_trainings_run(run, environment):
 
 
 def test_a_killed_file_is_readable_and_the_resumed_one_says_all_once(run, environment):
-    kill_after(start(run, environment, last=10_000, pause=0.1), 40)
+    kill_after(start(run, environment, last=10_000, pause=0.05), 40)
     (killed,) = folders(run)
     typed = [WANDB, "leet", "inspect", "--json", killed]
     read = subprocess.run(typed, env=environment, cwd=environment["HOME"], capture_output=True, text=True, timeout=60)
     records = [json.loads(line) for line in read.stdout.splitlines()]
     found = [record["history"]["step"]["num"] for record in records if record["type"] == "history"]
     told = [json.loads(line)["step"] for line in run.train_log.read_text().splitlines()]
-    assert found == told[: len(found)] and len(found) >= 15  # at 0.1 s a step, all but the last second or so
+    assert found == told[: len(found)] and len(found) >= 10  # at 0.05 s a step, all but the last second or so
     assert [record["run"]["run_group"] for record in records if record["type"] == "run"] == ["grid"]
     assert not [record for record in records if record["type"] == "exit"]
     run.train_log.unlink()
