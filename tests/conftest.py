@@ -89,11 +89,15 @@ def make_triple(encoding: str, extension: str, scale: str, train_len: int = TRAI
 
 def legal(triple: tuple[str, str, str], lengths: list[int], train_len: int = TRAIN_LEN) -> bool:
     """Whether a combination may run, untested or not, and changes something."""
-    groups = ("encoding", "extension", "scale_attention")
     try:
-        return not check(*(_made(*method, train_len) for method in zip(groups, triple, strict=True)), lengths, allow_untested=True).noop
+        return not check(*judged_triple(*triple, train_len), lengths, allow_untested=True).noop
     except ConfigError:
         return False
+
+
+def judged_triple(encoding: str, extension: str, scale: str, train_len: int = TRAIN_LEN) -> tuple:
+    """Methods to judge and never to change."""
+    return tuple(_made(*one, train_len) for one in (("encoding", encoding), ("extension", extension), ("scale_attention", scale)))
 
 
 @functools.cache

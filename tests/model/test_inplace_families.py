@@ -13,7 +13,7 @@ SAME = 1e-4  # standard deviations of the logits
 BEYOND = 100
 # Layers that see the whole text turn nothing, or none sees it and windows end before the extension begins.
 CHANGES_NOTHING = ("changes nothing", "sees every pair")
-PAIRS = [(extension, scale) for extension in ("none", *EXTENSIONS) for scale in ("none", "log_n")][1:]
+PAIRS = [*((extension, "none") for extension in EXTENSIONS), *((extension, "log_n") for extension in ("none", "yarn", "rerope"))]
 
 
 @pytest.mark.parametrize("kind", FAMILIES)

@@ -29,8 +29,13 @@ def extended(kind: str, extension: str, scale: str = "none", **changed):
         return None
 
 
-@pytest.mark.parametrize("extension", ["none", *FIXED, *OTHER])
-@pytest.mark.parametrize("kind", SOME)
+@pytest.mark.parametrize(
+    ("kind", "extension"),
+    [
+        *(("llama", one) for one in ("none", *FIXED, *OTHER)),
+        *((kind, one) for kind in SOME[1:] for one in ("none", "yarn", "dca", "streaming")),
+    ],
+)
 def test_a_token_after_a_cache_has_the_logits_of_the_whole_text(kind, extension):
     for scale in ("none", "log_n"):
         model = extended(kind, extension, scale)

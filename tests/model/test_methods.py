@@ -3,13 +3,11 @@
 from dataclasses import replace
 
 import dense
-import numpy as np
 import pytest
 import torch
 from conftest import TRAIN_LEN, choices, legal_pairs, make_triple, node, scaled_sample, small_model, small_shape
 from measures import LONG, attend_in, attention_inputs, outputs, tokens
 
-from posbench.encodings.rope import Rope
 from posbench.model.kernels import blocks, flex
 from posbench.model.kernels import dispatch as kernels
 from posbench.model.kernels.blocks import rows
@@ -130,14 +128,3 @@ def test_relative_encodings_ignore_a_common_shift(encoding):
         return turned_q @ turned_k.repeat_interleave(2, dim=1).mT
 
     torch.testing.assert_close(weights(0), weights(1000), rtol=0, atol=2e-3)
-
-
-def test_bands_never_overlap_and_stay_causal():
-    for name in choices("extension"):
-        extension = make_triple("rope", name, "none")[1]
-        for length in (1, 2, TRAIN_LEN, 3 * TRAIN_LEN + 1):
-            seen = np.zeros((length, length), int)
-            for band in make_plan(Rope(small_shape()), extension, length=length).layers[0].bands:
-                for i in range(length):
-                    seen[i, band.first_T[i] : max(0, band.last_T[i] + 1)] += 1
-            assert seen.max() == 1 and (seen.sum(axis=1) > 0).all() and not np.triu(seen, 1).any(), name

@@ -72,9 +72,3 @@ def test_a_gated_model_rounds_its_gates_and_is_causal():
     torch.testing.assert_close(model(other_BT, plan)[:, :10], whole[:, :10], rtol=0, atol=1e-5)
     with torch.autocast("cpu", torch.bfloat16):
         torch.testing.assert_close(rounded(model)(text_BT, plan), model(text_BT, plan), rtol=0, atol=0)
-
-
-def test_gates_learn():
-    attention = made("headwise")
-    attention(torch.randn(1, LENGTH, 32), make_plan(Rope(small_shape(n_layer=1)), length=LENGTH).layers[0]).square().sum().backward()
-    assert attention.gate_proj.weight.grad.norm() > 0

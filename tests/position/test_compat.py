@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from conftest import CONFIGS, TRAIN_LEN, choices, make_triple, node
+from conftest import CONFIGS, TRAIN_LEN, choices, judged_triple, make_triple, node
 from omegaconf import OmegaConf
 
 from posbench.common.errors import ConfigError
@@ -45,9 +45,8 @@ TABLE = {
 
 
 def verdict(encoding: str, extension: str, scale: str = "none", lengths: list[int] = LENGTHS, **options) -> str:
-    triple = make_triple(encoding, extension, scale)
     try:
-        found = check(*triple, lengths, **options)
+        found = check(*judged_triple(encoding, extension, scale), lengths, **options)
     except ConfigError as error:
         return "u" if "allow_untested" in str(error) else "x"
     return "0" if found.noop else "."
@@ -77,7 +76,7 @@ def test_what_a_refusal_advises_is_accepted_as_it_stands(encoding):
     """As typed: encoding=NAME, one of its own yamls, with each extension named; within the training length, where a table has not ended."""
     for extension in choices("extension"):
         try:
-            check(*make_triple(encoding, extension, "none"), [16])
+            check(*judged_triple(encoding, extension, "none"), [16])
         except ConfigError as refusal:
             name, offered = re.search(r"with encoding=(\w+) choose extension=([\w|]+)", str(refusal)).groups()
             assert name == encoding and all(verdict(name, one, lengths=[16]) in ".0" for one in offered.split("|"))
