@@ -101,87 +101,49 @@ def of_words(said: str) -> str | None:
 def suggestion(error: Exception) -> str:
     """Suffix for Hydra's error about an unknown key: " (did you mean model.n_head?)", or ""."""
     missing = error.__cause__ or error
-    parent, name = getattr(missing, "parent_node", None), getattr(missing, "full_key", None)
+    parent, name = getattr(missing, "parent_node", None), str(getattr(missing, "full_key", None) or "")
     if not isinstance(parent, DictConfig) or not name:
         return ""
-    root, (group, _, key) = parent._get_root(), str(name).rpartition(".")
-    if not group:
-        typed = re.search(r"'([^']+)'", str(error))  # `name` is the first part alone
-        return _at_root(root, typed[1] if typed else key)
-    if key in root and not OmegaConf.is_dict(root[key]):
-        return f" (did you mean {key}?)"
-    if meant := _within(group, key, parent, str(name)):
-        return meant
-    others = [one for one in _inner(root) if one.rpartition(".")[2] == key]
-    if others and group not in METHODS:  # arguments of one method mean something else in another
-        return f" (did you mean {' or '.join(others)}?)"
-    return f" ({group} has {', '.join(str(one) for one in parent if one != '_target_') or 'none'})"
+    quoted = re.search(r"'([^']+)'", str(error))
+    typed = quoted[1] if quoted and "." not in name else name  # of a key whose group is unknown, `name` is the first part alone
+    known, (group, _, last) = _known(parent._get_root()), typed.rpartition(".")
+    meant = (*_meanings(typed), *_meanings(last), last)
+    alike = [key for word in dict.fromkeys(meant) for key in known if word in (key, _last(key))]
+    own = {_last(key): key for key in known if group and key.startswith(f"{group}.")}
+    there = [last] if last in known else [key for key in alike if not known[key]]
+    here = [key for key in (*there, *alike) if key in own.values()]
+    if own and not here and last not in known and (near := nearest(last, own)):
+        here = [own[near]]
+    if own and not here and (group in METHODS or not alike):  # arguments of one method mean something else in another
+        return f" ({group} has {', '.join(str(one) for one in parent if one != '_target_') or 'none'})"
+    close = nearest(typed, known)
+    keys = here[:1] or there or alike[:1] or ([close] if close else [])
+    if not keys or keys[0] == typed:
+        return f" (it is {known[typed]})" if keys else ""
+    full = [FIXED if key == "extension.target_len" and last != "target_len" else key for key in keys]
+    return f" (did you mean {' or '.join(full)}{', ' * bool(known[keys[0]])}{known[keys[0]]}?)"
 
 
-def _at_root(root: DictConfig, typed: str) -> str:
-    """Suffix for a typed key whose first part is neither a key nor a group; it may be a group's name cut short, as in train_len."""
-    keys, inner = [str(one) for one in root if one != "hydra"], _inner(root)
-    if meant := next((one for one in _meanings(typed) if one in (*keys, *inner)), None):
-        return f" (did you mean {meant}?)"
-    head, _, rest = typed.partition("." if "." in typed else "_")
-    groups = [one for one in keys if OmegaConf.is_dict(root[one])]
-    group = next((one for one in (head, *(word.split(".")[0] for word in _meanings(head))) if one in groups), nearest(head, groups))
-    if rest and group and (meant := _within(group, rest, root[group], typed)):
-        return meant
-    last = typed.rpartition(".")[2]
-    if alike := [one for one in inner if one.rpartition(".")[2] in (last, *_meanings(last))]:
-        return f" (did you mean {' or '.join(alike)}?)"
-    if near := did_you_mean(head if "." in typed else typed, keys):
-        return near
-    if meant := next(filter(None, (_chosen(one, last, typed) for one in CHOSEN)), ""):
-        return meant
-    near = nearest(last, [one.rpartition(".")[2] for one in inner])
-    alike = [one for one in inner if one.rpartition(".")[2] == near]
-    return f" (did you mean {' or '.join(alike)}?)" if alike else ""
+def _known(root: DictConfig) -> dict[str, str]:
+    """{key: ""} of a configuration, without an experiment, which nobody sets; then {key: choices of its group that have it} of others."""
+    known = {str(one): "" for one in root if one != "hydra"}
+    for group in list(known):
+        if OmegaConf.is_dict(root[group]) and group != "experiment":
+            known |= {f"{group}.{one}": "" for one in root[group]}
+    for group in CHOSEN:
+        having: dict[str, list[str]] = {}
+        for name, content in nodes(group).items():
+            for one in content:
+                having.setdefault(f"{group}.{one}", []).append(name)
+        for key, (*names, last) in having.items():
+            if _last(key) not in ("_target_", "defaults"):
+                known.setdefault(key, f"of {group}={' or '.join(filter(None, (', '.join(names), last)))}")
+    return known
 
 
-def _within(group: str, key: str, node: DictConfig, typed: str) -> str:
-    """Suffix for a key that a group lacks: one of its own that was meant, or the choices of the group that have it; else ""."""
-    own = [str(one) for one in node]
-    if meant := next((one for one in (*_meanings(key), key) if one in own), None):
-        return f" (did you mean {_in_full(group, meant, key)}?)"
-    if found := _chosen(group, key, typed):
-        return found
-    if near := nearest(key, own):
-        return f" (did you mean {group}.{near}?)"
-    return _chosen(group, near, typed) if (near := nearest(key, _keys(group))) else ""
-
-
-def _chosen(group: str, key: str, typed: str) -> str:
-    """Suffix that names the choices of a group that have a key, or what it means; "" if none has."""
-    keys = _keys(group)
-    meant = next((one for one in (*_meanings(key), key) if one in keys), None)
-    if not meant:
-        return ""
-    *names, last = keys[meant]
-    of = f"of {group}={' or '.join(filter(None, (', '.join(names), last)))}"
-    return f" (it is {of})" if typed == f"{group}.{meant}" else f" (did you mean {_in_full(group, meant, key)}, {of}?)"
-
-
-def _keys(group: str) -> dict[str, list[str]]:
-    """{key: choices of one of posbench's own groups that have it}."""
-    found: dict[str, list[str]] = {}
-    for name, content in nodes(group).items():
-        for key in content:
-            if key not in ("_target_", "defaults"):
-                found.setdefault(str(key), []).append(name)
-    return found
-
-
-def _in_full(group: str, meant: str, key: str) -> str:
-    return FIXED if (group, meant) == ("extension", "target_len") and key != meant else f"{group}.{meant}"
+def _last(key: str) -> str:
+    return key.rpartition(".")[2]
 
 
 def _meanings(word: str) -> list[str]:
     return [meant for meant, names in ELSEWHERE.items() if word in names.split()]
-
-
-def _inner(root: DictConfig) -> list[str]:
-    """Keys of all groups, but not of an experiment, which nobody sets."""
-    groups = [one for one in root if one not in ("hydra", "experiment") and OmegaConf.is_dict(root[one])]
-    return [f"{one}.{two}" for one in groups for two in root[one]]
