@@ -182,8 +182,7 @@ def exact(entries: Sequence[Evaluation]) -> tuple[Sums, float]:
     lengths = [one.exact_length(0) for one in entries]
     if None in lengths:
         lacking = entries[lengths.index(None)]
-        needed = lacking.full_from or 2 * lacking.first["train_len"]
-        raise Missing(f"{_name(lacking)} lacks a length of at least {needed} tokens, where every target has its full window")
+        raise Missing(f"{_name(lacking)} lacks a length of at least {lacking.exact_from} tokens, where every target has its full window")
     whole = across([_sums(entry, entry.row(length), "nll") for entry, length in zip(entries, lengths, strict=True)])
     if whole is None:
         raise RunError(f"seeds of {_name(entries[0])} scored different targets: evaluate all with one setting.")

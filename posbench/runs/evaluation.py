@@ -64,6 +64,11 @@ class Evaluation:
         return self.setting.shortest_exact(self.first["train_len"]) if known else None
 
     @property
+    def exact_from(self) -> int:
+        """Tokens of text from which on every target counts as having its full window; twice the training length if nothing says it."""
+        return self.full_from or 2 * self.first["train_len"]
+
+    @property
     def arrays(self) -> dict[str, np.ndarray]:
         """Arrays of the targets by name, {} without any. Raises RunError if they are damaged."""
         return self.stored.arrays if self.stored else {}
@@ -99,7 +104,7 @@ class Evaluation:
     def exact_length(self, length: int) -> int | None:
         """`length` if it gives every target its full window, else the shortest evaluated length that does, or None."""
         evaluated = self.arrays["length"] if self.paired else (row["length"] for row in self.rows)
-        known = [int(n) for n in evaluated if n >= (self.full_from or 2 * self.first["train_len"])]
+        known = [int(n) for n in evaluated if n >= self.exact_from]
         return length if length in known else min(known, default=None)
 
     def exact_row(self) -> dict | None:

@@ -5,7 +5,6 @@ files.
 """
 
 import functools
-import netrc
 import os
 import shlex
 import sys
@@ -15,7 +14,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlparse
 
 from posbench.common.appending import append_lines
 from posbench.config.schema import LogConfig
@@ -27,23 +25,14 @@ FILES_ONLY, OFFLINE = "with files only", "offline, for wandb sync,"
 
 
 def wandb_mode(configured: str | None) -> str:
-    """Mode of wandb: WANDB_MODE, else the configuration, else online if a user is logged in, else offline."""
-    return os.environ.get("WANDB_MODE") or configured or ("online" if _logged_in() else "offline")
+    """Mode of wandb: WANDB_MODE, else the configuration, else online where wandb would find an API key, else offline."""
+    mode = os.environ.get("WANDB_MODE") or configured
+    if mode:
+        return mode
+    from requests.utils import get_netrc_auth
 
-
-def _logged_in() -> bool:
-    """True when wandb would find an API key. Neither wandb nor the network is asked, and the key is never logged."""
-    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
-        return True
-    host = urlparse(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
-    candidates = [os.environ["NETRC"]] if os.environ.get("NETRC") else ["~/.netrc", "~/_netrc"]
-    for name in candidates:
-        try:
-            if host in netrc.netrc(os.path.expanduser(name)).hosts:
-                return True
-        except (OSError, netrc.NetrcParseError):
-            continue
-    return False
+    key = os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE")
+    return "online" if key or get_netrc_auth(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")) else "offline"
 
 
 class Recorder(AbstractContextManager):

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from posbench.sweep import gpu_memory
-from posbench.sweep.gpu_memory import CONTEXT, fitting, needed
+from posbench.sweep import child_processes
+from posbench.sweep.child_processes import CONTEXT, fitting, needed
 
 
 @pytest.fixture
@@ -26,8 +26,8 @@ def card(monkeypatch, mib: str | Exception) -> None:
             raise mib
         return SimpleNamespace(stdout=mib)
 
-    monkeypatch.setattr(gpu_memory.os.path, "exists", lambda path: True)
-    monkeypatch.setattr(gpu_memory.subprocess, "run", run)
+    monkeypatch.setattr(child_processes.os.path, "exists", lambda path: True)
+    monkeypatch.setattr(child_processes.subprocess, "run", run)
 
 
 def test_more_trainings_than_fit_are_reduced_to_the_largest_number_that_does(job, monkeypatch, capsys):
