@@ -20,9 +20,9 @@ from posbench.config.defaults import LONG
 from posbench.config.schema import typed
 from posbench.evaluation.protocols import protocol
 from posbench.sweep.cells import Cell
-from posbench.sweep.fate import judge
 from posbench.sweep.finetune import LONGER
 from posbench.sweep.jobs import Job, plan_jobs
+from posbench.sweep.verdict import judge
 
 if TYPE_CHECKING:
     from posbench.data.corpus import Corpus
@@ -53,8 +53,8 @@ def plan_search(cfg: dict) -> tuple[Job, list[int]]:
         "targets": asked["targets"] or max(1, train_len // 2),
     }
     (job,) = plan_jobs([{**cfg, "extension": {**cfg["extension"], "mode": "fixed", "target_len": target}, "evaluate": evaluate}])
-    fate = judge(job)
-    refused = fate.refused or next((one.reason for one in fate.cells.values() if one.status in ("refused", "noop")), "")
+    judged = judge(job)
+    refused = judged.refused or next((one.reason for one in judged.cells.values() if one.status in ("refused", "noop")), "")
     if refused:
         raise ConfigError(refused)
     return job, exact

@@ -19,8 +19,8 @@ from posbench.config.identity import method_name
 from posbench.config.schema import typed
 from posbench.sweep.cost import model_size
 from posbench.sweep.dry_run import check_devices
-from posbench.sweep.fate import judge
 from posbench.sweep.jobs import plan_jobs
+from posbench.sweep.verdict import judge
 
 SCRIPT = "scripts/advise.py"
 DECIDED = ("lengths", "max_length", "windows", "protocol", "split", "floor", "targets")  # of evaluate, which the plan chooses

@@ -19,10 +19,10 @@ from posbench.config.names import INSTALLED, as_command
 from posbench.runs.directory import Run
 from posbench.runs.search import Found, find, inside
 from posbench.sweep.child_processes import check
-from posbench.sweep.fate import is_done, left_out, there
 from posbench.sweep.jobs import Job, Result, plan_existing, plan_jobs
 from posbench.sweep.launch import launch
 from posbench.sweep.ledger import failure_table, record
+from posbench.sweep.verdict import already_done, is_done, left_out
 
 if TYPE_CHECKING:
     from posbench.report.report import Report
@@ -46,7 +46,7 @@ def run(request: Request) -> int:
     jobs = plan_jobs(request.cfgs)
     dry, command = request.cfgs[0]["dry"], shlex.join(sys.orig_argv)
     if not dry and all(map(is_done, jobs)):
-        record([there(job) for job in jobs], command)
+        record([already_done(job) for job in jobs], command)
         made = f"{_count(len(jobs), 'training')} and {_count(sum(len(job.cells) for job in jobs), 'evaluation')}"
         print(f"nothing to do: {made} are there already")
         for job in jobs:

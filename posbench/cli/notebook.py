@@ -25,8 +25,8 @@ from posbench.runs.directory import Run
 from posbench.runs.frame import frame, read
 from posbench.sweep import key_run
 from posbench.sweep.cells import each_task, make_cell
-from posbench.sweep.fate import judge
 from posbench.sweep.jobs import Job
+from posbench.sweep.verdict import judge
 
 if TYPE_CHECKING:
     import pandas
@@ -165,10 +165,10 @@ class LoadedRun:
         asked = {"lengths": lengths, "protocol": protocol}
         settings |= {key: value for key, value in asked.items() if value is not None}
         job = self._planned(extension, scale_attention, settings, allow_untested)
-        fate, cells = judge(job), job.cells
-        if fate.refused:
-            raise ConfigError(fate.refused)
-        for verdict in fate.cells.values():
+        judged, cells = judge(job), job.cells
+        if judged.refused:
+            raise ConfigError(judged.refused)
+        for verdict in judged.cells.values():
             if verdict.status == "refused":
                 raise ConfigError(verdict.reason)
             if verdict.status == "noop":
@@ -179,7 +179,7 @@ class LoadedRun:
         evaluators = [evaluator(cell.protocol)(evaluation(self.model, corpus, cell, self.device)) for cell in cells]
         found = []
         with progress_of(job, evaluators, [cell.evaluate["lengths"] for cell in cells]) as progress:
-            for one, (cell, verdict) in zip(evaluators, fate.cells.items(), strict=True):
+            for one, (cell, verdict) in zip(evaluators, judged.cells.items(), strict=True):
                 rows = {}
                 for text, own in one.texts(cell.evaluate["lengths"]).items():
                     one.evaluation.progress = partial(progress.update, each=per_token(job, one, text))

@@ -5,7 +5,7 @@ document there are fewer, down to one, because no window crosses a document. S =
 L = train_len is the floor; S = L gives disjoint. A length costs L / S times the tokens that are scored. The default, S = train_len / 4,
 gives every token at least three quarters of train_len.
 
-The stretches of text are those of disjoint (evaluation/stretches.py) at every length. A window may begin before its stretch, but not
+The stretches of text are those of disjoint (evaluation/every_token.py) at every length. A window may begin before its stretch, but not
 before its document. recompute_window gives each token its last w tokens: the floor, at every L >= w + S - 1.
 
 References: the floor and the half window, of the same tokens.
@@ -13,16 +13,16 @@ References: the floor and the half window, of the same tokens.
 
 import numpy as np
 
-from posbench.evaluation.stretches import Stretches
+from posbench.evaluation.every_token import EveryTokenProtocol
 
 
-class Sliding(Stretches):
+class Sliding(EveryTokenProtocol):
     """One row for each length."""
 
     strided = True
     floor = "sliding"
 
-    def spans(self, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def window_bounds(self, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         total, stride = self.windows.n_targets, self.evaluation.config.stride
         step_K = np.arange(stride, total + stride, stride)
         spans = []

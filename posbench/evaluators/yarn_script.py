@@ -6,7 +6,7 @@ S tokens. Do not use it for conclusions: tokens weigh unequally, by an amount th
 S is below every L, for a window predicts all its tokens but the first.
 
 As there, a window is L tokens, the first replaced by the BOS if there is one. The last of them predicts nothing, so a target has at most
-L - 1 tokens before it. The last window ends with the text. Documents are stretches of max_length tokens (evaluation/stretches.py), as in
+L - 1 tokens before it. The last window ends with the text. Documents are stretches of max_length tokens (evaluation/every_token.py), as in
 disjoint and sliding. Set evaluate.max_length well above the longest length, because at L = max_length there is only one window.
 Deviation: the last window, which is shorter, is read with the geometry of L; a dynamic method would see its own length there.
 
@@ -20,12 +20,12 @@ import numpy as np
 
 from posbench.config.schema import EvaluateConfig
 from posbench.data.tokenfile import TokenFile
+from posbench.evaluation.every_token import EveryTokenProtocol
 from posbench.evaluation.protocol import ReadVolume
-from posbench.evaluation.stretches import Stretches
 from posbench.evaluation.windows import Windows
 
 
-class YarnScript(Stretches):
+class YarnScript(EveryTokenProtocol):
     """One row for each length."""
 
     paired = False
@@ -45,7 +45,7 @@ class YarnScript(Stretches):
         count, step = cls.count(config, train_len), config.stride or length
         return ReadVolume(count * (1 + -(-(config.max_length - length) // step)), length, step, count * (config.max_length - 1))
 
-    def spans(self, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def window_bounds(self, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         first_N = self.windows.last_N - self.windows.n_targets
         start_K, end_K = self._windows(length)
         low_K = np.maximum(0, np.concatenate([[0], end_K[:-1]]) - start_K - 1)

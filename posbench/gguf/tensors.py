@@ -8,7 +8,7 @@ import numpy as np
 
 from posbench.common.errors import ConfigError
 from posbench.common.files import opened
-from posbench.common.stored_tensor import Stored
+from posbench.common.lazy_tensor import LazyTensor
 from posbench.gguf.header import GgufFile, TensorEntry, readable, shortened
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def numbers(file: GgufFile, name: str) -> np.ndarray | None:
     return found.astype(np.float64)
 
 
-def gguf_tensors(file: GgufFile, permuted: dict[str, int]) -> dict[str, Stored]:
+def gguf_tensors(file: GgufFile, permuted: dict[str, int]) -> dict[str, LazyTensor]:
     """{name in transformers: tensor} of a file, those of `permuted` put back in order. A tensor of no such name keeps its own.
 
     Raises ConfigError for a quantisation that the package gguf does not read, and for a tensor that the file does not hold whole.
@@ -59,7 +59,7 @@ def gguf_tensors(file: GgufFile, permuted: dict[str, int]) -> dict[str, Stored]:
         if heads is not None and (heads < 1 or entry.shape[0] % (2 * heads)):
             raise ConfigError(f"{file.path} has {shortened(name)} of {entry.shape[0]:,} rows for {heads:,} heads: download it again.")
         read = functools.partial(_dequantised, file, entry, needed, heads)
-        found[_their_name(stem, part, name)] = Stored(list(entry.shape), kind.name, read)
+        found[_their_name(stem, part, name)] = LazyTensor(list(entry.shape), kind.name, read)
     return found
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from posbench.common.errors import RunError
 from posbench.common.files import sha256_file
-from posbench.common.stored_tensor import Stored
+from posbench.common.lazy_tensor import LazyTensor
 from posbench.config.schema import typed
 from posbench.model.build import make_model
 from posbench.model.weights import write_safetensors
@@ -57,7 +57,7 @@ def take(run: Run, cfg: dict, vocab_size: int, device: str, fingerprint: str) ->
     )
 
 
-def check_whole(cfg: dict, vocab_size: int) -> tuple[Checkpoint, dict[str, Stored]]:
+def check_whole(cfg: dict, vocab_size: int) -> tuple[Checkpoint, dict[str, LazyTensor]]:
     """(checkpoint of a run's configuration, its tensors: by our names, or those of transformers where that builds it).
 
     Raises ConfigError for damaged files, and as checked_tensors.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from posbench.common.errors import ConfigError
 from posbench.common.files import sha256_json
-from posbench.common.stored_tensor import Stored
+from posbench.common.lazy_tensor import LazyTensor
 from posbench.common.wheel_file import wheel_file
 from posbench.config.schema import ModelConfig
 from posbench.data.sources import file_digests
@@ -78,7 +78,7 @@ class Checkpoint:
             return self.name
         return str(self.place) if (self.place / "tokenizer.json").is_file() else None
 
-    def tensors(self) -> dict[str, Stored]:
+    def tensors(self) -> dict[str, LazyTensor]:
         """{name in transformers: tensor}, read one at a time. Raises ConfigError for damaged files."""
         if is_gguf(self.place):
             file = read_gguf(self.place)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from posbench.common.errors import ConfigError
-from posbench.common.stored_tensor import Stored
+from posbench.common.lazy_tensor import LazyTensor
 
 if TYPE_CHECKING:
     from safetensors import safe_open as SafeOpen
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 FLOATS = {"F64", "F32", "F16", "BF16"}  # of safetensors
 
 
-def safetensors_tensors(files: list[Path]) -> dict[str, Stored]:
+def safetensors_tensors(files: list[Path]) -> dict[str, LazyTensor]:
     """{name: tensor} of all safetensors files. Raises ConfigError for a file that is damaged."""
     found = {}
     for file in files:
         with _opened(file) as content:
             for name in content.keys():  # noqa: SIM118 (no dict)
                 piece, read = content.get_slice(name), functools.partial(_read, file, name)
-                found[name] = Stored(list(piece.get_shape()), piece.get_dtype(), read, piece.get_dtype() in FLOATS)
+                found[name] = LazyTensor(list(piece.get_shape()), piece.get_dtype(), read, piece.get_dtype() in FLOATS)
     return found
 
 

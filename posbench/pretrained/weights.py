@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from posbench.common.errors import ConfigError, RunError
-from posbench.common.stored_tensor import Stored
+from posbench.common.lazy_tensor import LazyTensor
 from posbench.pretrained.checkpoint import Checkpoint, find_checkpoint
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ FUSED = {
 }
 
 
-_checked: dict[tuple, dict[str, Stored]] = {}  # the last result of checked_tensors: a job asks thrice
+_checked: dict[tuple, dict[str, LazyTensor]] = {}  # the last result of checked_tensors: a job asks thrice
 
 
 def our_name(name: str) -> str:
@@ -42,7 +42,7 @@ def their_name(name: str) -> str:
     return name if name.startswith("lm_head.") else f"model.{name}"
 
 
-def checked_tensors(checkpoint: Checkpoint, model: "nn.Module", tied: bool) -> dict[str, Stored]:
+def checked_tensors(checkpoint: Checkpoint, model: "nn.Module", tied: bool) -> dict[str, LazyTensor]:
     """{our name: tensor} of a checkpoint, a tied matrix once. Nothing but headers is read, and a tied matrix that is there twice.
 
     Raises ConfigError when the files do not contain exactly the tensors that the checkpoint's configuration describes, or when the two
@@ -56,7 +56,7 @@ def checked_tensors(checkpoint: Checkpoint, model: "nn.Module", tied: bool) -> d
     return _checked[key]
 
 
-def _described(checkpoint: Checkpoint, expected: dict[str, list[int]], tied: bool) -> dict[str, Stored]:
+def _described(checkpoint: Checkpoint, expected: dict[str, list[int]], tied: bool) -> dict[str, LazyTensor]:
     stored = {}
     for name, tensor in checkpoint.tensors().items():
         if parts := _parts(our_name(name), tensor, expected):
@@ -85,7 +85,7 @@ def _described(checkpoint: Checkpoint, expected: dict[str, list[int]], tied: boo
     return stored
 
 
-def _parts(name: str, tensor: Stored, expected: dict[str, list[int]]) -> dict[str, Stored]:
+def _parts(name: str, tensor: LazyTensor, expected: dict[str, list[int]]) -> dict[str, LazyTensor]:
     """{our name: rows} of a tensor that holds those of several; {} for any other, and for one of another size."""
     stem, end = name.rpartition(".")[0].rpartition(".")[0], ".".join(name.split(".")[-2:])
     names = [f"{stem}.{part}" for part in FUSED.get(end, ())]
@@ -101,7 +101,7 @@ def _parts(name: str, tensor: Stored, expected: dict[str, list[int]]) -> dict[st
     }
 
 
-def _rows(tensor: Stored, start: int, count: int) -> "Tensor":
+def _rows(tensor: LazyTensor, start: int, count: int) -> "Tensor":
     return tensor.read()[start : start + count].clone()
 
 

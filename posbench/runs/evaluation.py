@@ -150,7 +150,7 @@ def load(path: Path) -> Evaluation:
     return Evaluation(rows, path, setting, losses, **facts)
 
 
-def once(evaluations: list[Evaluation]) -> tuple[list[Evaluation], list[str]]:
+def drop_duplicate_rows(evaluations: list[Evaluation]) -> tuple[list[Evaluation], list[str]]:
     """(evaluations without rows that an earlier one also holds, notes). Rows repeat when a run lies in two folders."""
     known: dict[tuple, dict] = {}
     kept, twice, other = [], 0, 0

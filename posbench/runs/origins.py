@@ -160,7 +160,7 @@ def variants(evaluations: "Iterable[Evaluation]", origins: Mapping[str, Origin])
     configs = [{one: origins[one].training for one in group if one in origins and origins[one].training} for group in groups.values()]
     named: dict[tuple, dict[str, None]] = defaultdict(dict)
     for (kind, *_), known in zip(groups, configs, strict=True):
-        named[kind] |= dict.fromkeys(telling(list(known.values())))
+        named[kind] |= dict.fromkeys(distinguishing_keys(list(known.values())))
     words: dict[str, str] = {}
     keys: dict[str, None] = {}
     for (kind, *_), group, known in zip(groups, groups.values(), configs, strict=True):
@@ -176,7 +176,7 @@ def variants(evaluations: "Iterable[Evaluation]", origins: Mapping[str, Origin])
     return words, list(keys)
 
 
-def telling(configs: Sequence[Mapping[str, object]], named: Iterable[str] = ()) -> dict[str, list[str]]:
+def distinguishing_keys(configs: Sequence[Mapping[str, object]], named: Iterable[str] = ()) -> dict[str, list[str]]:
     """{key: its value in each configuration, as text} for as few keys as tell the configurations apart, those `named` in any case."""
     kept = {key: [text(config.get(key, LATER.get(key, ABSENT))) for config in configs] for key in named}
     for key, values in differing(configs).items():
@@ -188,10 +188,10 @@ def telling(configs: Sequence[Mapping[str, object]], named: Iterable[str] = ()) 
 def distinguish(configs: Sequence[Mapping[str, object]], most: int | None = None, named: Iterable[str] = ()) -> tuple[list[str], list[str]]:
     """(words that tell each configuration from the others, all keys in which they differ).
 
-    The words use the keys of `telling`: trainings of 1000 and 2000 steps become " steps=1000" and " steps=2000". Of more than `most`
+    The words use the `distinguishing_keys`: trainings of 1000 and 2000 steps become " steps=1000" and " steps=2000". Of more than `most`
     keys, only values that differ from those of most configurations are named.
     """
-    kept = telling(configs, named)
+    kept = distinguishing_keys(configs, named)
     short = [key.split(".")[-1] for key in kept]
     names = short if len(set(short)) == len(short) else list(kept)
     usual = [statistics.mode(values) if most is not None and len(kept) > most else None for values in kept.values()]

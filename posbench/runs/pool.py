@@ -7,7 +7,7 @@ from pathlib import Path
 
 from posbench.common.errors import RunError
 from posbench.common.files import finite
-from posbench.runs.evaluation import Evaluation, once
+from posbench.runs.evaluation import Evaluation, drop_duplicate_rows
 from posbench.runs.evidence import read, said
 from posbench.runs.origins import Origin
 from posbench.runs.origins import read as origin_of
@@ -32,7 +32,7 @@ def pool(
         origins |= known
         left_out += note
     pooled += beside(pooled)
-    kept, notes = once(pooled)
+    kept, notes = drop_duplicate_rows(pooled)
     origins = {path: origins.get(path) or origin_of(path) for path in dict.fromkeys(one.origin for one in pooled)}
     weights: dict[str, tuple[str, Path]] = {}
     for path, origin in origins.items():

@@ -1,4 +1,4 @@
-"""Output of dry=true: the fate of every job and evaluation, judged by the same rules as the jobs, before anything starts."""
+"""Output of dry=true: the verdict on every job and evaluation, by the same rules as the jobs, before anything starts."""
 
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -10,8 +10,8 @@ from posbench.evaluation.questions import room
 from posbench.evaluators.accuracy import Accuracy
 from posbench.sweep.cells import Cell
 from posbench.sweep.cost_estimate import cost
-from posbench.sweep.fate import Fate, judge
 from posbench.sweep.jobs import Job, Outcome
+from posbench.sweep.verdict import JobVerdict, judge
 
 MANY = 40  # from this number on, evaluations are counted, not listed
 NOTES = {"untested": "untested pair", "noop": "no-op: ", "refused": "refused: "}  # {verdict: note}, followed by its reason
@@ -19,10 +19,10 @@ NOTES = {"untested": "untested pair", "noop": "no-op: ", "refused": "refused: "}
 
 @dataclass
 class Plan:
-    """Plan of one job: its fate, its legal cells with their missing lengths, and notes about the others."""
+    """Plan of one job: the verdict on it, its legal cells with their missing lengths, and notes about the others."""
 
     job: Job
-    fate: Fate
+    judged: JobVerdict
     missing: dict[Cell, list[int]] = field(default_factory=dict)
     notes: dict[Cell, str] = field(default_factory=dict)  # "no-op: ..." or "refused: ...", else a note such as "untested pair"
 
@@ -40,8 +40,8 @@ class Plan:
     @property
     def refusals(self) -> list[str]:
         """Reasons for which the job, or an evaluation that the user asked for, is refused."""
-        cells = [verdict.reason for cell, verdict in self.fate.cells.items() if verdict.status == "refused" and not cell.reference]
-        return [self.fate.refused] if self.fate.refused else cells
+        cells = [verdict.reason for cell, verdict in self.judged.cells.items() if verdict.status == "refused" and not cell.reference]
+        return [self.judged.refused] if self.judged.refused else cells
 
     @property
     def state(self) -> str:
@@ -71,9 +71,9 @@ def check_devices(jobs: list[Job], launcher: dict) -> None:
 
 def describe(plans: list[Plan]) -> list[str]:
     """Lines for each training and its evaluations (only counts if there are many), then their estimated cost."""
-    jobs, legal = [plan.job for plan in plans], [plan for plan in plans if not plan.fate.refused]
+    jobs, legal = [plan.job for plan in plans], [plan for plan in plans if not plan.judged.refused]
     lines = _counted(legal) if sum(len(job.cells) for job in jobs) >= MANY else [line for plan in legal for line in _listed(plan)]
-    lines += [f"{plan.job.run.path}  refused: {plan.fate.refused}" for plan in plans if plan.fate.refused]
+    lines += [f"{plan.job.run.path}  refused: {plan.judged.refused}" for plan in plans if plan.judged.refused]
     fresh = [plan.job for plan in plans if plan.trains]
     parents = _parents(fresh)
     lines = [f"{job.run.path}  {'to train' if job.trains else 'checkpoint to take'}, as a parent" for job in parents] + lines
@@ -89,7 +89,7 @@ def _parents(fresh: list[Job]) -> list[Job]:
 
 def _plan(job: Job, known: dict[str, Outcome]) -> Plan:
     plan = Plan(job, judge(job, known))
-    for cell, verdict in plan.fate.cells.items():
+    for cell, verdict in plan.judged.cells.items():
         if verdict.status in NOTES:
             plan.notes[cell] = NOTES[verdict.status] + verdict.reason
         try:
@@ -113,7 +113,7 @@ def _ask(plan: Plan, told: dict[str, tuple[str, str]]) -> None:
             told[key] = _room(plan.job, cell)
         refusal, note = told[key]
         if refusal:
-            plan.fate, plan.missing, plan.notes = Fate(refusal), {}, {}
+            plan.judged, plan.missing, plan.notes = JobVerdict(refusal), {}, {}
             return
         if note:
             plan.notes[cell] = "; ".join(filter(None, (plan.notes.get(cell), note)))

@@ -30,9 +30,9 @@ from posbench.runs import directory as runs
 from posbench.runs.recorder import Recorder
 from posbench.sweep.cells import Cell
 from posbench.sweep.evaluate_cell import evaluate, evaluation, progress_of
-from posbench.sweep.fate import Fate, judge
 from posbench.sweep.jobs import BUSY, Job, Outcome, plan_jobs
 from posbench.sweep.train_job import corpus_of, finish_parent, shown, tidy, train
+from posbench.sweep.verdict import JobVerdict, judge
 from posbench.sweep.worker import ended
 from posbench.training.distributed import World, join
 from posbench.training.divergence import Diverged
@@ -45,17 +45,17 @@ def run_job(job: Job, wait: bool = False, world: World | None = None) -> list[Ou
 
     Raises Busy when another process works on the run (unless `wait`), ConfigError and RunError for the whole job.
     """
-    fate = judge(job)
-    if fate.refused:
-        raise ConfigError(fate.refused)
-    if not fate.runs:
-        return fate.outcomes()
+    judged = judge(job)
+    if judged.refused:
+        raise ConfigError(judged.refused)
+    if not judged.runs:
+        return judged.outcomes()
     there = job.run.path.exists()
     finish_parent(job, wait, world or World())
     with job.run.lock(wait):
         tidy(job.run)
         try:
-            return fate.outcomes(_train_and_evaluate(job, fate, world or World()))
+            return judged.outcomes(_train_and_evaluate(job, judged, world or World()))
         except ConfigError:
             if not there and not job.run.finished:
                 job.run.discard()
@@ -74,15 +74,15 @@ def _texts(job: Job, cells: Iterable[Cell], corpus: Corpus) -> dict[Cell, Corpus
     return found
 
 
-def _train_and_evaluate(job: Job, fate: Fate, world: World) -> list[Cell]:
+def _train_and_evaluate(job: Job, judged: JobVerdict, world: World) -> list[Cell]:
     """Train and evaluate what is missing. Returns the evaluated cells."""
-    missing = [cell for cell in fate.legal if cell.missing()]
+    missing = [cell for cell in judged.legal if cell.missing()]
     if job.run.finished and not missing:
         return []
     device = pick_device(job.cfg["device"], world.rank, world.size)
     corpus = corpus_of(job)
-    texts = _texts(job, fate.legal, corpus)
-    for cell in fate.legal:
+    texts = _texts(job, judged.legal, corpus)
+    for cell in judged.legal:
         # Checked before the training, so that a length longer than every document is refused early.
         config = typed("evaluate", cell.evaluate)
         protocol(cell.protocol).check_text(texts[cell], config, typed("train", job.cfg["train"]).train_len)
@@ -98,7 +98,7 @@ def _train_and_evaluate(job: Job, fate: Fate, world: World) -> list[Cell]:
         evaluators = [protocol(cell.protocol)(evaluation(model.eval(), texts[cell], cell, device)) for cell in missing]
         with progress_of(job, evaluators, [cell.missing() for cell in missing]) as progress:
             for one, cell in zip(evaluators, missing, strict=True):
-                recorder.rows(evaluate(job, one, cell, fate.cells[cell].status == "untested", progress))
+                recorder.rows(evaluate(job, one, cell, judged.cells[cell].status == "untested", progress))
         if recorder.shows_images:
             _show_report(job, recorder)
     return missing

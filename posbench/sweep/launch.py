@@ -8,8 +8,8 @@ from posbench.common.errors import ConfigError
 from posbench.sweep.child_processes import check, run_jobs
 from posbench.sweep.cluster.queue import Queue
 from posbench.sweep.cluster.wait import run_on
-from posbench.sweep.fate import begin
 from posbench.sweep.jobs import Job, Result
+from posbench.sweep.verdict import begin
 
 
 def launch(jobs: list[Job], launcher: dict, command: str) -> list[Result]:

@@ -21,9 +21,9 @@ from posbench.common.machine import check_jobs, cores
 from posbench.common.signals import PATIENT
 from posbench.position.instantiate import DECLARED
 from posbench.sweep.cluster.task import Task
-from posbench.sweep.fate import is_done, there
 from posbench.sweep.jobs import Job, Outcome, Result
 from posbench.sweep.ledger import TAIL, record
+from posbench.sweep.verdict import already_done, is_done
 
 OWN = {"_target_", "via", "n_jobs", "submitit_folder", "max_num_timeout"}  # posbench's own keys; the rest go to submitit
 SHARED = {"name", "timeout_min", "mem_gb", "cpus_per_task", "gpus_per_node", "stderr_to_stdout"}  # submitit's, for every cluster
@@ -129,7 +129,7 @@ class Queue:
         self._forget(task)
         state = self.states.get(task.id, "gone")
         reason = f"task {task.id} ended as {state} before it could say what became of it; the same command goes on from its last checkpoint"
-        result = there(task.job) if is_done(task.job) else Result(task.job, 1, [Outcome("", "failed", reason)])
+        result = already_done(task.job) if is_done(task.job) else Result(task.job, 1, [Outcome("", "failed", reason)])
         record([result], self.command, task.log.read_text(errors="replace").splitlines()[-TAIL:] if task.log.exists() else [])
         return result
 

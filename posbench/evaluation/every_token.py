@@ -11,12 +11,12 @@ from posbench.evaluation.protocol import Protocol, ReadVolume, not_scored
 from posbench.evaluation.windows import Windows, choose
 
 
-class Stretches(Protocol):
+class EveryTokenProtocol(Protocol):
     """Every token of long stretches is scored: `max_length` targets each, inside one document, the same ones at every length.
 
     There are evaluate.windows * train_len / max_length of them (at least one), spread evenly like the windows of fixed_targets. A
-    subclass defines in `spans` which windows are read. A window's tokens beyond the end of its stretch are fed but not scored, so that
-    every window is read with the geometry of L tokens.
+    subclass defines in `window_bounds` which windows are read. A window's tokens beyond the end of its stretch are fed but not scored,
+    so that every window is read with the geometry of L tokens.
     """
 
     last = False
@@ -40,7 +40,7 @@ class Stretches(Protocol):
         block, (pieces, rest) = cls.block(config, fed), divmod(config.max_length, step)
         return ReadVolume(count * (pieces * -(-step // block) + -(-rest // block)), fed, block, losses)
 
-    def spans(self, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def window_bounds(self, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Windows as arrays start, low, high [W]: tokens start .. start + L - 1 are fed and rows low .. high - 1 scored.
 
         Row r predicts the token start + r + 1. Together the windows score each target once, in order.
@@ -48,10 +48,10 @@ class Stretches(Protocol):
         raise NotImplementedError
 
     def cost(self, length: int) -> int:
-        return length * len(self.spans(length)[0]) if self.evaluation.fed(length) == length else super().cost(length)
+        return length * len(self.window_bounds(length)[0]) if self.evaluation.fed(length) == length else super().cost(length)
 
     def contexts(self, length: int) -> np.ndarray:
-        _, low_W, high_W = self.spans(length)
+        _, low_W, high_W = self.window_bounds(length)
         context_M = np.concatenate([np.arange(low, high) + 1 for low, high in zip(low_W, high_W, strict=True)])
         return np.minimum(context_M, self.evaluation.fed(length)).reshape(self.windows.targets_NS.shape)
 
@@ -59,7 +59,7 @@ class Stretches(Protocol):
         evaluation, shape = self.evaluation, self.windows.targets_NS.shape
         if evaluation.fed(length) < length:
             return self.each(self.contexts(length))
-        start_W, low_W, high_W = self.spans(length)
+        start_W, low_W, high_W = self.window_bounds(length)
         nll_M, correct_M = not_scored(self.windows.targets_NS.size)
         before_W = np.cumsum(high_W - low_W) - (high_W - low_W)
         for low in np.unique(low_W):

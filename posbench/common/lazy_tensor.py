@@ -1,4 +1,4 @@
-"""Stored: a tensor in a file of weights, read when it is asked for."""
+"""A tensor in a file of weights, read when it is asked for."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Stored:
+class LazyTensor:
     """A tensor of a checkpoint: its shape, the name of its type, the call that reads it, and if what it reads is of 16 bits or more."""
 
     shape: list[int]

@@ -1,4 +1,4 @@
-"""Fate of a job: which of its evaluations may run, judged once from its configuration, and if all that may run is there.
+"""Verdict on a job: which of its evaluations may run, judged once from its configuration, and if all that may run is there.
 
 A job that needs no process is settled here: nothing is missing, or everything missing is refused or a no-op.
 """
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Fate:
-    """Fate of a job: `refused`, the reason if all of it is, else {cell: verdict}: legal, untested (and legal), noop or refused."""
+class JobVerdict:
+    """Verdict on a job: `refused`, the reason if all of it is, else {cell: verdict}: legal, untested (and legal), noop or refused."""
 
     refused: str = ""
     cells: dict[Cell, Outcome] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class Fate:
         return [there.get(cell, verdict) for cell, verdict in self.cells.items() if not cell.reference]
 
 
-def judge(job: Job, known: dict[str, Outcome] | None = None) -> Fate:
+def judge(job: Job, known: dict[str, Outcome] | None = None) -> JobVerdict:
     """Judge a job by its configuration alone. `known` keeps verdicts for other jobs that share methods, such as the other seeds."""
     from posbench.huggingface.weights import check_whole
     from posbench.model.build import make_encoding, make_trained_scale
@@ -63,7 +63,7 @@ def judge(job: Job, known: dict[str, Outcome] | None = None) -> Fate:
         if job.cfg["model"].get("checkpoint") and not job.run.finished and not job.parent:
             check_whole(job.cfg, job.cfg["model"]["checkpoint"]["vocab_size"])
     except ConfigError as error:
-        return Fate(str(error))
+        return JobVerdict(str(error))
     # Only where the seed draws weights could a verdict depend on it.
     trained = encoding.node, encoding.shape, job.cfg["seed"] if encoding.state_dict() else None
     cells = {}
@@ -72,7 +72,7 @@ def judge(job: Job, known: dict[str, Outcome] | None = None) -> Fate:
         if key not in known:
             known[key] = _verdict(encoding, cell)
         cells[cell] = known[key]
-    return Fate(cells=cells)
+    return JobVerdict(cells=cells)
 
 
 def _verdict(encoding: "Encoding", cell: Cell) -> Outcome:
@@ -110,16 +110,16 @@ def settle(job: Job, known: dict[str, Outcome], trained: bool = True) -> Result 
     A missing training below existing evaluations is made again, so such a job also gives None.
     """
     if is_done(job):
-        return there(job)
+        return already_done(job)
     try:
         if trained and not job.run.finished:
             return None
-        fate = judge(job, known)
-        if fate.refused:
-            return Result(job, 2, [Outcome("", "refused", fate.refused)])
-        if fate.runs and (not job.run.finished or any(cell.missing() for cell in fate.legal)):
+        judged = judge(job, known)
+        if judged.refused:
+            return Result(job, 2, [Outcome("", "refused", judged.refused)])
+        if judged.runs and (not job.run.finished or any(cell.missing() for cell in judged.legal)):
             return None
-        return Result(job, 0, fate.outcomes())
+        return Result(job, 0, judged.outcomes())
     except (Exception, SystemExit):
         return None  # the process of the job will report the reason
 
@@ -131,7 +131,7 @@ def is_done(job: Job) -> bool:
     return False
 
 
-def there(job: Job) -> Result:
+def already_done(job: Job) -> Result:
     """Result of a complete job."""
     return Result(job, 0, [Outcome(cell.label, "exists") for cell in job.user_cells])
 
@@ -143,6 +143,6 @@ def left_out(jobs: list[Job]) -> set[Path]:
     for job in jobs:
         missing = {cell.path for cell in job.cells if not cell.path.exists()}
         if missing:
-            fate = judge(job, known)
-            never |= missing - {cell.path for cell in fate.legal if fate.runs}
+            judged = judge(job, known)
+            never |= missing - {cell.path for cell in judged.legal if judged.runs}
     return never

@@ -16,8 +16,8 @@ from posbench.position import legality
 from posbench.position.legality import Verdict, file_of
 from posbench.runs.directory import Run
 from posbench.sweep import job_process
-from posbench.sweep.fate import Fate, judge, settle
 from posbench.sweep.jobs import Outcome
+from posbench.sweep.verdict import JobVerdict, judge, settle
 
 GRID = ["-m", "encoding=alibi,none", "extension=none,ntk"]  # alibi x ntk is refused, none x ntk changes nothing
 
@@ -54,7 +54,7 @@ def test_other_seeds_are_judged_anew_only_where_the_seed_draws_weights(world, ca
     jobs = planned(capfd, world.root, "-m", "seed=0,1,2", "encoding=rope,learned", "extension=none,window", "allow_untested=true")
     known: dict[str, Outcome] = {}
     fates = [judge(job, known) for job in jobs]
-    assert len(jobs) == 6 and all(list(fate.cells) == job.cells for fate, job in zip(fates, jobs, strict=True))
+    assert len(jobs) == 6 and all(list(judged.cells) == job.cells for judged, job in zip(fates, jobs, strict=True))
     assert asked.count("learned") == 3 * asked.count("rope") > 0
 
 
@@ -62,10 +62,10 @@ def test_a_fate_tells_what_was_made_from_what_was_there(world, capfd):
     (found,) = planned(capfd, world.root)
     first, *_, last = found.cells
     assert last.reference
-    fate = Fate(cells={first: Outcome("a", "untested"), replace(first): Outcome("b", "noop", "why"), last: Outcome("c", "legal")})
-    assert fate.runs and [outcome.status for outcome in fate.outcomes()] == ["exists", "noop"]
-    assert [outcome.status for outcome in fate.outcomes([first])] == ["done", "noop"]
-    assert not Fate(cells={first: Outcome("a", "refused", "why"), last: Outcome("c", "legal")}).runs and not Fate("why").runs
+    judged = JobVerdict(cells={first: Outcome("a", "untested"), replace(first): Outcome("b", "noop", "why"), last: Outcome("c", "legal")})
+    assert judged.runs and [outcome.status for outcome in judged.outcomes()] == ["exists", "noop"]
+    assert [outcome.status for outcome in judged.outcomes([first])] == ["done", "noop"]
+    assert not JobVerdict(cells={first: Outcome("a", "refused", "why"), last: Outcome("c", "legal")}).runs and not JobVerdict("why").runs
 
 
 def test_an_evaluation_that_is_refused_late_leaves_the_training_whole(tmp_path, text_folder, capfd, monkeypatch):
