@@ -9,8 +9,8 @@ from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 
 from posbench.anatomy.attention_file import arm_name, read
 from posbench.common.files import read_json
-from posbench.report.figures.annotations import end_labels
 from posbench.report.figures.heatmap import legible
+from posbench.report.figures.lines import end_labels
 from posbench.report.figures.style import FONT, GREY, OKABE_ITO, Frame, octaves, save
 from posbench.report.points import marked
 

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure as Canvas
 
 from posbench.benchmark.checkpoint import PLAIN, THEIRS
 from posbench.benchmark.measure import BASE, LAUNCHED, LLAMA, Figure
-from posbench.report.figures.annotations import spread
+from posbench.report.figures.lines import spread
 from posbench.report.figures.style import BLACK, GREY, OKABE_ITO, save
 
 BLUE = OKABE_ITO[0]

@@ -17,8 +17,11 @@ READERS = {str: defuse.uncell, int: int, float: float, bool: lambda text: text =
 
 
 def to_csv(records: Iterable[Record], kind: type[Record]) -> str:
-    """CSV text: a header, then one line per record of the dataclass `kind`. None becomes an empty cell."""
-    text, names = io.StringIO(), [column.name for column in fields(kind)]
+    """CSV text: a header, then one line per record of the dataclass `kind`. None becomes an empty cell.
+
+    A field with the metadata {"column": False} is left out.
+    """
+    text, names = io.StringIO(), [column.name for column in fields(kind) if column.metadata.get("column", True)]
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(names)
     for one in records:

@@ -2,12 +2,12 @@
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from posbench.config.identity import method_args, method_name
 from posbench.config.names import called
-from posbench.report.labels import METHODS
+from posbench.report.labels import METHODS, Labels
 from posbench.runs.evaluation import Evaluation
 from posbench.runs.origins import Origin, differing, text
 
@@ -26,10 +26,10 @@ def checkpoint_lines(origins: Iterable[Origin]) -> list[str]:
     return list(lines)
 
 
-def training_lines(evaluations: Iterable[Evaluation], origins: Mapping[Path, Origin], label: Callable[[dict], tuple]) -> list[str]:
+def training_lines(evaluations: Iterable[Evaluation], origins: Mapping[Path, Origin], label: Labels) -> list[str]:
     """A line for each setting in which trainings of the encodings differ, unless their names say it; fine-tuned runs aside.
 
-    `label` is as from `labels`. An example: train.steps is not the same for all: 6000 for alibi, fox; 1000 for the others.
+    An example: train.steps is not the same for all: 6000 for alibi, fox; 1000 for the others.
     """
     known: dict[str, Mapping[str, object]] = {}
     for evaluation in evaluations:

@@ -4,12 +4,13 @@ Every target is predicted from exactly c tokens (recompute_window), c up to the 
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from posbench.report.curves import interval, means
-from posbench.report.points import SECTION, Placed, over_words, section_of, span, two_seeds
+from posbench.report.labels import Facts, Labels
+from posbench.report.points import SECTION, UNWRITTEN, SectionKey, over_words, section_of, span, two_seeds
 from posbench.report.references import compare, ladders
 from posbench.report.tables import LEVEL, Table, file, number
 from posbench.runs.evaluation import Evaluation
@@ -19,7 +20,7 @@ EARLY = ", or what there is where a document begins"
 
 
 @dataclass(frozen=True)
-class Step(Placed):
+class Step(SectionKey):
     """Means over seeds for one encoding with exactly `context` tokens before every target: losses in nats/token, 95 % half widths."""
 
     what: ClassVar[str] = "loss against context"
@@ -37,6 +38,7 @@ class Step(Placed):
     doubling_half_width: float | None
     over: str | None  # units of the intervals, as in `Point`
     source: str | None = None  # the CSV that the losses were read from; None if the report is of that file alone, or of runs
+    facts: Facts | None = field(**UNWRITTEN)
 
     @property
     def name(self) -> str:
@@ -44,20 +46,23 @@ class Step(Placed):
         return self.encoding + file(self.source)
 
 
-def steps(evaluations: list[Evaluation], label: Callable[[dict], tuple]) -> list[Step]:
-    """Steps of all encodings and contexts, from trainings with three or more contexts (`ladders`); `label` as from `labels`.
+def steps(evaluations: list[Evaluation], label: Labels) -> list[Step]:
+    """Steps of all encodings and contexts, from trainings with three or more contexts (`ladders`).
 
     Raises RunError if two evaluations of one training scored different targets.
     """
     seeds: dict[tuple, list[dict[int, Evaluation]]] = defaultdict(list)
+    facts: dict[tuple, Facts] = {}
     for ladder in ladders(evaluations).values():
         one = next(iter(ladder.values()))
-        seeds[(*section_of(one), label(one.first)[0], one.source)].append(ladder)
+        key = (*section_of(one), label(one.first)[0], one.source)
+        seeds[key].append(ladder)
+        facts.setdefault(key, label.facts(one.first, one.documents))
     found = [(key, own, sorted({context for ladder in own for context in ladder})) for key, own in seeds.items()]
-    return [_step(key, context, [one for one in own if context in one]) for key, own, contexts in found for context in contexts]
+    return [_step(key, context, [one for one in own if context in one], facts[key]) for key, own, contexts in found for context in contexts]
 
 
-def _step(key: tuple, context: int, own: list[dict[int, Evaluation]]) -> Step:
+def _step(key: tuple, context: int, own: list[dict[int, Evaluation]], facts: Facts) -> Step:
     rows = [ladder[context].exact_row() for ladder in own]
     first = rows[0]
     train_len, unit = first["train_len"], first["sem_unit"]
@@ -75,6 +80,7 @@ def _step(key: tuple, context: int, own: list[dict[int, Evaluation]]) -> Step:
         doubling=doubling,
         doubling_half_width=doubling_half_width,
         over=over or doubled_over,
+        facts=facts,
     )
 
 

@@ -6,12 +6,13 @@ are measured on the same targets, so the difference is paired.
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from posbench.common.errors import RunError
 from posbench.report import positions
+from posbench.report.labels import Facts, Labels
 from posbench.report.points import SECTION, Point, section_of
 from posbench.report.references import Compared, compare, exact_context, gains, ladders, plain, reference, references, unextended
 from posbench.runs.evaluation import Evaluation
@@ -21,15 +22,16 @@ from posbench.statistics.crossed import across, estimate
 MEANS = ("nll", "bpb", "accuracy")  # columns of a point that are means over seeds
 
 
-def points(evaluations: list[Evaluation], label: Callable[[dict], tuple], wide: bool = False) -> list[Point]:
+def points(evaluations: list[Evaluation], label: Labels, wide: bool = False) -> list[Point]:
     """Points of all methods and lengths, in the order of the evaluations, without the floor, the half window and `ladders`.
 
     For a protocol by position they come from the longest window, one for each bin of positions; with `wide` only these, one for each
-    stretch of several bins and one for the whole text of each length. `label` is as from `labels`.
+    stretch of several bins and one for the whole text of each length.
     Raises RunError if two evaluations have the same method, training and length.
     """
     found, as_it_is, known, inside = references(evaluations), unextended(evaluations), gains(evaluations), ladders(evaluations)
     cells: dict[tuple, dict[int, tuple]] = defaultdict(dict)
+    facts: dict[tuple, Facts] = {}
     for evaluation in evaluations:
         first, key = evaluation.first, evaluation.key
         if reference(first) or key in inside and (exact_context(first) or math.inf) <= first["train_len"]:
@@ -40,7 +42,9 @@ def points(evaluations: list[Evaluation], label: Callable[[dict], tuple], wide: 
             continue
         for place, *compared in _by_position(evaluation, others, wide) if by_position else _by_length(evaluation, floor, others):
             row, seed = compared[0], first["seed"]
-            seeds = cells[(*section_of(evaluation), *label(row), evaluation.source, *place)]
+            cell = (*section_of(evaluation), *label(row), evaluation.source, *place)
+            seeds = cells[cell]
+            facts.setdefault(cell, label.facts(row, evaluation.documents))
             other = seeds[seed][0] if seed in seeds else row
             if other["eval_id"] != row["eval_id"]:
                 raise RunError(
@@ -48,7 +52,7 @@ def points(evaluations: list[Evaluation], label: Callable[[dict], tuple], wide: 
                     f"{' '.join(label(row))}, seed {seed}, length {row['length']}: report them apart."
                 )
             seeds[seed] = (*compared, known.get(key))
-    return [_point(key, list(seeds.values())) for key, seeds in cells.items()]
+    return [_point(key, list(seeds.values()), facts[key]) for key, seeds in cells.items()]
 
 
 Compare = tuple[tuple[int, int | None], dict, Compared | None, Compared | None]  # (length, window), row, against floor and no extension
@@ -76,7 +80,7 @@ def _by_position(evaluation: Evaluation, others: Mapping[int, Evaluation], wide:
         yield (row["length"], None), row, None, positions.compare(evaluation, 0, row, others.get(row["length"]))
 
 
-def _point(key: tuple, seeds: list[tuple]) -> Point:
+def _point(key: tuple, seeds: list[tuple], facts: Facts) -> Point:
     rows, against_floor, against_plain, known = zip(*seeds, strict=True)
     first = rows[0]
     difference, half_width, over = interval(against_floor, first["sem_unit"])
@@ -95,6 +99,7 @@ def _point(key: tuple, seeds: list[tuple]) -> Point:
         gain_lower=_finite(min(one.lower for one in known)) if all(known) else None,
         change=change,
         change_half_width=change_half_width,
+        facts=facts,
     )
 
 

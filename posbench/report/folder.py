@@ -51,9 +51,7 @@ def write(report: Report, out_dir: Path | str) -> list[Path]:
     for name, text in texts.items():
         write_atomic(out_dir / name, text)
     with matplotlib.rc_context({"text.parse_math": False}):  # print dollar signs in names as they are
-        drawn = draw(out_dir / "context.csv", out_dir, report.title, Step) if report.contexts else []
-        drawn += draw(out_dir / "accuracy.csv", out_dir, report.title, Score) if report.scores else []
-        drawn += draw(out_dir / "curve.csv", out_dir, report.title)
+        drawn = [one for part in (report.contexts, report.scores, report.sections) for one in draw(part, out_dir, report.title)]
     figures = [path for section in drawn for pair in section.values() for path in pair]
     written = [out_dir / name for name in ("rows.csv", *texts)] + evidence + figures
     if (out_dir / "report.html").exists():  # the folder holds an older report, whose other figures are out of date

@@ -3,9 +3,10 @@
 The gate is whether a model uses its window at all. A training has a line; where they would be many, an encoding has one for its seeds.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from posbench.report.labels import Labels
 from posbench.report.points import section_of
 from posbench.report.references import gains, references
 from posbench.report.tables import number
@@ -24,7 +25,7 @@ Trained = tuple[str, str, int]  # name of an encoding, the protocol that G is ta
 Found = tuple[Trained, int, Gain]  # with the seed
 
 
-def gain_lines(evaluations: list[Evaluation], label: Callable[[dict], tuple], origins: Mapping[Path, Origin]) -> dict[tuple, list[str]]:
+def gain_lines(evaluations: list[Evaluation], label: Labels, origins: Mapping[Path, Origin]) -> dict[tuple, list[str]]:
     """{section: a line for each encoding and seed, or for each encoding; one for all of unknown G, and the ways on where one fails}.
 
     CSVs, which hold no losses of targets, have none.

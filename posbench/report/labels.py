@@ -1,49 +1,95 @@
-"""Labels of methods and trainings, with no more words than are needed to tell them apart."""
+"""Labels of methods and trainings, with no more words than are needed to tell them apart, and the values that they are made of."""
 
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from posbench.common.files import sha256_json
 from posbench.config.identity import family, method_args, method_name
 from posbench.config.names import called, nodes
 
 METHODS = {"encoding": "encoding_args", "extension": "extension_args"}
-TRAINED_IN = " (trained in)"  # end of the extension of a child that was fine-tuned with it
+STEPS = "train.steps"
 MANY = 8  # numbers of a list from which a label has the first, the last and four digits of its hash
 
 
-def labels(rows: Iterable[dict], variants: Mapping[str, str] | None = None):
-    """Make a function from a row to its labels (encoding, extension, scale_attention), for use among `rows`.
+@dataclass(frozen=True)
+class Facts:
+    """Values behind the labels of a method. `encoding` and `extension` are names of yamls in configs/."""
+
+    encoding: str
+    extension: str
+    trained_in: bool = False  # the extension was fine-tuned with
+    tuned_from: str | None = None  # family of the parent
+    steps: int | None = None  # of training, where the trainings of an encoding differ in them
+    line: str = ""  # label of the encoding without the steps
+    keeps_encoding: bool = False  # fine-tuned with the encoding of its parent
+    documents: str | None = None  # pattern by which the setting chooses documents
+
+    @classmethod
+    def stated(cls, encoding: str, extension: str) -> "Facts":
+        """Facts of a method of which a CSV states two names and no more."""
+        return cls(encoding, extension, line=encoding)
+
+
+class Labels:
+    """Labels (encoding, extension, scale_attention) of rows among `rows`.
 
     Methods are named by `called`. An argument appears only if two of `rows` differ in it, and not at its value in configs/: beside
-    `ntk multiplier=2.0` the default is plain `ntk`. `variants` (run_id -> words) tells apart trainings of one encoding. A fine-tuned
-    run names its parent's family, and the extension that it was fine-tuned with: `yarn (trained in)`.
+    `ntk multiplier=2.0` the default is plain `ntk`. `variants` ({run_id: {key: words}}) tells apart trainings of one encoding, whose
+    `steps` are given by run_id. A fine-tuned run names its parent's family, and the extension that it was fine-tuned with: `yarn (trained
+    in)`.
     """
-    known: dict[tuple[str, str], list[dict]] = defaultdict(list)
-    for row in map(moved, rows):
-        for name, args in METHODS.items():
-            seen = known[name, called(name, row[name], row[args])]
-            if (row[args] or {}) not in seen:
-                seen.append(row[args] or {})
-    absent = object()
 
-    def telling(name: str, method: str, args: dict) -> str:
-        usual = nodes(name).get(method, {})
-        changed = [key for key in sorted(args) if usual.get(key, absent) != args[key]]
-        differ = [key for key in changed if any(other.get(key, absent) != args[key] for other in known[name, method])]
-        return " ".join([method, *(f"{key}={_brief(args[key])}" for key in differ)])
+    def __init__(
+        self, rows: Iterable[dict], variants: Mapping[str, Mapping[str, str]] | None = None, steps: Mapping[str, int] | None = None
+    ):
+        self.variants, self.steps = variants or {}, steps or {}
+        self.known: dict[tuple[str, str], list[dict]] = defaultdict(list)
+        for row in map(moved, rows):
+            for name, args in METHODS.items():
+                seen = self.known[name, called(name, row[name], row[args])]
+                if (row[args] or {}) not in seen:
+                    seen.append(row[args] or {})
 
-    def label(given: dict) -> tuple[str, str, str]:
+    def __call__(self, row: dict) -> tuple[str, str, str]:
+        base, rest = self._encoding(moved(row))
+        return base + "".join(rest.values()), self._extension(row), row["scale_attention"]
+
+    def facts(self, given: dict, documents: str | None = None) -> Facts:
+        """Values behind the labels of a row, evaluated on all documents or those of a pattern."""
         row = moved(given)
-        encoding, extension = (telling(name, called(name, row[name], row[args]), row[args] or {}) for name, args in METHODS.items())
+        base, rest = self._encoding(row)
+        parent = row["finetune"] and family(row["finetune"])
+        return Facts(
+            *(called(name, row[name], row[args]) for name, args in METHODS.items()),
+            trained_in=row["extension"] != given["extension"],
+            tuned_from=parent or None,
+            steps=steps if STEPS in rest and isinstance(steps := self.steps.get(row["run_id"]), int) else None,
+            line=base + "".join(words for key, words in rest.items() if key != STEPS),
+            keeps_encoding=bool(parent) and parent.rpartition("-")[0] == called("encoding", row["encoding"], row["encoding_args"]),
+            documents=documents,
+        )
+
+    def _encoding(self, row: dict) -> tuple[str, Mapping[str, str]]:
+        """(label of an encoding, what is added to tell its trainings apart, by key)."""
         trained = "" if row["trained_scale"] in (None, "none") else f" trained with {row['trained_scale']}"
         tuned = f" tuned from {family(row['finetune'])}" if row["finetune"] else ""
-        extension += TRAINED_IN if row["extension"] != given["extension"] else ""
-        extension += f" ({row['task']})" if row["task"] and row["protocol"] != "accuracy" else ""
-        return encoding + trained + tuned + (variants or {}).get(row["run_id"], ""), extension, row["scale_attention"]
+        return self._method("encoding", row) + trained + tuned, self.variants.get(row["run_id"], {})
 
-    return label
+    def _extension(self, given: dict) -> str:
+        row = moved(given)
+        task = f" ({row['task']})" if row["task"] and row["protocol"] != "accuracy" else ""
+        return self._method("extension", row) + " (trained in)" * (row["extension"] != given["extension"]) + task
+
+    def _method(self, name: str, row: dict) -> str:
+        args, absent = row[METHODS[name]] or {}, object()
+        method = called(name, row[name], args)
+        usual = nodes(name).get(method, {})
+        changed = [key for key in sorted(args) if usual.get(key, absent) != args[key]]
+        differ = [key for key in changed if any(other.get(key, absent) != args[key] for other in self.known[name, method])]
+        return " ".join([method, *(f"{key}={_brief(args[key])}" for key in differ)])
 
 
 def _brief(value: object) -> str:

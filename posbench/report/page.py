@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from posbench.report.html import LACKING, NUMBER, Grid, link, place, svg, template
-from posbench.report.points import Placed, Point, section_of
+from posbench.report.points import Point, SectionKey, section_of
 from posbench.report.references import gains, ladders, reference
 from posbench.report.tables import METHOD, Table, file, number
 from posbench.runs.evaluation import Evaluation
@@ -22,7 +22,7 @@ FIGURES = {
     "depth": "Accuracy by length and depth", "curve": "Loss by length", "position": "Loss by position",
     "heatmap": "Methods and lengths", "differences": "Intervals", "gain": "Loss by G and training length",
     "steps": "Loss by steps of fine-tuning", "accuracy_steps": "Accuracy by steps of fine-tuning",
-    "frontier": "Loss at one length by training length", "causes": "New distances and too many keys",
+    "frontier": "Loss at one length by training length",
 }  # fmt: skip
 COLOURS = "colours: green below {}, orange above it, grey where zero lies inside the interval; the deeper the further"
 
@@ -67,7 +67,7 @@ def _colours(section: Sequence[Point]) -> list[str]:
     return [COLOURS.format("the floor")] * any(point.half_width is not None for point in section)
 
 
-def headings(found: Sequence[Sequence[Placed]]) -> list[str]:
+def headings(found: Sequence[Sequence[SectionKey]]) -> list[str]:
     """Headings of the sections: protocol, training length and corpus, and what else differs between sections alike in these."""
     short = [f"{section[0].protocol}, trained at {section[0].train_len}, {section[0].data}" for section in found]
     parts = [[section[0].tokenizer, *(section[0].setting or "no setting").split(", ")] for section in found]

@@ -1,12 +1,13 @@
 """Points of a table or a figure, and the CSV that holds them. Plot code reads nothing else."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from posbench.common.csv_records import from_csv
 from posbench.common.errors import ConfigError
+from posbench.report.labels import Facts
 from posbench.runs.evaluation import Evaluation
 from posbench.statistics.clustered import student_quantile
 
@@ -17,7 +18,7 @@ MOST = {"encodings": 300, "methods": 1_000, "lengths or positions": 1_000, "tabl
 
 
 @dataclass(frozen=True)
-class Placed:
+class SectionKey:
     """Columns that must be equal within a table or figure; `what` names the records of a CSV in errors."""
 
     what: ClassVar[str]
@@ -32,13 +33,19 @@ class Placed:
         """Values of these columns, as `section_of` returns them for an evaluation."""
         return tuple(getattr(self, name) for name in SECTION)
 
+    @property
+    def behind(self) -> Facts:
+        """Values behind the labels; of a record that was read from a CSV the labels themselves."""
+        return self.facts or Facts.stated(self.encoding, getattr(self, "extension", "none"))
 
-SECTION = tuple(column.name for column in fields(Placed))
-One = TypeVar("One", bound=Placed)
+
+SECTION = tuple(column.name for column in fields(SectionKey))
+UNWRITTEN = {"default": None, "compare": False, "repr": False, "metadata": {"column": False}}  # no column of a CSV
+One = TypeVar("One", bound=SectionKey)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point(Placed):
+class Point(SectionKey):
     """One method at one length. Losses are in nats/token; `half_width` is half of the 95 % interval of `difference`."""
 
     what: ClassVar[str] = "curve points"
@@ -66,6 +73,7 @@ class Point(Placed):
     high: float | None = None
     accuracy: float | None = None  # share of targets whose most likely token was right
     source: str | None = None  # the CSV that the losses were read from; None if the report is of that file alone, or of runs
+    facts: Facts | None = field(**UNWRITTEN)
 
     @property
     def method(self) -> tuple[str, str, str, str | None]:
@@ -92,7 +100,7 @@ def two_seeds(found: "Iterable[Point | Step]") -> list[str]:
 
 
 def sections(found: Iterable[One]) -> list[list[One]]:
-    """Group points (or others that are `Placed`) by protocol, data, tokenizer, training length and setting."""
+    """Group points (or others that are `SectionKey`) by protocol, data, tokenizer, training length and setting."""
     apart: dict[tuple, list[One]] = {}
     for one in found:
         apart.setdefault(one.section, []).append(one)
@@ -100,7 +108,7 @@ def sections(found: Iterable[One]) -> list[list[One]]:
 
 
 def section_of(evaluation: Evaluation) -> tuple:
-    """Values of the columns of `Placed` for an evaluation. Evaluations with equal values share a table."""
+    """Values of the columns of `SectionKey` for an evaluation. Evaluations with equal values share a table."""
     return (*(evaluation.first[name] for name in SECTION[:-1]), evaluation.words)
 
 
@@ -142,5 +150,5 @@ def check_size(sections: Sequence[Sequence[Point]]) -> None:
 
 
 def read_points(path: Path | str, kind: type[One] = Point) -> list[One]:
-    """Read the points of a CSV (or others that are `Placed`). Raises RunError for another file."""
+    """Read the points of a CSV (or others that are `SectionKey`). Raises RunError for another file."""
     return from_csv(path, kind, f"a CSV of {kind.what}", "scripts/report.py")

@@ -1,6 +1,6 @@
 """Reports: from eval files to sections of points and scores, and their tables. Nothing is trained or evaluated here."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from posbench.report.curves import points
 from posbench.report.external_csv import adopt, place, stated
 from posbench.report.external_csv import read as read_foreign
 from posbench.report.gate_lines import gain_lines
-from posbench.report.labels import labels
+from posbench.report.labels import STEPS, Labels
 from posbench.report.latex import comments, latex, long
 from posbench.report.points import Point, check_size, section_of, sections
 from posbench.report.references import check_one_set
@@ -37,7 +37,7 @@ class Report:
     notes: list[str]
     evaluations: list[Evaluation]
     origins: dict[Path, Origin]  # of every run directory
-    label: Callable[[dict], tuple[str, str, str]]  # row -> names of its encoding, extension and scale
+    label: Labels
     sections: list[list[Point]]
     stretches: dict[tuple, list[Point]]  # {section: points of wide stretches} of protocols by position
     contexts: list[list[Step]]  # loss against context inside the window, if measured
@@ -164,7 +164,8 @@ def collect(
     words, keys = variants(evaluations, {evaluation.first["run_id"]: origins[evaluation.origin] for evaluation in reversed(evaluations)})
     if words:
         notes.append(f"Trainings of one encoding differ in {', '.join(keys)}; their names say as much of it as tells them apart.")
-    label = labels((evaluation.first for evaluation in evaluations), words)
+    steps = {evaluation.first["run_id"]: origins[evaluation.origin].training.get(STEPS) for evaluation in reversed(evaluations)}
+    label = Labels((evaluation.first for evaluation in evaluations), words, steps)
     tasks = [one for one in evaluations if one.first["protocol"] == asked.PROTOCOL]
     texts = [one for one in evaluations if one.first["protocol"] != asked.PROTOCOL]
     measured = points(texts, label)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 
-from posbench.report.labels import TRAINED_IN
 from posbench.report.points import marked, over_words, span, two_seeds
 from posbench.report.scores import GUESSES, LEARNED, Score
 from posbench.report.tables import METHOD, Table, by_method, heading
@@ -88,7 +87,7 @@ def unlearned(section: Iterable[Score]) -> list[str]:
     unasked: dict[str, dict[str, None]] = {}
     for score in section:
         if score.depth is None and (not score.learned or score.n_seeds < score.n_trained or score.inside is None):
-            name = f"{score.encoding} {score.extension}" if score.extension.endswith(TRAINED_IN) else score.encoding
+            name = f"{score.encoding} {score.extension}" if score.behind.trained_in else score.encoding
             if score.inside is None:
                 unasked.setdefault(score.task, {})[name] = None
             elif score.learned:

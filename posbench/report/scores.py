@@ -6,14 +6,15 @@ no length inside the window was asked, nobody knows, which is said below the tab
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import ClassVar
 
 from posbench.common.errors import RunError
 from posbench.report import curves
-from posbench.report.points import SECTION, Placed, section_of
+from posbench.report.labels import Facts, Labels
+from posbench.report.points import SECTION, UNWRITTEN, SectionKey, section_of
 from posbench.report.references import plain
 from posbench.runs.evaluation import Evaluation
 from posbench.statistics.clustered import student_quantile, wilson
@@ -26,7 +27,7 @@ CHOICE = " choice"  # end of the task of a row on the choice among the answers i
 
 
 @dataclass(frozen=True)
-class Score(Placed):
+class Score(SectionKey):
     """Accuracy of one method at one length, on one part of a task, with both ends of its 95 % interval."""
 
     what: ClassVar[str] = "scores"
@@ -53,6 +54,7 @@ class Score(Placed):
     source: str | None = None  # the CSV that the rows were read from; None if the report is of that file alone, or of runs
     by_place: float | None = None  # share that the token behind the latest earlier place of what asks gets right, if it is known
     by_value: float | None = None  # share that any of the choices in the text gets right
+    facts: Facts | None = field(**UNWRITTEN)
 
     @property
     def method(self) -> tuple[str, str, str, str | None]:
@@ -65,13 +67,14 @@ class Score(Placed):
         return self.learned or self.length <= self.train_len
 
 
-def scores(evaluations: Sequence[Evaluation], label: Callable[[dict], tuple]) -> list[Score]:
-    """Scores of all methods, parts of tasks, lengths and depths, in the order of the evaluations; `label` as from `labels`.
+def scores(evaluations: Sequence[Evaluation], label: Labels) -> list[Score]:
+    """Scores of all methods, parts of tasks, lengths and depths, in the order of the evaluations.
 
     Raises RunError if two evaluations have the same method, training, task and length.
     """
     cells: dict[tuple, dict[int, tuple[Evaluation, dict]]] = defaultdict(dict)
     choices: dict[tuple, dict] = {}
+    facts: dict[tuple, Facts] = {}
     inside = _inside(evaluations)
     for evaluation in evaluations:
         section = section_of(evaluation)
@@ -80,13 +83,14 @@ def scores(evaluations: Sequence[Evaluation], label: Callable[[dict], tuple]) ->
                 choices[row["eval_id"], row["task"].removesuffix(CHOICE), row["length"], row["depth"]] = row
                 continue
             key = (*section, row["task"], *label(row), evaluation.source, row["length"], row["depth"])
+            facts.setdefault(key, label.facts(row, evaluation.documents))
             other = cells[key].setdefault(row["seed"], (evaluation, row))[1]
             if other["eval_id"] != row["eval_id"]:
                 raise RunError(
                     f"{row['run_id']} (evaluation {row['eval_id']}) and {other['run_id']} ({other['eval_id']}) both give "
                     f"{' '.join(label(row))}, seed {row['seed']}, {row['task']}, length {row['length']}: report them apart."
                 )
-    return [_score(key, list(seeds.values()), inside, choices) for key, seeds in cells.items()]
+    return [_score(key, list(seeds.values()), inside, choices, facts[key]) for key, seeds in cells.items()]
 
 
 def _inside(evaluations: Iterable[Evaluation]) -> dict[tuple, float]:
@@ -101,7 +105,7 @@ def _inside(evaluations: Iterable[Evaluation]) -> dict[tuple, float]:
     return {name: row["accuracy"] for name, row in found.items()}
 
 
-def _score(key: tuple, seeds: list[tuple[Evaluation, dict]], inside: dict[tuple, float], choices: dict[tuple, dict]) -> Score:
+def _score(key: tuple, seeds: list[tuple[Evaluation, dict]], inside: dict[tuple, float], choices: dict[tuple, dict], facts: Facts) -> Score:
     own = [inside.get((one.key, None, row["task"]), inside.get((one.key, row["eval_id"], row["task"]))) for one, row in seeds]
     passed = [seed for seed, share in zip(seeds, own, strict=True) if share is None or share >= LEARNED]
     rows = [row for _, row in passed or seeds]
@@ -125,6 +129,7 @@ def _score(key: tuple, seeds: list[tuple[Evaluation, dict]], inside: dict[tuple,
         learned=bool(passed),
         inside=fmean(known) if known else None,
         **_guesses(*(passed or seeds)[0]),
+        facts=facts,
     )
 
 

@@ -53,6 +53,11 @@ class Evaluation:
         return None if self.setting is None else str(self.setting)
 
     @property
+    def documents(self) -> str | None:
+        """Pattern by which the setting chooses documents, if there is one."""
+        return getattr(self.setting, "documents", None)
+
+    @property
     def windows(self) -> tuple:
         """Training and setting without stride, which evaluations of the same windows share, whatever their protocol."""
         return self.first["run_id"], self.setting.unstrided if isinstance(self.setting, Setting) else self.setting

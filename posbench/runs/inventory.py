@@ -172,5 +172,5 @@ def _apart(origins: Sequence[Origin]) -> dict[Path, str]:
             for origin in group
         ]
         said, _ = distinguish(own, most=2)
-        words |= {origin.path: word for origin, word in zip(group, said, strict=True)}
+        words |= {origin.path: "".join(own.values()) for origin, own in zip(group, said, strict=True)}
     return words

@@ -143,8 +143,8 @@ def settings(origin: Origin) -> dict[str, object]:
     return {**kept, "data fingerprint": origin.fingerprint[:16] or ABSENT}
 
 
-def variants(evaluations: "Iterable[Evaluation]", origins: Mapping[str, Origin]) -> tuple[dict[str, str], list[str]]:
-    """({run_id: words that tell it from other trainings of its encoding}, all keys in which these trainings differ).
+def variants(evaluations: "Iterable[Evaluation]", origins: Mapping[str, Origin]) -> tuple[dict[str, dict[str, str]], list[str]]:
+    """({run_id: {key: words} that tell it from other trainings of its encoding}, all keys in which these trainings differ).
 
     The words are those of `distinguish`. What they name at one training length or with one of an encoding's arguments they name at all,
     so that one name is one way of training. If two of one seed have equal or unreadable configurations, the hash in their run_id is
@@ -161,18 +161,18 @@ def variants(evaluations: "Iterable[Evaluation]", origins: Mapping[str, Origin])
     named: dict[tuple, dict[str, None]] = defaultdict(dict)
     for (kind, *_), known in zip(groups, configs, strict=True):
         named[kind] |= dict.fromkeys(distinguishing_keys(list(known.values())))
-    words: dict[str, str] = {}
+    words: dict[str, dict[str, str]] = {}
     keys: dict[str, None] = {}
     for (kind, *_), group, known in zip(groups, groups.values(), configs, strict=True):
         said, differ = distinguish(list(known.values()), named=named[kind])
         keys |= dict.fromkeys(differ)
         words |= {run_id: word for run_id, word in zip(known, said, strict=True) if word}
-        alike = Counter((words.get(run_id, ""), seed) for run_id, seed in group.items())
+        alike = Counter((*words.get(run_id, {}).values(), seed) for run_id, seed in group.items())
         if max(alike.values()) > 1:  # mark the whole group, since it is unknown which seeds belong together
             keys["run_id"] = None
             hashes = [run_id.rsplit("-", 1)[-1] for run_id in group]
             names = hashes if len(set(hashes)) == len(hashes) else list(group)
-            words |= {run_id: f"{words.get(run_id, '')} run={name}" for run_id, name in zip(group, names, strict=True)}
+            words |= {run_id: {**words.get(run_id, {}), "run_id": f" run={name}"} for run_id, name in zip(group, names, strict=True)}
     return words, list(keys)
 
 
@@ -185,8 +185,10 @@ def distinguishing_keys(configs: Sequence[Mapping[str, object]], named: Iterable
     return kept
 
 
-def distinguish(configs: Sequence[Mapping[str, object]], most: int | None = None, named: Iterable[str] = ()) -> tuple[list[str], list[str]]:
-    """(words that tell each configuration from the others, all keys in which they differ).
+def distinguish(
+    configs: Sequence[Mapping[str, object]], most: int | None = None, named: Iterable[str] = ()
+) -> tuple[list[dict[str, str]], list[str]]:
+    """({key: words} that tell each configuration from the others, all keys in which they differ).
 
     The words use the `distinguishing_keys`: trainings of 1000 and 2000 steps become " steps=1000" and " steps=2000". Of more than `most`
     keys, only values that differ from those of most configurations are named.
@@ -195,6 +197,6 @@ def distinguish(configs: Sequence[Mapping[str, object]], most: int | None = None
     short = [key.split(".")[-1] for key in kept]
     names = short if len(set(short)) == len(short) else list(kept)
     usual = [statistics.mode(values) if most is not None and len(kept) > most else None for values in kept.values()]
-    columns = list(zip(names, kept.values(), usual, strict=True))
-    words = ["".join(f" {name}={values[i]}" for name, values, common in columns if values[i] != common) for i in range(len(configs))]
+    columns = list(zip(kept, names, kept.values(), usual, strict=True))
+    words = [{key: f" {name}={own[i]}" for key, name, own, common in columns if own[i] != common} for i in range(len(configs))]
     return words, list(differing(configs))

@@ -9,12 +9,13 @@ from collections import Counter, defaultdict
 
 import pytest
 from conftest import CONFIGS
+from labelled import labelled
 from test_figures import texts
 
 from posbench.common.csv_records import from_csv
 from posbench.report import positions, score_tables
-from posbench.report.figures.annotations import name
-from posbench.report.figures.loss_curves import panels
+from posbench.report.figures.captions import name
+from posbench.report.figures.loss_curves import groups
 from posbench.report.labels import moved
 from posbench.report.points import methods, read_points, sections
 from posbench.report.scores import PROTOCOL, Score
@@ -144,7 +145,7 @@ def test_figures_show_the_panels_and_lines_of_the_csv(folder):
         kind = "position" if curve[0].window else "curve"
         counted[kind] += 1
         said = texts(folder / f"{kind}{'' if counted[kind] == 1 else f'-{counted[kind]}'}.svg")
-        for panel in panels(curve):
+        for panel in groups(labelled(curve)):
             lines = [name(next(iter(cell.values())), panel.points) for cell in methods(panel.points).values()]
             if kind == "position":  # what is shown, or a value that the axis cuts, follows the name
                 assert not [text for text in [panel.heading, *lines] if text and not any(one.startswith(text) for one in said)]

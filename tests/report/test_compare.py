@@ -16,7 +16,7 @@ from test_report_html import Page, describe
 
 from posbench.common.csv_records import to_csv
 from posbench.common.errors import ConfigError, RunError
-from posbench.report.figures.annotations import caption
+from posbench.report.figures.captions import caption
 from posbench.report.folder import write
 from posbench.report.latex import PAGE, latex
 from posbench.report.points import Point, read_points

@@ -1,12 +1,11 @@
 """Loss against context inside the window: the numbers, where they stand, and that nothing else moves."""
 
 import math
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from labelled import labelled, method_of
 from synthetic import DOCUMENTS, LENGTHS, TARGETS, Built, write_eval
 from test_figures import texts
 from test_large_figures import boxes
@@ -178,14 +177,6 @@ def test_a_sliding_window_says_that_documents_begin(tmp_path):
     assert "for every c, or what there is where a document begins" in report.markdown()
 
 
-def test_the_figure_is_drawn_from_its_csv_alone(built, tmp_path):
-    folder = built[2] / "with"
-    code = "import sys; from posbench.report.figures.draw import Step, draw; draw(sys.argv[1], sys.argv[2], 'Title', Step)"
-    subprocess.run([sys.executable, "-c", code, str(folder / "context.csv"), str(tmp_path)], check=True)
-    for name in ("context.svg", "context.png"):
-        assert (tmp_path / name).read_bytes() == (folder / name).read_bytes()
-
-
 def test_the_figure_says_what_was_measured(built):
     said = texts(built[2] / "with" / "context.svg")
     for part in ("fixed_targets", "pysource, bpe-1024", "240 targets in 20 documents for every c", "1 seed", "over documents (one seed)",
@@ -209,7 +200,7 @@ def test_many_encodings_stay_apart(built, tmp_path):
     section = [replace(one, encoding=name, nll=one.nll + n / 1000) for n, name in enumerate(names) for one in own]
     (tmp_path / "context.csv").write_text(to_csv(section, Step))
     assert read_points(tmp_path / "context.csv", Step) == section
-    figure = context_figure.figure(section, "t")
+    figure = context_figure.figure(labelled(section), "t")
     panels = [(axes.get_window_extent(), sorted(labels, key=lambda box: box.y0)) for axes, _, labels in boxes(figure)]
     for _, labels in panels:
         assert len(labels) == len(names)
@@ -217,7 +208,9 @@ def test_many_encodings_stay_apart(built, tmp_path):
     assert max(box.x1 for box in panels[0][1]) < panels[1][0].x0
     lines = [line for line in figure.axes[0].lines if len(line.get_xdata()) > 3]
     assert len({(line.get_color(), line.get_marker()) for line in lines}) == len(names)
-    assert [line.get_color() for line in lines] == [OKABE_ITO[encoding_look(name)[0]] for name in names]  # as in every other figure
+    assert [line.get_color() for line in lines] == [
+        OKABE_ITO[encoding_look(method_of(name))[0]] for name in names
+    ]  # as in every other figure
     solid = [line.get_color() for line in lines if line.get_linestyle() == "-"]  # "--" stands for any pattern of dashes
     assert sorted(solid) == sorted({line.get_color() for line in lines})
 

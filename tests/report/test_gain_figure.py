@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 import pytest
+from labelled import labelled
 from test_figures import texts
 
-from posbench.common.csv_records import to_csv
 from posbench.report.figures import gain
 from posbench.report.figures.draw import draw
-from posbench.report.points import Point
+from posbench.report.points import Point, sections
 
 PLACE = {"protocol": "fixed_targets", "data": "pysource", "tokenizer": "bpe-1024", "setting": None, "n_seeds": 3, "n_targets": 4096}
 SEEN = {
@@ -35,7 +35,7 @@ def trained(encoding="rope", extension="none", scale="none", lengths=(32, 64, 12
 
 def test_points_stand_at_the_largest_multiple_that_every_training_was_read_at_in_the_order_of_g():
     points = trained(steps=(500, 1500)) + trained(extension="yarn", multiples=(2, 4, 8)) + trained("alibi", multiples=(1, 2))
-    multiple, cells = gain.at_multiple(points)
+    multiple, cells = gain.at_multiple(labelled(points))
     assert multiple == 2 and set(cells) == {("rope", "none", "none"), ("rope", "yarn", "none"), ("alibi", "none", "none")}
     assert [point.gain for point in cells["rope", "none", "none"]] == pytest.approx(sorted([*G.values(), *(one / 3 for one in G.values())]))
     assert all(
@@ -46,10 +46,9 @@ def test_points_stand_at_the_largest_multiple_that_every_training_was_read_at_in
 def test_trainings_of_one_length_and_several_numbers_of_steps_stand_against_these(tmp_path):
     points = trained(lengths=(64,), steps=(500, 3000)) + trained(extension="pi", lengths=(64,), steps=(500, 3000))
     points += [replace(one, encoding="rope n_layer=1 steps=3000", gain=0.01) for one in trained(lengths=(64,), steps=(3000,))]
-    multiple, cells = gain.at_multiple(points, gain.STEPS)
+    multiple, cells = gain.at_multiple(labelled(points), gain.STEPS)
     assert multiple == 4 and set(cells) == {("rope", "none", "none"), ("rope", "pi", "none"), ("rope n_layer=1", "none", "none")}
-    (tmp_path / "curve.csv").write_text(to_csv(points, Point))
-    draw(tmp_path / "curve.csv", tmp_path, "Steps")
+    draw(sections(labelled(points)), tmp_path, "Steps")
     said = texts(tmp_path / "gain.svg")
     assert {"Against G (nats/token)", "Against the steps of training", "500", "3000", "rope + pi", "rope n_layer=1"} <= set(said)
     assert "after the steps that the mark tells: disc 500, diamond 3000 steps." in " ".join(said)
@@ -57,8 +56,9 @@ def test_trainings_of_one_length_and_several_numbers_of_steps_stand_against_thes
 
 def test_lines_join_what_only_the_knob_or_the_training_changes():
     def joined(points):
-        panels = gain.figure(points, "t").axes
-        return [sorted(len(line.get_xdata()) for line in axes.lines if line.get_alpha() == 0.6 and line.get_clip_on()) for axes in panels]
+        panels = gain.figure(labelled(points), "t").axes
+        drawn = [[line for line in axes.lines if line.get_zorder() == 3 and line.get_linestyle() != "None"] for axes in panels]
+        return [sorted(len(line.get_xdata()) for line in lines) for lines in drawn]
 
     assert joined(trained(steps=(500, 1500))) == [[2, 2, 2], [3, 3]]  # against G those of one length, against the length those of one name
     assert joined(trained(lengths=(64,), steps=(500, 1000, 3000))) == [[3], [3]]
@@ -73,13 +73,12 @@ def test_without_an_encoding_of_several_lengths_or_steps_there_is_no_figure():
     unknown = [replace(point, gain=None) for point in trained()]
     apart = [point for point in trained() if point.length == {32: 64, 64: 256, 128: 256}[point.train_len]]  # no multiple in common
     for found in ([], points, unknown, [replace(point, source="paper.csv") for point in trained()], apart):
-        assert gain.figure(found, "t") is None
+        assert gain.figure(labelled(found), "t") is None
 
 
 def test_it_is_drawn_once_beside_the_first_section_with_every_method_and_length_named(tmp_path):
     points = trained(steps=(500, 1500)) + trained(extension="rerope", scale="log_n") + trained("fox")
-    (tmp_path / "curve.csv").write_text(to_csv(points, Point))
-    drawn = draw(tmp_path / "curve.csv", tmp_path, "Scale")
+    drawn = draw(sections(labelled(points)), tmp_path, "Scale")
     assert "gain" in drawn[0] and not any("gain" in section for section in drawn[1:]) and (tmp_path / "gain.png").exists()
     said = texts(tmp_path / "gain.svg")
     for text in ("rope", "rope + rerope + log_n", "fox", "Against G (nats/token)", "Against the training length (tokens)", "32", "128"):

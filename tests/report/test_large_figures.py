@@ -4,16 +4,16 @@ import itertools
 from dataclasses import replace
 
 import pytest
+from labelled import labelled
 from test_figures import texts
 
-from posbench.common.csv_records import to_csv
 from posbench.report.figures import heatmap
 from posbench.report.figures import intervals as differences
 from posbench.report.figures import loss_curves as multiples
 from posbench.report.figures.draw import draw
 from posbench.report.figures.palette import MOST
 from posbench.report.figures.style import save
-from posbench.report.points import Point, methods
+from posbench.report.points import Point, methods, sections
 
 ENCODINGS = ("rope", "alibi", "sinusoidal", "fox_rope", "stick_breaking", "randomized")
 EXTENSIONS = ("none", "pi", "ntk", "yarn", "rerope", "leaky_rerope", "self_extend window=32")
@@ -27,7 +27,10 @@ def point(encoding="rope", extension="none", scale="none", length=64, difference
         "gain": 0.1, "gain_lower": 0.05, "nll": None if difference is None else 3.0 + difference, "difference": difference,
         "half_width": half, "change": None if extension == "none" or difference is None else difference - 0.5, "change_half_width": 0.02,
     }  # fmt: skip
-    return Point(**{**known, "encoding": encoding, "extension": extension, "scale_attention": scale, "length": length, **changed})
+    (made,) = labelled(
+        [Point(**{**known, "encoding": encoding, "extension": extension, "scale_attention": scale, "length": length, **changed})]
+    )
+    return made
 
 
 def grid(encodings=ENCODINGS, extensions=EXTENSIONS, scales=("none", "log_n"), lengths=LENGTHS, explode=1.0):
@@ -37,6 +40,11 @@ def grid(encodings=ENCODINGS, extensions=EXTENSIONS, scales=("none", "log_n"), l
         slope = (-0.03, 0.02, 0.021, 0.4, 0.41, explode)[index % 6]
         found += [point(*cell, length=length, difference=slope * (length / 64 - 1) ** 0.7) for length in lengths]
     return found
+
+
+def pens_of(curve, groups):
+    """Looks of each panel."""
+    return [multiples.pens(group.points, curve) for group in groups]
 
 
 def boxes(figure):
@@ -74,9 +82,9 @@ def test_panels_share_their_axes_and_an_extension_keeps_its_look():
     figure = multiples.figure(grid(lengths=(64, 512)), "t")
     assert len({(axes.get_xlim(), axes.get_ylim()) for axes in figure.axes}) == 1
     curve = grid(lengths=(64,))
-    shown = multiples.panels(curve)
+    shown = multiples.groups(curve)
     assert [panel.heading for panel in shown] == ["Encodings, nothing extended", *(f"{name}: extensions" for name in sorted(ENCODINGS))]
-    encodings, *looks = [{cell: look for cell, look in panel.items()} for panel in multiples.pens(curve, shown)]
+    encodings, *looks = [{cell: look for cell, look in panel.items()} for panel in pens_of(curve, shown)]
     extended = [{extension: look for (_, extension), look in panel.items() if extension != "none"} for panel in looks]
     assert all(look == extended[0] for look in extended) and len(set(extended[0].values())) == len(EXTENSIONS) - 1
     plain = {cell: look for panel in looks for cell, look in panel.items() if cell[1] == "none"}
@@ -205,8 +213,7 @@ def test_what_is_drawn_depends_on_what_is_there(tmp_path):
     positions = [
         point(length=length, window=512, protocol="by_position", difference=None, nll=3.0, floor=None) for length in (8, 16, 64, 512)
     ]
-    (tmp_path / "few.csv").write_text(to_csv(few + positions + [replace(one, setting="other") for one in few], Point))
-    drawn = draw(tmp_path / "few.csv", tmp_path, "t")
+    drawn = draw(sections(few + positions + [replace(one, setting="other") for one in few]), tmp_path, "t")
     assert [[path.name for paths in section.values() for path in paths] for section in drawn] == [
         ["curve.png", "curve.svg"], ["position.png", "position.svg"], ["curve-2.png", "curve-2.svg"]]  # fmt: skip
     said = texts(tmp_path / "position.svg")

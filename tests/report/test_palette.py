@@ -4,7 +4,8 @@ import itertools
 
 import pytest
 from conftest import choices
-from test_large_figures import LENGTHS, grid, point
+from labelled import method_of
+from test_large_figures import LENGTHS, grid, pens_of, point
 
 from posbench.report.figures import heatmap
 from posbench.report.figures import loss_curves as multiples
@@ -17,7 +18,6 @@ from posbench.report.figures.palette import (
     encoding_look,
     extension_look,
     looks_of_methods,
-    method_of,
     told_apart,
 )
 from posbench.report.figures.style import OKABE_ITO
@@ -28,19 +28,10 @@ def test_methods_with_a_colour_of_their_own_exist_and_extensions_differ():
     assert len(set(EXTENSIONS.values())) == len(EXTENSIONS) and all(dash for _, dash in EXTENSIONS.values())
 
 
-@pytest.mark.parametrize(
-    ("label", "name"),
-    [("rope", "rope"), ("rope base=27.0 max_len=2", "rope"), ("rope trained with log_n {\"clamp\":false} qk_norm=none", "rope"),
-     ("rope tuned from rope-64-s0-1a train.lr=0.1", "rope"), ("none (passkey)", "none"), ("Llama 2 7B", "Llama 2 7B")],
-)  # fmt: skip
-def test_a_label_says_its_method(label, name):
-    assert method_of(label) == name
-
-
 def colours(curve):
     """(encoding, extension) -> every colour that a figure gives it where encodings, or else extensions, are told apart by colour."""
-    shown, found = multiples.panels(curve), {}
-    for pens in multiples.pens(curve, shown):
+    shown, found = multiples.groups(curve), {}
+    for pens in pens_of(curve, shown):
         for cell, (colour, _) in pens.items():
             found.setdefault(cell, set()).add(colour)
     return found
@@ -67,12 +58,12 @@ def test_no_panel_has_two_methods_of_one_colour_and_others_are_grey(kind):
     names = choices("encoding")[:18] if kind == "encodings" else [name for name in choices("extension") if name != "none"][:18]
     names += [f"{names[0]} base=1.0", f"{names[1]} a=1", f"{names[1]} a=2"]
     curve = grid(names, ("none",), ("none",)) if kind == "encodings" else grid(("rope",), ("none", *names), ("none",))
-    shown, at = multiples.panels(curve), 0 if kind == "encodings" else 1
+    shown, at = multiples.groups(curve), 0 if kind == "encodings" else 1
     drawn = [list(dict.fromkeys((one.encoding, one.extension) for one in panel.points)) for panel in shown]
     assert len(shown) > 2 and all(panel.heading.endswith(f"({n} of {len(shown)})") for n, panel in enumerate(shown, start=1))
     listed = [cell for panel in drawn for cell in panel if cell != ("rope", "none") or kind == "encodings"]
     assert sorted(cell[at] for cell in listed) == sorted(names)
-    for panel, pens in zip(shown, multiples.pens(curve, shown), strict=True):
+    for panel, pens in zip(shown, pens_of(curve, shown), strict=True):
         own = {cell: look for cell, look in pens.items() if kind == "encodings" or cell[1] != "none"}
         methods = {method_of(cell[at]) for cell in own}
         assert len({colour for colour, _ in own.values()}) == len(methods) and len(own) <= MOST
@@ -87,16 +78,17 @@ def test_no_panel_has_two_methods_of_one_colour_and_others_are_grey(kind):
 
 def test_few_methods_share_a_panel_whatever_their_colours():
     assert encoding_look("rope")[0] == encoding_look("pope")[0]
-    (panel,) = multiples.panels(curve := grid(("rope", "pope"), ("none",), ("none",)))
-    (pens,) = multiples.pens(curve, [panel])
+    (panel,) = multiples.groups(curve := grid(("rope", "pope"), ("none",), ("none",)))
+    (pens,) = pens_of(curve, [panel])
     assert len(set(map(str, pens.values()))) == 2
 
 
 def test_groups_are_few_and_keep_the_order():
     names = [f"method{n}" for n in range(30)] + [f"method3 a={n}" for n in range(9)]
-    groups = apart(names, encoding_look)
+    bases = {name: method_of(name) for name in names}
+    groups = apart(names, encoding_look, bases)
     assert sorted(itertools.chain(*groups)) == sorted(names) and all(group == sorted(group, key=names.index) for group in groups)
-    assert apart(names[:MOST], encoding_look) == [names[:MOST]]
+    assert apart(names[:MOST], encoding_look, bases) == [names[:MOST]]
     for group in groups:
         methods = list(dict.fromkeys(map(method_of, group)))
         assert len({encoding_look(name)[0] for name in methods}) == len(methods)
@@ -104,13 +96,13 @@ def test_groups_are_few_and_keep_the_order():
 
 def test_hundreds_of_methods_are_spread_over_a_dozen_panels():
     names = [f"method{n}" for n in range(400)]
-    groups = apart(names, encoding_look)
+    groups = apart(names, encoding_look, {name: name for name in names})
     assert len(groups) == PANELS and sorted(itertools.chain(*groups)) == sorted(names) and max(map(len, groups)) < 60
 
 
 def test_extensions_are_never_solid_and_a_method_comes_before_its_arguments():
-    wanted = {name: extension_look(name) for name in ("ntk multiplier=2.0", "ntk", *(f"ntk a={n}" for n in range(4)))}
-    found = told_apart(wanted)
+    wanted = {name: extension_look("ntk") for name in ("ntk multiplier=2.0", "ntk", *(f"ntk a={n}" for n in range(4)))}
+    found = told_apart(wanted, {name: "ntk" for name in wanted})
     assert found["ntk"] == EXTENSIONS["ntk"] and len(set(found.values())) == 6 and all(dash for _, dash in found.values())
 
 
@@ -170,6 +162,7 @@ def test_numbers_on_dark_cells_are_legible():
 
 def test_an_extension_takes_another_colour_than_an_encoding_of_the_same_figure_has():
     methods = [("rope", "none", "none"), ("fox", "none", "none"), ("rope", "yarn", "none"), ("rope", "rerope", "log_n")]
-    assert EXTENSIONS["rerope"][0] == ENCODINGS["fox"] and len({colour for colour, _ in looks_of_methods(methods).values()}) == 4
-    alone = looks_of_methods(methods[2:])
+    names = {name: name for name in ("rope", "fox", "none", "yarn", "rerope")}
+    assert EXTENSIONS["rerope"][0] == ENCODINGS["fox"] and len({colour for colour, _ in looks_of_methods(methods, names).values()}) == 4
+    alone = looks_of_methods(methods[2:], names)
     assert alone["rope", "rerope", "log_n"][0] == OKABE_ITO[EXTENSIONS["rerope"][0]]

@@ -11,8 +11,8 @@ from posbench.common.errors import RunError
 from posbench.config.identity import method_args, method_name
 from posbench.config.names import nodes
 from posbench.report import gate_lines
-from posbench.report.figures.annotations import caption
-from posbench.report.labels import labels
+from posbench.report.figures.captions import caption
+from posbench.report.labels import Labels
 from posbench.report.points import read_points
 from posbench.report.report import collect
 from posbench.runs.rows import read_csv
@@ -176,14 +176,14 @@ def test_an_argument_that_came_later_tells_nothing_apart_at_its_default():
     row = {"encoding": "alibi", "extension": "none", "extension_args": {}, "scale_attention": "none"}
     row |= {"trained_scale": None, "finetune": None, "task": None, "run_id": "r"}
     rows = [{**row, "encoding_args": args} for args in ({}, {"slope_scale": 1.0}, {"slope_scale": 16.0})]
-    assert [labels(rows)(one)[0] for one in rows] == ["alibi", "alibi", "alibi slope_scale=16.0"]
+    assert [Labels(rows)(one)[0] for one in rows] == ["alibi", "alibi", "alibi slope_scale=16.0"]
 
 
 def test_long_lists_of_numbers_are_told_apart_by_their_ends_and_a_hash():
     row = {"encoding": "rope", "encoding_args": {}, "extension": "longrope", "scale_attention": "none"}
     row |= {"trained_scale": None, "finetune": None, "task": None, "run_id": "r"}
     lists = [None, [1.0] * 31 + [4.0], [1.0] * 30 + [2.0, 4.0], [1.0, 2.0]]
-    names = [labels(rows)(one)[1] for rows in [[{**row, "extension_args": {"factors": given}} for given in lists]] for one in rows]
+    names = [Labels(rows)(one)[1] for rows in [[{**row, "extension_args": {"factors": given}} for given in lists]] for one in rows]
     assert names[0] == "longrope" and names[3] == "longrope factors=[1.0, 2.0]" and len(set(names)) == 4
     assert all(name.startswith("longrope factors=1.0..4.0#") and len(name) < 35 for name in names[1:3])
 
@@ -193,9 +193,9 @@ def test_what_a_yaml_makes_of_the_class_of_another_is_called_by_the_yaml(name):
     args = method_args(nodes("encoding")[name])
     row = {"encoding": method_name(nodes("encoding")[name]), "extension": "none", "extension_args": {}, "scale_attention": "none"}
     row |= {"trained_scale": None, "finetune": None, "task": None, "run_id": "r", "encoding_args": args}
-    assert row["encoding"] != name and labels([row])(row)[0] == name
+    assert row["encoding"] != name and Labels([row])(row)[0] == name
     plain = {**row, "encoding_args": method_args(nodes("encoding")[row["encoding"]])}
-    assert [labels([row, plain])(one)[0] for one in (row, plain)] == [name, row["encoding"]]
+    assert [Labels([row, plain])(one)[0] for one in (row, plain)] == [name, row["encoding"]]
 
 
 def test_two_trainings_of_one_cell_are_told_apart_by_their_hashes(tmp_path):

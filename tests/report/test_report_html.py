@@ -18,7 +18,7 @@ from posbench.common.errors import ConfigError
 from posbench.report.html import Grid, template
 from posbench.report.latex import escape
 from posbench.report.page import headings
-from posbench.report.points import Placed, read_points
+from posbench.report.points import SectionKey, read_points
 from posbench.runs.origins import ABSENT, differing, flatten
 from posbench.runs.search import Found, find
 
@@ -122,7 +122,7 @@ def test_the_page_shows_every_number_and_where_it_comes_from(written):
 def test_sections_are_called_by_what_tells_them_apart():
     def section(setting, **changed):
         said = {"protocol": "fixed_targets", "data": "pysource", "tokenizer": "bpe-1024", "train_len": 64, **changed}
-        return [Placed(**said, setting=setting)]
+        return [SectionKey(**said, setting=setting)]
 
     end = "8 targets each, room for 512 tokens, test split"
     found = [section(f"{n} windows asked for, {end}") for n in (2, 64, 512)]

@@ -9,7 +9,8 @@ from synthetic import Built
 from test_figures import texts
 from test_rows import VALUES
 
-from posbench.report.figures.accuracy import curves, methods_map
+from posbench.report.figures import accuracy
+from posbench.report.figures.accuracy_maps import methods_map
 from posbench.report.points import read_points
 from posbench.report.report import collect
 from posbench.report.score_tables import UNASKED, by_task
@@ -148,7 +149,7 @@ def test_what_guesses_get_right_is_a_line_in_the_figure_and_in_the_text_and_stay
     assert "right by the token behind the latest earlier place of the key: needle: 0.950 at 64 tokens, 0.700 at 128" in built.markdown()
     assert "right by any value of the text: needle: 0.250 at 64 tokens, 0.250 at 128 tokens" in built.markdown()
     assert {"guess by place", "guess by value"} <= set(texts(tmp_path / "guessed" / "accuracy.svg"))
-    drawn = [line.get_ydata().tolist() for line in curves(built.scores[0], "").axes[0].lines if line.get_linestyle() == ":"]
+    drawn = [line.get_ydata().tolist() for line in accuracy.figure(built.scores[0], "").axes[0].lines if line.get_linestyle() == ":"]
     assert drawn == [[0.95, 0.7], [0.25, 0.25]]
     assert "guess by place" not in texts(tmp_path / "report" / "accuracy.svg")
 
@@ -159,10 +160,10 @@ def test_parts_of_a_task_stand_beside_each_other_as_far_as_their_panels_leave_ro
 
     def columns(scores: list[Score]) -> list[float]:
         parts = [replace(score, task=f"needle {number}") for number in range(3) for score in scores]
-        return sorted({round(axes.get_position().x0, 3) for axes in curves(parts, "needles").axes})
+        return sorted({round(axes.get_position().x0, 3) for axes in accuracy.figure(parts, "needles").axes})
 
-    assert len(curves(rope, "needles").axes) == 1 and len(columns(rope)) == 2
-    assert len(curves(section, "needles").axes) == len(columns(section)) == 2
+    assert len(accuracy.figure(rope, "needles").axes) == 1 and len(columns(rope)) == 2
+    assert len(accuracy.figure(section, "needles").axes) == len(columns(section)) == 2
 
 
 def test_a_line_of_accuracies_is_broken_where_only_other_methods_were_asked(found):
@@ -170,7 +171,9 @@ def test_a_line_of_accuracies_is_broken_where_only_other_methods_were_asked(foun
     asked = [replace(score, length=length) for score in rope for length in (64, 128, 256) if score.length == 64]
 
     def lines(scores: list[Score]) -> list[list[bool]]:
-        return sorted([y == y for y in line.get_ydata()] for line in curves(scores, "").axes[0].lines if line.get_marker() != "None")
+        return sorted(
+            [y == y for y in line.get_ydata()] for line in accuracy.figure(scores, "").axes[0].lines if line.get_marker() != "None"
+        )
 
     gone = [score for score in asked if (score.extension, score.length) != ("ntk", 128)]
     assert lines(asked) == [[True] * 3] * 2 and lines(gone) == [[True, False, True], [True] * 3]

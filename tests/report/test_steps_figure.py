@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 import pytest
+from labelled import labelled
 from test_figures import texts
 
-from posbench.common.csv_records import to_csv
 from posbench.report.figures import gain, steps
 from posbench.report.figures.draw import draw
-from posbench.report.points import Point
+from posbench.report.points import Point, sections
 from posbench.report.score_tables import unlearned
 from posbench.report.scores import Score
 
@@ -29,17 +29,16 @@ def tuned(extension="none", encoding="rope", numbers=(0, 10, 100), train_len=256
 
 def test_each_method_is_a_line_over_its_steps_at_three_lengths(tmp_path):
     points = [point for extension in RATES for point in tuned(extension, lengths=(64, 128, 256, 1024))]
-    cells = steps.by_steps(points)
+    cells = steps.by_steps(labelled(points))
     assert set(cells) == {("rope tuned from rope-64", extension, "none") for extension in RATES}
-    made = steps.figure(points, "Fine-tuned")
+    made = steps.figure(labelled(points), "Fine-tuned")
     assert [axes.get_title(loc="left").split()[2] for axes in made.axes] == ["64", "256", "1024"]
     for axes in made.axes:
         lines = curves(axes)
         for line, (_, extension, _) in zip(lines, cells, strict=True):
             assert list(line.get_xdata()) == [0, 10, 100]
             assert list(line.get_ydata()) == pytest.approx([3 + RATES[extension] / (1 + number / 10) for number in (0, 10, 100)])
-    (tmp_path / "curve.csv").write_text(to_csv(points, Point))
-    (drawn,) = draw(tmp_path / "curve.csv", tmp_path, "Fine-tuned")
+    (drawn,) = draw(sections(labelled(points)), tmp_path, "Fine-tuned")
     assert [path.name for path in drawn["steps"]] == ["steps.png", "steps.svg"]
     shown = texts(tmp_path / "steps.svg")
     assert {"no extension", "pi (trained in)", "yarn (trained in)"} <= set(shown)
@@ -57,16 +56,16 @@ def rules(axes):
 
 def test_the_model_before_the_fine_tuning_is_a_line_at_its_own_length():
     points = [point for extension in RATES for point in tuned(extension)]
-    first, *others = steps.figure(points, "Fine-tuned").axes
+    first, *others = steps.figure(labelled(points), "Fine-tuned").axes
     assert rules(first) == [3.5] and not any(map(rules, others))  # no extension, 0 steps
     bare = [point for point in points if point.extension != "none"]
     dropped = tuned(encoding="none")  # 0 steps is then no longer the model that was trained
     for found in (bare, dropped):
-        assert not any(rules(axes) for axes in steps.figure(found, "Fine-tuned").axes)
+        assert not any(rules(axes) for axes in steps.figure(labelled(found), "Fine-tuned").axes)
 
 
 def test_a_fine_tuning_at_the_shortest_length_has_a_panel_for_a_middle_one():
-    made = steps.figure(tuned(train_len=64, lengths=(64, 128, 256, 512, 1024)), "Fine-tuned")
+    made = steps.figure(labelled(tuned(train_len=64, lengths=(64, 128, 256, 512, 1024))), "Fine-tuned")
     assert [axes.get_title(loc="left").split()[2] for axes in made.axes] == ["64", "256", "1024"]
 
 
@@ -84,7 +83,7 @@ def asked(extension, numbers=(0, 10, 100), tasks=("copy",), depths=(None, 0.5), 
 
 def test_accuracy_has_a_row_of_panels_for_each_part_of_a_task(tmp_path):
     scores = [score for extension in ("none", "yarn (trained in)") for score in asked(extension, tasks=("copy", "copy last"))]
-    made = steps.scores(scores, "Fine-tuned")
+    made = steps.scores(labelled(scores), "Fine-tuned")
     assert [axes.get_title(loc="left") for axes in made.axes] == [
         f"{task}: accuracy at {length} tokens (share of answers)" for task in ("copy", "copy last") for length in (64, 256)
     ]
@@ -93,23 +92,22 @@ def test_accuracy_has_a_row_of_panels_for_each_part_of_a_task(tmp_path):
         (bars, _) = axes.collections
         ends = [value for segment in bars.get_segments() for value in segment[:, 1]]
         assert ends == pytest.approx([0, 0, 0.04, 10 / 150, 0.4, 100 / 150])
-    (tmp_path / "accuracy.csv").write_text(to_csv(scores, Score))
-    (drawn,) = draw(tmp_path / "accuracy.csv", tmp_path, "Fine-tuned", Score)
+    (drawn,) = draw(sections(labelled(scores)), tmp_path, "Fine-tuned")
     assert [path.name for path in drawn["accuracy_steps"]] == ["accuracy_steps.png", "accuracy_steps.svg"]
     said = " ".join(texts(tmp_path / "accuracy_steps.svg"))
     assert "400 answers in 50 texts of each length" in said and "the mean is of the others" not in said
-    some = steps.scores([replace(score, n_seeds=1) for score in scores], "Fine-tuned")
+    some = steps.scores(labelled([replace(score, n_seeds=1) for score in scores]), "Fine-tuned")
     assert "the mean is of the others" in " ".join(text.get_text() for text in some.texts)
 
 
 def test_children_that_have_not_learned_a_task_are_named_by_what_was_trained_in():
     scores = [replace(score, learned=False) for extension in ("none", "yarn (trained in)") for score in asked(extension, numbers=(10,))]
-    (line,) = unlearned(scores)
+    (line,) = unlearned(labelled(scores))
     assert line.endswith("copy: rope tuned from rope-64 steps=10 (0.050), rope tuned from rope-64 steps=10 yarn (trained in) (0.050)")
 
 
 def test_scores_without_steps_make_no_curve():
-    assert steps.scores(asked("none", numbers=(30,)), "Fine-tuned") is None
+    assert steps.scores(labelled(asked("none", numbers=(30,))), "Fine-tuned") is None
     assert steps.scores([replace(score, encoding="rope") for score in asked("none")], "Fine-tuned") is None
 
 
@@ -118,7 +116,7 @@ def test_one_number_of_steps_makes_no_curve():
     foreign = [replace(point, source="paper.csv") for point in tuned()]
     scratch = [replace(point, encoding=point.encoding.replace(" tuned from rope-64", "")) for point in tuned()]
     for found in ([], points, foreign, scratch):
-        assert steps.figure(found, "Fine-tuned") is None
+        assert steps.figure(labelled(found), "Fine-tuned") is None
 
 
 def test_a_child_is_no_training_of_another_length():

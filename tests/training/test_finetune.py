@@ -21,7 +21,7 @@ from posbench.model.gpt import GPT
 from posbench.model.inherit import check_beginning, inherit
 from posbench.position.instantiate import make
 from posbench.position.plan import make_plan, training_plans
-from posbench.report.labels import labels
+from posbench.report.labels import Labels
 from posbench.sweep.finetune import child_config
 from posbench.training import loop
 from posbench.training.optimizers import build, rate
@@ -260,12 +260,15 @@ def test_labels_tell_a_fine_tuned_run_from_one_that_was_not():
     floor = {**tuned, "extension": "recompute_window", "extension_args": {"window": None}}
     bare = {**wrapped, "run_id": "c", "encoding_args": {"base": {**plain["encoding_args"], "scaling": None}, "max_len": LONG}}
     other = {**bare, "encoding_args": {"base": node("encoding", "p_rope"), "max_len": LONG}}
-    label = labels([plain, tuned, wrapped, floor, bare], {"b": " steps=4"})
+    label = Labels([plain, tuned, wrapped, floor, bare], {"b": {"train.steps": " steps=4"}}, {"b": 4})
     assert label(plain) == ("rope", "none", "none")
     assert label(tuned) == ("rope tuned from rope-16 steps=4", "yarn (trained in)", "none")
     assert label(wrapped) == ("pose tuned from rope-16 steps=4", "yarn (trained in)", "none")
     assert label(bare) == ("pose tuned from rope-16", "none", "none")
-    assert labels([bare, other])(bare)[0] == "pose base=rope tuned from rope-16"
+    facts = label.facts(tuned)
+    assert (facts.extension, facts.trained_in, facts.tuned_from, facts.steps) == ("yarn", True, "rope-16", 4)
+    assert facts.line == "rope tuned from rope-16" and label.facts(bare).steps is None
+    assert Labels([bare, other])(bare)[0] == "pose base=rope tuned from rope-16"
     assert label(floor)[0] == "rope trained with yarn tuned from rope-16 steps=4"
 
 

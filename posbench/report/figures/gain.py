@@ -5,27 +5,26 @@ length and configuration, all at the same multiple of their training length. Lin
 length those of equal steps, so that what only the knob changes is one line. Marks without such a line stand against G alone.
 """
 
-import re
+import functools
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from posbench.report.figures.annotations import GAP, end_labels, line_name, measured, of_intervals, width
-from posbench.report.figures.palette import looks_of_methods, method_of
-from posbench.report.figures.style import MARKERS, Frame, differences, octaves, ruled
+from posbench.report.figures.captions import line_name, measured, of_intervals
+from posbench.report.figures.context_loss import with_interval
+from posbench.report.figures.lines import Line, Mark, Panel, Pen, draw
+from posbench.report.figures.palette import bases, looks_of_methods
+from posbench.report.figures.style import MARKERS, differences, octaves, ruled
 from posbench.report.points import Point, span, two_seeds
 
-PANEL_WIDTH, PANEL_HEIGHT = 260, 280  # points
-LEFT, LEADER, BETWEEN, ABOVE, BELOW = 48, 14, 50, 24, 40
 NAMES = ("disc", "diamond", "square", "triangle", "triangle that points down", "plus", "cross")  # of MARKERS
 GAIN = "Against G (nats/token)"
-TOLD = re.compile(r" (?:train\.)?steps=(\d+)")  # in the name of an encoding that was trained for several numbers of steps
 Method = tuple[str, str, str]  # encoding without what the knob tells apart, extension, scale
 
 
 @dataclass(frozen=True)
 class Knob:
-    """In what the trainings of an encoding differ: `of` a point its value, or None, and `line` the encoding without it.
+    """In what the trainings of an encoding differ: `of` a point its value, or None, and `line` its encoding without it.
 
     Points with equal `joined` are one line against the knob, those of equal arguments where it would have two at one value.
     """
@@ -33,17 +32,24 @@ class Knob:
     heading: str
     unit: str
     of: Callable[[Point], int | None]
-    line: Callable[[str], str]
+    line: Callable[[Point], str]
     joined: Callable[[Point], object]
 
 
 def _steps(point: Point) -> int | None:
-    said = TOLD.search(point.encoding)
-    return int(said[1]) if said else None
+    return point.behind.steps
 
 
-LENGTH = Knob("Against the training length (tokens)", "tokens", lambda point: point.train_len, method_of, _steps)
-STEPS = Knob("Against the steps of training", "steps", _steps, lambda label: TOLD.sub("", label), lambda point: point.train_len)
+def _length(point: Point) -> int:
+    return point.train_len
+
+
+def _encoding(point: Point) -> str:
+    return point.behind.encoding
+
+
+LENGTH = Knob("Against the training length (tokens)", "tokens", _length, _encoding, _steps)
+STEPS = Knob("Against the steps of training", "steps", _steps, lambda point: point.behind.line, _length)
 KNOBS = (LENGTH, STEPS)  # the first in which the trainings of an encoding differ
 
 
@@ -53,22 +59,26 @@ def figure(points: list[Point], title: str):
     knob, multiple, cells = next((one for one in found if one[-1]), (LENGTH, 0, {}))
     if not cells:
         return None
-    names = {method: line_name(*method) for method in cells}
-    tall, gutter = max(PANEL_HEIGHT, 1.6 * GAP * len(cells)), LEADER + max(map(width, names.values()))
-    frame = Frame(title, LEFT + 2 * (PANEL_WIDTH + gutter) + BETWEEN, ABOVE + tall + BELOW)
     shown = [point for own in cells.values() for point in own]
     values = sorted({knob.of(point) for point in shown})
-    panels: dict[str, Callable[[Point], float]] = {GAIN: lambda point: point.gain, knob.heading: knob.of}
-    for index, (heading, place) in enumerate(panels.items()):
-        axes = frame.axes(LEFT + index * (PANEL_WIDTH + gutter + BETWEEN), ABOVE, PANEL_WIDTH, tall)
-        axes.set_title(heading, fontsize=9.5, loc="left", pad=6, color="#222222")
-        _losses(axes, shown)
-        if place is knob.of:
-            octaves(axes, values)
-            axes.set_xlim(values[0] / 1.3, values[-1] * 1.3)
-        _marks(axes, cells, names, {value: MARKERS[number % len(MARKERS)] for number, value in enumerate(values)}, knob, place)
-    frame.caption(_said(shown, values, knob, multiple), up=4)
-    return frame.figure
+    marks = {value: MARKERS[number % len(MARKERS)] for number, value in enumerate(values)}
+    pens = looks_of_methods(cells, bases(shown))
+    places: dict[str, Callable[[Point], float]] = {GAIN: lambda point: point.gain, knob.heading: knob.of}
+    panels = []
+    for heading, place in places.items():
+        lines = []
+        for method, own in cells.items():
+            colour, dash = pens[method]
+            pen = Pen(colour, dash, hollow=method[2] != "none", thin=True)
+            parts = _lines(own, knob) if place is knob.of else _apart(own, _length)
+            last = max((point for part in parts for point in part), key=place)
+            for part in parts:
+                part = sorted(part, key=place)
+                drawn = [Mark(place(one), *with_interval(one.difference, one.half_width), marks[knob.of(one)]) for one in part]
+                lines.append(Line(line_name(*method) if last in part else "", drawn, pen))
+        scales = functools.partial(_scales, shown=shown, values=values if place is knob.of else None)
+        panels.append(Panel(heading, lines, scales))
+    return draw(title, [panels], _caption(shown, values, knob, multiple))
 
 
 def at_multiple(points: list[Point], knob: Knob = LENGTH) -> tuple[int, dict[Method, list[Point]]]:
@@ -76,46 +86,28 @@ def at_multiple(points: list[Point], knob: Knob = LENGTH) -> tuple[int, dict[Met
 
     Only encodings whose trainings differ in the knob are kept; without any the multiple is 0.
     """
-    trained = [point for point in points if not point.source and " tuned from " not in point.encoding]
+    trained = [point for point in points if not point.source and not point.behind.tuned_from]
     known = [point for point in trained if None not in (point.gain, point.difference, knob.of(point))]
     read = defaultdict(lambda: defaultdict(set))
     for point in known:
         if point.length > point.train_len and point.length % point.train_len == 0:
-            read[method_of(point.encoding)][knob.of(point)].add(point.length // point.train_len)
+            read[_encoding(point)][knob.of(point)].add(point.length // point.train_len)
     kept = {encoding: values for encoding, values in read.items() if len(values) > 1}
     multiple = max(set.intersection(*(multiples for values in kept.values() for multiples in values.values())), default=0) if kept else 0
     cells: dict[Method, list[Point]] = defaultdict(list)
     for point in sorted(known, key=lambda point: point.gain):
-        if point.length == multiple * point.train_len and method_of(point.encoding) in kept:
-            cells[knob.line(point.encoding), point.extension, point.scale_attention].append(point)
+        if point.length == multiple * point.train_len and _encoding(point) in kept:
+            cells[knob.line(point), point.extension, point.scale_attention].append(point)
     return multiple, cells
 
 
-def _losses(axes, shown: list[Point]) -> None:
-    known = [point.difference + sign * (point.half_width or 0.0) for point in shown for sign in (1, -1)]
-    differences(axes, known)
+def _scales(axes, shown: list[Point], values: list[int] | None) -> None:
+    differences(axes, [point.difference + sign * (point.half_width or 0.0) for point in shown for sign in (1, -1)])
     ruled(axes)
     axes.axhline(0, color="black", linewidth=0.9, zorder=1)
-
-
-def _marks(axes, cells: dict[Method, list[Point]], names: dict[Method, str], marks: dict[int, str], knob: Knob, place) -> None:
-    ends, pens, thin = [], looks_of_methods(cells), {"linewidth": 0.7, "alpha": 0.6}
-    for method, own in cells.items():
-        colour, dash = pens[method]
-        lines = _lines(own, knob) if place is knob.of else _apart(own, lambda point: point.train_len)
-        own = [point for line in lines for point in line]
-        for line in lines:
-            axes.plot(*zip(*((place(point), point.difference) for point in line), strict=True), **thin, color=colour, linestyle=dash)
-        for point in own:
-            mark = marks[knob.of(point)]
-            face = colour if method[2] == "none" else "white"
-            axes.plot([place(point)], [point.difference], color=colour, marker=mark, markersize=4.8, markerfacecolor=face, zorder=3)
-            if point.half_width:
-                ends_of = (point.difference - point.half_width, point.difference + point.half_width)
-                axes.vlines([place(point)], *ends_of, color=colour, linewidth=2.4, alpha=0.3, zorder=2)
-        last = max(own, key=place)
-        ends.append((last.difference, place(last), names[method], colour))
-    end_labels(axes, ends)
+    if values:
+        octaves(axes, values)
+        axes.set_xlim(values[0] / 1.3, values[-1] * 1.3)
 
 
 def _lines(own: list[Point], knob: Knob) -> list[list[Point]]:
@@ -134,7 +126,7 @@ def _apart(own: list[Point], by: Callable[[Point], object]) -> list[list[Point]]
     return list(groups.values())
 
 
-def _said(shown: list[Point], values: list[int], knob: Knob, multiple: int) -> list[str]:
+def _caption(shown: list[Point], values: list[int], knob: Knob, multiple: int) -> list[str]:
     marks = ", ".join(f"{NAMES[index % len(NAMES)]} {value}" for index, value in enumerate(values))
     what = "which is told by the mark" if knob is LENGTH else "after the steps that the mark tells"
     return [

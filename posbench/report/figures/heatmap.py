@@ -4,7 +4,8 @@ import itertools
 from collections import Counter
 from collections.abc import Sequence
 
-from posbench.report.figures.annotations import caption, extension_name, of_intervals, shortened, width
+from posbench.report.figures.captions import caption, extension_name, of_intervals, shortened
+from posbench.report.figures.lines import width
 from posbench.report.figures.style import BEND, BROKEN, ENOUGH, FAIL, FONT, GAIN, GREY, Frame, note, ticks
 from posbench.report.points import Point, marked, methods
 from posbench.report.tables import LEVEL, heading, verdict

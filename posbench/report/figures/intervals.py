@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Collection
 
-from posbench.report.figures.annotations import caption, extension_name, of_intervals, shortened, width
+from posbench.report.figures.captions import caption, extension_name, of_intervals, shortened
 from posbench.report.figures.heatmap import ordered
+from posbench.report.figures.lines import width
 from posbench.report.figures.loss_curves import limits
 from posbench.report.figures.style import BEND, ENOUGH, FAIL, FONT, GAIN, GREY, Frame, note, ticks
 from posbench.report.points import Point, methods

@@ -1,64 +1,186 @@
-"""Lines of one panel of loss over length: marks, intervals side by side, names at the ends, and other panels' lines in grey."""
+"""The drawer: panels of lines with marks, 95 % intervals, and names at the ends of lines.
 
-import itertools
+A figure says which lines stand in which panel and on which scales; sizes and looks are the same in all. The margin right of a column of
+panels is as wide as its longest name.
+"""
+
+import functools
 import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from posbench.report.figures.annotations import end_labels, name
-from posbench.report.figures.style import MARKERS
-from posbench.report.points import Point, marked, methods
+from posbench.report.figures.style import GREY, Frame, note
 
-PANEL_WIDTH = 240  # points
-BAR, BESIDE = 3.4, 0.5  # points for each interval at one length; octaves at most for all of them
+WIDTH, HEIGHT, LEFT, LEADER, BETWEEN, ABOVE, BELOW = 250, 240, 50, 14, 46, 24, 40  # points
+SMALL, LABEL, GAP, MOST = 7.2, 8.2, 9.6, 4
 OTHERS = "#cfcfcf"
 
 
-def height(point: Point, relative: bool) -> float | None:
-    """Value that is drawn for a point: the difference to the floor if `relative`, else the loss."""
-    return point.difference if relative else point.nll
+@dataclass(frozen=True)
+class Mark:
+    """Value of a line at `x`, with the ends of its interval. A value of nan breaks the line."""
+
+    x: float
+    y: float
+    low: float | None = None
+    high: float | None = None
+    marker: str | None = None  # None: that of the line; "": none
 
 
-def beside(points: list[Point], span: float, relative: bool) -> dict[int, float]:
-    """Octaves, by length, over which the lines of a panel spread their intervals side by side; `span`: octaves of the x axis."""
-    lines = len(methods(points)) * any(bar(point, relative) for point in points)
-    lengths = sorted({point.length for point in points})
-    gaps = [math.log2(after / before) for before, after in itertools.pairwise(lengths)]
-    free = [min(pair) for pair in zip([math.inf, *gaps], [*gaps, math.inf], strict=True)]
-    return {length: min(BESIDE, 0.6 * gap, lines * BAR * span / PANEL_WIDTH) for length, gap in zip(lengths, free, strict=True)}
+@dataclass(frozen=True)
+class Pen:
+    """Look of a line; `thin` is for numbers of others."""
+
+    colour: str
+    dash: object = "-"
+    marker: str = "o"
+    hollow: bool = False
+    thin: bool = False
 
 
-def behind(axes, points: list[Point], relative: bool) -> None:
-    """Draw in grey the lines of methods that other panels show."""
-    for cell in methods(points).values():
-        known = [(point.length, height(point, relative)) for _, point in sorted(cell.items()) if height(point, relative) is not None]
-        axes.plot(*zip(*known, strict=True) if known else ([], []), color=OTHERS, linewidth=0.8, zorder=1.5)
+@dataclass(frozen=True)
+class Line:
+    """Marks in the order of x, and the name at their end; "" for none."""
+
+    name: str
+    marks: Sequence[Mark]
+    pen: Pen
 
 
-def lines_of(axes, points: list[Point], relative: bool, pens: dict, scales: list[str], top: float, wide: dict) -> None:
-    """Draw each method's line with marks, bars and its name at the end; a line from a CSV is thin. `wide` is from `beside`."""
-    ends, ticks, cells = [], marked(point.length for point in points), methods(points)
-    for index, ((encoding, extension, scale, source), cell) in enumerate(cells.items()):
-        at = {length: length * 2 ** (wide[length] * ((index + 0.5) / len(cells) - 0.5)) for length in cell}
-        known = [(point, height(point, relative)) for _, point in sorted(cell.items())]
-        known = [(point, value) for point, value in known if value is not None]
-        if not known:
-            continue
-        (colour, dash), marker = pens[encoding, extension], "x" if source else MARKERS[scales.index(scale) % len(MARKERS)]
-        style = {"linestyle": dash, "linewidth": 0.9 if source else 1.5}
-        axes.plot([at[point.length] for point, _ in known], [value for _, value in known], color=colour, zorder=3, **style)
-        inside = [(at[point.length], value) for point, value in known if value <= top and (len(known) <= 12 or point.length in ticks)]
-        face = colour if scale == "none" or source else "white"
-        marks = {"marker": marker, "markersize": 4.6, "markeredgewidth": 1.1, "markeredgecolor": colour, "markerfacecolor": face}
-        axes.plot(*zip(*inside, strict=True) if inside else ([], []), linestyle="none", zorder=4, **marks)
-        bars = [(at[point.length], *bounds) for point, value in known if value <= top and (bounds := bar(point, relative))]
+@dataclass(frozen=True)
+class Panel:
+    """Lines in one pair of axes, which `scales` sets up before they are drawn.
+
+    `others` are drawn in grey behind them. `dodge`: octaves, by x or everywhere, over which lines stand side by side. `beyond`: values
+    above the top by x, {x: [(value, colour)]}, printed there, as differences if `signed`.
+    """
+
+    title: str
+    lines: Sequence[Line]
+    scales: Callable
+    others: Sequence[Line] = ()
+    dodge: Mapping[float, float] | float = 0.0
+    beyond: Mapping[float, list[tuple[float, str]]] = field(default_factory=dict)
+    signed: bool = False
+
+
+def draw(title: str, rows: Sequence[Sequence[Panel | None]], caption: Sequence[str], wide: float = WIDTH, tall: float = HEIGHT):
+    """Figure of rows of panels; None leaves a place empty."""
+    panels = [panel for row in rows for panel in row if panel]
+    columns = max(map(len, rows))
+    names = [
+        [line.name for panel in row[column : column + 1] if panel for line in panel.lines] for row in rows for column in range(columns)
+    ]
+    gutters = [LEADER + max(width(name) for own in names[column::columns] for name in ["", *own]) for column in range(columns)]
+    tall = max(tall, 1.3 * GAP * max(len([line for line in panel.lines if line.name]) for panel in panels))
+    above = [(ABOVE if any(one.title for one in row if one) else 10) + max(stack(one.beyond) for one in row if one) for row in rows]
+    across = LEFT + columns * (wide + BETWEEN) - BETWEEN + sum(gutters)
+    frame = Frame(title, across, sum(above) + len(rows) * (tall + BELOW))
+    for index, row in enumerate(rows):
+        for column, panel in enumerate(row):
+            if panel is None:
+                continue
+            left, top = LEFT + column * (wide + BETWEEN) + sum(gutters[:column]), sum(above[: index + 1]) + index * (tall + BELOW)
+            axes = frame.axes(left, top, wide, tall)
+            panel.scales(axes)
+            _fill(axes, panel)
+            axes.set_title(panel.title, fontsize=9.5, loc="left", pad=6 + stack(panel.beyond), color="#222222")
+    frame.caption(caption, up=4)
+    return frame.figure
+
+
+def _fill(axes, panel: Panel) -> None:
+    """Draw the lines of a panel. A mark outside the y axis has neither its marker nor its interval."""
+    bottom, top = (-math.inf, math.inf) if axes.get_autoscaley_on() else axes.get_ylim()
+    for line in panel.others:
+        axes.plot([mark.x for mark in line.marks], [mark.y for mark in line.marks], color=OTHERS, linewidth=0.8, zorder=1.5)
+    ends = []
+    for index, line in enumerate(panel.lines):
+        pen, share = line.pen, (index + 0.5) / len(panel.lines) - 0.5
+        at = [mark.x * 2 ** ((panel.dodge if isinstance(panel.dodge, float) else panel.dodge[mark.x]) * share) for mark in line.marks]
+        inside = [(x, mark) for x, mark in zip(at, line.marks, strict=True) if not (mark.y < bottom or mark.y > top)]
+        shapes = [pen.marker if mark.marker is None else mark.marker for _, mark in inside]
+        face = {"color": pen.colour, "markerfacecolor": "white" if pen.hollow else pen.colour, "markersize": 4.4, "markeredgewidth": 1.1}
+        whole = shapes[0] if len(inside) == len(at) and len(set(shapes)) == 1 else ""
+        style = {"linestyle": pen.dash, "linewidth": 0.9 if pen.thin else 1.4, "zorder": 3 if pen.marker else 1}
+        axes.plot(at, [mark.y for mark in line.marks], marker=whole or "None", **style, **face)
+        for shape in dict.fromkeys(shapes) if not whole else ():
+            own = [(x, mark.y) for (x, mark), one in zip(inside, shapes, strict=True) if one == shape]
+            axes.plot(*zip(*own, strict=True), marker=shape or "None", linestyle="none", zorder=4, **face)
+        bars = [(x, mark.low, mark.high) for x, mark in inside if mark.low is not None and mark.high is not None]
         if bars:
-            axes.vlines(*zip(*bars, strict=True), color=colour, linewidth=2.4, alpha=0.35, zorder=2)
-        ends.append((known[-1][1], at[known[-1][0].length], name(known[-1][0], points), colour))
+            axes.vlines(*zip(*bars, strict=True), color=pen.colour, linewidth=2.4, alpha=0.35, zorder=2)
+        if line.name:
+            x, y = next((x, mark.y) for x, mark in zip(reversed(at), reversed(line.marks), strict=True) if not math.isnan(mark.y))
+            ends.append((y, x, line.name, pen.colour))
     end_labels(axes, ends)
+    carets(axes, panel.beyond, panel.signed)
 
 
-def bar(point: Point, relative: bool) -> tuple[float, float] | None:
-    """Ends of the interval of the value that is drawn; None without one."""
-    if None not in (point.low, point.high) and (not relative or point.floor is not None):
-        return point.low - (point.floor if relative else 0), point.high - (point.floor if relative else 0)
-    known = relative and None not in (point.difference, point.half_width)
-    return (point.difference - point.half_width, point.difference + point.half_width) if known else None
+@functools.cache
+def width(text: str, size: float = LABEL, weight: str = "normal") -> float:
+    """Width of a text in points."""
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import TextPath
+
+    return TextPath((0, 0), text, size=size, prop=FontProperties(weight=weight)).get_extents().x1 if text.strip() else 0.0
+
+
+def spread(wanted: list[float], gap: float, low: float, high: float) -> list[float]:
+    """Positions at least `gap` apart within [low, high], each as near to the wanted one as the others allow (least squares).
+
+    Neighbours that would overlap are pooled and centred on their mean. If `high - low` is too small, the gap shrinks.
+    """
+    order = sorted(range(len(wanted)), key=lambda index: wanted[index])
+    gap = min(gap, (high - low) / max(1, len(wanted) - 1))
+    blocks: list[tuple[float, int]] = []  # sum of (wanted - rank * gap), members
+    for rank, index in enumerate(order):
+        total, members = wanted[index] - rank * gap, 1
+        while blocks and blocks[-1][0] / blocks[-1][1] > total / members:
+            before, others = blocks.pop()
+            total, members = before + total, others + members
+        blocks.append((total, members))
+    last = high - (len(wanted) - 1) * gap
+    starts = [min(max(total / members, low), last) for total, members in blocks for _ in range(members)]
+    placed = {index: start + rank * gap for rank, (index, start) in enumerate(zip(order, starts, strict=True))}
+    return [placed[index] for index in range(len(wanted))]
+
+
+def stack(clipped: dict[int, list]) -> float:
+    """Height in points that `carets` takes above the axes."""
+    tallest = max(map(len, clipped.values()), default=0)
+    return 5 * (tallest > 0) + (SMALL + 1.3) * (tallest if tallest <= MOST else 2)
+
+
+def carets(axes, clipped: dict[int, list[tuple[float, str]]], signed: bool) -> None:
+    """Mark values beyond the top edge, {length: [(value, colour)]}, and print them above; of more than MOST the number and the largest."""
+    for length, values in clipped.items():
+        values = sorted(values)
+        colour = GREY if len(values) > MOST else values[0][1]
+        axes.plot([length], [1.0], marker=6, markersize=6, color=colour, transform=axes.get_xaxis_transform(), clip_on=False, zorder=5)
+        texts = [(number(value, signed), colour) for value, colour in values]
+        if len(values) > MOST:
+            texts = [(f"to {number(values[-1][0], signed)}", GREY), (f"{len(values)} here", GREY)]
+        for rank, (text, colour) in enumerate(texts):
+            style = {"xycoords": axes.get_xaxis_transform(), "ha": "center", "va": "bottom", "fontsize": SMALL, "color": colour}
+            note(axes, text, (length, 1.0), (0, 8 + rank * (SMALL + 1.3)), **style)
+
+
+def number(value: float, signed: bool) -> str:
+    """Text of a loss or a difference in few digits."""
+    return f"{value:{'+' if signed else ''}.{2 if abs(value) < 10 else 0}f}"
+
+
+def end_labels(axes, ends: list[tuple[float, int, str, str]]) -> None:
+    """Write each line's text right of the axes, for (value, length, text, colour), in the order of the values and without overlap."""
+    place, figure = axes.get_position(), axes.figure
+    tall, wide = place.height * figure.get_figheight() * 72, place.width * figure.get_figwidth() * 72
+    top = axes.get_ylim()[1]
+    to_axes = (axes.transScale + axes.transLimits).transform
+    starts = [to_axes((length, min(value, top))) for value, length, *_ in ends]
+    nudged = [y * tall + 1e-3 * value for (_, y), (value, *_) in zip(starts, ends, strict=True)]
+    for (x, y), put, (*_, text, colour) in zip(starts, spread(nudged, GAP, 2.0, tall), ends, strict=True):
+        line = {"color": colour, "linewidth": 0.7, "alpha": 0.6, "transform": axes.transAxes, "clip_on": False, "zorder": 2}
+        axes.plot([x, 1, 1 + 7 / wide], [y, y, put / tall], **line)
+        style = {"xycoords": "axes fraction", "va": "center", "fontsize": LABEL, "color": colour}
+        note(axes, text, (1 + 7 / wide, put / tall), (3, 0), **style)

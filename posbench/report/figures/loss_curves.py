@@ -1,34 +1,36 @@
 """Loss over length as small multiples: encodings without extensions, then a panel for each encoding's extensions, on shared axes.
 
 Colour shows the encoding (the extension, if a panel has one encoding), dash the extension, marker the scale-attention. Many methods
-are spread over several panels, each with all others in grey. The margin beside a panel is as wide as its longest label.
+are spread over several panels, each with all others in grey.
 """
 
+import functools
+import itertools
 import math
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from posbench.report.figures.annotations import GAP, caption, carets, name, stack, width
-from posbench.report.figures.lines import PANEL_WIDTH, behind, beside, height, lines_of
-from posbench.report.figures.palette import apart, encoding_look, extension_look, looks
-from posbench.report.figures.style import BEND, BROKEN, FEW, FONT, GAIN, GREY, Frame, note, octaves, ticks
+from posbench.report.figures.captions import caption, name
+from posbench.report.figures.lines import WIDTH, Line, Mark, Panel, Pen, draw, width
+from posbench.report.figures.palette import apart, bases, encoding_look, extension_look, looks
+from posbench.report.figures.style import BEND, BROKEN, FEW, FONT, GAIN, GREY, MARKERS, note, octaves, ticks
 from posbench.report.points import Point, marked, methods
 
-PANEL_HEIGHT = 232
-LEFT, LEADER, TICK_LABELS, BELOW = 62, 12, 44, 44
+BAR, BESIDE = 3.4, 0.5  # points for each interval at one length; octaves at most for all of them
 
 
 @dataclass(frozen=True)
-class Panel:
-    """One panel: its heading, the points that are drawn, and `others`, drawn in grey behind them."""
+class Group:
+    """Points of one panel, with its heading, and `others`, drawn in grey behind them."""
 
     heading: str
     points: list[Point]
     others: list[Point] = field(default_factory=list)
 
 
-def panels(curve: list[Point]) -> list[Panel]:
-    """One panel for few curves; else encodings alone, then each encoding's extensions, the most first. Crowded panels are divided."""
+def groups(curve: list[Point]) -> list[Group]:
+    """One group for few curves; else encodings alone, then each encoding's extensions, the most first. Crowded groups are divided."""
     cells = sorted(methods(curve), key=str)
     extended = Counter(encoding for encoding, extension, *_ in cells if extension != "none")
     if len(cells) <= FEW and len({point.encoding for point in curve}) > 1 or not extended:
@@ -39,82 +41,97 @@ def panels(curve: list[Point]) -> list[Panel]:
     return [part for heading, points in shown for part in _parts(heading, points)]
 
 
-def _parts(heading: str, points: list[Point]) -> list[Panel]:
-    """One panel, or several if it had too many lines: each with some of the methods, and all others in grey."""
+def _parts(heading: str, points: list[Point]) -> list[Group]:
+    """One group, or several if it had too many lines: each with some of the methods, and all others in grey."""
     alone = len({point.encoding for point in points}) == 1
     name, look = ("extension", extension_look) if alone else ("encoding", encoding_look)
     reference = {"none"} if alone else set()  # the line without an extension is in each panel
-    groups = apart([one for one in dict.fromkeys(getattr(point, name) for point in points) if one not in reference], look)
-    if len(groups) == 1:
-        return [Panel(heading, points)]
+    names = [one for one in dict.fromkeys(getattr(point, name) for point in points) if one not in reference]
+    divided = apart(names, look, bases(points))
+    if len(divided) == 1:
+        return [Group(heading, points)]
     parts = []
-    for index, group in enumerate(groups, start=1):
+    for index, group in enumerate(divided, start=1):
         inside = {*group, *reference}
         own, others = ([point for point in points if (getattr(point, name) in inside) == wanted] for wanted in (True, False))
-        parts.append(Panel(f"{heading or 'Methods'} ({index} of {len(groups)})", own, others))
+        parts.append(Group(f"{heading or 'Methods'} ({index} of {len(divided)})", own, others))
     return parts
 
 
-def pens(curve: list[Point], shown: list[Panel]) -> list[dict[tuple[str, str], tuple[str, object]]]:
-    """Colour and dash of each (encoding, extension), for each panel."""
+def lines_of(own: list[Point], curve: list[Point], panel: list[Point], mark: Callable[[Point], Mark | None]) -> list[Line]:
+    """Line of each method of a panel, with the looks that it has in all panels of the figure of `curve`; `mark` gives None for no value."""
+    drawn_with, found = pens(panel, curve), []
+    scales = list(dict.fromkeys(["none", *(point.scale_attention for point in curve)]))
+    for (encoding, extension, scale, source), cell in methods(own).items():
+        marks = [made for _, point in sorted(cell.items()) if (made := mark(point)) is not None]
+        if marks:
+            colour, dash = drawn_with[encoding, extension]
+            marker = "x" if source else MARKERS[scales.index(scale) % len(MARKERS)]
+            pen = Pen(colour, dash, marker, hollow=scale != "none" and not source, thin=bool(source))
+            found.append(Line(name(next(iter(cell.values())), panel), marks, pen))
+    return found
+
+
+def pens(panel: list[Point], curve: list[Point]) -> dict[tuple[str, str], tuple[str, object]]:
+    """Colour and dash of each (encoding, extension) of a panel in the figure of `curve`."""
     extensions = list(dict.fromkeys(point.extension for point in curve))
-    return [looks(dict.fromkeys((point.encoding, point.extension) for point in panel.points), extensions) for panel in shown]
+    return looks(dict.fromkeys((point.encoding, point.extension) for point in panel), extensions, bases(curve))
 
 
 def figure(curve: list[Point], title: str):
     """Figure of one section."""
-    shown = panels(curve)
+    shown = groups(curve)
     relative = all(point.difference is not None or point.nll is None for point in curve)  # every finite loss has a floor
     known = [value for value in (height(point, relative) for point in curve) if value is not None]
-    bottom, top = limits(known or [0.0], relative)
-    labels = [[name(next(iter(cell.values())), panel.points) for cell in methods(panel.points).values()] for panel in shown]
-    gutters = [LEADER + max(map(width, texts)) for texts in labels]
-    columns = min(len(shown), 2 if len(shown) == 4 or max(gutters) > 170 else 3)
-    lines = -(-len(shown) // columns)
-    tall = max(PANEL_HEIGHT, GAP * max(map(len, labels)))
-    drawn_with = pens(curve, shown)
-    beyond = [clipped(panel.points, relative, top, own) for panel, own in zip(shown, drawn_with, strict=True)]
-    headroom = [max(10 + stack(found) for found in beyond[line * columns : (line + 1) * columns]) for line in range(lines)]
-    wide = [max(gutters[column::columns]) for column in range(columns)]
-    heading = 18 * bool(shown[0].heading)
-
-    whole_width = LEFT + columns * PANEL_WIDTH + sum(wide) + (columns - 1) * TICK_LABELS
-    frame = Frame(title, whole_width, sum(headroom) + lines * (heading + tall + BELOW))
-    lengths = sorted({point.length for point in curve})
+    edges = limits(known or [0.0], relative)
+    lengths, ticked = sorted({point.length for point in curve}), marked(point.length for point in curve)
     span = math.log2(lengths[-1] / lengths[0]) + 0.5
-    spread = [beside(panel.points, span, relative) for panel in shown]
+    spread = [beside(group.points, span, relative) for group in shown]
     room = max(found.get(length, 0.0) for found in spread for length in (lengths[0], lengths[-1]))
-    scales = list(dict.fromkeys(["none", *(point.scale_attention for point in curve)]))
-    for index, panel in enumerate(shown):
-        line, column = divmod(index, columns)
-        left = LEFT + column * (PANEL_WIDTH + TICK_LABELS) + sum(wide[:column])
-        high = sum(headroom[: line + 1]) + line * (tall + BELOW) + (line + 1) * heading
-        axes = frame.axes(left, high, PANEL_WIDTH, tall)
-        _scales(axes, curve[0], lengths, relative, (bottom, top), room)
-        if column == 0:
-            reference = f"loss minus the loss with exactly\n{curve[0].train_len} tokens of context (nats/token)"
-            axes.set_ylabel(reference if relative else "loss (nats/token)", fontsize=FONT)
-        if index == 0 and relative:
-            style = {"xycoords": "axes fraction", "ha": "right", "fontsize": 7.5, "style": "italic", "color": "#00724f"}
-            note(axes, "below 0: the longer context helps", (1, 0), (-3, 4), **style)
-        behind(axes, panel.others, relative)
-        lines_of(axes, panel.points, relative, drawn_with[index], scales, top, spread[index])
-        carets(axes, beyond[index], relative)
-        axes.set_title(panel.heading, fontsize=10.5, loc="left", pad=headroom[line] - 2, color="#222222")
-    others = ["Thin grey: the methods of the other panels of that name."] * any(panel.others for panel in shown)
-    frame.caption(caption(curve, relative) + others)
-    return frame.figure
 
-
-def clipped(points: list[Point], relative: bool, top: float, pens: dict) -> dict[int, list[tuple[float, str]]]:
-    """Values beyond the top edge, by length: (value, colour)."""
-    found: dict[int, list[tuple[float, str]]] = {}
-    shown = marked(point.length for point in points)
-    for point in points:
+    def mark(point: Point) -> Mark | None:
         value = height(point, relative)
-        if value is not None and value > top and point.length in shown:
-            found.setdefault(point.length, []).append((value, pens[point.encoding, point.extension][0]))
-    return found
+        shape = None if len(lengths) <= 12 or point.length in ticked else ""
+        return None if value is None else Mark(point.length, value, *(bar(point, relative) or (None, None)), shape)
+
+    panels = []
+    for index, (group, wide) in enumerate(zip(shown, spread, strict=True)):
+        lines = lines_of(group.points, curve, group.points, mark)
+        scales = functools.partial(_scales, one=curve[0], lengths=lengths, relative=relative, edges=edges, room=room, first=index == 0)
+        others = lines_of(group.others, curve, group.others, mark)
+        beyond: dict[int, list[tuple[float, str]]] = {}
+        for line in lines:
+            for own in line.marks:
+                if own.y > edges[1] and own.x in ticked:
+                    beyond.setdefault(own.x, []).append((own.y, line.pen.colour))
+        panels.append(Panel(group.heading, lines, scales, others, wide, beyond, relative))
+    widest = max(width(line.name) for panel in panels for line in panel.lines)
+    columns = min(len(panels), 2 if len(panels) == 4 or widest > 160 else 3)
+    rows = [panels[start : start + columns] for start in range(0, len(panels), columns)]
+    grey = ["Thin grey: the methods of the other panels of that name."] * any(group.others for group in shown)
+    return draw(title, rows, caption(curve, relative) + grey)
+
+
+def height(point: Point, relative: bool) -> float | None:
+    """Value that is drawn for a point: the difference to the floor if `relative`, else the loss."""
+    return point.difference if relative else point.nll
+
+
+def beside(points: list[Point], span: float, relative: bool) -> dict[int, float]:
+    """Octaves, by length, over which the lines of a panel spread their intervals side by side; `span`: octaves of the x axis."""
+    lines = len(methods(points)) * any(bar(point, relative) for point in points)
+    lengths = sorted({point.length for point in points})
+    gaps = [math.log2(after / before) for before, after in itertools.pairwise(lengths)]
+    free = [min(pair) for pair in zip([math.inf, *gaps], [*gaps, math.inf], strict=True)]
+    return {length: min(BESIDE, 0.6 * gap, lines * BAR * span / WIDTH) for length, gap in zip(lengths, free, strict=True)}
+
+
+def bar(point: Point, relative: bool) -> tuple[float, float] | None:
+    """Ends of the interval of the value that is drawn; None without one."""
+    if None not in (point.low, point.high) and (not relative or point.floor is not None):
+        return point.low - (point.floor if relative else 0), point.high - (point.floor if relative else 0)
+    known = relative and None not in (point.difference, point.half_width)
+    return (point.difference - point.half_width, point.difference + point.half_width) if known else None
 
 
 def limits(values: list[float], relative: bool) -> tuple[float, float]:
@@ -134,7 +151,7 @@ def limits(values: list[float], relative: bool) -> tuple[float, float]:
     return low - margin, top + margin
 
 
-def _scales(axes, one: Point, lengths: list[int], relative: bool, edges: tuple[float, float], room: float) -> None:
+def _scales(axes, one: Point, lengths: Sequence[int], relative: bool, edges: tuple[float, float], room: float, first: bool) -> None:
     """Set up scales, ticks at `lengths`, the training length and the floor.
 
     `one` is any point of the section. `room`: octaves that the lines share at the first and the last length.
@@ -154,3 +171,9 @@ def _scales(axes, one: Point, lengths: list[int], relative: bool, edges: tuple[f
         axes.axhline(0, color="black", linewidth=0.9, zorder=1)
     axes.set_ylim(bottom, top)
     axes.set_xlabel("length at evaluation (tokens)", fontsize=FONT)
+    if first:
+        reference = f"loss minus the loss with exactly\n{train_len} tokens of context (nats/token)"
+        axes.set_ylabel(reference if relative else "loss (nats/token)", fontsize=FONT)
+    if first and relative:
+        style = {"xycoords": "axes fraction", "ha": "right", "fontsize": 7.5, "style": "italic", "color": "#00724f"}
+        note(axes, "below 0: the longer context helps", (1, 0), (-3, 4), **style)

@@ -3,12 +3,12 @@
 There are fewer colours than methods, so some methods share one. Panels of many methods are split so that none has two of one colour.
 """
 
-import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
 from posbench.report.figures.style import DASHES, OKABE_ITO
+from posbench.report.points import SectionKey
 
 MOST, VARIANTS = 8, 4  # names in a panel; in a divided panel at most so many are one method with different arguments
 PANELS = 12  # panels at most; with more methods, some share a colour in one panel
@@ -31,20 +31,27 @@ EXTENSIONS = {
 }  # fmt: skip
 
 
-def method_of(label: str) -> str:
-    """Name of the method in a label: rope in `rope base=27.0`, `rope trained with log_n` and `rope (passkey)`."""
-    return re.split(r" (?=[\w.]+=|trained with |tuned from |\()", label, maxsplit=1)[0]
+Bases = Mapping[str, str]  # {label of an encoding or an extension: name of its yaml}
 
 
-def encoding_look(label: str) -> Look:
+def bases(records: Iterable[SectionKey]) -> Bases:
+    """Names behind the labels of points, steps or scores."""
+    found = {"none": "none"}
+    for one in records:
+        facts = one.behind
+        found |= dict.fromkeys((facts.encoding, facts.line, one.encoding), facts.encoding)
+        if hasattr(one, "extension"):
+            found[one.extension] = facts.extension
+    return found
+
+
+def encoding_look(name: str) -> Look:
     """Colour of an encoding, with a solid line."""
-    name = method_of(label)
     return ENCODINGS.get(name, _number(name) % len(OKABE_ITO)), 0
 
 
-def extension_look(label: str) -> Look:
+def extension_look(name: str) -> Look:
     """Colour and dash of an extension, never solid."""
-    name = method_of(label)
     number = _number(name)
     return EXTENSIONS.get(name, (number % len(OKABE_ITO), 1 + number // len(OKABE_ITO) % (len(DASHES) - 1)))
 
@@ -53,7 +60,7 @@ def _number(name: str) -> int:
     return zlib.crc32(name.encode())
 
 
-def looks(cells: Iterable[tuple[str, str]], extensions: Iterable[str]) -> dict[tuple[str, str], tuple[str, object]]:
+def looks(cells: Iterable[tuple[str, str]], extensions: Iterable[str], base: Bases) -> dict[tuple[str, str], tuple[str, object]]:
     """Colour and dash of each (encoding, extension) of one panel, no two alike; `extensions`: those of the whole figure.
 
     A line without an extension has its encoding's colour. In a panel of one encoding each extension has its own colour, else that of the
@@ -61,33 +68,33 @@ def looks(cells: Iterable[tuple[str, str]], extensions: Iterable[str]) -> dict[t
     """
     cells = list(cells)
     alone = len({encoding for encoding, _ in cells}) == 1 and any(extension != "none" for _, extension in cells)
-    own = told_apart({name: extension_look(name) for name in extensions if name != "none"})
+    own = told_apart({name: extension_look(base[name]) for name in extensions if name != "none"}, base)
     wanted: dict[tuple[str, str], Look] = {}
     for encoding, extension in cells:
-        colour, solid = encoding_look(encoding)
+        colour, solid = encoding_look(base[encoding])
         wanted[encoding, extension] = (colour, solid) if extension == "none" else own[extension] if alone else (colour, own[extension][1])
-    return {cell: (OKABE_ITO[colour], DASHES[dash]) for cell, (colour, dash) in told_apart(wanted).items()}
+    return {cell: (OKABE_ITO[colour], DASHES[dash]) for cell, (colour, dash) in told_apart(wanted, base).items()}
 
 
-def looks_of_methods(methods: Iterable[tuple[str, str, str]]) -> dict[tuple[str, str, str], tuple[str, object]]:
+def looks_of_methods(methods: Iterable[tuple[str, str, str]], base: Bases) -> dict[tuple[str, str, str], tuple[str, object]]:
     """Colour and dash of each (encoding, extension, scale), no two alike: those of its extension, or of its encoding without one.
 
     An extension whose colour an encoding has takes one that nothing else has, if there is one.
     """
-    wanted = {method: encoding_look(method[0]) if method[1] == "none" else extension_look(method[1]) for method in methods}
+    wanted = {method: encoding_look(base[method[0]]) if method[1] == "none" else extension_look(base[method[1]]) for method in methods}
     of_encodings = {colour for method, (colour, _) in wanted.items() if method[1] == "none"}
     free = [colour for colour in range(len(OKABE_ITO)) if colour not in {colour for colour, _ in wanted.values()}]
     for method, (colour, dash) in wanted.items():
         if method[1] != "none" and colour in of_encodings and free:
             wanted[method] = free.pop(0), dash
-    return {method: (OKABE_ITO[colour], DASHES[dash]) for method, (colour, dash) in told_apart(wanted).items()}
+    return {method: (OKABE_ITO[colour], DASHES[dash]) for method, (colour, dash) in told_apart(wanted, base).items()}
 
 
-def told_apart(wanted: Mapping[Hashable, Look]) -> dict[Hashable, Look]:
+def told_apart(wanted: Mapping[Hashable, Look], base: Bases) -> dict[Hashable, Look]:
     """Each look as wanted, or with the next free dash of its colour. A method chooses before its variants with arguments."""
     found: dict[Hashable, Look] = {}
     taken: set[Look] = set()
-    for key in sorted(wanted, key=lambda key: any(method_of(name) != name for name in ([key] if isinstance(key, str) else key))):
+    for key in sorted(wanted, key=lambda key: any(base.get(name, name) != name for name in ([key] if isinstance(key, str) else key))):
         colour, dash = wanted[key]
         turned = sorted(range(1 if dash else 0, len(DASHES)), key=lambda one: one < dash)
         found[key] = colour, next((one for one in turned if (colour, one) not in taken), dash)
@@ -95,7 +102,7 @@ def told_apart(wanted: Mapping[Hashable, Look]) -> dict[Hashable, Look]:
     return found
 
 
-def apart(names: Sequence[str], look: Callable[[str], Look]) -> list[list[str]]:
+def apart(names: Sequence[str], look: Callable[[str], Look], base: Bases) -> list[list[str]]:
     """Divide names into few groups, for panels of about MOST names in which no two methods have one colour; PANELS groups at most.
 
     A method's variants stay together, in units of at most VARIANTS. The order is kept within each group.
@@ -104,12 +111,12 @@ def apart(names: Sequence[str], look: Callable[[str], Look]) -> list[list[str]]:
         return [list(names)]
     methods: dict[str, list[str]] = {}
     for name in names:
-        methods.setdefault(method_of(name), []).append(name)
+        methods.setdefault(base[name], []).append(name)
     units = []
     for own in methods.values():
         size = -(-len(own) // -(-len(own) // VARIANTS))
         units += [own[start : start + size] for start in range(0, len(own), size)]
-    colours = {name: look(name)[0] for name in names}
+    colours = {name: look(base[name])[0] for name in names}
     count = min(PANELS, max(-(-len(names) // MOST), *Counter(colours[unit[0]] for unit in units).values()))
     room = -(-len(names) // count)
     groups: list[list[str]] = [[] for _ in range(count)]

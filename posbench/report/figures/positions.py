@@ -3,19 +3,19 @@
 A row of panels for each panel of loss_curves. A point stands in the middle of its bin of positions.
 """
 
+import functools
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from posbench.report.figures.annotations import GAP, caption, end_labels, name, number, width
-from posbench.report.figures.context_loss import edges
-from posbench.report.figures.lines import OTHERS
-from posbench.report.figures.loss_curves import BELOW, LEADER, PANEL_HEIGHT, panels, pens
-from posbench.report.figures.style import FONT, GREY, MARKERS, Frame, note, octaves
-from posbench.report.points import Point, marked, methods, over_words
+from posbench.report.figures.captions import caption
+from posbench.report.figures.context_loss import edges, with_interval
+from posbench.report.figures.lines import Line, Mark, Panel, draw, number
+from posbench.report.figures.loss_curves import groups, lines_of
+from posbench.report.figures.style import FONT, GREY, note, octaves
+from posbench.report.points import Point, marked, over_words
 
-PANEL_WIDTH, LEFT, BETWEEN, ABOVE = 270, 48, 52, 26  # points
 ASIDE = 0.14  # octaves over which intervals at one position stand side by side
 ROOM = 0.3  # nats/token
 
@@ -30,6 +30,9 @@ class Column:
     edges: tuple[float, float]
     points: list[Point]
 
+    def holds(self, point: Point) -> bool:
+        return point in self.points
+
 
 def figure(curve: list[Point], title: str):
     """Figure of one section."""
@@ -37,33 +40,44 @@ def figure(curve: list[Point], title: str):
     at = {end: math.sqrt((start + 1) * end) for start, end in itertools.pairwise([0, *ends])}
     # The first positions have a high loss in every model and would flatten the rest.
     curve = [point for point in curve if 8 * point.length >= train_len] or curve
-    rows, columns = panels(curve), _columns(curve)
-    labels = [name(next(iter(cell.values())), row.points) for row in rows for cell in methods(row.points).values()]
-    gutter = LEADER + max(width(f"{text} 00.00") for text in labels)
-    tall = max([PANEL_HEIGHT, *(1.3 * GAP * len(methods(row.points)) for row in rows)])
-    across, down = PANEL_WIDTH + gutter + BETWEEN, ABOVE + tall + BELOW
-    frame = Frame(title, LEFT + len(columns) * across - BETWEEN, len(rows) * down)
-    for (line, row), (place, column) in itertools.product(enumerate(rows), enumerate(columns)):
-        own, others = ([point for point in part if point in column.points] for part in (row.points, row.others))
+    columns = _columns(curve)
+
+    def panel(group, column: Column) -> Panel | None:
+        own, others = (list(filter(column.holds, part)) for part in (group.points, group.others))
         if not own:
-            continue
-        axes = frame.axes(LEFT + place * across, ABOVE + line * down, PANEL_WIDTH, tall)
+            return None
+
+        def mark(point: Point) -> Mark | None:
+            value = column.value(point)
+            return None if value is None else Mark(at[point.length], *with_interval(value, column.half(point)))
+
         lengths = [point.length for point in column.points]
-        octaves(axes, marked({n for n in lengths if n & (n - 1) == 0} or lengths), train_len)
-        axes.set(xlim=(min(at[n] for n in lengths) / 1.1, max(*lengths, train_len) * 1.02), ylim=column.edges)
-        axes.set_xlabel(f"position in a window of {curve[0].window} tokens", fontsize=FONT)
-        axes.set_title(", ".join(filter(None, (row.heading, column.heading))), fontsize=9.5, loc="left", pad=7, color="#222222")
-        if place == 0:
-            style = {"xycoords": axes.get_xaxis_transform(), "ha": "right", "fontsize": 7.5, "color": GREY}
-            note(axes, f"trained at {train_len}", (train_len, 0), (-4, 4), **style)
-        else:
-            axes.axhline(0, color="black", linewidth=0.9, zorder=1)
-        for cell in methods(others).values():
-            known = [(at[end], column.value(point)) for end, point in sorted(cell.items()) if column.value(point) is not None]
-            axes.plot(*zip(*known, strict=True) if known else ([], []), color=OTHERS, linewidth=0.8, zorder=1.5)
-        _lines(axes, own, row.points, column, pens(curve, rows)[line], at)
-    frame.caption([*caption(curve, relative=False), *_said(columns)], up=4)
-    return frame.figure
+        scales = functools.partial(_scales, curve=curve, at=[at[n] for n in lengths], lengths=lengths, column=column)
+        lines = [_cut(line, column.edges[1]) for line in lines_of(own, curve, group.points, mark)]
+        title = ", ".join(filter(None, (group.heading, column.heading)))
+        dodge = ASIDE if any(map(column.half, own)) else 0.0
+        return Panel(title, lines, scales, lines_of(others, curve, group.others, mark) if others else (), dodge)
+
+    rows = [[panel(group, column) for column in columns] for group in groups(curve)]
+    return draw(title, rows, [*caption(curve, relative=False), *_of_columns(columns)])
+
+
+def _cut(line: Line, top: float) -> Line:
+    """Line with its last value behind its name, if the axis cuts it."""
+    last = line.marks[-1].y
+    return replace(line, name=f"{line.name} {number(last, signed=False)}") if last > top else line
+
+
+def _scales(axes, curve: list[Point], at: list[float], lengths: list[int], column: Column) -> None:
+    train_len = curve[0].train_len
+    octaves(axes, marked({n for n in lengths if n & (n - 1) == 0} or lengths), train_len)
+    axes.set(xlim=(min(at) / 1.1, max(*lengths, train_len) * 1.02), ylim=column.edges)
+    axes.set_xlabel(f"position in a window of {curve[0].window} tokens", fontsize=FONT)
+    if column.points is curve:
+        style = {"xycoords": axes.get_xaxis_transform(), "ha": "right", "fontsize": 7.5, "color": GREY}
+        note(axes, f"trained at {train_len}", (train_len, 0), (-4, 4), **style)
+    else:
+        axes.axhline(0, color="black", linewidth=0.9, zorder=1)
 
 
 def _columns(curve: list[Point]) -> list[Column]:
@@ -87,28 +101,7 @@ def _edges(curve: list[Point]) -> tuple[float, float]:
     return low - margin, high + margin
 
 
-def _lines(axes, own: list[Point], panel: list[Point], column: Column, drawn_with: dict, at: dict[int, float]) -> None:
-    """Draw each method's line with its intervals, and its name at the end; behind the name a last value that the axis cuts."""
-    ends, cells, (_, top) = [], methods(own), column.edges
-    scales = list(dict.fromkeys(["none", *(point.scale_attention for point in panel)]))
-    for index, ((encoding, extension, scale, _), cell) in enumerate(cells.items()):
-        aside = 2 ** (ASIDE * ((index + 0.5) / len(cells) - 0.5)) if any(map(column.half, own)) else 1.0
-        known = [(at[end] * aside, column.value(point), point) for end, point in sorted(cell.items()) if column.value(point) is not None]
-        if not known:
-            continue
-        colour, dash = drawn_with[encoding, extension]
-        marker = MARKERS[scales.index(scale) % len(MARKERS)]
-        style = {"linestyle": dash, "marker": marker, "markersize": 3.2, "linewidth": 1.4, "color": colour, "zorder": 3}
-        axes.plot([x for x, *_ in known], [value for _, value, _ in known], **style)
-        bars = [(x, value - half, value + half) for x, value, point in known if (half := column.half(point))]
-        if bars:
-            axes.vlines(*zip(*bars, strict=True), color=colour, linewidth=1.8, alpha=0.35, zorder=2)
-        x, last, point = known[-1]
-        ends.append((last, x, name(point, panel) + (f" {number(last, signed=False)}" if last > top else ""), colour))
-    end_labels(axes, ends)
-
-
-def _said(columns: list[Column]) -> list[str]:
+def _of_columns(columns: list[Column]) -> list[str]:
     """Lines on the right panel: what is subtracted, and the units of its intervals."""
     if len(columns) == 1:
         return []

@@ -1,23 +1,21 @@
 """Figures against the steps of a fine-tuning: panels for the shortest length, that of the fine-tuning (or a middle one) and the longest.
 
 Loss from the points of a section, accuracy from its scores, a row of panels for each part of a task. They are drawn where children of one
-training have several numbers of steps, from these records alone: their names hold the steps.
+training have several numbers of steps.
 """
 
-import re
+import functools
 from collections import defaultdict
 from collections.abc import Sequence
 
-from posbench.report.figures.annotations import GAP, end_labels, line_name, measured, width
-from posbench.report.figures.palette import looks_of_methods
-from posbench.report.figures.style import DASHES, FONT, GREY, MARKERS, Frame, ruled
+from posbench.report.figures.captions import line_name, measured
+from posbench.report.figures.lines import Line, Mark, Panel, Pen, draw
+from posbench.report.figures.palette import bases, looks_of_methods
+from posbench.report.figures.style import DASHES, FONT, GREY, MARKERS, ruled
 from posbench.report.points import Point, span
 from posbench.report.score_tables import asked
 from posbench.report.scores import LEARNED, Score
 
-PANEL_WIDTH, PANEL_HEIGHT = 230, 260  # points
-LEFT, LEADER, BETWEEN, ABOVE, BELOW = 48, 14, 44, 24, 40
-STEPS = re.compile(r" (?:train\.)?steps=(\d+)")
 Method = tuple[str, str, str]  # encoding without its steps, extension, scale
 Cells = dict[Method, dict[int, dict[int, Point | Score]]]  # {method: {steps: {length: record}}}
 
@@ -52,47 +50,34 @@ def _figure(parts: dict[str, Cells], value: str, unit: str, title: str, told: Se
         return None
     lengths = sorted({record.length for record in shown})
     middle = lengths[len(lengths) // 2] if shown[0].train_len == lengths[0] else shown[0].train_len
-    lengths = sorted({lengths[0], lengths[-1], *({middle} & set(lengths))})
+    shortest, lengths = lengths[0], sorted({lengths[0], lengths[-1], *({middle} & set(lengths))})
     names = _names({method: own for cells in parts.values() for method, own in cells.items()})
-    tall, gutter = max(PANEL_HEIGHT, 1.6 * GAP * len(names)), LEADER + max(map(width, names.values()))
-    row = ABOVE + tall + BELOW
-    frame = Frame(title, LEFT + len(lengths) * (PANEL_WIDTH + gutter) + (len(lengths) - 1) * BETWEEN, len(parts) * row)
-    for line, (name, cells) in enumerate(parts.items()):
-        for index, length in enumerate(lengths):
-            axes = frame.axes(LEFT + index * (PANEL_WIDTH + gutter + BETWEEN), line * row + ABOVE, PANEL_WIDTH, tall)
-            axes.set_title(f"{name} at {length} tokens ({unit})", fontsize=9.5, loc="left", pad=6, color="#222222")
-            if value == "accuracy":
-                axes.set_ylim(-0.03, 1.04)
-            _scales(axes, sorted({steps for own in cells.values() for steps in own}))
-            _lines(axes, cells, names, length, value)
-            for parent in _parents(cells, lengths[0]) if not index else ():
-                axes.axhline(getattr(parent, value), color=GREY, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
-    line = "Dashed line: the model before, at its own length. " if any(_parents(cells, lengths[0]) for cells in parts.values()) else ""
+    rows = []
+    for name, cells in parts.items():
+        steps, row = sorted({steps for own in cells.values() for steps in own}), []
+        for length in lengths:
+            before = [getattr(parent, value) for parent in _parents(cells, shortest)] if length == shortest else []
+            scales = functools.partial(_scales, steps=steps, share=value == "accuracy", before=before)
+            row.append(Panel(f"{name} at {length} tokens ({unit})", _lines(cells, names, length, value), scales))
+        rows.append(row)
+    line = "Dashed line: the model before, at its own length. " if any(_parents(cells, shortest) for cells in parts.values()) else ""
     said = f"Fine-tuned at {shown[0].train_len} tokens; 0 steps is the same method without fine-tuning. {line}".rstrip()
-    frame.caption([said, *told], up=4)
-    return frame.figure
+    return draw(title, rows, [said, *told], tall=260)
 
 
 def _parents(cells: Cells, length: int) -> list[Point | Score]:
     """Records without steps, extension and scale, and with the encoding of the parent: the models that were fine-tuned."""
-    unchanged = {method: own.get(0, {}) for method, own in cells.items() if method[1:] == ("none", "none") and _keeps(method[0])}
-    return [at[length] for at in unchanged.values() if length in at]
-
-
-def _keeps(encoding: str) -> bool:
-    """True for rope tuned from rope-64, which names one encoding twice, and False for none tuned from rope-64."""
-    own, _, parent = encoding.partition(" tuned from ")
-    return own.split()[0] == parent.rpartition("-")[0]
+    unchanged = [own.get(0, {}) for method, own in cells.items() if method[1:] == ("none", "none")]
+    return [at[length] for at in unchanged if length in at and at[length].behind.keeps_encoding]
 
 
 def by_steps(records: Sequence[Point | Score]) -> Cells:
     """Records of the methods that were fine-tuned by several numbers of steps."""
     cells: Cells = defaultdict(lambda: defaultdict(dict))
     for record in records:
-        found = STEPS.search(record.encoding)
-        if found and " tuned from " in record.encoding and not record.source:
-            method = STEPS.sub("", record.encoding), record.extension, record.scale_attention
-            cells[method][int(found[1])][record.length] = record
+        facts = record.behind
+        if facts.steps is not None and facts.tuned_from and not record.source:
+            cells[facts.line, record.extension, record.scale_attention][facts.steps][record.length] = record
     return {method: own for method, own in cells.items() if len(own) > 1}
 
 
@@ -102,7 +87,21 @@ def _names(cells: Cells) -> dict[Method, str]:
     return {method: line_name(method[0] if several else "", *method[1:]) or "no extension" for method in cells}
 
 
-def _scales(axes, steps: list[int]) -> None:
+def _lines(cells: Cells, names: dict[Method, str], length: int, value: str) -> list[Line]:
+    lines, pens = [], looks_of_methods(cells, bases(_records(cells)))
+    for method, own in cells.items():
+        known = [(steps, at[length]) for steps, at in sorted(own.items()) if length in at]
+        if known:
+            colour, dash = pens[method]
+            ends = [(one.low, one.high) if isinstance(one, Score) else (None, None) for _, one in known]
+            marks = [Mark(steps, getattr(one, value), *bar) for (steps, one), bar in zip(known, ends, strict=True)]
+            lines.append(Line(names[method], marks, Pen(colour, dash, MARKERS[DASHES.index(dash)])))
+    return lines
+
+
+def _scales(axes, steps: list[int], share: bool, before: Sequence[float]) -> None:
+    if share:
+        axes.set_ylim(-0.03, 1.04)
     first = next((one for one in steps if one), 1)
     axes.set_xscale("symlog", linthresh=first, linscale=0.6)
     axes.set_xticks(steps, map(str, steps))
@@ -110,20 +109,5 @@ def _scales(axes, steps: list[int]) -> None:
     axes.set_xlim(-0.1 * first, steps[-1] * 1.25)
     axes.set_xlabel("steps of fine-tuning", fontsize=FONT)
     ruled(axes)
-
-
-def _lines(axes, cells: Cells, names: dict[Method, str], length: int, value: str) -> None:
-    ends, pens = [], looks_of_methods(cells)
-    for method, own in cells.items():
-        known = [(steps, at[length]) for steps, at in sorted(own.items()) if length in at]
-        if not known:
-            continue
-        colour, dash = pens[method]
-        x, y = [steps for steps, _ in known], [getattr(record, value) for _, record in known]
-        style = {"linestyle": dash, "marker": MARKERS[DASHES.index(dash)], "markersize": 4, "linewidth": 1.4}
-        axes.plot(x, y, color=colour, zorder=3, **style)
-        if isinstance(known[0][1], Score):
-            low, high = [record.low for _, record in known], [record.high for _, record in known]
-            axes.vlines(x, low, high, color=colour, linewidth=2.2, alpha=0.3, zorder=2)
-        ends.append((y[-1], x[-1], names[method], colour))
-    end_labels(axes, ends)
+    for value in before:
+        axes.axhline(value, color=GREY, linewidth=1, linestyle=(0, (4, 3)), zorder=1)

@@ -1,86 +1,15 @@
-"""Annotations of a figure: carets for values beyond the edge, names at line ends, the caption."""
+"""Names of lines, and the lines of a caption: what was measured, on what text, and what bars and marks mean."""
 
-import functools
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from posbench.report.figures.style import GREY, note
 from posbench.report.points import Point, over_words, span, two_seeds
 from posbench.report.tables import file, scored
 
 if TYPE_CHECKING:
     from posbench.report.context_loss import Step
 
-SMALL, LABEL, GAP, LONGEST, MOST = 7.2, 8.2, 9.6, 60, 4
-
-
-@functools.cache
-def width(text: str, size: float = LABEL, weight: str = "normal") -> float:
-    """Width of a text in points."""
-    from matplotlib.font_manager import FontProperties
-    from matplotlib.textpath import TextPath
-
-    return TextPath((0, 0), text, size=size, prop=FontProperties(weight=weight)).get_extents().x1 if text.strip() else 0.0
-
-
-def spread(wanted: list[float], gap: float, low: float, high: float) -> list[float]:
-    """Positions at least `gap` apart within [low, high], each as near to the wanted one as the others allow (least squares).
-
-    Neighbours that would overlap are pooled and centred on their mean. If `high - low` is too small, the gap shrinks.
-    """
-    order = sorted(range(len(wanted)), key=lambda index: wanted[index])
-    gap = min(gap, (high - low) / max(1, len(wanted) - 1))
-    blocks: list[tuple[float, int]] = []  # sum of (wanted - rank * gap), members
-    for rank, index in enumerate(order):
-        total, members = wanted[index] - rank * gap, 1
-        while blocks and blocks[-1][0] / blocks[-1][1] > total / members:
-            before, others = blocks.pop()
-            total, members = before + total, others + members
-        blocks.append((total, members))
-    last = high - (len(wanted) - 1) * gap
-    starts = [min(max(total / members, low), last) for total, members in blocks for _ in range(members)]
-    placed = {index: start + rank * gap for rank, (index, start) in enumerate(zip(order, starts, strict=True))}
-    return [placed[index] for index in range(len(wanted))]
-
-
-def stack(clipped: dict[int, list]) -> float:
-    """Height in points that `carets` takes above the axes."""
-    tallest = max(map(len, clipped.values()), default=0)
-    return 5 * (tallest > 0) + (SMALL + 1.3) * (tallest if tallest <= MOST else 2)
-
-
-def carets(axes, clipped: dict[int, list[tuple[float, str]]], signed: bool) -> None:
-    """Mark values beyond the top edge, {length: [(value, colour)]}, and print them above; of more than MOST the number and the largest."""
-    for length, values in clipped.items():
-        values = sorted(values)
-        colour = GREY if len(values) > MOST else values[0][1]
-        axes.plot([length], [1.0], marker=6, markersize=6, color=colour, transform=axes.get_xaxis_transform(), clip_on=False, zorder=5)
-        texts = [(number(value, signed), colour) for value, colour in values]
-        if len(values) > MOST:
-            texts = [(f"to {number(values[-1][0], signed)}", GREY), (f"{len(values)} here", GREY)]
-        for rank, (text, colour) in enumerate(texts):
-            style = {"xycoords": axes.get_xaxis_transform(), "ha": "center", "va": "bottom", "fontsize": SMALL, "color": colour}
-            note(axes, text, (length, 1.0), (0, 8 + rank * (SMALL + 1.3)), **style)
-
-
-def number(value: float, signed: bool) -> str:
-    """Text of a loss or a difference in few digits."""
-    return f"{value:{'+' if signed else ''}.{2 if abs(value) < 10 else 0}f}"
-
-
-def end_labels(axes, ends: list[tuple[float, int, str, str]]) -> None:
-    """Write each line's text right of the axes, for (value, length, text, colour), in the order of the values and without overlap."""
-    place, figure = axes.get_position(), axes.figure
-    tall, wide = place.height * figure.get_figheight() * 72, place.width * figure.get_figwidth() * 72
-    top = axes.get_ylim()[1]
-    to_axes = (axes.transScale + axes.transLimits).transform
-    starts = [to_axes((length, min(value, top))) for value, length, *_ in ends]
-    nudged = [y * tall + 1e-3 * value for (_, y), (value, *_) in zip(starts, ends, strict=True)]
-    for (x, y), put, (*_, text, colour) in zip(starts, spread(nudged, GAP, 2.0, tall), ends, strict=True):
-        line = {"color": colour, "linewidth": 0.7, "alpha": 0.6, "transform": axes.transAxes, "clip_on": False, "zorder": 2}
-        axes.plot([x, 1, 1 + 7 / wide], [y, y, put / tall], **line)
-        style = {"xycoords": "axes fraction", "va": "center", "fontsize": LABEL, "color": colour}
-        note(axes, text, (1 + 7 / wide, put / tall), (3, 0), **style)
+LONGEST = 60  # characters of a name
 
 
 def name(point: Point, panel: list[Point]) -> str:

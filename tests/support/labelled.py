@@ -1,0 +1,31 @@
+"""Points, steps and scores with the values that a report would put behind their labels."""
+
+import re
+from dataclasses import replace
+
+from posbench.report.labels import Facts
+
+STEPS = re.compile(r" (?:train\.)?steps=(\d+)")
+
+
+def method_of(label: str) -> str:
+    """rope of `rope base=27.0`, `rope trained with log_n` and `rope (passkey)`."""
+    return re.split(r" (?=[\w.]+=|trained with |tuned from |\()", label, maxsplit=1)[0]
+
+
+def labelled(records: list) -> list:
+    return [replace(one, facts=facts(one)) for one in records]
+
+
+def facts(one: object) -> Facts:
+    steps, extension = STEPS.search(one.encoding), getattr(one, "extension", "none")
+    own, _, parent = one.encoding.partition(" tuned from ")
+    return Facts(
+        method_of(one.encoding),
+        method_of(extension),
+        trained_in=extension.endswith("(trained in)"),
+        tuned_from=parent or None,
+        steps=int(steps[1]) if steps else None,
+        line=STEPS.sub("", one.encoding),
+        keeps_encoding=bool(parent) and STEPS.sub("", parent).rpartition("-")[0] == own.split()[0],
+    )
