@@ -184,19 +184,14 @@ def _nothing_but_references(self, option, length):
 REFUSED = {
     "target=32": "lies within the 32 tokens",
     "target=5000": "no validation document of the 5,001 tokens",
-    "methods=[yarm]": "methods=yarm is unknown (did you mean yarn?)",
     "extension=ntk": "is what scripts/advise.py chooses",
     "evaluate.windows=7": "evaluate.windows=7 is what target= and budget= choose",
     "evaluate.split=validation": "evaluate.split=validation is what",
     "finetune=longer": "leave finetune= out",
     "budget=0": "budget=0",
-    "tolerance=-1": "tolerance=-1",
     "runs=x": "advises on one model",
     "methods=[]": "methods=[] must be one method or several",
-    "budget=1e300": "budget=1e+300 must be a number above 0 and at most 1,000",
     "evaluate.tasks=passkey": "evaluate.tasks=passkey is of another protocol than fixed_targets",
-    "evaluate.chat=true": "evaluate.chat=True is of another protocol",
-    "evaluate.stride=3": "evaluate.stride=3 is of another protocol",
     "evaluate.documents=nothing*": "evaluate.documents=nothing* fits no validation document",
 }
 

@@ -24,7 +24,6 @@ from types import SimpleNamespace
 import forked
 import numpy as np
 import pytest
-import torch
 from conftest import CONFIGS
 from ledger_lines import read_ledger
 from script_calls import call
@@ -33,8 +32,6 @@ import posbench
 from posbench.cli import commands
 from posbench.common.errors import RunError
 from posbench.data import sources
-from posbench.extensions.pi import Pi
-from posbench.position.plan import make_plan
 from posbench.runs.directory import Run
 from posbench.runs.rows import VOLATILE
 
@@ -171,29 +168,12 @@ def test_a_sweep_trains_once_per_training_and_counts_refusals_and_noops_as_done(
     assert cli("-m", "encoding=alibi", "extension=ntk").stdout.startswith("1 refused")
 
 
-def test_a_failing_job_costs_no_other(cli):
-    done = cli("-m", "encoding=rope,sinusoidal", "train.lr=1e30,1e-3", "train.optimizer=adamw", "train.clip=0", code=1)
-    assert len(cli.runs()) == 2
-    assert "2 failed" in done.stdout and "try a lower train.lr" in done.stderr
-
-
 def test_an_existing_run_is_evaluated_by_its_directory(cli):
     cli()
     (run,) = cli.runs()
     done = cli(f"run={run}", "extension=window")  # what describes a training comes from the run
     assert str(run) in done.stdout and len(cli.runs()) == 1
     assert [row["length"] for row in cli.rows("window+none-*.json")] == [16, 32]
-
-
-def test_a_notebook_loads_a_run(cli):
-    cli("extension=pi")
-    (run,) = cli.runs()
-    loaded = posbench.load(run, device="cpu", cache_dir=cli.folder / "cache")
-    plan = make_plan(loaded.model.encoding, Pi(), length=32)
-    text_BT = torch.from_numpy(loaded.corpus.test.tokens[None, :32].astype("int64"))
-    assert loaded.model(text_BT, plan, last=1).shape == (1, 1, loaded.corpus.vocab_size) and loaded.cfg["train"]["steps"] == 4
-    with pytest.raises(RunError, match="holds no finished training"):
-        posbench.load(cli.folder)
 
 
 def test_a_notebook_elsewhere_reads_the_same_tokens_and_no_other_text(cli, tmp_path_factory, monkeypatch):
@@ -216,15 +196,6 @@ def test_two_settings_of_one_method_stay_apart(cli):
     said = cli(f"run={run}", script="report").stdout
     assert said.count("Loss minus the floor") == 2 and said.count("G rope seed 0") == 2
     assert "setting: 12 windows" in said and "setting: 6 windows" in said
-
-
-def test_by_position_covers_every_token_of_the_window(cli):
-    cli("evaluate.protocol=[by_position]", "evaluate.lengths=[16,64]")
-    rows = cli.rows("none+none-*.json")
-    for length in (16, 64):
-        found = [row for row in rows if row["length"] == length]
-        assert sum(row["n_targets"] for row in found) == 12 * length
-        assert found[0]["position"] == 1 and found[-1]["position"] == length
 
 
 def test_two_processes_on_one_run_do_not_disturb_each_other(processes):
@@ -269,38 +240,6 @@ def test_a_sweep_killed_outright_leaves_no_child_behind(processes):
     process.wait(60)
     with Run(states[0].parent).lock(wait=True):  # a test's time limit is the deadline
         assert not processes.runs() and states[0].exists()
-
-
-@pytest.mark.parametrize("damage", ["model.safetensors", "tokens"])
-def test_a_damaged_file_is_named_and_nothing_is_lost(cli, damage):
-    cli()
-    (path,) = cli.folder.glob("runs/*/model.safetensors" if damage == "model.safetensors" else "cache/**/test.tokens.bin")
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 255
-    path.write_bytes(content)
-    done = cli("extension=pi", code=1)
-    assert path.name in done.stderr and "delete" in done.stderr
-    assert len(cli.runs()) == 1 and not list(cli.folder.glob("runs/*/evals/*/pi*"))
-
-
-def test_a_damaged_result_is_named(cli):
-    cli()
-    (path,) = cli.folder.glob("runs/*/evals/*/none+none-*.json")
-    path.write_text(path.read_text()[:100])
-    assert path.name in cli(code=1).stderr
-    path.write_text("{}")
-    assert path.name in cli(code=1).stderr
-
-
-def test_a_full_disk_is_one_sentence_and_leaves_nothing_half_written(processes):
-    little_room = "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
-    little_room += "resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000))"
-    processes("train.steps=1")  # tokens are there, the model does not fit any more
-    done = processes("seed=1", code=1, first=little_room)
-    assert "No space left" in done.stderr
-    failed = [path for path in (processes.folder / "runs").iterdir() if "-s1-" in path.name]
-    assert failed and not list(failed[0].glob("*.safetensors")) and not list(failed[0].glob(".model*"))
-    processes("seed=1")
 
 
 def write_the_readmes_method(folder: Path) -> None:

@@ -3,8 +3,6 @@
 import os
 import re
 import runpy
-import signal
-import subprocess
 import sys
 
 import pytest
@@ -66,46 +64,29 @@ def test_a_flag_may_stand_anywhere_and_an_unknown_one_is_one_sentence(tmp_path, 
     ("words", "meant"),
     [
         ("model.n_heads=3", "(did you mean model.n_head?)"),
-        ("train.learning_rate=1", "(did you mean train.lr?)"),
         ("train.lrr=1", "(did you mean train.lr?)"),
         ("lr=1", "(did you mean train.lr?)"),
-        ("sed=1", "(did you mean seed?)"),
-        ("rope_theta=5", "(did you mean encoding.base?)"),
         ("encoding.rope_theta=5", "(did you mean encoding.base?)"),
         ("extension=window window=5", "(did you mean encoding.window or extension.window?)"),
         ("extension=yarn extension.factor=4", "extension.mode=fixed extension.target_len=TOKENS"),
         ("extension=yarn extension.beta_fast=4", "(did you mean extension.beta?)"),
-        ("extension=yarn extension.beta_slow=4", "(did you mean extension.alpha?)"),
         ("extension=none extension.window=4", "(it is of extension=leaky_rerope, lm_infinite, "),
-        ("extension=none extension.foo=4", "(extension has none)"),
         ("extension.factor=4", "extension.mode=fixed extension.target_len=TOKENS, a factor times train.length, of extension=dynamic_ntk, "),
         ("data.path=notes.txt", "(it is of data=books or local)"),
         ("data_path=notes.txt", "(did you mean data.path, of data=books or local?)"),
         ("finetune.steps=3", "(it is of finetune=longer)"),
-        ("dry_run=true", "(did you mean dry?)"),
-        ("train_len=64", "(did you mean train.length?)"),
-        ("d_model=64", "(did you mean model.d_model?)"),
-        ("n_layers=3", "(did you mean model.n_layer?)"),
         ("train.seed=1", "(did you mean seed?)"),
-        ("eval.lengths=[64]", "(did you mean evaluate.lengths?)"),
-        ("evaluate.context_length=64", "(did you mean evaluate.lengths?)"),
         ("wandb=offline", "(did you mean log.mode?)"),
-        ("wandb.project=mine", "(did you mean log.project?)"),
         ("rope_scaling=yarn", "(did you mean extension?)"),
         ("model.name=gpt2", "(did you mean model.path?)"),
         ("encoding=yarn", "(did you mean extension=yarn?)"),
-        ("extension=linear", "(did you mean pi?)"),
         ("evaluate.window=4", "(did you mean evaluate.windows?)"),
-        ("data.split=all", "(did you mean evaluate.split?)"),
         ("encoding=null", "encoding=null names none of its group's choices"),
-        ("encoding=rop", "encoding=rop is unknown (did you mean rope?): choose from alibi, "),
         ("log=offline", "log=offline is unknown (did you mean log.mode=offline?): choose from default; "),
         ("evaluate.lengths=[64,", "evaluate.lengths=[64, cannot be read to its end: quote words with brackets"),
-        ("encoding", "encoding is no NAME=VALUE: write it without spaces"),
         ("seed=0,1", "seed=0,1 names several values: add -m to take each, or type 'seed=[0,1]' for one list"),
         ("train.scale_attention=5", "refused: train.scale_attention=5 names none"),
         ("log.mode=off", "(did you mean disabled?)"),
-        ("+train.lrr=1", "(did you mean lr?)"),
     ],
 )
 def test_a_near_miss_is_told_what_was_meant(tmp_path, capfd, words, meant):
@@ -128,14 +109,11 @@ def test_a_sweep_over_choices_sets_a_key_that_they_alone_have(tmp_path, capfd):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("+foo=1", "refused: +foo=1 adds a key that nothing reads: --cfg job prints all that there are.\n"),
         ("-m +jbos=1,2", "refused: +jbos=1 adds a key that nothing reads (did you mean jobs?): --cfg job prints all that there are.\n"),
-        ("+data.foo=1", "+data.foo=1 adds a key that nothing reads"),
         ("+model.checkpoint={a:1}", "refused: +model.checkpoint={a:1} sets what posbench fills in"),
         ("~seed", "~seed takes out what is needed"),
         ("+hydra.launcher._target_=somebody.Else", "refused: somebody.Else cannot start trainings here: choose hydra/launcher=grid"),
         ("--config-dir nowhere", "refused: --config-dir nowhere is not a folder"),
-        ("encoding=ropee", "sinusoidal"),
     ],
 )
 def test_a_word_that_would_do_nothing_is_refused(tmp_path, capfd, words, said):
@@ -255,15 +233,6 @@ def test_an_error_that_nobody_foresaw_names_its_function_in_any_room(capsys, mon
     assert "failed: unforeseen TypeError in files.sha256_json (" in capsys.readouterr().err
 
 
-def test_a_help_that_nobody_reads_to_its_end_is_no_traceback():
-    command = [sys.executable, str(CONFIGS.parent / "scripts" / "runs.py"), "--help"]
-    reader, writer = os.pipe()
-    os.close(reader)
-    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60)
-    os.close(writer)
-    assert done.returncode == 128 + signal.SIGPIPE and done.stderr == ""
-
-
 @pytest.mark.parametrize("script", ["report", "anatomy", "prepare_data", "export_hf"])
 def test_dry_is_refused_by_scripts_that_would_go_on_all_the_same(tmp_path, capfd, script):
     done = call(capfd, tmp_path, script, "dry=true")
@@ -295,11 +264,8 @@ def test_a_list_has_two_spellings_without_hydra(tmp_path, monkeypatch, words):
     ("script", "word", "said"),
     [
         ("run", "evaluate.lengths=32,1k", "  - 32\n  - 1k"),
-        ("run", "evaluate.protocol=fixed_targets,accuracy", "  - fixed_targets\n  - accuracy"),
         ("advise", "methods=ntk,yarn", "methods:\n- ntk\n- yarn"),
-        ("anatomy", "lengths=[64,128]", "lengths:\n- 64\n- 128"),
         ("anatomy", "lengths=64,128", "lengths:\n- 64\n- 128"),
-        ("search_factors", "exact_first=0,4", "exact_first:\n- 0\n- 4"),
         ("report", "runs=results/runs/*,paper.csv", "runs:\n- results/runs/*\n- paper.csv"),
         ("report", "out=somewhere", "report_dir: somewhere"),
         ("export_hf", "out=somewhere", "report_dir: null"),

@@ -321,7 +321,7 @@ def test_rivals_are_scored_whole_so_that_token_frequencies_choose_by_chance():
     numbers = [f" {n}" for n in np.random.default_rng(1).integers(1_000_000, 9_999_999, 4000)]
     tokenizer = train_bpe([TEXT, *NOISE, *numbers[:1000], *(f" {n:x}-{n * 7:x}" for n in range(70_000, 71_000))], 600)
     made = replace(questions("niah_multikey_2", tokenizer), rivals=3)
-    examples = made.draw(4000, 200, [0], **made.parts(4000)[-1].arguments)
+    examples = made.draw(2000, 200, [0], **made.parts(2000)[-1].arguments)
     counts = np.bincount(np.concatenate([examples.inputs_NT.ravel(), examples.rival_NAKR[examples.rival_NAKR != IGNORED]]), minlength=600)
     surprise = -np.log((counts + 1) / (counts + 1).sum())
     place_M3 = np.argwhere((examples.rival_NAKR != IGNORED).any(axis=3))

@@ -9,8 +9,7 @@ from omegaconf import OmegaConf
 from posbench.common.errors import ConfigError
 from posbench.extensions.longrope import Longrope
 from posbench.position.instantiate import make
-from posbench.position.interfaces import ANY, AS_ROPE
-from posbench.position.legality import check, file_of, name_of
+from posbench.position.legality import check, name_of
 from posbench.pretrained.outline import ENCODING
 
 LENGTHS = [16, 64]
@@ -198,29 +197,6 @@ def test_every_method_states_its_source_and_has_a_yaml():
         children = [OmegaConf.load(path).get(group) for path in (CONFIGS / "finetune").glob("*.yaml")]  # what only a child can have
         targets |= {child["_target_"] for child in children if child and "_target_" in child} | {ENCODING}  # what only a checkpoint has
         assert modules == {target.split(".")[-2] for target in targets if target.startswith(package.__name__)}
-
-
-def test_a_tested_pair_is_named_by_one_of_its_methods():
-    others = [make_triple("rope", name, "none")[1] for name in choices("extension")]
-    others += [make_triple("rope", "none", name)[2] for name in choices("scale_attention")]
-    for encoding in (make_triple(name, "none", "none")[0] for name in choices("encoding")):
-        assert not {file_of(other) for other in others if file_of(encoding) in other.tested_with} & set(encoding.tested_with), encoding
-
-
-@pytest.mark.parametrize("group", ["encoding", "extension", "scale_attention"])
-def test_each_test_of_a_pair_has_a_source(group):
-    files = {file_of(method) for one in ("encoding", "extension", "scale_attention") for method in methods(one)}
-    for method in methods(group):
-        for name, source in method.tested_with.items():
-            assert method.tested_with == ANY or name in files, (method, name)
-            named = re.search(r"\b20\d\d\b|the paper", source) or source in (*ANY.values(), AS_ROPE, "a mask: no position moves")
-            assert named, (method, name, source)
-
-
-def methods(group: str) -> list:
-    found = ("rope", "none", "none")
-    place = ("encoding", "extension", "scale_attention").index(group)
-    return [make_triple(*found[:place], name, *found[place + 1 :])[place] for name in choices(group)]
 
 
 def test_a_method_that_names_no_sources_is_refused_in_a_sentence():

@@ -242,42 +242,6 @@ def test_a_run_that_cannot_be_read_or_goes_away_costs_no_other(results, monkeypa
         entries(results)
 
 
-def test_a_file_that_goes_away_while_it_is_listed_costs_nothing(results, monkeypatch):
-    (results / "rope-16-s0-1111111111" / ".train-abcd1234.json").touch()
-
-    class Vanishing:
-        def __init__(self, item: os.DirEntry) -> None:
-            self.item = item
-
-        def __getattr__(self, name: str) -> object:
-            return getattr(self.item, name)
-
-        def __fspath__(self) -> str:
-            return self.item.path
-
-        def stat(self, **how: object) -> os.stat_result:
-            if self.item.name.startswith(".train-"):
-                raise FileNotFoundError(2, "No such file or directory", self.item.path)
-            return self.item.stat(**how)
-
-    class Scan:
-        def __init__(self, path: object) -> None:
-            self.items = real(path)
-
-        def __enter__(self) -> list:
-            return [Vanishing(item) for item in self.items]
-
-        def __exit__(self, *_: object) -> None:
-            self.items.close()
-
-    real = os.scandir
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "scandir", Scan)
-        found = entries(results)
-        assert len(found) == 8 and "finished" in [entry.state for entry in found]
-        assert not [waste for waste in find(results, found) if waste.path.name.startswith(".train-")]
-
-
 def test_gc_takes_wandbs_folders_once_they_are_uploaded(results):
     kept, gone = (results / ".wandb" / "wandb" / f"offline-run-20260101_000000-rope-16-s0-{digit * 10}" for digit in "12")
     for folder in (kept, gone):

@@ -16,7 +16,7 @@ from wandb_server import serving, silence
 
 from posbench.common.appending import append_lines
 from posbench.runs.directory import Run
-from posbench.runs.rows import VOLATILE, eval_content, make_row
+from posbench.runs.rows import eval_content, make_row
 
 WANDB = Path(sys.executable).parent / "wandb"
 ID = "rope-64-s0-0123456789"
@@ -144,20 +144,6 @@ def test_evaluations_of_later_commands_are_in_the_trainings_own_run(run, environ
     assert len(table["data"]) == 2
 
 
-@pytest.mark.slow
-def test_an_evaluation_online_adds_to_the_trainings_run(run, environment):
-    environment["WANDB_MODE"] = "online"
-    with serving() as server:
-        environment["WANDB_BASE_URL"] = server.url
-        end(start(run, environment, rows=[stored(run, extension="pi", extension_args={})]))
-        end(start(run, environment, 1, 0, job_type="evaluate", rows=[make_row(**{**VALUES, "eval_id": "other"})]))
-    shown = server.runs[ID]
-    assert list(server.runs) == [ID] and (steps(server), shown["exitcode"]) == ([1, 2, 3], 0)
-    assert [line["_step"] for line in shown["history"]] == list(range(1, len(shown["history"]) + 1))
-    assert {"train/loss", "eval/fixed_targets/pi+none/nll", "eval/fixed_targets/yarn+none/nll"} <= set(shown["summary"])
-    assert (shown["settings"]["groupName"], shown["settings"]["jobType"]) == ("grid", "train")
-
-
 def test_a_killed_file_is_readable_and_the_resumed_one_says_all_once(run, environment):
     kill_after(start(run, environment, last=10_000, pause=0.05), 40)
     (killed,) = folders(run)
@@ -267,19 +253,3 @@ def test_each_job_of_a_sweep_is_one_run_and_failed_is_failed(tmp_path, text_fold
     assert [name for name in shown["files"] if name.startswith("media/images/")] and shown["artifacts"]
     told = {key for key in shown["summary"] if key.startswith("eval/fixed_targets/pi+none/above_floor_at_")}
     assert {key.rpartition("_")[2] for key in told} == {"16", "32"}
-
-
-@pytest.mark.slow
-def test_a_server_that_is_not_there_changes_no_weight_and_no_row(tmp_path, text_folder, environment):
-    found = {}
-    for mode in ("disabled", "online"):
-        cli = Cli(tmp_path / mode, text_folder)
-        cli.folder.mkdir()
-        there = {**environment, "WANDB_MODE": mode, "WANDB_BASE_URL": "http://127.0.0.1:9"}
-        done = subprocess.run(cli.command("extension=pi"), env=there, cwd=tmp_path, capture_output=True, text=True, timeout=250)
-        assert done.returncode == 0 and done.stderr.count("wandb could not") == (mode == "online"), done.stderr
-        (run,) = cli.runs()
-        rows = [{k: v for k, v in row.items() if k not in VOLATILE} for row in cli.rows("pi+none-*.json")]
-        found[mode] = (run / "model.safetensors").read_bytes(), rows
-        assert (run.parent / ".wandb").exists() == (mode == "online")
-    assert found["disabled"] == found["online"]
