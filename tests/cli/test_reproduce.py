@@ -5,9 +5,10 @@ import json
 import pytest
 from script_calls import call
 from test_cli import TINY
+from test_rows import VALUES
 
 from posbench.cli.reproduce import compare, verdict
-from posbench.runs.rows import read_csv, write_csv
+from posbench.runs.rows import make_row, read_csv, write_csv
 
 GRID = (
     "name: mini\ntitle: Mini\nbase: {}\ngrid: [{encoding: [rope, alibi], extension: [none, window]}]\ntolerance: {nll: 0.01, share: 0.1}\n"
@@ -93,28 +94,8 @@ def test_what_cannot_be_compared_is_refused(reported, tmp_path, capfd):
 def test_the_tolerance_grows_with_the_height_above_the_floor():
     def row(extension: str, nll: float | None, documents: int = 18) -> dict:
         args = {"window": None} if extension == "recompute_window" else {}
-        known = {
-            "run_id": "r",
-            "eval_id": f"{extension} {documents}",
-            "n_targets": 64,
-            "n_units": documents,
-            "n_bytes": 128,
-            "length": 32,
-            "position": None,
-            "task": None,
-            "depth": None,
-            "protocol": "fixed_targets",
-        }
-        return {
-            **known,
-            "encoding": "rope",
-            "extension": extension,
-            "extension_args": args,
-            "scale_attention": "none",
-            "trained_scale": "none",
-            "train_len": 16,
-            "nll": nll,
-        }
+        known = {**VALUES, "eval_id": f"{extension} {documents}", "extension": extension, "extension_args": args, "train_len": 16}
+        return make_row(**{**known, "length": 32, "n_targets": 64, "n_units": documents, "n_bytes": 128, "nll": nll})
 
     rows = [row("recompute_window", 3.0), row("none", 5.0), row("pi", None)]
     again = [row("recompute_window", 3.011), row("none", 5.2)]

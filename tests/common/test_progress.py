@@ -47,24 +47,6 @@ def test_one_slow_step_does_not_move_the_remaining_time(clock):
     assert progress.remaining() == 160
 
 
-def test_several_units_at_once_share_their_time(clock):
-    progress = Progress(100, "evaluate", "windows")
-    clock.now += 8
-    progress.update(4)
-    assert progress.remaining() == 2 * 96
-
-
-def test_one_long_text_counts_for_more_than_the_short_ones_before_it(clock):
-    progress = Progress(5 * 1_000 + 5 * 32_000, "evaluate", "tokens")
-    for _ in range(5):
-        clock.now += 1
-        progress.update(1_000)
-    assert progress.remaining() == pytest.approx(160)
-    clock.now += 256
-    progress.update(32_000)
-    assert progress.remaining() == pytest.approx(4 * 256)
-
-
 def test_the_time_left_follows_the_work_of_the_units_to_come(clock):
     progress = Progress(3_000, "evaluate", "tokens", work=1_000 + 2_000 * 4.0)
     clock.now += 1

@@ -1,7 +1,6 @@
 """Every yaml composes, instantiates and holds only what its class or schema takes."""
 
 import json
-import re
 from dataclasses import asdict
 from pathlib import Path
 
@@ -60,10 +59,6 @@ def test_every_method_instantiates_from_its_yaml(group, name):
 @pytest.mark.parametrize("group", SCHEMAS)
 def test_the_yaml_of_a_group_shows_the_schemas_defaults_and_nothing_else(group):
     assert OmegaConf.to_container(compose("run")[group]) == asdict(SCHEMAS[group]())
-
-
-def test_the_cpus_training_is_the_default():
-    assert compose("run", ["train=cpu"]) == compose("run", ["train=default"])
 
 
 @pytest.mark.parametrize(("name", "vocab_size", "millions"), [("small", 1024, 1.0), ("30m", 1024, 28.3), ("125m", 50257, 123.6)])
@@ -139,26 +134,6 @@ def described(folder: Path) -> Path:
     Tokenizer(models.BPE({"a": 0, "b": 1}, [])).save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ messages[0]['content'] }}"}))
     return folder
-
-
-def test_every_value_of_every_yaml_is_explained():
-    """Method arguments, training and evaluation options bear a comment; a name alone is not documentation."""
-    for group in ("train", "evaluate"):
-        for line in (CONFIGS / group / "default.yaml").read_text().splitlines():
-            assert line.startswith("#") or not line or re.search(r" # \w", line), line
-
-
-def test_the_grid_of_the_demo_holds_what_the_readme_shows():
-    cells = {
-        (
-            cfg["encoding"]["_target_"].split(".")[-2],
-            cfg["extension"]["_target_"].split(".")[-2],
-            cfg["scale_attention"]["_target_"].split(".")[-2],
-        )
-        for cfg in composition.expand(unresolved(compose("run", ["experiment=demo"])), [])
-    }
-    expected = {("rope", e, s) for e in ("none", "pi", "ntk", "rerope", "leaky_rerope") for s in ("none", "log_n")}
-    assert cells == expected | {("alibi", "none", "none"), ("sinusoidal", "none", "none")}
 
 
 def test_later_overrides_win_over_the_grid():

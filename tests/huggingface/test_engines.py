@@ -63,7 +63,7 @@ MODELS = {
 
 
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("name", ["pi", "ntk", "yarn", "yarn flat", "llama3"])
+@pytest.mark.parametrize("name", ["pi", "ntk", "yarn"])
 def test_the_config_json_of_every_type_of_model_is_the_extension(tmp_path, model, name):
     """Phi-3 knows the types default and longrope alone; a layer without rotation and a half that turns stay as they are."""
     path = checkpoint(tmp_path, model.split()[0], **MODELS[model])

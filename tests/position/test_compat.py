@@ -157,26 +157,6 @@ def test_a_table_that_ends_says_how_far_it_goes(extension, changes, ways):
         check(encoding, make({**node("extension", extension), **changes}), scale, LENGTHS)
 
 
-@pytest.mark.parametrize(
-    ("group", "name", "key", "value"),
-    [
-        ("extension", "pi", "mode", "sometimes"),
-        ("extension", "ntk", "mode", "fixed"),
-        ("extension", "pi", "target_len", 128),
-        ("extension", "ntk", "multiplier", 0.5),
-        ("extension", "leaky_rerope", "k", 0.5),
-        ("encoding", "rope", "layout", "thirds"),
-        ("encoding", "learned", "beyond", "wrap"),
-        ("encoding", "rope", "base", 0),
-        ("encoding", "sinusoidal", "base", -1),
-    ],
-)
-def test_impossible_arguments_are_refused(group, name, key, value):
-    arguments = [make_triple("rope", "none", "none")[0].shape] if group == "encoding" else []
-    with pytest.raises(ConfigError, match=str(value)):
-        make({**node(group, name), key: value}, *arguments)
-
-
 @pytest.mark.parametrize("name", ["pi", "ntk_fixed", "yarn", "llama3", "ntk_by_parts"])
 def test_a_target_is_a_whole_number_of_tokens(name):
     """A factor that a checkpoint has trained in need not be whole tokens; one that is evaluated is a column of whole numbers."""

@@ -89,9 +89,3 @@ def test_a_folder_of_that_name_comes_first(cache, tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["org", "/org/tiny", "../org/tiny", "org/tiny/deeper", "org/..", "org/tiny@", "org/tiny@-x", ""])
 def test_what_is_no_name_is_not_asked_for(name):
     assert not HUB_NAME.fullmatch(name)
-
-
-def test_names():
-    assert all(
-        HUB_NAME.fullmatch(name) for name in ("org/tiny", "HuggingFaceTB/SmolLM2-135M", "a/b_c.d@main", f"a/b@{COMMIT}", "a/b@refs/pr/1")
-    )

@@ -1,21 +1,15 @@
 """Loss against context inside the window: the numbers, where they stand, and that nothing else moves."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
-from labelled import labelled, method_of
 from synthetic import DOCUMENTS, LENGTHS, TARGETS, Built, write_eval
 from test_figures import texts
-from test_large_figures import boxes
 from test_report_html import Page
 
-from posbench.common.csv_records import to_csv
 from posbench.report.context_loss import Step, table
 from posbench.report.figures import context_loss as context_figure
-from posbench.report.figures.palette import encoding_look
-from posbench.report.figures.style import OKABE_ITO
 from posbench.report.points import read_points
 from posbench.statistics.clustered import student_quantile
 
@@ -192,27 +186,6 @@ def test_the_figure_says_what_was_measured(built):
         2,
     ]  # of 16 and 1 the half was not measured
     assert said.count("rope") == said.count("alibi") == 2
-
-
-def test_many_encodings_stay_apart(built, tmp_path):
-    own = [one for one in read_points(built[2] / "with" / "context.csv", Step) if one.encoding == "rope"]
-    names = [f"encoding_{n}" + " steps=2000" * (n % 3) for n in range(24)]
-    section = [replace(one, encoding=name, nll=one.nll + n / 1000) for n, name in enumerate(names) for one in own]
-    (tmp_path / "context.csv").write_text(to_csv(section, Step))
-    assert read_points(tmp_path / "context.csv", Step) == section
-    figure = context_figure.figure(labelled(section), "t")
-    panels = [(axes.get_window_extent(), sorted(labels, key=lambda box: box.y0)) for axes, _, labels in boxes(figure)]
-    for _, labels in panels:
-        assert len(labels) == len(names)
-        assert all(above.y0 >= below.y1 - 2 for below, above in zip(labels, labels[1:], strict=False))
-    assert max(box.x1 for box in panels[0][1]) < panels[1][0].x0
-    lines = [line for line in figure.axes[0].lines if len(line.get_xdata()) > 3]
-    assert len({(line.get_color(), line.get_marker()) for line in lines}) == len(names)
-    assert [line.get_color() for line in lines] == [
-        OKABE_ITO[encoding_look(method_of(name))[0]] for name in names
-    ]  # as in every other figure
-    solid = [line.get_color() for line in lines if line.get_linestyle() == "-"]  # "--" stands for any pattern of dashes
-    assert sorted(solid) == sorted({line.get_color() for line in lines})
 
 
 @pytest.mark.parametrize(("half", "cut"), [(None, False), (0.1, False), (5.0, True)])

@@ -9,7 +9,7 @@ from posbench.report.figures import loss_curves as multiples
 from posbench.report.figures.captions import caption
 from posbench.report.figures.lines import spread
 from posbench.report.figures.style import save
-from posbench.report.points import methods, read_points
+from posbench.report.points import read_points
 
 
 @pytest.fixture(scope="module")
@@ -45,16 +45,6 @@ def test_the_figure_says_what_was_measured(drawn):
     for part in ("fixed_targets", "pysource, bpe-1024", "240 targets in 20 documents", "1 seed", "over documents (one seed)", "G 0.1",
                  "trained at 64", "Encodings, nothing extended", "rope: extensions", "leaky_rerope + log_n"):  # fmt: skip
         assert part in said
-
-
-@pytest.mark.parametrize("lengths", [(64, 128, 256, 512), (16, 32, 64, 128), (16, 32, 64)])
-def test_the_training_length_is_named_beside_what_lies_below_zero_wherever_it_stands(drawn, lengths):
-    known = read_points(drawn / "curve.csv")
-    cells = [[*cell.values()][: len(lengths)] for cell in methods(known).values()]
-    curve = [replace(point, length=length) for cell in cells for length, point in zip(lengths, cell, strict=False)]
-    panel = multiples.figure(curve, "Title").axes[0]
-    trained, below = (next(text for text in panel.texts if text.get_text().startswith(start)) for start in ("trained at", "below 0"))
-    assert not trained.get_window_extent().overlaps(below.get_window_extent())
 
 
 def test_ticks_are_the_evaluated_lengths_as_plain_integers(drawn):

@@ -91,17 +91,6 @@ def test_panels_share_their_axes_and_an_extension_keeps_its_look():
     assert {cell: look[0] for cell, look in plain.items()} == {cell: look[0] for cell, look in encodings.items()}
 
 
-def test_many_extensions_are_told_apart_by_colour_and_dash():
-    curve = grid(("rope", "alibi"), ("none", *(f"e{n}" for n in range(40))), ("none",))
-    figure = multiples.figure(curve, "t")
-    seen = 0
-    for axes in figure.axes[1:]:
-        lines = [line for line in axes.lines if len(line.get_xdata()) == 5 and line.get_linestyle() != "None" and line.get_zorder() == 3]
-        seen += len(lines) - 1  # each has the line that is not extended
-        assert len(lines) > 1 and len({(line.get_color(), str(line._unscaled_dash_pattern)) for line in lines}) == len(lines)
-    assert seen == 80
-
-
 def test_many_exploding_values_are_counted():
     cells = [(f"e{n}", scale) for n in range(MOST) for scale in ("none", "log_n", "yarn")]
     curve = [point("rope", *cell, length, 0.01 * n) for n, cell in enumerate(cells) for length in (64, 128)]
@@ -145,23 +134,6 @@ def test_methods_are_sorted_by_what_they_lose_beyond_the_training_length():
     assert [method[1] for method in heatmap.ordered(methods(curve))] == ["d", "b", "a", "c"]
 
 
-def test_no_name_of_the_map_reaches_its_neighbour():
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    drawn = heatmap.figure(
-        grid(("randomized max_len=2048", "rope base=27.0", "randomized base=20.0 max_len=2048"), ("none", "rerope window=48", "pi")), "t"
-    )
-    renderer = FigureCanvasAgg(drawn).get_renderer()
-    drawn.draw(renderer)
-    beside = [text.get_window_extent(renderer) for text in drawn.axes[0].texts if text.get_ha() == "left"]
-    edge = drawn.axes[0].get_window_extent(renderer).x0
-    lines = [sorted(box.x1 for box in beside if abs(box.y0 + box.y1 - one.y0 - one.y1) < 8) for one in beside]
-    starts = sorted({round(box.x0) for box in beside})
-    assert len(starts) == 2 and any(len(line) == 2 for line in lines)
-    for line in lines:
-        assert line[-1] < edge and (len(line) == 1 or line[0] + 5 < starts[1])
-
-
 @pytest.mark.parametrize(
     ("sizes", "wanted"), [([3], [3]), ([14] * 6, [42, 42]), ([40, 40], [40, 40]), ([100], [34, 34, 32]), ([45, 1], [45, 1])]
 )
@@ -194,18 +166,6 @@ def test_intervals_are_drawn_from_end_to_end():
         if len(line.get_xdata()) == 2 and line.get_linewidth() == 1.6
     ]
     assert len(changes) == 6  # none is its own reference
-
-
-@pytest.mark.parametrize("lengths", [(512,), LENGTHS])
-def test_headings_of_differences_do_not_meet(lengths):
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    figure = differences.figure(grid(ENCODINGS[:2], lengths=lengths), "t")
-    renderer = FigureCanvasAgg(figure).get_renderer()
-    heads = [text.get_window_extent(renderer) for axes in figure.axes for text in axes.texts if "nats/token" in text.get_text()]
-    assert len(heads) == 2 and heads[0].x1 < heads[1].x0
-    labels = [text.get_window_extent(renderer) for text in figure.axes[0].texts if "nats/token" not in text.get_text()]
-    assert max(box.x1 for box in labels) <= figure.axes[0].get_window_extent(renderer).x0
 
 
 def test_what_is_drawn_depends_on_what_is_there(tmp_path):

@@ -7,13 +7,11 @@ from conftest import choices
 from labelled import method_of
 from test_large_figures import LENGTHS, grid, pens_of, point
 
-from posbench.report.figures import heatmap
 from posbench.report.figures import loss_curves as multiples
 from posbench.report.figures.palette import (
     ENCODINGS,
     EXTENSIONS,
     MOST,
-    PANELS,
     apart,
     encoding_look,
     extension_look,
@@ -94,12 +92,6 @@ def test_groups_are_few_and_keep_the_order():
         assert len({encoding_look(name)[0] for name in methods}) == len(methods)
 
 
-def test_hundreds_of_methods_are_spread_over_a_dozen_panels():
-    names = [f"method{n}" for n in range(400)]
-    groups = apart(names, encoding_look, {name: name for name in names})
-    assert len(groups) == PANELS and sorted(itertools.chain(*groups)) == sorted(names) and max(map(len, groups)) < 60
-
-
 def test_extensions_are_never_solid_and_a_method_comes_before_its_arguments():
     wanted = {name: extension_look("ntk") for name in ("ntk multiplier=2.0", "ntk", *(f"ntk a={n}" for n in range(4)))}
     found = told_apart(wanted, {name: "ntk" for name in wanted})
@@ -125,39 +117,6 @@ def test_intervals_at_one_length_stand_side_by_side(lines):
     tick = [axes.transData.transform((length, 0))[0] * 72 / axes.figure.dpi for length in LENGTHS]
     assert [sum(xs[n * lines : (n + 1) * lines]) / lines for n in range(len(LENGTHS))] == pytest.approx(tick, abs=0.1)
     assert tick[0] - xs[0] < (tick[1] - tick[0]) / 3  # nearer to its own length than to the next
-
-
-def test_losses_without_intervals_stand_at_their_length():
-    curve = [
-        point(name, length=length, half=None, floor=None, difference=None, nll=3.0) for name in ("rope", "alibi") for length in LENGTHS
-    ]
-    (axes,) = multiples.figure(curve, "t").axes
-    assert {x for line in axes.lines for x in line.get_xdata() if len(line.get_xdata()) == 5} == set(LENGTHS)
-
-
-def luminance(rgb):
-    linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in rgb[:3]]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-def test_numbers_on_dark_cells_are_legible():
-    from matplotlib.colors import to_rgb
-
-    values = (-2.0, -0.5, -0.05, 0.0, 0.05, 0.5, 2.0, 9.0)
-    curve = [
-        point(extension=f"e{n}", length=length, difference=value, half=2 * abs(value) * undecided + 0.001)
-        for n, (value, undecided) in enumerate(itertools.product(values, (True, False)))
-        for length in (64, 128)
-    ]
-    axes, *_ = heatmap.figure(curve, "t").axes
-    ground = {tuple(round(at) for at in patch.get_xy()): patch.get_facecolor() for patch in axes.patches}
-    cells = [text for text in axes.texts if text.get_ha() == "center" and text.get_text()[:1] in "^+-" and text.get_text()]
-    assert len(cells) == len(curve)
-    for text in cells:
-        x, y = text.get_position()
-        low, high = sorted((luminance(ground[int(x), int(y)]), luminance(to_rgb(text.get_color()))))
-        assert (high + 0.05) / (low + 0.05) >= 4.5, text.get_text()
-    assert {text.get_color() for text in cells} >= {"#484848", "#1a1a1a"}  # what is undecided stands back where the ground lets it
 
 
 def test_an_extension_takes_another_colour_than_an_encoding_of_the_same_figure_has():

@@ -22,7 +22,6 @@ from posbench.report.points import SectionKey, read_points
 from posbench.runs.origins import ABSENT, differing, flatten
 from posbench.runs.search import Found, find
 
-ROOM = CONFIGS.parent / "posbench" / "report"
 VOID = {"meta", "br", "img", "link"}
 EVIL = "<img src=x onerror=alert(1)>\"'&|$\\frac{\x1b[31m\x00\ud800--!>"
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

@@ -147,11 +147,6 @@ def test_a_run_is_finished_when_its_summary_is_there(tmp_path):
     assert run.eval_files() == [path]
 
 
-def test_no_config_is_a_run_error(tmp_path):
-    with pytest.raises(RunError, match="config.yaml"):
-        Run(tmp_path / "nothing").read_config()
-
-
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EACCES])
 def test_a_file_system_without_locks_is_one_sentence(tmp_path, monkeypatch, number):
     def flock(file: object, how: int) -> None:

@@ -1,12 +1,10 @@
 """Texts of a long evaluation that was stopped: found again by the same command, and only by it."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from test_cli import InProcess
-from test_evaluate import evaluation
 from test_housekeeping import SUMMARY, make
 
 from posbench.evaluation import scorer
@@ -81,12 +79,6 @@ def test_a_file_of_other_code_and_a_damaged_one_are_told_and_not_used(tmp_path, 
     assert found.find(key, (2, 2)) is None
     (line,) = capsys.readouterr().err.splitlines()
     assert str(path) in line and why in line and line.endswith(": its texts are read again")
-
-
-def test_a_copy_with_another_model_or_method_finds_nothing(tmp_path):
-    given = evaluation()
-    given.kept = Unfinished(tmp_path / PART, MADE)
-    assert replace(given, extension=None).kept is None
 
 
 def test_the_code_is_another_with_a_python_file_of_the_package_alone(tmp_path, monkeypatch):

@@ -140,16 +140,6 @@ def test_a_task_told_to_make_room_ends_with_the_weights_of_an_undisturbed_one(cl
 
 
 @pytest.mark.slow
-def test_turns_are_counted(cli, cluster):
-    typed = ("train.steps=100000", "hydra.launcher.timeout_min=1", "hydra.launcher.max_num_timeout=0", "hydra.launcher.signal_delay_s=5")
-    started = Started(cli, *typed)
-    started.reaches(100, "*")
-    cluster.call("scancel", "--signal=USR2", started.array())
-    assert "timed-out too many times" in started.ends(1)
-    assert list(cli.folder.glob("runs/*/state.pt"))
-
-
-@pytest.mark.slow
 def test_ctrl_c_leaves_tasks_to_the_cluster_and_the_same_command_waits_for_them(cli, cluster):
     typed = ("-m", "seed=0,1", *LONG[1:], "train.steps=5000")  # still at it when the second command comes
     started = Started(cli, *typed)
@@ -160,18 +150,6 @@ def test_ctrl_c_leaves_tasks_to_the_cluster_and_the_same_command_waits_for_them(
     said = Started(cli, *typed).ends(0)
     assert "2 of 2 trainings are in the queue already" in said and "submitted" not in said
     assert len(cli.runs()) == 2 and [line["status"] for line in read_ledger(cli.folder / "runs")] == ["ok", "ok"]
-
-
-@pytest.mark.slow
-def test_a_cancelled_task_is_a_failure_and_the_same_command_goes_on(cli, cluster):
-    started = Started(cli, *LONG)
-    started.reaches(100, "*")
-    cluster.call("scancel", started.array())
-    assert "ended as CANCELLED" in started.ends(1)
-    again = Started(cli, *LONG)
-    again.ends(0)
-    assert "going on from step" in again.logs()
-    same_weights(cli, *LONG)
 
 
 @pytest.mark.slow

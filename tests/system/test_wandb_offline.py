@@ -10,7 +10,6 @@ from pathlib import Path
 
 import forked
 import pytest
-from test_cli import Cli
 from test_rows import VALUES
 from wandb_server import serving, silence
 
@@ -182,19 +181,6 @@ def test_a_training_resumed_offline_leaves_alone_what_a_server_was_given(run, en
 
 
 @pytest.mark.slow
-def test_a_training_resumed_online_goes_on_in_its_run(run, environment):
-    environment["WANDB_MODE"] = "online"
-    with serving() as server:
-        environment["WANDB_BASE_URL"] = server.url
-        end(start(run, environment, last=20, ok=False))
-        assert (steps(server), server.runs[ID]["exitcode"]) == (list(range(1, 21)), 1)
-        for step in range(21, 31):  # steps that a killed process noted and did not get to send
-            append_lines(run.train_log, [{"step": step, "loss": 1 / step}])
-        end(start(run, environment, 31, 40))
-        assert list(server.runs) == [ID] and (steps(server), server.runs[ID]["exitcode"]) == (list(range(1, 41)), 0)
-
-
-@pytest.mark.slow
 def test_a_network_lost_midway_costs_seconds_and_nothing_else(run, environment):
     environment["WANDB_MODE"] = "online"
     with serving() as server:
@@ -229,27 +215,3 @@ def test_a_server_that_cannot_be_used_leaves_an_offline_run(run, environment, tr
         sync(environment, other, folder)
     (run_id,) = other.runs
     assert run_id.startswith(ID) and steps(other, run_id) == [1, 2, 3]
-
-
-@pytest.mark.slow
-def test_each_job_of_a_sweep_is_one_run_and_failed_is_failed(tmp_path, text_folder, environment):
-    cli = Cli(tmp_path, text_folder)
-    asked = ["-m", "encoding=rope,none", "extension=none,pi", "train.lr=1e-3,1e30", "train.optimizer=adamw", "train.clip=0", "jobs=2"]
-    typed = cli.command(*asked, "log.mode=offline")
-    done = subprocess.run(typed, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=250)
-    assert done.returncode == 1 and "2 failed" in done.stdout, done.stderr
-    with serving() as server:
-        sync(environment, server, *(tmp_path / "runs" / ".wandb" / "wandb").glob("offline-run-*"))
-    assert sorted(server.runs) == sorted(path.name for path in (tmp_path / "runs").glob("*-16-s0-*"))
-    finished = {path.name for path in cli.runs()}
-    assert len(finished) == 2 and {name: run["exitcode"] for name, run in server.runs.items()} == {
-        name: 0 if name in finished else 1 for name in server.runs
-    }
-    settings = [run["settings"] for run in server.runs.values()]
-    assert len({one["groupName"] for one in settings}) == 1 and settings[0]["groupName"].startswith("sweep-")
-    (rope,) = (one for one in settings if one["name"] in finished and one["name"].startswith("rope"))
-    assert rope["tags"] == ["train", "encoding=rope", "extension=none", "extension=pi", "scale_attention=none"]
-    shown = server.runs[rope["name"]]
-    assert [name for name in shown["files"] if name.startswith("media/images/")] and shown["artifacts"]
-    told = {key for key in shown["summary"] if key.startswith("eval/fixed_targets/pi+none/above_floor_at_")}
-    assert {key.rpartition("_")[2] for key in told} == {"16", "32"}

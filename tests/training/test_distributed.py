@@ -392,37 +392,6 @@ def test_a_sweep_killed_outright_leaves_no_process_behind(cli):
         assert run.state.exists() and not run.finished
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("where", ["all", "other"])
-def test_an_exception_is_told_once(cli, where):
-    mine = cli.folder / "mine"
-    (mine / "encoding").mkdir(parents=True)
-    (mine / "encoding/faulty.yaml").write_text(f"_target_: faulty.Faulty\nwhere: {where}\n")
-    (mine / "faulty.py").write_text(FAULTY)
-    command = cli.command("--config-dir", str(mine), "encoding=faulty", "processes=2")
-    done = forked.run(command, cwd=cli.folder, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 1, done.stderr
-    assert done.stderr.count("Traceback") == 1, done.stderr
-    assert done.stderr.splitlines()[-1].startswith("failed: ValueError: this method is broken"), done.stderr
-
-
-FAULTY = """
-import os
-
-from posbench.encodings.none import NoEncoding
-
-
-class Faulty(NoEncoding):
-    def __init__(self, shape, where):
-        super().__init__(shape)
-        self.where = where
-
-    def embed(self, *args):
-        if self.where == "all" or os.environ.get("RANK") == "1":
-            raise ValueError("this method is broken")
-"""
-
-
 if __name__ == "__main__":
     torch.set_num_threads(1)
     world = join()
