@@ -94,10 +94,12 @@ def figure(curve: list[Point], title: str):
         shape = None if len(lengths) <= 12 or point.length in ticked else ""
         return None if value is None else Mark(point.length, value, *(bar(point, relative) or (None, None)), shape)
 
-    panels = []
-    for index, (group, wide) in enumerate(zip(shown, spread, strict=True)):
-        lines = lines_of(group.points, curve, group.points, mark)
-        scales = functools.partial(_scales, one=curve[0], lengths=lengths, relative=relative, edges=edges, room=room, first=index == 0)
+    drawn = [lines_of(group.points, curve, group.points, mark) for group in shown]
+    widest = max((width(line.name) for lines in drawn for line in lines), default=0)
+    columns = min(len(shown), 2 if len(shown) == 4 or widest > 160 else 3)
+    panels, known = [], {"one": curve[0], "lengths": lengths, "relative": relative, "edges": edges, "room": room}
+    for index, (group, wide, lines) in enumerate(zip(shown, spread, drawn, strict=True)):
+        scales = functools.partial(_scales, **known, first=index == 0, left=index % columns == 0)
         others = lines_of(group.others, curve, group.others, mark)
         beyond: dict[int, list[tuple[float, str]]] = {}
         for line in lines:
@@ -105,8 +107,6 @@ def figure(curve: list[Point], title: str):
                 if own.y > edges[1] and own.x in ticked:
                     beyond.setdefault(own.x, []).append((own.y, line.pen.colour))
         panels.append(Panel(group.heading, lines, scales, others, wide, beyond, relative))
-    widest = max(width(line.name) for panel in panels for line in panel.lines)
-    columns = min(len(panels), 2 if len(panels) == 4 or widest > 160 else 3)
     rows = [panels[start : start + columns] for start in range(0, len(panels), columns)]
     grey = ["Thin grey: the methods of the other panels of that name."] * any(group.others for group in shown)
     return draw(title, rows, caption(curve, relative) + grey)
@@ -151,7 +151,9 @@ def limits(values: list[float], relative: bool) -> tuple[float, float]:
     return low - margin, top + margin
 
 
-def _scales(axes, one: Point, lengths: Sequence[int], relative: bool, edges: tuple[float, float], room: float, first: bool) -> None:
+def _scales(
+    axes, one: Point, lengths: Sequence[int], relative: bool, edges: tuple[float, float], room: float, first: bool, left: bool
+) -> None:
     """Set up scales, ticks at `lengths`, the training length and the floor.
 
     `one` is any point of the section. `room`: octaves that the lines share at the first and the last length.
@@ -171,7 +173,7 @@ def _scales(axes, one: Point, lengths: Sequence[int], relative: bool, edges: tup
         axes.axhline(0, color="black", linewidth=0.9, zorder=1)
     axes.set_ylim(bottom, top)
     axes.set_xlabel("length at evaluation (tokens)", fontsize=FONT)
-    if first:
+    if left:
         reference = f"loss minus the loss with exactly\n{train_len} tokens of context (nats/token)"
         axes.set_ylabel(reference if relative else "loss (nats/token)", fontsize=FONT)
     if first and relative:
