@@ -75,11 +75,11 @@ def _list(found: list[Entry], chosen: dict) -> None:
 
 
 def _gc(folder: Path, found: list[Entry], chosen: dict) -> None:
-    from posbench.runs.cleanup import delete, find, unused_tokens
+    from posbench.runs.cleanup import delete, find_waste, unused_tokens
 
     unfinished = [state for state in ("failed", "interrupted") if chosen[state]]
     deleting, older = chosen["delete"], chosen["older"].total_seconds()
-    wastes = list(find(folder, [entry for entry in found if entry.age >= older], unfinished))
+    wastes = list(find_waste(folder, [entry for entry in found if entry.age >= older], unfinished))
     if chosen["cache"]:
         if not Path(chosen["cache"]).is_dir():
             raise ConfigError(f"cache={chosen['cache']} is not a folder: name the one that holds the tokens, such as results/cache.")

@@ -97,11 +97,11 @@ def factor_losses(
     from posbench.extensions.none import NoExtension
     from posbench.model.build import load_model, pick_device
     from posbench.position.instantiate import make
-    from posbench.sweep.evaluate_cell import evaluation
+    from posbench.sweep.evaluate_cell import cell_evaluation
 
     device, (target,) = pick_device(job.cfg["device"]), cell.evaluate["lengths"]
     model = load_model(job.run, job.cfg, corpus.vocab_size, device).eval()
-    given = evaluation(model, corpus, cell, device)
+    given = cell_evaluation(model, corpus, cell, device)
 
     def loss(**changed: object) -> float:
         nll_NS, _ = protocol(cell.protocol)(replace(given, **changed)).score(target)

@@ -30,14 +30,14 @@ def title(numbers: dict) -> str:
     return " + ".join([numbers["encoding"], *trained, *others])
 
 
-def asked(numbers: dict) -> str:
+def lengths_asked(numbers: dict) -> str:
     """Lengths of training and evaluation, in words."""
     fed = "" if numbers["fed"] == numbers["length"] else f", fed {numbers['fed']} at a time"
     target = "" if numbers["target_len"] in (numbers["length"], numbers["fed"]) else f", configured for {numbers['target_len']}"
     return f"trained at {numbers['train_len']} tokens, asked for {numbers['length']}{target}{fed}"
 
 
-def notes(numbers: dict) -> list[str]:
+def reader_notes(numbers: dict) -> list[str]:
     """Notes that a reader of the curves must know."""
     lines = []
     if numbers.get("noop"):
@@ -53,18 +53,18 @@ def notes(numbers: dict) -> list[str]:
     return lines
 
 
-def table(names: dict[str, str], values: dict) -> str:
+def named_values(names: dict[str, str], values: dict) -> str:
     """Text of the form name: value; name: value; ..."""
-    return "; ".join(f"{name}: {_word(values[key])}" for key, name in names.items() if key in values)
+    return "; ".join(f"{name}: {_value_word(values[key])}" for key, name in names.items() if key in values)
 
 
-def _word(value: float | bool | None) -> str:
+def _value_word(value: float | bool | None) -> str:
     return ANSWERS[value] if value is None or isinstance(value, bool) else f"{value:.3g}"
 
 
 def summary(numbers: dict) -> list[str]:
     """Lines of the terminal: title, each kind of layer, properties, dimensionless numbers, notes."""
-    lines = [f"{title(numbers)}: {asked(numbers)}"]
+    lines = [f"{title(numbers)}: {lengths_asked(numbers)}"]
     for layer in numbers["layers"]:
         seen = [value for value in layer["distance"] if value is not None]
         said = [f"the last query sees {len(seen)} keys, the farthest at {max(seen):.6g}"]
@@ -83,7 +83,7 @@ def summary(numbers: dict) -> list[str]:
             said.append("a sink of logit " + " ".join(f"{logit:.3g}" for logit in dict.fromkeys(layer["sink"])))
         who = f"{len(layer['numbers'])} layer{'s' * (len(layer['numbers']) > 1)} of {layer['name']}: " if len(numbers["layers"]) > 1 else ""
         lines.append(f"  {who}{'; '.join(said)}")
-    lines.append(f"  {table(PROPERTIES, numbers['properties'])}")
+    lines.append(f"  {named_values(PROPERTIES, numbers['properties'])}")
     meanings = {key: meaning for key, (_, meaning) in DIMENSIONLESS.items()}
-    lines.append(f"  {table(meanings, numbers['dimensionless'])}")
-    return lines + [f"  {note}" for note in notes(numbers)]
+    lines.append(f"  {named_values(meanings, numbers['dimensionless'])}")
+    return lines + [f"  {note}" for note in reader_notes(numbers)]

@@ -50,7 +50,7 @@ class LayerAttention:
             given_BHS = 0.0
             for keys, weights_BHSK in bands:
                 weights_BHSK = weights_BHSK.double()
-                distance_SK = _distance(start, weights_BHSK.shape[2], keys).to(q_BHTD.device)
+                distance_SK = _index_distance(start, weights_BHSK.shape[2], keys).to(q_BHTD.device)
                 bucket_SK = _bucket(distance_SK, keys, len(buckets(length)))
                 each_BHSU = mass_BHU.new_zeros(*weights_BHSK.shape[:3], mass_BHU.shape[-1])
                 each_BHSU.scatter_add_(-1, bucket_SK.expand_as(weights_BHSK), weights_BHSK)
@@ -61,7 +61,7 @@ class LayerAttention:
             entropy_BH += torch.special.entr(_spared(given_BHS)).sum(dim=2)
         for kept, new in ((self.entropy_NH, entropy_BH), (self.far_NH, far_BH), (self.mass_NHU, mass_BHU)):
             kept.extend((new / queries).cpu())
-        self.keys, self.seen_U = float(plan.n_T[-queries:].mean()), _seen(plan, queries)
+        self.keys, self.seen_U = float(plan.n_T[-queries:].mean()), _seen_keys(plan, queries)
 
     def summary(self, document_N: np.ndarray) -> dict:
         """Values of `measure` for this layer, whose windows lie in the documents document_N."""
@@ -120,7 +120,7 @@ def _watched(evaluation: Evaluation, queries: int) -> Iterator[list[LayerAttenti
         yield layers
 
 
-def _distance(start: int, rows: int, keys: slice) -> Tensor:
+def _index_distance(start: int, rows: int, keys: slice) -> Tensor:
     """Index distance of each key from queries start..start+rows-1, 0 for later keys: [S, K]."""
     return (torch.arange(start, start + rows)[:, None] - torch.arange(keys.start, keys.stop)).clamp(min=0)
 
@@ -131,7 +131,7 @@ def _bucket(distance_SK: Tensor, keys: slice, last: int) -> Tensor:
     return torch.frexp(distance_SK.double()).exponent.long().masked_fill(index_K == 0, last)
 
 
-def _seen(plan: LayerPlan, queries: int) -> Tensor:
+def _seen_keys(plan: LayerPlan, queries: int) -> Tensor:
     """Mean number of keys but the first token that the last queries see in each bucket: [U]."""
     length = len(plan.n_T)
     query_S1 = torch.arange(length - queries, length)[:, None]

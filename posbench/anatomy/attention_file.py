@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from posbench.anatomy.attention import buckets, measure
-from posbench.anatomy.from_config import in_words, whole
+from posbench.anatomy.from_config import method_in_words, whole
 from posbench.common.csv_records import to_csv
 from posbench.common.errors import ConfigError
 from posbench.common.files import write_atomic, write_json
@@ -81,7 +81,7 @@ def arm(cfg: dict, model: GPT) -> tuple[Arm, str | None]:
             f"extension={name_of(extension)} reads no text of {lengths[-1]} tokens but cuts one for each target: its attention is that "
             f"of extension=none with lengths={train_len}."
         )
-    words = {group: in_words(group, cfg[group]) for group in ("extension", "scale_attention")}
+    words = {group: method_in_words(group, cfg[group]) for group in ("extension", "scale_attention")}
     return Arm({**words, "untested": verdict.untested}, extension, scale, lengths), verdict.noop
 
 
@@ -103,8 +103,8 @@ def content(name: str, cfg: dict, arms: list[Arm], model: GPT, corpus: Corpus, d
             found.append({**one.words, "measured": [measure(evaluation, length) for length in one.lengths]})
     return {
         "run": name,
-        "encoding": in_words("encoding", cfg["encoding"]),
-        "trained_scale": in_words("scale_attention", cfg["train"]["scale_attention"]),
+        "encoding": method_in_words("encoding", cfg["encoding"]),
+        "trained_scale": method_in_words("scale_attention", cfg["train"]["scale_attention"]),
         "train_len": train_len,
         "known": known,
         "data": corpus.name,
@@ -123,11 +123,11 @@ def write(found: dict, folder: Path) -> list[Path]:
     write_json(paths[0], found)
     shares = {f"{group}_{'_'.join(map(str, dict.fromkeys(ends)))}": float | None for group in ("mass", "seen") for ends in found["buckets"]}
     row = make_dataclass("Row", [*COLUMNS.items(), *((name, kind, None) for name, kind in shares.items())])
-    write_atomic(paths[1], to_csv((row(**values) for values in _rows(found)), row))
+    write_atomic(paths[1], to_csv((row(**values) for values in _head_rows(found)), row))
     return paths
 
 
-def _rows(found: dict) -> Iterator[dict]:
+def _head_rows(found: dict) -> Iterator[dict]:
     """Values of the row of each arm, length, layer and head. Layers and heads are counted from 1."""
     names = ["_".join(map(str, dict.fromkeys(ends))) for ends in found["buckets"]]
     shared = {key: found[key] for key in ("run", "encoding", "train_len")}
@@ -144,7 +144,7 @@ def _rows(found: dict) -> Iterator[dict]:
 
 def in_terminal(found: dict) -> str:
     """Table of each arm and length: means over all heads, weights in percent."""
-    sinks = any(share for text in _texts(found) for layer in text["layers"] for share in layer["sink"])
+    sinks = any(share for text in _measured_texts(found) for layer in text["layers"] for share in layer["sink"])
     lines = []
     for one in found["arms"]:
         for text in one["measured"]:
@@ -160,7 +160,7 @@ def in_terminal(found: dict) -> str:
     return "\n".join(line.rstrip() for line in captured.get().splitlines())
 
 
-def _texts(found: dict) -> list[dict]:
+def _measured_texts(found: dict) -> list[dict]:
     return [text for one in found["arms"] for text in one["measured"]]
 
 
@@ -172,6 +172,6 @@ def arm_name(one: dict) -> str:
 
 def read(found: dict) -> str:
     """Windows and queries that the numbers are means of, in words."""
-    text = _texts(found)[0]
+    text = _measured_texts(found)[0]
     of = f"{text['windows']} windows of {text['documents']} document{'s' * (text['documents'] != 1)}"
     return f"the last {found['queries']} queries of {of} ({found['data']}, {found['split']} split)"

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity, pad
 
 from posbench.anatomy.properties import dimensionless, properties, trained_reach
-from posbench.anatomy.query_view import LayerView, bias, distance, even_weights, kinds
+from posbench.anatomy.query_view import LayerView, distance, even_weights, key_bias, kinds
 from posbench.position.geometry import Bias, Trait
 from posbench.position.interfaces import HOOKS, Encoding, Extension, ScaleAttention
 from posbench.position.legality import file_of, name_of
@@ -90,7 +90,7 @@ def plain(values: Tensor | None) -> list | None:
 def _layer(kind: LayerView, length: int, table: dict[str, bool | None]) -> dict:
     layer, plan, encoding, fed = kind.layer, kind.plan, kind.encoding, kind.length
     last, keys_K = fed - 1, torch.arange(fed - 1, -1, -1)
-    over_distance = (distance(kind, last, keys_K), bias(kind, last, keys_K), even_weights(kind))
+    over_distance = (distance(kind, last, keys_K), key_bias(kind, last, keys_K), even_weights(kind))
     seen_T, bias_HT, weights_HT = (one if one is None else pad(one, (0, length - fed), value=torch.nan) for one in over_distance)
     factor_T = torch.ones(fed) if plan.factor is None else plan.factor.detach()
     factor_T = torch.cat((factor_T, factor_T[..., -1:].expand(*factor_T.shape[:-1], length - fed)), dim=-1)

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from posbench.anatomy import query_view
-from posbench.anatomy.as_text import PROPERTIES, asked, notes, table, title
+from posbench.anatomy.as_text import PROPERTIES, lengths_asked, named_values, reader_notes, title
 from posbench.anatomy.axes import BLUE, HIDDEN, ORANGE, TRAINED, frame, heads, line, log2_axis, over_distance, picture, several
 from posbench.anatomy.dissect import Anatomy, samples
 from posbench.anatomy.query_view import LayerView
@@ -27,7 +27,7 @@ def draw(anatomy: Anatomy, stem: Path | str) -> list[Path]:
 
 def page(anatomy: Anatomy):
     """Figure of the panels, with the property table and the notes below them."""
-    numbers, shown = anatomy.numbers, panels(anatomy)
+    numbers, shown = anatomy.numbers, shown_panels(anatomy)
     columns = 2 if len(shown) in (2, 4) else min(3, len(shown))
     lines = -(-len(shown) // columns)
     width, height = max(6.4, 4.0 * columns), 3.3 * lines + 0.9
@@ -40,17 +40,17 @@ def page(anatomy: Anatomy):
     for axes in list(grid.flat)[len(shown) :]:
         axes.set_axis_off()
     figure.text(0.1 / width, 1 - 0.2 / height, title(numbers), fontsize=13, fontweight="bold", va="center")
-    figure.text(0.1 / width, 1 - 0.45 / height, asked(numbers), fontsize=9.5, color=GREY, va="center")
+    figure.text(0.1 / width, 1 - 0.45 / height, lengths_asked(numbers), fontsize=9.5, color=GREY, va="center")
     ground = "Dashed: the training length. Green: what training held."
     if any(value is None for layer in numbers["layers"] for value in layer["distance"]):
         ground += " Grey: keys that the last query does not see."
-    said = [f"Measured: {table(PROPERTIES, numbers['properties'])}. {ground}", *notes(numbers)]
+    said = [f"Measured: {named_values(PROPERTIES, numbers['properties'])}. {ground}", *reader_notes(numbers)]
     wrapped = [part for line in said for part in textwrap.wrap(line, int(width * 19))]
     figure.text(0.1 / width, 0.0, "\n".join(wrapped), fontsize=7.8, color=GREY, va="top", linespacing=1.4)
     return figure
 
 
-def panels(anatomy: Anatomy) -> list[Callable]:
+def shown_panels(anatomy: Anatomy) -> list[Callable]:
     """Panels that apply to an anatomy, each a function of an axes and the numbers."""
     layers, added = anatomy.numbers["layers"], anatomy.numbers["coordinates"] is not None
     turned = next((kind for kind in anatomy.kinds if kind.plan.bands[0].q_table is not None), None)
@@ -59,23 +59,23 @@ def panels(anatomy: Anatomy) -> list[Callable]:
         return any(layer[key] for layer in layers)
 
     shown = {
-        spectrum: has("spectrum"),
-        positions: added,
-        partial(rows, kind=anatomy.kinds[0]): added,
-        similarity: added,
-        distances: not added,
-        partial(channels, kind=turned): turned is not None,
-        decay: has("decay"),
-        bias: has("bias"),
-        weights: has("even_weights"),
-        bound: has("decay_bound"),
-        rule: has("distance_rule"),
-        logits: any(np.any(np.array(layer["logit_scale"]) != 1) for layer in layers),
+        spectrum_panel: has("spectrum"),
+        positions_panel: added,
+        partial(embedding_panel, kind=anatomy.kinds[0]): added,
+        similarity_panel: added,
+        distances_panel: not added,
+        partial(channels_panel, kind=turned): turned is not None,
+        decay_panel: has("decay"),
+        bias_panel: has("bias"),
+        weights_panel: has("even_weights"),
+        bound_panel: has("decay_bound"),
+        rule_panel: has("distance_rule"),
+        logits_panel: any(np.any(np.array(layer["logit_scale"]) != 1) for layer in layers),
     }
     return [panel for panel, applies in shown.items() if applies]
 
 
-def spectrum(axes, numbers: dict) -> None:
+def spectrum_panel(axes, numbers: dict) -> None:
     """Draw the frequency of each pair, in training and at evaluation."""
     one_turn = 2 * torch.pi / numbers["train_len"]
     still = 0
@@ -104,7 +104,7 @@ def spectrum(axes, numbers: dict) -> None:
     frame(axes, "Frequencies", "pair of channels", "radians per token", legend="upper right")
 
 
-def distances(axes, numbers: dict) -> None:
+def distances_panel(axes, numbers: dict) -> None:
     """Draw the distance at which the last query sees each key."""
     seen = [value for layer in numbers["layers"] for value in layer["distance"] if value]
     low, high = min([1.0, *seen]), max([2.0, numbers["length"], *seen])
@@ -119,7 +119,7 @@ def distances(axes, numbers: dict) -> None:
     frame(axes, "At which distance a key is seen", "tokens between query and key", "distance for the encoding", legend="lower right")
 
 
-def positions(axes, numbers: dict) -> None:
+def positions_panel(axes, numbers: dict) -> None:
     """Draw the position, or the row of a learned table, at which each token is read."""
     length = numbers["length"]
     axes.axhspan(0, numbers["trained_reach"], color=TRAINED, linewidth=0, zorder=0.5)
@@ -132,7 +132,7 @@ def positions(axes, numbers: dict) -> None:
     frame(axes, "At which position a token is read", "token", "row of the table" if numbers["table_rows"] else "position for the encoding")
 
 
-def rows(axes, numbers: dict, kind: LayerView) -> None:
+def embedding_panel(axes, numbers: dict, kind: LayerView) -> None:
     """Draw the vectors added to embeddings as a heat map of tokens and channels."""
     at = torch.linspace(0, kind.length - 1, min(kind.length, 512)).round().long()
     rows = kind.added_TC[at].T
@@ -141,7 +141,7 @@ def rows(axes, numbers: dict, kind: LayerView) -> None:
     frame(axes, "What is added to the embedding", "token", "channel")
 
 
-def similarity(axes, numbers: dict) -> None:
+def similarity_panel(axes, numbers: dict) -> None:
     """Draw the cosine between the vectors added to the last token and to those before it."""
     over_distance(axes, numbers)
     axes.plot(numbers["similarity"]["at"], numbers["similarity"]["cosine"], color=BLUE, linewidth=1.4, zorder=3)
@@ -150,11 +150,11 @@ def similarity(axes, numbers: dict) -> None:
     frame(axes, "How alike two positions are", "tokens between them", "cosine")
 
 
-def channels(axes, numbers: dict, kind: LayerView) -> None:
+def channels_panel(axes, numbers: dict, kind: LayerView) -> None:
     """Draw the score of each key in each pair of channels as a heat map over distance."""
     delta_K = samples(kind.length)
     delta_K = delta_K[delta_K > 0]
-    rows = query_view.channels(kind, delta_K)
+    rows = query_view.channel_scores(kind, delta_K)
     over_distance(axes, numbers, grey=False)
     axes.set_facecolor(HIDDEN)
     picture(axes, delta_K, rows)
@@ -163,7 +163,7 @@ def channels(axes, numbers: dict, kind: LayerView) -> None:
     axes.text(1, 1.03, "blue -1, orange +1", fontsize=7.4, color=GREY, ha="right", transform=axes.transAxes)
 
 
-def decay(axes, numbers: dict) -> None:
+def decay_panel(axes, numbers: dict) -> None:
     """Draw the decay of the fastest, the middle and the slowest pair over distance."""
     over_distance(axes, numbers)
     rates = several(numbers, "decay")[0][0]["decay"]
@@ -175,7 +175,7 @@ def decay(axes, numbers: dict) -> None:
     frame(axes, "What distance leaves of a pair", "tokens between query and key", "factor", legend="lower left")
 
 
-def bias(axes, numbers: dict) -> None:
+def bias_panel(axes, numbers: dict) -> None:
     """Draw the bias of each head over distance."""
     over_distance(axes, numbers)
     layer, _, name = several(numbers, "bias")[0]
@@ -190,7 +190,7 @@ def bias(axes, numbers: dict) -> None:
     frame(axes, heading, "tokens between query and key", "bias (nats)", legend="center left")
 
 
-def weights(axes, numbers: dict) -> None:
+def weights_panel(axes, numbers: dict) -> None:
     """Draw attention weights over distance for content scores of 0, a line for each head."""
     over_distance(axes, numbers)
     rows = several(numbers, "even_weights")[0][0]["even_weights"]
@@ -201,7 +201,7 @@ def weights(axes, numbers: dict) -> None:
     frame(axes, "Weights, if no content matters", "tokens between query and key", "attention weight", legend="lower left")
 
 
-def bound(axes, numbers: dict) -> None:
+def bound_panel(axes, numbers: dict) -> None:
     """Draw the envelope of RoPE's score over distance, with and without the extension."""
     over_distance(axes, numbers)
     for layer, colour, name in several(numbers, "decay_bound"):
@@ -213,7 +213,7 @@ def bound(axes, numbers: dict) -> None:
     frame(axes, "Decay: bound of the score", "tokens between query and key", "mean |partial sum|", legend="upper right")
 
 
-def rule(axes, numbers: dict) -> None:
+def rule_panel(axes, numbers: dict) -> None:
     """Draw factor and addend of the scales that act by distance."""
     over_distance(axes, numbers)
     for rule in several(numbers, "distance_rule")[0][0]["distance_rule"]:
@@ -223,7 +223,7 @@ def rule(axes, numbers: dict) -> None:
     frame(axes, "What distance does to the score", "tokens between query and key", legend="center left")
 
 
-def logits(axes, numbers: dict) -> None:
+def logits_panel(axes, numbers: dict) -> None:
     """Draw the factor on the logits over the position of the query."""
     over_distance(axes, numbers, grey=False)
     for layer, colour, name in several(numbers):

@@ -50,7 +50,7 @@ def _vocab_size(cfg: dict) -> int:
         return weights.get_slice("embed_tokens.weight").get_shape()[0]
 
 
-def in_words(group: str, chosen: dict) -> str:
+def method_in_words(group: str, chosen: dict) -> str:
     """Name of a method's yaml, and the arguments that differ from it: rope base=27."""
     name = named(group, chosen)
     default = nodes(group).get(name, {})

@@ -12,7 +12,7 @@ import torch
 
 from posbench.anatomy import axes as draws
 from posbench.anatomy.dissect import Anatomy, dissect
-from posbench.anatomy.query_view import channels
+from posbench.anatomy.query_view import channel_scores
 from posbench.common.errors import ConfigError
 from posbench.config.names import nodes
 from posbench.model.build import seeded
@@ -38,7 +38,7 @@ class Tile:
     draw: Callable
 
 
-def _made(encoding: dict, **methods: dict) -> Anatomy | None:
+def _dissected(encoding: dict, **methods: dict) -> Anatomy | None:
     """Anatomy of an encoding with the nodes of `methods` (extension, scale_attention); None if not defined at LENGTH or of no effect.
 
     A scale that is meant to be trained in is.
@@ -59,7 +59,7 @@ def encoding_tiles() -> list[Tile]:
     """Tiles of all encodings, with recompute_window for those that do not reach LENGTH by themselves."""
     recompute_window, tiles = nodes("extension")["recompute_window"], []
     for name, node in _plain_first(nodes("encoding")):
-        shown = _made(node) or _made(node, extension=recompute_window)
+        shown = _dissected(node) or _dissected(node, extension=recompute_window)
         if shown is not None:
             tiles.append(_encoding_tile(name, shown))
     return tiles
@@ -80,7 +80,7 @@ def acting_tiles(group: str, tile: Callable[[str, str, dict], Tile]) -> list[Til
     encodings, tiles = nodes("encoding"), []
     for name, node in _plain_first(nodes(group)):
         for own in ("rope", *encodings):
-            shown = _made(encodings[own], **{group: node})
+            shown = _dissected(encodings[own], **{group: node})
             if shown is not None:
                 tiles.append(tile(name, own, shown.numbers))
                 break
@@ -94,19 +94,19 @@ def _plain_first(found: dict[str, dict]) -> list[tuple[str, dict]]:
 def _encoding_tile(name: str, shown: Anatomy) -> Tile:
     numbers, kind = shown.numbers, shown.kinds[0]
     if len(shown.kinds) > 1:
-        return Tile(name, "layers of two kinds", lambda axes: _layers(axes, numbers))
+        return Tile(name, "layers of two kinds", lambda axes: _layer_bars(axes, numbers))
     if numbers["coordinates"]:
-        return Tile(name, "added to embeddings", lambda axes: _rows(axes, shown))
+        return Tile(name, "added to embeddings", lambda axes: _embedding_rows(axes, shown))
     if numbers["even_weights"]:
         return Tile(name, "weighs whole rows", lambda axes: _log_weights(axes, numbers["even_weights"]))
     turned = kind.plan.bands[0].q_table is not None
     if numbers["bias"]:
         words = "added to scores" if kind.encoding.biases & (Bias.COLUMNS | Bias.DENSE) else "forget gates"
-        return Tile(name, words + (", turned" if turned else ""), lambda axes: _curves(axes, numbers["bias"]))
+        return Tile(name, words + (", turned" if turned else ""), lambda axes: _bias_curves(axes, numbers["bias"]))
     if turned:
         words = "turns q and k" + (", decays" if numbers["decay"] else "")
         return Tile(name, words, lambda axes: _channels(axes, shown))
-    return Tile(name, "the causal mask alone", _alike)
+    return Tile(name, "the causal mask alone", _no_position)
 
 
 def _extension_tile(name: str, encoding: str, numbers: dict) -> Tile:
@@ -124,10 +124,10 @@ def _extension_tile(name: str, encoding: str, numbers: dict) -> Tile:
     words = ", ".join(does) or "no change"
     if encoding != "rope":
         return Tile(name, f"{words} ({encoding})", lambda axes: _table_rows(axes, numbers))
-    return Tile(name, words, lambda axes: _seen(axes, numbers))
+    return Tile(name, words, lambda axes: _seen_distances(axes, numbers))
 
 
-def _rows(axes, shown: Anatomy) -> None:
+def _embedding_rows(axes, shown: Anatomy) -> None:
     kind = shown.kinds[0]
     rows_DT = torch.nn.functional.pad(kind.added_TC.T, (0, LENGTH - kind.length), value=torch.nan)
     axes.set_facecolor(draws.HIDDEN)
@@ -136,12 +136,12 @@ def _rows(axes, shown: Anatomy) -> None:
 
 def _channels(axes, shown: Anatomy) -> None:
     delta_K = torch.arange(LENGTH)
-    rows_DK = channels(shown.kinds[0], delta_K)
+    rows_DK = channel_scores(shown.kinds[0], delta_K)
     draws.picture(axes, delta_K, rows_DK)
     axes.set_ylim(-0.5, len(rows_DK) - 0.5)
 
 
-def _curves(axes, rows: list[list]) -> None:
+def _bias_curves(axes, rows: list[list]) -> None:
     draws.heads(axes, rows, label="")
     known = [value for row in rows for value in row if value is not None]
     low, high = max(min(known), FLOOR), max(0.0, *known)
@@ -152,10 +152,10 @@ def _curves(axes, rows: list[list]) -> None:
 def _log_weights(axes, rows: list[list]) -> None:
     """Draw weights as the bias that would give the same weights: their logarithm, relative to the largest."""
     largest = max(value for row in rows for value in row if value)
-    _curves(axes, [[None if not value else math.log(value / largest) for value in row] for row in rows])
+    _bias_curves(axes, [[None if not value else math.log(value / largest) for value in row] for row in rows])
 
 
-def _layers(axes, numbers: dict) -> None:
+def _layer_bars(axes, numbers: dict) -> None:
     """Draw a bar for each transformer layer, as long as the number of keys that the last query sees."""
     colours = dict(zip(sorted({layer["name"] for layer in numbers["layers"]}, reverse=True), OKABE_ITO, strict=False))
     for layer in numbers["layers"]:
@@ -170,7 +170,7 @@ def _layers(axes, numbers: dict) -> None:
     axes.set_ylim(-0.7, sum(len(layer["numbers"]) for layer in numbers["layers"]) - 0.3)
 
 
-def _alike(axes) -> None:
+def _no_position(axes) -> None:
     axes.set_ylim(-1, 1)
     axes.axhline(0, color=OKABE_ITO[0], linewidth=1.6)
     axes.annotate("every key alike", (0.63 * LENGTH, 0), xytext=(0, 5), textcoords="offset points", ha="center", fontsize=7.6, color=GREY)
@@ -182,7 +182,7 @@ def _ground(axes) -> None:
     axes.set_ylim(0, LENGTH)
 
 
-def _seen(axes, numbers: dict) -> None:
+def _seen_distances(axes, numbers: dict) -> None:
     """Draw the distance at which three pairs see each key: its angle divided by the pair's frequency in training."""
     _ground(axes)
     before = torch.tensor(numbers["spectrum_before"])
@@ -208,10 +208,10 @@ def _scale_tile(name: str, encoding: str, numbers: dict) -> Tile:
     if numbers["sink"]:
         does.append("a sink")
     words = ", ".join(does) or "no change"
-    return Tile(name, words if encoding == "rope" else f"{words} ({encoding})", lambda axes: _factors(axes, factors, numbers))
+    return Tile(name, words if encoding == "rope" else f"{words} ({encoding})", lambda axes: _scale_factors(axes, factors, numbers))
 
 
-def _factors(axes, factors: torch.Tensor, numbers: dict) -> None:
+def _scale_factors(axes, factors: torch.Tensor, numbers: dict) -> None:
     axes.axhline(1, color="black", linewidth=0.9, linestyle=(0, (1, 2)), zorder=1)
     for rule in numbers["distance_rule"] or ():
         axes.plot(rule["at"], rule["factor"], color=draws.BLUE, linewidth=1.8, zorder=3)

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from posbench.anatomy.as_text import DIMENSIONLESS
-from posbench.anatomy.from_config import in_words, parts, whole
+from posbench.anatomy.from_config import method_in_words, parts, whole
 from posbench.anatomy.properties import dimensionless
 from posbench.anatomy.query_view import kinds
 from posbench.common.csv_records import to_csv
@@ -26,7 +26,7 @@ from posbench.sweep.cells import RECOMPUTE
 
 
 @dataclass(frozen=True)
-class Pair:
+class MethodPair:
     """One encoding with one extension at `length` tokens. Methods are in words, all their arguments json."""
 
     encoding: str
@@ -41,7 +41,7 @@ class Pair:
 
 
 # A pair and its dimensionless numbers; None: does not apply.
-Row = make_dataclass("Row", [(key, "float | None", None) for key in DIMENSIONLESS], bases=(Pair,), frozen=True)
+Row = make_dataclass("Row", [(key, "float | None", None) for key in DIMENSIONLESS], bases=(MethodPair,), frozen=True)
 
 
 def rows(cfgs: list[dict]) -> tuple[list[Row], list[str]]:
@@ -53,7 +53,7 @@ def rows(cfgs: list[dict]) -> tuple[list[Row], list[str]]:
     found, reasons = [], {}
     for cfg, length in _at_longest(cfgs, reasons):
         try:
-            found += _rows(cfg, length, reasons)
+            found += _pair_rows(cfg, length, reasons)
         except ConfigError as error:
             reasons[f"refused: {error}"] = None
     return found, list(reasons)
@@ -77,7 +77,7 @@ def _at_longest(cfgs: list[dict], reasons: dict) -> Iterable[tuple[dict, int]]:
     return found.values()
 
 
-def _rows(cfg: dict, length: int, reasons: dict) -> list[Row]:
+def _pair_rows(cfg: dict, length: int, reasons: dict) -> list[Row]:
     encoding, extension = parts(cfg)[0], make(cfg["extension"])
     shape = encoding.shape
     verdict = check(encoding, extension, NoScale(shape), [length], cfg["allow_untested"])
@@ -87,9 +87,9 @@ def _rows(cfg: dict, length: int, reasons: dict) -> list[Row]:
     found = kinds(encoding, extension, length)
     return [
         Row(
-            encoding=in_words("encoding", cfg["encoding"]) if cfg["run"] is None else Path(cfg["run"]).name,
+            encoding=method_in_words("encoding", cfg["encoding"]) if cfg["run"] is None else Path(cfg["run"]).name,
             layers=f"{name_of(kind.encoding)} in {len(kind.numbers)} of {shape.n_layer} layers" if len(found) > 1 else "all",
-            extension=in_words("extension", cfg["extension"]),
+            extension=method_in_words("extension", cfg["extension"]),
             encoding_args=json.dumps(method_args(cfg["encoding"])),
             extension_args=json.dumps(method_args(cfg["extension"])),
             n_head=shape.n_head,
@@ -105,17 +105,17 @@ def _rows(cfg: dict, length: int, reasons: dict) -> list[Row]:
 
 def table(found: list[Row]) -> Table:
     """Table of the rows in words, without columns that apply to no row."""
-    shown = _shown(found)
+    shown = _shown_columns(found)
     shapes = {(row.n_head, row.head_dim) for row in found}
     heads = f", {found[0].n_head} heads of {found[0].head_dim} channels" if len(shapes) == 1 else ""
     lines = []
     for row in found:
         numbers = ("" if (value := getattr(row, key)) is None else f"{value:.3g}" for key in shown)
-        lines.append([_name(row, len(shapes) > 1), row.extension, f"{row.train_len} to {row.length}", *numbers])
+        lines.append([_row_name(row, len(shapes) > 1), row.extension, f"{row.train_len} to {row.length}", *numbers])
     return Table(f"Dimensionless numbers{heads}", ["encoding", "extension", "tokens", *(DIMENSIONLESS[key][0] for key in shown)], lines)
 
 
-def _name(row: Row, heads: bool) -> str:
+def _row_name(row: Row, heads: bool) -> str:
     """Name of a row's encoding, with its heads if `heads`, and its layers unless the row is for all of them."""
     said = [f"{row.n_head} heads of {row.head_dim}"] * heads + [row.layers] * (row.layers != "all")
     return row.encoding + (f" ({', '.join(said)})" if said else "")
@@ -125,12 +125,12 @@ def legend(found: list[Row]) -> list[str]:
     """Lines that explain the columns."""
     return [
         "tokens: in training, and at evaluation",
-        *(": ".join(DIMENSIONLESS[key]) for key in _shown(found)),
+        *(": ".join(DIMENSIONLESS[key]) for key in _shown_columns(found)),
         "empty: does not apply; what is learned is as at the start, unless a run is named; gates are those of a token of zeros",
     ]
 
 
-def _shown(found: list[Row]) -> list[str]:
+def _shown_columns(found: list[Row]) -> list[str]:
     return [key for key in DIMENSIONLESS if any(getattr(row, key) is not None for row in found)]
 
 

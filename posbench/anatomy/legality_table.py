@@ -22,7 +22,7 @@ LEGEND = (
 
 
 @dataclass(frozen=True)
-class Pair:
+class JudgedPair:
     """Judgement of a pair: `kind` is extension, scale_attention or train.scale_attention, `fate` a key of WORDS, `reason` explains it."""
 
     encoding: str
@@ -32,7 +32,7 @@ class Pair:
     reason: str = ""
 
 
-def judge_all(configs: list[Path], train_len: int, lengths: list[int]) -> Iterator[Pair]:
+def judge_all(configs: list[Path], train_len: int, lengths: list[int]) -> Iterator[JudgedPair]:
     """Judge every pair of methods as their yamls define them, evaluated at `lengths` after training on `train_len` tokens."""
     shape = make_shape(ModelConfig(), train_len)
     plain = NoExtension(), NoScale(shape)
@@ -41,13 +41,13 @@ def judge_all(configs: list[Path], train_len: int, lengths: list[int]) -> Iterat
     for name, node in choices(configs, "encoding").items():
         encoding = make(node, shape)
         for other, extension in extensions.items():
-            yield Pair(name, "extension", other, *_fate(check, encoding, extension, plain[1], lengths))
+            yield JudgedPair(name, "extension", other, *_fate(check, encoding, extension, plain[1], lengths))
         # An encoding with a limit or a learned table may end at train_len without an extension, so scales are judged there.
         reached = lengths if encoding.limit is None and encoding.rows() is None else [train_len]
         for other, scale in scales.items():
-            yield Pair(name, "scale_attention", other, *_fate(check, encoding, plain[0], scale, reached))
+            yield JudgedPair(name, "scale_attention", other, *_fate(check, encoding, plain[0], scale, reached))
         for other, scale in scales.items():
-            yield Pair(name, "train.scale_attention", other, *_fate(check_trained_scale, encoding, scale))
+            yield JudgedPair(name, "train.scale_attention", other, *_fate(check_trained_scale, encoding, scale))
 
 
 def _fate(judge: Callable, *args: Any) -> tuple[str, str]:
@@ -60,7 +60,7 @@ def _fate(judge: Callable, *args: Any) -> tuple[str, str]:
     return "legal", verdict.source if verdict is not None else ""
 
 
-def markdown(pairs: list[Pair]) -> str:
+def markdown(pairs: list[JudgedPair]) -> str:
     """Markdown table of the pairs: a row for each method, a column for each encoding."""
     encodings = list(dict.fromkeys(pair.encoding for pair in pairs))
     fates = {(pair.kind, pair.other, pair.encoding): WORDS[pair.fate] for pair in pairs}

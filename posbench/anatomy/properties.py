@@ -17,7 +17,7 @@ import math
 import torch
 from torch import Tensor
 
-from posbench.anatomy.query_view import LayerView, bias, content, distance, kinds
+from posbench.anatomy.query_view import LayerView, content_score, distance, key_bias, kinds
 from posbench.common.errors import ConfigError
 from posbench.extensions.none import NoExtension
 from posbench.extensions.ntk_by_parts import NtkByParts
@@ -40,10 +40,10 @@ def properties(encoding: Encoding, extension: Extension, length: int) -> list[di
         measurable = Bias.ROWS not in kind.encoding.biases
         found.append(
             {
-                "unique": _unique(kind) if measurable else None,
+                "unique": _unique_codes(kind) if measurable else None,
                 "relative": _relative(kind) if measurable else None,
-                "any_length": _same(short, kind, train_len) if measurable and length > train_len else None,
-                "as_trained": _same(plain, kind, train_len) if measurable and not encoding.random else None,
+                "any_length": _same_scores(short, kind, train_len) if measurable and length > train_len else None,
+                "as_trained": _same_scores(plain, kind, train_len) if measurable and not encoding.random else None,
                 "beyond_training": beyond,
                 "bounded": _bounded(kind, reach),
             }
@@ -56,7 +56,7 @@ def trained_reach(encoding: Encoding) -> int:
     return (encoding.limit if encoding.random and encoding.limit else encoding.shape.train_len) - 1
 
 
-def scores(kind: LayerView, query: int, keys_K: Tensor) -> Tensor:
+def content_scores(kind: LayerView, query: int, keys_K: Tensor) -> Tensor:
     """Content score plus bias of each key, for every draw of content: [N, H, K], nan for keys that the query does not see."""
     shape, random = kind.encoding.shape, torch.Generator().manual_seed(0)
     width = shape.d_model
@@ -70,7 +70,7 @@ def scores(kind: LayerView, query: int, keys_K: Tensor) -> Tensor:
         (x_NKC @ weight_WC.T).unflatten(-1, (-1, shape.head_dim)).transpose(1, 2).expand(-1, -1, len(keys_K), -1)
         for x_NKC, weight_WC in ((q_N1C, query_WC), (k_N1C, key_WC))
     )
-    score_NHK, bias_HK = content(kind, query, keys_K, q, k), bias(kind, query, keys_K)
+    score_NHK, bias_HK = content_score(kind, query, keys_K, q, k), key_bias(kind, query, keys_K)
     return score_NHK if bias_HK is None else score_NHK + bias_HK
 
 
@@ -82,8 +82,8 @@ def _chosen(length: int) -> Tensor:
     return torch.cat((torch.arange(NEAR), between, torch.arange(length - NEAR, length))).unique()
 
 
-def _unique(kind: LayerView) -> bool:
-    code_KX = scores(kind, kind.length - 1, _chosen(kind.length)).flatten(0, 1).T
+def _unique_codes(kind: LayerView) -> bool:
+    code_KX = content_scores(kind, kind.length - 1, _chosen(kind.length)).flatten(0, 1).T
     code_KX = code_KX[~code_KX.isnan().any(dim=1)]
     # Sorting by one projection makes equal codes neighbours.
     mixed_K = code_KX @ torch.randn(code_KX.shape[1], generator=torch.Generator().manual_seed(1)).double()
@@ -91,21 +91,21 @@ def _unique(kind: LayerView) -> bool:
     return bool((apart_K > 1e-9).all())
 
 
-def _alike(a: LayerView, a_query: int, b: LayerView, b_query: int, delta_K: Tensor) -> bool:
+def _score_alike(a: LayerView, a_query: int, b: LayerView, b_query: int, delta_K: Tensor) -> bool:
     """True if two queries score keys at the same index distances alike."""
-    a_NHK, b_NHK = scores(a, a_query, a_query - delta_K), scores(b, b_query, b_query - delta_K)
+    a_NHK, b_NHK = content_scores(a, a_query, a_query - delta_K), content_scores(b, b_query, b_query - delta_K)
     return torch.allclose(a_NHK, b_NHK, rtol=1e-5, atol=1e-4, equal_nan=True)
 
 
 def _relative(kind: LayerView) -> bool:
     last = kind.length - 1
     queries = {last - 1, 2 * last // 3, last // 2} - {-1, last}
-    return all(_alike(kind, query, kind, last, _chosen(query + 1)) for query in queries)
+    return all(_score_alike(kind, query, kind, last, _chosen(query + 1)) for query in queries)
 
 
-def _same(a: LayerView, b: LayerView, train_len: int) -> bool:
+def _same_scores(a: LayerView, b: LayerView, train_len: int) -> bool:
     """True if the last queries of both score the distances of training alike."""
-    return _alike(a, a.length - 1, b, b.length - 1, torch.arange(min(a.length, b.length, train_len)))
+    return _score_alike(a, a.length - 1, b, b.length - 1, torch.arange(min(a.length, b.length, train_len)))
 
 
 def _bounded(kind: LayerView, reach: int) -> bool | None:
@@ -162,4 +162,4 @@ def _unextended_bias(encoding: Encoding, kind: LayerView, train_len: int) -> Ten
     """Bias of the last query at distance 0 and at train_len (or the farthest key it sees), without an extension: [H, 2], or None."""
     length = train_len + 1 if Trait.UNBOUNDED in encoding.traits or encoding.limit is None else min(train_len + 1, encoding.limit)
     same = next(one for one in kinds(encoding, NoExtension(), length) if one.numbers == kind.numbers)
-    return bias(same, length - 1, torch.tensor([length - 1, int(same.plan.bands[0].first_T[-1])]))
+    return key_bias(same, length - 1, torch.tensor([length - 1, int(same.plan.bands[0].first_T[-1])]))

@@ -87,7 +87,7 @@ def distance(kind: LayerView, query: int, keys_K: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def bias(kind: LayerView, query: int, keys_K: Tensor) -> Tensor | None:
+def key_bias(kind: LayerView, query: int, keys_K: Tensor) -> Tensor | None:
     """Bias added to the scaled score of each key: [H, K], or None without a bias. Gates are those of a token of zeros."""
     encoding = kind.encoding
     if not encoding.biases & ~Bias.ROWS:
@@ -113,7 +113,7 @@ def bias(kind: LayerView, query: int, keys_K: Tensor) -> Tensor | None:
 
 
 @torch.no_grad()
-def content(kind: LayerView, query: int, keys_K: Tensor, q_NHKD: Tensor, k_NGKD: Tensor) -> Tensor:
+def content_score(kind: LayerView, query: int, keys_K: Tensor, q_NHKD: Tensor, k_NGKD: Tensor) -> Tensor:
     """Scaled content score of each key: [N, H, K]. q_NHKD has a copy of the query for each key, rotated as the key's band requires."""
     encoding, width = kind.encoding, q_NHKD.shape[-1]
 
@@ -145,7 +145,7 @@ def even_weights(kind: LayerView) -> Tensor | None:
         return None
     query, keys_K = kind.length - 1, torch.arange(kind.length)
     zeros = torch.zeros(1, shape.n_head, 1, kind.length)
-    bias_HK = bias(kind, query, keys_K)
+    bias_HK = key_bias(kind, query, keys_K)
     seen_1K = ~distance(kind, query, keys_K).isnan()[None]
     if bias_HK is not None:
         bias_HK = bias_HK.nan_to_num().float()[:, None]
@@ -153,7 +153,7 @@ def even_weights(kind: LayerView) -> Tensor | None:
     return weights_BH1K[0, :, 0].double().masked_fill(~seen_1K, torch.nan).flip(-1)
 
 
-def channels(kind: LayerView, delta_K: Tensor) -> Tensor:
+def channel_scores(kind: LayerView, delta_K: Tensor) -> Tensor:
     """Score of the keys at the index distances delta_K from the last query, in each channel of the first head: [P, K] in [-1, 1].
 
     A row is the score if q and k are 1 in one channel and 0 elsewhere, minus the score of zeros, divided by its largest size. Channels
@@ -164,7 +164,7 @@ def channels(kind: LayerView, delta_K: Tensor) -> Tensor:
     score = []
     for one_NKD in (unit_DKD, torch.zeros_like(unit_DKD[:1])):
         q_NHKD, k_NGKD = (one_NKD[:, None].expand(-1, count, -1, -1) for count in (shape.n_head, shape.n_kv_head))
-        score.append(content(kind, query, query - delta_K, q_NHKD, k_NGKD))
+        score.append(content_score(kind, query, query - delta_K, q_NHKD, k_NGKD))
     picture_DK = (score[0] - score[1])[:, 0]
     largest_D1 = picture_DK.nan_to_num().abs().amax(dim=-1, keepdim=True)
     picture_DK = picture_DK / largest_D1.clamp(min=1e-12)

@@ -42,7 +42,7 @@ from posbench.config.compose import (
 )
 from posbench.config.names import CONFIGS
 from posbench.config.nearest import sentence
-from posbench.config.schema import check
+from posbench.config.schema import check_config
 
 Command = Callable[[Request], int] | str  # a function or, as "module:function", one that is imported when there is something to do
 SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
@@ -103,7 +103,7 @@ def _execute(command: Command, composed: list[tuple[dict, list[str]]], composer:
     for job, overrides in composed:
         check_words(job, overrides)
     experiment = experiment_of(*composed[0])
-    expanded = [([check(cfg) for cfg in expand(job, overrides, composer)], overrides) for job, overrides in composed]
+    expanded = [([check_config(cfg) for cfg in expand(job, overrides, composer)], overrides) for job, overrides in composed]
     cfgs = [cfg for cells, _ in expanded for cfg in cells]
     if any(cfg["run"] or cfg["model"].get("path") for cfg in cfgs):
         from posbench.cli import given_run

@@ -18,7 +18,7 @@ from posbench.config.compose import Request, check_effect
 from posbench.config.names import INSTALLED, as_command
 from posbench.runs.directory import Run
 from posbench.runs.search import Found, find, inside
-from posbench.sweep.child_processes import check
+from posbench.sweep.child_processes import check_resources
 from posbench.sweep.jobs import Job, Result, plan_existing, plan_jobs
 from posbench.sweep.launch import launch
 from posbench.sweep.ledger import failure_table, record
@@ -111,7 +111,7 @@ def show_plan(request: Request, jobs: list[Job]) -> int:
     """
     from posbench.sweep.dry_run import check_devices, describe, planned
 
-    check([job for job in jobs if not is_done(job)], request.launcher)
+    check_resources([job for job in jobs if not is_done(job)], request.launcher)
     plans = planned(jobs)
     check_devices([plan.job for plan in plans if plan.work], request.launcher)
     print("\n".join(describe(plans)))

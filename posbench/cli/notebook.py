@@ -160,7 +160,7 @@ class LoadedRun:
         extension. What is not given is as in the run's own configuration, so that rows compare with `rows`.
         Raises ConfigError for what the command line refuses, and where the methods change nothing.
         """
-        from posbench.sweep.evaluate_cell import evaluation, make_rows, per_token, progress_of
+        from posbench.sweep.evaluate_cell import cell_evaluation, make_rows, per_token, progress_of
 
         asked = {"lengths": lengths, "protocol": protocol}
         settings |= {key: value for key, value in asked.items() if value is not None}
@@ -176,7 +176,7 @@ class LoadedRun:
         other, split = job.cfg["evaluate"]["text"], job.cfg["evaluate"]["split"]
         corpus = self.prepared([ALL]) if split == ALL and not other else self.corpus
         corpus = other_text.read(corpus, {**job.cfg, "data": self.reached()}, other, split) if other else corpus
-        evaluators = [evaluator(cell.protocol)(evaluation(self.model, corpus, cell, self.device)) for cell in cells]
+        evaluators = [evaluator(cell.protocol)(cell_evaluation(self.model, corpus, cell, self.device)) for cell in cells]
         found = []
         with progress_of(job, evaluators, [cell.evaluate["lengths"] for cell in cells]) as progress:
             for one, (cell, verdict) in zip(evaluators, judged.cells.items(), strict=True):

@@ -25,11 +25,11 @@ def to_csv(records: Iterable[Record], kind: type[Record]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(names)
     for one in records:
-        writer.writerow([_cell(getattr(one, name)) for name in names])
+        writer.writerow([_record_cell(getattr(one, name)) for name in names])
     return text.getvalue()
 
 
-def _cell(value: object) -> object:
+def _record_cell(value: object) -> object:
     return "" if value is None else repr(value) if isinstance(value, float) else defuse.cell(value) if isinstance(value, str) else value
 
 

@@ -17,7 +17,7 @@ NONE = {errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL, errno.ESTALE, errno.EACCES
 OWNER = re.compile(rb"(\d+) ([\w.-]+)\n")
 
 
-def take(lock: FileLock, wait: bool) -> None:
+def acquire(lock: FileLock, wait: bool) -> None:
     """Take a lock and write its holder into the file. With `wait`, block until it is free.
 
     Raises Timeout while another process holds it, RunError when the file system has no locks, OSError when the file cannot be made.
@@ -25,7 +25,7 @@ def take(lock: FileLock, wait: bool) -> None:
     try:
         lock.acquire(timeout=-1 if wait else 0)
     except Timeout:
-        if (number := _answer(lock.lock_file)) in NONE:  # filelock reads EACCES as "held" and would wait forever
+        if (number := _lock_error(lock.lock_file)) in NONE:  # filelock reads EACCES as "held" and would wait forever
             raise _no_locks(lock, number) from None
         raise
     except OSError as error:
@@ -39,7 +39,7 @@ def take(lock: FileLock, wait: bool) -> None:
             os.close(file)
 
 
-def _answer(path: str) -> int | None:
+def _lock_error(path: str) -> int | None:
     """errno of an attempt to lock the file, None if it succeeds."""
     try:
         with open(path, "rb") as file:

@@ -95,7 +95,7 @@ class Progress(AbstractContextManager):
     def _text(self, now: float, last: bool) -> str:
         share = f"{self.done / self.total:.0%} of {self.total / 1e6:.1f} M" if self.total >= MANY else f"{self.done}/{self.total}"
         parts = [f"{self.label} {share} {self.unit}"]
-        parts += [f"{name} {_number(value)}" for name, value in self.figures.items()]
+        parts += [f"{name} {_figure_text(value)}" for name, value in self.figures.items()]
         left = self.remaining()
         if last:
             parts.append(f"took {_duration(now - self.began)}")
@@ -111,7 +111,7 @@ def _median(weighed: Iterable[tuple[float, int]]) -> float:
     return (values[bisect.bisect_left(upto, half)] + values[bisect.bisect_right(upto, half)]) / 2
 
 
-def _number(value: object) -> str:
+def _figure_text(value: object) -> str:
     if not isinstance(value, float):
         return str(value)
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from posbench.common.errors import ConfigError
 from posbench.common.machine import fast_dtype
-from posbench.config.schema import SCHEMAS, check, typed
+from posbench.config.schema import SCHEMAS, check_config, typed
 
 LONG = 1024  # training length in tokens above which the defaults of `evaluate` are those of a text that takes seconds to read
 
@@ -15,7 +15,7 @@ def resolve(cfg: dict, auto: str | None = None) -> dict:
     `auto` is what dtype=auto means; None: the format that this machine multiplies fastest.
     Raises ConfigError as `typed` does, and for lengths that contradict evaluate.max_length.
     """
-    cfg = check(cfg)
+    cfg = check_config(cfg)
     groups = {group: typed(group, cfg[group]) for group in SCHEMAS}
     auto = auto or fast_dtype(cfg.get("device", "auto"))
     train_len, asked = groups["train"].origin, groups["evaluate"]  # a child is evaluated on the targets of its parent

@@ -21,11 +21,11 @@ def class_named(target: str) -> type:
         within, above, path = found, path, f"{path}.{part}"
         found = getattr(within, part, None) or (_module(path, target) if inspect.ismodule(within) else None)
         if found is None:
-            names = _names(within)
+            names = _names_inside(within)
             near, has = did_you_mean(part, [*names, *dir(within)]), ", ".join(names) or "no class"
             raise ConfigError(f"{target} cannot be imported, since there is no {part} in {above}{near}: it has {has}.")
     if not isinstance(found, type):
-        listed = f": name one of its own, such as {target}.{_names(found)[0]}" if _names(found) else ": name one that is"
+        listed = f": name one of its own, such as {target}.{_names_inside(found)[0]}" if _names_inside(found) else ": name one that is"
         raise ConfigError(f"{target} is of type {type(found).__name__} and no class{listed}.")
     return found
 
@@ -41,7 +41,7 @@ def _module(path: str, target: str) -> object | None:
         raise ConfigError(f"{target} cannot be imported, since {path} ends with {why}: correct it, or install what it needs.") from error
 
 
-def _names(found: object) -> list[str]:
+def _names_inside(found: object) -> list[str]:
     """Names that may follow that of a module: of its own classes, or of the modules of a package; none for others."""
     own = [name for name, one in inspect.getmembers(found, inspect.isclass) if one.__module__ == getattr(found, "__name__", None)]
     return own or [module.name for module in pkgutil.iter_modules(getattr(found, "__path__", []))]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from posbench.common.errors import ConfigError, did_you_mean
-from posbench.config.typed_args import First, Must, fitting, in_tokens, shown
+from posbench.config.typed_args import First, Must, fit_value, in_tokens, shown
 
 ABOVE_0 = Must("above 0", lambda number: number > 0)
 NOT_BELOW_0 = Must("0 or more", lambda number: number >= 0)
@@ -231,14 +231,14 @@ LISTS = {  # keys of which one value needs no brackets
 }
 
 
-def check(cfg: dict) -> dict:
+def check_config(cfg: dict) -> dict:
     """`cfg` with every value of the right type, and 16k written out. Arguments of methods and sources are checked by make and make_source.
 
     Raises ConfigError for a wrong type, an unknown key, an illegal word, or a number out of range.
     """
-    found = {key: fitting(key, value, JOB.get(key, Any)) for key, value in in_tokens(cfg).items()}
+    found = {key: fit_value(key, value, JOB.get(key, Any)) for key, value in in_tokens(cfg).items()}
     if "data" in found:
-        found["data"] = {key: fitting(f"data.{key}", value, DATA.get(key, Any)) for key, value in found["data"].items()}
+        found["data"] = {key: fit_value(f"data.{key}", value, DATA.get(key, Any)) for key, value in found["data"].items()}
     nodes = {**found, "data.source": found.get("data", {}).get("source", {"_target_": SOURCE})}
     for name, usual in {**METHODS, "data.source": SOURCE}.items():
         node = nodes.get(name, {"_target_": usual})
@@ -253,7 +253,7 @@ def check(cfg: dict) -> dict:
 
 
 def typed(group: str, values: dict) -> Any:
-    """Dataclass of one group, built from `values`. Raises ConfigError as `check` does."""
+    """Dataclass of one group, built from `values`. Raises ConfigError as `check_config` does."""
     return _typed(group, json.dumps(values))
 
 
@@ -262,6 +262,6 @@ def _typed(group: str, content: str) -> Any:
     """Cached part of `typed`: the cells of a grid mostly share these values."""
     values, schema = json.loads(content), {**SCHEMAS, **OPTIONAL}[group]
     hints = typing.get_type_hints(schema, include_extras=True)
-    if unknown := sorted(set(fitting(group, values, dict)) - set(hints)):
+    if unknown := sorted(set(fit_value(group, values, dict)) - set(hints)):
         raise ConfigError(f"{group}.{unknown[0]} is not a key of {group}{did_you_mean(unknown[0], hints)}: --cfg job prints all of them.")
-    return schema(**{key: fitting(f"{group}.{key}", value, hints[key]) for key, value in values.items()})
+    return schema(**{key: fit_value(f"{group}.{key}", value, hints[key]) for key, value in values.items()})

@@ -67,7 +67,7 @@ class _Misfit(Exception):
     """Mismatch of a value with the tried type, or with the words of a Must."""
 
 
-def fitting(name: str, value: object, hint: Any) -> Any:
+def fit_value(name: str, value: object, hint: Any) -> Any:
     """`value` converted to the type `hint`: 64.0 becomes 64 for int, 1 becomes True for bool, all else stays.
 
     Raises ConfigError, under `name`, for a value that does not match. A hint that is a class is not checked.
@@ -75,7 +75,7 @@ def fitting(name: str, value: object, hint: Any) -> Any:
     try:
         return _fit(value, hint)
     except _Misfit as error:
-        legal = str(error) or f"{in_words(hint)}{_way_out(name, value, hint)}"
+        legal = str(error) or f"{type_words(hint)}{_hint(name, value, hint)}"
         raise ConfigError(f"{name}={shown(value)} must be {legal}.") from None
 
 
@@ -137,20 +137,20 @@ def _kinds(hint: Any) -> list[Any]:
     return [kind for one in inner for kind in _kinds(one)] if origin in (typing.Union, types.UnionType) else [hint]
 
 
-def in_words(hint: Any, many: bool = False) -> str:
+def type_words(hint: Any, many: bool = False) -> str:
     """Words for a type behind "must be"; with `many` the plural, behind "a list of"."""
-    return " or ".join(_in_words(kind, many) for kind in _kinds(hint))
+    return " or ".join(_kind_words(kind, many) for kind in _kinds(hint))
 
 
-def _in_words(kind: Any, many: bool) -> str:
+def _kind_words(kind: Any, many: bool) -> str:
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin is Literal:
         return f"{'' if many else 'one '}of {', '.join(map(shown, inner))}"
     words = WORDS.get(origin or kind, ("anything", "anything"))[many]
-    return f"{words} of {in_words(inner[-1], many=True)}" if origin in (list, dict) and inner[-1] is not Any else words
+    return f"{words} of {type_words(inner[-1], many=True)}" if origin in (list, dict) and inner[-1] is not Any else words
 
 
-def _way_out(name: str, value: object, hint: Any) -> str:
+def _hint(name: str, value: object, hint: Any) -> str:
     """Suffix of an error: the choice that was meant, how to type a number as text, or how large a number may be."""
     kinds = _kinds(hint)
     choices = [choice for kind in kinds if typing.get_origin(kind) is Literal for choice in typing.get_args(kind)]
@@ -181,7 +181,7 @@ def arguments(name: str, takes: type, given: dict[str, Any], theirs: tuple[str, 
         listed = ", ".join(legal) or "nothing"
         near = did_you_mean(unknown[0], legal)
         raise ConfigError(f"{name}.{unknown[0]} is not an argument of {takes.__module__}.{takes.__qualname__}{near}: it takes {listed}.")
-    return {key: fitting(f"{name}.{key}", value, hints.get(key, Any)) for key, value in given.items()}
+    return {key: fit_value(f"{name}.{key}", value, hints.get(key, Any)) for key, value in given.items()}
 
 
 @functools.cache

@@ -15,7 +15,7 @@ import numpy as np
 
 from posbench.common.errors import ConfigError
 from posbench.data.text_task import Question, TextTask
-from posbench.data.words import FIRST, SECOND, names
+from posbench.data.words import FIRST, SECOND, two_word_names
 
 MOST = len(FIRST) * len(SECOND)
 HEAD = "A numbered list of words follows. Some of them come more often than the others: memorize these.\n"
@@ -33,9 +33,9 @@ class CommonWords(TextTask):
     def ask(self, random: np.random.Generator, depth: float | None, length: int) -> Question:
         many = length >= self.long_from
         often, seldom, shown_often, shown_others = (30, 3, 10, 30) if many else (6, 1, 3, 10)
-        drawn = names(random, MOST)
+        drawn = two_word_names(random, MOST)
         common, others = drawn[: self.words], drawn[self.words :]
-        shown = names(random, self.words + shown_others)
+        shown = two_word_names(random, self.words + shown_others)
         known = shown[: self.words]
         example = numbered(mixed(random, known * shown_often + shown[self.words :] * seldom, known))
         question, start = (

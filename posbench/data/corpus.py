@@ -11,7 +11,7 @@ from filelock import FileLock, Timeout
 
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import disk_errors
-from posbench.common.locks import holder, take
+from posbench.common.locks import acquire, holder
 from posbench.data.build_corpus import build
 from posbench.data.identity import content_key, folder_key, with_bos
 from posbench.data.mix import Mix, mix_of
@@ -79,11 +79,11 @@ def _task(cfg_data: dict, folder: Path, identity: str) -> Corpus:
 def _lock(folder: Path, name: str) -> Iterator[None]:
     lock = FileLock(f"{folder}.lock")
     try:
-        take(lock, wait=False)
+        acquire(lock, wait=False)
     except Timeout:
         who, gone = holder(Path(f"{folder}.lock"))
         print(f"data: another process{who} is preparing {name}, waiting for it{gone}", file=sys.stderr, flush=True)
-        take(lock, wait=True)
+        acquire(lock, wait=True)
     try:
         yield
     finally:

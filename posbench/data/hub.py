@@ -12,7 +12,7 @@ from urllib.request import getproxies
 
 from posbench.common.errors import ConfigError
 from posbench.common.files import FULL, sha256_json
-from posbench.config.typed_args import fitting, shown
+from posbench.config.typed_args import fit_value, shown
 from posbench.data.sources import SPLITS, Source
 
 NETWORK = {"httpx", "httpx2", "httpcore", "aiohttp", "fsspec"}
@@ -40,8 +40,8 @@ class Hub(Source):
             raise ConfigError(f"data.source.splits has {', '.join(splits)}: give exactly train, validation and test.")
         for name, part in splits.items():
             where = f"data.source.splits.{name}"
-            fitting(f"{where}.split", part.get("split"), str)
-            rows = fitting(f"{where}.skip", part.get("skip"), int), fitting(f"{where}.take", part.get("take"), int | None)
+            fit_value(f"{where}.split", part.get("split"), str)
+            rows = fit_value(f"{where}.skip", part.get("skip"), int), fit_value(f"{where}.take", part.get("take"), int | None)
             if min(rows[0], rows[1] or 0) < 0:
                 raise ConfigError(f"{where}={shown(part)} must skip and take 0 or more rows.")
         self.repo, self.config, self.revision, self.splits = repo, config, revision, splits

@@ -88,7 +88,7 @@ class Rows:
     def __init__(self, name: str, file: Path, column: str, alone: bool = False):
         self.file, self.column, self.format = file, column, _format(file)
         is_text = self.format == "text"
-        self.pieces = cut(read_text(file)) if is_text and alone else None  # a single large text, as in nanoGPT
+        self.pieces = cut_text(read_text(file)) if is_text and alone else None  # a single large text, as in nanoGPT
         if is_text and not alone:
             self.names = [name]
         else:
@@ -107,7 +107,7 @@ class Rows:
                 yield name, text
 
 
-def cut(text: str) -> list[str]:
+def cut_text(text: str) -> list[str]:
     """Cut a text into parts of about equal size. Each ends at a blank line, or at least at a line end, if one is near.
 
     A small text has 20 parts; a large one 100 or more, of 4 thousand to a million characters. This is a compromise: confidence

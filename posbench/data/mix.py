@@ -15,7 +15,7 @@ from posbench.common.errors import ConfigError, did_you_mean
 from posbench.data.sources import TASK, make_source
 from posbench.data.task import Task, TaskSplit
 from posbench.data.text_questions import TextQuestions
-from posbench.data.text_task import TextTask, in_words, make_text_task
+from posbench.data.text_task import TextTask, is_text_task, make_text_task
 from posbench.data.tokenfile import TokenFile
 from posbench.data.tokenizers import Tokenizer
 
@@ -121,7 +121,7 @@ def mix_of(data: dict, offset: int = 0, text: Callable | None = None) -> Mix | N
     mix = resolved(data).get("mix")
     if not mix:
         return None
-    if in_words(mix["source"]):
+    if is_text_task(mix["source"]):
         if mix["vocab_size"]:
             raise ConfigError(f"data.mix.vocab_size={mix['vocab_size']}: task={mix['task']} is in words, in the text's own tokens: say 0.")
         task = make_text_task({"name": mix["task"], **mix["source"]}, "data.mix")

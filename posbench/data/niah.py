@@ -17,7 +17,7 @@ import numpy as np
 
 from posbench.common.errors import ConfigError
 from posbench.data.text_task import Question, TextTask
-from posbench.data.words import names
+from posbench.data.words import two_word_names
 
 Kind = Literal["words", "numbers", "uuids"]
 
@@ -70,7 +70,7 @@ class Niah(TextTask):
 def made(kind: Kind, random: np.random.Generator, count: int) -> list[str]:
     """`count` words, numbers or uuids, all different."""
     if kind == "words":
-        return names(random, count)
+        return two_word_names(random, count)
     if kind == "uuids":
         return [str(uuid.UUID(bytes=random.bytes(16), version=4)) for _ in range(count)]
     return [str(1_000_000 + number) for number in random.choice(9_000_000, count, replace=False).tolist()]

@@ -16,7 +16,7 @@ from pathlib import Path
 from posbench.common.errors import ConfigError
 from posbench.common.files import sha256_json
 from posbench.common.wheel_file import installed
-from posbench.config.typed_args import fitting
+from posbench.config.typed_args import fit_value
 from posbench.data.sources import Source
 
 
@@ -30,7 +30,7 @@ class PySource(Source):
     def __init__(self, wheels: dict[str, dict], validation: list[str], exclude: list[str], min_bytes: int):
         for package, pin in wheels.items():
             for key in ("version", "rows", "split"):
-                fitting(f"data.source.wheels.{package}.{key}", pin.get(key), str)
+                fit_value(f"data.source.wheels.{package}.{key}", pin.get(key), str)
         self.wheels, self.validation, self.exclude, self.min_bytes = wheels, validation, exclude, min_bytes
 
     def fingerprint(self) -> str:

@@ -100,7 +100,7 @@ def _objects(file: Path) -> Iterator[dict]:
     row = [0]
     with _readable(file, "json", row), open(file, "rb") as packed:
         unpacked = gzip.open(packed) if file.name.lower().endswith(".gz") else packed
-        for value in _values(_lines(file, packed, unpacked)):
+        for value in _json_values(_text_lines(file, packed, unpacked)):
             value = {"text": value} if isinstance(value, str) else value
             if not isinstance(value, dict):
                 raise ValueError(f"{type(value).__name__} instead of an object")
@@ -108,7 +108,7 @@ def _objects(file: Path) -> Iterator[dict]:
             row[0] += 1
 
 
-def _lines(file: Path, packed: BinaryIO, unpacked: BinaryIO) -> Iterator[str]:
+def _text_lines(file: Path, packed: BinaryIO, unpacked: BinaryIO) -> Iterator[str]:
     """Yield the lines that are not blank, with their line ends."""
     size, total, first = os.fstat(packed.fileno()).st_size, 0, True
     while line := unpacked.readline(ROW + 1):
@@ -123,21 +123,21 @@ def _lines(file: Path, packed: BinaryIO, unpacked: BinaryIO) -> Iterator[str]:
             yield text
 
 
-def _values(lines: Iterator[str]) -> Iterator[object]:
+def _json_values(lines: Iterator[str]) -> Iterator[object]:
     first = next(lines, "")
     if first.lstrip().startswith("["):
-        yield from json.loads(_joined(first, lines))
+        yield from json.loads(_whole_json(first, lines))
         return
     try:
         found = list(_decoded(first))
     except json.JSONDecodeError:
-        found = _decoded(_joined(first, lines))  # an object over several lines
+        found = _decoded(_whole_json(first, lines))  # an object over several lines
     yield from found
     for line in lines:
         yield from list(_decoded(line))
 
 
-def _joined(first: str, lines: Iterable[str]) -> str:
+def _whole_json(first: str, lines: Iterable[str]) -> str:
     parts, size = [first], len(first)
     for line in lines:
         parts.append(line)

@@ -47,7 +47,7 @@ class TaskVariant:
     arguments: dict = field(default_factory=dict)
 
 
-def fingerprint(task: object) -> str:
+def task_fingerprint(task: object) -> str:
     """Hex SHA-256 of the class, version and attributes of a task."""
     kept = {key: value for key, value in vars(task).items() if key not in ("memo", "again")}
     return sha256_json([f"{type(task).__module__}.{type(task).__qualname__}", task.version, without_later("data.source", kept)])
@@ -70,7 +70,7 @@ class Task(Source):
         return type(self).__module__.rpartition(".")[2]
 
     def fingerprint(self) -> str:
-        return fingerprint(self)
+        return task_fingerprint(self)
 
     def documents(self, split: str):
         raise ConfigError(f"data={self.name} is a task whose examples are drawn in training: there are no documents to read.")

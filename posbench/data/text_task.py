@@ -16,7 +16,7 @@ import numpy as np
 from posbench.common.errors import ConfigError
 from posbench.config.named_class import class_named
 from posbench.config.typed_args import arguments
-from posbench.data.task import TaskVariant, fingerprint
+from posbench.data.task import TaskVariant, task_fingerprint
 
 NOISE = ("The grass is green.", "The sky is blue.", "The sun is yellow.", "Here we go.", "There and back again.")
 
@@ -71,7 +71,7 @@ class TextTask:
 
     def fingerprint(self) -> str:
         """Hex SHA-256 that changes with any text."""
-        return fingerprint(self)
+        return task_fingerprint(self)
 
     def rivals(self, most: int) -> int:
         """Number of further texts, at most, in which up to `most` rivals of each answer of a text are read."""
@@ -86,7 +86,7 @@ class TextTask:
         return [TaskVariant(name, float(depth), {"depth": float(depth)}) for depth in np.linspace(0, 1, self.depths)] or [TaskVariant(name)]
 
 
-def in_words(node: dict) -> bool:
+def is_text_task(node: dict) -> bool:
     """True if the class `_target_` is a TextTask. Raises ConfigError for an unknown class."""
     return issubclass(class_named(node.get("_target_")), TextTask)
 

@@ -29,7 +29,7 @@ Pieces = tuple[np.ndarray, np.ndarray]  # (ids, bytes per token), both [n]
 
 
 @contextmanager
-def foreign(name: str) -> Iterator[None]:
+def foreign_errors(name: str) -> Iterator[None]:
     """Turn errors of the tokenizers library about an unusable file or text into a ConfigError: plain Exceptions and panics."""
     try:
         yield
@@ -133,7 +133,7 @@ class PretrainedTokenizer(TextTokenizer):
         self.vocab_size = count_ids(model, name)
 
     def _pieces(self, texts: Sequence[str]) -> list[Pieces]:
-        with foreign(self.name):
+        with foreign_errors(self.name):
             return [
                 (np.array(encoding.ids, dtype=np.int64), owned_bytes(text, _without_mark(text, encoding)))
                 for text, encoding in zip(texts, self.model.encode_batch(texts, add_special_tokens=False), strict=True)
@@ -172,7 +172,7 @@ def load_tokenizer(name: str, folder: Path) -> Tokenizer:
         return ByteTokenizer()
     if name.startswith(f"{TASK}-"):
         raise ConfigError("A task has tokens of its own, which stand for no text: give the model token ids.")
-    with foreign(name):
+    with foreign_errors(name):
         return read_tokenizer(name, read_bytes(folder / "tokenizer.json"))
 
 
@@ -180,7 +180,7 @@ def read_tokenizer(name: str, content: bytes) -> BPETokenizer | PretrainedTokeni
     """Tokenizer of the content of a tokenizer.json. Raises ConfigError when it is unusable."""
     import tokenizers
 
-    with foreign(name):
+    with foreign_errors(name):
         model = tokenizers.Tokenizer.from_buffer(content)
     return BPETokenizer(model) if TRAINED.fullmatch(name) else PretrainedTokenizer(model, name)
 
@@ -226,7 +226,7 @@ def continuation_encoder(tokenizer: Tokenizer) -> Encode:
     bare = {**described, **{part: _bare(described[part]) for part in ("normalizer", "pre_tokenizer")}}
     if bare == described:
         return plain
-    with foreign(tokenizer.name):
+    with foreign_errors(tokenizer.name):
         inside = encoder(PretrainedTokenizer(type(tokenizer.model).from_str(json.dumps(bare)), tokenizer.name))
     special = list(tokenizer.model.get_added_tokens_decoder())
 

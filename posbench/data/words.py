@@ -15,7 +15,7 @@ SECOND = (
 ).split()
 
 
-def names(random: np.random.Generator, count: int) -> list[str]:
+def two_word_names(random: np.random.Generator, count: int) -> list[str]:
     """`count` different names. Raises ValueError for more than there are."""
     chosen = random.choice(len(FIRST) * len(SECOND), count, replace=False)
     return [f"{FIRST[one // len(SECOND)]}-{SECOND[one % len(SECOND)]}" for one in chosen.tolist()]

@@ -44,7 +44,7 @@ class Probe:
     def seconds(self, reading: ReadVolume, extension: dict, scale: dict) -> float:
         """Seconds of a reading. The last layer computes only the rows that are scored."""
         method, config = json.dumps([extension, scale]), self.config
-        pairs = sum(_pairs(layer) for layer in self._plan(method, reading.tokens).layers) / config.n_layer
+        pairs = sum(_pairs_read(layer) for layer in self._plan(method, reading.tokens).layers) / config.n_layer
         attention = pairs * self.pair(method, self._shorter(reading.tokens)) * config.kv_heads
         layers = config.n_layer - 1 + reading.rows / reading.tokens
         return reading.texts * (layers * (reading.tokens * self.token + attention) + reading.rows * self.row)
@@ -80,7 +80,7 @@ class Probe:
         for layer in layers:
             if (geometry := _geometry(layer)) not in self.known:
                 self.known[geometry] = self._attention(layer, 1)
-        return sum(self.known[_geometry(layer)] for layer in layers) / sum(map(_pairs, layers))
+        return sum(self.known[_geometry(layer)] for layer in layers) / sum(map(_pairs_read, layers))
 
     def _plan(self, method: str, length: int) -> Plan:
         extension, scale = json.loads(method)
@@ -114,7 +114,7 @@ class Probe:
         return min(spent)
 
 
-def _pairs(layer: LayerPlan) -> int:
+def _pairs_read(layer: LayerPlan) -> int:
     """Number of pairs of query and key that a kernel reads in a layer, seen or not."""
     return int(sum(band.width_T.sum() for band in layer.bands))
 

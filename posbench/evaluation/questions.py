@@ -22,10 +22,10 @@ def questions(corpus: "Corpus", config: EvaluateConfig) -> TaskSplit | TextQuest
         return file
     if not config.tasks:
         return corpus.mix.split(config.split)
-    return in_words(config, load_tokenizer(corpus.tokenizer, corpus.folder), corpus.bos, file)
+    return word_questions(config, load_tokenizer(corpus.tokenizer, corpus.folder), corpus.bos, file)
 
 
-def in_words(config: EvaluateConfig, tokenizer: Tokenizer, bos: int | None, file: TokenFile | None = None) -> TextQuestions:
+def word_questions(config: EvaluateConfig, tokenizer: Tokenizer, bos: int | None, file: TokenFile | None = None) -> TextQuestions:
     """Questions of the task of `evaluate.tasks`; without the `file` of a text only the room that they need is known."""
     (node,) = config.tasks
     chat = around(config.chat) if config.chat else None
@@ -37,7 +37,7 @@ def room(config: dict, length: int) -> bool:
     if not config["tasks"]:
         return True
     try:
-        asked = in_words(typed("evaluate", config), ByteTokenizer(), 0)
+        asked = word_questions(typed("evaluate", config), ByteTokenizer(), 0)
     except ConfigError:
         return True  # `check` says why
     return asked.fits(min(length, 4096)) or asked.fits(length)

@@ -63,7 +63,7 @@ def choose(
             f"lower evaluate.lengths and evaluate.max_length to {max(1, longest - 1)}, or give longer documents (books with data=books, or "
             "for a checkpoint those of every split with evaluate.split=all)."
         )
-    rng, unit_D = np.random.default_rng(seed), units(file, unit)
+    rng, unit_D = np.random.default_rng(seed), window_units(file, unit)
     if unit == "document":
         found = [_spread(room_D, windows, n_targets, rng)]
     else:
@@ -88,7 +88,7 @@ def _spread(room_D: np.ndarray, windows: int, n_targets: int, rng: np.random.Gen
     return document_N, place_N - (edge_D - room_D)[document_N]
 
 
-def units(file: TokenFile, unit: str) -> np.ndarray:
+def window_units(file: TokenFile, unit: str) -> np.ndarray:
     """Number of the unit that each document belongs to [D]: itself, or its project, the first folder of its name."""
     if unit == "document":
         return np.arange(len(file.names))

@@ -32,7 +32,7 @@ from posbench.data.text_task import TextTask, make_text_task
 from posbench.data.tokenfile import TokenFile
 from posbench.data.tokenizers import Tokenizer
 from posbench.evaluation.protocol import Protocol, ReadVolume, mean_row
-from posbench.evaluation.questions import in_words, questions, room, texts_of
+from posbench.evaluation.questions import questions, room, texts_of, word_questions
 from posbench.runs.target_losses import part_of
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class Accuracy(Protocol):
     @classmethod
     def check_tokens(cls, config: EvaluateConfig, tokenizer: Tokenizer, bos: int | None) -> None:
         """Check, before there is text, that a question in words fits every length. Raises ConfigError."""
-        asked = in_words(config, tokenizer, bos)
+        asked = word_questions(config, tokenizer, bos)
         for length in config.lengths:
             asked.check_first(length, [config.seed], **asked.parts(length)[0].arguments)
 

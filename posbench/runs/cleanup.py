@@ -51,7 +51,7 @@ def _folder(path: Path, why: str, lock: Path | None, again: Callable[[], Iterabl
     return Waste(path, sum(status.st_size for status in found), newest, why, lock, again)
 
 
-def find(folder: Path, runs: Iterable[Entry], unfinished: Collection[str] = ()) -> Iterator[Waste]:
+def find_waste(folder: Path, runs: Iterable[Entry], unfinished: Collection[str] = ()) -> Iterator[Waste]:
     """Find what can be deleted of these runs and of wandb's folders.
 
     Runs without any progress are deleted whole, and so are unfinished trainings whose state is in `unfinished`.
@@ -71,7 +71,7 @@ def _of_run(entry: Entry, unfinished: Collection[str]) -> Iterator[Waste]:
     """Waste of one run: the whole directory if nothing came of it, else its leftover files."""
     run = Run(entry.path)
     if entry.state == "unstarted" or (entry.state in unfinished and not run.finished):
-        if not foreign(entry.path):
+        if not foreign_files(entry.path):
             told = "it never got anywhere" if entry.state == "unstarted" else entry.told
             # The caller of `again` holds the lock.
             yield _folder(entry.path, told, run.lock_file, lambda: _of_run(described(entry.path, time.time(), held=True)[0], unfinished))
@@ -90,13 +90,13 @@ def _uploaded(folder: Path, ids: Collection[str]) -> Iterator[Waste]:
             yield _folder(path, "wandb sync has uploaded it", None, partial(_uploaded, folder, ids))
 
 
-def foreign(path: Path) -> list[Path]:
+def foreign_files(path: Path) -> list[Path]:
     """Files in a run's directory that posbench did not make. A directory with any of them is not deleted."""
     found = [item for item in path.rglob("*") if item.is_symlink() or not item.is_dir()]
-    return [item for item in found if item.is_symlink() or not _own(Run(path), item)]
+    return [item for item in found if item.is_symlink() or not _made_here(Run(path), item)]
 
 
-def _own(run: Run, path: Path) -> bool:
+def _made_here(run: Run, path: Path) -> bool:
     """True if place and name of a file in a run's directory show that posbench made it."""
     return path in run.files or OWN.fullmatch(path.relative_to(run.path).as_posix()) is not None
 
@@ -126,24 +126,24 @@ def unused_tokens(cache: Path, folder: Path, name: str = "*") -> Iterator[Waste]
     for path in run_directories(folder):
         data = read(path).nested.get("data") or {}
         with contextlib.suppress(KeyError, TypeError):
-            used.add(_tokens(data["name"], data["source"], tokenizer_name(data["tokenizer"], data["vocab_size"])))
+            used.add(_tokens_key(data["name"], data["source"], tokenizer_name(data["tokenizer"], data["vocab_size"])))
     for manifest in sorted(cache.glob(f"{name}/manifest.json")):
         tokens, content = manifest.parent, or_nothing(partial(read_json, manifest))
         if not TOKENS.fullmatch(tokens.name) or tokens.is_symlink() or not {"name", "source", "tokenizer"} <= set(content):
             continue
-        if _tokens(content["name"], content["source"], content["tokenizer"]) not in used:
+        if _tokens_key(content["name"], content["source"], content["tokenizer"]) not in used:
             why = f"tokens of {content['name']} ({content['tokenizer']}), on which no run of this results folder was trained"
             yield _folder(tokens, why, Path(f"{tokens}.lock"), partial(unused_tokens, cache, folder, tokens.name))
 
 
-def _tokens(name: str, source: object, tokenizer: str) -> str:
+def _tokens_key(name: str, source: object, tokenizer: str) -> str:
     return json.dumps([name, source, tokenizer], sort_keys=True, default=str)
 
 
 def _leftovers(run: Run) -> Iterator[Waste]:
     """Leftover files in a run's directory that the run no longer needs."""
     for path, status in files(run.path):
-        if not _own(run, path):
+        if not _made_here(run, path):
             continue
         if run.finished and path in (run.state, run.previous_state):
             why = "the training is finished: its weights are there"

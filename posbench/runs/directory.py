@@ -10,7 +10,7 @@ from filelock import FileLock, Timeout
 
 from posbench.common.errors import RunError
 from posbench.common.files import disk_errors, read_json, write_atomic, write_json
-from posbench.common.locks import holder, take
+from posbench.common.locks import acquire, holder
 from posbench.runs.yaml_file import read_yaml
 
 
@@ -85,13 +85,13 @@ class Run:
         with disk_errors(self.lock_file):
             self.path.mkdir(parents=True, exist_ok=True)
             try:
-                take(self._lock, wait=False)
+                acquire(self._lock, wait=False)
             except Timeout:
                 who, gone = holder(self.lock_file)
                 if not wait:
                     raise Busy(f"Another process{who} is working on {self.path}: wait for it, or leave this run out{gone}.") from None
                 print(f"another process{who} is working on {self.path}; waiting{gone}", file=sys.stderr, flush=True)
-                take(self._lock, wait=True)
+                acquire(self._lock, wait=True)
         try:
             yield
         finally:

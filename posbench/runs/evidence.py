@@ -57,7 +57,7 @@ def write(folder: Path, evaluations: Sequence[Evaluation], origins: Mapping[Path
     own = [evaluation for evaluation in evaluations if not evaluation.rows_alone and evaluation.stored.targets]
     sets = {evaluation.stored.targets: evaluation.stored.documents for evaluation in own}
     write_atomic(folder / DOCUMENTS, to_csv((one for documents in sets.values() for one in documents), Document))
-    write_atomic(folder / CONFIGS, "".join(_line(origins[path], own) for path in dict.fromkeys(one.origin for one in own)))
+    write_atomic(folder / CONFIGS, "".join(_config_line(origins[path], own) for path in dict.fromkeys(one.origin for one in own)))
     return [folder / name for name in (SUMS, DOCUMENTS, CONFIGS)]
 
 
@@ -87,7 +87,7 @@ def said(origin: Origin) -> dict:
     return {"run_id": origin.path.name, "config": portable(origin.nested), "provenance": provenance, "summary": origin.summary}
 
 
-def _line(origin: Origin, evaluations: Iterable[Evaluation]) -> str:
+def _config_line(origin: Origin, evaluations: Iterable[Evaluation]) -> str:
     own: dict[str, dict] = {}
     for one in evaluations:
         if one.origin == origin.path:
@@ -107,14 +107,14 @@ def read(folder: Path) -> tuple[list[Evaluation], dict[Path, Origin], list[str]]
     """
     rows, again = read_csv(folder / ROWS), f"make it again with scripts/report.py, or leave {folder} out"
     try:
-        lines = _lines(folder, (printable(json.loads(line)) for line in read_bytes(folder / CONFIGS).decode().splitlines()))
+        lines = _config_lines(folder, (printable(json.loads(line)) for line in read_bytes(folder / CONFIGS).decode().splitlines()))
         origins = {path: _origin(path, line) for path, line in lines.items()}
         places, apart = _places(lines), {}
         for number, row in enumerate(rows):
             known = row["run_id"], row["eval_id"]
             if path := places.get((*known, str(row["length"]))) or places.get((*known, None)):
                 apart.setdefault((path, row["eval_id"]), []).append(number)
-        sums, documents = _sums(folder / SUMS, rows), {}
+        sums, documents = _stored_sums(folder / SUMS, rows), {}
         for one in from_csv(folder / DOCUMENTS, Document, "a CSV of documents", "scripts/report.py"):
             documents.setdefault(one.targets, []).append(one)
         found = []
@@ -134,7 +134,7 @@ def read(folder: Path) -> tuple[list[Evaluation], dict[Path, Origin], list[str]]
         raise RunError(f"The evidence in {folder} is damaged ({error!r}): {again}.") from error
 
 
-def _lines(folder: Path, lines: Iterable[dict]) -> dict[Path, dict]:
+def _config_lines(folder: Path, lines: Iterable[dict]) -> dict[Path, dict]:
     """{run directory: line}: FOLDER/RUN for the first line of a training, FOLDER/NUMBER/RUN for those of other folders it was evaluated in.
 
     Raises ValueError for lines of different weights.
@@ -167,7 +167,7 @@ def _origin(path: Path, line: dict) -> Origin:
     return Origin(path, *parts, slope)
 
 
-def _sums(path: Path, rows: Sequence[dict]) -> dict[int, dict[Place, Sums]]:
+def _stored_sums(path: Path, rows: Sequence[dict]) -> dict[int, dict[Place, Sums]]:
     """{row number: {(name, length, position, part): Sums}}. Raises ValueError for entries that do not fit the rows."""
     stored = read_npz(path)
     row_E, document_E, count_E = found = [stored[name] for name in ENTRY]

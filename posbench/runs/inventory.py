@@ -69,7 +69,7 @@ def entries(folder: Path) -> list[Entry]:
             origin = Origin(path, {}, {})
         found.append(entry)
         origins.append(origin)
-    words = _apart(origins)
+    words = _distinguishing_words(origins)
     return [replace(entry, encoding=entry.encoding + words[entry.path]) for entry in found]
 
 
@@ -91,12 +91,12 @@ def described(path: Path, now: float, held: bool = False) -> tuple[Entry, Origin
     loss = summary.get("validation_loss", last.get("validation_loss"))
     entry = Entry(
         path=path,
-        state="running" if not held and locked(run.lock_file) else _state(run, damage, run.has_state or bool(last)),
+        state="running" if not held and locked(run.lock_file) else _run_state(run, damage, run.has_state or bool(last)),
         reason=damage or _failure(run),
         encoding=_encoding(origin.nested),
-        seed=_number(config.get("seed")),
-        steps=_number(summary.get("steps", last.get("step"))) or 0,
-        total=_number(config.get("train.steps")),
+        seed=_whole_number(config.get("seed")),
+        steps=_whole_number(summary.get("steps", last.get("step"))) or 0,
+        total=_whole_number(config.get("train.steps")),
         loss=loss if isinstance(loss, float) else None,
         evaluations=len(run.eval_files()),
         size=sum(status.st_size for status in there),
@@ -106,7 +106,7 @@ def described(path: Path, now: float, held: bool = False) -> tuple[Entry, Origin
     return entry, origin
 
 
-def _state(run: Run, damage: str, begun: bool) -> str:
+def _run_state(run: Run, damage: str, begun: bool) -> str:
     if damage:
         return "damaged"
     if run.failure.exists():
@@ -139,7 +139,7 @@ def _last_line(path: Path) -> dict:
     return {}
 
 
-def _number(value: object) -> int | None:
+def _whole_number(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < WIDEST else None
 
 
@@ -160,7 +160,7 @@ def _short(key: str, value: object) -> tuple[str, object]:
     return key, value
 
 
-def _apart(origins: Sequence[Origin]) -> dict[Path, str]:
+def _distinguishing_words(origins: Sequence[Origin]) -> dict[Path, str]:
     """{path: words such as " steps=1000"} that tell trainings of one encoding apart, seeds aside. Long ones leave out what is usual."""
     groups: dict[object, list[Origin]] = defaultdict(list)
     for origin in origins:

@@ -110,11 +110,11 @@ def flatten(node: object, prefix: str = "") -> dict[str, object]:
         if isinstance(value, dict) and value:
             flat |= flatten(value, f"{prefix}{key}.")
         else:
-            flat[f"{prefix}{key}"] = _number(value)
+            flat[f"{prefix}{key}"] = _whole_as_int(value)
     return flat
 
 
-def _number(value: object) -> object:
+def _whole_as_int(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -126,7 +126,7 @@ def differing(configs: Sequence[Mapping[str, object]]) -> dict[str, list[str]]:
     keys = dict.fromkeys(key for config in configs for key in config)
     found = {}
     for key in keys:
-        default = _number(LATER.get(key, ABSENT))
+        default = _whole_as_int(LATER.get(key, ABSENT))
         if len({text(config.get(key, default)) for config in configs}) > 1:
             found[key] = [text(config.get(key, ABSENT)) for config in configs]
     return found

@@ -43,10 +43,10 @@ class Training:
 
 def trainings(origins: Iterable[Origin], names: Mapping[str, str] | None = None) -> list[Training]:
     """Trainings of run directories, in their order. Unreadable fields stay empty. `names` is {run_id: display name of the encoding}."""
-    return [_training(origin, names or {}) for origin in origins if origin.config or origin.provenance]
+    return [_training_of(origin, names or {}) for origin in origins if origin.config or origin.provenance]
 
 
-def _training(origin: Origin, names: Mapping[str, str]) -> Training:
+def _training_of(origin: Origin, names: Mapping[str, str]) -> Training:
     said, summary = origin.provenance, origin.summary
     return Training(
         run_id=origin.path.name,

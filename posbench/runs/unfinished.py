@@ -73,7 +73,7 @@ class Unfinished:
     def _stored(self) -> dict[str, dict[str, np.ndarray]]:
         """{key: arrays of the batch} of the file; {} if other code or another machine made it, or if it is damaged."""
         try:
-            found = _read(self.path, self.made)
+            found = _read_batches(self.path, self.made)
         except Exception as error:  # zipfile, zlib and numpy raise a dozen kinds of errors for damage
             print(f"{self.path} is damaged ({error}): its texts are read again", file=sys.stderr, flush=True)
             return {}
@@ -92,12 +92,12 @@ def texts_kept(path: Path, made: dict) -> Counter[int]:
     """Number of texts of each length that an evaluation by `made` would find again; none of a file that it could not use."""
     found: Counter[int] = Counter()
     with contextlib.suppress(Exception):  # of a damaged file, as above; the evaluation will say so
-        for batch in (_read(path, made) or {}).values():
+        for batch in (_read_batches(path, made) or {}).values():
             found[int(batch["spent"][2])] += len(batch["nll"])
     return found
 
 
-def _read(path: Path, made: dict) -> dict[str, dict[str, np.ndarray]] | None:
+def _read_batches(path: Path, made: dict) -> dict[str, dict[str, np.ndarray]] | None:
     """{key: arrays of the batch} of a file, or None if others made it. Raises many kinds of errors for damage."""
     fields = read_npz(path)
     if json.loads(fields.pop("made").tobytes()) != made:

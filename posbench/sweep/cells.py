@@ -10,7 +10,7 @@ from posbench.config.names import chosen_node
 from posbench.config.schema import EvaluateConfig, typed
 from posbench.data.chat import chat_template
 from posbench.data.sources import TASK
-from posbench.data.text_task import in_words, make_text_task
+from posbench.data.text_task import is_text_task, make_text_task
 from posbench.evaluation.protocols import protocol
 from posbench.runs.directory import Run
 from posbench.runs.rows import read_eval
@@ -137,7 +137,7 @@ def each_task(cfg: dict, name: str) -> list[dict]:
 def _tasks(cfg: dict) -> list | None:
     """Tasks that are asked in words: evaluate.tasks, or else the one that the text of the training was mixed with, if it is in words."""
     mix = cfg["data"].get("mix")
-    if cfg["evaluate"]["tasks"] or not mix or not in_words(mix["source"]):
+    if cfg["evaluate"]["tasks"] or not mix or not is_text_task(mix["source"]):
         return cfg["evaluate"]["tasks"]
     return [{"name": mix["task"], **mix["source"]}]
 

@@ -126,7 +126,7 @@ def processes_of(job: Job) -> int:
     return 1 if job.run.finished or not job.trains else job.cfg["processes"]
 
 
-def check(jobs: list[Job], launcher: dict | None = None) -> None:
+def check_resources(jobs: list[Job], launcher: dict | None = None) -> None:
     """Raise ConfigError before any process starts if a training has more processes than this machine or its batches can serve.
 
     For the `launcher` of a cluster, the resources of its task are checked instead of this machine.
@@ -163,7 +163,7 @@ def gpu_bytes() -> int | None:
         return None
 
 
-def fitting(jobs: Sequence[Job], parallel: int) -> int:
+def fitting_on_gpu(jobs: Sequence[Job], parallel: int) -> int:
     """Number of jobs at a time: `parallel`, or fewer if so many of the largest do not fit on a GPU, with a note on stderr."""
     there = gpu_bytes() if parallel > 1 else None
     on_gpu = [job for job in jobs if job.cfg["device"] == "auto" or job.cfg["device"].startswith("cuda")] if there else []
@@ -183,12 +183,12 @@ def run_jobs(jobs: list[Job], parallel: int, command: str, done: int = 0) -> lis
 
     `done` is the number of the sweep's other jobs, which need no process. A failed job does not stop the others. Each outcome is
     written to the ledger, under `command`, as soon as the job ends. After SIGINT, SIGTERM or SIGHUP the running jobs save and end, no
-    new one starts, and KeyboardInterrupt(number) is raised. Raises ConfigError as `check` does.
+    new one starts, and KeyboardInterrupt(number) is raised. Raises ConfigError as `check_resources` does.
     """
-    check(jobs)
+    check_resources(jobs)
     queue = deque((job, False) for job in jobs)
     parallel = check_jobs(max(1, min(parallel, len(queue))), max(map(processes_of, jobs), default=1))
-    parallel = fitting(jobs, parallel)
+    parallel = fitting_on_gpu(jobs, parallel)
     threads = max(1, cores() // parallel)
     os.environ[provenance.COMMAND] = command
     lock = threading.Lock()

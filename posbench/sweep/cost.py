@@ -131,7 +131,7 @@ def costs_left(missing: Iterable[tuple[Job, Cell, list[int]]]) -> list[Evaluatio
     found = []
     for job, cell, lengths in missing:
         if cell.path not in kept:
-            kept[cell.path] = _kept(job, cell)
+            kept[cell.path] = _kept_texts(job, cell)
         found.append(_cost_left(job, cell, lengths, kept[cell.path]))
     return found
 
@@ -142,7 +142,7 @@ def _cost_left(job: Job, cell: Cell, lengths: list[int], kept: Counter[int]) -> 
     train_len = typed("train", job.cfg["train"]).train_len
     crop = fed_length(make(cell.extension), train_len, max(lengths))
     one = protocol(cell.protocol)
-    texts = _texts(job, cell, lengths) if one.nested else lengths
+    texts = _lengths_read(job, cell, lengths) if one.nested else lengths
     whole = evaluation_cost(model_size(job.cfg), cell.protocol, cell.extension, cell.evaluate, crop, train_len, lengths, texts)
     reads = one.reading_first(typed("evaluate", cell.evaluate), train_len)
     for read in whole.reads:
@@ -153,7 +153,7 @@ def _cost_left(job: Job, cell: Cell, lengths: list[int], kept: Counter[int]) -> 
     return replace(whole, reads=reads)
 
 
-def _texts(job: Job, cell: Cell, lengths: list[int]) -> Iterable[int]:
+def _lengths_read(job: Job, cell: Cell, lengths: list[int]) -> Iterable[int]:
     """Lengths of the texts that a nested protocol reads for `lengths`, as its evaluation finds them."""
     from posbench.model.build import make_encoding, make_trained_scale
     from posbench.position.effect import together
@@ -164,7 +164,7 @@ def _texts(job: Job, cell: Cell, lengths: list[int]) -> Iterable[int]:
     return together(lambda length: make_plan(encoding, extension, **scales, length=length), lengths)
 
 
-def _kept(job: Job, cell: Cell) -> Counter[int]:
+def _kept_texts(job: Job, cell: Cell) -> Counter[int]:
     """Number of texts of each length that a stopped evaluation of a cell has kept."""
     path = cell.path.with_suffix(PART)
     if not path.exists():

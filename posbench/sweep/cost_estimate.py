@@ -55,7 +55,7 @@ class Rates:
 
 
 @dataclass
-class Measured:
+class MeasuredRates:
     """Rates measured on the runs of a results folder: seconds per FLOP, bytes per parameter and per loss."""
 
     training: Rates = field(default_factory=Rates)
@@ -137,20 +137,20 @@ def cost(jobs: list[Job], fresh: list[Job], missing: list[tuple[Job, Cell, list[
     theirs = [(job, cell, one) for (job, cell, _), one in zip(missing, done, strict=True) if not job.trains]
     own = [one for (job, _, _), one in zip(missing, done, strict=True) if job.trains]
     trainings = sum(job.trains for job in jobs)
-    words = [f"{len(fresh)} of {trainings} trainings to make, {_number(sum(tokens))} tokens"] if trainings else []
+    words = [f"{len(fresh)} of {trainings} trainings to make, {_in_tokens(sum(tokens))} tokens"] if trainings else []
     words += [f"{len(taken)} of {len(jobs) - trainings} checkpoints to take"] if trainings < len(jobs) else []
-    line = "; ".join([*words, f"{len(done)} evaluations, {_number(sum(one.tokens for one in done))} tokens"])
+    line = "; ".join([*words, f"{len(done)} evaluations, {_in_tokens(sum(one.tokens for one in done))} tokens"])
     if not fresh and not done:
         return [line]
-    known = Measured()
+    known = MeasuredRates()
     for folder in {Path(job.cfg["results_dir"]) for job in jobs}:
         for path in run_directories(folder):
             known.add(Run(path))
-    times = [_training(known, fresh, tokens)] if fresh else []
-    times += [_evaluation(known, own)] if own else []
+    times = [_training_time(known, fresh, tokens)] if fresh else []
+    times += [_evaluation_time(known, own)] if own else []
     if theirs:
         seconds, basis = _checkpoint_time(known, theirs)
-        times.append(f"an unknown time of evaluation ({basis})" if seconds is None else f"{_time(seconds)} of evaluation {basis}")
+        times.append(f"an unknown time of evaluation ({basis})" if seconds is None else f"{_duration_words(seconds)} of evaluation {basis}")
     measured = known.training.found or known.evaluation.found or theirs
     told = f"about {', '.join(times)}" if measured else f"time unknown: nothing of {LEAST} s or more has been measured here yet"
     at_once = min(jobs[0].cfg["jobs"], len({job.run.path for job in [*fresh, *(job for job, _, _ in missing)]}))
@@ -161,27 +161,27 @@ def cost(jobs: list[Job], fresh: list[Job], missing: list[tuple[Job, Cell, list[
     return [line, f"{told}{shared}; {bytes_ / 2**20:.1f} MiB of disk"]
 
 
-def _training(known: Measured, fresh: list[Job], tokens: list[int]) -> str:
+def _training_time(known: MeasuredRates, fresh: list[Job], tokens: list[int]) -> str:
     sizes = [model_size(job.cfg) for job in fresh]
     rates = [known.training.of(model, None) for model in sizes]
     if None in rates:
         return f"an unknown time of training (none of {LEAST} s or more is there to go by)"
     flop = [model.training(typed("train", job.cfg["train"]).train_len) * n for model, job, n in zip(sizes, fresh, tokens, strict=True)]
     seconds = sum(rate * n for rate, n in zip(rates, flop, strict=True))
-    return f"{_time(seconds)} of training {_basis(known.training, sizes, 'run')}"
+    return f"{_duration_words(seconds)} of training {_basis(known.training, sizes, 'run')}"
 
 
-def _evaluation(known: Measured, done: list[EvaluationCost]) -> str:
+def _evaluation_time(known: MeasuredRates, done: list[EvaluationCost]) -> str:
     rates = [known.evaluation.of(*one.alike, None) or known.training.of(one.model, None) for one in done]
     if None in rates:
         return f"an unknown time of evaluation (none of {LEAST} s or more is there to go by)"
-    told = f"{_time(sum(rate * one.flop for rate, one in zip(rates, done, strict=True)))} of evaluation"
+    told = f"{_duration_words(sum(rate * one.flop for rate, one in zip(rates, done, strict=True)))} of evaluation"
     if not known.evaluation.found:
         return f"{told} by arithmetic from trainings"
     return f"{told} {_basis(known.evaluation, [one.model for one in done], 'evaluation')}"
 
 
-def _checkpoint_time(known: Measured, cells: Iterable[tuple[Job, Cell, EvaluationCost]]) -> tuple[float | None, str]:
+def _checkpoint_time(known: MeasuredRates, cells: Iterable[tuple[Job, Cell, EvaluationCost]]) -> tuple[float | None, str]:
     """(seconds, what they rest on) of evaluations of checkpoints; None if their device is not there to be measured."""
     total, stored, probes, corrections = 0.0, False, {}, {}
     for job, cell, planned in cells:
@@ -208,21 +208,21 @@ def _checkpoint_time(known: Measured, cells: Iterable[tuple[Job, Cell, Evaluatio
 def _basis(rates: Rates, sizes: list[ModelSize], what: str) -> str:
     """Words for the basis of an estimate: how many measurements, on which models."""
     same = {model: len(rates.found[model]) for model in sizes if model in rates.found}
-    words = [f"by {_count(sum(same.values()), what)} of this model size"] if same else []
+    words = [f"by {_measurements(sum(same.values()), what)} of this model size"] if same else []
     if len(same) < len(set(sizes)):
-        words.append(f"by arithmetic from {_count(len(rates.found[None]) - sum(same.values()), what)} of other sizes")
+        words.append(f"by arithmetic from {_measurements(len(rates.found[None]) - sum(same.values()), what)} of other sizes")
     return " and ".join(words)
 
 
-def _count(number: int, what: str) -> str:
+def _measurements(number: int, what: str) -> str:
     return f"{number:,} {what}{'s' * (number != 1)}"
 
 
-def _number(tokens: int) -> str:
+def _in_tokens(tokens: int) -> str:
     return f"{tokens / 1e6:.1f} M" if tokens >= 1e5 else f"{tokens:,}"
 
 
-def _time(seconds: float) -> str:
+def _duration_words(seconds: float) -> str:
     if seconds < 5400:
         return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
     hours = seconds / 3600

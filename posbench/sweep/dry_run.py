@@ -18,7 +18,7 @@ NOTES = {"untested": "untested pair", "noop": "no-op: ", "refused": "refused: "}
 
 
 @dataclass
-class Plan:
+class JobPlan:
     """Plan of one job: the verdict on it, its legal cells with their missing lengths, and notes about the others."""
 
     job: Job
@@ -52,7 +52,7 @@ class Plan:
         return after if self.job.run.finished else before if self.trains else f"{no} {before}, since nothing is left to evaluate"
 
 
-def planned(jobs: list[Job]) -> list[Plan]:
+def planned(jobs: list[Job]) -> list[JobPlan]:
     """Plan of each job."""
     known: dict[str, Outcome] = {}
     plans, told = [_plan(job, known) for job in jobs], {}
@@ -69,26 +69,26 @@ def check_devices(jobs: list[Job], launcher: dict) -> None:
         check_device(device)
 
 
-def describe(plans: list[Plan]) -> list[str]:
+def describe(plans: list[JobPlan]) -> list[str]:
     """Lines for each training and its evaluations (only counts if there are many), then their estimated cost."""
     jobs, legal = [plan.job for plan in plans], [plan for plan in plans if not plan.judged.refused]
-    lines = _counted(legal) if sum(len(job.cells) for job in jobs) >= MANY else [line for plan in legal for line in _listed(plan)]
+    lines = _counted_lines(legal) if sum(len(job.cells) for job in jobs) >= MANY else [line for plan in legal for line in _listed(plan)]
     lines += [f"{plan.job.run.path}  refused: {plan.judged.refused}" for plan in plans if plan.judged.refused]
     fresh = [plan.job for plan in plans if plan.trains]
-    parents = _parents(fresh)
+    parents = _missing_parents(fresh)
     lines = [f"{job.run.path}  {'to train' if job.trains else 'checkpoint to take'}, as a parent" for job in parents] + lines
     return lines + cost([*parents, *jobs], [*parents, *fresh], [item for plan in plans for item in plan.work])
 
 
-def _parents(fresh: list[Job]) -> list[Job]:
+def _missing_parents(fresh: list[Job]) -> list[Job]:
     """Missing parents of the trainings to make, each once, without those that are to be made in their own right."""
     own = {job.run.path for job in fresh}
     missing = [job.parent for job in fresh if job.parent and not job.parent.run.finished]
     return list({job.run.path: job for job in missing if job.run.path not in own}.values())
 
 
-def _plan(job: Job, known: dict[str, Outcome]) -> Plan:
-    plan = Plan(job, judge(job, known))
+def _plan(job: Job, known: dict[str, Outcome]) -> JobPlan:
+    plan = JobPlan(job, judge(job, known))
     for cell, verdict in plan.judged.cells.items():
         if verdict.status in NOTES:
             plan.notes[cell] = NOTES[verdict.status] + verdict.reason
@@ -100,7 +100,7 @@ def _plan(job: Job, known: dict[str, Outcome]) -> Plan:
     return plan
 
 
-def _ask(plan: Plan, told: dict[str, tuple[str, str]]) -> None:
+def _ask(plan: JobPlan, told: dict[str, tuple[str, str]]) -> None:
     """Refuse the plan, as the job would, if a length is too short for a question in words; where nobody knows yet, note it.
 
     `told` keeps (refusal, note) for evaluations of other methods that ask the same.
@@ -132,7 +132,7 @@ def _room(job: Job, cell: Cell) -> tuple[str, str]:
     return "", f"refused if {' or '.join(short)} tokens hold no question, which is known once the tokenizer is trained" if short else ""
 
 
-def _listed(plan: Plan) -> list[str]:
+def _listed(plan: JobPlan) -> list[str]:
     lines = [f"{plan.job.run.path}  {plan.state}"]
     for cell in plan.job.cells:
         said = plan.notes.get(cell, "")
@@ -143,7 +143,7 @@ def _listed(plan: Plan) -> list[str]:
     return lines
 
 
-def _counted(plans: list[Plan]) -> list[str]:
+def _counted_lines(plans: list[JobPlan]) -> list[str]:
     """One line per training, then each sentence once with its number of evaluations."""
     lines, sentences = [], defaultdict(int)
     for plan in plans:

@@ -22,7 +22,7 @@ from posbench.sweep.cost import model_size
 from posbench.sweep.jobs import Job
 
 
-def evaluation(model: GPT, corpus: Corpus, cell: Cell, device: str) -> Evaluation:
+def cell_evaluation(model: GPT, corpus: Corpus, cell: Cell, device: str) -> Evaluation:
     """Inputs of the protocol of a cell: model, text, methods and settings, and the model that chooses the targets if it is another."""
     scale, chooser = make(cell.scale_attention, model.encoding.shape), cell.evaluate["key_run"]
     given = Evaluation(model, corpus, make(cell.extension), scale, typed("evaluate", cell.evaluate), device)
@@ -73,23 +73,23 @@ def evaluate(job: Job, evaluator: Protocol, cell: Cell, untested: bool, progress
         progress.update(until - progress.done, each=each, spared=True)  # where the evaluator reused earlier results
         found = make_rows(values, job, cell, untested, given, length)
         new += found
-        table = sorted(table + found, key=place)
+        table = sorted(table + found, key=row_order)
         # Arrays come first, since a json without arrays would count as done.
-        save_arrays(arrays_path, _shared(evaluator, cell), arrays)
+        save_arrays(arrays_path, _shared_arrays(evaluator, cell), arrays)
         for name, fact in ({"machines": made["machine"]} | ({"texts": text} if evaluator.nested else {}) | evaluator.known()).items():
             known[name][str(length)] = fact
         write_json(cell.path, rows.eval_content(table, settings, **{name: found for name, found in known.items() if found}))
         given.kept.end()
-    return sorted(new, key=place)
+    return sorted(new, key=row_order)
 
 
-def _shared(evaluator: Protocol, cell: Cell) -> dict:
+def _shared_arrays(evaluator: Protocol, cell: Cell) -> dict:
     """Arrays that all lengths share, with the unit of each target where it is not the document."""
     found = evaluator.shared()
     return found if cell.evaluate["unit"] == "document" else {**found, "unit": evaluator.windows.unit_D[found["document"]]}
 
 
-def place(row: dict) -> tuple[int, int]:
+def row_order(row: dict) -> tuple[int, int]:
     """Key by which the rows of a file are sorted: length, then position."""
     return row["length"], row["position"] or 0
 

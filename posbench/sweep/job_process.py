@@ -29,7 +29,7 @@ from posbench.report.report import collect
 from posbench.runs import directory as runs
 from posbench.runs.recorder import Recorder
 from posbench.sweep.cells import Cell
-from posbench.sweep.evaluate_cell import evaluate, evaluation, progress_of
+from posbench.sweep.evaluate_cell import cell_evaluation, evaluate, progress_of
 from posbench.sweep.jobs import BUSY, Job, Outcome, plan_jobs
 from posbench.sweep.train_job import corpus_of, finish_parent, shown, tidy, train
 from posbench.sweep.verdict import JobVerdict, judge
@@ -62,7 +62,7 @@ def run_job(job: Job, wait: bool = False, world: World | None = None) -> list[Ou
             raise
 
 
-def _texts(job: Job, cells: Iterable[Cell], corpus: Corpus) -> dict[Cell, Corpus]:
+def _cell_corpora(job: Job, cells: Iterable[Cell], corpus: Corpus) -> dict[Cell, Corpus]:
     """Corpus that each cell reads: `corpus`, that of the training, or another text in its tokens."""
     made, found = {}, {}
     for cell in cells:
@@ -81,7 +81,7 @@ def _train_and_evaluate(job: Job, judged: JobVerdict, world: World) -> list[Cell
         return []
     device = pick_device(job.cfg["device"], world.rank, world.size)
     corpus = corpus_of(job)
-    texts = _texts(job, judged.legal, corpus)
+    texts = _cell_corpora(job, judged.legal, corpus)
     for cell in judged.legal:
         # Checked before the training, so that a length longer than every document is refused early.
         config = typed("evaluate", cell.evaluate)
@@ -95,7 +95,7 @@ def _train_and_evaluate(job: Job, judged: JobVerdict, world: World) -> list[Cell
             model = train(job, corpus, device, recorder, world)
         if job.cfg.get("check") and not job.trains:
             check_checkpoint(job.cfg, model, getattr(texts[missing[0]], missing[0].evaluate["split"]).tokens)
-        evaluators = [protocol(cell.protocol)(evaluation(model.eval(), texts[cell], cell, device)) for cell in missing]
+        evaluators = [protocol(cell.protocol)(cell_evaluation(model.eval(), texts[cell], cell, device)) for cell in missing]
         with progress_of(job, evaluators, [cell.missing() for cell in missing]) as progress:
             for one, cell in zip(evaluators, missing, strict=True):
                 recorder.rows(evaluate(job, one, cell, judged.cells[cell].status == "untested", progress))

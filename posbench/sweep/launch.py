@@ -5,7 +5,7 @@ all its evaluations, in a child process (a worker takes one after the other).
 """
 
 from posbench.common.errors import ConfigError
-from posbench.sweep.child_processes import check, run_jobs
+from posbench.sweep.child_processes import check_resources, run_jobs
 from posbench.sweep.cluster.queue import Queue
 from posbench.sweep.cluster.wait import run_on
 from posbench.sweep.jobs import Job, Result
@@ -24,7 +24,7 @@ def launch(jobs: list[Job], launcher: dict, command: str) -> list[Result]:
         parallel = _joblib(parallel)
     done, left = begin(jobs, command, trained=queue is None)
     if queue:
-        check(left, launcher)
+        check_resources(left, launcher)
         made = run_on(queue, left, len(done))
     else:
         made = run_jobs(left, parallel, command, len(done))

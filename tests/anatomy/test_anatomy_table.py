@@ -8,7 +8,7 @@ import torch
 from conftest import node
 from script_calls import call
 
-from posbench.anatomy.from_config import in_words
+from posbench.anatomy.from_config import method_in_words
 from posbench.anatomy.grid_table import Row
 from posbench.common.csv_records import from_csv
 from posbench.config.schema import ModelConfig, TrainConfig
@@ -113,7 +113,7 @@ def test_a_grid_gives_neither_a_picture_nor_a_table_of_nothing(tmp_path, grid):
 
 def test_methods_in_words_name_what_is_not_as_in_their_yaml():
     hybrid = node("encoding", "hybrid")
-    assert in_words("encoding", hybrid) == "hybrid" and in_words("encoding", node("encoding", "gemma3")) == "gemma3"
+    assert method_in_words("encoding", hybrid) == "hybrid" and method_in_words("encoding", node("encoding", "gemma3")) == "gemma3"
     changed = {**hybrid, "period": 2, "local": {"_target_": "posbench.encodings.alibi.Alibi", "slope_scale": 16.0}}
-    assert in_words("encoding", changed) == "hybrid local=alibi local.slope_scale=16 period=2"
-    assert in_words("encoding", {"_target_": "own.Method", "slope": 0.5}) == "own slope=0.5"
+    assert method_in_words("encoding", changed) == "hybrid local=alibi local.slope_scale=16 period=2"
+    assert method_in_words("encoding", {"_target_": "own.Method", "slope": 0.5}) == "own slope=0.5"

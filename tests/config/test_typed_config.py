@@ -17,8 +17,8 @@ from posbench.config import compose as composition
 from posbench.config.compose import unresolved
 from posbench.config.identity import identity
 from posbench.config.named_class import class_named
-from posbench.config.schema import check, typed
-from posbench.config.typed_args import Must, arguments, fitting
+from posbench.config.schema import check_config, typed
+from posbench.config.typed_args import Must, arguments, fit_value
 from posbench.data.sources import make_source
 from posbench.model.build import check_methods, make_encoding, pick_device
 from posbench.position.instantiate import make
@@ -90,7 +90,7 @@ def judge(text, *words: str) -> None:
     given = {word.split("=")[0] for word in words}
     usual = [*SMALL, f"data.path={text}", f"results_dir={text}/runs", f"cache_dir={text}/cache"]
     typed_words = [composition.long_name(word) for word in (*words, *(word for word in usual if word.split("=")[0] not in given))]
-    cfgs = [check(cfg) for cfg in composition.expand(unresolved(compose("run", typed_words)), typed_words)]
+    cfgs = [check_config(cfg) for cfg in composition.expand(unresolved(compose("run", typed_words)), typed_words)]
     jobs = plan_jobs(cfgs)
     check_methods(cfgs)
     for job in jobs:
@@ -197,13 +197,13 @@ def test_an_argument_that_a_class_lacks_is_named_with_the_nearest():
 
 
 def test_whole_numbers_and_truths_are_taken_however_they_are_written():
-    assert fitting("x", 64.0, int) == 64 and isinstance(fitting("x", 64.0, int), int)
-    assert fitting("x", 1, bool) is True and fitting("x", True, int | None | bool) is True
-    assert isinstance(fitting("x", 10000, float), int)  # as it was given: classes and hashes do not tell 10000 from 10000.0
-    assert fitting("x", 1, str | int) == 1 and fitting("x", 2**64 - 1, int) == 2**64 - 1
+    assert fit_value("x", 64.0, int) == 64 and isinstance(fit_value("x", 64.0, int), int)
+    assert fit_value("x", 1, bool) is True and fit_value("x", True, int | None | bool) is True
+    assert isinstance(fit_value("x", 10000, float), int)  # as it was given: classes and hashes do not tell 10000 from 10000.0
+    assert fit_value("x", 1, str | int) == 1 and fit_value("x", 2**64 - 1, int) == 2**64 - 1
     for value, hint in ((True, int), (True, float), ("1", int), (10**400, float), (math.inf, int), ([1, "a"], list[int]), (2, bool)):
         with pytest.raises(ConfigError):
-            fitting("x", value, hint)
+            fit_value("x", value, hint)
 
 
 def test_ids_do_not_tell_an_int_from_the_float_it_equals():
@@ -220,7 +220,7 @@ def test_ids_do_not_tell_an_int_from_the_float_it_equals():
 def test_terminal_escapes_and_endless_values_do_not_reach_a_sentence():
     for value in ("\x1b[31m" + "x" * 500, ["\x1b[31m" * 100]):
         with pytest.raises(ConfigError) as refusal:
-            fitting("train.steps", value, int)
+            fit_value("train.steps", value, int)
         assert "\x1b" not in str(refusal.value) and len(str(refusal.value)) < 150
 
 
@@ -237,7 +237,7 @@ def test_a_length_may_be_typed_in_thousands(short, long):
     words = ["encoding=gemma3", "extension=yarn", "extension.mode=fixed", "finetune=longer"]
     keys = ["extension.target_len", "train.length", "evaluate.max_length", "encoding.window", "finetune.length", "target"]
     words += [*(f"{key}={{0}}" for key in keys), "evaluate.lengths=[{0},64]"]
-    found = [check(unresolved(compose("advise", [word.format(size) for word in words]))) for size in (short, long)]
+    found = [check_config(unresolved(compose("advise", [word.format(size) for word in words]))) for size in (short, long)]
     assert found[0] == found[1] and found[0]["target"] == found[0]["evaluate"]["lengths"][0] == int(long)
     assert repr(identity(found[0], "")) == repr(identity(found[1], ""))
 
@@ -245,13 +245,13 @@ def test_a_length_may_be_typed_in_thousands(short, long):
 @pytest.mark.parametrize("word", ["evaluate.lengths=[16kb]", "target=k", "train.steps=1k", "target=1.5k", "seed=1k"])
 def test_what_is_no_number_of_tokens_stays_refused(word):
     with pytest.raises(ConfigError, match="a whole number|whole numbers"):
-        check(unresolved(compose("advise", [word])))
+        check_config(unresolved(compose("advise", [word])))
 
 
 @pytest.mark.parametrize("name", ["gpu", "gpu:0", "GPU", "CUDA", "nvidia"])
 def test_a_gpu_is_called_cuda(name):
     with pytest.raises(ConfigError, match=f"device={name} must be .*did you mean cuda"):
-        check(unresolved(compose("run", [f"device='{name}'"])))
+        check_config(unresolved(compose("run", [f"device='{name}'"])))
     with pytest.raises(ConfigError, match="did you mean cuda"):
         pick_device(name)
 

@@ -10,7 +10,7 @@ from test_data_sources import splits_of
 
 from posbench.common.errors import ConfigError, RunError
 from posbench.data import fingerprint, prepare
-from posbench.data.local import cut
+from posbench.data.local import cut_text
 
 FORMS = {
     "blank lines": ('{"text":"a"}\n\n{"text":"b"}\n  \n{"text":"c"}', ["a", "b", "c"]),
@@ -128,7 +128,7 @@ def test_a_name_that_is_not_utf8_is_refused(tmp_path, choice):
 
 @pytest.mark.parametrize("text", ["line\n" * 10_000, "paragraph of words\nand more\n\n" * 5000, "a" * 50_000, "\u00e9\r\n" * 4000, "", "a"])
 def test_one_text_is_cut_without_a_loss(text):
-    parts = cut(text)
+    parts = cut_text(text)
     assert "".join(parts) == text
     assert not text or len(parts) >= len(text) / 2 / max(256, len(text) / 20)
     if "\n" in text:

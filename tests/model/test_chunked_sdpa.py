@@ -61,18 +61,18 @@ def test_the_pieces_of_a_band_hold_each_of_its_pairs_once(extension, sizes, monk
             for first in {0, length // 2, length - 1}:
                 index_T = torch.arange(length)
                 wanted = (index_T >= band.first_T[:, None]) & (index_T <= band.last_T[:, None]) & (index_T[:, None] >= first)
-                found = chunked_sdpa.cut(band.first_T, band.last_T, first)
+                found = chunked_sdpa.cut_band(band.first_T, band.last_T, first)
                 assert torch.equal(pairs(found, length), wanted.long())
                 assert torch.equal(pairs([piece for one in chunked_sdpa.joined(found) for piece in each(one)], length), wanted.long())
 
 
 def test_intervals_without_long_runs_are_left_to_rows():
     random, index_T = torch.Generator().manual_seed(0), torch.arange(2000)
-    assert chunked_sdpa.cut(torch.randint(0, 2000, (2000,), generator=random).minimum(index_T), index_T, 0) is None
+    assert chunked_sdpa.cut_band(torch.randint(0, 2000, (2000,), generator=random).minimum(index_T), index_T, 0) is None
     layer = layer_of(("rope", "window", "none"), 2000)
     jumping = replace(layer.bands[0], first_T=index_T // 2)
-    assert chunked_sdpa.possible(layer, 0) and not chunked_sdpa.possible(replace(layer, bands=(jumping,)), 0)
-    assert not chunked_sdpa.possible(layer_of(("rope", DRAWN, "none"), 2000), 0)
+    assert chunked_sdpa.can_chunk(layer, 0) and not chunked_sdpa.can_chunk(replace(layer, bands=(jumping,)), 0)
+    assert not chunked_sdpa.can_chunk(layer_of(("rope", DRAWN, "none"), 2000), 0)
 
 
 @pytest.mark.parametrize("triple", PAIRS, ids="-".join)
@@ -87,7 +87,7 @@ def test_pieces_equal_the_dense_oracle(triple, monkeypatch):
         resize(monkeypatch, sizes)
         for band in layer.bands:
             band.kept.clear()
-        assert chunked_sdpa.possible(layer, 0)
+        assert chunked_sdpa.can_chunk(layer, 0)
         torch.testing.assert_close(chunked_sdpa.chunked_sdpa(layer, q, k, v)[0].double(), expected, rtol=0, atol=2e-5)
 
 

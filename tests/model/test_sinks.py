@@ -59,7 +59,7 @@ def test_kernels_and_their_gradients_equal_the_formula(pair, monkeypatch):
     weigh = torch.randn(expected.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     wanted = torch.autograd.grad((expected * weigh).sum(), [*wide, sink_H])
     with torch.no_grad():
-        cut = [chunked_sdpa.chunked_sdpa] if chunked_sdpa.possible(layer, 0) else []
+        cut = [chunked_sdpa.chunked_sdpa] if chunked_sdpa.can_chunk(layer, 0) else []
         for kernel in [rows, *cut, *([flex.flex] if flex.possible(layer) else [])]:
             found = kernel(layer, *leaves) if kernel in cut else attend_in(kernel, layer, *leaves, x)
             torch.testing.assert_close(found[0].double(), expected.detach(), rtol=0, atol=3e-5)

@@ -8,7 +8,7 @@ import torch
 from conftest import choices, make_triple, node, small_shape
 from measures import ROPE, SPAN, attend_in, attention_inputs, equal, freq
 
-from posbench.anatomy.query_view import content, kinds
+from posbench.anatomy.query_view import content_score, kinds
 from posbench.common.errors import ConfigError
 from posbench.encodings.p_rope import PRope
 from posbench.encodings.rope import Rope
@@ -197,7 +197,7 @@ def test_an_anatomy_sees_the_first_positions_without_magnitude():
     for sharper in (True, False):
         extension = Longrope([4.0] * 4, exact_first=3, temperature=sharper)
         (kind,) = kinds(encoding, extension, length)
-        found.append(content(kind, length - 1, torch.arange(length), q[:, :, [-1]].expand(-1, -1, length, -1), k))
+        found.append(content_score(kind, length - 1, torch.arange(length), q[:, :, [-1]].expand(-1, -1, length, -1), k))
     share_K = (found[0] / found[1])[0, 0]
     m = math.sqrt(math.log(length) / math.log(16))
     equal(share_K, torch.tensor([1 / m] * 3 + [1.0] * (length - 3)).double(), atol=1e-5)

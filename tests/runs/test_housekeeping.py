@@ -15,7 +15,7 @@ from script_calls import call
 from test_cli import TINY
 
 from posbench.common.errors import RunError
-from posbench.runs.cleanup import delete, find, foreign, unused_tokens
+from posbench.runs.cleanup import delete, find_waste, foreign_files, unused_tokens
 from posbench.runs.inventory import entries
 
 SCRIPT = CONFIGS.parent / "scripts" / "runs.py"
@@ -147,7 +147,7 @@ def test_gc_leaves_alone_what_lives_and_what_is_not_its_own(results):
 def test_what_safetensors_left_of_weights_goes_and_protects_no_run(results):
     finished, unstarted = results / "rope-16-s0-1111111111", results / "rope-16-s0-4444444444"
     (finished / ".tmpAb3xYz").write_text("x" * 9), (unstarted / ".tmpAb3xYz").write_text("x" * 9)
-    assert [delete(waste) for waste in find(results, entries(results))] == [""] * 3
+    assert [delete(waste) for waste in find_waste(results, entries(results))] == [""] * 3
     assert not (finished / ".tmpAb3xYz").exists() and not unstarted.exists()
 
 
@@ -184,7 +184,7 @@ def test_what_a_process_makes_of_it_between_search_and_deletion_is_kept(results,
     if inside:
         (run / inside).parent.mkdir(parents=True, exist_ok=True)
         (run / inside).write_text("x" * 50)
-    found = {waste.path: waste for waste in find(results, entries(results), ["failed", "interrupted"])}
+    found = {waste.path: waste for waste in find_waste(results, entries(results), ["failed", "interrupted"])}
     held = act(run)  # a lock lasts as long as its file
     content = names(run)
     assert delete(found[run / inside]) == "it has changed in the meantime"
@@ -200,7 +200,7 @@ def test_uploads_and_tokens_that_come_into_use_between_search_and_deletion_are_k
     upload.mkdir(parents=True), tokens.mkdir(parents=True)
     (upload / "run.wandb.synced").touch()
     (tokens / "manifest.json").write_text(json.dumps({"name": "books", "source": DATA["source"], "tokenizer": "bpe-512"}))
-    wastes = {waste.path: waste for waste in (*find(results, entries(results)), *unused_tokens(tmp_path / "cache", results))}
+    wastes = {waste.path: waste for waste in (*find_waste(results, entries(results)), *unused_tokens(tmp_path / "cache", results))}
     (upload / "run.wandb.synced").unlink()
     own = {**PARTS, "train": {"steps": 9}, "data": {**DATA, "tokenizer": "bpe", "vocab_size": 512}}
     make(results, "9", config=own)
@@ -213,10 +213,10 @@ def test_gc_follows_no_link_of_wandbs(results, tmp_path):
     elsewhere.mkdir(parents=True)
     (elsewhere / "run.wandb.synced").touch()
     (results / ".wandb").symlink_to(tmp_path / "elsewhere")
-    assert not [waste for waste in find(results, entries(results)) if ".wandb" in waste.path.parts]
+    assert not [waste for waste in find_waste(results, entries(results)) if ".wandb" in waste.path.parts]
     (results / ".wandb").unlink(), (results / ".wandb").mkdir()
     (results / ".wandb" / "wandb").symlink_to(tmp_path / "elsewhere" / "wandb")
-    assert not [waste for waste in find(results, entries(results)) if ".wandb" in waste.path.parts]
+    assert not [waste for waste in find_waste(results, entries(results)) if ".wandb" in waste.path.parts]
 
 
 def test_a_run_that_cannot_be_read_or_goes_away_costs_no_other(results, monkeypatch):
@@ -235,7 +235,7 @@ def test_a_run_that_cannot_be_read_or_goes_away_costs_no_other(results, monkeypa
     monkeypatch.setattr(Path, "stat", lambda path, stat=Path.stat, **how: stat(path / ("none" if path.name == gone else ""), **how))
     found = {entry.path.name: entry for entry in entries(results)}
     assert found[unreadable].told == "damaged: cannot be read (Permission denied)" and gone not in found and len(found) == 7
-    wastes = list(find(results, [*found.values()], ["failed", "interrupted"]))
+    wastes = list(find_waste(results, [*found.values()], ["failed", "interrupted"]))
     assert unreadable not in {waste.path.name for waste in wastes} and len(wastes) == 3
     monkeypatch.setattr(os, "scandir", lambda path: (_ for _ in ()).throw(PermissionError(13, "Permission denied", str(path))))
     with pytest.raises(RunError, match="cannot be read"):
@@ -268,7 +268,7 @@ def test_all_that_a_real_run_writes_is_known(tmp_path, text_folder, capfd):
     listed = call(capfd, tmp_path, "runs", "list", "results_dir=runs", "json=-")
     (run,) = json.loads(listed.stdout)
     assert (run["state"], run["steps"], run["total"], run["evaluations"], run["encoding"]) == ("finished", 4, 4, 3, "rope")
-    assert foreign(tmp_path / run["path"]) == [] and not (tmp_path / "runs" / ".wandb").exists()
+    assert foreign_files(tmp_path / run["path"]) == [] and not (tmp_path / "runs" / ".wandb").exists()
     (evaluation,) = (tmp_path / run["path"]).glob("evals/fixed_targets/pi+none-*.json")
     machines = json.loads(evaluation.read_text())["machines"]
     assert set(machines) == {"16", "32"} and machines["16"]["versions"]["torch"] and machines["16"]["device"] == "cpu"

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from posbench.sweep import child_processes
-from posbench.sweep.child_processes import CONTEXT, fitting, needed
+from posbench.sweep.child_processes import CONTEXT, fitting_on_gpu, needed
 
 
 @pytest.fixture
@@ -33,16 +33,16 @@ def card(monkeypatch, mib: str | Exception) -> None:
 def test_more_trainings_than_fit_are_reduced_to_the_largest_number_that_does(job, monkeypatch, capsys):
     one = job()
     card(monkeypatch, f"{4 * needed(one) // 2**20 + 1}\n81559\n")
-    assert fitting([one], 4) == 4 and not capsys.readouterr().err
-    assert fitting([one, job(device="auto")], 9) == 4
+    assert fitting_on_gpu([one], 4) == 4 and not capsys.readouterr().err
+    assert fitting_on_gpu([one, job(device="auto")], 9) == 4
     assert "9 trainings at a time need about" in capsys.readouterr().err
-    assert fitting([job(device="cpu")], 9) == 9 and fitting([one], 1) == 1
+    assert fitting_on_gpu([job(device="cpu")], 9) == 9 and fitting_on_gpu([one], 1) == 1
 
 
 @pytest.mark.parametrize("said", ["[N/A]", "", OSError("no such program"), subprocess.TimeoutExpired("nvidia-smi", 20)])
 def test_a_card_that_tells_nothing_changes_nothing(job, monkeypatch, said):
     card(monkeypatch, said)
-    assert fitting([job()], 64) == 64
+    assert fitting_on_gpu([job()], 64) == 64
 
 
 def test_the_estimate_grows_with_what_a_step_keeps(job):

@@ -286,8 +286,8 @@ def test_more_processes_than_the_machine_serves_are_refused_before_one_is_starte
     monkeypatch.setattr(worker.subprocess, "Popen", None)
     with pytest.raises(ConfigError, match=said):
         sweep.run_jobs([unstarted(tmp_path, **asked)], 1, "the command")
-    sweep.check([unstarted(tmp_path, processes=4, device="auto")])
-    sweep.check([unstarted(tmp_path, processes=1000, model={"checkpoint": "there"})])  # which is evaluated in one process
+    sweep.check_resources([unstarted(tmp_path, processes=4, device="auto")])
+    sweep.check_resources([unstarted(tmp_path, processes=1000, model={"checkpoint": "there"})])  # which is evaluated in one process
 
 
 def test_a_dry_run_refuses_them_too(tmp_path, text_folder, capfd, monkeypatch):

@@ -2,7 +2,7 @@
 
 It runs any plan on any device, is exact and differentiable, and takes O(T x block) memory. There are three kinds of blocks, which take
 everything that is added to the scores from `PreparedBand.bias`: `Masked`, `Banded` and `WholeRows`. The last two can also tell the weights
-themselves (`weights`).
+themselves (`block_weights`).
 
 Letters: B batch, T tokens, H heads, G key heads, D head width, S queries of a block, K keys of a slice, W width of q and k with columns,
 U index distances.
@@ -34,7 +34,7 @@ def rows(layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, gates
     # A mask that needs a gradient sends torch's kernel to its dense form.
     plain = not learns and len(layer.bands) == 1
     kind = WholeRows if Bias.ROWS in layer.encoding.biases else Masked if plain and not layer.per_score else Banded
-    step = _step(q_BHTD, MASKED if plain else BLOCK)
+    step = _block_size(q_BHTD, MASKED if plain else BLOCK)
     block = kind(layer, [PreparedBand(layer, band, q_BHTD, k_BGTD, gates_BHT, step) for band in layer.bands], v_BGTD, step)
     starts = range(first, length, step)
     keep = not learns or len(starts) == 1
@@ -48,20 +48,20 @@ def rows(layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, gates
     return torch.cat(done[::-1], dim=2)
 
 
-def weights(
+def block_weights(
     layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, gates_BHT: Tensor | None = None, first: int = 0
 ) -> Iterator[tuple[int, list[tuple[slice, Tensor]]]]:
     """Attention weights of any plan for queries `first` and later, by blocks: its first query, and of each band (keys, [B, H, S, K]).
 
     A key is seen in one band at most, and weighs 0 in the others. What is missing to a sum of 1 is the share of a sink, or of no key.
     """
-    kind, step = WholeRows if Bias.ROWS in layer.encoding.biases else Banded, _step(q_BHTD, BLOCK)
+    kind, step = WholeRows if Bias.ROWS in layer.encoding.biases else Banded, _block_size(q_BHTD, BLOCK)
     block = kind(layer, [PreparedBand(layer, band, q_BHTD, k_BGTD, gates_BHT, step) for band in layer.bands], k_BGTD, step)
     for start in range(first, q_BHTD.shape[2], step):
         yield start, block.weights(start, min(start + step, q_BHTD.shape[2]))
 
 
-def _step(q_BHTD: Tensor, sizes: dict[str, int]) -> int:
+def _block_size(q_BHTD: Tensor, sizes: dict[str, int]) -> int:
     length = q_BHTD.shape[2]
     return length if length <= WHOLE else sizes.get(q_BHTD.device.type, sizes["cuda"])
 
@@ -111,7 +111,7 @@ class PreparedBand:
         if self.columns is not None:
             parts.append((self.columns[0][:, start:stop] @ self.columns[1][keys].mT)[None])
         if self.diagonal is not None:
-            parts.append(cut(self.diagonal, start, stop, keys)[None])
+            parts.append(diagonal_slice(self.diagonal, start, stop, keys)[None])
         elif self.layer.encoding.biases & Bias.DENSE:
             parts.append(self.layer.encoding.bias(self.q_pos_T[start:stop], self.k_pos_T[keys], self.layer.index)[None])
         if self.gates_BHT is not None:
@@ -186,7 +186,7 @@ class Banded:
         """Scores with every factor and bias, -inf where not visible: [B, H, S, K]."""
         scores, bias = grouped(*band.slices(start, stop, keys)), band.bias(start, stop, keys)
         for rule in self.rules:
-            multiply, add = cut(rule, start, stop, keys)
+            multiply, add = diagonal_slice(rule, start, stop, keys)
             scores = scores * multiply + add
         if bias is not None:
             scores = scores + bias
@@ -237,7 +237,7 @@ def diagonal(value: Callable[[Tensor], Tensor], step: int, length: int, device: 
     return value_U.unfold(-1, length + step, 1).flip(-2)
 
 
-def cut(diagonal_SU: Tensor, start: int, stop: int, keys: slice) -> Tensor:
+def diagonal_slice(diagonal_SU: Tensor, start: int, stop: int, keys: slice) -> Tensor:
     """Slice of a `diagonal` for queries start..stop-1 and some keys: [..., S, K]."""
     length = diagonal_SU.shape[-1] - diagonal_SU.shape[-2]
     return diagonal_SU[..., : stop - start, keys.start - start + length : keys.stop - start + length]

@@ -59,7 +59,7 @@ class Series:
         return Series(self.piece, self.count + 1, *steps)
 
 
-def possible(layer: LayerPlan, first: int) -> bool:
+def can_chunk(layer: LayerPlan, first: int) -> bool:
     """True if `chunked_sdpa` can run queries `first` and later of this plan exactly."""
     if layer.per_score or layer.encoding.biases & (Bias.DENSE | Bias.ROWS | Bias.GATES):
         return False
@@ -67,22 +67,22 @@ def possible(layer: LayerPlan, first: int) -> bool:
 
 
 def chunked_sdpa(layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, first: int = 0) -> Tensor:
-    """Attention of a plan that is `possible`, for queries `first` and later: [B, H, T, D] in v's format. q and k are float32."""
+    """Attention of a plan that `can_chunk` accepts, for queries `first` and later: [B, H, T, D] in v's format. q and k are float32."""
     (batch, heads, length), (groups, _, width) = q_BHTD.shape[:3], v_BGTD.shape[1:]
     # The order in memory in which the heads of a token lie side by side: the output projection reads them so.
     y_BTGPD = q_BHTD.new_zeros(batch, length, groups, heads // groups, width)
     y_BGPTD, lse_BGPT1 = y_BTGPD.permute(0, 2, 3, 1, 4), q_BHTD.new_full((batch, groups, heads // groups, length, 1), -torch.inf)
     if layer.has_sink:  # a first piece of value 0
         lse_BGPT1.copy_(layer.sink(q_BHTD).view(groups, -1, 1, 1))
-    total, done = sum(_pairs(series) for band in layer.bands for series in _series(band, first)), 0
+    total, done = sum(_pair_count(series) for band in layer.bands for series in _series(band, first)), 0
     for band in layer.bands:
         q_BHTW, k_BGTW, v_BGTW = operands(layer, band, q_BHTD, k_BGTD, v_BGTD, row_constant=len(layer.bands) > 1 or layer.has_sink)
         q_BGPTW = q_BHTW.unflatten(1, (groups, -1))
         for series in _series(band, first):
             y_NBGPSD, lse_NBGPS1 = (_queries(series, t) for t in (y_BGPTD, lse_BGPT1))
             for at, y, lse in _calls(series, _queries(series, q_BGPTW), *(_keys(series, t) for t in (k_BGTW, v_BGTW))):
-                _merge(y_NBGPSD[at], lse_NBGPS1[at], y[..., :width], lse.unsqueeze(-1))
-            done += _pairs(series)
+                _merge_softmax(y_NBGPSD[at], lse_NBGPS1[at], y[..., :width], lse.unsqueeze(-1))
+            done += _pair_count(series)
             layer.tell(done / (total + 1))
     return y_BTGPD[:, first:].flatten(2, 3).transpose(1, 2).to(v_BGTD.dtype)
 
@@ -91,13 +91,13 @@ def _series(band: BandPlan, first: int) -> list[Series] | None:
     """Pieces of a band, made once for each plan; None if it cannot be cut, or has keys in its intervals that are not seen."""
 
     def made() -> list[Series] | None:
-        found = None if band.lot_T is not None else cut(band.first_T, band.last_T, first)
+        found = None if band.lot_T is not None else cut_band(band.first_T, band.last_T, first)
         return None if found is None else joined(found)
 
     return band.once(("pieces", first), made)
 
 
-def _pairs(series: Series) -> int:
+def _pair_count(series: Series) -> int:
     return series.count * series.piece.rows * series.piece.keys
 
 
@@ -150,13 +150,13 @@ def _call(kind: str, q_NPSW: Tensor, k_NKW: Tensor, v_NKW: Tensor) -> tuple[Tens
     return (y.flip(2), lse.flip(2)) if kind == "upper" else (y, lse)
 
 
-def _merge(y_SD: Tensor, lse_S1: Tensor, more_SD: Tensor, more_S1: Tensor) -> None:
+def _merge_softmax(y_SD: Tensor, lse_S1: Tensor, more_SD: Tensor, more_S1: Tensor) -> None:
     """Take outputs over further keys into outputs so far. Before the first of a query, its log-sum-exp is -inf or the logit of a sink."""
     y_SD.lerp_(more_SD.float(), torch.sigmoid(more_S1 - lse_S1))
     lse_S1.copy_(torch.logaddexp(lse_S1, more_S1))
 
 
-def cut(first_T: Tensor, last_T: Tensor, begin: int) -> list[Piece] | None:
+def cut_band(first_T: Tensor, last_T: Tensor, begin: int) -> list[Piece] | None:
     """Pieces that together hold every pair of a band once, for queries `begin` and later, which see keys first_T..last_T.
 
     None unless there are long runs of queries in which each end of the interval stands still or moves along.

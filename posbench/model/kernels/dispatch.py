@@ -16,9 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from posbench.model.kernels import flex
-from posbench.model.kernels.blocks import rows, weights
+from posbench.model.kernels.blocks import block_weights, rows
 from posbench.model.kernels.causal import causal, faster
-from posbench.model.kernels.chunked_sdpa import CALL, chunked_sdpa, possible
+from posbench.model.kernels.chunked_sdpa import CALL, can_chunk, chunked_sdpa
 from posbench.model.kernels.folding import foldable, operands
 from posbench.model.kernels.number_format import SHORT
 from posbench.position.geometry import Bias
@@ -39,7 +39,7 @@ def attend(layer: LayerPlan, x_BTC: Tensor, q_BHTD: Tensor, k_BGTD: Tensor, v_BG
         if fusible(layer) and 2 * last > length:
             return fused(layer, q_BHTD, k_BGTD, v_BGTD, gates_BHT)[:, :, -last:]
         first, learns = length - last, torch.is_grad_enabled()
-        if v_BGTD.device.type == "cpu" and not learns and length > SHORT and possible(layer, first):
+        if v_BGTD.device.type == "cpu" and not learns and length > SHORT and can_chunk(layer, first):
             return chunked_sdpa(layer, q_BHTD, k_BGTD, v_BGTD, first)
         if v_BGTD.is_cuda and not learns and 2 * last > length and flex.possible(layer):
             try:
@@ -54,7 +54,7 @@ def attention_weights(
 ) -> Iterator[tuple[int, list[tuple[slice, Tensor]]]]:
     """Attention weights of the `last` queries as `blocks.weights` gives them, in float32: those of whichever kernel would attend."""
     with torch.autocast(q_BHTD.device.type, enabled=False):
-        yield from weights(layer, q_BHTD, k_BGTD, summed_gates(layer, x_BTC), q_BHTD.shape[2] - last)
+        yield from block_weights(layer, q_BHTD, k_BGTD, summed_gates(layer, x_BTC), q_BHTD.shape[2] - last)
 
 
 def summed_gates(layer: LayerPlan, x_BTC: Tensor) -> Tensor | None:

@@ -78,7 +78,7 @@ class Queue:
         tasks = []
         for job, spec, handle in zip(jobs, specs, handles, strict=True):
             tasks.append(Submitted(job, spec, handle.job_id, handle.paths.stderr, handle))
-            write_json(_file(spec, "task"), {"id": handle.job_id, "log": str(handle.paths.stderr)})
+            write_json(_beside(spec, "task"), {"id": handle.job_id, "log": str(handle.paths.stderr)})
         if self.slurm:
             number = f"{len(jobs)} training{'s' if len(jobs) > 1 else ''}"
             print(f"{number} submitted to SLURM as job {_ids(tasks)}, logs in {self.folder}", file=sys.stderr, flush=True)
@@ -109,8 +109,8 @@ class Queue:
                 gone = self.states.get(task.id, "CANCELLED") in ENDED
                 task.lost = (task.lost or now) if gone else None
         names = set(os.listdir(self.folder))
-        found = [(task, self._told(task)) for task in tasks if _file(task.spec, "outcome").name in names]
-        lost = [task for task in tasks if task.lost and now - task.lost > LOST_SECONDS and _file(task.spec, "outcome").name not in names]
+        found = [(task, self._told(task)) for task in tasks if _beside(task.spec, "outcome").name in names]
+        lost = [task for task in tasks if task.lost and now - task.lost > LOST_SECONDS and _beside(task.spec, "outcome").name not in names]
         return found + [(task, self._gone(task)) for task in lost]
 
     def going_on(self, tasks: list[Submitted]) -> str:
@@ -119,7 +119,7 @@ class Queue:
         return f"{len(tasks)} trainings go on by themselves ({how})"
 
     def _told(self, task: Submitted) -> Result:
-        said = read_json(_file(task.spec, "outcome"))
+        said = read_json(_beside(task.spec, "outcome"))
         self._forget(task)
         file = Path(os.path.relpath(said["file"])) if said["file"] else None
         return Result(task.job, said["code"], [Outcome(**values) for values in said["outcomes"]], said["seconds"], file)
@@ -134,7 +134,7 @@ class Queue:
         return result
 
     def _forget(self, task: Submitted) -> None:
-        for path in (task.spec, _file(task.spec, "task"), _file(task.spec, "outcome")):
+        for path in (task.spec, _beside(task.spec, "task"), _beside(task.spec, "outcome")):
             path.unlink(missing_ok=True)
 
     def _ask(self, tasks: list[Submitted]) -> None:
@@ -152,7 +152,7 @@ class Queue:
         self.states = {name.removesuffix("_N/A"): state for name, state in pairs}
 
 
-def _file(spec: Path, kind: str) -> Path:
+def _beside(spec: Path, kind: str) -> Path:
     return spec.with_name(f"{spec.name}.{kind}")
 
 

@@ -29,11 +29,11 @@ def run_on(queue: Queue, jobs: list[Job], done: int = 0) -> list[Result]:
             time.sleep(LOOK_SECONDS)
             for task, result in queue.ended(tasks):
                 tasks.remove(task)
-                _show(live, task, True)
+                _show_task(live, task, True)
                 live.finish(result)
                 results.append(result)
             for task in tasks:
-                _show(live, task, queue.states.get(task.id) == "RUNNING")
+                _show_task(live, task, queue.states.get(task.id) == "RUNNING")
     except KeyboardInterrupt:
         print(f"\nno longer waiting: {queue.going_on(tasks)}; the same command waits for them again", file=sys.stderr, flush=True)
         raise
@@ -42,7 +42,7 @@ def run_on(queue: Queue, jobs: list[Job], done: int = 0) -> list[Result]:
     return results
 
 
-def _show(live: Live, task: Submitted, running: bool) -> None:
+def _show_task(live: Live, task: Submitted, running: bool) -> None:
     if running and not task.running:
         live.start(task.job.run.id)
     elif task.running and not running:
