@@ -17,8 +17,7 @@ from posbench.common.files import write_atomic
 from posbench.config.compose import Composer, Request, check_effect, compose, expand
 from posbench.config.identity import method_args, method_name
 from posbench.config.names import CONFIGS, nodes
-from posbench.runs.directory import Run
-from posbench.runs.search import find
+from posbench.runs.search import Found, find
 from posbench.sweep.jobs import plan_existing
 
 LEDGER = CONFIGS.parent / "results" / "claims"  # of a checkout; an installed package has none
@@ -83,8 +82,9 @@ def pools(cfg: dict) -> Callable[[Claim], tuple[Pool, str]]:
 
     @cache
     def pool(experiments: tuple[str, ...]) -> Pool:
-        given, evidence = _given(cfg["runs"]) if cfg["runs"] is not None else ([], [])
-        return Pool.read(given + [path for name in experiments for path in planned(name)], defaults(), evidence)
+        named = find(cfg["runs"]) if cfg["runs"] is not None else Found([], [], [])
+        given = named.without_csvs("holds means, and claims are judged on sums over documents").eval_files()
+        return Pool.read(given + [path for name in experiments for path in planned(name)], defaults(), named.evidence)
 
     def look_up(claim: Claim) -> tuple[Pool, str]:
         there = tuple(name for name in claim.experiments if (CONFIGS / "experiment" / f"{name}.yaml").exists())
@@ -93,16 +93,6 @@ def pools(cfg: dict) -> Callable[[Claim], tuple[Pool, str]]:
         return found, command or f"there is no configs/experiment/{claim.experiments[0]}.yaml"
 
     return look_up
-
-
-def _given(runs: list[str]) -> tuple[list[Path], list[Path]]:
-    """Evaluation files and folders of evidence of runs=."""
-    named = find(runs)
-    if named.csvs:
-        raise ConfigError(
-            f"{named.csvs[0]} holds means, and claims are judged on sums over documents: give run directories, or folders of reports."
-        )
-    return [path for folder in named.runs for path in Run(folder).eval_files()], named.evidence
 
 
 @cache

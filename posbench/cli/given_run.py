@@ -43,15 +43,15 @@ def _check(cfg: dict, given: set[str]) -> None:
         trained = Run(cfg["run"]).read_config()
         if any(part not in trained for part in TRAINING):
             return  # empty, or cut short
-        own = _values(trained)
+        own = {**LATER, **_values(trained)}
     except (RunError, ConfigError):
         return
     asked = {key: value for key, value in _values(cfg).items() if under(key, given)}
-    differing = [key for key, value in asked.items() if value != own.get(key, LATER.get(key, ABSENT))]
+    differing = [key for key, value in asked.items() if value != own.get(key, ABSENT)]
     kinds = {part: f"{part}.{kind}" for part, kind in KINDS.items()}
     named = [key for key in differing if kinds.get(part := key.split(".")[0]) not in differing or key == kinds[part]]
     if named:
-        there = " ".join(_word(key, own.get(key, LATER.get(key, ABSENT))) for key in named)
+        there = " ".join(_word(key, own.get(key, ABSENT)) for key in named)
         words = " ".join(_word(key, asked[key]) for key in named)
         raise ConfigError(
             f"run={Path(cfg['run'])} was trained with {there}, which {words} cannot change: "

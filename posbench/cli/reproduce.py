@@ -26,7 +26,6 @@ from posbench.common.files import write_json
 from posbench.config.compose import Request
 from posbench.config.names import CONFIGS
 from posbench.report.references import reference
-from posbench.runs.directory import Run
 from posbench.runs.evaluation import load
 from posbench.runs.pool import pool
 from posbench.runs.rows import agree, key, read_csv, read_eval
@@ -162,11 +161,8 @@ def reproduce(request: Request) -> int:
 
 def _given(runs: list[str]) -> list[dict]:
     """Rows of the runs and folders of evidence that runs= names. Raises RunError if one training was made with two weights."""
-    named = find(runs)
-    if named.csvs:
-        raise ConfigError(f"{named.csvs[0]} does not say by which weights it was made: give run directories, or folders of reports.")
-    own = [load(path) for folder in named.runs for path in Run(folder).eval_files()]
-    return [row for one in pool(own, named.evidence)[0] for row in one.rows]
+    named = find(runs).without_csvs("does not say by which weights it was made")
+    return [row for one in pool([load(path) for path in named.eval_files()], named.evidence)[0] for row in one.rows]
 
 
 def _said(heading: str, pairs: list[Pair], tolerance: dict) -> list[str]:

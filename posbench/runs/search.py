@@ -23,6 +23,16 @@ class Found:
     csvs: list[Path]
     evidence: list[Path]
 
+    def eval_files(self) -> list[Path]:
+        """Eval files of the runs."""
+        return [path for folder in self.runs for path in Run(folder).eval_files()]
+
+    def without_csvs(self, why: str) -> "Found":
+        """Itself. Raises ConfigError if a CSV was named, of which `why` says that it does not serve."""
+        if self.csvs:
+            raise ConfigError(f"{self.csvs[0]} {why}: give run directories, or folders of reports.")
+        return self
+
 
 def find(asked: Iterable[object]) -> Found:
     """Results named by paths and globs: a run itself, a folder of runs, the folder of a report, a CSV.
