@@ -15,7 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import posbench  # noqa: F401  (before torch)
-from posbench.cli.key_values import options, run, unbracketed
+from posbench.cli.key_values import options, run_main, unbracketed
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.config.names import nodes
 
@@ -96,4 +96,4 @@ def _passes(path: str, device: str, chosen: dict) -> Iterator[list]:
 
 
 if __name__ == "__main__":
-    run(main)
+    run_main(main)

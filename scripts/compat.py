@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 import posbench  # noqa: F401  (before torch)
-from posbench.cli.key_values import options, run
+from posbench.cli.key_values import options, run_main
 from posbench.common.errors import ConfigError
 from posbench.config.names import CONFIGS
 
@@ -31,4 +31,4 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    run(main)
+    run_main(main)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import posbench  # noqa: F401  (before torch)
-from posbench.cli.key_values import options, run
+from posbench.cli.key_values import options, run_main
 
 
 def main(arguments: list[str]) -> None:
@@ -16,4 +16,4 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    run(main)
+    run_main(main)

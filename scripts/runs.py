@@ -14,7 +14,7 @@ from datetime import timedelta
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from posbench.cli.key_values import options, run
+from posbench.cli.key_values import options, run_main
 from posbench.common.defuse import printable
 from posbench.common.errors import ConfigError
 from posbench.runs.inventory import STATES, Entry, entries
@@ -96,4 +96,4 @@ def _gc(folder: Path, found: list[Entry], chosen: dict) -> None:
 
 
 if __name__ == "__main__":
-    run(main)
+    run_main(main)

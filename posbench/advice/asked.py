@@ -7,7 +7,8 @@ from posbench.config.compose import Request
 from posbench.config.schema import EvaluateConfig
 from posbench.data import other_text
 
-OTHERS = ("stride", "tasks", "chat", "rivals", "key_gain", "key_loss", "key_context", "key_run")  # of evaluate, for other protocols
+# Settings of evaluate that only other protocols use.
+OTHER_PROTOCOLS = ("stride", "tasks", "chat", "rivals", "key_gain", "key_loss", "key_context", "key_run")
 
 
 def one_model(request: Request, script: str, does: str, tuned: str) -> dict:
@@ -24,6 +25,6 @@ def refuse_settings(cfg: dict, script: str, decided: Iterable[str], why: str) ->
     """Raise ConfigError for a given setting of evaluate that the script has `decided`, as `why` says, or that has no effect."""
     other_text.refuse(cfg, script)
     usual = vars(EvaluateConfig())
-    for key, said in [*((key, why) for key in decided), *((key, "of another protocol than fixed_targets") for key in OTHERS)]:
+    for key, said in [*((key, why) for key in decided), *((key, "of another protocol than fixed_targets") for key in OTHER_PROTOCOLS)]:
         if cfg["evaluate"].get(key, usual[key]) != usual[key]:
             raise ConfigError(f"evaluate.{key}={cfg['evaluate'][key]} is {said}: leave it out.")

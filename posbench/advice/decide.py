@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from posbench.advice.plan import CUT, PLAIN, Option
+from posbench.advice.plan import CUT, UNCHANGED, Option
 from posbench.common.files import finite
 from posbench.statistics.crossed import Estimate, estimate, sums
 from posbench.statistics.usable_length import Usable
@@ -59,7 +59,7 @@ class Losses:
 
 
 @dataclass(frozen=True)
-class Question:
+class AdviceQuestion:
     """Lengths of the question, those within the training length and the target beyond it, and the cost that is tolerated in nats/token."""
 
     train_len: int
@@ -77,12 +77,12 @@ def ranked(means: Mapping[str, float]) -> list[str]:
     return sorted((name for name, mean in means.items() if math.isfinite(mean)), key=means.__getitem__)
 
 
-def rankings(losses: Losses, question: Question) -> dict[str, list[str]]:
+def rankings(losses: Losses, question: AdviceQuestion) -> dict[str, list[str]]:
     """{use: options by their mean loss, the best first}. What needs no setting comes first among equals."""
-    order = sorted(losses.nll, key=lambda name: name not in (PLAIN, CUT))
+    order = sorted(losses.nll, key=lambda name: name not in (UNCHANGED, CUT))
     short = [losses.means([length]) for length in question.short]
     # What was not measured counts as infinitely dear.
-    cheap = [name for name in order if all(one.get(name, math.inf) - one[PLAIN] <= question.tolerance for one in short)]
+    cheap = [name for name in order if all(one.get(name, math.inf) - one[UNCHANGED] <= question.tolerance for one in short)]
     found = {}
     for use in USES:
         means = losses.means(question.lengths(use))
@@ -90,7 +90,7 @@ def rankings(losses: Losses, question: Question) -> dict[str, list[str]]:
     return found
 
 
-def finalists(ranking: Mapping[str, Sequence[str]], options: Mapping[str, Option], losses: Losses, question: Question) -> list[str]:
+def finalists(ranking: Mapping[str, Sequence[str]], options: Mapping[str, Option], losses: Losses, question: AdviceQuestion) -> list[str]:
     """Options to measure on test documents: the two best for each use, and of those that frequencies express the best of each form.
 
     `losses` are those of validation, which made the ranking. The second best has not the very losses of the best, which would be the same
@@ -102,7 +102,7 @@ def finalists(ranking: Mapping[str, Sequence[str]], options: Mapping[str, Option
         best += [*names[:1], *others[:1]]
     fixed = [name for name in ranking["long"] if options[name].factor][:1]
     by_length = [name for name in ranking["long"] if options[name].by_length][:1]
-    return list(dict.fromkeys([PLAIN, CUT, *best, *fixed, *by_length]))
+    return list(dict.fromkeys([UNCHANGED, CUT, *best, *fixed, *by_length]))
 
 
 def better(difference: Estimate) -> str:
@@ -119,7 +119,7 @@ def affordable(costs: Iterable[Estimate], tolerance: float) -> str:
     return CONFIRMED if all(high <= tolerance for _, high in bounds) else UNDECIDED
 
 
-def together(verdicts: Iterable[str]) -> str:
+def joint_verdict(verdicts: Iterable[str]) -> str:
     """Verdict on several statements at once: refuted if one is, confirmed if all are."""
     found = set(verdicts)
     return REFUTED if REFUTED in found else UNDECIDED if UNDECIDED in found else CONFIRMED
@@ -141,23 +141,23 @@ class Answer:
     over_next: str | None
 
 
-def answer(use: str, ranking: Sequence[str], losses: Losses, question: Question) -> Answer:
+def judge_choice(use: str, ranking: Sequence[str], losses: Losses, question: AdviceQuestion) -> Answer:
     """Judge the first of a validation ranking on the losses of test documents; others in it count if they were measured there.
 
     If test documents do not confirm the choice, the better of the two options without a setting is advised.
     """
     lengths = question.lengths(use)
     choice, *others = [name for name in ranking if losses.over(name, lengths) is not None]
-    differences = {name: losses.difference(choice, name, lengths) for name in dict.fromkeys([PLAIN, CUT, *others])}
+    differences = {name: losses.difference(choice, name, lengths) for name in dict.fromkeys([UNCHANGED, CUT, *others])}
     told = {name: found for name, found in differences.items() if found is not None}
     next_best = next((name for name in others if name in told), None)
-    against = {name: found for name, found in told.items() if name in (PLAIN, CUT, next_best)}
-    costs = {length: losses.difference(choice, PLAIN, [length]) for length in question.short if use == "both"}
+    against = {name: found for name, found in told.items() if name in (UNCHANGED, CUT, next_best)}
+    costs = {length: losses.difference(choice, UNCHANGED, [length]) for length in question.short if use == "both"}
     costs = {length: found for length, found in costs.items() if found is not None}
-    judged = [name for name in against if name in (PLAIN, CUT) or choice in (PLAIN, CUT)]
-    verdict = together([*(better(told[name]) for name in judged), affordable(costs.values(), question.tolerance)])
+    judged = [name for name in against if name in (UNCHANGED, CUT) or choice in (UNCHANGED, CUT)]
+    verdict = joint_verdict([*(better(told[name]) for name in judged), affordable(costs.values(), question.tolerance)])
     free = {choice: 0.0, **{name: one.value for name, one in against.items()}}  # by how much the choice's loss is higher
-    instead = max((name for name in (PLAIN, CUT) if name in free), key=free.__getitem__, default=PLAIN)
+    instead = max((name for name in (UNCHANGED, CUT) if name in free), key=free.__getitem__, default=UNCHANGED)
     over_next = better(told[next_best]) if next_best else None
     return Answer(choice, verdict, choice if verdict == CONFIRMED else instead, against, costs, next_best, over_next)
 
@@ -173,20 +173,20 @@ def near(choice: str, names: Iterable[str], losses: Losses, lengths: Sequence[in
     return {name: one for name, one in known.items() if (reached[name] <= 0 if math.isfinite(reached[name]) else one.value <= tolerance)}
 
 
-def served(ranking: Sequence[str], options: Mapping[str, Option], losses: Losses, question: Question) -> Answer | None:
+def served(ranking: Sequence[str], options: Mapping[str, Option], losses: Losses, question: AdviceQuestion) -> Answer | None:
     """Answer for long texts of the best fixed factor, which engines serve; None where test documents do not confirm it."""
     fixed = [name for name in ranking if options[name].factor and losses.over(name, [question.target]) is not None]
-    found = answer("long", fixed[:1], losses, question) if fixed else None
+    found = judge_choice("long", fixed[:1], losses, question) if fixed else None
     return found if found and found.verdict == CONFIRMED else None
 
 
-def rises(name: str, losses: Losses, question: Question) -> dict[int, Estimate]:
+def rises(name: str, losses: Losses, question: AdviceQuestion) -> dict[int, Estimate]:
     """{length: cost up to the training length, difference to the cut text beyond}, of the lengths that were measured."""
     equal = Estimate(0.0, 0.0, 1, (0.0,), 2, len(losses.document_T))
-    return {n: losses.difference(name, PLAIN if n <= question.train_len else CUT, [n]) or equal for n in sorted(losses.nll[name])}
+    return {n: losses.difference(name, UNCHANGED if n <= question.train_len else CUT, [n]) or equal for n in sorted(losses.nll[name])}
 
 
-def usable(name: str, losses: Losses, question: Question) -> dict[str, int | None]:
+def usable(name: str, losses: Losses, question: AdviceQuestion) -> dict[str, int | None]:
     """Usable length of an option among the lengths that were measured: surely, and perhaps, up to there; None: not even at the first."""
     known = rises(name, losses, question)
     ends = Usable(known, question.tolerance).interval()
@@ -194,21 +194,21 @@ def usable(name: str, losses: Losses, question: Question) -> dict[str, int | Non
     return dict(zip(("surely", "perhaps"), reached, strict=True))
 
 
-def content(
-    about: dict, question: Question, options: Mapping[str, Option], search: Losses, test: Losses, ranking: Mapping[str, list[str]]
+def advice_content(
+    about: dict, question: AdviceQuestion, options: Mapping[str, Option], search: Losses, test: Losses, ranking: Mapping[str, list[str]]
 ) -> dict:
     """Content of advice.json: every number of the advice, None for one that is not finite. `about` has the model, the text and the plan.
 
     The terminal's text, the figure and the page are made from it. Options that were measured on test documents are judged.
     """
-    found = {use: answer(use, ranking[use], test, question) for use in USES}
+    found = {use: judge_choice(use, ranking[use], test, question) for use in USES}
     answers = {
         use: vars(one) | {"near": near(one.choice, ranking[use], search, question.lengths(use), question.tolerance)}
         for use, one in found.items()
     }
     engines = served(ranking["long"], options, test, question)
     answers["long"]["served"] = vars(engines) if engines and engines.choice != found["long"].advised else None
-    final = [name for name in test.nll if name == PLAIN or max(test.nll[name]) > question.train_len]
+    final = [name for name in test.nll if name == UNCHANGED or max(test.nll[name]) > question.train_len]
     fixed = sorted((name for name in test.nll if options[name].factor), key=lambda name: (options[name].family, options[name].factor))
     made = {
         **about,
@@ -223,19 +223,19 @@ def content(
         "search": [_searched(options[name], nll) for name, nll in search.nll.items()],
         "ranking": ranking,
     }
-    return finite(_plain(made))
+    return finite(_for_json(made))
 
 
 def _counts(losses: Losses) -> dict[str, int]:
     return {"documents": len(np.unique(losses.document_T)), "targets": len(losses.document_T)}
 
 
-def _option(option: Option, losses: Losses, question: Question, lengths: Sequence[int] | None = None) -> dict:
+def _option(option: Option, losses: Losses, question: AdviceQuestion, lengths: Sequence[int] | None = None) -> dict:
     points = [
         {
             "length": length,
             "nll": float(losses.nll[option.name][length].mean()),
-            "against": PLAIN if length <= question.train_len else CUT,
+            "against": UNCHANGED if length <= question.train_len else CUT,
             "difference": difference,
         }
         for length, difference in rises(option.name, losses, question).items()
@@ -249,10 +249,10 @@ def _searched(option: Option, nll: Mapping[int, np.ndarray]) -> dict:
     return {"name": option.name, "family": option.family, "factor": option.factor, "nll": means}
 
 
-def _plain(value: object) -> object:
+def _for_json(value: object) -> object:
     """`value` for json: an estimate as [value, low, high] of its 95 % interval, keys as text."""
     if isinstance(value, Estimate):
         return [value.value, *value.interval()]
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list) else value
+        return {str(key): _for_json(item) for key, item in value.items()}
+    return [_for_json(item) for item in value] if isinstance(value, list) else value

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from posbench.data.corpus import Corpus
     from posbench.position.geometry import Spectrum
 
-WINDOWS, LONG_WINDOWS = 64, 8  # by default, and of training lengths above LONG
-EXACT = (0, 1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 64, 128, 256)  # values of exact_first by default, up to the training length
+MANY_WINDOWS, FEW_WINDOWS = 64, 8  # by default, and of training lengths above LONG
+EXACT_FIRST = (0, 1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 64, 128, 256)  # values of exact_first by default, up to the training length
 
 
 def plan_search(cfg: dict) -> tuple[Job, list[int]]:
@@ -40,7 +40,7 @@ def plan_search(cfg: dict) -> tuple[Job, list[int]]:
     target = cfg["target"] or LONGER * train_len
     if target <= train_len:
         raise ConfigError(f"target={target} lies within the {train_len} tokens that the model was trained for: ask for a longer one.")
-    exact = list(dict.fromkeys(cfg["exact_first"] or [first for first in EXACT if first <= train_len]))
+    exact = list(dict.fromkeys(cfg["exact_first"] or [first for first in EXACT_FIRST if first <= train_len]))
     if max(exact) > train_len:
         raise ConfigError(f"exact_first={max(exact)} lies beyond the {train_len} tokens of the model's training: give at most {train_len}.")
     evaluate = {
@@ -49,7 +49,7 @@ def plan_search(cfg: dict) -> tuple[Job, list[int]]:
         "lengths": [target],
         "max_length": target,
         "floor": False,
-        "windows": asked["windows"] or (LONG_WINDOWS if train_len > LONG else WINDOWS),
+        "windows": asked["windows"] or (FEW_WINDOWS if train_len > LONG else MANY_WINDOWS),
         "targets": asked["targets"] or max(1, train_len // 2),
     }
     (job,) = plan_jobs([{**cfg, "extension": {**cfg["extension"], "mode": "fixed", "target_len": target}, "evaluate": evaluate}])

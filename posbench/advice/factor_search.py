@@ -2,9 +2,9 @@
 
 Ding et al. 2024, arXiv 2402.13753, algorithm 1, table 4 and appendix A; what these leave open is as in microsoft/LongRoPE,
 evolution/algorithms. An individual is (exact_first, factor of the fastest pair, ..., of the slowest). Factors never fall from one pair to
-the next; but for those of the start they lie on a grid of STEP, up to HIGHEST times the extension's factor. A mutation draws each number
-again with probability MUTATED, a factor between its neighbours. A crossover takes numbers of the other parent into the better one, each
-with half of that probability, until it is legal and new. Parents are the best of all that were measured so far.
+the next; but for those of the start they lie on a grid of FACTOR_STEP, up to HIGHEST times the extension's factor. A mutation draws each
+number again with probability MUTATED, a factor between its neighbours. A crossover takes numbers of the other parent into the better one,
+each with half of that probability, until it is legal and new. Parents are the best of all that were measured so far.
 Deviation: exact_first is mutated too, which the published code leaves at the values of its start.
 """
 
@@ -16,9 +16,9 @@ from itertools import pairwise
 import numpy as np
 
 Individual = tuple[float, ...]  # exact_first, then a factor for each pair
-STEP, HIGHEST, MUTATED = 0.01, 1.25, 0.3
+FACTOR_STEP, HIGHEST, MUTATED = 0.01, 1.25, 0.3
 WALKS = 20  # along all numbers, before a crossover is given up for a mutation
-TRIES = 200  # mutations, before a space is taken to be exhausted
+MUTATION_TRIES = 200  # mutations, before a space is taken to be exhausted
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Sizes:
         return self.population + self.rounds * (self.mutations + self.crossovers)
 
 
-def sizes(budget: float) -> Sizes:
+def search_sizes(budget: float) -> Sizes:
     """Sizes of a search: those published for up to 512k tokens times the root of `budget`, which makes `budget` times the work."""
     published, least, root = (64, 32, 16, 16, 40), (4, 2, 1, 1, 1), math.sqrt(budget)
     return Sizes(*(max(low, round(root * size)) for size, low in zip(published, least, strict=True)))
@@ -55,7 +55,7 @@ def evolve(
     found = {one: loss(one) for one in starts}
 
     def add(child: Individual | None, parents: list[Individual]) -> None:
-        for _ in range(TRIES):
+        for _ in range(MUTATION_TRIES):
             child = child or mutated(parents[rng.integers(len(parents))], exact, highest, rng)
             if child not in found:
                 found[child] = loss(child)
@@ -82,9 +82,9 @@ def mutated(one: Individual, exact: list[int], highest: float, rng: np.random.Ge
     for pair in range(len(factors)):
         if rng.random() < MUTATED:
             low, high = factors[pair - 1] if pair else 1.0, factors[pair + 1] if pair + 1 < len(factors) else highest
-            least, most = math.ceil(low / STEP - 1e-9), math.floor(high / STEP + 1e-9)
+            least, most = math.ceil(low / FACTOR_STEP - 1e-9), math.floor(high / FACTOR_STEP + 1e-9)
             if least <= most:
-                factors[pair] = round(int(rng.integers(least, most + 1)) * STEP, 2)
+                factors[pair] = round(int(rng.integers(least, most + 1)) * FACTOR_STEP, 2)
     return (first, *factors)
 
 

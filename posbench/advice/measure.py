@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 
 from posbench.advice.decide import Losses, ranked
-from posbench.advice.plan import AS_IT_IS, CUT, CUT_TEXT, PLAIN, Option, Plan, Wanted, survivors
+from posbench.advice.plan import AS_IT_IS, CUT, CUT_TEXT, UNCHANGED, AdvicePlan, Option, Wanted, survivors
 from posbench.common.errors import ConfigError, RunError
 from posbench.config.identity import NO_EXTENSION, NO_SCALE
 from posbench.data import prepare
@@ -21,8 +21,8 @@ from posbench.sweep.cost_estimate import cost
 from posbench.sweep.jobs import Job, plan_jobs
 from posbench.sweep.launch import launch
 
-NONE = json.dumps([NO_EXTENSION, NO_SCALE])
-BROKEN = 1.0  # nats per token above the cut text from which the model as it is is not read at the target
+NO_METHODS = json.dumps([NO_EXTENSION, NO_SCALE])
+BROKEN_BY = 1.0  # nats per token above the cut text from which the model as it is is not read at the target
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Measurements:
     cfg: dict
     launcher: dict
     command: str
-    plan: Plan
+    plan: AdvicePlan
     job: Job
     losses: dict[str, Losses] = field(default_factory=dict)
     options: dict[str, Option] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Measurements:
             except ConfigError as error:
                 self.left_out[option.name] = str(error)
                 continue
-            if option.name not in (PLAIN, CUT) and all(methods == NONE for methods, _ in own.values()):
+            if option.name not in (UNCHANGED, CUT) and all(methods == NO_METHODS for methods, _ in own.values()):
                 self.left_out[option.name] = f"changes nothing up to {max(lengths)} tokens"
                 continue
             found |= own
@@ -68,7 +68,7 @@ class Measurements:
         extension, scale = option.at(length, self.plan.train_len)
         verdict = check(self.encoding, make(extension), make(scale, self.encoding.shape), [length], self.cfg["allow_untested"])
         if verdict.noop:
-            return NONE, length
+            return NO_METHODS, length
         beyond = option.name == CUT and length > self.plan.train_len  # the same texts are read, whatever the length
         return json.dumps([extension, scale]), self.plan.target if beyond else length
 
@@ -107,7 +107,7 @@ class Measurements:
                 raise RunError(f"{cell.path} scored other targets than {first.path}: delete both and run the same command again.")
             nll[name] = {**nll.get(name, {}), length: read[cell.path].losses(at).astype(np.float64)}
         # Fixed factors come before those that follow the length: among equals the simpler is taken.
-        order = sorted(nll, key=lambda name: (name not in (PLAIN, CUT), self.options[name].factor is None))
+        order = sorted(nll, key=lambda name: (name not in (UNCHANGED, CUT), self.options[name].factor is None))
         self.losses[split] = Losses(first.arrays["document"], {name: nll[name] for name in order})
 
     def search(self, families: Sequence[str]) -> None:
@@ -121,19 +121,19 @@ class Measurements:
             reasons = "; ".join(f"{name}: {why}" for name, why in self.left_out.items())
             raise ConfigError(f"none of the methods acts on this model ({reasons}).")
         means = self.losses["validation"].means([plan.probe])
-        kept = survivors(list(dict.fromkeys(self.options[name].family for name in ranked(means) if name not in (PLAIN, CUT))))
+        kept = survivors(list(dict.fromkeys(self.options[name].family for name in ranked(means) if name not in (UNCHANGED, CUT))))
         wanted = plan.compared(kept)
-        if means[PLAIN] <= means[CUT]:  # else it is broken already, and only the test documents show how much at the target
+        if means[UNCHANGED] <= means[CUT]:  # else it is broken already, and only the test documents show how much at the target
             wanted = [*wanted, (AS_IT_IS, [*plan.short, plan.target])]
         self.measure("validation", wanted, f"comparing the factors of {', '.join(kept)} at {plan.target:,} tokens")
 
     def judge(self, final: Sequence[str]) -> None:
         """Measure the finalists on test documents; at the target not the model as it is, if it is broken before."""
         plan, means = self.plan, self.losses["validation"].means([self.plan.probe])
-        above = means[PLAIN] - means[CUT]
-        if broken := plan.probe < plan.target and above > BROKEN:
+        above = means[UNCHANGED] - means[CUT]
+        if broken := plan.probe < plan.target and above > BROKEN_BY:
             at = f"at {plan.probe:,} tokens of validation text its loss is {above:.1f} nats above that of the cut text"
-            self.left_out[PLAIN] = f"not read at {plan.target:,} tokens, since {at}"
+            self.left_out[UNCHANGED] = f"not read at {plan.target:,} tokens, since {at}"
         self.measure("test", plan.judged(final, self.options, broken), f"judging {len(final)} options on test documents")
 
     def describe(self, families: Sequence[str], documents: dict[str, int]) -> list[str]:
@@ -153,7 +153,7 @@ class Measurements:
         return lines + cost([job], [] if job.run.finished else [job], missing)
 
 
-def long_enough(job: Job, plan: Plan) -> dict[str, int]:
+def long_enough(job: Job, plan: AdvicePlan) -> dict[str, int]:
     """{split: documents that are long enough}. Raises ConfigError for a text whose splits lack them."""
     found, named = {}, job.cfg["evaluate"]["documents"]
     for split in plan.windows:

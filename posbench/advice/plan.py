@@ -2,7 +2,7 @@
 
 The same words make the same plan. An option has a fixed factor, the factor of each text's length, or attention of its own. Stages:
 every family once, beyond the training length, on validation documents; there the best few families at the target with each factor; then
-the finalists on test documents at all lengths. budget=1 is BUDGET FLOP, of which the search has a share; no stage has fewer than its
+the finalists on test documents at all lengths. budget=1 is BUDGET_FLOP FLOP, of which the search has a share; no stage has fewer than its
 least number of windows, so a long target can take more than its budget, which the plan says.
 """
 
@@ -15,21 +15,21 @@ from posbench.config.names import nodes
 from posbench.evaluation.protocol import ReadVolume
 from posbench.sweep.cost import ModelSize
 
-PLAIN, CUT = "as it is", "cut"  # the two options that need no setting
+UNCHANGED, CUT = "as it is", "cut"  # the two options that need no setting
 SCALED = ("pi", "ntk", "yarn", "llama3")  # change frequencies by a factor, which may be fixed
 FOLLOWS = ("dynamic_ntk",)  # changes frequencies by the length of the text alone, with a factor that overshoots
 OVERSHOOT = ("ntk",)  # better with a larger factor than the length's (posbench/extensions/ntk.py), so compared with twice that too
 # Attention of their own, or a factor on the logits that no engine has.
-OWN = ("log_n", "ntk+log_n", "rerope", "rerope+log_n", "self_extend", "dca", "string", "streaming", "lm_infinite")
+OWN_ATTENTION = ("log_n", "ntk+log_n", "rerope", "rerope+log_n", "self_extend", "dca", "string", "streaming", "lm_infinite")
 SINKS = ("streaming", "lm_infinite")
-FAMILIES = (*SCALED, *FOLLOWS, *OWN)
+FAMILIES = (*SCALED, *FOLLOWS, *OWN_ATTENTION)
 # Work of one text of some families, as a multiple of the plain model's.
 WORK = {**dict.fromkeys(("rerope", "self_extend", "dca", "string"), 1.7), **dict.fromkeys(SINKS, 0.6)}
-BUDGET = 1e15  # about an hour on two cores with AMX, in bf16
+BUDGET_FLOP = 1e15  # about an hour on two cores with AMX, in bf16
 SEARCH = 0.4  # share of the budget
-FEWEST, MOST = {"validation": 1, "test": 3}, {"validation": 128, "test": 512}  # windows
-KEPT, KEPT_OWN = 2, 1  # families that go on to the target: with frequencies alone, and with attention of their own
-METHODS = 3.5  # finalists beside the two references, as multiples of the plain model's work
+FEWEST_WINDOWS, MOST_WINDOWS = {"validation": 1, "test": 3}, {"validation": 128, "test": 512}  # windows
+KEPT_SCALED, KEPT_OWN = 2, 1  # families that go on to the target: with frequencies alone, and with attention of their own
+FINALISTS = 3.5  # finalists beside the two references, as multiples of the plain model's work
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Option:
 
 
 Wanted = Sequence[tuple[Option, Sequence[int]]]  # what a stage measures: options, each with its lengths
-AS_IT_IS, CUT_TEXT = Option(PLAIN, PLAIN), Option(CUT, CUT, extension="recompute_window")
+AS_IT_IS, CUT_TEXT = Option(UNCHANGED, UNCHANGED), Option(CUT, CUT, extension="recompute_window")
 
 
 def node(group: str, name: str) -> dict:
@@ -83,7 +83,7 @@ def fixed(family: str, factors: Iterable[float]) -> list[Option]:
     return [Option(f"{family} x{factor:g}", family, factor, True, family) for factor in factors if family in SCALED]
 
 
-def chosen(methods: Sequence[str] | None) -> tuple[str, ...]:
+def chosen_families(methods: Sequence[str] | None) -> tuple[str, ...]:
     """Families of methods=, or all of them. Raises ConfigError for an unknown one."""
     for name in methods or ():
         if name not in FAMILIES:
@@ -92,7 +92,7 @@ def chosen(methods: Sequence[str] | None) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Plan:
+class AdvicePlan:
     """Lengths in tokens: `short` within the training length, `probe` where families are compared, `grid` for the finalists."""
 
     train_len: int
@@ -107,8 +107,8 @@ class Plan:
 
     @property
     def told(self) -> str:
-        """Work of the whole plan in words, and its time on the machine that BUDGET is of."""
-        minutes, tera = self.flop / BUDGET * 60, self.flop / 1e12
+        """Work of the whole plan in words, and its time on the machine that BUDGET_FLOP is of."""
+        minutes, tera = self.flop / BUDGET_FLOP * 60, self.flop / 1e12
         took = f"about {minutes:,.0f} min" if minutes >= 1 else "less than a minute"
         work = f"{tera:,.0f}" if tera >= 100 else f"{tera:.3g}"  # .3g writes a thousand as 1e+03
         return f"at most {work} TFLOP: {took} on two cores with AMX"
@@ -137,13 +137,13 @@ class Plan:
         """
         families = {options[name].family for name in final if options[name].frequencies}
         costs = [one for one in options.values() if one.family in families and one.factor and one.name not in final]
-        own = {name: [length for length in self.grid if name != PLAIN or length < self.target or not broken] for name in final}
+        own = {name: [length for length in self.grid if name != UNCHANGED or length < self.target or not broken] for name in final}
         return [(options[name], own[name]) for name in final] + [(one, self.short) for one in costs]
 
     def stand_ins(self, families: Sequence[str]) -> list[tuple[str, str, Wanted]]:
         """(title, split, what is measured) of each stage before anything is: yarn or the first families in place of the best ones."""
         both = [AS_IT_IS, CUT_TEXT]
-        kept = [family for family in dict.fromkeys(("yarn", "ntk", *families)) if family in families and family in SCALED][:KEPT]
+        kept = [family for family in dict.fromkeys(("yarn", "ntk", *families)) if family in families and family in SCALED][:KEPT_SCALED]
         own = [one for one in map(follow, families) if not one.frequencies][:1]
         best = [one for family in kept[:1] for one in [*fixed(family, self.long_factors(family)[:1]), follow(family)]]
         return [
@@ -158,13 +158,14 @@ def survivors(order: Sequence[str]) -> list[str]:
 
     Sinks see no more than the training length, so near the cut text's loss they always are; they go on beside another, if they are better.
     """
-    own = [family for family in order if family in OWN]
+    own = [family for family in order if family in OWN_ATTENTION]
     reading = [family for family in own if family not in SINKS][:KEPT_OWN]
     sinks = [family for family in own if family in SINKS and (not reading or own.index(family) < own.index(reading[0]))][:1]
-    return [family for family in order if family not in OWN][:KEPT] + [family for family in order if family in (*reading, *sinks)]
+    scaled = [family for family in order if family not in own][:KEPT_SCALED]
+    return scaled + [family for family in order if family in (*reading, *sinks)]
 
 
-def make_plan(size: ModelSize, train_len: int, target: int | None, budget: float, families: Sequence[str]) -> Plan:
+def plan_advice(size: ModelSize, train_len: int, target: int | None, budget: float, families: Sequence[str]) -> AdvicePlan:
     """Plan for a model of a size. Raises ConfigError for a target that is not beyond the training length."""
     target = target or 2 * train_len
     if target <= train_len:
@@ -181,15 +182,17 @@ def make_plan(size: ModelSize, train_len: int, target: int | None, budget: float
         return size.forward(ReadVolume(1, length, min(targets, length), 0))
 
     within, cut = sum(map(forward, short)), 2 * forward(train_len)
-    scaled = min(KEPT, sum(name in SCALED for name in families))
+    scaled = min(KEPT_SCALED, sum(name in SCALED for name in families))
     own = min(KEPT_OWN, sum(name not in SCALED for name in families))
     long = sum(factor >= reached for factor in factors) + sum(reached <= factor <= max(4.0, reached) for factor in factors)
     probing = sum(WORK.get(name.split("+")[0], 1.0) + (name in OVERSHOOT) for name in families) + 1
-    searched = (
-        probing * forward(probe) + cut + (scaled / KEPT * long + 2.3 * own) * forward(target) + (scaled * len(factors) + own + 1) * within
-    )
-    tested = (1 + METHODS) * sum(map(forward, grid)) + cut + len(factors) * within
+    at_target = (scaled / KEPT_SCALED * long + 2.3 * own) * forward(target)
+    searched = probing * forward(probe) + cut + at_target + (scaled * len(factors) + own + 1) * within
+    tested = (1 + FINALISTS) * sum(map(forward, grid)) + cut + len(factors) * within
     spent = {"validation": (SEARCH * budget, searched), "test": ((1 - SEARCH) * budget, tested)}
-    windows = {split: min(MOST[split], max(FEWEST[split], int(share * BUDGET // each))) for split, (share, each) in spent.items()}
+    windows = {
+        split: min(MOST_WINDOWS[split], max(FEWEST_WINDOWS[split], int(share * BUDGET_FLOP // each)))
+        for split, (share, each) in spent.items()
+    }
     flop = sum(windows[split] * each for split, (_, each) in spent.items())
-    return Plan(train_len, target, probe, short, grid, factors, targets, windows, flop)
+    return AdvicePlan(train_len, target, probe, short, grid, factors, targets, windows, flop)

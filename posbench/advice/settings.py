@@ -5,7 +5,7 @@ from pathlib import Path
 
 from posbench.advice.decide import USES
 from posbench.advice.measure import Measurements
-from posbench.advice.plan import CUT, PLAIN, Option, node
+from posbench.advice.plan import CUT, UNCHANGED, Option, node
 from posbench.common.errors import ConfigError
 from posbench.common.files import read_json, write_json
 from posbench.config.identity import as_word, method_name
@@ -18,7 +18,7 @@ def to_set(answers: dict) -> list[str]:
     """Options to describe: those advised, and the best that engines serve if that too is better than to set nothing."""
     served = answers["long"]["served"]
     advised = [*(answers[use]["advised"] for use in USES), *([served["choice"]] if served else [])]
-    return [name for name in dict.fromkeys(advised) if name not in (PLAIN, CUT)]
+    return [name for name in dict.fromkeys(advised) if name not in (UNCHANGED, CUT)]
 
 
 def setting(found: Measurements, option: Option, out: Path) -> dict:

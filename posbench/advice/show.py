@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 from posbench.advice.decide import CONFIRMED, REFUTED, UNDECIDED
-from posbench.advice.plan import CUT, PLAIN
+from posbench.advice.plan import CUT, UNCHANGED
 from posbench.report.figures.style import DASHES, FONT, GREY, MARKERS, OKABE_ITO, Frame, differences, octaves
 from posbench.report.html import Grid, template
 
 TERMINAL = 80  # characters
-FEW = 6  # test documents up to which their number is pointed out
-NAMED = 5  # options that one sentence names at most
+FEW_DOCUMENTS = 6  # test documents up to which their number is pointed out
+MOST_NAMED = 5  # options that one sentence names at most
 VERDICTS = {
     CONFIRMED: "Confirmed by the test documents",
     UNDECIDED: "Undecided, the intervals of the test documents do not tell",
@@ -24,8 +24,8 @@ OVER_NEXT = {
     UNDECIDED: "Not told apart from the next best, {}: {}.",
     REFUTED: "On the test documents the next best, {}, is better: {}.",
 }
-COMPARED = {PLAIN: "the model as it is", CUT: "the cut text"}
-WIDTH, HEIGHT, LEFT, LEGEND, GAP = 290, 190, 40, 96, 56  # of the figure, in points
+REFERENCES = {UNCHANGED: "the model as it is", CUT: "the cut text"}
+WIDTH, HEIGHT, LEFT_MARGIN, LEGEND_WIDTH, PANEL_GAP = 290, 190, 40, 96, 56  # of the figure, in points
 APART = 0.05  # octaves between the marks of two lines
 LOOKS = tuple(zip(OKABE_ITO, DASHES, MARKERS, strict=True))
 CAPTION = (
@@ -34,51 +34,51 @@ CAPTION = (
     "helps. Right: what a fixed factor costs within the training length. Scales are linear to 0.1 and logarithmic beyond."
 )
 Bounds = Sequence[float | None]  # difference, low, high
-Line = tuple[str, list[tuple[float, Bounds]]]  # name, [(x, difference)]
+FigureLine = tuple[str, list[tuple[float, Bounds]]]  # name, [(x, difference)]
 
 
-def terminal(content: dict) -> str:
+def advice_text(content: dict) -> str:
     """Whole text: what was asked, the table of the options, an answer for each use, what to set."""
-    asked, said = "\n".join(map(wrapped, question(content))), map(wrapped, answers(content))
-    return "\n\n".join([asked, table(content), *said, *notes(content)])
+    asked, said = "\n".join(map(wrapped, introduction(content))), map(wrapped, all_answers(content))
+    return "\n\n".join([asked, option_table(content), *said, *setting_lines(content)])
 
 
-def question(content: dict) -> list[str]:
+def introduction(content: dict) -> list[str]:
     """Sentences on the model, the text and what the numbers are."""
     texts, train_len = content["texts"], f"{content['train_len']:,}"
     judged = texts["test"]["documents"]
     few = f"So few documents as {judged} leave wide intervals: a larger budget= gives more of them, as far as the text has them."
     return [
         f"{content['model']}: trained to {train_len} tokens, asked for {content['target']:,}.",
-        f"Chosen on {_texts(texts['validation'])} of validation, judged on {_texts(texts['test'])} of test ({content['data']}).",
+        f"Chosen on {_read_on(texts['validation'])} of validation, judged on {_read_on(texts['test'])} of test ({content['data']}).",
         "Differences in nats per token with 95 % intervals over documents: up to "
         f"{train_len} tokens to the model as it is (the cost), beyond to the text cut to its last {train_len} tokens (below 0: a gain).",
-        *([few] if 1 < judged <= FEW else []),
+        *([few] if 1 < judged <= FEW_DOCUMENTS else []),
     ]
 
 
-def _texts(counted: dict) -> str:
+def _read_on(counted: dict) -> str:
     return f"{counted['documents']} document{'s' * (counted['documents'] != 1)} ({counted['targets']:,} targets)"
 
 
-def table(content: dict) -> str:
+def option_table(content: dict) -> str:
     """Table of the options on the test documents, without the cut text, to which they are compared."""
     lengths = [*content["short"], content["target"]]
     rows = [["", *(f"{length:,}" for length in lengths), "usable to"]]
-    for option in shown(content):
+    for option in compared_options(content):
         known = {point["length"]: point["difference"] for point in option["points"]}
-        rows.append([option["name"], *(interval(known.get(length)) for length in lengths), reach(option["usable"], content)])
+        rows.append([option["name"], *(with_half_width(known.get(length)) for length in lengths), reach(option["usable"], content)])
     names, *columns = zip(*rows, strict=True)
     padded = [[name.ljust(max(map(len, names))) for name in names], *([cell.rjust(max(map(len, one))) for cell in one] for one in columns)]
     return "\n".join("  ".join(row).rstrip() for row in zip(*padded, strict=True))
 
 
-def shown(content: dict) -> list[dict]:
+def compared_options(content: dict) -> list[dict]:
     """Options with numbers of their own."""
     return [option for option in content["options"] if option["name"] != CUT]
 
 
-def interval(bounds: Bounds | None) -> str:
+def with_half_width(bounds: Bounds | None) -> str:
     """A difference with half of its interval: -0.051 +-0.012; 0 where nothing changes."""
     if bounds is None:
         return "-"
@@ -106,15 +106,15 @@ def reach(usable: dict, content: dict) -> str:
     return f"{surely or '?'}-{perhaps}"
 
 
-def answers(content: dict) -> list[str]:
+def all_answers(content: dict) -> list[str]:
     """Sentences for each use. What is best for long texts and costs short ones nothing is said once."""
     long, both = content["answers"]["long"], content["answers"]["both"]
     same = not both["costs"] and all(both[key] == long[key] for key in ("choice", "advised", "verdict", "next_best"))
-    said = "Both: the same as for long texts." if same else answer(content, "both")
-    return [answer(content, "short"), answer(content, "long"), said]
+    said = "Both: the same as for long texts." if same else answer_sentences(content, "both")
+    return [answer_sentences(content, "short"), answer_sentences(content, "long"), said]
 
 
-def answer(content: dict, use: str) -> str:
+def answer_sentences(content: dict, use: str) -> str:
     """Sentences for one use: the choice, its verdict and the intervals behind it."""
     found, train_len = content["answers"][use], f"{content['train_len']:,}"
     heads = {"short": f"Short texts (to {train_len} tokens)", "long": f"Long texts ({content['target']:,} tokens)", "both": "Both"}
@@ -123,16 +123,16 @@ def answer(content: dict, use: str) -> str:
     if found["advised"] != choice:
         said.append(f"Validation documents chose: {to_do(choice, content)}.")
     said.append(f"{VERDICTS[found['verdict']]}{': ' * bool(against)}{against}.")
-    if use == "both" and choice not in COMPARED:
+    if use == "both" and choice not in REFERENCES:
         costs = ", ".join(f"{within(one)} at {int(length):,} tokens" for length, one in found["costs"].items())
         costly = f"{choice} costs {costs}; {content['tolerance']:g} is tolerated."
         said.append(costly if costs else f"It costs nothing up to {train_len} tokens.")
-    if next_best not in (None, *COMPARED):
+    if next_best not in (None, *REFERENCES):
         said.append(OVER_NEXT[found["over_next"]].format(next_best, within(found["against"][next_best])))
-    near = [f"{name} ({one[0]:+.3f})" for name, one in found.get("near", {}).items() if name not in (*COMPARED, next_best)]
+    near = [f"{name} ({one[0]:+.3f})" for name, one in found.get("near", {}).items() if name not in (*REFERENCES, next_best)]
     if near:
-        more = f" and {len(near) - NAMED} more" if len(near) > NAMED else ""
-        said.append(f"Validation documents do not tell {choice} apart from {', '.join(near[:NAMED])}{more}.")
+        more = f" and {len(near) - MOST_NAMED} more" if len(near) > MOST_NAMED else ""
+        said.append(f"Validation documents do not tell {choice} apart from {', '.join(near[:MOST_NAMED])}{more}.")
     if served := found.get("served"):
         said.append(f"The best that engines serve is {served['choice']}: {_against(served)}.")
     return " ".join(said)
@@ -140,16 +140,16 @@ def answer(content: dict, use: str) -> str:
 
 def _against(found: dict) -> str:
     """Differences of an answer to the two options without a setting."""
-    return ", ".join(f"{within(one)} to {COMPARED[name]}" for name, one in found["against"].items() if name in COMPARED)
+    return ", ".join(f"{within(one)} to {REFERENCES[name]}" for name, one in found["against"].items() if name in REFERENCES)
 
 
 def to_do(name: str, content: dict) -> str:
     """An option as a thing to do."""
     cut = f"leave the model as it is and cut the text to its last {content['train_len']:,} tokens"
-    return {PLAIN: "leave the model as it is", CUT: cut}.get(name, name)
+    return {UNCHANGED: "leave the model as it is", CUT: cut}.get(name, name)
 
 
-def notes(content: dict) -> list[str]:
+def setting_lines(content: dict) -> list[str]:
     """Settings of the options that are advised, and the options that were left out."""
     parts = []
     for name, one in content["settings"].items():
@@ -170,62 +170,68 @@ def wrapped(text: str, indent: str = "") -> str:
     return textwrap.fill(text, TERMINAL, initial_indent=indent, subsequent_indent=indent, break_long_words=False)
 
 
-def page(content: dict, drawing: Markup) -> str:
+def advice_page(content: dict, drawing: Markup) -> str:
     """HTML of the whole page. Equal content gives equal text."""
-    grids = {"results": _results(content), "factors": _factors(content), "search": _search(content)}
-    return template("advice.html").render(content=content, drawing=drawing, asked=question(content), answers=answers(content), **grids)
+    grids = {"results": _result_grid(content), "factors": _factor_grid(content), "search": _search_grid(content)}
+    return template("advice.html").render(
+        content=content, drawing=drawing, asked=introduction(content), answers=all_answers(content), **grids
+    )
 
 
-def _results(content: dict) -> Grid:
+def _result_grid(content: dict) -> Grid:
     lengths = sorted({point["length"] for option in content["options"] for point in option["points"]})
     rows = []
     for option in content["options"]:
-        points = {point["length"]: f"{_loss(point['nll'])} ({_difference(point)})" for point in option["points"]}
+        points = {point["length"]: f"{_loss_cell(point['nll'])} ({_difference_cell(point)})" for point in option["points"]}
         usable = "" if option["name"] == CUT else reach(option["usable"], content)
         rows.append([option["name"], *(points.get(length, "-") for length in lengths), usable])
     return Grid(["option", *(f"{length:,}" for length in lengths), "usable to"], rows, range(1, len(lengths) + 1))
 
 
-def _factors(content: dict) -> Grid:
-    rows = [[one["family"], f"{one['factor']:g}", *map(_difference, one["points"])] for one in content["factors"]]
+def _factor_grid(content: dict) -> Grid:
+    rows = [[one["family"], f"{one['factor']:g}", *map(_difference_cell, one["points"])] for one in content["factors"]]
     return Grid(["method", "factor", *(f"cost at {length:,}" for length in content["short"])], rows, range(1, 2 + len(content["short"])))
 
 
-def _search(content: dict) -> Grid:
+def _search_grid(content: dict) -> Grid:
     lengths = sorted({int(length) for one in content["search"] for length in one["nll"]})
-    rows = [[one["name"], *(_loss(one["nll"].get(str(length), "-")) for length in lengths)] for one in content["search"]]
+    rows = [[one["name"], *(_loss_cell(one["nll"].get(str(length), "-")) for length in lengths)] for one in content["search"]]
     return Grid(["option", *(f"{length:,}" for length in lengths)], rows, range(1, len(lengths) + 1))
 
 
-def _difference(point: dict) -> str:
-    return interval(point["difference"]).replace("+-", "\u00b1")
+def _difference_cell(point: dict) -> str:
+    return with_half_width(point["difference"]).replace("+-", "\u00b1")
 
 
-def _loss(value: float | str | None) -> str:
+def _loss_cell(value: float | str | None) -> str:
     return value if isinstance(value, str) else "not finite" if value is None else f"{value:.3f}"
 
 
-def figure(content: dict):
+def advice_figure(content: dict):
     """Left: what each option changes, by length. Right, if fixed factors were measured: their cost, by factor."""
-    right = factors(content)
+    right = factor_lines(content)
     frame = Frame(
-        f"{content['model']}: what each option changes", LEFT + WIDTH + LEGEND + (GAP + WIDTH + LEGEND) * bool(right), HEIGHT + 96
+        f"{content['model']}: what each option changes",
+        LEFT_MARGIN + WIDTH + LEGEND_WIDTH + (PANEL_GAP + WIDTH + LEGEND_WIDTH) * bool(right),
+        HEIGHT + 96,
     )
-    axes = frame.axes(LEFT, 24, WIDTH, HEIGHT)
-    left = [(option["name"], [(point["length"], point["difference"]) for point in option["points"]]) for option in shown(content)]
+    axes = frame.axes(LEFT_MARGIN, 24, WIDTH, HEIGHT)
+    left = [
+        (option["name"], [(point["length"], point["difference"]) for point in option["points"]]) for option in compared_options(content)
+    ]
     octaves(axes, sorted({at for _, points in left for at, _ in points}), content["train_len"])
-    _panel(axes, left, "tokens of text")
+    _draw_lines(axes, left, "tokens of text")
     if right:
-        axes = frame.axes(LEFT + WIDTH + LEGEND + GAP, 24, WIDTH, HEIGHT)
+        axes = frame.axes(LEFT_MARGIN + WIDTH + LEGEND_WIDTH + PANEL_GAP, 24, WIDTH, HEIGHT)
         places = sorted({at for _, points in right for at, _ in points})
         octaves(axes, places, 1)
         axes.set_xticks(places, [f"{place:g}" for place in places])
-        _panel(axes, right, "factor")
+        _draw_lines(axes, right, "factor")
     frame.caption([CAPTION], up=30)
     return frame.figure
 
 
-def factors(content: dict) -> list[Line]:
+def factor_lines(content: dict) -> list[FigureLine]:
     """The fixed factors of a family at one short length; factor 1 is the model as it is and costs nothing."""
     found = []
     for family, group in itertools.groupby(content["factors"], lambda one: one["family"]):
@@ -236,7 +242,7 @@ def factors(content: dict) -> list[Line]:
     return found
 
 
-def _panel(axes, lines: list[Line], label: str) -> None:
+def _draw_lines(axes, lines: list[FigureLine], label: str) -> None:
     differences(axes, [value for _, points in lines for _, bounds in points for value in bounds if value is not None])
     axes.axhline(0, color=GREY, linewidth=0.8)
     for index, (name, points) in enumerate(lines):

@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 from posbench.advice.asked import one_model, refuse_settings
-from posbench.advice.decide import Question, content, finalists, rankings
+from posbench.advice.decide import AdviceQuestion, advice_content, finalists, rankings
 from posbench.advice.measure import Measurements, long_enough
-from posbench.advice.plan import chosen, make_plan
+from posbench.advice.plan import chosen_families, plan_advice
 from posbench.common.errors import ConfigError
 from posbench.common.files import write_atomic, write_json
 from posbench.config.compose import Request
@@ -23,17 +23,17 @@ from posbench.sweep.jobs import plan_jobs
 from posbench.sweep.verdict import judge
 
 SCRIPT = "scripts/advise.py"
-DECIDED = ("lengths", "max_length", "windows", "protocol", "split", "floor", "targets")  # of evaluate, which the plan chooses
+BY_PLAN = ("lengths", "max_length", "windows", "protocol", "split", "floor", "targets")  # of evaluate, which the plan chooses
 
 
 def advise(request: Request) -> int:
     """Search, judge, print the advice and write advice.json, the page and config.json. Returns the exit code."""
-    cfg = _checked(request)
+    cfg = _advisable(request)
     (job,) = plan_jobs([cfg])
     if refused := judge(job).refused:
         raise ConfigError(refused)
-    families, train_len = chosen(cfg["methods"]), typed("train", job.cfg["train"]).train_len
-    plan = make_plan(model_size(job.cfg), train_len, cfg["target"], cfg["budget"], families)
+    families, train_len = chosen_families(cfg["methods"]), typed("train", job.cfg["train"]).train_len
+    plan = plan_advice(model_size(job.cfg), train_len, cfg["target"], cfg["budget"], families)
     documents = long_enough(job, plan)
     found = Measurements(cfg, request.launcher, shlex.join(sys.orig_argv), plan, job)
     if cfg["dry"]:
@@ -41,27 +41,27 @@ def advise(request: Request) -> int:
         print("\n".join(found.describe(families, documents)))
         return 0
     print(f"{plan.train_len:,} to {plan.target:,} tokens, {plan.told} (dry=true tells the plan)", file=sys.stderr, flush=True)
-    question = Question(train_len, plan.target, plan.short, cfg["tolerance"])
+    question = AdviceQuestion(train_len, plan.target, plan.short, cfg["tolerance"])
     found.search(families)
     ranking = rankings(found.losses["validation"], question)
     found.judge(finalists(ranking, found.options, found.losses["validation"], question))
     return _write(found, question, ranking)
 
 
-def _checked(request: Request) -> dict:
+def _advisable(request: Request) -> dict:
     """The one configuration. Raises ConfigError for words that the command chooses itself, or that name no model."""
     cfg = one_model(request, SCRIPT, "advises on", "or give run= of the fine-tuned one")
     for group in ("extension", "scale_attention"):
         if (name := method_name(cfg[group])) != "none":
             raise ConfigError(f"{group}={name} is what {SCRIPT} chooses: leave it out, or narrow it with methods=.")
-    refuse_settings(cfg, SCRIPT, DECIDED, "what target= and budget= choose here")
+    refuse_settings(cfg, SCRIPT, BY_PLAN, "what target= and budget= choose here")
     return cfg
 
 
-def _write(found: Measurements, question: Question, ranking: dict[str, list[str]]) -> int:
+def _write(found: Measurements, question: AdviceQuestion, ranking: dict[str, list[str]]) -> int:
     """Write everything and print the advice. Returns the exit code."""
     from posbench.advice.settings import setting, to_set
-    from posbench.advice.show import figure, page, terminal
+    from posbench.advice.show import advice_figure, advice_page, advice_text
     from posbench.report.figures.style import save
     from posbench.report.html import svg
 
@@ -76,13 +76,13 @@ def _write(found: Measurements, question: Question, ranking: dict[str, list[str]
         "windows": plan.windows,
         "left_out": found.left_out,
     }
-    made = content(about, question, found.options, found.losses["validation"], found.losses["test"], ranking)
+    made = advice_content(about, question, found.options, found.losses["validation"], found.losses["test"], ranking)
     made["settings"] = {name: setting(found, found.options[name], out) for name in to_set(made["answers"])}
     write_json(out / "advice.json", made)
-    drawn = save(figure(made), out / "advice")
+    drawn = save(advice_figure(made), out / "advice")
     drawing = svg(drawn[1].read_text(encoding="utf-8"), "advice-", f"advice on {made['model']}")
-    write_atomic(out / "advice.html", page(made, drawing))
-    print(f"{terminal(made)}\n")
+    write_atomic(out / "advice.html", advice_page(made, drawing))
+    print(f"{advice_text(made)}\n")
     for path in (out / "advice.html", out / "advice.json", *drawn):
         print(f"{path.suffix.lstrip('.'):4} {path}")
     return 0

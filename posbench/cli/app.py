@@ -25,7 +25,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from posbench.cli.key_values import as_read, guarded, working_directory
+from posbench.cli.key_values import as_read, exit_code, working_directory
 from posbench.common.errors import ConfigError, RunError
 from posbench.config.compose import (
     Composer,
@@ -55,10 +55,10 @@ ANSWERED = ("help", "hydra_help", "cfg", "info", "shell_completion", "resolve") 
 def run_script(command: Command, config_name: str = "run") -> None:
     """Compose configs/CONFIG_NAME.yaml with sys.argv, pass all its jobs to `command`, and exit with its code."""
     working_directory()
-    sys.exit(guarded(lambda: _answer(command, config_name)))
+    sys.exit(exit_code(lambda: _run(command, config_name)))
 
 
-def _answer(command: Command, config_name: str) -> int:
+def _run(command: Command, config_name: str) -> int:
     flags = _flags_first(config_name)
     ConfigRepository.get_group_options = _choices  # Hydra calls it for listings, completion and glob(*)
     _own_launchers()
@@ -73,7 +73,7 @@ def _answer(command: Command, config_name: str) -> int:
     with hydra.initialize_config_dir(os.path.abspath(flags.config_path or CONFIGS), job_name=config_name, version_base="1.3"):
         with _one_sentence():
             composed = _composed(flags, flags.config_name or config_name)
-        return guarded(lambda: _execute(command, *composed), composed[0][0][0].get("results_dir"))
+        return exit_code(lambda: _execute(command, *composed), composed[0][0][0].get("results_dir"))
 
 
 def _composed(flags: argparse.Namespace, config_name: str) -> tuple[list[tuple[dict, list[str]]], Composer, dict, bool]:
@@ -106,9 +106,9 @@ def _execute(command: Command, composed: list[tuple[dict, list[str]]], composer:
     expanded = [([check_config(cfg) for cfg in expand(job, overrides, composer)], overrides) for job, overrides in composed]
     cfgs = [cfg for cells, _ in expanded for cfg in cells]
     if any(cfg["run"] or cfg["model"].get("path") for cfg in cfgs):
-        from posbench.cli import given_run
+        from posbench.cli.conflicting_words import check_given
 
-        given_run.check(expanded, experiment)
+        check_given(expanded, experiment)
     script = Path(sys.argv[0]).stem
     if script not in PLANNING and any(cfg["dry"] for cfg in cfgs):
         raise ConfigError(f"dry=true has no effect on scripts/{script}.py, only on {', '.join(PLANNING)}: leave it out.")

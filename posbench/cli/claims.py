@@ -20,9 +20,9 @@ from posbench.config.names import CONFIGS, nodes
 from posbench.runs.search import Found, find
 from posbench.sweep.jobs import plan_existing
 
-LEDGER = CONFIGS.parent / "results" / "claims"  # of a checkout; an installed package has none
+CLAIMS_FOLDER = CONFIGS.parent / "results" / "claims"  # of a checkout; an installed package has none
 FROZEN = CONFIGS.parent / "results" / "reported" / "claims" / "claims.csv"  # stage one as it was decided
-WORDS = ("runs", "results_dir", "cache_dir", "report_dir")
+READ_WORDS = ("runs", "results_dir", "cache_dir", "report_dir")
 
 
 def claims(request: Request) -> int:
@@ -35,10 +35,10 @@ def claims(request: Request) -> int:
         raise ConfigError(
             "scripts/claims.py judges every claim of results/claims: give it runs= or results_dir=, and no -m, experiment= or run=."
         )
-    check_effect(request.words, WORDS, "on the verdicts, which come from files alone: leave it out")
-    if not LEDGER.is_dir():
-        raise ConfigError(f"{LEDGER} is not there: the ledger of claims is in the repository, so type this in a clone of it.")
-    ledger, look_up = load_all(LEDGER), pools(cfg)
+    check_effect(request.words, READ_WORDS, "on the verdicts, which come from files alone: leave it out")
+    if not CLAIMS_FOLDER.is_dir():
+        raise ConfigError(f"{CLAIMS_FOLDER} is not there: the ledger of claims is in the repository, so type this in a clone of it.")
+    ledger, look_up = load_all(CLAIMS_FOLDER), pools(cfg)
     findings = _with_frozen(judged := judge(ledger, look_up))
     out = Path(cfg["report_dir"] or Path(cfg["results_dir"]).parent / "report" / "claims")
     print(terminal(findings, shutil.get_terminal_size().columns if sys.stdout.isatty() else None))

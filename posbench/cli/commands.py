@@ -27,9 +27,9 @@ from posbench.sweep.verdict import already_done, is_done, left_out
 if TYPE_CHECKING:
     from posbench.report.report import Report
 
-WATCH_SECONDS = 2.0
+FIRST_SECONDS = 2.0
 BESIDE_RUNS = ("runs", "experiment", "report_dir", "results_dir", "cache_dir")  # words of a report that pools folders
-WORDS = {"done": "evaluated", "exists": "there already", "noop": "no-op", "refused": "refused", "failed": "failed"}
+STATUS_WORDS = {"done": "evaluated", "exists": "there already", "noop": "no-op", "refused": "refused", "failed": "failed"}
 
 
 def run(request: Request) -> int:
@@ -47,11 +47,11 @@ def run(request: Request) -> int:
     dry, command = request.cfgs[0]["dry"], shlex.join(sys.orig_argv)
     if not dry and all(map(is_done, jobs)):
         record([already_done(job) for job in jobs], command)
-        made = f"{_count(len(jobs), 'training')} and {_count(sum(len(job.cells) for job in jobs), 'evaluation')}"
+        made = f"{_number_of(len(jobs), 'training')} and {_number_of(sum(len(job.cells) for job in jobs), 'evaluation')}"
         print(f"nothing to do: {made} are there already")
         for job in jobs:
             print(f"  {job.run.path}")
-        _show(request, jobs)
+        _show_tables(request, jobs)
         return 0
     from posbench.model.build import check_methods
 
@@ -64,7 +64,7 @@ def run(request: Request) -> int:
     check_devices([job for job in jobs if not is_done(job)], request.launcher)
     with _first_report(jobs, request.experiment.get("first")):
         results = launch(jobs, {"n_jobs": request.cfgs[0]["jobs"], **request.launcher}, command)
-    _tell(results, request.sweep)
+    _print_outcomes(results, request.sweep)
     if any(result.failures for result in results):
         if request.sweep:
             # Printed last, so that they are read.
@@ -72,7 +72,7 @@ def run(request: Request) -> int:
             print("\n".join(failure_table(results, width)), file=sys.stderr)
             print(f"once the cause is removed, this goes on with what is missing:\n  {command}", file=sys.stderr)
         return 1
-    _show(request, jobs)
+    _show_tables(request, jobs)
     refused = [outcome for result in results for outcome in result.outcomes if outcome.status == "refused"]
     return 2 if refused and not request.sweep else 0
 
@@ -85,7 +85,7 @@ def _first_report(jobs: list[Job], number: int | None) -> Iterator[None]:
     def watch() -> None:
         firsts = [next(cell for cell in job.cells if not cell.reference) for job in jobs]
         while sum(cell.path.exists() and not cell.missing() for cell in firsts) < number:
-            if ended.wait(WATCH_SECONDS):
+            if ended.wait(FIRST_SECONDS):
                 return
         words, few = [sys.executable, "-m", "posbench", "report", *sys.argv[1:]], {**os.environ, "OMP_NUM_THREADS": "1"}
         made = subprocess.run(words, capture_output=True, text=True, env=few, stdin=subprocess.DEVNULL)
@@ -121,7 +121,7 @@ def show_plan(request: Request, jobs: list[Job]) -> int:
     return 2 if refused else 0
 
 
-def _show(request: Request, jobs: list[Job]) -> None:
+def _show_tables(request: Request, jobs: list[Job]) -> None:
     """Print the tables of a single job. For a sweep, which may have many, print the command that shows them."""
     if not any(cell.path.exists() for job in jobs for cell in job.user_cells):
         return
@@ -134,32 +134,32 @@ def _show(request: Request, jobs: list[Job]) -> None:
 
     (job,) = jobs
     found = collect([cell.path for cell in job.cells], job.run.id, "")
-    print(_text(found))
+    print(_table_text(found))
     if not (found.sections or found.contexts or found.scores):  # recompute_window alone: tables only show what is compared with it
         for row in found.rows:
             window = row["extension_args"]["window"] or row["train_len"]
             print(f"{row['extension']} {window} at length {row['length']}: {row['nll']:.3f} +- {row['nll_sem']:.3f} nats/token (s.e.)")
 
 
-def _text(found: "Report") -> str:
+def _table_text(found: "Report") -> str:
     terminal = sys.stdout.isatty()
     return found.table_text(shutil.get_terminal_size().columns if terminal else None, colour=terminal)
 
 
-def _tell(results: list[Result], sweep: bool) -> None:
+def _print_outcomes(results: list[Result], sweep: bool) -> None:
     for result in results:
         for outcome in result.outcomes:
             if outcome.reason and not (sweep and outcome.status == "failed"):
                 label = "" if not sweep or not outcome.label else f" ({result.job.run.id}: {outcome.label})"
                 file = f" ({result.file})" if result.file else ""
-                print(f"{WORDS[outcome.status]}{label}: {outcome.reason}{file}", file=sys.stderr)
+                print(f"{STATUS_WORDS[outcome.status]}{label}: {outcome.reason}{file}", file=sys.stderr)
     counted = Counter(outcome.status for result in results for outcome in result.outcomes)
-    print(", ".join(f"{number} {WORDS[status]}" for status, number in counted.items()))
+    print(", ".join(f"{number} {STATUS_WORDS[status]}" for status, number in counted.items()))
     for path in dict.fromkeys(result.job.run.path for result in results if result.job.run.finished):
         print(f"  {path}")
 
 
-def _count(number: int, noun: str) -> str:
+def _number_of(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
@@ -182,7 +182,7 @@ def report(request: Request) -> int:
         name = experiment["name"] or cfg["log"]["group"]  # an unnamed sweep is named by its hash: other reports stay
         never = left_out(jobs)
         paths = [cell.path for job in jobs for cell in job.cells if cell.path not in never]
-        said = f"{_count(len(never), 'evaluation')} of the grid left out: refused, or without effect (run.py says why, with dry=true)"
+        said = f"{_number_of(len(never), 'evaluation')} of the grid left out: refused, or without effect (run.py says why, with dry=true)"
         notes = [said] * bool(never) + [elsewhere] * bool(elsewhere)
         command = as_command(f"python scripts/run.py {shlex.join(sys.argv[1:])}")
         title = experiment.get("title") or experiment["name"] or "Sweep"
@@ -198,7 +198,7 @@ def report(request: Request) -> int:
     lengths = {cell.path: cell.evaluate["lengths"] for job in jobs for cell in job.cells}
     made = collect(paths, title, command, csvs, skip_damaged=True, lengths=lengths, evidence=evidence)
     made.notes.extend(notes)
-    print(_text(made))
+    print(_table_text(made))
     for path in write(made, out_dir):
         print(f"{path.suffix.lstrip('.'):4} {path}")
     for line in experiment.get("next", []) if jobs else []:
@@ -206,7 +206,7 @@ def report(request: Request) -> int:
     return 0
 
 
-def _last(name: str) -> str:
+def _short_path(name: str) -> str:
     """Last two parts of a path as it was typed, so that a page names no folder of the machine."""
     return "/".join(Path(str(name)).parts[-2:])
 
@@ -221,11 +221,11 @@ def _refuse_choices(request: Request) -> None:
 def _named(cfg: dict) -> tuple[list[Path], list[Path], list[Path], str, list[str]]:
     """(eval files, CSVs, folders of evidence, title, notes) of run=DIR, runs= or all of results_dir."""
     if cfg["runs"] is not None:
-        named, title = find(cfg["runs"]), f"Runs of {', '.join(_last(name) for name in cfg['runs'])}"
+        named, title = find(cfg["runs"]), f"Runs of {', '.join(_short_path(name) for name in cfg['runs'])}"
     elif cfg["run"]:
-        named, title = Found([Path(cfg["run"])], [], []), _last(cfg["run"])
+        named, title = Found([Path(cfg["run"])], [], []), _short_path(cfg["run"])
     else:
-        named, title = Found(inside(Path(cfg["results_dir"])), [], []), f"Everything in {_last(cfg['results_dir'])}"
+        named, title = Found(inside(Path(cfg["results_dir"])), [], []), f"Everything in {_short_path(cfg['results_dir'])}"
     files = [Run(folder).eval_files() for folder in named.runs]
     empty = [printable(folder.name) for folder, found in zip(named.runs, files, strict=True) if not found]
     notes = [f"{len(empty)} of {len(named.runs)} runs have no evaluation: {', '.join(empty)}"] if empty else []

@@ -10,7 +10,7 @@ from posbench import __version__
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.config.names import CONFIGS, SCRIPTS
 
-FIRST = ("demo", "run", "report", "runs")  # in the list of commands; the others by name
+LISTED_FIRST = ("demo", "run", "report", "runs")  # in the list of commands; the others by name
 
 
 def main() -> None:
@@ -52,7 +52,7 @@ def _scripts() -> dict[str, Path]:
     if not found or not CONFIGS.is_dir():
         missing = CONFIGS if found else SCRIPTS
         raise ConfigError(f"{missing} is not there, which posbench reads: install the wheel, or a clone by `pip install -e .`.")
-    return {name: found[name] for name in (*FIRST, *(name for name in found if name not in FIRST))}
+    return {name: found[name] for name in (*LISTED_FIRST, *(name for name in found if name not in LISTED_FIRST))}
 
 
 def _help(scripts: dict[str, Path]) -> str:

@@ -24,7 +24,7 @@ def harness(request: Request) -> int:
     if importlib.util.find_spec("lm_eval") is None:
         raise ConfigError("lm-evaluation-harness is not installed: pip install 'posbench[harness]'.")
     for cfg in request.cfgs:
-        _checked(cfg)
+        _check_tasks(cfg)
     if request.cfgs[0]["out"] and len(request.cfgs) > 1:
         raise ConfigError(f"out={request.cfgs[0]['out']} is one file, and {len(request.cfgs)} results were asked for: leave it out.")
     import torch
@@ -52,7 +52,7 @@ def harness(request: Request) -> int:
     return 0
 
 
-def _checked(cfg: dict) -> None:
+def _check_tasks(cfg: dict) -> None:
     if not cfg["model"].get("path"):
         raise ConfigError("The harness reads a checkpoint: add model.path=FOLDER, FILE.gguf or a name of the hub to the command.")
     if not isinstance(cfg["tasks"], list) or not cfg["tasks"]:

@@ -23,7 +23,7 @@ OURS = (HERE, HERE.parent / "scripts")
 UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 CENTURY = timedelta(days=36_500)
 REPORTING = ("report", "advise", "anatomy", "claims")  # commands that write into report_dir, and have no other use of out=
-MOST = 2**24  # largest whole number: tokens, or rounds
+UP_TO = 2**24  # largest whole number: tokens, or rounds
 
 
 def options(arguments: list[str], defaults: dict[str, Any]) -> dict[str, Any]:
@@ -34,12 +34,12 @@ def options(arguments: list[str], defaults: dict[str, Any]) -> dict[str, Any]:
     """
     given = dict(argument.partition("=")[::2] for argument in arguments)
     if unknown := sorted(set(given) - set(defaults)):
-        listed = ", ".join(f"{key}={_text(value)}" for key, value in defaults.items())
+        listed = ", ".join(f"{key}={_as_option(value)}" for key, value in defaults.items())
         raise ConfigError(f"{unknown[0]} is not an option{did_you_mean(unknown[0], defaults)}: choose from {listed}.")
-    return {**defaults, **{key: _read(key, text, type(defaults[key])) for key, text in given.items()}}
+    return {**defaults, **{key: _read_option(key, text, type(defaults[key])) for key, text in given.items()}}
 
 
-def _read(key: str, text: str, kind: type) -> Any:
+def _read_option(key: str, text: str, kind: type) -> Any:
     if kind is bool:
         if text not in ("", "true", "false"):
             raise ConfigError(f"{key}={text} must be true or false.")
@@ -58,8 +58,8 @@ def _read(key: str, text: str, kind: type) -> Any:
         for part in parts:
             if not part.strip().isdecimal() or int(part) < 1:
                 raise ConfigError(f"{key}={text} holds {part!r}, which is not a positive whole number: type one such as {key}=64.")
-            if int(part) > MOST:
-                raise ConfigError(f"{key}={text} holds {shown(part)}, and more than {MOST:,} is not computed here: type a smaller number.")
+            if int(part) > UP_TO:
+                raise ConfigError(f"{key}={text} holds {shown(part)}, and more than {UP_TO:,} is not computed here: type a smaller number.")
         return [*map(int, parts)] if kind is list else int(parts[0])
     if not text:
         raise ConfigError(f"{key}= is empty: give it a value, or leave it out.")
@@ -80,7 +80,7 @@ def as_read(word: str, command: str, sweep: bool) -> str:
     return f"{key}{equals}[{value}]" if bare else word
 
 
-def _text(value: object) -> str:
+def _as_option(value: object) -> str:
     """A default as it would be typed."""
     return f"{value.days}d" if isinstance(value, timedelta) else shown(value).strip("[]").replace(", ", ",")
 
@@ -94,14 +94,14 @@ def working_directory() -> None:
         sys.exit(2)
 
 
-def run(main: Callable[[list[str]], None]) -> None:
+def run_main(main: Callable[[list[str]], None]) -> None:
     """Call `main` with the words of the command line and exit. --help prints the docstring of its file."""
     working_directory()
     asked = {"-h", "--help"} & set(sys.argv[1:])
-    sys.exit(guarded(lambda: print(main.__globals__["__doc__"].rstrip()) if asked else main(sys.argv[1:])))
+    sys.exit(exit_code(lambda: print(main.__globals__["__doc__"].rstrip()) if asked else main(sys.argv[1:])))
 
 
-def guarded(work: Callable[[], int | None], results_dir: object = None) -> int:
+def exit_code(work: Callable[[], int | None], results_dir: object = None) -> int:
     """Run `work` and return its exit code, None for 0. Every error is printed as one sentence."""
     try:
         code = work() or 0
@@ -133,7 +133,7 @@ def unforeseen(error: Exception, results_dir: object = None) -> int:
     path = getattr(error, "filename", None) or next(filter(None, map(_path, reversed(frames))), None)
     reading = f", at work on {shown(str(path))}" if path else ""
     said = shown(next(iter(str(error).splitlines()), ""))
-    print(f"failed: unforeseen {type(error).__name__}{place}{reading} ({said}): {_kept(error, results_dir)}.", file=sys.stderr)
+    print(f"failed: unforeseen {type(error).__name__}{place}{reading} ({said}): {_keep_traceback(error, results_dir)}.", file=sys.stderr)
     return 1
 
 
@@ -143,7 +143,7 @@ def _path(frame: FrameType) -> Path | None:
     return next((value for value in held if isinstance(value, Path)), None)
 
 
-def _kept(error: Exception, results_dir: object) -> str:
+def _keep_traceback(error: Exception, results_dir: object) -> str:
     """Write the traceback beside Hydra's files, else to the temporary folder, else to stderr. Returns the words that say where it is."""
     folders = [Path(results_dir) / ".hydra"] if isinstance(results_dir, str) else []
     for folder in [*folders, None]:

@@ -11,7 +11,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from posbench.cli.given_run import TRAINING
+from posbench.cli.conflicting_words import TRAINING
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import read_json
 from posbench.config.defaults import resolve
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from posbench.data.tokenizers import Tokenizer
     from posbench.model.gpt import GPT
 
-Method = str | dict | None  # a name; {"name": NAME, **arguments}; {"_target_": CLASS, **arguments}; None: none
+MethodChoice = str | dict | None  # a name; {"name": NAME, **arguments}; {"_target_": CLASS, **arguments}; None: none
 
 
 class LoadedRun:
@@ -146,8 +146,8 @@ class LoadedRun:
 
     def evaluate(
         self,
-        extension: Method = None,
-        scale_attention: Method = None,
+        extension: MethodChoice = None,
+        scale_attention: MethodChoice = None,
         lengths: Iterable[int] | None = None,
         protocol: str | Iterable[str] | None = None,
         *,
@@ -189,14 +189,14 @@ class LoadedRun:
                 found += [row for length in sorted(rows) for row in rows[length]]
         return frame(found)
 
-    def _planned(self, extension: Method, scale_attention: Method, given: dict, allow_untested: bool) -> Job:
+    def _planned(self, extension: MethodChoice, scale_attention: MethodChoice, given: dict, allow_untested: bool) -> Job:
         """The job of the run, with the cells that were asked for without their references.
 
         `given`: settings of configs/evaluate and arguments of the extension by name.
         """
         known = [field.name for field in fields(EvaluateConfig)]
-        arguments = {key: _plain(value) for key, value in given.items() if key not in known}
-        settings = {key: _plain(value) for key, value in given.items() if key in known}
+        arguments = {key: _native(value) for key, value in given.items() if key not in known}
+        settings = {key: _native(value) for key, value in given.items() if key in known}
         cfg = resolve({
             **{part: self.config[part] for part in TRAINING},
             "extension": chosen_node("extension", extension, arguments, known),
@@ -218,8 +218,8 @@ class LoadedRun:
         self,
         text: str,
         n: int | None = None,
-        extension: Method = None,
-        scale_attention: Method = None,
+        extension: MethodChoice = None,
+        scale_attention: MethodChoice = None,
         *,
         max_new_tokens: int | None = None,
         temperature: float = 1.0,
@@ -268,7 +268,7 @@ class LoadedRun:
         return self.decode(ids[begun:])
 
 
-def _plain(value: Any) -> Any:
+def _native(value: Any) -> Any:
     """numpy numbers and arrays as Python's, a tuple or a range as a list."""
     value = value.tolist() if hasattr(value, "tolist") else value
-    return [_plain(one) for one in value] if isinstance(value, list | tuple | range) else value
+    return [_native(one) for one in value] if isinstance(value, list | tuple | range) else value

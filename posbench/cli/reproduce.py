@@ -34,12 +34,12 @@ from posbench.sweep.jobs import Job, plan_existing
 from posbench.sweep.launch import launch
 from posbench.sweep.ledger import failure_table
 
-SHOWN = 10  # misses that are listed, worst first
-MARK = "compared.json"  # result of the last comparison; exists only after a complete rerun
+MISSES_SHOWN = 10  # misses that are listed, worst first
+COMPARED_FILE = "compared.json"  # result of the last comparison; exists only after a complete rerun
 
 
 @dataclass(frozen=True)
-class Pair:
+class RowPair:
     """Reported row and its rerun, None if the rerun lacks it. `allowed` is in nats/token."""
 
     reported: dict
@@ -61,7 +61,7 @@ class Pair:
         return self.distance > self.allowed
 
 
-def compare(reported: Sequence[dict], again: Iterable[dict], nll: float, share: float = 0.0, token: float = 0.0) -> list[Pair]:
+def pair_rows(reported: Sequence[dict], again: Iterable[dict], nll: float, share: float = 0.0, token: float = 0.0) -> list[RowPair]:
     """Pair every reported row with its rerun.
 
     Allowed are `nll` nats/token, `share` of the distance above the floor, and `token` for a single token, which shrinks with the root of
@@ -74,7 +74,7 @@ def compare(reported: Sequence[dict], again: Iterable[dict], nll: float, share: 
         floor, few = floors.get(_scored(row)), token / math.sqrt(row["n_targets"])
         return nll + few + (share * max(0.0, row["nll"] - floor) if floor is not None and row["nll"] is not None else 0.0)
 
-    return [Pair(row, made.get(key(row)), allowed(row)) for row in reported]
+    return [RowPair(row, made.get(key(row)), allowed(row)) for row in reported]
 
 
 def _scored(row: dict) -> tuple:
@@ -82,7 +82,7 @@ def _scored(row: dict) -> tuple:
     return tuple(row[name] for name in ("run_id", "protocol", "n_targets", "n_units", "n_bytes"))
 
 
-def verdict(pairs: list[Pair]) -> list[str]:
+def comparison_lines(pairs: list[RowPair]) -> list[str]:
     """Lines that summarize a comparison; the misses last, worst first."""
     equal, missed = sum(pair.equal for pair in pairs), sorted((pair for pair in pairs if pair.missed), key=lambda pair: -pair.distance)
     within = len(pairs) - len(missed)
@@ -91,14 +91,14 @@ def verdict(pairs: list[Pair]) -> list[str]:
     finite = [pair for pair in pairs if pair.distance < float("inf")]
     if equal < len(pairs) and finite:
         worst = max(finite, key=lambda pair: pair.distance)
-        lines.append(f"largest difference {worst.distance:.3g} nats/token (allowed {worst.allowed:.3g}): {_name(worst.reported)}")
-    for pair in missed[:SHOWN]:
+        lines.append(f"largest difference {worst.distance:.3g} nats/token (allowed {worst.allowed:.3g}): {_row_name(worst.reported)}")
+    for pair in missed[:MISSES_SHOWN]:
         found = "missing" if pair.again is None else f"{pair.again['nll']}"
-        lines.append(f"missed: {_name(pair.reported)}: reported {pair.reported['nll']}, now {found}, allowed {pair.allowed:.3g}")
-    return lines + ([f"... and {len(missed) - SHOWN} more"] if len(missed) > SHOWN else [])
+        lines.append(f"missed: {_row_name(pair.reported)}: reported {pair.reported['nll']}, now {found}, allowed {pair.allowed:.3g}")
+    return lines + ([f"... and {len(missed) - MISSES_SHOWN} more"] if len(missed) > MISSES_SHOWN else [])
 
 
-def _name(row: dict) -> str:
+def _row_name(row: dict) -> str:
     where = f" position {row['position']}" if row["position"] is not None else ""
     method = f"{row['encoding']} {row['extension']} + {row['scale_attention']}"
     return f"{row['run_id']} {row['protocol']} {method}, length {row['length']}{where}"
@@ -133,29 +133,29 @@ def reproduce(request: Request) -> int:
     if elsewhere and cfg["runs"] is None:
         print(f"{elsewhere}: this rerun is made as they were, which takes longer than usual here", file=sys.stderr)
     if cfg["runs"] is not None:
-        pairs = compare(reported, _given(cfg["runs"]), **tolerance)
+        pairs = pair_rows(reported, _given(cfg["runs"]), **tolerance)
         if all(pair.again is None for pair in pairs):
             raise ConfigError(
                 f"runs={','.join(cfg['runs'])} holds none of the {len(pairs)} rows of {folder}/rows.csv that are asked for: a training "
                 "with other settings is another one, and dtype=auto is fp32 on a CPU without AVX-512."
             )
-        print("\n".join(_said(f"{folder}/rows.csv against {', '.join(cfg['runs'])}", pairs, tolerance)))
+        print("\n".join(_summary_lines(f"{folder}/rows.csv against {', '.join(cfg['runs'])}", pairs, tolerance)))
         return int(any(pair.missed for pair in pairs))
     if cfg["dry"]:
         code = show_plan(request, jobs)
-        if (results / MARK).exists():
-            print(f"these were compared already ({results / MARK}): without dry=true they are deleted and made again")
+        if (results / COMPARED_FILE).exists():
+            print(f"these were compared already ({results / COMPARED_FILE}): without dry=true they are deleted and made again")
         return code
-    _begin(jobs, results)
+    _start_over(jobs, results)
     outcomes = launch(jobs, {"n_jobs": cfg["jobs"], **request.launcher}, shlex.join(sys.orig_argv))
     if any(result.failures for result in outcomes):
         print("\n".join(failure_table(outcomes, None)), file=sys.stderr)
     made = [row for job in jobs for cell in job.cells if cell.path.exists() for row in read_eval(cell.path)]
-    pairs = compare(reported, made, **tolerance)
-    said = _said(f"{folder}/rows.csv against {results}, {len(jobs)} of its trainings", pairs, tolerance)
+    pairs = pair_rows(reported, made, **tolerance)
+    said = _summary_lines(f"{folder}/rows.csv against {results}, {len(jobs)} of its trainings", pairs, tolerance)
     print("\n".join(said))
     missed = any(pair.missed for pair in pairs)
-    write_json(results / MARK, {"lines": said, "missed": missed, "commit": sorted({str(row["commit"]) for row in made})})
+    write_json(results / COMPARED_FILE, {"lines": said, "missed": missed, "commit": sorted({str(row["commit"]) for row in made})})
     return int(missed or any(result.failures for result in outcomes))
 
 
@@ -165,8 +165,8 @@ def _given(runs: list[str]) -> list[dict]:
     return [row for one in pool([load(path) for path in named.eval_files()], named.evidence)[0] for row in one.rows]
 
 
-def _said(heading: str, pairs: list[Pair], tolerance: dict) -> list[str]:
-    return [heading, *verdict(pairs), *verdicts_at_stake([pair.reported for pair in pairs], tolerance)]
+def _summary_lines(heading: str, pairs: list[RowPair], tolerance: dict) -> list[str]:
+    return [heading, *comparison_lines(pairs), *verdicts_at_stake([pair.reported for pair in pairs], tolerance)]
 
 
 def verdicts_at_stake(reported: Sequence[dict], tolerance: dict) -> list[str]:
@@ -184,7 +184,7 @@ def verdicts_at_stake(reported: Sequence[dict], tolerance: dict) -> list[str]:
     experiments = {name for one in known.values() if one.evaluations for name in one.experiment.split()}
     files = [results / "reported" / name / "rows.csv" for name in sorted(experiments)]
     rows = [row for path in files if path.exists() for row in read_csv(path)]
-    allowed = {_where(pair.reported): pair.allowed for pair in [*compare(rows, [], **tolerance), *compare(reported, [], **tolerance)]}
+    allowed = {_where(pair.reported): pair.allowed for pair in [*pair_rows(rows, [], **tolerance), *pair_rows(reported, [], **tolerance)]}
     here = {_where(row) for row in reported}
     return lines(guarded(list(known.values()), load_all(results / "claims"), allowed, tolerance["nll"], here))
 
@@ -193,9 +193,9 @@ def _where(row: dict) -> tuple[str, float]:
     return row["eval_id"], row["length"] / row["train_len"]
 
 
-def _begin(jobs: list[Job], results: Path) -> None:
+def _start_over(jobs: list[Job], results: Path) -> None:
     """Continue an unfinished attempt. If the last one was compared, delete its runs and start again."""
-    if (results / MARK).exists():
+    if (results / COMPARED_FILE).exists():
         for job in jobs:
             shutil.rmtree(job.run.path, ignore_errors=True)
-        (results / MARK).unlink()
+        (results / COMPARED_FILE).unlink()

@@ -9,7 +9,7 @@ import yaml
 
 from posbench.advice.asked import one_model, refuse_settings
 from posbench.advice.factor_losses import plan_search, search
-from posbench.advice.factor_search import sizes
+from posbench.advice.factor_search import search_sizes
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import disk_errors, read_bytes, write_atomic
 from posbench.config.compose import Request
@@ -25,16 +25,16 @@ from posbench.sweep.jobs import Job
 from posbench.sweep.launch import launch
 
 SCRIPT = "scripts/search_factors.py"
-CHOSEN = ("lengths", "max_length", "protocol", "floor")  # of evaluate, which the target decides
+BY_TARGET = ("lengths", "max_length", "protocol", "floor")  # of evaluate, which the target decides
 
 
 def search_factors(request: Request) -> int:
     """Search, print the losses beside those of the starts, and write the factors as a choice of extension=. Returns the exit code."""
     from posbench.data.fit_corpus import fit_corpus
 
-    cfg = _checked(request)
+    cfg = _searchable(request)
     job, exact = plan_search(cfg)
-    (cell,), size, command = job.cells, sizes(cfg["budget"]), shlex.join(sys.orig_argv)
+    (cell,), size, command = job.cells, search_sizes(cfg["budget"]), shlex.join(sys.orig_argv)
     asked, train_len = typed("evaluate", cell.evaluate), typed("train", job.cfg["train"]).train_len
     (target,) = asked.lengths
     corpus = fit_corpus(prepare(job.cfg["data"], job.cfg["cache_dir"], ("validation",)), job.cfg)
@@ -65,11 +65,11 @@ def search_factors(request: Request) -> int:
     write_atomic(path, comments + yaml.safe_dump(node, sort_keys=False, default_flow_style=None, width=140))
     print(f"{len(found):,} sets of factors of {read}, nats/token:")
     print("\n".join(f"  {one:15} {nll:.4f}" for one, nll in [*losses.items(), ("found", found[best])]))
-    print(f"yaml {path}\n" + "\n".join(_words(job, node, folder, name)))
+    print(f"yaml {path}\n" + "\n".join(_ways_to_use(job, node, folder, name)))
     return 0
 
 
-def _checked(request: Request) -> dict:
+def _searchable(request: Request) -> dict:
     """The one configuration. Raises ConfigError for words that the command chooses itself, or that name no model."""
     cfg = one_model(request, SCRIPT, "searches for", "and fine-tune with the factors that it finds")
     for group, only in (("extension", "longrope"), ("scale_attention", "none")):
@@ -77,7 +77,7 @@ def _checked(request: Request) -> dict:
             raise ConfigError(f"{group}={name} has no factors for {SCRIPT} to find: leave it out.")
     if cfg["evaluate"].get("split") != "validation":
         raise ConfigError(f"evaluate.split={cfg['evaluate']['split']} would choose factors on the text that judges them: leave it out.")
-    refuse_settings(cfg, SCRIPT, CHOSEN, "what target= decides here")
+    refuse_settings(cfg, SCRIPT, BY_TARGET, "what target= decides here")
     for key in ("factors", "target_len"):
         if cfg["extension"][key] is not None:
             raise ConfigError(f"extension.{key}={cfg['extension'][key]} is what {SCRIPT} chooses (target=TOKENS): leave it out.")
@@ -93,7 +93,7 @@ def _check_own(path: Path, title: str) -> None:
         raise ConfigError(f"{path} holds others ({shown(begins.lstrip('# '))}): give another out=, or remove it.")
 
 
-def _words(job: Job, node: dict, folder: Path, name: str) -> list[str]:
+def _ways_to_use(job: Job, node: dict, folder: Path, name: str) -> list[str]:
     """Lines that tell how evaluation and fine-tuning take the factors."""
     target, train_len = node["target_len"], typed("train", job.cfg["train"]).train_len
     begun = as_command(f"python scripts/run.py --config-dir {shlex.quote(str(folder))} {as_word('run', job.run.path)}")

@@ -28,7 +28,7 @@ from posbench.config.schema import DATA, JOB
 
 EXPERIMENT = ("name", "title", "base", "grid", "tolerance", "next", "first")
 VALUE = str | int | float | bool | list | None  # of a single word
-FILLED = ("model.checkpoint", "train.parent")  # no values of these are typed
+FILLED_IN = ("model.checkpoint", "train.parent")  # no values of these are typed
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ def expand(cfg: dict, overrides: list[str], composer: Composer | None = None) ->
     """
     experiment = experiment_of(cfg, overrides)
     if "grid" not in experiment:
-        return [plain(cfg, experiment["name"])]
+        return [resolved_values(cfg, experiment["name"])]
     name, base, grid = experiment["name"], experiment.get("base") or {}, experiment["grid"]
     if not name:
         raise ConfigError("The experiment has no name: add `name:` with the name of its file to the yaml.")
@@ -178,19 +178,19 @@ def expand(cfg: dict, overrides: list[str], composer: Composer | None = None) ->
     typed.pop("experiment", None)
     cfgs, composer = {}, composer or Composer()
     for block in grid:
-        axes = [[(key, value) for value in _values(key, values)] for key, values in block.items()]
+        axes = [[(key, value) for value in _axis_values(key, values)] for key, values in block.items()]
         for choice in itertools.product(*axes):
-            chosen = {key: f"{key}={_text(value)}" for key, value in {**base, **dict(choice)}.items()}
+            chosen = {key: f"{key}={_typed_value(value)}" for key, value in {**base, **dict(choice)}.items()}
             words = [f"experiment={name}", *map(long_name, {**chosen, **typed}.values())]
             try:
-                job = plain(compose(words, composer), name)
+                job = resolved_values(compose(words, composer), name)
             except ConfigError as error:
-                raise ConfigError(f"{error}{_way_out(typed, block)}") from error
+                raise ConfigError(f"{error}{_grid_hint(typed, block)}") from error
             cfgs[json.dumps(job, sort_keys=True)] = job
     return list(cfgs.values())
 
 
-def _way_out(typed: dict[str, str], block: dict) -> str:
+def _grid_hint(typed: dict[str, str], block: dict) -> str:
     """Advice on typing a part of a grid, for a cell that words typed for keys of its block do not fit; empty without such words."""
     cell = ", ".join(f"{key}: {word.partition('=')[2]}" for key, word in typed.items() if key in block and "[" not in word)
     return f" What is typed holds for every cell of the grid: for a part of it type 'experiment.grid=[{{{cell}}}]'." if cell else ""
@@ -231,7 +231,7 @@ def check_words(values: dict, words: list[str]) -> None:
         group, _, name = key.partition(".")
         if word.startswith("~"):
             raise ConfigError(f"{word} takes out what is needed: give it another value instead.")
-        if key.startswith(FILLED):
+        if key.startswith(FILLED_IN):
             raise ConfigError(f"{word} sets what posbench fills in: give model=hf model.path=PATH, or finetune= beside run=DIR, instead.")
         read = (name in DATA or name.startswith("source.")) if group == "data" and name else group in JOB
         if word.startswith("+") and not read and not re.search(rf"\$\{{[^}}]*\b{re.escape(key.rpartition('.')[2])}\b", repr(values)):
@@ -245,7 +245,7 @@ def check_effect(words: Iterable[str], known: Collection[str], why: str) -> None
             raise ConfigError(f"{word} has no effect {why}.")
 
 
-def _values(key: str, given: object) -> list:
+def _axis_values(key: str, given: object) -> list:
     """Values of one axis of a grid: a list, a single value, or for "*" every choice of the group `key`."""
     if given == "*":
         return [name for name in GlobalHydra.instance().config_loader().get_group_options(key) if not name.startswith("_")]
@@ -274,11 +274,11 @@ def compose(words: list[str], composer: Composer) -> dict:
         raise ConfigError(f"{words[0]} does not compose: {sentence(error)}") from error
 
 
-def _text(value: object) -> str:
+def _typed_value(value: object) -> str:
     return "null" if value is None else json.dumps(value).replace('"', "") if not isinstance(value, str) else value
 
 
-def plain(values: dict, experiment: str | None = None) -> dict:
+def resolved_values(values: dict, experiment: str | None = None) -> dict:
     """Composed values resolved, without the experiment's yaml. The name of its `experiment` becomes the wandb group, in a `log` of its own.
 
     Raises ConfigError for a required value that was not given.

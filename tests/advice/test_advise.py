@@ -13,20 +13,20 @@ from script_calls import call
 from test_report_html import Page
 
 from posbench.advice import measure
-from posbench.advice.measure import NONE, Measurements
+from posbench.advice.measure import NO_METHODS, Measurements
 from posbench.advice.plan import (
     AS_IT_IS,
-    BUDGET,
+    BUDGET_FLOP,
     CUT,
     CUT_TEXT,
     FAMILIES,
-    FEWEST,
-    PLAIN,
+    FEWEST_WINDOWS,
     SCALED,
-    chosen,
+    UNCHANGED,
+    chosen_families,
     fixed,
     follow,
-    make_plan,
+    plan_advice,
     survivors,
 )
 from posbench.advice.settings import setting
@@ -92,7 +92,7 @@ def test_the_whole_command(advised, script):
     assert set(told["ranking"]["long"][:2]) <= judged_on  # and the next best is one of them
     served = told["answers"]["long"]["served"]
     wins = {one["advised"] for one in told["answers"].values()} | ({served["choice"]} if served else set())
-    assert set(told["settings"]) == wins - {PLAIN, CUT}  # nothing that loses is printed as a setting
+    assert set(told["settings"]) == wins - {UNCHANGED, CUT}  # nothing that loses is printed as a setting
 
     page = Page(out / "advice.html")
     assert "What to set" in page.text and "http" not in "".join(page.values("src") + page.values("href"))
@@ -108,7 +108,7 @@ def test_the_whole_command(advised, script):
 def its_numbers_are_those_of_the_stored_losses(told: dict, test: list) -> None:
     plain = next(one for one in test if one.first["extension"] == "none")
     floor = next(one for one in test if one.first["extension"] == "recompute_window")
-    option = next(one for one in told["options"] if one["name"] == PLAIN)
+    option = next(one for one in told["options"] if one["name"] == UNCHANGED)
     for point in option["points"]:
         assert point["nll"] == pytest.approx(plain.losses(point["length"]).mean(), rel=1e-6)
         base = plain.losses(point["length"]) if point["length"] <= 32 else floor.losses(128)
@@ -151,7 +151,7 @@ def test_each_kind_of_option_says_what_to_set(advised, tmp_path):
 
 
 def asked_of(cfg: dict, folder: Path) -> Measurements:
-    return Measurements(cfg, {}, "", make_plan(SMOLLM2, 32, 128, 1.0, FAMILIES), Job(cfg, Run(folder / "hf-32-s0-0000000000"), ""))
+    return Measurements(cfg, {}, "", plan_advice(SMOLLM2, 32, 128, 1.0, FAMILIES), Job(cfg, Run(folder / "hf-32-s0-0000000000"), ""))
 
 
 @pytest.mark.parametrize(("kind", "written"), [("SmolLM3", True), ("Phi3", False)])
@@ -178,7 +178,7 @@ def test_methods_of_which_none_acts_are_refused(advised, script, monkeypatch):
 
 
 def _nothing_but_references(self, option, length):
-    return (json.dumps(option.at(length, 32)), 64) if option == CUT_TEXT and length > 32 else (NONE, length)
+    return (json.dumps(option.at(length, 32)), 64) if option == CUT_TEXT and length > 32 else (NO_METHODS, length)
 
 
 REFUSED = {
@@ -216,7 +216,7 @@ def test_a_factor_that_follows_the_length_is_the_fixed_one_there(family, length)
 
 def test_a_factor_that_reaches_an_odd_target_is_the_target_itself():
     """3,100 / 3,000 * 3,000 is not 3,100 in floating point, which ntk refuses and no row could hold."""
-    plan = make_plan(SMOLLM2, 3000, 3100, 1.0, FAMILIES)
+    plan = plan_advice(SMOLLM2, 3000, 3100, 1.0, FAMILIES)
     for family in SCALED:
         at = {one.at(3100, 3000)[0]["target_len"] for one in fixed(family, plan.factors) if one.factor == 3100 / 3000}
         assert at == {3100} and all(isinstance(target, int) for target in at)
@@ -231,7 +231,7 @@ def test_a_fixed_factor_stays_at_every_length():
 
 
 def test_families_are_chosen_by_name():
-    assert chosen(None) == FAMILIES and chosen(["rerope", "yarn"]) == ("yarn", "rerope")
+    assert chosen_families(None) == FAMILIES and chosen_families(["rerope", "yarn"]) == ("yarn", "rerope")
 
 
 def test_the_best_families_go_on_and_sinks_only_beside_another():
@@ -241,32 +241,32 @@ def test_the_best_families_go_on_and_sinks_only_beside_another():
 
 
 def test_a_model_that_is_broken_before_the_target_is_not_read_there():
-    plan = make_plan(SMOLLM2, 32, 128, 1.0, FAMILIES)
+    plan = plan_advice(SMOLLM2, 32, 128, 1.0, FAMILIES)
     options = {one.name: one for one in [AS_IT_IS, CUT_TEXT, *fixed("yarn", plan.factors)]}
     for broken in (True, False):
-        wanted = {one.name: list(lengths) for one, lengths in plan.judged([PLAIN, CUT, "yarn x4"], options, broken)}
-        assert wanted[PLAIN] == [8, 32, 64] + [128] * (not broken) and wanted[CUT] == wanted["yarn x4"] == [8, 32, 64, 128]
+        wanted = {one.name: list(lengths) for one, lengths in plan.judged([UNCHANGED, CUT, "yarn x4"], options, broken)}
+        assert wanted[UNCHANGED] == [8, 32, 64] + [128] * (not broken) and wanted[CUT] == wanted["yarn x4"] == [8, 32, 64, 128]
         assert wanted["yarn x2"] == wanted["yarn x8"] == [8, 32]
 
 
 def test_the_plan_grows_with_the_budget_and_never_falls_below_its_least():
-    plans = [make_plan(SMOLLM2, 8192, 16384, budget, FAMILIES) for budget in (1e-6, 1, 4, 40)]
-    assert plans[0].windows == FEWEST
+    plans = [plan_advice(SMOLLM2, 8192, 16384, budget, FAMILIES) for budget in (1e-6, 1, 4, 40)]
+    assert plans[0].windows == FEWEST_WINDOWS
     for small, large in zip(plans, plans[1:], strict=False):
-        assert all(small.windows[split] <= large.windows[split] for split in FEWEST)
+        assert all(small.windows[split] <= large.windows[split] for split in FEWEST_WINDOWS)
     assert plans[1].windows["test"] < plans[2].windows["test"] < plans[3].windows["test"]
-    assert plans[3].flop <= 40 * BUDGET
+    assert plans[3].flop <= 40 * BUDGET_FLOP
 
 
 def test_the_plan_of_a_real_model():
-    plan = make_plan(SMOLLM2, 8192, 32768, 1.0, FAMILIES)
+    plan = plan_advice(SMOLLM2, 8192, 32768, 1.0, FAMILIES)
     assert (plan.probe, plan.short, plan.grid) == (16384, (2048, 8192), (2048, 8192, 16384, 32768))
     assert plan.factors == (2.0, 4.0, 8.0) and plan.targets == 1024
     assert plan.long_factors("ntk") == (4.0, 8.0) and plan.long_factors("yarn") == (4.0,)
-    assert plan.windows["test"] >= 3 and plan.flop < 1.4 * BUDGET
+    assert plan.windows["test"] >= 3 and plan.flop < 1.4 * BUDGET_FLOP
     assert plan.told.startswith(f"at most {round(plan.flop / 1e12):,} TFLOP: about 8") and plan.flop > 1e15
     assert replace(plan, flop=1.234e9).told == "at most 0.00123 TFLOP: less than a minute on two cores with AMX"
-    assert replace(plan, target=16384, probe=16384) != make_plan(SMOLLM2, 8192, None, 1.0, FAMILIES)
-    assert make_plan(SMOLLM2, 8192, None, 1.0, FAMILIES).target == 16384
+    assert replace(plan, target=16384, probe=16384) != plan_advice(SMOLLM2, 8192, None, 1.0, FAMILIES)
+    assert plan_advice(SMOLLM2, 8192, None, 1.0, FAMILIES).target == 16384
     with pytest.raises(ConfigError, match="lies within"):
-        make_plan(SMOLLM2, 8192, 8192, 1.0, FAMILIES)
+        plan_advice(SMOLLM2, 8192, 8192, 1.0, FAMILIES)

@@ -7,32 +7,32 @@ from posbench.advice.decide import (
     CONFIRMED,
     REFUTED,
     UNDECIDED,
+    AdviceQuestion,
     Losses,
-    Question,
     affordable,
-    answer,
     better,
     finalists,
+    joint_verdict,
+    judge_choice,
     near,
     ranked,
     rankings,
     served,
-    together,
     usable,
 )
-from posbench.advice.plan import CUT, PLAIN, Option
+from posbench.advice.plan import CUT, UNCHANGED, Option
 from posbench.statistics.crossed import Estimate
 
 DOCUMENTS, TARGETS = 12, 20
-QUESTION = Question(64, 256, (16, 64), 0.01)
+QUESTION = AdviceQuestion(64, 256, (16, 64), 0.01)
 OPTIONS = {
     name: Option(name, name.split(" ")[0], factor, frequencies)
     for name, factor, frequencies in (
-        (PLAIN, None, False), (CUT, None, False), ("yarn x4", 4.0, True), ("yarn by length", None, True), ("rerope", None, False),
+        (UNCHANGED, None, False), (CUT, None, False), ("yarn x4", 4.0, True), ("yarn by length", None, True), ("rerope", None, False),
     )
 }  # fmt: skip
 TRUTH = {  # loss at 16, 64 and 256 tokens
-    PLAIN: (3.4, 3.0, 6.0),
+    UNCHANGED: (3.4, 3.0, 6.0),
     CUT: (3.4, 3.0, 3.0),
     "yarn x4": (3.5, 3.08, 2.9),
     "yarn by length": (3.4, 3.0, 2.9),
@@ -49,11 +49,11 @@ def made_up(seed: int, truth: dict = TRUTH, noise: float = 0.02, documents: int 
         nll[name] = {}
         for length, value in zip((16, 64, 256), values, strict=True):
             effect_T = rng.normal(0, noise, documents)[document_T] + rng.normal(0, noise, len(document_T))
-            nll[name][length] = shared_T + value - (effect_T * 0 if name in (PLAIN, CUT) else effect_T)
+            nll[name][length] = shared_T + value - (effect_T * 0 if name in (UNCHANGED, CUT) else effect_T)
     for length in (16, 64):
-        nll[CUT][length] = nll[PLAIN][length]
+        nll[CUT][length] = nll[UNCHANGED][length]
         if "yarn by length" in nll:
-            nll["yarn by length"][length] = nll[PLAIN][length]  # by construction
+            nll["yarn by length"][length] = nll[UNCHANGED][length]  # by construction
     if {"yarn by length", "yarn x4"} <= set(nll):
         nll["yarn by length"][256] = nll["yarn x4"][256]
     return Losses(document_T, nll)
@@ -61,12 +61,12 @@ def made_up(seed: int, truth: dict = TRUTH, noise: float = 0.02, documents: int 
 
 def advice(validation: Losses, test: Losses) -> dict:
     ranking = rankings(validation, QUESTION)
-    return {use: answer(use, ranking[use], test, QUESTION) for use in ranking}
+    return {use: judge_choice(use, ranking[use], test, QUESTION) for use in ranking}
 
 
 def test_a_known_winner_is_chosen_and_confirmed():
     found = advice(made_up(0), made_up(1))
-    assert {use: one.choice for use, one in found.items()} == {"short": PLAIN, "long": "rerope", "both": "yarn by length"}
+    assert {use: one.choice for use, one in found.items()} == {"short": UNCHANGED, "long": "rerope", "both": "yarn by length"}
     assert {one.verdict for one in found.values()} == {CONFIRMED}
     assert found["long"].next_best == "yarn x4" and found["long"].over_next == CONFIRMED
     assert not found["both"].costs and found["both"].against[CUT].value == pytest.approx(-0.1, abs=0.03)
@@ -89,9 +89,9 @@ def test_a_tie_is_undecided():
 
 def test_a_choice_that_is_nothing_but_chance_is_rarely_confirmed():
     """The winner of validation noise is judged on other documents, so it is confirmed in about one of forty draws."""
-    nothing = {PLAIN: TRUTH[PLAIN], CUT: TRUTH[CUT], **{f"ntk x{n}": (3.4, 3.0, 3.0) for n in range(2, 8)}}
+    nothing = {UNCHANGED: TRUTH[UNCHANGED], CUT: TRUTH[CUT], **{f"ntk x{n}": (3.4, 3.0, 3.0) for n in range(2, 8)}}
     found = [advice(made_up(2 * seed, nothing, 0.1), made_up(2 * seed + 1, nothing, 0.1))["long"] for seed in range(60)]
-    chosen = [one for one in found if one.choice not in (PLAIN, CUT)]
+    chosen = [one for one in found if one.choice not in (UNCHANGED, CUT)]
     assert len(chosen) > 30 and sum(one.verdict == CONFIRMED for one in chosen) <= 6
 
 
@@ -100,11 +100,11 @@ def test_a_choice_that_test_documents_refute_gives_way_to_what_needs_no_setting(
     assert (found.choice, found.verdict, found.advised) == ("rerope", REFUTED, CUT)
 
 
-@pytest.mark.parametrize("choice, other", [(PLAIN, CUT), (CUT, PLAIN)])
+@pytest.mark.parametrize("choice, other", [(UNCHANGED, CUT), (CUT, UNCHANGED)])
 def test_a_refuted_choice_that_needs_no_setting_stands_if_the_other_is_worse(choice, other):
     for loss, wanted in ((3.3, choice), (2.95, other)):
         test = made_up(1, {choice: (3.4, 3.0, 3.0), other: (3.4, 3.0, loss), "rerope": (3.4, 3.0, 2.8)})
-        found = answer("long", [choice, "rerope", other], test, QUESTION)
+        found = judge_choice("long", [choice, "rerope", other], test, QUESTION)
         assert (found.choice, found.verdict, found.advised) == (choice, REFUTED, wanted)
 
 
@@ -155,7 +155,7 @@ def test_one_document_leaves_the_tolerance_to_tell_what_is_near():
 def test_doing_nothing_wins_a_tie():
     tie = {**TRUTH, "rerope": (3.399, 2.999, 2.8)}
     found = advice(made_up(0, tie), made_up(1, tie))["short"]
-    assert (found.advised, found.choice == PLAIN or found.verdict == UNDECIDED) == (PLAIN, True)
+    assert (found.advised, found.choice == UNCHANGED or found.verdict == UNDECIDED) == (UNCHANGED, True)
     one = advice(made_up(0, documents=1), made_up(1, documents=1))
     assert (one["long"].choice, one["long"].advised) == ("rerope", CUT)
 
@@ -169,12 +169,12 @@ def test_engines_are_told_of_a_fixed_factor_only_if_it_wins():
 
 def test_the_finalists_are_the_best_of_each_use_and_form():
     ranking = rankings(made_up(0), QUESTION)
-    assert finalists(ranking, OPTIONS, made_up(0), QUESTION) == [PLAIN, CUT, "rerope", "yarn x4", "yarn by length"]
+    assert finalists(ranking, OPTIONS, made_up(0), QUESTION) == [UNCHANGED, CUT, "rerope", "yarn x4", "yarn by length"]
 
 
 def test_usable_length_counts_cost_within_the_window_and_the_cut_text_beyond():
     losses = made_up(1)
-    assert usable(PLAIN, losses, QUESTION) == {"surely": 64, "perhaps": 64}
+    assert usable(UNCHANGED, losses, QUESTION) == {"surely": 64, "perhaps": 64}
     assert usable("yarn by length", losses, QUESTION)["surely"] == 256
     assert usable("yarn x4", losses, QUESTION)["perhaps"] is None  # it costs 0.1 at 16 tokens already
 
@@ -188,5 +188,5 @@ def test_verdicts_together():
     assert [better(point[value]) for value in (-1.0, 0.0, 1.0)] == [CONFIRMED, UNDECIDED, REFUTED]
     assert affordable([], 0.01) == affordable([point[0.005]], 0.01) == CONFIRMED
     assert affordable([point[0.005]], 0.006) == UNDECIDED and affordable([point[0.005], point[1.0]], 0.01) == REFUTED
-    assert together([CONFIRMED, UNDECIDED]) == UNDECIDED and together([CONFIRMED]) == CONFIRMED
-    assert together([UNDECIDED, REFUTED]) == REFUTED
+    assert joint_verdict([CONFIRMED, UNDECIDED]) == UNDECIDED and joint_verdict([CONFIRMED]) == CONFIRMED
+    assert joint_verdict([UNDECIDED, REFUTED]) == REFUTED

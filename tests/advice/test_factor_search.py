@@ -13,7 +13,7 @@ from script_calls import call
 from test_advise import checkpoint_and_text
 
 import posbench
-from posbench.advice.factor_search import HIGHEST, MUTATED, STEP, Sizes, crossed, evolve, rising, sizes
+from posbench.advice.factor_search import FACTOR_STEP, HIGHEST, MUTATED, Sizes, crossed, evolve, rising, search_sizes
 
 PAIRS, FACTOR = 16, 4.0
 BEST = [min(FACTOR, 1 + 3.7 * (pair / (PAIRS - 1)) ** 3) for pair in range(PAIRS)]
@@ -27,29 +27,30 @@ def far(one) -> float:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_it_finds_a_known_least_and_keeps_the_constraint(seed):
-    found = evolve(far, STARTS, [0, 1, 2, 4, 8], HIGHEST * FACTOR, sizes(1), seed)
+    found = evolve(far, STARTS, [0, 1, 2, 4, 8], HIGHEST * FACTOR, search_sizes(1), seed)
     best, start = min(found, key=found.get), min(map(far, STARTS))
     assert len(found) == 1344 and all(map(rising, found))
     assert best[0] == 4 and found[best] < start / 20
     assert all(1 <= value <= HIGHEST * FACTOR for one in found for value in one[1:])
     mutants = [one for one in found if one not in STARTS]
     numbers = {value for one in mutants for value in one[1:]} - {value for one in STARTS for value in one[1:]}
-    assert numbers and all(value == round(round(value / STEP) * STEP, 2) for value in numbers)
-    small = evolve(far, STARTS, [0, 1, 2, 4, 8], HIGHEST * FACTOR, sizes(0.1), seed)
+    assert numbers and all(value == round(round(value / FACTOR_STEP) * FACTOR_STEP, 2) for value in numbers)
+    small = evolve(far, STARTS, [0, 1, 2, 4, 8], HIGHEST * FACTOR, search_sizes(0.1), seed)
     assert found[best] < min(small.values()) < start
 
 
 def test_a_space_that_can_be_counted_is_searched_to_its_end():
     grid, exact = [1.0, 1.01, 1.02, 1.03, 1.04, 1.05], [0, 2]
     every = {(first, *factors) for first in exact for factors in itertools.combinations_with_replacement(grid, 3)}
-    found = evolve(lambda one: one[1] - one[2] + (one[3] - 1.03) ** 2 - one[0], [(0, 1.0, 1.0, 1.0)], exact, 1.05, sizes(0.3), 0)
+    found = evolve(lambda one: one[1] - one[2] + (one[3] - 1.03) ** 2 - one[0], [(0, 1.0, 1.0, 1.0)], exact, 1.05, search_sizes(0.3), 0)
     assert set(found) == every and min(found, key=found.get) == (2, 1.0, 1.05, 1.05)
 
 
 def test_sizes_are_the_published_ones_times_the_root_of_the_budget():
-    assert sizes(1) == Sizes(population=64, parents=32, mutations=16, crossovers=16, rounds=40) and sizes(1).total == 1344
-    assert sizes(4) == Sizes(128, 64, 32, 32, 80) and sizes(1e-9).total == 6 and MUTATED == 0.3
-    assert sizes(0.25).total == pytest.approx(1344 / 4, rel=0.1)
+    assert search_sizes(1) == Sizes(population=64, parents=32, mutations=16, crossovers=16, rounds=40)
+    assert search_sizes(1).total == 1344
+    assert search_sizes(4) == Sizes(128, 64, 32, 32, 80) and search_sizes(1e-9).total == 6 and MUTATED == 0.3
+    assert search_sizes(0.25).total == pytest.approx(1344 / 4, rel=0.1)
 
 
 def test_a_crossover_has_the_numbers_of_its_parents():
@@ -84,7 +85,7 @@ def test_the_whole_command(world, capfd):
     (run,), (log,) = world.glob("results/runs/hf-32-*"), path.parents[1].glob("longrope_128-*.jsonl")
     measured = [json.loads(line) for line in log.read_text().splitlines()]
     losses = {line.split()[0]: float(line.split()[-1]) for line in done.stdout.splitlines() if line.startswith("  ")}
-    assert len(measured) == sizes(0.002).total == 8 and all(rising((0, *one["factors"])) for one in measured)
+    assert len(measured) == search_sizes(0.002).total == 8 and all(rising((0, *one["factors"])) for one in measured)
     assert {one["exact_first"] for one in measured} <= {0, 1, 2, 4, 8, 12, 16, 20, 24, 28, 32}
     best = min(measured, key=lambda one: one["nll"])
     assert (node["factors"], node["exact_first"]) == (best["factors"], best["exact_first"])

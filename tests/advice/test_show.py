@@ -8,9 +8,20 @@ from markupsafe import Markup
 from test_decide import OPTIONS, QUESTION, TRUTH, made_up
 from test_report_html import Page
 
-from posbench.advice.decide import Losses, content, rankings
+from posbench.advice.decide import Losses, advice_content, rankings
 from posbench.advice.plan import CUT
-from posbench.advice.show import answer, answers, factors, figure, interval, page, question, reach, table, terminal
+from posbench.advice.show import (
+    advice_figure,
+    advice_page,
+    advice_text,
+    all_answers,
+    answer_sentences,
+    factor_lines,
+    introduction,
+    option_table,
+    reach,
+    with_half_width,
+)
 from posbench.report.figures.style import save
 
 ABOUT = {
@@ -38,18 +49,18 @@ SETTINGS = {
 
 def told(test: Losses, validation: Losses | None = None) -> dict:
     validation = validation or made_up(0)
-    made = content(ABOUT, QUESTION, OPTIONS, validation, test, rankings(validation, QUESTION))
+    made = advice_content(ABOUT, QUESTION, OPTIONS, validation, test, rankings(validation, QUESTION))
     return json.loads(json.dumps({**made, "settings": SETTINGS}, allow_nan=False))
 
 
 def test_few_documents_are_pointed_out():
-    said = [question(told(made_up(1, documents=n)))[-1] for n in (2, 12)]
+    said = [introduction(told(made_up(1, documents=n)))[-1] for n in (2, 12)]
     assert "So few documents as 2 leave wide intervals" in said[0] and "So few" not in said[1]
 
 
 def test_the_sentences_say_what_was_found():
     found = told(made_up(1))
-    short, long, both = answers(found)
+    short, long, both = all_answers(found)
     assert short.startswith("Short texts (to 64 tokens): leave the model as it is. Confirmed by the test documents.")
     assert "Long texts (256 tokens): rerope. Confirmed by the test documents: -3.2" in long
     assert " to the cut text." in long and "Better than the next best, yarn x4: -0.1" in long
@@ -57,7 +68,7 @@ def test_the_sentences_say_what_was_found():
 
 
 def test_what_the_test_documents_refute_is_said_with_what_to_do_instead():
-    said = answer(told(made_up(1, rerope=(3.4, 3.0, 3.3))), "long")
+    said = answer_sentences(told(made_up(1, rerope=(3.4, 3.0, 3.3))), "long")
     assert "Refuted by the test documents" in said and "+0.3" in said
     assert said.startswith("Long texts (256 tokens): leave the model as it is and cut the text to its last 64 tokens.")
     assert "Validation documents chose: rerope. Refuted" in said
@@ -65,19 +76,19 @@ def test_what_the_test_documents_refute_is_said_with_what_to_do_instead():
 
 def test_what_is_near_and_what_engines_serve_are_said():
     found = told(made_up(1))
-    assert "The best that engines serve is yarn x4: -3.1" in answer(found, "long")
+    assert "The best that engines serve is yarn x4: -3.1" in answer_sentences(found, "long")
     found["answers"]["long"]["near"] = {name: [0.001, -0.1, 0.1] for name in ("dca", "streaming", CUT, "yarn x4")}
-    assert "Validation documents do not tell rerope apart from dca (+0.001), streaming (+0.001)." in answer(found, "long")
+    assert "Validation documents do not tell rerope apart from dca (+0.001), streaming (+0.001)." in answer_sentences(found, "long")
 
 
 def test_both_is_said_once_if_it_is_the_same():
     without = {name: TRUTH[name] for name in TRUTH if name not in ("yarn by length", "rerope", "yarn x4")}
     found = told(made_up(1, without), made_up(0, without))
-    assert answers(found)[2] == "Both: the same as for long texts."
+    assert all_answers(found)[2] == "Both: the same as for long texts."
 
 
 def test_the_table_fits_a_terminal_and_leaves_the_reference_out():
-    lines = table(told(made_up(1))).splitlines()
+    lines = option_table(told(made_up(1))).splitlines()
     assert max(map(len, lines)) <= 80 and len({len(line) for line in lines[1:]}) == 1
     assert [line.split("  ")[0] for line in lines[1:]] == ["as it is", "yarn x4", "yarn by length", "rerope"]
     assert lines[1].split()[-1] == "64" and lines[2].endswith("below 16")
@@ -87,20 +98,20 @@ def test_a_model_that_was_not_read_at_the_target_keeps_its_row():
     test = made_up(1)
     del test.nll["as it is"][256]
     found = told(test)
-    assert table(found).splitlines()[1].split() == ["as", "it", "is", "0", "0", "-", "64"]
-    assert "to the model as it is" not in answer(found, "long") and "to the cut text" in answer(found, "long")
+    assert option_table(found).splitlines()[1].split() == ["as", "it", "is", "0", "0", "-", "64"]
+    assert "to the model as it is" not in answer_sentences(found, "long") and "to the cut text" in answer_sentences(found, "long")
 
 
 def test_one_document_and_losses_that_are_not_finite_are_words():
     found = told(made_up(1, documents=1, rerope=(3.4, 3.0, np.inf)))
-    text = terminal(found)
+    text = advice_text(found)
     assert "(one document: no interval)" in text and "not finite" in text and "nan" not in text
-    assert interval([0.1, None, None]) == "+0.100" and interval(None) == "-"
+    assert with_half_width([0.1, None, None]) == "+0.100" and with_half_width(None) == "-"
     assert reach({"surely": None, "perhaps": 64}, found) == "?-64" and reach({"surely": 16, "perhaps": 64}, found) == "16-64"
 
 
 def test_settings_stand_below_with_what_cannot_be_served():
-    text = terminal(told(made_up(1)))
+    text = advice_text(told(made_up(1)))
     assert "To set rerope:\n  Needs own attention." in text
     assert "  vLLM: --hf-overrides '{}'\n  llama.cpp: cannot: it has no such type" in text
     assert text.endswith("left out: string: refused for a reason")
@@ -109,14 +120,14 @@ def test_settings_stand_below_with_what_cannot_be_served():
 def test_the_figure_and_the_page_hold_the_same_numbers(tmp_path):
     found = told(made_up(1))
     found["factors"] = [one for one in found["options"] if one["name"] == "yarn x4"]
-    assert factors(found)[1] == ("yarn at 64", [(1.0, [0.0, 0.0, 0.0]), (4.0, found["factors"][0]["points"][1]["difference"])])
-    png, _ = save(figure(found), tmp_path / "advice")
+    assert factor_lines(found)[1] == ("yarn at 64", [(1.0, [0.0, 0.0, 0.0]), (4.0, found["factors"][0]["points"][1]["difference"])])
+    png, _ = save(advice_figure(found), tmp_path / "advice")
     assert png.stat().st_size > 1000
-    (tmp_path / "advice.html").write_text(page(found, Markup("<p></p>")))
+    (tmp_path / "advice.html").write_text(advice_page(found, Markup("<p></p>")))
     read = Page(tmp_path / "advice.html")
     assert "small <b>&" in read.text and "b" not in {tag for tag, _ in read.tags}
     long = next(one for one in found["options"] if one["name"] == "rerope")["points"][-1]
-    assert f"{long['nll']:.3f} ({interval(long['difference'])})".replace("+-", "\u00b1") in read.text
+    assert f"{long['nll']:.3f} ({with_half_width(long['difference'])})".replace("+-", "\u00b1") in read.text
     assert CUT in read.text and "cannot, since it has no such type" in read.text
 
 

@@ -460,7 +460,7 @@ def test_a_first_report_is_made_as_soon_as_two_models_can_be_compared(tmp_path, 
     found, asked = [tmp_path / name for name in "abc"], []
     jobs = [SimpleNamespace(cells=[SimpleNamespace(reference=False, path=path, missing=list)]) for path in found]
     said = subprocess.CompletedProcess([], 0, "csv  rows.csv\npng  there/curve.png\npng  there/map.png\n", "")
-    monkeypatch.setattr(commands, "WATCH_SECONDS", 0.01)
+    monkeypatch.setattr(commands, "FIRST_SECONDS", 0.01)
     monkeypatch.setattr(commands.subprocess, "run", lambda words, **_: asked.append(words) or said)
     monkeypatch.setattr(sys, "argv", ["run.py", "experiment=demo", "seed=3"])
     for number in (None, 3, 2):

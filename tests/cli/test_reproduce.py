@@ -7,7 +7,7 @@ from script_calls import call
 from test_cli import TINY
 from test_rows import VALUES
 
-from posbench.cli.reproduce import compare, verdict
+from posbench.cli.reproduce import comparison_lines, pair_rows
 from posbench.runs.rows import make_row, read_csv, write_csv
 
 GRID = (
@@ -99,12 +99,12 @@ def test_the_tolerance_grows_with_the_height_above_the_floor():
 
     rows = [row("recompute_window", 3.0), row("none", 5.0), row("pi", None)]
     again = [row("recompute_window", 3.011), row("none", 5.2)]
-    floor, broken, unknown = compare(rows, again, nll=0.01, share=0.1)
+    floor, broken, unknown = pair_rows(rows, again, nll=0.01, share=0.1)
     assert floor.missed and not broken.missed and broken.allowed == pytest.approx(0.21)
-    assert unknown.missed and "missing" in verdict([unknown])[-1]
-    assert not compare(rows[2:], [row("pi", None)], nll=0.01, share=0.1)[0].missed  # infinite in both
-    few = compare(rows[1:2], again, nll=0.01, token=0.4)
+    assert unknown.missed and "missing" in comparison_lines([unknown])[-1]
+    assert not pair_rows(rows[2:], [row("pi", None)], nll=0.01, share=0.1)[0].missed  # infinite in both
+    few = pair_rows(rows[1:2], again, nll=0.01, token=0.4)
     assert few[0].missed and few[0].allowed == pytest.approx(0.01 + 0.4 / 8)  # 64 tokens
     others = [row("recompute_window", 4.0, 10), row("none", 5.0, 10)]  # the same training on another text
-    allowed = [pair.allowed for pair in compare(rows + others, [], nll=0.01, share=0.1) if pair.reported["extension"] == "none"]
+    allowed = [pair.allowed for pair in pair_rows(rows + others, [], nll=0.01, share=0.1) if pair.reported["extension"] == "none"]
     assert allowed == pytest.approx([0.21, 0.11])

@@ -186,7 +186,7 @@ def test_scripts_without_hydra_end_in_one_sentence(capsys, monkeypatch, tmp_path
     monkeypatch.setattr(key_values.tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(sys, "argv", ["script.py"])
     with pytest.raises(SystemExit) as ended:
-        key_values.run(raising(error))
+        key_values.run_main(raising(error))
     told = capsys.readouterr().err
     assert ended.value.code == code and told.startswith(said) and told.count("\n") == 1
 

@@ -136,7 +136,7 @@ def test_a_class_that_cannot_be_had_is_one_sentence(tmp_path, monkeypatch, targe
 
 @pytest.mark.parametrize(("name", "key", "value", "said"), SOURCES, ids=[f"{name} {key}={value}" for name, key, value, _ in SOURCES])
 def test_a_wrong_argument_of_a_source_is_named(text, name, key, value, said):
-    data = composition.plain(unresolved(compose("run", [f"data={name}"])))["data"]
+    data = composition.resolved_values(unresolved(compose("run", [f"data={name}"])))["data"]
     *way, last = key.split(".")
     reduce(dict.__getitem__, way, data["source"])[last] = value
     with pytest.raises(ConfigError, match=rf"^data\.source\.{said}"):

@@ -12,10 +12,10 @@ from posbench.runs.origins import ABSENT, flatten, text, under
 
 TRAINING = ("encoding", "model", "data", "train", "seed")  # parts of a configuration that describe a training
 OF_CHECKPOINT = {"model", "model.path", "train.length", "train.scale_attention"}  # the last is refused with its own sentence
-KINDS = {"encoding": "_target_", "data": "name"}  # {group: key that identifies its choice}
+IDENTIFYING = {"encoding": "_target_", "data": "name"}  # {group: key that identifies its choice}
 
 
-def check(expanded: list[tuple[list[dict], list[str]]], experiment: dict) -> None:
+def check_given(expanded: list[tuple[list[dict], list[str]]], experiment: dict) -> None:
     """Raise ConfigError if a given key differs from the training in run=DIR, or would retrain the checkpoint of model.path.
 
     A training length that is given beside a checkpoint becomes a list of one, so that it counts also where it equals the default.
@@ -29,7 +29,7 @@ def check(expanded: list[tuple[list[dict], list[str]]], experiment: dict) -> Non
         given = {word.rpartition("@")[2] for word in [*words, *chosen]}
         for cfg in cfgs:
             if cfg["run"]:
-                _check(cfg, given)
+                _check_run(cfg, given)
             elif cfg["model"].get("path"):
                 _check_checkpoint(cfg, given)
                 if "data.tokenizer" in given:
@@ -38,21 +38,21 @@ def check(expanded: list[tuple[list[dict], list[str]]], experiment: dict) -> Non
                     cfg["train"]["length"] = [cfg["train"]["length"]]  # the same, and not to be taken for the default
 
 
-def _check(cfg: dict, given: set[str]) -> None:
+def _check_run(cfg: dict, given: set[str]) -> None:
     try:
         trained = Run(cfg["run"]).read_config()
         if any(part not in trained for part in TRAINING):
             return  # empty, or cut short
-        own = {**LATER, **_values(trained)}
+        own = {**LATER, **_training_values(trained)}
     except (RunError, ConfigError):
         return
-    asked = {key: value for key, value in _values(cfg).items() if under(key, given)}
+    asked = {key: value for key, value in _training_values(cfg).items() if under(key, given)}
     differing = [key for key, value in asked.items() if value != own.get(key, ABSENT)]
-    kinds = {part: f"{part}.{kind}" for part, kind in KINDS.items()}
+    kinds = {part: f"{part}.{kind}" for part, kind in IDENTIFYING.items()}
     named = [key for key in differing if kinds.get(part := key.split(".")[0]) not in differing or key == kinds[part]]
     if named:
-        there = " ".join(_word(key, own.get(key, ABSENT)) for key in named)
-        words = " ".join(_word(key, asked[key]) for key in named)
+        there = " ".join(_typed_word(key, own.get(key, ABSENT)) for key in named)
+        words = " ".join(_typed_word(key, asked[key]) for key in named)
         raise ConfigError(
             f"run={Path(cfg['run'])} was trained with {there}, which {words} cannot change: "
             "leave out what describes a training, or leave out run= to make that training."
@@ -64,7 +64,7 @@ def _check_checkpoint(cfg: dict, given: set[str]) -> None:
     without_effect |= {"seed"} & given if cfg["seed"] else set()
     if without_effect:
         values = flatten({part: cfg[part] for part in ("model", "train", "seed")})
-        words = " ".join(_word(key, values[key]) if key in values else printable(key) for key in sorted(without_effect))
+        words = " ".join(_typed_word(key, values[key]) if key in values else printable(key) for key in sorted(without_effect))
         raise ConfigError(
             f"model.path={printable(cfg['model']['path'])} is trained already, so {words} would have no effect: leave it out "
             "(of what describes a training, train.length alone is taken)."
@@ -81,7 +81,7 @@ def _check_tokenizer(choice: str, path: str) -> None:
         )
 
 
-def _values(cfg: dict) -> dict[str, object]:
+def _training_values(cfg: dict) -> dict[str, object]:
     """{dotted key: value} of the parts that describe a training, with the schema's defaults filled in."""
     parts = {part: cfg[part] for part in TRAINING if part in cfg}
     if "model" in parts:
@@ -92,8 +92,8 @@ def _values(cfg: dict) -> dict[str, object]:
     return flatten(parts)
 
 
-def _word(key: str, value: object) -> str:
+def _typed_word(key: str, value: object) -> str:
     part = key.split(".")[0]
-    if key == f"{part}.{KINDS.get(part)}":
+    if key == f"{part}.{IDENTIFYING.get(part)}":
         return f"{part}={printable(method_name({'_target_': str(value)}) if part == 'encoding' else text(value))}"
     return f"{printable(key)}={printable(text(value))}"
