@@ -50,10 +50,10 @@ def peak_mib(triple: tuple[str, str, str], last: int, length: int = LENGTH) -> f
 
 
 def test_memory_grows_with_the_length_alone():
-    """Tensors that live at once, counted exactly: twice the tokens, twice the memory, for every pair and a sample of the triples."""
+    """Tensors that live at once, counted exactly: twice the tokens, twice the memory, for every second pair and a sample of the triples."""
     shape = {"d_model": 32, "n_layer": 1, "n_head": 4, "n_kv_head": 2}
     counted = 0
-    for triple in legal_pairs(1024, 16) + scaled_sample(1024, 20, 16):
+    for triple in legal_pairs(1024, 16)[::2] + scaled_sample(1024, 20, 16):
         encoding, extension, scale = make_triple(*triple, **shape)
         if fed_length(extension, 16, 1024) < 1024:
             continue
@@ -64,7 +64,7 @@ def test_memory_grows_with_the_length_alone():
                 mib.append(tensor_mib(lambda model=model, text_BT=text_BT, plan=plan: model(text_BT, plan, 8)))
         assert mib[1] < 2.2 * mib[0], f"{triple}: {mib} MiB"
         counted += 1
-    assert counted > 150
+    assert counted > 75
 
 
 @pytest.mark.slow
