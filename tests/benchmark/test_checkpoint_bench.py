@@ -22,9 +22,8 @@ def found(path, **changed) -> dict:
     return {(one.case, one.length): one for figures in bench.measure(str(path), **given) for one in figures if one.kind == "checkpoint"}
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
-def test_every_case_is_measured_beside_the_plain_model_and_transformers(tmp_path, dtype):
-    figures = found(checkpoint(tmp_path), dtype=dtype, only=[])
+def test_every_case_is_measured_beside_the_plain_model_and_transformers(tmp_path):
+    figures = found(checkpoint(tmp_path), only=[])
     assert {case for case, _ in figures} == {"none", "transformers", *bench.FEW}
     assert all(one.ratio > 0 and one.of_theirs > 0 and one.mib > 0 and one.tokens_per_second > 0 for one in figures.values())
     assert figures["none", BEYOND].ratio == figures["transformers", BEYOND].of_theirs == 1

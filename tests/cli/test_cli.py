@@ -438,7 +438,7 @@ def test_a_sweep_on_a_device_that_is_not_there_is_refused_whole(cli):
 
 
 def test_on_a_terminal_a_sweep_has_one_line_with_the_running_jobs_own_in_it(processes):
-    steps = 600  # the line is drawn anew every 0.2 s: far fewer steps end before that on a fast machine
+    steps = 400  # the line is drawn anew every 0.2 s: far fewer steps end before that on a fast machine
     parent, child = pty.openpty()
     fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 120, 0, 0))
     process = forked.Popen(processes.command("-m", "seed=0,1", f"train.steps={steps}"), cwd=processes.folder, stdout=child, stderr=child)

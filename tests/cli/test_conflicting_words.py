@@ -4,21 +4,23 @@ import pytest
 from script_calls import call
 from spoils import PLACES, SMALL
 
+BOTH = (["encoding=alibi", "train.steps=500"], "encoding=rope train.steps=6", "encoding=alibi train.steps=500")
+
 
 @pytest.mark.parametrize(
-    ("words", "there", "given"),
+    ("script", "words", "there", "given"),
     [
-        (["encoding=alibi", "train.steps=500"], "encoding=rope train.steps=6", "encoding=alibi train.steps=500"),
-        (["model.n_layer=3"], "model.n_layer=1", "model.n_layer=3"),
-        (["encoding.base=500"], "encoding.base=10000", "encoding.base=500"),
-        (["seed=1"], "seed=0", "seed=1"),
-        (["data=pysource"], "data=local", "data=pysource"),
-        (["train.scale_attention=ssmax"], "none.NoScale", "ssmax"),
-        (["--config-dir", "mine", "experiment=other"], "encoding=rope", "encoding=alibi"),
+        ("run", *BOTH),
+        ("report", *BOTH),
+        ("anatomy", *BOTH),
+        ("run", ["encoding.base=500"], "encoding.base=10000", "encoding.base=500"),
+        ("run", ["seed=1"], "seed=0", "seed=1"),
+        ("run", ["data=pysource"], "data=local", "data=pysource"),
+        ("run", ["train.scale_attention=ssmax"], "none.NoScale", "ssmax"),
+        ("run", ["--config-dir", "mine", "experiment=other"], "encoding=rope", "encoding=alibi"),
     ],
 )
-@pytest.mark.parametrize("script", ["run", "report", "anatomy"])
-def test_words_that_describe_another_training_are_refused(world, capfd, words, there, given, script):
+def test_words_that_describe_another_training_are_refused(world, capfd, script, words, there, given):
     (world.root / "mine/experiment").mkdir(parents=True)
     (world.root / "mine/experiment/other.yaml").write_text("name: other\ngrid: [{encoding: [alibi], extension: [none]}]\n")
     before = world.files()
@@ -41,7 +43,6 @@ def test_what_equals_the_trainings_own_passes(world, capfd):
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (["train.steps=500"], "train.steps=500"),
         (["train.lr=0.1", "train.length=32", "seed=3"], "seed=3 train.lr=0.1"),
         (["-m", "seed=0,1"], "seed=1"),
     ],

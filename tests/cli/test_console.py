@@ -47,10 +47,9 @@ def test_help_is_quick_and_imports_nothing_heavy(tmp_path):
     assert "HEAVY []" in done.stdout and time.monotonic() - began < 3, done  # 0.1 s on an idle machine
 
 
-@pytest.mark.parametrize("name", ["run", "compat"])
-def test_a_command_has_the_help_of_its_script(name, tmp_path):
-    asked = subprocess.run([sys.executable, str(ROOT / "scripts" / f"{name}.py"), "--help"], capture_output=True, text=True, cwd=tmp_path)
-    said = posbench(tmp_path, name, "--help")
+def test_a_command_has_the_help_of_its_script(tmp_path):
+    asked = subprocess.run([sys.executable, str(ROOT / "scripts" / "run.py"), "--help"], capture_output=True, text=True, cwd=tmp_path)
+    said = posbench(tmp_path, "run", "--help")
     assert (said.returncode, said.stdout, said.stderr) == (0, asked.stdout, asked.stderr) and said.stdout.endswith("\n")
 
 

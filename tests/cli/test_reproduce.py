@@ -1,6 +1,7 @@
 """Reported rows against a rerun: equal bit for bit here, green within the tolerance, red beyond it."""
 
 import json
+import shutil
 
 import pytest
 from script_calls import call
@@ -15,15 +16,25 @@ GRID = (
 )
 
 
+@pytest.fixture(scope="module")
+def once(tmp_path_factory):
+    """Where `reported` is copied from."""
+    return tmp_path_factory.mktemp("reported") / "whole"
+
+
 @pytest.fixture
-def reported(tmp_path, text_folder, capfd):
+def reported(once, tmp_path, text_folder, capfd):
     """(words of the command line, folder of the committed rows) of a small experiment that was run and reported."""
     (tmp_path / "mine" / "experiment").mkdir(parents=True)
     (tmp_path / "mine" / "experiment" / "mini.yaml").write_text(GRID)
     folder = tmp_path / "results" / "reported" / "mini"
     words = ["--config-dir", str(tmp_path / "mine"), *TINY, f"data.path={text_folder}", f"cache_dir={tmp_path}/cache", "experiment=mini"]
+    if once.exists():
+        shutil.copytree(once, tmp_path, dirs_exist_ok=True)
+        return words, folder
     assert call(capfd, tmp_path, "run", *words).returncode == 0
     assert call(capfd, tmp_path, "report", *words, f"report_dir={folder}").returncode == 0
+    shutil.copytree(tmp_path, once, ignore=shutil.ignore_patterns("mine", "text"))
     return words, folder
 
 
