@@ -17,7 +17,7 @@ from pathlib import Path
 from posbench.cli.key_values import options, run_main
 from posbench.common.defuse import printable
 from posbench.common.errors import ConfigError
-from posbench.runs.inventory import STATES, Entry, entries
+from posbench.runs.inventory import STATES, Entry, list_runs
 from posbench.runs.inventory_table import show, size, values
 
 SHARED = {"results_dir": "results/runs", "runs": "*"}
@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> None:
     folder = Path(chosen["results_dir"])
     if not folder.is_dir():
         raise ConfigError(f"results_dir={folder} is not a folder: name the one that holds the runs, such as results/runs.")
-    found = [entry for entry in entries(folder) if fnmatchcase(entry.path.name, chosen["runs"])]
+    found = [entry for entry in list_runs(folder) if fnmatchcase(entry.path.name, chosen["runs"])]
     if word == "list":
         _list(found, chosen)
     else:

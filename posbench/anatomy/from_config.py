@@ -11,7 +11,7 @@ from posbench.position.instantiate import PARTS, trusted_config
 from posbench.position.interfaces import Encoding, ScaleAttention
 from posbench.pretrained.import_config import adopt
 from posbench.runs.directory import Run
-from posbench.runs.origins import flatten, text
+from posbench.runs.run_metadata import flatten, text
 
 
 def whole(cfg: dict) -> dict:

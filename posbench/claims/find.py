@@ -14,8 +14,8 @@ from posbench.config.schema import TrainConfig
 from posbench.report.labels import moved
 from posbench.report.references import check_one_set, references
 from posbench.runs.evaluation import Evaluation, load
-from posbench.runs.origins import ABSENT, Origin, flatten
-from posbench.runs.pool import pool
+from posbench.runs.evidence import pool
+from posbench.runs.run_metadata import ABSENT, RunMetadata, flatten
 from posbench.statistics.crossed import Sums, across, estimate
 
 # Required of a training's configuration unless a cell names another value. So is train.length, one number: the row's train_len, or the
@@ -37,7 +37,7 @@ class Pool:
     """
 
     evaluations: list[Evaluation]
-    origins: Mapping[Path, Origin]
+    origins: Mapping[Path, RunMetadata]
     defaults: Mapping[tuple[str, str], dict]
     known: dict = field(default_factory=dict)  # `windows` of an evaluation -> lower bound of G
 

@@ -27,7 +27,7 @@ from posbench.config.compose import Request
 from posbench.config.names import CONFIGS
 from posbench.report.references import reference
 from posbench.runs.evaluation import load
-from posbench.runs.pool import pool
+from posbench.runs.evidence import pool
 from posbench.runs.rows import agree, key, read_csv, read_eval
 from posbench.runs.search import find
 from posbench.sweep.jobs import Job, plan_existing

@@ -28,4 +28,5 @@ def known(name: str) -> type[Protocol] | None:
 
 
 def protocol_names() -> list[str]:
+    """Names of all protocols."""
     return [module.name for module in pkgutil.iter_modules(importlib.import_module(EVALUATORS).__path__)]

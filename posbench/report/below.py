@@ -9,12 +9,12 @@ from posbench.config.identity import method_args, method_name
 from posbench.config.names import called
 from posbench.report.labels import METHODS, Labels
 from posbench.runs.evaluation import Evaluation
-from posbench.runs.origins import Origin, differing, text
+from posbench.runs.run_metadata import RunMetadata, differing, text
 
 QUANTISED = re.compile(r"(\d+) I?Q(\d)_?\w*")  # 210 Q4_1 in the text of train.json
 
 
-def checkpoint_lines(origins: Iterable[Origin]) -> list[str]:
+def checkpoint_lines(origins: Iterable[RunMetadata]) -> list[str]:
     """A line for each checkpoint among the runs; quantised weights are named as such, since they are dequantised when loaded."""
     lines = {}
     for origin in origins:
@@ -26,7 +26,7 @@ def checkpoint_lines(origins: Iterable[Origin]) -> list[str]:
     return list(lines)
 
 
-def training_lines(evaluations: Iterable[Evaluation], origins: Mapping[Path, Origin], label: Labels) -> list[str]:
+def training_lines(evaluations: Iterable[Evaluation], origins: Mapping[Path, RunMetadata], label: Labels) -> list[str]:
     """A line for each setting in which trainings of the encodings differ, unless their names say it; fine-tuned runs aside.
 
     An example: train.steps is not the same for all: 6000 for alibi, fox; 1000 for the others.

@@ -12,7 +12,7 @@ from posbench.report.page import page
 from posbench.report.points import Point
 from posbench.report.report import Report
 from posbench.report.scores import Score
-from posbench.runs.evidence import write as write_evidence
+from posbench.runs.evidence import write_evidence
 from posbench.runs.rows import write_csv
 from posbench.runs.trainings import Training, trainings
 

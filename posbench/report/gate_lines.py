@@ -11,7 +11,7 @@ from posbench.report.points import section_of
 from posbench.report.references import gains, references
 from posbench.report.tables import number
 from posbench.runs.evaluation import Evaluation
-from posbench.runs.origins import Origin
+from posbench.runs.run_metadata import RunMetadata
 from posbench.statistics.clustered import Gain
 
 MANY = 24  # lines of a section, above which the seeds of an encoding share one
@@ -25,7 +25,7 @@ Trained = tuple[str, str, int]  # name of an encoding, the protocol that G is ta
 Found = tuple[Trained, int, Gain]  # with the seed
 
 
-def gain_lines(evaluations: list[Evaluation], label: Labels, origins: Mapping[Path, Origin]) -> dict[tuple, list[str]]:
+def gain_lines(evaluations: list[Evaluation], label: Labels, origins: Mapping[Path, RunMetadata]) -> dict[tuple, list[str]]:
     """{section: a line for each encoding and seed, or for each encoding; one for all of unknown G, and the ways on where one fails}.
 
     CSVs, which hold no losses of targets, have none.
@@ -70,7 +70,7 @@ def _seeds(of: Iterable[int]) -> str:
     return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
 
 
-def _way_on(one: Evaluation, origin: Origin) -> str:
+def _way_on(one: Evaluation, origin: RunMetadata) -> str:
     if origin.config.get("model.path") and not one.first["finetune"]:
         return WAY_ON_OF_CHECKPOINT
     return WAY_ON_OF_CHILD if one.first["finetune"] else WAY_ON

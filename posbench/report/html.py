@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from posbench.common.defuse import printable
 from posbench.report.tables import FAILS, GAINS, LEVEL
-from posbench.runs.origins import ABSENT
+from posbench.runs.run_metadata import ABSENT
 
 NUMBER = re.compile(r"[+-]?\d+(\.\d*)?(e[+-]?\d+)?( |$)")
 LACKING = ("-", "not finite", "unknown", "null", ABSENT, "")

@@ -12,7 +12,7 @@ from posbench.report.points import Point, SectionKey, section_of
 from posbench.report.references import gains, ladders, reference
 from posbench.report.tables import METHOD, Table, file, number
 from posbench.runs.evaluation import Evaluation
-from posbench.runs.origins import ABSENT, differing, settings
+from posbench.runs.run_metadata import ABSENT, differing, settings
 
 if TYPE_CHECKING:
     from posbench.report.report import Report

@@ -23,9 +23,9 @@ from posbench.report.references import check_one_set
 from posbench.report.scores import Score
 from posbench.report.tables import Table, footer, tables
 from posbench.runs.evaluation import Evaluation, load_all
-from posbench.runs.origins import Origin, variants
-from posbench.runs.pool import pool
+from posbench.runs.evidence import pool
 from posbench.runs.rows import SETTING
+from posbench.runs.run_metadata import RunMetadata, variants
 from posbench.runs.search import told_apart
 
 
@@ -36,7 +36,7 @@ class Report:
     title: str
     notes: list[str]
     evaluations: list[Evaluation]
-    origins: dict[Path, Origin]  # of every run directory
+    origins: dict[Path, RunMetadata]  # of every run directory
     label: Labels
     sections: list[list[Point]]
     stretches: dict[tuple, list[Point]]  # {section: points of wide stretches} of protocols by position

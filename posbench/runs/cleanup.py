@@ -19,8 +19,8 @@ from filelock import FileLock, Timeout
 from posbench.common.errors import RunError
 from posbench.common.files import locked, read_json
 from posbench.runs.directory import Run
-from posbench.runs.inventory import Entry, described
-from posbench.runs.origins import or_nothing, read
+from posbench.runs.inventory import Entry, describe_run
+from posbench.runs.run_metadata import or_nothing, read_metadata
 from posbench.runs.search import files, run_directories
 from posbench.runs.unfinished import PART
 
@@ -74,7 +74,7 @@ def _of_run(entry: Entry, unfinished: Collection[str]) -> Iterator[Waste]:
         if not foreign_files(entry.path):
             told = "it never got anywhere" if entry.state == "unstarted" else entry.told
             # The caller of `again` holds the lock.
-            yield _folder(entry.path, told, run.lock_file, lambda: _of_run(described(entry.path, time.time(), held=True)[0], unfinished))
+            yield _folder(entry.path, told, run.lock_file, lambda: _of_run(describe_run(entry.path, time.time(), held=True)[0], unfinished))
     else:
         yield from _leftovers(run)
 
@@ -124,7 +124,7 @@ def unused_tokens(cache: Path, folder: Path, name: str = "*") -> Iterator[Waste]
 
     used = set()
     for path in run_directories(folder):
-        data = read(path).nested.get("data") or {}
+        data = read_metadata(path).nested.get("data") or {}
         with contextlib.suppress(KeyError, TypeError):
             used.add(_tokens_key(data["name"], data["source"], tokenizer_name(data["tokenizer"], data["vocab_size"])))
     for manifest in sorted(cache.glob(f"{name}/manifest.json")):

@@ -18,7 +18,7 @@ class Busy(RunError):
     """Another process works on this run. A sweep tries it again at the end."""
 
 
-def previous(state: Path) -> Path:
+def previous_generation(state: Path) -> Path:
     """Path of the generation before a training's state: state.previous.pt."""
     return state.with_suffix(f".previous{state.suffix}")
 
@@ -35,7 +35,7 @@ class Run:
         self.weights = self.path / "model.safetensors"
         self.beside_weights = (self.path / "config.json", self.path / "generation_config.json")  # of a model that transformers builds
         self.state = self.path / "state.pt"
-        self.previous_state = previous(self.state)
+        self.previous_state = previous_generation(self.state)
         self.summary = self.path / "train.json"
         self.evals = self.path / "evals"
         self.failure = self.path / "failure.txt"  # last output of a failed job

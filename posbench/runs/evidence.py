@@ -14,8 +14,8 @@ Rows whose targets do not weigh alike, and rows of CSVs, have no entries.
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path, PurePath
 
 import numpy as np
@@ -24,9 +24,9 @@ from posbench.common.csv_records import from_csv, to_csv
 from posbench.common.defuse import printable
 from posbench.common.errors import RunError
 from posbench.common.files import atomic_path, finite, read_bytes, write_atomic
-from posbench.runs.evaluation import Evaluation
-from posbench.runs.origins import Origin
+from posbench.runs.evaluation import Evaluation, drop_duplicate_rows
 from posbench.runs.rows import read_csv
+from posbench.runs.run_metadata import RunMetadata, read_metadata
 from posbench.runs.search import CONFIGS, ROWS, SUMS
 from posbench.runs.setting import Setting
 from posbench.runs.target_losses import NAMES, Document, Place, PooledLosses, part_of, read_npz
@@ -39,7 +39,7 @@ PATHS = {"path", "tokenizer", "cache_dir", "results_dir", "report_dir", "run", "
 TYPED = re.compile(r"(?<![^\s='\"\[,:])/(?:[^\s/'\",\]]+/)*([^\s/'\",\]]+)/?")  # an absolute path among the words of a command
 
 
-def write(folder: Path, evaluations: Sequence[Evaluation], origins: Mapping[Path, Origin]) -> list[Path]:
+def write_evidence(folder: Path, evaluations: Sequence[Evaluation], origins: Mapping[Path, RunMetadata]) -> list[Path]:
     """Write the evidence of evaluations whose rows, in this order, are rows.csv of the folder; returns the files."""
     entries: dict[str, list] = {name: [] for name in (*ENTRY, *NAMES)}
     numbered = enumerate((evaluation, row) for evaluation in evaluations for row in evaluation.rows)
@@ -81,13 +81,13 @@ def portable_command(command: object) -> object:
     return TYPED.sub(r"\1", command) if isinstance(command, str) else command
 
 
-def said(origin: Origin) -> dict:
+def provenance_record(origin: RunMetadata) -> dict:
     """Parts of an origin that do not depend on where its folder lies: run_id, config, provenance, summary."""
     provenance = {key: portable_command(value) if key == "command" else value for key, value in origin.provenance.items()}
     return {"run_id": origin.path.name, "config": portable(origin.nested), "provenance": provenance, "summary": origin.summary}
 
 
-def _config_line(origin: Origin, evaluations: Iterable[Evaluation]) -> str:
+def _config_line(origin: RunMetadata, evaluations: Iterable[Evaluation]) -> str:
     own: dict[str, dict] = {}
     for one in evaluations:
         if one.origin == origin.path:
@@ -96,11 +96,11 @@ def _config_line(origin: Origin, evaluations: Iterable[Evaluation]) -> str:
             known["machines"] |= {length: one.machines.get(length) for length in (str(row["length"]) for row in one.rows)}
             if one.guesses:
                 known["guesses"] = {**known.get("guesses", {}), **one.guesses}
-    parts = {**said(origin), "end_slope": end_slope(origin), "evaluations": own}
+    parts = {**provenance_record(origin), "end_slope": end_slope(origin), "evaluations": own}
     return json.dumps(finite(parts), sort_keys=True, default=str) + "\n"
 
 
-def read(folder: Path) -> tuple[list[Evaluation], dict[Path, Origin], list[str]]:
+def read_evidence(folder: Path) -> tuple[list[Evaluation], dict[Path, RunMetadata], list[str]]:
     """Evaluations of a folder of evidence, the origins of their trainings by `Evaluation.origin`, and a note if rows were left out.
 
     Those without evidence are. Raises RunError for damaged files.
@@ -159,12 +159,12 @@ def _places(lines: Mapping[Path, dict]) -> dict[tuple[str, str, str | None], Pat
     return places
 
 
-def _origin(path: Path, line: dict) -> Origin:
+def _origin(path: Path, line: dict) -> RunMetadata:
     parts = [line[name] for name in ("config", "provenance", "summary")]
     slope = line["end_slope"]
     if not all(isinstance(part, dict) for part in (*parts, line["evaluations"])) or not isinstance(slope, float | int | None):
         raise ValueError(f"{path.name} has parts of a wrong type")
-    return Origin(path, *parts, slope)
+    return RunMetadata(path, *parts, slope)
 
 
 def _stored_sums(path: Path, rows: Sequence[dict]) -> dict[int, dict[Place, Sums]]:
@@ -186,3 +186,43 @@ def _stored_sums(path: Path, rows: Sequence[dict]) -> dict[int, dict[Place, Sums
         parts = {name: Sums(document_E[low:high], counts, stored[name][None, low:high].astype(np.float64)) for name in NAMES}
         found[number] = {(name, row["length"], row["position"], part_of(row)): one for name, one in parts.items()}
     return found
+
+
+def pool(
+    evaluations: Sequence[Evaluation], folders: Iterable[Path], beside: Callable[[list[Evaluation]], Iterable[Evaluation]] = lambda _: ()
+) -> tuple[list[Evaluation], dict[Path, RunMetadata], list[str]]:
+    """(evaluations and those of folders of evidence, each row once; the origins of all; notes on rows that repeat).
+
+    `beside` makes of them the evaluations that come last, those of CSVs: of a row that repeats, sums count rather than a mean. Evidence of
+    a run directory that is itself here, or in an earlier folder of evidence, counts as evaluated there, so that it has one origin.
+
+    Raises RunError if two weights stand for one training, also where its rows repeat: what was measured of one does not pair with what
+    was measured of the other.
+    """
+    pooled, origins, left_out = list(evaluations), {}, []
+    for folder in folders:
+        found, known, note = read_evidence(folder)
+        pooled += found
+        origins |= known
+        left_out += note
+    pooled += beside(pooled)
+    kept, notes = drop_duplicate_rows(pooled)
+    origins = {path: origins.get(path) or read_metadata(path) for path in dict.fromkeys(one.origin for one in pooled)}
+    weights: dict[str, tuple[str, Path]] = {}
+    for path, origin in origins.items():
+        sha256 = str(origin.summary.get("sha256") or "")
+        known, other = weights.setdefault(path.name, (sha256, path)) if sha256 else (sha256, path)
+        if known != sha256:
+            raise RunError(
+                f"{other} and {path} are one training, made twice with different weights ({known[:10]} and {sha256[:10]}): they are no "
+                "two seeds, and their evaluations do not pair. Leave one of them out."
+            )
+    first: dict[str, Path] = {}
+    same = {
+        path: first.setdefault(json.dumps(finite(provenance_record(origin)), sort_keys=True, default=str), path)
+        for path, origin in origins.items()
+    }
+    for number, one in enumerate(kept):
+        if isinstance(one.stored, PooledLosses):
+            kept[number] = replace(one, path=same[one.origin] / one.path.relative_to(one.origin))
+    return kept, {path: origins[path] for path in dict.fromkeys(one.origin for one in kept)}, left_out + notes

@@ -18,7 +18,7 @@ from posbench.common.files import locked, opened, read_bytes
 from posbench.config.identity import method_name
 from posbench.config.names import named
 from posbench.runs.directory import Run
-from posbench.runs.origins import Origin, distinguish, or_nothing, read, text
+from posbench.runs.run_metadata import RunMetadata, distinguish, or_nothing, read_metadata, text
 from posbench.runs.search import files, run_directories
 from posbench.runs.yaml_file import WIDEST
 
@@ -53,7 +53,7 @@ class Entry:
         return f"{self.state}: {self.reason}" if self.reason else self.state
 
 
-def entries(folder: Path) -> list[Entry]:
+def list_runs(folder: Path) -> list[Entry]:
     """Runs directly inside a results folder, sorted by name. A run is recognized by its config.yaml, or by its name.
 
     An unreadable run is listed as such; one that is deleted meanwhile is left out. Raises RunError when the folder cannot be read.
@@ -61,24 +61,24 @@ def entries(folder: Path) -> list[Entry]:
     now, found, origins = time.time(), [], []
     for path in run_directories(folder):
         try:
-            entry, origin = described(path, now)
+            entry, origin = describe_run(path, now)
         except FileNotFoundError:
             continue
         except (OSError, RunError) as error:
             entry = Entry(path, "damaged", f"cannot be read ({getattr(error, 'strerror', error)})")
-            origin = Origin(path, {}, {})
+            origin = RunMetadata(path, {}, {})
         found.append(entry)
         origins.append(origin)
     words = _distinguishing_words(origins)
     return [replace(entry, encoding=entry.encoding + words[entry.path]) for entry in found]
 
 
-def described(path: Path, now: float, held: bool = False) -> tuple[Entry, Origin]:
+def describe_run(path: Path, now: float, held: bool = False) -> tuple[Entry, RunMetadata]:
     """Entry of the run in `path`, without the words that tell it from other runs, and its origin.
 
     `held` means that the caller has its lock. Raises OSError or RunError when it cannot be read.
     """
-    run, origin = Run(path), read(path)
+    run, origin = Run(path), read_metadata(path)
     there = [status for item, status in files(path) if item != run.lock_file]
     damage = "" if origin.whole or not run.config.exists() else "config.yaml cannot be read"
     if not origin.whole:
@@ -160,9 +160,9 @@ def _short(key: str, value: object) -> tuple[str, object]:
     return key, value
 
 
-def _distinguishing_words(origins: Sequence[Origin]) -> dict[Path, str]:
+def _distinguishing_words(origins: Sequence[RunMetadata]) -> dict[Path, str]:
     """{path: words such as " steps=1000"} that tell trainings of one encoding apart, seeds aside. Long ones leave out what is usual."""
-    groups: dict[object, list[Origin]] = defaultdict(list)
+    groups: dict[object, list[RunMetadata]] = defaultdict(list)
     for origin in origins:
         groups[text(origin.config.get("encoding._target_"))].append(origin)
     words: dict[Path, str] = {}

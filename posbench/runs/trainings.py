@@ -8,7 +8,7 @@ import numpy as np
 
 from posbench.common.files import read_bytes
 from posbench.runs.directory import Run
-from posbench.runs.origins import Origin
+from posbench.runs.run_metadata import RunMetadata
 
 SHARE = 0.2  # share of the steps, at the end, used for the slope
 
@@ -41,12 +41,12 @@ class Training:
     tokenizers: str | None
 
 
-def trainings(origins: Iterable[Origin], names: Mapping[str, str] | None = None) -> list[Training]:
+def trainings(origins: Iterable[RunMetadata], names: Mapping[str, str] | None = None) -> list[Training]:
     """Trainings of run directories, in their order. Unreadable fields stay empty. `names` is {run_id: display name of the encoding}."""
     return [_training_of(origin, names or {}) for origin in origins if origin.config or origin.provenance]
 
 
-def _training_of(origin: Origin, names: Mapping[str, str]) -> Training:
+def _training_of(origin: RunMetadata, names: Mapping[str, str]) -> Training:
     said, summary = origin.provenance, origin.summary
     return Training(
         run_id=origin.path.name,
@@ -62,7 +62,7 @@ def _training_of(origin: Origin, names: Mapping[str, str]) -> Training:
     )
 
 
-def end_slope(origin: Origin) -> float | None:
+def end_slope(origin: RunMetadata) -> float | None:
     """Slope of a line fitted through the last logged training losses, per million tokens."""
     if origin.end_slope is not None:
         return origin.end_slope

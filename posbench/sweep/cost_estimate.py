@@ -24,7 +24,7 @@ from posbench.config.identity import method_name
 from posbench.config.schema import typed
 from posbench.evaluation.protocol import ReadVolume
 from posbench.runs.directory import Run
-from posbench.runs.origins import read
+from posbench.runs.run_metadata import read_metadata
 from posbench.runs.search import run_directories
 from posbench.sweep.cells import RECOMPUTE, Cell
 from posbench.sweep.cost import EvaluationCost, ModelSize, costs_left, evaluation_cost, model_size, vocabulary
@@ -68,7 +68,7 @@ class MeasuredRates:
     def add(self, run: Run) -> None:
         """Add the rates of a run and its evaluations. Damaged files are skipped."""
         with contextlib.suppress(*DAMAGED):
-            cfg = read(run.path).nested
+            cfg = read_metadata(run.path).nested
             model, train_len = model_size(cfg), typed("train", cfg["train"]).train_len
             summary = run.read_summary()
             if run.weights.exists():

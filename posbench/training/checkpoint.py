@@ -17,7 +17,7 @@ from torch import nn
 from posbench.common.errors import RunError
 from posbench.common.files import atomic_path, opened, write_atomic
 from posbench.model.weights import first_difference
-from posbench.runs.directory import previous
+from posbench.runs.directory import previous_generation
 
 HEADER = 65  # the body's SHA-256 in hex and a newline
 
@@ -43,7 +43,7 @@ def save_state(path: Path, model: nn.Module, optimizers: list[torch.optim.Optimi
         if damage := _damage(temporary):
             raise RunError(f"What was written for {path} {damage}: the state before it is kept; look after the disk, then run again.")
         if path.exists():
-            os.replace(path, previous(path))
+            os.replace(path, previous_generation(path))
 
 
 def load_state(path: Path, model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> tuple[int, dict]:
@@ -52,7 +52,7 @@ def load_state(path: Path, model: nn.Module, optimizers: list[torch.optim.Optimi
     If it is damaged or missing, the previous state replaces it, with one line on stderr. Raises RunError, and leaves the files as they
     are, if neither is whole. Raises RunError too if the content is no state of this model.
     """
-    older = previous(path)
+    older = previous_generation(path)
     if damage := _damage(path):
         if not older.exists():
             raise RunError(f"{path} {damage}: delete it, and training starts again from the beginning.")
@@ -84,7 +84,7 @@ def load_state(path: Path, model: nn.Module, optimizers: list[torch.optim.Optimi
 
 def remove_state(path: Path) -> None:
     """Delete both generations, and temporary files of a process that was killed while writing one."""
-    for file in (path, previous(path), *path.parent.glob(f".{path.stem}-*{path.suffix}")):
+    for file in (path, previous_generation(path), *path.parent.glob(f".{path.stem}-*{path.suffix}")):
         file.unlink(missing_ok=True)
 
 

@@ -27,7 +27,7 @@ from posbench.config.compose import unresolved
 from posbench.config.schema import typed
 from posbench.report.tables import markdown_row
 from posbench.runs.evaluation import Evaluation
-from posbench.runs.origins import Origin
+from posbench.runs.run_metadata import RunMetadata
 from posbench.sweep.jobs import plan_jobs
 
 LEDGER = load_all(CONFIGS.parent / "results" / "claims")
@@ -128,7 +128,7 @@ def planned(experiment):
             row["scale_attention"] = identity.method_label(cell.scale_attention, "scale_attention")
             row |= {f"{group}_args": identity.method_args(nodes[group]) for group in shown[:2]}
             rows = [{**row, "length": length} for length in cell.evaluate["lengths"]]
-            yield Evaluation(rows, cell.path), Origin(job.run.path, job.cfg, {})
+            yield Evaluation(rows, cell.path), RunMetadata(job.run.path, job.cfg, {})
 
 
 @pytest.mark.slow

@@ -18,8 +18,8 @@ from posbench.common.wheel_file import wheel_file
 from posbench.config.identity import run_id
 from posbench.data.tokenizer_files import pretrained_json, tokenizer_name
 from posbench.model.build import load_model
-from posbench.runs.origins import read
 from posbench.runs.rows import read_csv
+from posbench.runs.run_metadata import read_metadata
 
 ROOT = CONFIGS.parent
 NAMED = "tiny-model@1.2:tiny.gguf"
@@ -78,7 +78,7 @@ def test_its_weights_are_read_in_place_and_its_name_stands_in_reports(place, tmp
     monkeypatch.chdir(tmp_path)
     run = imported(Path(NAMED))
     assert load_model(run, run.read_config(), 130, "cpu").lm_head.weight.shape == (130, 32)
-    assert read(run.path).training["checkpoint"] == "tiny.gguf"
+    assert read_metadata(run.path).training["checkpoint"] == "tiny.gguf"
 
 
 def test_make_pretrained_runs_reports_and_reproduces_its_experiment(place, text_folder, tmp_path, capfd):

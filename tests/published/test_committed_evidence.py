@@ -12,7 +12,7 @@ from conftest import CONFIGS
 from posbench.common.errors import RunError
 from posbench.report.folder import texts_of
 from posbench.report.report import collect
-from posbench.runs.evidence import read
+from posbench.runs.evidence import read_evidence
 
 REPORTED = CONFIGS.parent / "results" / "reported"
 FOLDERS = sorted(path.parent for path in REPORTED.glob("*/sums.npz"))
@@ -20,7 +20,7 @@ FOLDERS = sorted(path.parent for path in REPORTED.glob("*/sums.npz"))
 
 def wrong(folder) -> list[str]:
     """What does not hold together in a folder of evidence."""
-    evaluations, _, _ = read(folder)
+    evaluations, _, _ = read_evidence(folder)
     found = []
     for one in evaluations:
         for row in one.rows:

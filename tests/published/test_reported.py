@@ -20,7 +20,7 @@ from posbench.report.labels import moved
 from posbench.report.points import methods, read_points, sections
 from posbench.report.scores import PROTOCOL, Score
 from posbench.report.tables import tables
-from posbench.runs.evidence import read, write
+from posbench.runs.evidence import read_evidence, write_evidence
 from posbench.runs.rows import read_csv
 from posbench.runs.search import CONFIGS as EVIDENCE
 from posbench.runs.trainings import Training
@@ -166,9 +166,9 @@ def test_figures_of_accuracy_show_the_tasks_and_values_of_the_csv(folder):
 
 @pytest.mark.parametrize("folder", sorted(path.parent.name for path in REPORTED.glob(f"*/{EVIDENCE}")))
 def test_evidence_holds_every_row_and_is_written_as_it_was_read(folder, tmp_path):
-    found, origins, notes = read(REPORTED / folder)
+    found, origins, notes = read_evidence(REPORTED / folder)
     assert sum(len(one.rows) for one in found) == len(read_csv(REPORTED / folder / "rows.csv")) and not notes
-    write(tmp_path, found, origins)
+    write_evidence(tmp_path, found, origins)
     said, before = ([json.loads(line) for line in (one / EVIDENCE).read_text().splitlines()] for one in (tmp_path, REPORTED / folder))
     for line, old in zip(said, before, strict=True):
         assert (line["run_id"], line["provenance"], line["summary"]) == (old["run_id"], old["provenance"], old["summary"])

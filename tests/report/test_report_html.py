@@ -19,7 +19,7 @@ from posbench.report.html import Grid, template
 from posbench.report.latex import escape
 from posbench.report.page import headings
 from posbench.report.points import SectionKey, read_points
-from posbench.runs.origins import ABSENT, differing, flatten
+from posbench.runs.run_metadata import ABSENT, differing, flatten
 from posbench.runs.search import Found, find
 
 VOID = {"meta", "br", "img", "link"}

@@ -15,7 +15,7 @@ from posbench.report.points import read_points
 from posbench.report.report import collect
 from posbench.report.score_tables import UNASKED, by_task
 from posbench.report.scores import LEARNED, Score
-from posbench.runs.evidence import read as read_evidence
+from posbench.runs.evidence import read_evidence
 from posbench.runs.rows import eval_content, make_row
 from posbench.runs.target_losses import part_of, save_arrays
 from posbench.statistics.clustered import wilson

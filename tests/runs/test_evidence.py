@@ -12,9 +12,9 @@ import posbench
 from posbench.common.errors import RunError
 from posbench.report.report import collect
 from posbench.runs.evaluation import Evaluation, load
-from posbench.runs.evidence import portable, portable_command, read, write
-from posbench.runs.origins import Origin
+from posbench.runs.evidence import portable, portable_command, read_evidence, write_evidence
 from posbench.runs.rows import read_csv, write_csv
+from posbench.runs.run_metadata import RunMetadata
 from posbench.runs.search import CONFIGS, SUMS, find
 from posbench.runs.target_losses import PooledLosses, TargetLosses
 
@@ -70,10 +70,10 @@ def test_seeds_of_several_machines_pool(runs, whole, tmp_path):
 
 def test_evidence_of_evidence_is_the_same(whole, tmp_path):
     folder = whole[1]
-    evaluations, origins, _ = read(folder)
+    evaluations, origins, _ = read_evidence(folder)
     write_csv([row for one in evaluations for row in one.rows], tmp_path / "rows.csv")
-    write(tmp_path, evaluations, origins)
-    again, others, _ = read(tmp_path)
+    write_evidence(tmp_path, evaluations, origins)
+    again, others, _ = read_evidence(tmp_path)
     assert [one.rows for one in again] == [one.rows for one in evaluations]
     assert [origin.end_slope for origin in others.values()] == [origin.end_slope for origin in origins.values()] != [None] * len(origins)
     for name in ("documents.csv", CONFIGS):
@@ -146,12 +146,12 @@ def test_a_training_evaluated_in_two_folders_keeps_what_was_evaluated_in_each(tw
     report = Built([*twice["a"], *twice["b"]], tmp_path / "report", "All", "x")
     made = commits(report)
     assert sorted(made.values()) == [*"aaaa", *"bbbb"] and {length for name, length in made if name == "none"} == set(LENGTHS)
-    found, _, notes = read(tmp_path / "report")
+    found, _, notes = read_evidence(tmp_path / "report")
     assert [one.rows for one in found] == [one.rows for one in report.evaluations] and not notes
     more = write_eval(tmp_path / new, "rope", "ntk", "none", [np.full(TARGETS, 3.0)], LENGTHS[:1])  # what comes later does not mix them up
     again = collect([more], "All", "x", evidence=[tmp_path / "report"])
     assert commits(again) == {**made, ("ntk", LENGTHS[0]): new}
-    write(tmp_path / "again", again.evaluations, again.origins)
+    write_evidence(tmp_path / "again", again.evaluations, again.origins)
     write_csv(again.rows, tmp_path / "again" / "rows.csv")
     third = collect([], "All", "x", evidence=[tmp_path / "again"])
     assert commits(third) == commits(again)
@@ -167,7 +167,7 @@ def test_two_weights_of_one_training_in_a_folder_are_refused(twice, tmp_path):
     lines = (tmp_path / "report" / CONFIGS).read_text().splitlines()
     (tmp_path / "report" / CONFIGS).write_text("\n".join([lines[0], lines[1].replace('"sha256": "x"', '"sha256": "y"')]))
     with pytest.raises(RunError, match="two weights"):
-        read(tmp_path / "report")
+        read_evidence(tmp_path / "report")
 
 
 def test_rows_without_sums_are_counted(runs, tmp_path):
@@ -213,7 +213,7 @@ def test_a_row_whose_targets_weigh_differently_has_none(tmp_path):
     content["rows"][1]["nll"] = 3.1
     path.write_text(json.dumps(content))
     Built([path], tmp_path / "out", "t", "x")
-    ((found,), *_) = read(tmp_path / "out")
+    ((found,), *_) = read_evidence(tmp_path / "out")
     assert [found.sums(row) is None for row in found.rows] == [False, True, False, False]
 
 
@@ -221,9 +221,9 @@ def test_an_infinite_loss_stays_one(tmp_path):
     losses = np.full(TARGETS, 3.0)
     losses[5] = np.inf
     path = write_eval(tmp_path, "rope", "none", "none", [losses] * 4, LENGTHS)
-    write(tmp_path, [load(path)], {path.parents[2]: Origin(path.parents[2], {}, {})})
+    write_evidence(tmp_path, [load(path)], {path.parents[2]: RunMetadata(path.parents[2], {}, {})})
     write_csv(load(path).rows, tmp_path / "rows.csv")
-    ((found,), *_) = read(tmp_path)
+    ((found,), *_) = read_evidence(tmp_path)
     assert math.isinf(found.sums(found.rows[0]).means[0]) and isinstance(found.stored, PooledLosses)
     assert len(found.stored.documents) == DOCUMENTS and sum(one.n_targets for one in found.stored.documents) == TARGETS
 
@@ -244,7 +244,7 @@ def test_damaged_sums_are_one_sentence(whole, tmp_path, damage):
         arrays = dict(stored)
     np.savez(tmp_path / SUMS, **DAMAGE[damage](arrays))
     with pytest.raises(RunError, match="evidence in .* is damaged.*: make it again with scripts/report.py, or leave"):
-        read(tmp_path)
+        read_evidence(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["{", '{"run_id": "a", "config": []}'])
@@ -253,7 +253,7 @@ def test_damaged_configurations_are_one_sentence(whole, tmp_path, text):
         (tmp_path / path.name).write_bytes(path.read_bytes())
     (tmp_path / CONFIGS).write_text(text + "\n")
     with pytest.raises(RunError, match="is damaged"):
-        read(tmp_path)
+        read_evidence(tmp_path)
 
 
 TEMPLATE = "{{ '</think>' }} /no_think"

@@ -16,7 +16,7 @@ from test_cli import TINY
 
 from posbench.common.errors import RunError
 from posbench.runs.cleanup import delete, find_waste, foreign_files, unused_tokens
-from posbench.runs.inventory import entries
+from posbench.runs.inventory import list_runs
 
 SCRIPT = CONFIGS.parent / "scripts" / "runs.py"
 PARTS = {"encoding": {"_target_": "posbench.encodings.rope.Rope", "base": 10000.0}, "model": {"d_model": 16}, "seed": 0}
@@ -66,7 +66,7 @@ def names(results: Path) -> set[str]:
 
 
 def test_every_state_is_told(results):
-    found = {entry.path.name[-1]: entry for entry in entries(results)}
+    found = {entry.path.name[-1]: entry for entry in list_runs(results)}
     assert {digit: entry.told for digit, entry in found.items()} == {
         "1": "finished",
         "2": "interrupted at step 6, resumable",
@@ -82,13 +82,13 @@ def test_every_state_is_told(results):
     assert 7190 < found["2"].age < 7300 and found["2"].size == sum(path.stat().st_size for path in found["2"].path.iterdir())
     with open(results / "rope-16-s0-2222222222" / ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert [entry.state for entry in entries(results) if entry.path.name.endswith("2")] == ["running"]
+        assert [entry.state for entry in list_runs(results) if entry.path.name.endswith("2")] == ["running"]
 
 
 def test_an_encoding_is_listed_by_the_name_of_its_yaml(tmp_path):
     for digit, name in enumerate(("gemma3", "hybrid", "fox_rope")):
         make(tmp_path, str(digit), config={**PARTS, "encoding": node("encoding", name), "train": {"steps": 9}, "data": DATA})
-    assert [entry.encoding.split(" ")[0] for entry in entries(tmp_path)] == ["gemma3", "hybrid", "fox_rope"]
+    assert [entry.encoding.split(" ")[0] for entry in list_runs(tmp_path)] == ["gemma3", "hybrid", "fox_rope"]
 
 
 def test_the_list_is_filtered_sorted_and_given_to_scripts(results):
@@ -147,7 +147,7 @@ def test_gc_leaves_alone_what_lives_and_what_is_not_its_own(results):
 def test_what_safetensors_left_of_weights_goes_and_protects_no_run(results):
     finished, unstarted = results / "rope-16-s0-1111111111", results / "rope-16-s0-4444444444"
     (finished / ".tmpAb3xYz").write_text("x" * 9), (unstarted / ".tmpAb3xYz").write_text("x" * 9)
-    assert [delete(waste) for waste in find_waste(results, entries(results))] == [""] * 3
+    assert [delete(waste) for waste in find_waste(results, list_runs(results))] == [""] * 3
     assert not (finished / ".tmpAb3xYz").exists() and not unstarted.exists()
 
 
@@ -184,7 +184,7 @@ def test_what_a_process_makes_of_it_between_search_and_deletion_is_kept(results,
     if inside:
         (run / inside).parent.mkdir(parents=True, exist_ok=True)
         (run / inside).write_text("x" * 50)
-    found = {waste.path: waste for waste in find_waste(results, entries(results), ["failed", "interrupted"])}
+    found = {waste.path: waste for waste in find_waste(results, list_runs(results), ["failed", "interrupted"])}
     held = act(run)  # a lock lasts as long as its file
     content = names(run)
     assert delete(found[run / inside]) == "it has changed in the meantime"
@@ -200,7 +200,7 @@ def test_uploads_and_tokens_that_come_into_use_between_search_and_deletion_are_k
     upload.mkdir(parents=True), tokens.mkdir(parents=True)
     (upload / "run.wandb.synced").touch()
     (tokens / "manifest.json").write_text(json.dumps({"name": "books", "source": DATA["source"], "tokenizer": "bpe-512"}))
-    wastes = {waste.path: waste for waste in (*find_waste(results, entries(results)), *unused_tokens(tmp_path / "cache", results))}
+    wastes = {waste.path: waste for waste in (*find_waste(results, list_runs(results)), *unused_tokens(tmp_path / "cache", results))}
     (upload / "run.wandb.synced").unlink()
     own = {**PARTS, "train": {"steps": 9}, "data": {**DATA, "tokenizer": "bpe", "vocab_size": 512}}
     make(results, "9", config=own)
@@ -213,10 +213,10 @@ def test_gc_follows_no_link_of_wandbs(results, tmp_path):
     elsewhere.mkdir(parents=True)
     (elsewhere / "run.wandb.synced").touch()
     (results / ".wandb").symlink_to(tmp_path / "elsewhere")
-    assert not [waste for waste in find_waste(results, entries(results)) if ".wandb" in waste.path.parts]
+    assert not [waste for waste in find_waste(results, list_runs(results)) if ".wandb" in waste.path.parts]
     (results / ".wandb").unlink(), (results / ".wandb").mkdir()
     (results / ".wandb" / "wandb").symlink_to(tmp_path / "elsewhere" / "wandb")
-    assert not [waste for waste in find_waste(results, entries(results)) if ".wandb" in waste.path.parts]
+    assert not [waste for waste in find_waste(results, list_runs(results)) if ".wandb" in waste.path.parts]
 
 
 def test_a_run_that_cannot_be_read_or_goes_away_costs_no_other(results, monkeypatch):
@@ -233,13 +233,13 @@ def test_a_run_that_cannot_be_read_or_goes_away_costs_no_other(results, monkeypa
 
     monkeypatch.setattr(os, "scandir", scandir)
     monkeypatch.setattr(Path, "stat", lambda path, stat=Path.stat, **how: stat(path / ("none" if path.name == gone else ""), **how))
-    found = {entry.path.name: entry for entry in entries(results)}
+    found = {entry.path.name: entry for entry in list_runs(results)}
     assert found[unreadable].told == "damaged: cannot be read (Permission denied)" and gone not in found and len(found) == 7
     wastes = list(find_waste(results, [*found.values()], ["failed", "interrupted"]))
     assert unreadable not in {waste.path.name for waste in wastes} and len(wastes) == 3
     monkeypatch.setattr(os, "scandir", lambda path: (_ for _ in ()).throw(PermissionError(13, "Permission denied", str(path))))
     with pytest.raises(RunError, match="cannot be read"):
-        entries(results)
+        list_runs(results)
 
 
 def test_gc_takes_wandbs_folders_once_they_are_uploaded(results):

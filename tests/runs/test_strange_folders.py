@@ -25,7 +25,7 @@ from posbench.report.report import collect
 from posbench.runs import rows
 from posbench.runs.directory import Run
 from posbench.runs.evaluation import load
-from posbench.runs.inventory import entries
+from posbench.runs.inventory import list_runs
 from posbench.runs.inventory_table import show
 from posbench.runs.rows import DERIVED, TABLE, make_row, read_csv, write_csv
 from posbench.runs.search import find
@@ -148,7 +148,7 @@ def test_a_spoiled_file_is_a_sentence_and_costs_no_other_run(folder, named, kind
     assert named in str(error.value) and "\n" not in str(error.value) and len(str(error.value)) < 800
     found = collect(evals(folder), "", "", skip_damaged=True)
     if named == CONFIG:
-        assert {entry.path: entry.told for entry in entries(folder)} == {
+        assert {entry.path: entry.told for entry in list_runs(folder)} == {
             run.path: "damaged: config.yaml cannot be read",
             sound.path: "unstarted",
         }
@@ -186,7 +186,7 @@ def test_strange_values_anywhere_in_a_run_are_listed_and_reported(folder, capsys
             (path,) = run.glob("evals/*/*.json")
             in_rows(run_id=run.name, seed=len(made) + 10)(path)
             made.append(path)
-    found = entries(folder)
+    found = list_runs(folder)
     show(found)
     assert len(found) == len(made) + 2 and "\x1b" not in capsys.readouterr().out
     report = collect(made, "", "")

@@ -10,7 +10,7 @@ from test_housekeeping import SUMMARY, make
 from posbench.evaluation import scorer
 from posbench.runs import provenance, unfinished
 from posbench.runs.cleanup import find_waste
-from posbench.runs.inventory import entries
+from posbench.runs.inventory import list_runs
 from posbench.runs.rows import VOLATILE, read_eval
 from posbench.runs.target_losses import load_arrays
 from posbench.runs.unfinished import PART, Unfinished, texts_kept
@@ -100,7 +100,7 @@ def test_gc_leaves_them(tmp_path):
     for name in (f"evals/fixed_targets/ntk+none-1{PART}", "evals/fixed_targets/pi+none-1.npz"):
         (run / name).parent.mkdir(parents=True, exist_ok=True)
         (run / name).touch()
-    assert [waste.path.name for waste in find_waste(tmp_path / "runs", entries(tmp_path / "runs"))] == ["pi+none-1.npz"]
+    assert [waste.path.name for waste in find_waste(tmp_path / "runs", list_runs(tmp_path / "runs"))] == ["pi+none-1.npz"]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Origins of runs, read as data: directory, configuration and provenance, and the keys in which trainings differ.
+"""Metadata of runs, read as data: directory, configuration and provenance, and the keys in which trainings differ.
 
 A results folder may come from somebody else. Nothing in it is instantiated, resolved or imported, and control characters are replaced.
 """
@@ -32,7 +32,7 @@ ABSENT = "(absent)"
 
 
 @dataclass(frozen=True)
-class Origin:
+class RunMetadata:
     """Configuration (`nested`), provenance and summary of a run. Unreadable files give empty dicts.
 
     `end_slope` is known only where the log of the training is not: see posbench/runs/evidence.py.
@@ -86,11 +86,11 @@ def under(key: str, names: Iterable[str]) -> bool:
     return any(key == name or key.startswith(f"{name}.") for name in names)
 
 
-def read(path: Path) -> Origin:
-    """Origin of the run in `path`. Never fails: damaged and foreign files count as empty."""
+def read_metadata(path: Path) -> RunMetadata:
+    """Metadata of the run in `path`. Never fails: damaged and foreign files count as empty."""
     run = Run(path)
     provenance, summary = (or_nothing(lambda file=file: read_json(file)) for file in (run.provenance, run.summary))
-    return Origin(path, or_nothing(run.read_config), provenance, summary)
+    return RunMetadata(path, or_nothing(run.read_config), provenance, summary)
 
 
 def or_nothing(reader: Callable[[], object]) -> dict:
@@ -137,13 +137,13 @@ def text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
-def settings(origin: Origin) -> dict[str, object]:
+def settings(origin: RunMetadata) -> dict[str, object]:
     """Settings in which two trainings are compared: the configuration without paths and evaluations, and the data fingerprint."""
     kept = {key: value for key, value in origin.config.items() if not under(key, NOT_TRAINING)}
     return {**kept, "data fingerprint": origin.fingerprint[:16] or ABSENT}
 
 
-def variants(evaluations: "Iterable[Evaluation]", origins: Mapping[str, Origin]) -> tuple[dict[str, dict[str, str]], list[str]]:
+def variants(evaluations: "Iterable[Evaluation]", origins: Mapping[str, RunMetadata]) -> tuple[dict[str, dict[str, str]], list[str]]:
     """({run_id: {key: words} that tell it from other trainings of its encoding}, all keys in which these trainings differ).
 
     The words are those of `distinguish`. What they name at one training length or with one of an encoding's arguments they name at all,
