@@ -8,7 +8,8 @@ from markupsafe import Markup
 
 from posbench.advice.decide import CONFIRMED, REFUTED, UNDECIDED
 from posbench.advice.plan import CUT, UNCHANGED
-from posbench.report.figures.style import DASHES, FONT, GREY, MARKERS, OKABE_ITO, Frame, differences, octaves
+from posbench.report.figures.lines import Line, Mark, Panel, Pen, draw
+from posbench.report.figures.style import DASHES, FONT, GREY, MARKERS, OKABE_ITO, differences, octaves
 from posbench.report.html import Grid, template
 
 TERMINAL = 80  # characters
@@ -25,7 +26,6 @@ OVER_NEXT = {
     REFUTED: "On the test documents the next best, {}, is better: {}.",
 }
 REFERENCES = {UNCHANGED: "the model as it is", CUT: "the cut text"}
-WIDTH, HEIGHT, LEFT_MARGIN, LEGEND_WIDTH, PANEL_GAP = 290, 190, 40, 96, 56  # of the figure, in points
 APART = 0.05  # octaves between the marks of two lines
 LOOKS = tuple(zip(OKABE_ITO, DASHES, MARKERS, strict=True))
 CAPTION = (
@@ -209,26 +209,11 @@ def _loss_cell(value: float | str | None) -> str:
 
 def advice_figure(content: dict):
     """Left: what each option changes, by length. Right, if fixed factors were measured: their cost, by factor."""
-    right = factor_lines(content)
-    frame = Frame(
-        f"{content['model']}: what each option changes",
-        LEFT_MARGIN + WIDTH + LEGEND_WIDTH + (PANEL_GAP + WIDTH + LEGEND_WIDTH) * bool(right),
-        HEIGHT + 96,
-    )
-    axes = frame.axes(LEFT_MARGIN, 24, WIDTH, HEIGHT)
-    left = [
-        (option["name"], [(point["length"], point["difference"]) for point in option["points"]]) for option in compared_options(content)
-    ]
-    octaves(axes, sorted({at for _, points in left for at, _ in points}), content["train_len"])
-    _draw_lines(axes, left, "tokens of text")
-    if right:
-        axes = frame.axes(LEFT_MARGIN + WIDTH + LEGEND_WIDTH + PANEL_GAP, 24, WIDTH, HEIGHT)
-        places = sorted({at for _, points in right for at, _ in points})
-        octaves(axes, places, 1)
-        axes.set_xticks(places, [f"{place:g}" for place in places])
-        _draw_lines(axes, right, "factor")
-    frame.caption([CAPTION], up=30)
-    return frame.figure
+    left = [(one["name"], [(point["length"], point["difference"]) for point in one["points"]]) for one in compared_options(content)]
+    panels = [_panel_of(left, "tokens of text", content["train_len"])]
+    if right := factor_lines(content):
+        panels.append(_panel_of(right, "factor", 1))
+    return draw(f"{content['model']}: what each option changes", [panels], [CAPTION])
 
 
 def factor_lines(content: dict) -> list[FigureLine]:
@@ -242,17 +227,20 @@ def factor_lines(content: dict) -> list[FigureLine]:
     return found
 
 
-def _draw_lines(axes, lines: list[FigureLine], label: str) -> None:
-    differences(axes, [value for _, points in lines for _, bounds in points for value in bounds if value is not None])
-    axes.axhline(0, color=GREY, linewidth=0.8)
-    for index, (name, points) in enumerate(lines):
-        shift = 2 ** (APART * (index - (len(lines) - 1) / 2))
-        told = [(at * shift, bounds) for at, bounds in points if bounds[0] is not None]
-        colour, dash, marker = LOOKS[index % len(LOOKS)]
-        style = {"color": colour, "linestyle": dash, "marker": marker, "markersize": 4, "linewidth": 1.4}
-        axes.plot([at for at, _ in told], [one[0] for _, one in told], label=name, **style)
-        bars = [(at, one[1], one[2]) for at, one in told if None not in one]
-        if bars:
-            axes.vlines(*zip(*bars, strict=True), color=colour, linewidth=2.4, alpha=0.35)
-    axes.set_xlabel(label, fontsize=FONT)
-    axes.legend(fontsize=FONT - 0.5, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0), handlelength=2.6)
+def _panel_of(lines: list[FigureLine], label: str, dashed_at: int) -> Panel:
+    places = sorted({at for _, points in lines for at, _ in points})
+    known = [value for _, points in lines for _, bounds in points for value in bounds if value is not None]
+
+    def scales(axes) -> None:
+        octaves(axes, places, dashed_at)
+        axes.set_xticks(places, [f"{place:.6g}" if isinstance(place, float) else str(place) for place in places])
+        differences(axes, known)
+        axes.axhline(0, color=GREY, linewidth=0.8)
+        axes.set_xlabel(label, fontsize=FONT)
+
+    drawn = []
+    for (name, points), (colour, dash, marker) in zip(lines, itertools.cycle(LOOKS), strict=False):
+        marks = [Mark(at, *bounds) for at, bounds in points if bounds[0] is not None]
+        if marks:
+            drawn.append(Line(name, marks, Pen(colour, dash, marker)))
+    return Panel("", drawn, scales, dodge=APART * len(drawn))
