@@ -1,19 +1,10 @@
 """scripts/anatomy.py as a user meets it."""
 
 import json
-from dataclasses import asdict
 
 import pytest
-import torch
-from conftest import node
+from dissected import trained_t5
 from script_calls import call
-
-from posbench.config.schema import ModelConfig, TrainConfig
-from posbench.model.gpt import GPT
-from posbench.model.weights import save_weights
-from posbench.position.geometry import Shape
-from posbench.position.instantiate import make
-from posbench.runs.directory import Run
 
 
 @pytest.fixture
@@ -47,14 +38,7 @@ def test_the_script_refuses_with_the_sentence_of_run(script):
 
 
 def test_the_script_shows_a_trained_encoding(tmp_path, script):
-    model_config, train = ModelConfig(d_model=16, n_layer=1, n_head=2, d_ff=32), {**asdict(TrainConfig()), "length": 16}
-    model = GPT(model_config, make(node("encoding", "t5"), Shape(16, 1, 2, 2, 16)), 50)
-    with torch.no_grad():
-        model.encoding.weight.copy_(torch.arange(64).view(1, 32, 2))
-    run = Run(tmp_path / "t5-16-s0-0000000000")
-    with run.lock():
-        run.write_config({"encoding": node("encoding", "t5"), "model": asdict(model_config), "train": train, "data": {}, "seed": 0})
-        run.write_summary({"sha256": save_weights(run.weights, model)})
+    run = trained_t5(tmp_path / "t5-16-s0-0000000000")
     done = script(f"run={run.path}", "length=16", "json=t5.json")
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "t5.json").read_text())["bias"][1] == [2.0 * distance + 1 for distance in range(16)]

@@ -1,22 +1,15 @@
 """The table of dimensionless numbers over a grid, as scripts/anatomy.py makes it."""
 
 import math
-from dataclasses import asdict
 
 import pytest
-import torch
 from conftest import node
+from dissected import trained_t5
 from script_calls import call
 
 from posbench.anatomy.from_config import method_in_words
 from posbench.anatomy.grid_table import Row
 from posbench.common.csv_records import from_csv
-from posbench.config.schema import ModelConfig, TrainConfig
-from posbench.model.gpt import GPT
-from posbench.model.weights import save_weights
-from posbench.position.geometry import Shape
-from posbench.position.instantiate import make
-from posbench.runs.directory import Run
 
 
 @pytest.fixture
@@ -65,17 +58,6 @@ def test_a_grid_is_one_row_for_each_pair_that_acts(tmp_path, grid):
     assert all(str(tmp_path / "out" / f"dimensionless.{kind}") in done.stdout for kind in ("md", "csv"))
 
 
-def test_an_experiment_is_read_at_its_longest_length(tmp_path, capfd):
-    done = call(capfd, tmp_path, "anatomy", "experiment=demo")
-    assert done.returncode == 0 and not list(tmp_path.rglob("*.png"))
-    rows = from_csv(tmp_path / "results" / "anatomy" / "demo" / "dimensionless.csv", Row, "a table", "anatomy.py")
-    assert [(row.encoding, row.extension) for row in rows] == [
-        *(("rope", extension) for extension in ("none", "pi", "rerope", "leaky_rerope", "ntk multiplier=2")),
-        ("alibi", "none"), ("sinusoidal", "none"),
-    ]  # fmt: skip
-    assert {row.length for row in rows} == {1024}
-
-
 def test_forms_heads_and_layers_are_told_apart(tmp_path, grid):
     _, rows = grid("-m", "encoding=rope", "encoding.base=27,10000", "model.n_head=2,4", "length=128")
     assert [(row.encoding, row.head_dim, row.share_full_turns) for row in rows] == [
@@ -90,15 +72,8 @@ def test_forms_heads_and_layers_are_told_apart(tmp_path, grid):
 
 
 def test_trained_encodings_are_named_by_their_runs(tmp_path, grid):
-    model_config, train = ModelConfig(d_model=16, n_layer=1, n_head=2, d_ff=32), {**asdict(TrainConfig()), "length": 16}
-    model = GPT(model_config, make(node("encoding", "t5"), Shape(16, 1, 2, 2, 16)), 50)
     for factor in (1, 3):
-        with torch.no_grad():
-            model.encoding.weight.copy_(factor * torch.arange(64).view(1, 32, 2))
-        run = Run(tmp_path / f"t5-16-s0-{factor}")
-        with run.lock():
-            run.write_config({"encoding": node("encoding", "t5"), "model": asdict(model_config), "train": train, "data": {}, "seed": 0})
-            run.write_summary({"sha256": save_weights(run.weights, model)})
+        trained_t5(tmp_path / f"t5-16-s0-{factor}", factor)
     done, rows = grid("-m", f"run={tmp_path}/t5-16-s0-1,{tmp_path}/t5-16-s0-3,{tmp_path}/gone", "length=32")
     assert [(row.encoding, row.slope_x_length) for row in rows] == [("t5-16-s0-1", 32), ("t5-16-s0-3", 96)]  # 2 at each of 16 tokens
     assert done.returncode == 0 and "gone holds no finished training" in done.stderr

@@ -12,7 +12,6 @@ from script_calls import call
 from posbench.benchmark import checkpoint as bench
 from posbench.benchmark.measure import Figure
 from posbench.common.errors import ConfigError
-from posbench.model.rounded import rounded
 
 BEYOND = 80  # the checkpoints were trained for 32 tokens
 
@@ -50,16 +49,6 @@ def test_the_passes_are_those_of_the_checkpoint_in_both_libraries(tmp_path, monk
         assert seen["none"].dtype == torch.float32
         found(path)
         assert seen["none"].dtype == seen["transformers"].logits.dtype == torch.bfloat16
-
-
-def test_bf16_holds_its_weights_in_bf16(tmp_path, monkeypatch):
-    asked = []
-    monkeypatch.setattr(bench, "rounded", lambda model: asked.append(model) or rounded(model))
-    path = checkpoint(tmp_path)
-    found(path, dtype="fp32", only=["none"])
-    assert not asked
-    found(path, only=["none"])
-    assert len(asked) == 1
 
 
 def test_a_slow_case_is_timed_once(tmp_path, monkeypatch):

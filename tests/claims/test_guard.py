@@ -7,7 +7,7 @@ import yaml
 from claim_worlds import NATS, ROPE, World, claim, make_ladder
 from conftest import CONFIGS
 
-from posbench.claims.guard import Guarded, guarded, lines
+from posbench.claims.guard import guarded
 from posbench.cli.reproduce import verdicts_at_stake
 from posbench.runs.rows import read_csv
 from posbench.statistics.verdict_rules import Rule
@@ -58,16 +58,6 @@ def test_a_method_is_one_whatever_its_weight(ladder, tmp_path):
 )
 def test_room_is_how_far_the_interval_may_move(rule, room):
     assert Rule.parse(rule).room(0.2, 0.3) == pytest.approx(room)
-
-
-def test_what_is_said():
-    found = [Guarded("H1", 0.2, 0.1), Guarded("H2 far", 0.05, 0.0601)]
-    assert lines(found) == [
-        "in 1 of the 2 verdicts of results/claims on these rows the 95 % interval stays on its side of the bound whatever the tolerance "
-        "lets pass (Holm's correction is not made again); not guarded: "
-        "H2 far (room 0.050, tolerance 0.060 nats/token)"
-    ]
-    assert lines([]) == [] and "not guarded" not in lines(found[:1])[0]
 
 
 def test_reported_verdicts_that_the_tolerance_of_headline_does_not_guard():

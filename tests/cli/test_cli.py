@@ -168,14 +168,6 @@ def test_a_sweep_trains_once_per_training_and_counts_refusals_and_noops_as_done(
     assert cli("-m", "encoding=alibi", "extension=ntk").stdout.startswith("1 refused")
 
 
-def test_an_existing_run_is_evaluated_by_its_directory(cli):
-    cli()
-    (run,) = cli.runs()
-    done = cli(f"run={run}", "extension=window")  # what describes a training comes from the run
-    assert str(run) in done.stdout and len(cli.runs()) == 1
-    assert [row["length"] for row in cli.rows("window+none-*.json")] == [16, 32]
-
-
 def test_a_notebook_elsewhere_reads_the_same_tokens_and_no_other_text(cli, tmp_path_factory, monkeypatch):
     cli("extension=pi", "data.path=text")
     (run,) = cli.runs()
@@ -187,15 +179,6 @@ def test_a_notebook_elsewhere_reads_the_same_tokens_and_no_other_text(cli, tmp_p
     provenance.write_text(json.dumps({**json.loads(provenance.read_text()), "data_fingerprint": "f" * 64}))
     with pytest.raises(RunError, match=f"no longer the one that {run.name} was trained on: restore it"):
         assert posbench.load(run, device="cpu").corpus
-
-
-def test_two_settings_of_one_method_stay_apart(cli):
-    cli("extension=pi")
-    cli("extension=pi", "evaluate.windows=6")
-    (run,) = cli.runs()
-    said = cli(f"run={run}", script="report").stdout
-    assert said.count("Loss minus the floor") == 2 and said.count("G rope seed 0") == 2
-    assert "setting: 12 windows" in said and "setting: 6 windows" in said
 
 
 def test_two_processes_on_one_run_do_not_disturb_each_other(processes):
@@ -408,14 +391,6 @@ def test_two_sweeps_of_one_grid_make_each_training_once(processes):
     entries = read_ledger(processes.folder / "runs")
     assert sorted(entry["status"] for entry in entries) == ["ok"] * 2 + ["skipped"] * 2
     assert len({entry["run_id"] for entry in entries if entry["status"] == "ok"}) == 2
-
-
-def test_a_damaged_result_in_a_sweep_costs_its_own_job(cli):
-    cli()
-    (path,) = cli.folder.glob("runs/*/evals/*/none+none-*.json")
-    path.write_text("{}")
-    done = cli("-m", "seed=0,1", code=1)
-    assert path.name in done.stderr and "1 evaluated" in done.stdout and "1 failed" in done.stdout and len(cli.runs()) == 2
 
 
 def test_the_state_of_a_training_that_was_killed_after_its_end_goes_with_the_next_command(cli):

@@ -10,6 +10,7 @@ import pytest
 import torch
 from conftest import CONFIGS, choices, node, small_model, small_shape
 from script_calls import call
+from spoils import write_text
 from test_cli import TINY
 
 import posbench
@@ -26,11 +27,7 @@ WORDS = ["extension=yarn", "extension.beta=5", "scale_attention=log_n", "evaluat
 def folder(tmp_path_factory) -> Path:
     """A folder as one works in: results/runs with one tiny training, its text beside it."""
     folder = tmp_path_factory.mktemp("notebook")
-    for split in ("train", "validation", "test"):
-        (folder / "text" / split).mkdir(parents=True)
-        for i in range(3):
-            words = " ".join(f"{split} document {i} says word {n * (i + 3) % 37}." for n in range(40))
-            (folder / "text" / split / f"{i}.txt").write_text(words)
+    write_text(folder / "text")
     return folder
 
 

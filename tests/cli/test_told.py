@@ -12,7 +12,6 @@ from spoils import PLACES, SMALL, write_text
 
 from posbench.cli import key_values
 from posbench.common.errors import ConfigError, RunError
-from posbench.common.files import sha256_json
 from posbench.runs.directory import Run
 
 HYDRA = ("run", "report", "anatomy", "prepare_data", "export_hf", "reproduce", "claims", "advise", "search_factors")
@@ -222,15 +221,6 @@ def test_where_no_file_can_be_written_the_traceback_is_printed(capsys, monkeypat
         assert key_values.unforeseen(error, str(tmp_path)) == 1
     told = capsys.readouterr().err
     assert "Traceback" in told and f"at work on {tmp_path / 'absent'}"[:60] in told and "the traceback is above" in told
-
-
-def test_an_error_that_nobody_foresaw_names_its_function_in_any_room(capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr(key_values.tempfile, "tempdir", str(tmp_path))
-    try:
-        sha256_json({"no json": object()})
-    except TypeError as error:
-        assert key_values.unforeseen(error) == 1
-    assert "failed: unforeseen TypeError in files.sha256_json (" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("script", ["report", "anatomy", "prepare_data", "export_hf"])

@@ -349,15 +349,6 @@ def test_rivals_are_asked_for_by_one_command_and_give_other_tasks_no_other_id(cl
     assert [row["nll"] for row in plain] == [asked["nll"]]
 
 
-def test_a_length_that_is_too_short_is_refused_before_any_training(cli, tmp_path):  # noqa: F811
-    words = ["train.length=64", "evaluate.protocol=accuracy", "evaluate.tasks=[passkey]", "evaluate.windows=5", "evaluate.max_length=600"]
-    done = cli(*words, "evaluate.lengths=[100,600]", code=2)
-    assert "evaluate.lengths holds 100: leave it out" in done.stdout + done.stderr and not list(tmp_path.glob("runs/*/train.jsonl"))
-    assert "Accuracy: passkey" in cli(*words, "evaluate.lengths=[600]").stdout  # the training length has no room and is not asked for
-    (path,) = tmp_path.rglob("evals/accuracy/*.json")
-    assert {row["length"] for row in read_eval(path)} == {600}
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [

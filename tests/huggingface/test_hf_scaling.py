@@ -16,8 +16,8 @@ from hf_models import (
     imported,
     job,
     method,
+    theirs,
     trained,
-    transformers,
 )
 
 from posbench.anatomy.dissect import dissect
@@ -53,10 +53,6 @@ def scaled(name: str) -> dict:
     if name != "linear":
         rope["original_max_position_embeddings"] = BEFORE
     return {"head_dim": 16, "rope_parameters": rope}
-
-
-def theirs(path) -> torch.nn.Module:
-    return transformers.AutoModelForCausalLM.from_pretrained(path).eval()
 
 
 @pytest.mark.parametrize("name", SCALINGS)

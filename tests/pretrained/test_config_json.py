@@ -4,8 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
-from hf_models import adopted, assert_equal_logits, checkpoint, imported, transformers
+from hf_models import adopted, assert_equal_logits, checkpoint, imported, theirs
 from safetensors.torch import load_file, save_file
 
 from posbench.common.errors import ConfigError
@@ -36,10 +35,6 @@ def edited(path: Path, changed: dict) -> Path:
     file = path / "config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), **changed}))
     return path
-
-
-def theirs(path: Path) -> torch.nn.Module:
-    return transformers.AutoModelForCausalLM.from_pretrained(path).eval()
 
 
 @pytest.mark.parametrize("name", EDITED)

@@ -1,9 +1,8 @@
 """Shapes and rope types beyond the plain ones: tiny random models of transformers, at lengths inside and beyond their windows."""
 
 import pytest
-import torch
 from conftest import node, small_shape
-from hf_models import FIXED, TRAIN_LEN, adopted, assert_equal_logits, checkpoint, exported, imported, method, transformers
+from hf_models import FIXED, TRAIN_LEN, adopted, assert_equal_logits, checkpoint, exported, imported, method, theirs, transformers
 
 from posbench.common.errors import ConfigError
 from posbench.encodings.rope import Rope
@@ -27,10 +26,6 @@ ROPES = {
     "proportional": {"rope_type": "proportional", "partial_rotary_factor": 0.6},
     "proportional factor": {"rope_type": "proportional", "partial_rotary_factor": 0.6, "factor": 2.5},
 }  # fmt: skip
-
-
-def theirs(path) -> torch.nn.Module:
-    return transformers.AutoModelForCausalLM.from_pretrained(path).eval()
 
 
 def rope(name: str) -> dict:

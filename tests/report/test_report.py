@@ -214,23 +214,6 @@ def test_two_evaluations_of_one_training_are_never_taken_for_one(tmp_path):
         Built(paths, tmp_path / "out", "t", COMMAND)
 
 
-def test_other_targets_cannot_be_paired(tmp_path):
-    paths = references(tmp_path, np.full(TARGETS, 3.0)) + [write_eval(tmp_path, "rope", "none", "none", flat(0), LENGTHS)]
-    with np.load(paths[-1].with_suffix(".npz")) as stored:
-        np.savez(paths[-1].with_suffix(".npz"), **{**stored, "offset": stored["offset"] + 1})
-    with pytest.raises(RunError, match="different targets"):
-        Built(paths, tmp_path / "out", "t", COMMAND)
-
-
-def test_a_damaged_npz_is_a_run_error(tmp_path):
-    path = write_eval(tmp_path, "rope", "none", "none", flat(0), LENGTHS)
-    whole = path.with_suffix(".npz").read_bytes()
-    for damage in (b"", b"junk", whole[: len(whole) // 2]):
-        path.with_suffix(".npz").write_bytes(damage)
-        with pytest.raises(RunError, match="npz is damaged"):
-            Built([path], tmp_path / "out", "t", COMMAND)
-
-
 def test_protocols_and_training_lengths_are_kept_apart(tmp_path):
     paths = [write_eval(tmp_path, "rope", "none", "none", flat(0), LENGTHS)]
     paths += [write_eval(tmp_path / "other", "rope", "none", "none", flat(1), LENGTHS, train_len=128, eval_id="x")]

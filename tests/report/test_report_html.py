@@ -158,15 +158,6 @@ def test_what_a_results_folder_says_is_text(tmp_path):
     assert (tmp_path / "out" / "curve.svg").stat().st_size > 0
 
 
-def test_a_python_object_in_a_configuration_stays_a_file(tmp_path):
-    run = write_run(tmp_path, "alibi")[0].parents[2]
-    trap = tmp_path / "trap"
-    describe(run)
-    (run / "config.yaml").write_text(f"model: !!python/object/apply:pathlib.Path.touch [{trap}]\nrun: ${{oc.env:HOME}}\n")
-    Built(sorted(run.glob("evals/*/*.json")), tmp_path / "out", "t", "x")
-    assert not trap.exists() and "1 of 1 trainings have no config.yaml that can be read" in Page(tmp_path / "out" / "report.html").text
-
-
 def test_trainings_of_one_encoding_are_told_apart_and_never_averaged(tmp_path):
     other(tmp_path, "a", 1000, 0.0), other(tmp_path, "b", 2000, 0.5)
     other(tmp_path, "c", 2000, 0.7, seed=1)

@@ -100,13 +100,6 @@ def test_a_newer_schema_is_refused_and_an_older_one_upgraded(tmp_path, monkeypat
     assert (row["commit"], row["schema"]) == ("upgraded", rows.SCHEMA)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 1}', "\xff"])
-def test_a_damaged_eval_is_a_run_error(tmp_path, text):
-    (tmp_path / "eval.json").write_text(text, encoding="latin-1")
-    with pytest.raises(RunError, match="eval.json"):
-        rows.read_eval(tmp_path / "eval.json")
-
-
 def test_a_damaged_csv_is_a_run_error(tmp_path):
     rows.write_csv([rows.make_row(**VALUES)], tmp_path / "rows.csv")
     text = (tmp_path / "rows.csv").read_text()

@@ -13,6 +13,7 @@ import yaml
 from conftest import CONFIGS, choices, node
 from omegaconf import OmegaConf
 from script_calls import call
+from spoils import write_text
 from synthetic import LENGTHS, TARGETS, Built, write_eval
 from test_cli import TINY, Cli
 
@@ -61,11 +62,7 @@ def nothing_declared(monkeypatch):
 def trained(tmp_path_factory) -> Path:
     """A finished run, and the text beside it."""
     folder = tmp_path_factory.mktemp("foreign")
-    for split, count in (("train", 4), ("validation", 2), ("test", 3)):
-        (folder / "text" / split).mkdir(parents=True)
-        for i in range(count):
-            (folder / "text" / split / f"{i}.txt").write_text(" ".join(f"{split} {i} says word {n * (i + 3) % 37}." for n in range(40)))
-    cli = Cli(folder, folder / "text")
+    cli = Cli(folder, write_text(folder / "text"))
     cli("encoding=rope")
     (run,) = cli.runs()
     return run

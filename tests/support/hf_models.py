@@ -114,6 +114,11 @@ def checkpoint(folder: Path, kind: str = "Llama", shard: str = "1GB", dtype: tor
     return folder / kind
 
 
+def theirs(path: Path) -> torch.nn.Module:
+    """The model as transformers reads it."""
+    return transformers.AutoModelForCausalLM.from_pretrained(path).eval()
+
+
 def adopted(path: Path, **changed) -> dict:
     cfg = {**job(model={"path": str(path)}, train={"length": TrainConfig().length}, cache_dir=str(path.parent)), **changed}
     return resolve(adopt(cfg))

@@ -15,7 +15,7 @@ import torch
 from ledger_lines import read_ledger
 from omegaconf import OmegaConf
 from script_calls import call
-from spoils import PLACES, SMALL, World, flip
+from spoils import PLACES, SMALL, World
 
 from posbench.common.errors import RunError
 from posbench.config import identity
@@ -139,14 +139,6 @@ def test_a_full_disk_under_the_log_is_one_sentence(world, capfd, monkeypatch):
 
     monkeypatch.setattr(os, "write", write)
     assert re.search(r"failed: No space left to write .*train\.jsonl", run(capfd, world, "seed=1", "train.log_every=1", code=1).stderr)
-
-
-def test_a_damaged_state_costs_the_steps_since_the_one_before(world, capfd, undisturbed):
-    expected = whole(capfd, world, undisturbed)
-    flip(world.run(1) / "state.pt")
-    said = run(capfd, world, "seed=1").stderr
-    assert "state.pt is damaged" in said and "going on from the state before it" in said and "going on from step 4 of 6" in said
-    assert results(world) == expected
 
 
 class Jumps:
