@@ -91,14 +91,14 @@ def comparison_lines(pairs: list[RowPair]) -> list[str]:
     finite = [pair for pair in pairs if pair.distance < float("inf")]
     if equal < len(pairs) and finite:
         worst = max(finite, key=lambda pair: pair.distance)
-        lines.append(f"largest difference {worst.distance:.3g} nats/token (allowed {worst.allowed:.3g}): {_row_name(worst.reported)}")
+        lines.append(f"largest difference {worst.distance:.3g} nats/token (allowed {worst.allowed:.3g}): {_row_in_words(worst.reported)}")
     for pair in missed[:MISSES_SHOWN]:
         found = "missing" if pair.again is None else f"{pair.again['nll']}"
-        lines.append(f"missed: {_row_name(pair.reported)}: reported {pair.reported['nll']}, now {found}, allowed {pair.allowed:.3g}")
+        lines.append(f"missed: {_row_in_words(pair.reported)}: reported {pair.reported['nll']}, now {found}, allowed {pair.allowed:.3g}")
     return lines + ([f"... and {len(missed) - MISSES_SHOWN} more"] if len(missed) > MISSES_SHOWN else [])
 
 
-def _row_name(row: dict) -> str:
+def _row_in_words(row: dict) -> str:
     where = f" position {row['position']}" if row["position"] is not None else ""
     method = f"{row['encoding']} {row['extension']} + {row['scale_attention']}"
     return f"{row['run_id']} {row['protocol']} {method}, length {row['length']}{where}"
