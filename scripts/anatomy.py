@@ -33,15 +33,15 @@ def _grid(request: Request) -> None:
     for key in ("json", "figure"):
         if cfg[key]:
             raise ConfigError(f"{key}={cfg[key]} is of one combination, and a grid gives a table: leave {key} out, or -m and experiment=.")
-    found, reasons = anatomy_table.rows(request.cfgs)
+    found, reasons = anatomy_table.grid_rows(request.cfgs)
     for reason in reasons:
         print(reason, file=sys.stderr)
     if not found:
         print("no combination of this grid is legal and changes something: there is no table", file=sys.stderr)
         return
-    print(anatomy_table.in_terminal(found))
+    print(anatomy_table.grid_in_terminal(found))
     name = request.experiment["name"] or cfg["log"]["group"]
-    for path in anatomy_table.write(found, Path(cfg["report_dir"] or Path(cfg["results_dir"]).parent / "anatomy" / name)):
+    for path in anatomy_table.write_grid(found, Path(cfg["report_dir"] or Path(cfg["results_dir"]).parent / "anatomy" / name)):
         print(f"{path.suffix.lstrip('.'):4} {path}")
 
 
@@ -71,10 +71,10 @@ def _attention(request: Request) -> None:
             print(f"no-op: {noop}", file=sys.stderr)
         arms.append(one)
     found = attention_file.content(run.id, cfgs[0], arms, run.model, corpus, run.device)
-    print(attention_file.in_terminal(found))
+    print(attention_file.attention_in_terminal(found))
     name = "+".join([run.id, *dict.fromkeys(method_name(cfg[group]) for cfg in cfgs for group in ("extension", "scale_attention"))])
-    paths = attention_file.write(found, Path(cfgs[0]["report_dir"] or Path(cfgs[0]["results_dir"]).parent / "anatomy" / name))
-    for path in [*paths, *attention_figure.draw(paths[0])]:
+    paths = attention_file.write_attention(found, Path(cfgs[0]["report_dir"] or Path(cfgs[0]["results_dir"]).parent / "anatomy" / name))
+    for path in [*paths, *attention_figure.draw_attention(paths[0])]:
         print(f"{path.suffix.lstrip('.'):4} {path}")
 
 
@@ -99,7 +99,7 @@ def _one(cfg: dict) -> None:
 def _write(found, cfg: dict) -> None:
     """Print the summary and write the files named by json= and figure=, or both in their default place."""
     from posbench.anatomy.as_text import summary
-    from posbench.anatomy.figure import draw
+    from posbench.anatomy.figure import draw_anatomy
     from posbench.common.files import write_json
 
     numbers = found.numbers
@@ -113,7 +113,7 @@ def _write(found, cfg: dict) -> None:
     if cfg["figure"] or not cfg["json"]:
         stem = Path(cfg["figure"] or default)
         stem = stem.with_suffix("") if stem.suffix.lower() in (".png", ".svg", ".json") else stem
-        for path in draw(found, stem):
+        for path in draw_anatomy(found, stem):
             print(f"{path.suffix.lstrip('.'):4} {path}")
 
 

@@ -16,14 +16,14 @@ def main(arguments: list[str]) -> None:
     chosen = options(arguments, DEFAULTS)
     if chosen["config_dir"] and not Path(chosen["config_dir"]).is_dir():
         raise ConfigError(f"config_dir={chosen['config_dir']} is not a folder: name the one that holds your yamls.")
-    from posbench.anatomy.legality_table import WORDS, judge_all, markdown
+    from posbench.anatomy.legality_table import WORDS, judge_all, legality_markdown
 
     train_len = chosen["train_len"]
     folders = [Path(CONFIGS), *([Path(chosen["config_dir"])] if chosen["config_dir"] else [])]
     sys.path[:0] = map(str, folders[1:])
     pairs = list(judge_all(folders, train_len, chosen["lengths"] or [train_len, 16 * train_len]))
     if not chosen["reasons"]:
-        print(markdown(pairs), end="")
+        print(legality_markdown(pairs), end="")
         return
     for pair in pairs:
         if pair.reason:

@@ -9,9 +9,9 @@ from posbench.cli.key_values import options, run_main
 def main(arguments: list[str]) -> None:
     """Draw the sheet and print the files."""
     chosen = options(arguments, {"out": "results/gallery"})
-    from posbench.anatomy.gallery import draw
+    from posbench.anatomy.gallery import draw_gallery
 
-    for path in draw(Path(chosen["out"]) / "gallery"):
+    for path in draw_gallery(Path(chosen["out"]) / "gallery"):
         print(f"{path.suffix.lstrip('.'):4} {path}")
 
 

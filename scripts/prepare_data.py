@@ -10,14 +10,14 @@ SEQUENCE = 32  # tokens
 def prepare_data(request: Request) -> int:
     """Tokenize every data set and print its splits and their overlap with training. Returns the exit code."""
     from posbench.data import prepare
-    from posbench.data.mix import resolved
+    from posbench.data.mix import resolved_data
     from posbench.data.overlap import overlap, sequences
     from posbench.data.sources import ALL, SPLITS, TASK
     from posbench.pretrained.import_config import adopt
 
     wanted = {}
     for cfg in request.cfgs:
-        data = adopt({**cfg, "data": resolved(cfg["data"])})["data"]
+        data = adopt({**cfg, "data": resolved_data(cfg["data"])})["data"]
         splits = (ALL,) if cfg["model"]["path"] and cfg["evaluate"]["split"] == ALL else SPLITS
         wanted[repr(data), splits] = data, cfg["cache_dir"], splits
     for data, cache_dir, splits in wanted.values():

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from posbench.advice.factor_search import HIGHEST, Individual, Sizes, evolve
-from posbench.common.appending import append_lines
 from posbench.common.errors import ConfigError
-from posbench.common.files import read_bytes
+from posbench.common.files import append_lines, read_bytes
 from posbench.common.progress import Progress
 from posbench.config.defaults import LONG
 from posbench.config.schema import typed
@@ -22,7 +21,7 @@ from posbench.evaluation.protocols import protocol
 from posbench.sweep.cells import Cell
 from posbench.sweep.finetune import LONGER
 from posbench.sweep.jobs import Job, plan_jobs
-from posbench.sweep.verdict import judge
+from posbench.sweep.verdict import judge_job
 
 if TYPE_CHECKING:
     from posbench.data.corpus import Corpus
@@ -53,7 +52,7 @@ def plan_search(cfg: dict) -> tuple[Job, list[int]]:
         "targets": asked["targets"] or max(1, train_len // 2),
     }
     (job,) = plan_jobs([{**cfg, "extension": {**cfg["extension"], "mode": "fixed", "target_len": target}, "evaluate": evaluate}])
-    judged = judge(job)
+    judged = judge_job(job)
     refused = judged.refused or next((one.reason for one in judged.cells.values() if one.status in ("refused", "noop")), "")
     if refused:
         raise ConfigError(refused)

@@ -15,7 +15,7 @@ from posbench.advice.plan import AS_IT_IS, CUT, CUT_TEXT, UNCHANGED, AdvicePlan,
 from posbench.common.errors import ConfigError, RunError
 from posbench.config.identity import NO_EXTENSION, NO_SCALE
 from posbench.data import prepare
-from posbench.runs.evaluation import load
+from posbench.runs.evaluation import load_evaluation
 from posbench.sweep.cells import Cell
 from posbench.sweep.cost_estimate import cost
 from posbench.sweep.jobs import Job, plan_jobs
@@ -99,7 +99,7 @@ class Measurements:
             if outcome.status not in ("done", "exists"):
                 error = ConfigError if outcome.status == "refused" else RunError
                 raise error(f"{outcome.label or job.run.id}: {outcome.reason}")
-        read = {cell.path: load(cell.path) for cell, _ in serving.values()}
+        read = {cell.path: load_evaluation(cell.path) for cell, _ in serving.values()}
         first = next(iter(read.values()))
         nll = dict(self.losses[split].nll) if split in self.losses else {}
         for (name, length), (cell, at) in serving.items():

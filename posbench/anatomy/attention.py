@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from posbench.evaluation.scorer import Evaluation
+from posbench.evaluation.scorer import Scorer
 from posbench.evaluators.fixed_targets import FixedTargets
 from posbench.model.attention import Attention
 from posbench.model.gpt import GPT
@@ -64,7 +64,7 @@ class LayerAttention:
         self.keys, self.seen_U = float(plan.n_T[-queries:].mean()), _seen_keys(plan, queries)
 
     def summary(self, document_N: np.ndarray) -> dict:
-        """Values of `measure` for this layer, whose windows lie in the documents document_N."""
+        """Values of `measure_attention` for this layer, whose windows lie in the documents document_N."""
         mass_HU = torch.stack(self.mass_NHU).mean(dim=0)
         means = [clustered_mean(entropy_N, document_N) for entropy_N in torch.stack(self.entropy_NH).T.numpy()]
         return {
@@ -79,7 +79,7 @@ class LayerAttention:
         }
 
 
-def measure(evaluation: Evaluation, length: int) -> dict:
+def measure_attention(evaluation: Scorer, length: int) -> dict:
     """Attention of the last evaluate.targets queries of every window of fixed_targets, in texts of `length` tokens, and their loss.
 
     `layers`: for each layer the keys that a query sees, of these in each bucket (`seen`), and for each head the entropy in nats with the
@@ -106,7 +106,7 @@ def buckets(length: int) -> list[list[int]]:
 
 
 @contextmanager
-def _watched(evaluation: Evaluation, queries: int) -> Iterator[list[LayerAttention]]:
+def _watched(evaluation: Scorer, queries: int) -> Iterator[list[LayerAttention]]:
     """Context in which every text that the model reads adds to the attention of each layer."""
     model = rounded(evaluation.model) if evaluation.config.dtype == "bf16" else evaluation.model
     layers = [LayerAttention() for _ in model.encoding.layers()]

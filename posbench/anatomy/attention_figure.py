@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 
-from posbench.anatomy.attention_file import arm_name, read
+from posbench.anatomy.attention_file import arm_name, windows_read
 from posbench.common.files import read_json
 from posbench.report.figures.heatmap import legible
 from posbench.report.figures.lines import end_labels
@@ -20,17 +20,17 @@ HIDDEN, NUMBERED = "#ececec", 96  # colour of what is not seen; most heads of a 
 LABELLED, BARS = 12, 4  # most heads of a layer whose curves have names, and intervals
 
 
-def draw(path: Path) -> list[Path]:
+def draw_attention(path: Path) -> list[Path]:
     """Draw diagnostics.json as .png and .svg beside it. Equal input gives equal bytes."""
-    return save(page(read_json(path)), path.with_suffix(""))
+    return save(attention_page(read_json(path)), path.with_suffix(""))
 
 
-def page(found: dict):
+def attention_page(found: dict):
     """Figure of one file: on the left the model as it was trained, then for each arm curves, and a map at its longest length."""
     heads = len(found["arms"][0]["measured"][0]["layers"][0]["entropy"])
     tall = max(TALL, min(11, max(4, 2600 / heads / len(found["layers"]))) * heads)
     sinks = any(max(layer["sink"]) for one in found["arms"] for text in one["measured"] for layer in text["layers"])
-    columns = _columns(found, sinks)
+    columns = _map_columns(found, sinks)
     blocks = [(found["arms"][0], next(text for text in found["arms"][0]["measured"] if text["length"] == found["known"]), False)]
     longest = [(one, one["measured"][-1], len(one["measured"]) > 1) for one in found["arms"]]
     blocks += [(one, None if text is blocks[0][1] else text, curved) for one, text, curved in longest if curved or text is not blocks[0][1]]
@@ -57,13 +57,13 @@ def page(found: dict):
             if number == 0:
                 _heading(axes, name, f"{text['length']} tokens, loss {text['nll']:.3f}: share of the weight (%)")
             if place == 0:
-                _name(axes, number, kind, found["layers"])
+                _layer_name(axes, number, kind, found["layers"])
             left += wide + BETWEEN
-    frame.caption(_said(found, any(curved for *_, curved in blocks), sinks), up=2)
+    frame.caption(_attention_caption(found, any(curved for *_, curved in blocks), sinks), up=2)
     return frame.figure
 
 
-def _columns(found: dict, sinks: bool) -> list[tuple[str, str, int]]:
+def _map_columns(found: dict, sinks: bool) -> list[tuple[str, str, int]]:
     """(label, key, number of the bucket) of each column of the maps."""
     named = [("sink", "sink", 0)] * sinks + [("first", "first", 0)]
     return named + [(_distance(low), "mass", number) for number, (low, _) in enumerate(found["buckets"])]
@@ -79,7 +79,7 @@ def _heading(axes, name: str, what: str) -> None:
     axes.annotate(what, (0, 1), xytext=(0, 7), textcoords="offset points", fontsize=8.2, color="#222222", **style)
 
 
-def _name(axes, number: int, kind: dict, layers: list[dict]) -> None:
+def _layer_name(axes, number: int, kind: dict, layers: list[dict]) -> None:
     lines = [f"layer {number + 1}"]
     if len({(one["kind"], one["window"]) for one in layers}) > 1:
         lines += [kind["kind"]] + [f"window {kind['window']}"] * (kind["window"] is not None)
@@ -111,7 +111,7 @@ def _curves(axes, one: dict, number: int, train_len: int, highest: float, last: 
 
 def _map(axes, layer: dict, columns: list[tuple[str, str, int]], train_len: int, row: str, numbers: bool, last: bool) -> None:
     heads, first = len(layer["entropy"]), sum(key != "mass" for _, key, _ in columns)
-    shares = [[_share(layer, key, number, head) for _, key, number in columns] for head in range(heads)]
+    shares = [[_weight_share(layer, key, number, head) for _, key, number in columns] for head in range(heads)]
     colours = LinearSegmentedColormap.from_list("share", ["#ffffff", "#8fbfdf", OKABE_ITO[0], "#00263d"]).with_extremes(bad=HIDDEN)
     norm = PowerNorm(0.6, 0, 1)
     height = axes.get_position().height * axes.figure.get_figheight() * 72 / heads
@@ -135,15 +135,15 @@ def _map(axes, layer: dict, columns: list[tuple[str, str, int]], train_len: int,
         axes.set_xlabel("distance of the key (tokens, at least)", fontsize=FONT)
 
 
-def _share(layer: dict, key: str, number: int, head: int) -> float:
+def _weight_share(layer: dict, key: str, number: int, head: int) -> float:
     """Share of a cell; nan where no key is seen."""
     if key != "mass":
         return layer[key][head]
     return layer["mass"][head][number] if number < len(layer["seen"]) and layer["seen"][number] else math.nan
 
 
-def _said(found: dict, curves: bool, sinks: bool) -> list[str]:
-    lines = [f"Means over {read(found)}; the same at every length. Dashed: {found['train_len']} tokens, the training length."]
+def _attention_caption(found: dict, curves: bool, sinks: bool) -> list[str]:
+    lines = [f"Means over {windows_read(found)}; the same at every length. Dashed: {found['train_len']} tokens, the training length."]
     if curves:
         text = found["arms"][0]["measured"][0]
         barred = text["documents"] > 1 and len(text["layers"][0]["entropy"]) <= BARS

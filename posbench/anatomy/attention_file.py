@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from posbench.anatomy.attention import buckets, measure
+from posbench.anatomy.attention import buckets, measure_attention
 from posbench.anatomy.from_config import method_in_words, whole
 from posbench.common.csv_records import to_csv
 from posbench.common.errors import ConfigError
@@ -16,7 +16,7 @@ from posbench.config.defaults import LONG, resolve
 from posbench.config.schema import typed
 from posbench.data import other_text
 from posbench.data.corpus import Corpus
-from posbench.evaluation.scorer import Evaluation
+from posbench.evaluation.scorer import Scorer
 from posbench.extensions.none import NoExtension
 from posbench.model.gpt import GPT
 from posbench.position.instantiate import make
@@ -99,8 +99,8 @@ def content(name: str, cfg: dict, arms: list[Arm], model: GPT, corpus: Corpus, d
     found = []
     with Progress(config.windows * sum(sum(one.lengths) for one in arms), "attention", "tokens") as progress:
         for one in arms:
-            evaluation = Evaluation(model, corpus, one.extension, one.scale, config, device, progress.update)
-            found.append({**one.words, "measured": [measure(evaluation, length) for length in one.lengths]})
+            evaluation = Scorer(model, corpus, one.extension, one.scale, config, device, progress.update)
+            found.append({**one.words, "measured": [measure_attention(evaluation, length) for length in one.lengths]})
     return {
         "run": name,
         "encoding": method_in_words("encoding", cfg["encoding"]),
@@ -117,7 +117,7 @@ def content(name: str, cfg: dict, arms: list[Arm], model: GPT, corpus: Corpus, d
     }
 
 
-def write(found: dict, folder: Path) -> list[Path]:
+def write_attention(found: dict, folder: Path) -> list[Path]:
     """Write diagnostics.json and diagnostics.csv into `folder`. Returns their paths."""
     paths = [folder / "diagnostics.json", folder / "diagnostics.csv"]
     write_json(paths[0], found)
@@ -142,7 +142,7 @@ def _head_rows(found: dict) -> Iterator[dict]:
                 yield {**shared, **methods, "layer": number, "kind": kind["kind"], "head": head + 1, "keys": layer["keys"], **own, **seen}
 
 
-def in_terminal(found: dict) -> str:
+def attention_in_terminal(found: dict) -> str:
     """Table of each arm and length: means over all heads, weights in percent."""
     sinks = any(share for text in _measured_texts(found) for layer in text["layers"] for share in layer["sink"])
     lines = []
@@ -153,7 +153,7 @@ def in_terminal(found: dict) -> str:
             shares = [f"{100 * mean[key]:.1f}" for key in ("first", "sink", "far") if key != "sink" or sinks]
             lines.append([arm_name(one), str(text["length"]), f"{text['nll']:.3f}", f"{mean['entropy']:.2f}", *shares])
     headings = ["methods", "tokens", "loss", "entropy", "first %", *["sink %"] * sinks, f"{found['train_len']} away or more %"]
-    title = f"{found['run']}: attention of {len(found['layers'])} layers, {read(found)}"
+    title = f"{found['run']}: attention of {len(found['layers'])} layers, {windows_read(found)}"
     console = Console(width=240, no_color=True, highlight=False)
     with console.capture() as captured:
         console.print(Table(title, headings, lines).rich())
@@ -170,7 +170,7 @@ def arm_name(one: dict) -> str:
     return " + ".join(parts or ["no extension"]) + "*" * one["untested"]
 
 
-def read(found: dict) -> str:
+def windows_read(found: dict) -> str:
     """Windows and queries that the numbers are means of, in words."""
     text = _measured_texts(found)[0]
     of = f"{text['windows']} windows of {text['documents']} document{'s' * (text['documents'] != 1)}"

@@ -27,7 +27,7 @@ def several(numbers: dict, key: str = "distance") -> list[tuple[dict, str, str]]
     return [one for one in named if one[0][key]]
 
 
-def frame(axes, heading: str, x: str, y: str = "", legend: str = "best") -> None:
+def dress_axes(axes, heading: str, x: str, y: str = "", legend: str = "best") -> None:
     """Set title, labels and spines in the style of the curves, and add a legend at `legend` if any line has a name."""
     axes.set_title(heading, fontsize=10, loc="left", color="#222222", pad=7)
     axes.set_xlabel(x, fontsize=FONT)

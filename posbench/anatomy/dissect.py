@@ -79,7 +79,7 @@ def samples(length: int) -> Tensor:
     return torch.cat((torch.arange(min(64, length)), steps.round().long().clamp(max=length - 1))).unique()
 
 
-def plain(values: Tensor | None) -> list | None:
+def as_lists(values: Tensor | None) -> list | None:
     """A tensor as lists, with None for nan."""
     if values is None:
         return None
@@ -102,8 +102,8 @@ def _layer(kind: LayerView, length: int, table: dict[str, bool | None]) -> dict:
     if after is not None and decay_D is None and Trait.RELATIVE in encoding.traits and plan.bands[0].q_table is not None:
         bound = {
             "at": delta_K.tolist(),
-            "before": plain(decay_bound(before.freq_F, delta_K)),
-            "after": plain(decay_bound(after.freq_F, seen_T[delta_K])),
+            "before": as_lists(decay_bound(before.freq_F, delta_K)),
+            "after": as_lists(decay_bound(after.freq_F, seen_T[delta_K])),
         }
     return {
         "numbers": kind.numbers,
@@ -111,16 +111,16 @@ def _layer(kind: LayerView, length: int, table: dict[str, bool | None]) -> dict:
         "window": layer.window,
         "extended": layer.extended,
         "scaled": layer.scaled,
-        "spectrum_before": plain(before.freq_F) if before else None,
-        "spectrum": plain(after.freq_F) if after else None,
+        "spectrum_before": as_lists(before.freq_F) if before else None,
+        "spectrum": as_lists(after.freq_F) if after else None,
         "temperature": plan.temperature,
         "bands": len(plan.bands),
-        "distance": plain(seen_T),
-        "bias": plain(bias_HT),
-        "even_weights": plain(weights_HT),
-        "logit_scale": plain(factor_T),
-        "distance_rule": [{"at": delta_K.tolist(), "factor": plain(rule[0]), "addend": plain(rule[1])} for rule in rules] or None,
-        "sink": plain(plan.sink(torch.empty(1, encoding.shape.n_head))),
+        "distance": as_lists(seen_T),
+        "bias": as_lists(bias_HT),
+        "even_weights": as_lists(weights_HT),
+        "logit_scale": as_lists(factor_T),
+        "distance_rule": [{"at": delta_K.tolist(), "factor": as_lists(rule[0]), "addend": as_lists(rule[1])} for rule in rules] or None,
+        "sink": as_lists(plan.sink(torch.empty(1, encoding.shape.n_head))),
         "decay": sorted(set(decay_D.tolist()), reverse=True) if decay_D is not None else None,
         "decay_bound": bound,
         "properties": table,
@@ -141,7 +141,7 @@ def _added(kind: LayerView, extension: Extension) -> dict:
         counted_NC = torch.arange(len(rows_NC), dtype=rows_NC.dtype)[:, None].expand(rows_NC.shape)
         read_T = encoding.embed(pos_T, None, extension.rows(counted_NC, kind.plan.span))[:, 0]
     return {
-        "coordinates": plain(pos_T),
-        "table_rows": plain(read_T),
-        "similarity": {"at": delta_K.tolist(), "cosine": plain(alike_K)},
+        "coordinates": as_lists(pos_T),
+        "table_rows": as_lists(read_T),
+        "similarity": {"at": delta_K.tolist(), "cosine": as_lists(alike_K)},
     }

@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 
 from posbench.anatomy import query_view
 from posbench.anatomy.as_text import PROPERTIES, lengths_asked, named_values, reader_notes, title
-from posbench.anatomy.axes import BLUE, HIDDEN, ORANGE, TRAINED, frame, heads, line, log2_axis, over_distance, picture, several
+from posbench.anatomy.axes import BLUE, HIDDEN, ORANGE, TRAINED, dress_axes, heads, line, log2_axis, over_distance, picture, several
 from posbench.anatomy.dissect import Anatomy, samples
 from posbench.anatomy.query_view import LayerView
 from posbench.report.figures.style import GREY, OKABE_ITO, save
@@ -20,12 +20,12 @@ from posbench.report.figures.style import GREY, OKABE_ITO, save
 UNSEEN = -20.0  # nats: with a bias below this a key has practically no weight
 
 
-def draw(anatomy: Anatomy, stem: Path | str) -> list[Path]:
+def draw_anatomy(anatomy: Anatomy, stem: Path | str) -> list[Path]:
     """Write STEM.png and STEM.svg; equal input gives equal bytes."""
-    return save(page(anatomy), Path(stem))
+    return save(anatomy_page(anatomy), Path(stem))
 
 
-def page(anatomy: Anatomy):
+def anatomy_page(anatomy: Anatomy):
     """Figure of the panels, with the property table and the notes below them."""
     numbers, shown = anatomy.numbers, shown_panels(anatomy)
     columns = 2 if len(shown) in (2, 4) else min(3, len(shown))
@@ -101,7 +101,7 @@ def spectrum_panel(axes, numbers: dict) -> None:
     axes.annotate("dashed: one turn in training\nhollow: less than one", (0.02, 0.03), **corner)
     if still:
         axes.annotate(f"{still} more stand still", (0.98, 0.03), ha="right", **corner)
-    frame(axes, "Frequencies", "pair of channels", "radians per token", legend="upper right")
+    dress_axes(axes, "Frequencies", "pair of channels", "radians per token", legend="upper right")
 
 
 def distances_panel(axes, numbers: dict) -> None:
@@ -116,7 +116,7 @@ def distances_panel(axes, numbers: dict) -> None:
         line(axes, layer["distance"], colour, name)
     axes.set_ylim(low / 1.15, high * 1.1)
     log2_axis(axes.yaxis, low, high)
-    frame(axes, "At which distance a key is seen", "tokens between query and key", "distance for the encoding", legend="lower right")
+    dress_axes(axes, "At which distance a key is seen", "tokens between query and key", "distance for the encoding", legend="lower right")
 
 
 def positions_panel(axes, numbers: dict) -> None:
@@ -129,7 +129,9 @@ def positions_panel(axes, numbers: dict) -> None:
     line(axes, at, BLUE)
     axes.set_xlim(0, length)
     axes.set_ylim(0, 1.05 * max(length, numbers["trained_reach"], *at))
-    frame(axes, "At which position a token is read", "token", "row of the table" if numbers["table_rows"] else "position for the encoding")
+    dress_axes(
+        axes, "At which position a token is read", "token", "row of the table" if numbers["table_rows"] else "position for the encoding"
+    )
 
 
 def embedding_panel(axes, numbers: dict, kind: LayerView) -> None:
@@ -138,7 +140,7 @@ def embedding_panel(axes, numbers: dict, kind: LayerView) -> None:
     rows = kind.added_TC[at].T
     picture(axes, at, rows, float(rows.abs().quantile(0.98)))
     axes.axvline(numbers["train_len"], color="black", linewidth=1, linestyle=(0, (4, 3)), zorder=2)
-    frame(axes, "What is added to the embedding", "token", "channel")
+    dress_axes(axes, "What is added to the embedding", "token", "channel")
 
 
 def similarity_panel(axes, numbers: dict) -> None:
@@ -147,7 +149,7 @@ def similarity_panel(axes, numbers: dict) -> None:
     axes.plot(numbers["similarity"]["at"], numbers["similarity"]["cosine"], color=BLUE, linewidth=1.4, zorder=3)
     axes.axhline(0, color="black", linewidth=0.7, zorder=1)
     axes.set_ylim(None, 1.03)
-    frame(axes, "How alike two positions are", "tokens between them", "cosine")
+    dress_axes(axes, "How alike two positions are", "tokens between them", "cosine")
 
 
 def channels_panel(axes, numbers: dict, kind: LayerView) -> None:
@@ -159,7 +161,7 @@ def channels_panel(axes, numbers: dict, kind: LayerView) -> None:
     axes.set_facecolor(HIDDEN)
     picture(axes, delta_K, rows)
     axes.set_ylim(-0.5, len(rows) - 0.5)
-    frame(axes, "What each pair says of a key", "tokens between query and key", "pair of channels")
+    dress_axes(axes, "What each pair says of a key", "tokens between query and key", "pair of channels")
     axes.text(1, 1.03, "blue -1, orange +1", fontsize=7.4, color=GREY, ha="right", transform=axes.transAxes)
 
 
@@ -172,7 +174,7 @@ def decay_panel(axes, numbers: dict) -> None:
     for (label, rate), colour in zip(picked, OKABE_ITO, strict=False):
         axes.plot(index, torch.exp(-rate * torch.tensor(at)), color=colour, linewidth=1.5, label=label, zorder=3)
     axes.set_ylim(0, 1.03)
-    frame(axes, "What distance leaves of a pair", "tokens between query and key", "factor", legend="lower left")
+    dress_axes(axes, "What distance leaves of a pair", "tokens between query and key", "factor", legend="lower left")
 
 
 def bias_panel(axes, numbers: dict) -> None:
@@ -187,7 +189,7 @@ def bias_panel(axes, numbers: dict) -> None:
         axes.annotate("below: no weight is left", (0.02, 0.02), xycoords="axes fraction", fontsize=7.4, color=GREY)
     axes.axhline(0, color="black", linewidth=0.7, zorder=1)
     heading = "What is added to the score" + (f" ({name})" if name else "")
-    frame(axes, heading, "tokens between query and key", "bias (nats)", legend="center left")
+    dress_axes(axes, heading, "tokens between query and key", "bias (nats)", legend="center left")
 
 
 def weights_panel(axes, numbers: dict) -> None:
@@ -198,7 +200,7 @@ def weights_panel(axes, numbers: dict) -> None:
     axes.set_yscale("log")
     known = [value for row in rows for value in row if value]
     axes.set_ylim(max(1e-9, min(known) / 1.5), max(known) * 1.5)
-    frame(axes, "Weights, if no content matters", "tokens between query and key", "attention weight", legend="lower left")
+    dress_axes(axes, "Weights, if no content matters", "tokens between query and key", "attention weight", legend="lower left")
 
 
 def bound_panel(axes, numbers: dict) -> None:
@@ -210,7 +212,7 @@ def bound_panel(axes, numbers: dict) -> None:
             axes.plot(bound["at"], bound["before"], color=GREY, linewidth=1.0, label="without extension", zorder=2)
         axes.plot(bound["at"], bound["after"], color=colour, linewidth=1.4, label=name or None, zorder=3)
     axes.set_ylim(0, None)
-    frame(axes, "Decay: bound of the score", "tokens between query and key", "mean |partial sum|", legend="upper right")
+    dress_axes(axes, "Decay: bound of the score", "tokens between query and key", "mean |partial sum|", legend="upper right")
 
 
 def rule_panel(axes, numbers: dict) -> None:
@@ -220,7 +222,7 @@ def rule_panel(axes, numbers: dict) -> None:
         axes.plot(rule["at"], rule["factor"], color=BLUE, linewidth=1.5, label="factor", zorder=3)
         axes.plot(rule["at"], rule["addend"], color=ORANGE, linewidth=1.5, label="addend", zorder=3)
     axes.axhline(0, color="black", linewidth=0.7, zorder=1)
-    frame(axes, "What distance does to the score", "tokens between query and key", legend="center left")
+    dress_axes(axes, "What distance does to the score", "tokens between query and key", legend="center left")
 
 
 def logits_panel(axes, numbers: dict) -> None:
@@ -235,4 +237,4 @@ def logits_panel(axes, numbers: dict) -> None:
     low, high = axes.get_ylim()
     axes.set_ylim(min(low, 0.95), max(high, 1.1))
     axes.axhline(1, color="black", linewidth=0.7, zorder=1)
-    frame(axes, "Factor on the logits", "position of the query", "factor", legend="upper left")
+    dress_axes(axes, "Factor on the logits", "position of the query", "factor", legend="upper left")

@@ -29,7 +29,7 @@ SCALES = (
 )
 
 
-def draw(stem: Path | str) -> list[Path]:
+def draw_gallery(stem: Path | str) -> list[Path]:
     """Write STEM.png and STEM.svg; equal methods give equal bytes."""
     return save(sheet(encoding_tiles(), extension_tiles(), scale_tiles()), Path(stem))
 

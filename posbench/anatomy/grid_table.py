@@ -44,7 +44,7 @@ class MethodPair:
 Row = make_dataclass("Row", [(key, "float | None", None) for key in DIMENSIONLESS], bases=(MethodPair,), frozen=True)
 
 
-def rows(cfgs: list[dict]) -> tuple[list[Row], list[str]]:
+def grid_rows(cfgs: list[dict]) -> tuple[list[Row], list[str]]:
     """Rows of the pairs that are legal and change something, and the reasons why others have none, each once.
 
     Seeds, protocols, scales and learning rates add no rows. Different heads and training lengths do, and so does each kind of layer that
@@ -103,7 +103,7 @@ def _pair_rows(cfg: dict, length: int, reasons: dict) -> list[Row]:
     ]
 
 
-def table(found: list[Row]) -> Table:
+def grid_numbers(found: list[Row]) -> Table:
     """Table of the rows in words, without columns that apply to no row."""
     shown = _shown_columns(found)
     shapes = {(row.n_head, row.head_dim) for row in found}
@@ -111,11 +111,11 @@ def table(found: list[Row]) -> Table:
     lines = []
     for row in found:
         numbers = ("" if (value := getattr(row, key)) is None else f"{value:.3g}" for key in shown)
-        lines.append([_row_name(row, len(shapes) > 1), row.extension, f"{row.train_len} to {row.length}", *numbers])
+        lines.append([_pair_name(row, len(shapes) > 1), row.extension, f"{row.train_len} to {row.length}", *numbers])
     return Table(f"Dimensionless numbers{heads}", ["encoding", "extension", "tokens", *(DIMENSIONLESS[key][0] for key in shown)], lines)
 
 
-def _row_name(row: Row, heads: bool) -> str:
+def _pair_name(row: Row, heads: bool) -> str:
     """Name of a row's encoding, with its heads if `heads`, and its layers unless the row is for all of them."""
     said = [f"{row.n_head} heads of {row.head_dim}"] * heads + [row.layers] * (row.layers != "all")
     return row.encoding + (f" ({', '.join(said)})" if said else "")
@@ -134,17 +134,17 @@ def _shown_columns(found: list[Row]) -> list[str]:
     return [key for key in DIMENSIONLESS if any(getattr(row, key) is not None for row in found)]
 
 
-def in_terminal(found: list[Row]) -> str:
+def grid_in_terminal(found: list[Row]) -> str:
     """Table and legend as plain text, up to 240 characters wide."""
     console = Console(width=240, no_color=True, highlight=False)
     with console.capture() as captured:
-        console.print(table(found).rich())
+        console.print(grid_numbers(found).rich())
     return "\n".join([*(line.rstrip() for line in captured.get().splitlines()), *legend(found)])
 
 
-def write(found: list[Row], folder: Path) -> list[Path]:
+def write_grid(found: list[Row], folder: Path) -> list[Path]:
     """Write dimensionless.md and, with every digit and column, dimensionless.csv into `folder`. Returns their paths."""
-    words = "\n".join([table(found).markdown(), "", *(f"- {line}" for line in legend(found))])
+    words = "\n".join([grid_numbers(found).markdown(), "", *(f"- {line}" for line in legend(found))])
     made = {folder / "dimensionless.md": words + "\n", folder / "dimensionless.csv": to_csv(found, Row)}
     for path, content in made.items():
         write_atomic(path, content)

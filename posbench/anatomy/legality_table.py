@@ -60,7 +60,7 @@ def _fate(judge: Callable, *args: Any) -> tuple[str, str]:
     return "legal", verdict.source if verdict is not None else ""
 
 
-def markdown(pairs: list[JudgedPair]) -> str:
+def legality_markdown(pairs: list[JudgedPair]) -> str:
     """Markdown table of the pairs: a row for each method, a column for each encoding."""
     encodings = list(dict.fromkeys(pair.encoding for pair in pairs))
     fates = {(pair.kind, pair.other, pair.encoding): WORDS[pair.fate] for pair in pairs}

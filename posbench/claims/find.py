@@ -13,7 +13,7 @@ from posbench.config.identity import LATER
 from posbench.config.schema import TrainConfig
 from posbench.report.labels import moved
 from posbench.report.references import check_one_set, references
-from posbench.runs.evaluation import Evaluation, load
+from posbench.runs.evaluation import Evaluation, load_evaluation
 from posbench.runs.evidence import pool
 from posbench.runs.run_metadata import ABSENT, RunMetadata, flatten
 from posbench.statistics.crossed import Sums, across, estimate
@@ -47,7 +47,7 @@ class Pool:
 
         Raises RunError if one is damaged, or if one training has two weights.
         """
-        own = [load(path) for path in dict.fromkeys(paths) if path.exists()]
+        own = [load_evaluation(path) for path in dict.fromkeys(paths) if path.exists()]
         evaluations, origins, _ = pool(own, evidence)
         return cls(evaluations, origins, defaults)
 

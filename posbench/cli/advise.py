@@ -20,7 +20,7 @@ from posbench.config.schema import typed
 from posbench.sweep.cost import model_size
 from posbench.sweep.dry_run import check_devices
 from posbench.sweep.jobs import plan_jobs
-from posbench.sweep.verdict import judge
+from posbench.sweep.verdict import judge_job
 
 SCRIPT = "scripts/advise.py"
 BY_PLAN = ("lengths", "max_length", "windows", "protocol", "split", "floor", "targets")  # of evaluate, which the plan chooses
@@ -30,7 +30,7 @@ def advise(request: Request) -> int:
     """Search, judge, print the advice and write advice.json, the page and config.json. Returns the exit code."""
     cfg = _advisable(request)
     (job,) = plan_jobs([cfg])
-    if refused := judge(job).refused:
+    if refused := judge_job(job).refused:
         raise ConfigError(refused)
     families, train_len = chosen_families(cfg["methods"]), typed("train", job.cfg["train"]).train_len
     plan = plan_advice(model_size(job.cfg), train_len, cfg["target"], cfg["budget"], families)

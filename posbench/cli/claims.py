@@ -17,7 +17,7 @@ from posbench.common.files import write_atomic
 from posbench.config.compose import Composer, Request, check_effect, compose, expand
 from posbench.config.identity import method_args, method_name
 from posbench.config.names import CONFIGS, nodes
-from posbench.runs.search import Found, find
+from posbench.runs.search import Found, find_results
 from posbench.sweep.jobs import plan_existing
 
 CLAIMS_FOLDER = CONFIGS.parent / "results" / "claims"  # of a checkout; an installed package has none
@@ -82,7 +82,7 @@ def pools(cfg: dict) -> Callable[[Claim], tuple[Pool, str]]:
 
     @cache
     def pool(experiments: tuple[str, ...]) -> Pool:
-        named = find(cfg["runs"]) if cfg["runs"] is not None else Found([], [], [])
+        named = find_results(cfg["runs"]) if cfg["runs"] is not None else Found([], [], [])
         given = named.without_csvs("holds means, and claims are judged on sums over documents").eval_files()
         return Pool.read(given + [path for name in experiments for path in planned(name)], defaults(), named.evidence)
 

@@ -17,7 +17,7 @@ from posbench.common.errors import ConfigError
 from posbench.config.compose import Request, check_effect
 from posbench.config.names import INSTALLED, as_command
 from posbench.runs.directory import Run
-from posbench.runs.search import Found, find, inside
+from posbench.runs.search import Found, find_results, inside
 from posbench.sweep.child_processes import check_resources
 from posbench.sweep.jobs import Job, Result, plan_existing, plan_jobs
 from posbench.sweep.launch import launch
@@ -109,12 +109,12 @@ def show_plan(request: Request, jobs: list[Job]) -> int:
 
     Raises ConfigError where its trainings could not start.
     """
-    from posbench.sweep.dry_run import check_devices, describe, planned
+    from posbench.sweep.dry_run import check_devices, describe_plans, planned
 
     check_resources([job for job in jobs if not is_done(job)], request.launcher)
     plans = planned(jobs)
     check_devices([plan.job for plan in plans if plan.work], request.launcher)
-    print("\n".join(describe(plans)))
+    print("\n".join(describe_plans(plans)))
     refused = [] if request.sweep else [reason for plan in plans for reason in plan.refusals]
     for reason in dict.fromkeys(refused):
         print(f"refused: {reason}", file=sys.stderr)
@@ -221,7 +221,7 @@ def _refuse_choices(request: Request) -> None:
 def _named(cfg: dict) -> tuple[list[Path], list[Path], list[Path], str, list[str]]:
     """(eval files, CSVs, folders of evidence, title, notes) of run=DIR, runs= or all of results_dir."""
     if cfg["runs"] is not None:
-        named, title = find(cfg["runs"]), f"Runs of {', '.join(_short_path(name) for name in cfg['runs'])}"
+        named, title = find_results(cfg["runs"]), f"Runs of {', '.join(_short_path(name) for name in cfg['runs'])}"
     elif cfg["run"]:
         named, title = Found([Path(cfg["run"])], [], []), _short_path(cfg["run"])
     else:

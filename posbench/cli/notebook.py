@@ -26,7 +26,7 @@ from posbench.runs.frame import frame, read
 from posbench.sweep import key_run
 from posbench.sweep.cells import each_task, make_cell
 from posbench.sweep.jobs import Job
-from posbench.sweep.verdict import judge
+from posbench.sweep.verdict import judge_job
 
 if TYPE_CHECKING:
     import pandas
@@ -165,7 +165,7 @@ class LoadedRun:
         asked = {"lengths": lengths, "protocol": protocol}
         settings |= {key: value for key, value in asked.items() if value is not None}
         job = self._planned(extension, scale_attention, settings, allow_untested)
-        judged, cells = judge(job), job.cells
+        judged, cells = judge_job(job), job.cells
         if judged.refused:
             raise ConfigError(judged.refused)
         for verdict in judged.cells.values():
@@ -175,7 +175,7 @@ class LoadedRun:
                 raise ConfigError(f"{verdict.label} is a no-op: {verdict.reason}; evaluate without it, or at other lengths.")
         other, split = job.cfg["evaluate"]["text"], job.cfg["evaluate"]["split"]
         corpus = self.prepared([ALL]) if split == ALL and not other else self.corpus
-        corpus = other_text.read(corpus, {**job.cfg, "data": self.reached()}, other, split) if other else corpus
+        corpus = other_text.read_text_of(corpus, {**job.cfg, "data": self.reached()}, other, split) if other else corpus
         evaluators = [evaluator(cell.protocol)(cell_evaluation(self.model, corpus, cell, self.device)) for cell in cells]
         found = []
         with progress_of(job, evaluators, [cell.evaluate["lengths"] for cell in cells]) as progress:
@@ -206,9 +206,9 @@ class LoadedRun:
             "log": {},
             "device": self.device,
         })  # fmt: skip
-        cfg["evaluate"]["text"] = other_text.resolved({**cfg, "data": self.reached()})
+        cfg["evaluate"]["text"] = other_text.resolved_text({**cfg, "data": self.reached()})
         if chooser := cfg["evaluate"]["key_run"]:
-            cfg["evaluate"]["key_run"] = key_run.resolved(chooser, fingerprint(self.reached()))
+            cfg["evaluate"]["key_run"] = key_run.resolved_chooser(chooser, fingerprint(self.reached()))
         job = Job(cfg, self.directory, fingerprint="")  # which is read when something is trained
         methods = cfg["extension"], cfg["scale_attention"]
         job.cells = [make_cell(job.run, each, name, *methods) for name in cfg["evaluate"]["protocol"] for each in each_task(cfg, name)]

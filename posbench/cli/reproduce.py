@@ -26,10 +26,10 @@ from posbench.common.files import write_json
 from posbench.config.compose import Request
 from posbench.config.names import CONFIGS
 from posbench.report.references import reference
-from posbench.runs.evaluation import load
+from posbench.runs.evaluation import load_evaluation
 from posbench.runs.evidence import pool
 from posbench.runs.rows import agree, key, read_csv, read_eval
-from posbench.runs.search import find
+from posbench.runs.search import find_results
 from posbench.sweep.jobs import Job, plan_existing
 from posbench.sweep.launch import launch
 from posbench.sweep.ledger import failure_table
@@ -161,8 +161,8 @@ def reproduce(request: Request) -> int:
 
 def _given(runs: list[str]) -> list[dict]:
     """Rows of the runs and folders of evidence that runs= names. Raises RunError if one training was made with two weights."""
-    named = find(runs).without_csvs("does not say by which weights it was made")
-    return [row for one in pool([load(path) for path in named.eval_files()], named.evidence)[0] for row in one.rows]
+    named = find_results(runs).without_csvs("does not say by which weights it was made")
+    return [row for one in pool([load_evaluation(path) for path in named.eval_files()], named.evidence)[0] for row in one.rows]
 
 
 def _summary_lines(heading: str, pairs: list[RowPair], tolerance: dict) -> list[str]:

@@ -1,4 +1,4 @@
-"""Atomic files: whole or absent. Everything that posbench keeps is written through this module."""
+"""Files and folders that are whole or absent, and lines that are never mixed: all that posbench keeps is written through this module."""
 
 import contextlib
 import errno
@@ -8,12 +8,13 @@ import hashlib
 import json
 import os
 import secrets
+import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from posbench.common.errors import RunError
+from posbench.common.errors import ConfigError, RunError
 
 FULL = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}
 DEEPEST = 100  # levels of nesting that are read; posbench itself writes about a dozen
@@ -68,6 +69,35 @@ def atomic_path(path: Path | str) -> Iterator[Path]:
         finally:
             temporary.unlink(missing_ok=True)
             os.close(handle)
+
+
+@contextlib.contextmanager
+def whole_folder(out: Path) -> Iterator[Path]:
+    """Yield a new folder beside `out`; it takes that name on success and vanishes on failure.
+
+    `out` may be an empty folder. Leftovers of a killed process are deleted first. Files are synced to the disk.
+    Raises ConfigError while another process writes `out`, RunError when it cannot be written.
+    """
+    folder = out.with_name(f".{out.name}.part")
+    with disk_errors(out), contextlib.ExitStack() as stack:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        stack.callback(os.close, handle)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConfigError(f"Another process writes out={out}: wait for it, or give another folder.") from error
+        except OSError:
+            pass  # a file system without locks
+        for left in folder.iterdir():
+            left.unlink()
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        yield folder
+        for path in folder.iterdir():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+        os.replace(folder, out)
+        sync_folder(out.parent)
 
 
 def _replaceable(path: Path) -> None:
@@ -132,6 +162,31 @@ def write_atomic(path: Path | str, content: bytes | str) -> None:
 def write_json(path: Path | str, value: object) -> None:
     """Write `value` atomically as indented JSON. A nan or infinity becomes null."""
     write_atomic(path, json.dumps(finite(value), indent=1) + "\n")
+
+
+def append_lines(path: Path | str, values: Iterable[object], sync: bool = False) -> None:
+    """Append JSON lines to a log, each in one write, so that lines of several processes never mix; with `sync`, sync them to the disk.
+
+    A last line that was cut short is ended first. Raises RunError when the disk is full, or when the log cannot be written or is no
+    regular file (a link, a device).
+    """
+    if os.path.islink(path):
+        raise RunError(f"{path} is a link to {os.readlink(path)}, which is not written to: remove the link.")
+    with disk_errors(Path(path)):
+        log = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+        try:
+            if not stat.S_ISREG(os.fstat(log).st_mode):
+                raise RunError(f"{path} is no regular file: remove it.")
+            for value in values:
+                size = os.fstat(log).st_size
+                torn = size and os.pread(log, 1, size - 1) != b"\n"
+                line = b"\n" * bool(torn) + json.dumps(finite(value)).encode() + b"\n"
+                if os.write(log, line) < len(line):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            if sync:
+                os.fsync(log)
+        finally:
+            os.close(log)
 
 
 def finite(value: object) -> object:

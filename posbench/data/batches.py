@@ -39,7 +39,7 @@ class Batches:
             raise ConfigError(f"train.tokens_per_step={tokens_per_step} cannot hold one window of train.length={max(lengths)}: raise it.")
         self.tokens, self.lengths, self.seed, self.bos = tokens, sorted(lengths), seed, bos
         self.tokens_per_step = tokens_per_step
-        self.windows = {length: Windows(tokens, length + (bos is None), [seed, length]) for length in self.lengths}
+        self.windows = {length: WindowSequence(tokens, length + (bos is None), [seed, length]) for length in self.lengths}
         self._choice = np.zeros(0, dtype=np.int64)
 
     def at(self, step: int, share: Callable[[int], slice] | None = None) -> "tuple[torch.Tensor, torch.Tensor]":
@@ -80,7 +80,7 @@ class Batches:
 BLOCK = 4096
 
 
-class Windows:
+class WindowSequence:
     """Endless sequence of windows of one width, epoch after epoch."""
 
     def __init__(self, tokens: TokenFile, width: int, key: list[int]):

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from posbench.common.errors import ConfigError, RunError
-from posbench.common.files import write_json
-from posbench.common.folders import whole_folder
+from posbench.common.files import whole_folder, write_json
 from posbench.data.identity import folder_key
 from posbench.data.sources import ALL, SPLITS, Source, make_source
 from posbench.data.tokenfile import file_record, write_split
@@ -22,14 +21,14 @@ EVERY = 2.0  # seconds between two lines of progress
 PROTECTED = {"test": (), "validation": ("test",), "train": ("test", "validation")}  # {split: splits whose documents it must not contain}
 
 
-def build(cfg_data: dict, folder: Path, key: str, wanted: list[str], trained: dict | None) -> None:
+def build_corpus(cfg_data: dict, folder: Path, key: str, wanted: list[str], trained: dict | None) -> None:
     """Write all files, the manifest last, into a folder that is whole or absent.
 
     Raises RunError when the text changed since `key` was computed: its tokens would be stored under the key of another text.
     """
     with whole_folder(folder) as temporary:
         source = make_source(cfg_data, folder.parent)
-        held_out, read = _digests(source), _read(trained, folder.parent)
+        held_out, read = _digests(source), _read_documents(trained, folder.parent)
         tokenizer = _make_tokenizer(cfg_data, source, held_out, temporary)
         token_dtype = np.uint16 if tokenizer.vocab_size < 2**16 else np.uint32
         splits = {}
@@ -61,14 +60,14 @@ def _digests(source: Source) -> dict[str, set[bytes]]:
     }
 
 
-def _read(trained: dict | None, cache_dir: Path) -> set[bytes]:
+def _read_documents(trained: dict | None, cache_dir: Path) -> set[bytes]:
     """Digests of the documents that a training on the data configuration `trained` has read; none without one."""
     return {_digest(text) for _, text in make_source(trained, cache_dir).documents("train")} if trained else set()
 
 
 def _why_empty(source: Source, split: str, held_out: dict[str, set[bytes]], read: set[bytes]) -> str:
     """Suffix of the error about an empty split: the reason why no document is left, and the way out."""
-    all_texts = [text for part in _parts(split) for _, text in source.documents(part)]
+    all_texts = [text for part in _split_parts(split) for _, text in source.documents(part)]
     if again := sum(_digest(text) in read for text in all_texts):
         return f": the training has read {again} of its {len(all_texts)}: choose other text."
     copies = sum(_digest(text) in set().union(*(held_out[name] for name in PROTECTED.get(split, ()))) for text in all_texts if text)
@@ -86,7 +85,7 @@ def _why_empty(source: Source, split: str, held_out: dict[str, set[bytes]], read
 
 def _unique(source: Source, split: str, held_out: dict[str, set[bytes]], read: Collection[bytes] = ()) -> Iterator[tuple[str, str]]:
     """Yield the documents of a split, or of all, without empty ones, exact duplicates, those of a more protected split and `read` ones."""
-    for part in _parts(split):
+    for part in _split_parts(split):
         seen: set[bytes] = set(read).union(*(held_out[name] for name in PROTECTED[part]))
         for name, text in source.documents(part):
             digest = _digest(text)
@@ -95,7 +94,7 @@ def _unique(source: Source, split: str, held_out: dict[str, set[bytes]], read: C
                 yield name, text
 
 
-def _parts(split: str) -> tuple[str, ...]:
+def _split_parts(split: str) -> tuple[str, ...]:
     """Splits of a source that `split` stands for."""
     return SPLITS if split == ALL else (split,)
 

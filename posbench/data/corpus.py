@@ -12,7 +12,7 @@ from filelock import FileLock, Timeout
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import disk_errors
 from posbench.common.locks import acquire, holder
-from posbench.data.build_corpus import build
+from posbench.data.build_corpus import build_corpus
 from posbench.data.identity import content_key, folder_key, with_bos
 from posbench.data.mix import Mix, mix_of
 from posbench.data.sources import ALL, SPLITS, TASK, make_source
@@ -62,7 +62,7 @@ def prepare(cfg_data: dict, cache_dir: Path | str, splits: Iterable[str] = SPLIT
             cache_dir.mkdir(parents=True, exist_ok=True)
             with _lock(folder, cfg_data["name"]):
                 if not folder.exists():
-                    build(cfg_data, folder, key, splits, trained)
+                    build_corpus(cfg_data, folder, key, splits, trained)
     return _open(cfg_data, folder, with_bos(key, cfg_data), splits)
 
 

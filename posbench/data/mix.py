@@ -82,7 +82,7 @@ class MixedBatches:
         return math.floor(step * self.share + 1e-9)
 
 
-def resolved(data: dict) -> dict:
+def resolved_data(data: dict) -> dict:
     """Data configuration whose mix names the class of its task and all arguments, from configs/data or --config-dir.
 
     Raises ConfigError for a wrong one.
@@ -116,9 +116,9 @@ def resolved(data: dict) -> dict:
 def mix_of(data: dict, offset: int = 0, text: Callable | None = None) -> Mix | None:
     """Mix of a data configuration, with its tokens from `offset` on, or in words made of `text`; None without one.
 
-    Raises ConfigError as `resolved` does.
+    Raises ConfigError as `resolved_data` does.
     """
-    mix = resolved(data).get("mix")
+    mix = resolved_data(data).get("mix")
     if not mix:
         return None
     if is_text_task(mix["source"]):

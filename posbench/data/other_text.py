@@ -14,7 +14,7 @@ KEYS = ("name", "path", "source")
 CONTENT = "content"  # hash of the text, which is filled in
 
 
-def resolved(cfg: dict) -> dict | None:
+def resolved_text(cfg: dict) -> dict | None:
     """evaluate.text of a configuration with its source and the hash of its content; None if it names none.
 
     Raises ConfigError for an unknown name or key, for a text whose files are not given, and for the text of the training itself.
@@ -52,7 +52,7 @@ def refuse(cfg: dict, reader: str) -> None:
             )
 
 
-def read(trained: Corpus, cfg: dict, text: dict, split: str) -> Corpus:
+def read_text_of(trained: Corpus, cfg: dict, text: dict, split: str) -> Corpus:
     """`trained`, the corpus of a job's training, with one split of a resolved `text` in place of its own.
 
     Raises RunError if the text has changed since it was resolved, ConfigError if no document is left.

@@ -18,7 +18,7 @@ from posbench.statistics.clustered import clustered_mean
 
 if TYPE_CHECKING:
     from posbench.data.corpus import Corpus
-    from posbench.evaluation.scorer import Evaluation
+    from posbench.evaluation.scorer import Scorer
     from posbench.position.interfaces import Extension
 
 
@@ -49,7 +49,7 @@ class Protocol:
     asks: ClassVar[bool] = False  # reads the questions of a task, not text
     floor: ClassVar[str | None] = None  # protocol of the floor, and of the half window for G; None: no floor
 
-    def __init__(self, evaluation: "Evaluation"):
+    def __init__(self, evaluation: "Scorer"):
         self.evaluation = evaluation
         self.windows = self.place(evaluation.file, evaluation.config, evaluation.train_len)
         self.seen: dict[bytes, tuple[np.ndarray, np.ndarray]] = {}

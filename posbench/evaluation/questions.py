@@ -43,6 +43,6 @@ def room(config: dict, length: int) -> bool:
     return asked.fits(min(length, 4096)) or asked.fits(length)
 
 
-def texts_of(config: EvaluateConfig) -> int:
+def texts_per_question(config: EvaluateConfig) -> int:
     """Number of texts, at most, that are read for one question: its own, and one for each rival of its answers."""
     return 1 + sum(make_text_task(node).rivals(config.rivals) for node in config.tasks or ()) if config.rivals else 1

@@ -32,7 +32,7 @@ HEAD_LOGITS, LOSS_LOGITS = 2**25, 2**22  # with a large vocabulary fewer: so man
 
 
 @dataclass
-class Evaluation:
+class Scorer:
     """Model, text and settings of one evaluation.
 
     `chooser` chooses the targets where another model than `model` does. `progress(n)` is called after every n tokens that the model has
@@ -123,7 +123,7 @@ class Evaluation:
             fed_NL, target_NR = (torch.from_numpy(ids).to(self.device) for ids in (fed_NL, target_NR))
             with bf16.autocast(self.device, self.config.dtype):
                 hidden_NRC = model.hidden(fed_NL, plan, n_rows)
-                nll_NR, correct_NR = read = _read(model.lm_head, hidden_NRC, target_NR)
+                nll_NR, correct_NR = read = _read_batch(model.lm_head, hidden_NRC, target_NR)
                 if choice_NK is not None:
                     read += _among(model.lm_head, hidden_NRC, target_NR, torch.from_numpy(choice_NK).to(self.device))
             if nll_NR.isnan().any():
@@ -163,7 +163,7 @@ class Evaluation:
         return max(float(distance_T.max()) for distance_T in farthest if len(distance_T))
 
 
-def _read(head: nn.Linear, hidden_NRC: Tensor, target_NR: Tensor) -> tuple[Tensor, Tensor]:
+def _read_batch(head: nn.Linear, hidden_NRC: Tensor, target_NR: Tensor) -> tuple[Tensor, Tensor]:
     # Filled in place: small results kept between large logits would keep the allocator from using their memory again.
     nll_NR, correct_NR = torch.empty_like(target_NR, dtype=torch.float32), torch.empty_like(target_NR, dtype=torch.bool)
     at_once, together = (max(1, logits // head.out_features) for logits in (HEAD_LOGITS, LOSS_LOGITS))

@@ -32,12 +32,12 @@ from posbench.data.text_task import TextTask, make_text_task
 from posbench.data.tokenfile import TokenFile
 from posbench.data.tokenizers import Tokenizer
 from posbench.evaluation.protocol import Protocol, ReadVolume, mean_row
-from posbench.evaluation.questions import questions, room, texts_of, word_questions
+from posbench.evaluation.questions import questions, room, texts_per_question, word_questions
 from posbench.runs.target_losses import part_of
 
 if TYPE_CHECKING:
     from posbench.data.corpus import Corpus
-    from posbench.evaluation.scorer import Evaluation
+    from posbench.evaluation.scorer import Scorer
     from posbench.position.interfaces import Extension
     from posbench.position.plan import Plan
 
@@ -54,7 +54,7 @@ class Accuracy(Protocol):
     asks = True
     last = False
 
-    def __init__(self, evaluation: "Evaluation"):
+    def __init__(self, evaluation: "Scorer"):
         self.evaluation = evaluation
         self.place(evaluation.file, evaluation.config, evaluation.train_len)
         self.questions = questions(evaluation.corpus, evaluation.config)
@@ -109,7 +109,7 @@ class Accuracy(Protocol):
     def reading(cls, config: EvaluateConfig, train_len: int, length: int, fed: int) -> ReadVolume:
         if not config.tasks:
             return ReadVolume(config.windows, length, length, config.windows)
-        return ReadVolume(config.windows * texts_of(config), length, min(length, ANSWER), config.windows)
+        return ReadVolume(config.windows * texts_per_question(config), length, min(length, ANSWER), config.windows)
 
     @property
     def count(self) -> int:
@@ -117,7 +117,7 @@ class Accuracy(Protocol):
         return max(1, self.evaluation.config.windows // self.n_parts)
 
     def cost(self, length: int) -> int:
-        return length * self.count * len(self.questions.parts(length)) * texts_of(self.evaluation.config)
+        return length * self.count * len(self.questions.parts(length)) * texts_per_question(self.evaluation.config)
 
     def run(self, length: int) -> tuple[list[dict], dict[str, np.ndarray]]:
         rows, columns, done, self.depths, self.guesses = [], [], {}, {}, {}

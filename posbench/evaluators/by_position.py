@@ -23,7 +23,7 @@ from posbench.config.schema import EvaluateConfig
 from posbench.evaluation.protocol import Protocol, ReadVolume
 
 if TYPE_CHECKING:
-    from posbench.evaluation.scorer import Evaluation
+    from posbench.evaluation.scorer import Scorer
     from posbench.position.plan import Plan
 
 
@@ -37,7 +37,7 @@ class ByPosition(Protocol):
     last = False
     instead = "fixed_targets"
 
-    def __init__(self, evaluation: "Evaluation"):
+    def __init__(self, evaluation: "Scorer"):
         super().__init__(evaluation)
         self.read: tuple[Plan, np.ndarray, np.ndarray] | None = None  # the latest text: its plan, losses and correctness
 

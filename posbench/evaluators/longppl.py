@@ -34,7 +34,7 @@ from posbench.evaluators.fixed_targets import FixedTargets
 
 if TYPE_CHECKING:
     from posbench.config.schema import EvaluateConfig
-    from posbench.evaluation.scorer import Evaluation
+    from posbench.evaluation.scorer import Scorer
     from posbench.position.interfaces import Extension
 
 GAIN = LOSS = 2.0  # nats
@@ -83,7 +83,7 @@ class Longppl(FixedTargets):
         return self._arm.train_len, self.evaluation.config.key_context
 
     @property
-    def _arm(self) -> "Evaluation":
+    def _arm(self) -> "Scorer":
         """Evaluation of the reference arm."""
         from posbench.extensions.none import NoExtension
         from posbench.scale_attention.none import NoScale

@@ -28,7 +28,7 @@ from posbench.evaluators.fixed_targets import FixedTargets
 
 if TYPE_CHECKING:
     from posbench.config.schema import EvaluateConfig
-    from posbench.evaluation.scorer import Evaluation
+    from posbench.evaluation.scorer import Scorer
     from posbench.position.interfaces import Extension
 
 
@@ -37,7 +37,7 @@ class Repeat(FixedTargets):
 
     beside = ("fixed_targets",)
 
-    def __init__(self, evaluation: "Evaluation", period: int | None = None):
+    def __init__(self, evaluation: "Scorer", period: int | None = None):
         super().__init__(evaluation)
         self.period = period or evaluation.train_len
 

@@ -9,8 +9,7 @@ import shutil
 from pathlib import Path
 
 from posbench.common.errors import ConfigError, RunError
-from posbench.common.files import write_json
-from posbench.common.folders import whole_folder
+from posbench.common.files import whole_folder, write_json
 from posbench.config.compose import Request
 from posbench.config.identity import method_name
 from posbench.config.schema import typed

@@ -45,7 +45,7 @@ def take(run: Run, cfg: dict, vocab_size: int, device: str, fingerprint: str) ->
     if digest != cfg["model"]["checkpoint"]["sha256"]:
         raise RunError(f"The weights in model.path={path} changed after {run.id} was named by them: run the same command again.")
     run.write_config(cfg)
-    run.write_provenance(provenance.collect(cfg["seed"], device, fingerprint, n_parameters))
+    run.write_provenance(provenance.collect_provenance(cfg["seed"], device, fingerprint, n_parameters))
     run.write_summary(
         {
             **dict.fromkeys(("loss", "validation_loss", "tokens_per_second", "peak_mib")),

@@ -12,7 +12,7 @@ from posbench.report.points import Point, SectionKey, section_of
 from posbench.report.references import gains, ladders, reference
 from posbench.report.tables import METHOD, Table, file, number
 from posbench.runs.evaluation import Evaluation
-from posbench.runs.run_metadata import ABSENT, differing, settings
+from posbench.runs.run_metadata import ABSENT, differing, training_settings
 
 if TYPE_CHECKING:
     from posbench.report.report import Report
@@ -54,7 +54,7 @@ def page(report: "Report", drawn: Iterable[Mapping[str, Sequence[Path]]]) -> str
             }
             parts.append(part)
     readable = [origin for origin in report.origins.values() if origin.config]
-    found = differing([settings(origin) for origin in readable])
+    found = differing([training_settings(origin) for origin in readable])
     names = [link(origin.path.name, sources.anchors[origin.path]) for origin in readable]
     told = {"trainings": sources.trainings(), "readable": readable, "differences": differences(names, found), "absent": ABSENT}
     return template("page.html").render(report=report, titles=FIGURES, parts=parts, differing=found, **told)

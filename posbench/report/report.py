@@ -22,7 +22,7 @@ from posbench.report.points import Point, check_size, section_of, sections
 from posbench.report.references import check_one_set
 from posbench.report.scores import Score
 from posbench.report.tables import Table, footer, tables
-from posbench.runs.evaluation import Evaluation, load_all
+from posbench.runs.evaluation import Evaluation, load_evaluations
 from posbench.runs.evidence import pool
 from posbench.runs.rows import SETTING
 from posbench.runs.run_metadata import RunMetadata, variants
@@ -146,7 +146,7 @@ def collect(
     present = [path for path in wanted if path.exists()]
     if not present and not csvs and not evidence:
         raise RunError(f"None of the {len(wanted)} evaluations of this report exists yet: make them with `{command}`.")
-    loaded, notes = load_all(present, skip_damaged)
+    loaded, notes = load_evaluations(present, skip_damaged)
     own = [kept for kept in (_at(evaluation, (lengths or {}).get(evaluation.path)) for evaluation in loaded) if kept.rows]
     names = told_apart(csvs)
     found = [read_foreign(path, name) for path, name in names.items()]

@@ -117,7 +117,7 @@ class Evaluation:
         return self.row(self.exact_length(0) or 0)
 
 
-def load_all(paths: Iterable[Path], skip_damaged: bool) -> tuple[list[Evaluation], list[str]]:
+def load_evaluations(paths: Iterable[Path], skip_damaged: bool) -> tuple[list[Evaluation], list[str]]:
     """(evaluations with their arrays, notes about the damaged ones left out).
 
     Raises RunError for a damaged file, with `skip_damaged` only if all are damaged.
@@ -125,7 +125,7 @@ def load_all(paths: Iterable[Path], skip_damaged: bool) -> tuple[list[Evaluation
     loaded, damaged = [], []
     for path in paths:
         try:
-            evaluation = load(path)
+            evaluation = load_evaluation(path)
             evaluation.arrays  # noqa: B018  (reads them, so that damage is found)
             loaded.append(evaluation)
         except RunError as error:
@@ -137,7 +137,7 @@ def load_all(paths: Iterable[Path], skip_damaged: bool) -> tuple[list[Evaluation
     return loaded, [f"Left out: {printable(str(error))}" for error in damaged]
 
 
-def load(path: Path) -> Evaluation:
+def load_evaluation(path: Path) -> Evaluation:
     """Evaluation from one eval json. Its arrays are read when they are first needed. Raises RunError for a damaged json."""
     try:
         content = printable(read_json(path))

@@ -9,7 +9,7 @@ from posbench.common.errors import RunError
 from posbench.runs.columns import STATED, TABLE
 from posbench.runs.directory import Run
 from posbench.runs.rows import key, read_csv, read_eval
-from posbench.runs.search import ROWS, find
+from posbench.runs.search import ROWS, find_results
 
 if TYPE_CHECKING:
     import pandas
@@ -24,7 +24,7 @@ def read(paths: str | Path | Iterable[str | Path]) -> "pandas.DataFrame":
 
     Damaged files are skipped with a warning. Raises ConfigError for a path without runs, RunError when every file is damaged.
     """
-    named = find([paths] if isinstance(paths, str | Path) else paths)
+    named = find_results([paths] if isinstance(paths, str | Path) else paths)
     files = [(read_eval, path) for run in named.runs for path in Run(run).eval_files()]
     files += [(read_csv, path) for path in (*named.csvs, *(folder / ROWS for folder in named.evidence))]
     found: dict[tuple, dict] = {}

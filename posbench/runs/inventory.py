@@ -93,7 +93,7 @@ def describe_run(path: Path, now: float, held: bool = False) -> tuple[Entry, Run
         path=path,
         state="running" if not held and locked(run.lock_file) else _run_state(run, damage, run.has_state or bool(last)),
         reason=damage or _failure(run),
-        encoding=_encoding(origin.nested),
+        encoding=_encoding_name(origin.nested),
         seed=_whole_number(config.get("seed")),
         steps=_whole_number(summary.get("steps", last.get("step"))) or 0,
         total=_whole_number(config.get("train.steps")),
@@ -143,7 +143,7 @@ def _whole_number(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < WIDEST else None
 
 
-def _encoding(config: dict) -> str:
+def _encoding_name(config: dict) -> str:
     """Display name of the encoding; hf for a checkpoint of transformers, - if it is unknown."""
     if config.get("model", {}).get("checkpoint"):
         return "hf"

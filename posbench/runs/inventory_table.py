@@ -14,7 +14,7 @@ STYLES = {"finished": "green", "running": "cyan", "failed": "red", "damaged": "r
 HEAD = {name: name for name in ("run", "encoding", "seed", "steps", "state", "val. loss", "evals", "size", "age")}
 
 
-def cells(entry: Entry) -> dict[str, str]:
+def entry_cells(entry: Entry) -> dict[str, str]:
     """Cells of one run as text, by column."""
     shown = (
         printable(entry.path.name),
@@ -32,7 +32,7 @@ def cells(entry: Entry) -> dict[str, str]:
 
 def show(found: Sequence[Entry]) -> None:
     """Print the table: fitted to the terminal, or one aligned line per run without one."""
-    table = [cells(entry) for entry in found]
+    table = [entry_cells(entry) for entry in found]
     widths = {name: max(len(line[name]) for line in (HEAD, *table)) for name in HEAD}
     if sys.stdout.isatty():
         _draw(found, table, widths)

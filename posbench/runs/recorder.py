@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from posbench.common.appending import append_lines
+from posbench.common.files import append_lines
 from posbench.config.schema import LogConfig
 from posbench.runs import wandb_mirror as wandb_run
 from posbench.runs.directory import Run
@@ -52,7 +52,7 @@ class Recorder(AbstractContextManager):
         wanted = wandb_mode(log.mode)
         for mode in {"disabled": (), "online": ("online", "offline")}.get(wanted, (wanted,)):
             if not self._wandb and not self._hangs:
-                begin = functools.partial(wandb_run.start, run, log, config, job_type, mode, PATIENCE)
+                begin = functools.partial(wandb_run.start_mirror, run, log, config, job_type, mode, PATIENCE)
                 instead = OFFLINE if mode == "online" else FILES_ONLY
                 self._wandb = self._guarded(begin, f"start {mode}", 2 * PATIENCE, instead)
         if job_type == "evaluate":

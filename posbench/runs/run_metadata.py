@@ -137,7 +137,7 @@ def text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
-def settings(origin: RunMetadata) -> dict[str, object]:
+def training_settings(origin: RunMetadata) -> dict[str, object]:
     """Settings in which two trainings are compared: the configuration without paths and evaluations, and the data fingerprint."""
     kept = {key: value for key, value in origin.config.items() if not under(key, NOT_TRAINING)}
     return {**kept, "data fingerprint": origin.fingerprint[:16] or ABSENT}

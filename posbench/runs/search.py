@@ -34,7 +34,7 @@ class Found:
         return self
 
 
-def find(asked: Iterable[object]) -> Found:
+def find_results(asked: Iterable[object]) -> Found:
     """Results named by paths and globs: a run itself, a folder of runs, the folder of a report, a CSV.
 
     Raises ConfigError for a name that leads to none of them.

@@ -1,7 +1,7 @@
 """Texts that an evaluation has read of a length it has not ended, so that the same command goes on after them.
 
 NAME.part.npz (PART) beside an evaluation's NAME.json. It holds `made`, the JSON of code and machine as bytes, and of each batch of texts,
-under the digest of what was read, the arrays of Evaluation.read (nll_DIGEST, correct_DIGEST, rank_DIGEST, among_DIGEST), and
+under the digest of what was read, the arrays of Scorer.read (nll_DIGEST, correct_DIGEST, rank_DIGEST, among_DIGEST), and
 `spent_DIGEST`, its seconds, the peak memory in MiB and the tokens of each text. A file of other code or another machine is not used, since
 a row names one of each. Short lengths have no such file, and the others none once their rows are written.
 """

@@ -31,7 +31,7 @@ def home(run: Run) -> Path:
     return run.path.parent / ".wandb"
 
 
-def start(run: Run, log: LogConfig, config: dict, job_type: str, mode: str, patience: float) -> Any:
+def start_mirror(run: Run, log: LogConfig, config: dict, job_type: str, mode: str, patience: float) -> Any:
     """Begin a wandb run, online or offline. Raises wandb's own errors, and ConnectionError for a server that does not answer."""
     directory = home(run)
     directory.mkdir(parents=True, exist_ok=True)

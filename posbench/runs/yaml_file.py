@@ -24,7 +24,7 @@ def read_yaml(path: Path | str) -> object:
     content = read_bytes(path, LARGEST)
     try:
         _check_depth(yaml, content)
-        return _json_values(yaml.load(content, Loader=plain_loader()))
+        return _checked(yaml.load(content, Loader=plain_loader()))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         said = " ".join(str(error).split())
         raise RunError(f"{path} is no plain YAML ({said[:200]}): restore it.") from error
@@ -41,14 +41,14 @@ def _check_depth(yaml: Any, content: bytes) -> None:
             raise ValueError(f"it has more than {DEEPEST} levels")
 
 
-def _json_values(value: object) -> object:
+def _checked(value: object) -> object:
     """`value` after a check that JSON could hold it. Raises ValueError otherwise."""
     if isinstance(value, dict):
         if not all(isinstance(key, str | int | float) for key in value):
             raise ValueError("a key is neither text nor a number")
-        return {key: _json_values(item) for key, item in value.items()}
+        return {key: _checked(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_json_values(item) for item in value]
+        return [_checked(item) for item in value]
     if isinstance(value, int) and abs(value) >= WIDEST:
         raise ValueError("a whole number has more than 64 bits")
     if value is not None and not isinstance(value, str | int | float):

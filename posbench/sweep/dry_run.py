@@ -11,7 +11,7 @@ from posbench.evaluators.accuracy import Accuracy
 from posbench.sweep.cells import Cell
 from posbench.sweep.cost_estimate import cost
 from posbench.sweep.jobs import Job, Outcome
-from posbench.sweep.verdict import JobVerdict, judge
+from posbench.sweep.verdict import JobVerdict, judge_job
 
 MANY = 40  # from this number on, evaluations are counted, not listed
 NOTES = {"untested": "untested pair", "noop": "no-op: ", "refused": "refused: "}  # {verdict: note}, followed by its reason
@@ -69,7 +69,7 @@ def check_devices(jobs: list[Job], launcher: dict) -> None:
         check_device(device)
 
 
-def describe(plans: list[JobPlan]) -> list[str]:
+def describe_plans(plans: list[JobPlan]) -> list[str]:
     """Lines for each training and its evaluations (only counts if there are many), then their estimated cost."""
     jobs, legal = [plan.job for plan in plans], [plan for plan in plans if not plan.judged.refused]
     lines = _counted_lines(legal) if sum(len(job.cells) for job in jobs) >= MANY else [line for plan in legal for line in _listed(plan)]
@@ -88,7 +88,7 @@ def _missing_parents(fresh: list[Job]) -> list[Job]:
 
 
 def _plan(job: Job, known: dict[str, Outcome]) -> JobPlan:
-    plan = JobPlan(job, judge(job, known))
+    plan = JobPlan(job, judge_job(job, known))
     for cell, verdict in plan.judged.cells.items():
         if verdict.status in NOTES:
             plan.notes[cell] = NOTES[verdict.status] + verdict.reason

@@ -10,7 +10,7 @@ from posbench.config import identity
 from posbench.config.schema import typed
 from posbench.data.corpus import Corpus
 from posbench.evaluation.protocol import Protocol
-from posbench.evaluation.scorer import Evaluation
+from posbench.evaluation.scorer import Scorer
 from posbench.model.gpt import GPT
 from posbench.position.instantiate import make
 from posbench.runs import provenance, rows
@@ -22,10 +22,10 @@ from posbench.sweep.cost import model_size
 from posbench.sweep.jobs import Job
 
 
-def cell_evaluation(model: GPT, corpus: Corpus, cell: Cell, device: str) -> Evaluation:
+def cell_evaluation(model: GPT, corpus: Corpus, cell: Cell, device: str) -> Scorer:
     """Inputs of the protocol of a cell: model, text, methods and settings, and the model that chooses the targets if it is another."""
     scale, chooser = make(cell.scale_attention, model.encoding.shape), cell.evaluate["key_run"]
-    given = Evaluation(model, corpus, make(cell.extension), scale, typed("evaluate", cell.evaluate), device)
+    given = Scorer(model, corpus, make(cell.extension), scale, typed("evaluate", cell.evaluate), device)
     return replace(given, chooser=key_run.model_of(chooser, corpus.vocab_size, device)) if chooser else given
 
 
@@ -94,7 +94,7 @@ def row_order(row: dict) -> tuple[int, int]:
     return row["length"], row["position"] or 0
 
 
-def make_rows(values: list[dict], job: Job, cell: Cell, untested: bool, evaluation: Evaluation, length: int) -> list[dict]:
+def make_rows(values: list[dict], job: Job, cell: Cell, untested: bool, evaluation: Scorer, length: int) -> list[dict]:
     """Complete rows from what a protocol measured at one length (`values` of Protocol.run)."""
     shared = {
         "run_id": job.run.id,

@@ -31,8 +31,8 @@ from posbench.runs.recorder import Recorder
 from posbench.sweep.cells import Cell
 from posbench.sweep.evaluate_cell import cell_evaluation, evaluate, progress_of
 from posbench.sweep.jobs import BUSY, Job, Outcome, plan_jobs
-from posbench.sweep.train_job import corpus_of, finish_parent, shown, tidy, train
-from posbench.sweep.verdict import JobVerdict, judge
+from posbench.sweep.train_job import corpus_of, finish_parent, recorded_config, tidy, train
+from posbench.sweep.verdict import JobVerdict, judge_job
 from posbench.sweep.worker import ended
 from posbench.training.distributed import World, join
 from posbench.training.divergence import Diverged
@@ -45,7 +45,7 @@ def run_job(job: Job, wait: bool = False, world: World | None = None) -> list[Ou
 
     Raises Busy when another process works on the run (unless `wait`), ConfigError and RunError for the whole job.
     """
-    judged = judge(job)
+    judged = judge_job(job)
     if judged.refused:
         raise ConfigError(judged.refused)
     if not judged.runs:
@@ -69,7 +69,7 @@ def _cell_corpora(job: Job, cells: Iterable[Cell], corpus: Corpus) -> dict[Cell,
         text, split = cell.evaluate["text"], cell.evaluate["split"]
         key = text and (text["content"], split)
         if key not in made:
-            made[key] = other_text.read(corpus, job.cfg, text, split) if text else corpus
+            made[key] = other_text.read_text_of(corpus, job.cfg, text, split) if text else corpus
         found[cell] = made[key]
     return found
 
@@ -87,7 +87,7 @@ def _train_and_evaluate(job: Job, judged: JobVerdict, world: World) -> list[Cell
         config = typed("evaluate", cell.evaluate)
         protocol(cell.protocol).check_text(texts[cell], config, typed("train", job.cfg["train"]).train_len)
     kind = "evaluate" if job.run.finished else "train"
-    with Recorder(job.run, typed("log", job.cfg["log"]), shown(job, missing), kind) as recorder:
+    with Recorder(job.run, typed("log", job.cfg["log"]), recorded_config(job, missing), kind) as recorder:
         if job.run.finished:
             model = load_model(job.run, job.cfg, corpus.vocab_size, device)
         else:

@@ -9,7 +9,7 @@ from posbench.common.machine import fast_dtype
 from posbench.config import identity
 from posbench.config.defaults import resolve
 from posbench.config.schema import typed
-from posbench.data.mix import resolved
+from posbench.data.mix import resolved_data
 from posbench.position.instantiate import trusted_config
 from posbench.runs.directory import Run
 from posbench.sweep import key_run
@@ -131,18 +131,18 @@ def _job(cfg: dict, fingerprints: dict[str, str], auto: str | None) -> Job:
         trained = trusted_config(run)
         cfg = {**cfg, **{key: trained[key] for key in ("encoding", "model", "data", "train", "seed")}}
     else:
-        cfg = adopt({**cfg, "data": resolved(cfg["data"])})
+        cfg = adopt({**cfg, "data": resolved_data(cfg["data"])})
     if cfg["data"].get("mix") and cfg["model"].get("checkpoint"):
         raise ConfigError("data.mix is for training, and a checkpoint is evaluated as it is: leave data.mix out, or choose evaluate.tasks.")
     tuning, asked = cfg.get("finetune"), typed("evaluate", cfg["evaluate"])
     cfg = resolve({key: value for key, value in cfg.items() if key != "finetune"}, auto)
     check_used(asked, cfg["evaluate"]["protocol"])
-    cfg["evaluate"]["text"] = other_text.resolved(cfg)
+    cfg["evaluate"]["text"] = other_text.resolved_text(cfg)
     key = repr(cfg["data"])
     if key not in fingerprints:
         fingerprints[key] = fingerprint(cfg["data"], cfg["cache_dir"])
     found = fingerprints[key]
-    cfg["evaluate"]["key_run"] = key_run.resolved(cfg["evaluate"]["key_run"], found)
+    cfg["evaluate"]["key_run"] = key_run.resolved_chooser(cfg["evaluate"]["key_run"], found)
     run_id = identity.run_id(cfg, found)
     if cfg["run"] is not None and run_id != run.id:
         raise ConfigError(

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from posbench.model.gpt import GPT
 
 
-def resolved(given: str | dict | None, fingerprint: str) -> dict | None:
+def resolved_chooser(given: str | dict | None, fingerprint: str) -> dict | None:
     """A `given` evaluate.key_run with the id, weights and training length of that run; None for none. `fingerprint` of the evaluated text.
 
     Raises ConfigError for a folder without a finished training, and for a training on another text or in other tokens.

@@ -6,8 +6,7 @@ all its evaluations, in a child process (a worker takes one after the other).
 
 from posbench.common.errors import ConfigError
 from posbench.sweep.child_processes import check_resources, run_jobs
-from posbench.sweep.cluster.queue import Queue
-from posbench.sweep.cluster.wait import run_on
+from posbench.sweep.cluster.queue import Queue, run_on
 from posbench.sweep.jobs import Job, Result
 from posbench.sweep.verdict import begin
 

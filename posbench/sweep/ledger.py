@@ -14,9 +14,8 @@ from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from posbench.common.appending import append_lines
 from posbench.common.errors import RunError
-from posbench.common.files import write_atomic
+from posbench.common.files import append_lines, write_atomic
 from posbench.sweep.jobs import Result
 
 NAME = "ledger.jsonl"

@@ -55,7 +55,7 @@ def finish_parent(job: Job, wait: bool, world: World) -> None:
         if parent.run.finished:
             return
         device, corpus = pick_device(parent.cfg["device"]), corpus_of(parent)
-        with Recorder(parent.run, typed("log", parent.cfg["log"]), shown(parent, []), "train") as recorder:
+        with Recorder(parent.run, typed("log", parent.cfg["log"]), recorded_config(parent, []), "train") as recorder:
             train(parent, corpus, device, recorder, world)
 
 
@@ -65,7 +65,7 @@ def tidy(run: runs.Run) -> None:
         remove_state(run.state)
 
 
-def shown(job: Job, cells: list[Cell]) -> dict:
+def recorded_config(job: Job, cells: list[Cell]) -> dict:
     """Configuration for wandb: all methods of the evaluations, the data fingerprint and the commit."""
     chosen = {}
     for part in ("extension", "scale_attention"):
@@ -84,7 +84,7 @@ def train(job: Job, corpus: Corpus, device: str, recorder: Recorder | None, worl
     if world.main:
         n_parameters = sum(parameter.numel() for parameter in model.parameters())
         job.run.write_config({**job.cfg, "train": {**job.cfg["train"], "parent": begun}})
-        found = provenance.collect(job.cfg["seed"], device, job.fingerprint, n_parameters)
+        found = provenance.collect_provenance(job.cfg["seed"], device, job.fingerprint, n_parameters)
         found = {**found, "processes": world.size, "backend": world.backend(device), **({"parent": begun} if begun else {})}
         job.run.write_provenance(found, resumed=job.run.has_state)
     fit(

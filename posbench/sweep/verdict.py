@@ -42,7 +42,7 @@ class JobVerdict:
         return [there.get(cell, verdict) for cell, verdict in self.cells.items() if not cell.reference]
 
 
-def judge(job: Job, known: dict[str, Outcome] | None = None) -> JobVerdict:
+def judge_job(job: Job, known: dict[str, Outcome] | None = None) -> JobVerdict:
     """Judge a job by its configuration alone. `known` keeps verdicts for other jobs that share methods, such as the other seeds."""
     from posbench.huggingface.weights import check_whole
     from posbench.model.build import make_encoding, make_trained_scale
@@ -105,7 +105,7 @@ def begin(jobs: list[Job], command: str, trained: bool) -> tuple[list[Result], l
 
 
 def settle(job: Job, known: dict[str, Outcome], trained: bool = True) -> Result | None:
-    """Result of a job that needs no process, None for any other job. `known` and `trained` as in `judge` and `begin`.
+    """Result of a job that needs no process, None for any other job. `known` and `trained` as in `judge_job` and `begin`.
 
     A missing training below existing evaluations is made again, so such a job also gives None.
     """
@@ -114,7 +114,7 @@ def settle(job: Job, known: dict[str, Outcome], trained: bool = True) -> Result 
     try:
         if trained and not job.run.finished:
             return None
-        judged = judge(job, known)
+        judged = judge_job(job, known)
         if judged.refused:
             return Result(job, 2, [Outcome("", "refused", judged.refused)])
         if judged.runs and (not job.run.finished or any(cell.missing() for cell in judged.legal)):
@@ -143,6 +143,6 @@ def left_out(jobs: list[Job]) -> set[Path]:
     for job in jobs:
         missing = {cell.path for cell in job.cells if not cell.path.exists()}
         if missing:
-            judged = judge(job, known)
+            judged = judge_job(job, known)
             never |= missing - {cell.path for cell in judged.legal if judged.runs}
     return never

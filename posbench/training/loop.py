@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from posbench.common.appending import append_lines
+from posbench.common.files import append_lines
 from posbench.common.progress import Progress
 from posbench.common.signals import Signals, Stopped
 from posbench.config.schema import TrainConfig

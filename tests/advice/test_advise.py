@@ -36,7 +36,7 @@ from posbench.position.geometry import Shape
 from posbench.position.instantiate import make
 from posbench.position.plan import make_plan as position_plan
 from posbench.runs.directory import Run
-from posbench.runs.evaluation import load
+from posbench.runs.evaluation import load_evaluation
 from posbench.sweep.cost import ModelSize
 from posbench.sweep.jobs import Job, Outcome, Result
 
@@ -67,7 +67,7 @@ def script(advised, capfd):
 
 
 def stored(folder: Path) -> list:
-    return [load(path) for path in folder.glob("results/runs/*/evals/fixed_targets/*.json")]
+    return [load_evaluation(path) for path in folder.glob("results/runs/*/evals/fixed_targets/*.json")]
 
 
 def test_the_whole_command(advised, script):

@@ -8,7 +8,7 @@ from conftest import choices
 from dissected import anatomy
 
 from posbench.anatomy import gallery_tiles
-from posbench.anatomy.figure import draw, page
+from posbench.anatomy.figure import anatomy_page, draw_anatomy
 from posbench.anatomy.gallery import sheet
 from posbench.anatomy.gallery_tiles import encoding_tiles, extension_tiles, scale_tiles
 
@@ -26,12 +26,12 @@ from posbench.anatomy.gallery_tiles import encoding_tiles, extension_tiles, scal
     ids=lambda value: "-".join(value) if isinstance(value, tuple) else str(value),
 )
 def test_a_page_has_the_panels_that_say_something(triple, panels):
-    shown = [axes for axes in page(anatomy(*triple, length=512)).axes if axes.axison]
+    shown = [axes for axes in anatomy_page(anatomy(*triple, length=512)).axes if axes.axison]
     assert len(shown) == panels and all(axes.get_title(loc="left") for axes in shown)
 
 
 def test_equal_anatomies_are_equal_files(tmp_path):
-    files = [draw(anatomy("rope", "pi", length=128), tmp_path / name) for name in ("a", "b")]
+    files = [draw_anatomy(anatomy("rope", "pi", length=128), tmp_path / name) for name in ("a", "b")]
     for one, other in zip(*files, strict=True):
         assert one.read_bytes() == other.read_bytes()
 

@@ -13,8 +13,8 @@ from known_models import evaluation, file
 from measures import LONG, attention_inputs
 from script_calls import call
 
-from posbench.anatomy.attention import LayerAttention, buckets, measure
-from posbench.anatomy.attention_figure import draw, page
+from posbench.anatomy.attention import LayerAttention, buckets, measure_attention
+from posbench.anatomy.attention_figure import attention_page, draw_attention
 from posbench.encodings.rope import Rope
 from posbench.evaluators.fixed_targets import FixedTargets
 from posbench.extensions.rerope import Rerope
@@ -105,7 +105,7 @@ def test_keys_seen_are_counted_by_distance(name):
 
 def test_windows_are_those_of_fixed_targets_and_no_batch_changes_a_number():
     one, other = (evaluation(small_model(Rope(small_shape())), TEXT, Rerope(window=8), batch_tokens=size) for size in (64, 10_000))
-    found, again = (measure(each, 64) for each in (one, other))
+    found, again = (measure_attention(each, 64) for each in (one, other))
     assert found["nll"] == pytest.approx(FixedTargets(one).score(64)[0].mean(), rel=1e-6) and found["documents"] == 3
     for layer, same in zip(found["layers"], again["layers"], strict=True):
         for key in layer:
@@ -115,7 +115,7 @@ def test_windows_are_those_of_fixed_targets_and_no_batch_changes_a_number():
 
 def test_bf16_is_measured_in_the_model_that_it_reads_with():
     made = [evaluation(small_model(Rope(small_shape())), TEXT, dtype=dtype) for dtype in ("fp32", "bf16")]
-    plain, rough = (measure(each, 64)["layers"] for each in made)
+    plain, rough = (measure_attention(each, 64)["layers"] for each in made)
     for one, other in zip(plain, rough, strict=True):
         np.testing.assert_allclose(one["entropy"], other["entropy"], atol=0.05)
         assert one["entropy"] != other["entropy"]
@@ -126,7 +126,7 @@ def test_memory_grows_with_the_length_alone():
     for length in (1024, 2048):
         asked = {"lengths": [length], "max_length": length, "windows": 1, "batch_tokens": 1}
         each = evaluation(small_model(Rope(small_shape())), text, Rerope(), **asked)
-        mib.append(tensor_mib(lambda each=each, length=length: measure(each, length)))
+        mib.append(tensor_mib(lambda each=each, length=length: measure_attention(each, length)))
     assert mib[1] < 2.2 * mib[0]
 
 
@@ -142,7 +142,7 @@ def test_an_imported_checkpoint_attends_as_transformers_says(tmp_path, kind):
     protocol = FixedTargets(made)
     index_NL = protocol.index(np.arange(1, len(protocol.windows.last_N) + 1) * QUERIES - 1, 64)[:, :-1]
     attentions = theirs(torch.from_numpy(TEXT.tokens[index_NL].astype(np.int64)), output_attentions=True).attentions
-    for layer, weights_NHTT in zip(measure(made, 64)["layers"], attentions, strict=True):
+    for layer, weights_NHTT in zip(measure_attention(made, 64)["layers"], attentions, strict=True):
         each = [expected(weights_HTT[:, -QUERIES:].double().numpy()) for weights_HTT in weights_NHTT]
         for key in ("entropy", "first", "mass"):
             np.testing.assert_allclose(layer[key], np.mean([one[key] for one in each], axis=0), rtol=0, atol=2e-4)
@@ -164,7 +164,7 @@ def test_the_script_writes_numbers_rows_and_a_picture_of_them(world, capfd):
         assert sum(float(row[key] or 0) for key in row if key.startswith("mass_") or key in ("first", "sink")) == pytest.approx(1)
     assert "3 documents" in done.stdout and "away or more" in done.stdout
     before = (out / "diagnostics.svg").read_bytes()
-    draw(out / "diagnostics.json")
+    draw_attention(out / "diagnostics.json")
     assert (out / "diagnostics.svg").read_bytes() == before
     again = call(capfd, world.root, "anatomy", f"run={world.run(0)}", "lengths=32", "results_dir=runs", "cache_dir=cache", "extension=ntk")
     assert again.returncode == 0 and (world.root / "anatomy" / f"{world.run(0).name}+ntk+none" / "diagnostics.png").exists(), again.stderr
@@ -200,6 +200,6 @@ def test_a_page_has_a_row_for_every_layer(layers, heads, sink):
     words |= {"train_len": 64, "known": 64, "queries": 8}
     kinds = [{"kind": "rope", "window": None if number % 2 else 32} for number in range(layers)]
     arm = {"extension": "none", "scale_attention": "none", "untested": False, "measured": texts}
-    figure = page({**words, "buckets": buckets(256), "layers": kinds, "arms": [arm]})
+    figure = attention_page({**words, "buckets": buckets(256), "layers": kinds, "arms": [arm]})
     assert len(figure.axes) == 3 * layers  # as trained, entropy, the longest text
     assert figure.axes[-1].get_xlim() == (0, 10 + (sink > 0))

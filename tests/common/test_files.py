@@ -9,9 +9,8 @@ import time
 import pytest
 
 from posbench.common import files
-from posbench.common.appending import append_lines
 from posbench.common.errors import RunError
-from posbench.common.files import atomic_path, read_bytes, read_json, write_atomic, write_json
+from posbench.common.files import append_lines, atomic_path, read_bytes, read_json, write_atomic, write_json
 
 
 def test_the_name_is_on_the_disk_when_a_write_returns(tmp_path, monkeypatch):

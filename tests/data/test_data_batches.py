@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from posbench.common.errors import ConfigError
-from posbench.data.batches import Batches, Windows
+from posbench.data.batches import Batches, WindowSequence
 from posbench.data.tokenfile import TokenFile
 
 
@@ -30,7 +30,7 @@ def test_windows_lie_inside_one_document_and_targets_follow_inputs():
 
 
 def test_an_epoch_holds_every_window_once_and_the_next_has_others():
-    windows = Windows(numbered(100, 57, 10), 10, [0, 9])
+    windows = WindowSequence(numbered(100, 57, 10), 10, [0, 9])
     windows.first_tokens(0, 40)
     first, second = (windows.first_tokens(a, b - a) for a, b in zip(windows._ends[:2], windows._ends[1:3], strict=True))
     for epoch in (first, second):

@@ -15,7 +15,7 @@ from posbench.common.errors import ConfigError
 from posbench.data import fingerprint, prepare
 from posbench.data.batches import TaskBatches, batches
 from posbench.data.copy import Copy
-from posbench.data.mix import Mix, MixedBatches, resolved
+from posbench.data.mix import Mix, MixedBatches, resolved_data
 from posbench.data.mqar import Mqar
 from posbench.data.task import IGNORED, TaskSplit
 from posbench.encodings.rope import Rope
@@ -92,7 +92,7 @@ def test_an_interrupted_training_on_a_mix_ends_in_the_same_bytes_and_logs_both_l
 def test_a_mix_is_another_data_set_on_the_same_token_files(tmp_path):
     plain = prepare(data(), tmp_path)
     corpora = [
-        prepare(data(mix=resolved(data(mix={**MQAR, **changed}))["mix"]), tmp_path) for changed in ({}, {"share": 0.5}, {"pairs": [4]})
+        prepare(data(mix=resolved_data(data(mix={**MQAR, **changed}))["mix"]), tmp_path) for changed in ({}, {"share": 0.5}, {"pairs": [4]})
     ]
     assert len({one.fingerprint for one in (plain, *corpora)}) == 4 and {one.folder for one in corpora} == {plain.folder}
     assert corpora[0].fingerprint == fingerprint(data(mix=MQAR)) and plain.fingerprint == fingerprint(data(mix=None)) == fingerprint(data())
@@ -122,13 +122,13 @@ def test_a_mix_that_cannot_be_is_refused(mix, said):
     with pytest.raises(ConfigError, match=said):
         fingerprint(data(mix=mix))
     whole = {"task": "mine", "share": 0.5, "vocab_size": 9, "source": {"_target_": "posbench.data.copy.Copy"}}
-    assert resolved(data(mix=whole))["mix"] == whole
+    assert resolved_data(data(mix=whole))["mix"] == whole
 
 
 def in_words(tmp_path, length: int, **mix) -> TaskBatches:
     """Batches of a question in words in the tokens of a prepared text."""
     asked = {"task": "niah_multiquery", "share": 0.5, **mix}
-    corpus = prepare(data(mix=resolved(data(mix=asked))["mix"]), tmp_path)
+    corpus = prepare(data(mix=resolved_data(data(mix=asked))["mix"]), tmp_path)
     return batches(corpus.mix.split("train"), [length], 2 * length, 5, None)
 
 

@@ -27,8 +27,8 @@ def asked(tmp_path, text, tokenizer="bpe", **evaluate):
 def test_it_is_read_in_the_tokens_of_the_training_without_what_that_has_read(tmp_path, tokenizer):
     cfg = asked(tmp_path, {"name": "local", "path": str(write(tmp_path / "other", OTHER))}, tokenizer)
     trained = prepare(cfg["data"], cfg["cache_dir"])
-    text = other_text.resolved(cfg)
-    found = other_text.read(trained, cfg, text, "all")
+    text = other_text.resolved_text(cfg)
+    found = other_text.read_text_of(trained, cfg, text, "all")
     assert (found.name, found.train, found.test) == ("local", None, None)
     for name in ("vocab_size", "bos", "folder", "tokenizer"):
         assert getattr(found, name) == getattr(trained, name), name
@@ -37,16 +37,16 @@ def test_it_is_read_in_the_tokens_of_the_training_without_what_that_has_read(tmp
     starts = found.all.starts
     for number, name in enumerate(found.all.names):
         assert own.decode(np.asarray(found.all.tokens[starts[number] : starts[number + 1]]).tolist()) == OTHER[name]
-    assert other_text.resolved({**cfg, "evaluate": {"text": text}}) == text
+    assert other_text.resolved_text({**cfg, "evaluate": {"text": text}}) == text
 
 
 def test_a_text_that_changed_after_it_was_resolved_is_refused(tmp_path):
     folder = write(tmp_path / "other", OTHER)
     cfg = asked(tmp_path, {"name": "local", "path": str(folder)})
-    trained, text = prepare(cfg["data"], cfg["cache_dir"]), other_text.resolved(cfg)
+    trained, text = prepare(cfg["data"], cfg["cache_dir"]), other_text.resolved_text(cfg)
     (folder / "one" / "a.txt").write_text("something else " * 99)
     with pytest.raises(RunError, match="evaluate.text=local changed after the evaluation was named by it"):
-        other_text.read(trained, cfg, text, "all")
+        other_text.read_text_of(trained, cfg, text, "all")
 
 
 @pytest.mark.parametrize(
@@ -65,12 +65,12 @@ def test_what_is_no_other_text_is_refused(tmp_path, text, says):
     mine = write(tmp_path / "mine", TRAINED)
     text = {key: value.replace("{mine}", str(mine)) for key, value in text.items()} if isinstance(text, dict) else text
     with pytest.raises(ConfigError, match=says):
-        other_text.resolved(asked(tmp_path, text))
+        other_text.resolved_text(asked(tmp_path, text))
 
 
 def test_a_task_has_no_tokens_for_text():
     with pytest.raises(ConfigError, match="data=mqar is a task: leave it out"):
-        other_text.resolved({"data": data_config("mqar"), "evaluate": {"text": "pysource"}})
+        other_text.resolved_text({"data": data_config("mqar"), "evaluate": {"text": "pysource"}})
 
 
 def test_an_evaluation_is_named_by_the_content_of_its_text_and_not_by_its_place():

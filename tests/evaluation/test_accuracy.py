@@ -17,7 +17,7 @@ from posbench.data.mqar import Mqar
 from posbench.data.task import IGNORED, TaskSplit
 from posbench.data.tokenfile import TokenFile
 from posbench.encodings.rope import Rope
-from posbench.evaluation.scorer import Evaluation
+from posbench.evaluation.scorer import Scorer
 from posbench.evaluators.accuracy import Accuracy, by_place
 from posbench.extensions.none import NoExtension
 from posbench.extensions.ntk import Ntk
@@ -35,7 +35,7 @@ def evaluator(task, extension=None, model=None, **options) -> Accuracy:
     config = EvaluateConfig(**{"lengths": [16, 40], "windows": 12, "batch_tokens": 100, **options})
     corpus = SimpleNamespace(test=TaskSplit(task, "test"), bos=None)
     return Accuracy(
-        Evaluation(model or small_model(Rope(small_shape())), corpus, extension or NoExtension(), LogN(small_shape()), config, "cpu")
+        Scorer(model or small_model(Rope(small_shape())), corpus, extension or NoExtension(), LogN(small_shape()), config, "cpu")
     )
 
 
@@ -88,7 +88,7 @@ def test_rivals_of_words_are_scored_in_the_answers_place_one_text_at_a_time(name
     corpus = SimpleNamespace(test=file, bos=None, tokenizer="bytes", folder=None)
     model, length, read = small_model(Rope(small_shape()), vocab_size=256), 801, []
     config = EvaluateConfig(lengths=[length], **config)
-    found = Accuracy(Evaluation(model, corpus, Ntk(), LogN(small_shape()), config, "cpu", progress=lambda n, part=False: read.append(n)))
+    found = Accuracy(Scorer(model, corpus, Ntk(), LogN(small_shape()), config, "cpu", progress=lambda n, part=False: read.append(n)))
     rows, arrays = found.run(length)
     plan = make_plan(model.encoding, Ntk(), LogN(small_shape()), length=length)
     ranks, nlls = [], []

@@ -14,7 +14,7 @@ from posbench.data.tokenfile import TokenFile
 from posbench.encodings.rope import Rope
 from posbench.evaluation import scorer
 from posbench.evaluation.protocol import mean_row
-from posbench.evaluation.scorer import Evaluation
+from posbench.evaluation.scorer import Scorer
 from posbench.evaluation.windows import choose
 from posbench.evaluators.by_position import ByPosition, bins
 from posbench.evaluators.fixed_targets import FixedTargets
@@ -36,13 +36,13 @@ def text(lengths: list[int]) -> TokenFile:
     return TokenFile(tokens, n_bytes, np.cumsum([0, *lengths]), [str(i) for i in range(len(lengths))])
 
 
-def evaluation(extension=None, scale=None, bos=None, **options) -> Evaluation:
+def evaluation(extension=None, scale=None, bos=None, **options) -> Scorer:
     config = EvaluateConfig(**{"lengths": [16, 32, 64], "max_length": 64, "windows": 9, "targets": S, "batch_tokens": 100, **options})
     corpus = SimpleNamespace(test=text([90, 20, 300, 65]), bos=bos)
-    return Evaluation(small_model(Rope(small_shape())), corpus, extension or NoExtension(), scale or LogN(small_shape()), config, "cpu")
+    return Scorer(small_model(Rope(small_shape())), corpus, extension or NoExtension(), scale or LogN(small_shape()), config, "cpu")
 
 
-def naive(found: Evaluation, target: int, context: int) -> float:
+def naive(found: Scorer, target: int, context: int) -> float:
     """nll of the token at index `target` after `context` tokens."""
     feed = torch.from_numpy(found.corpus.test.tokens[target - context : target].astype(np.int64))[None].clone()
     if found.corpus.bos is not None:
@@ -206,7 +206,7 @@ def test_by_position_scores_every_position_once():
     assert [row["position"] for row in rows] == bins(32) and sum(row["n_targets"] for row in rows) == arrays["nll"].size
 
 
-def naive_at(found: Evaluation, first: int, position: int) -> float:
+def naive_at(found: Scorer, first: int, position: int) -> float:
     return naive(found, first + position - 1, position)
 
 

@@ -22,7 +22,7 @@ from posbench.config import compose as composition
 from posbench.config.compose import unresolved
 from posbench.config.schema import EvaluateConfig
 from posbench.evaluation.protocols import protocol
-from posbench.evaluation.scorer import Evaluation
+from posbench.evaluation.scorer import Scorer
 from posbench.extensions.none import NoExtension
 from posbench.extensions.recompute_window import RecomputeWindow
 from posbench.extensions.rerope import Rerope
@@ -172,14 +172,14 @@ def test_the_default_stride_refuses_the_length_it_equals_before_any_training(tex
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_target_that_was_not_scored_makes_no_row(name, monkeypatch):
-    found, score = evaluation(stride=4, windows=18, **KEYS), Evaluation.score
+    found, score = evaluation(stride=4, windows=18, **KEYS), Scorer.score
 
     def one_lost(*given):
         nll, correct = score(*given)
         nll[0, 0] = np.nan
         return nll, correct
 
-    monkeypatch.setattr(Evaluation, "score", one_lost)
+    monkeypatch.setattr(Scorer, "score", one_lost)
     (row,) = [row for row in protocol(name)(found).run(64)[0] if math.isnan(row["nll"])]
     with pytest.raises(ValueError, match="targets that were not all scored"):
         make_row(**{**VALUES, **row})

@@ -18,7 +18,7 @@ from spoils import PLACES, SMALL, write_text
 from test_evaluate import text
 
 from posbench.config.schema import EvaluateConfig, TrainConfig
-from posbench.evaluation.scorer import Evaluation
+from posbench.evaluation.scorer import Scorer
 from posbench.evaluators.fixed_targets import FixedTargets
 from posbench.model.kernels import blocks, flex
 from posbench.model.kernels.blocks import PreparedBand
@@ -79,7 +79,7 @@ def _raise(layer, error):
 def losses(model, extension, scale, device: str, dtype: str = "fp32") -> np.ndarray:
     """nll of the targets of one evaluation at four times the training length."""
     config = EvaluateConfig(lengths=[LONG], max_length=LONG, windows=3, targets=2, batch_tokens=2 * LONG, dtype=dtype)
-    found = Evaluation(copy.deepcopy(model).to(device), CORPUS, extension, scale, config, device)
+    found = Scorer(copy.deepcopy(model).to(device), CORPUS, extension, scale, config, device)
     return FixedTargets(found).run(LONG)[1]["nll"]
 
 

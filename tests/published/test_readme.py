@@ -30,10 +30,10 @@ def named(page: str, heading: str, column: int = 0) -> set[str]:
 
 
 def test_the_table_of_what_goes_with_what_is_todays():
-    from posbench.anatomy.legality_table import judge_all, markdown
+    from posbench.anatomy.legality_table import judge_all, legality_markdown
 
     shown = TEXT["configs/README.md"].split("<!-- end of compat -->")[0].split("<!-- compat:")[1].partition("\n")[2]
-    assert shown.strip() == markdown(list(judge_all([CONFIGS], 64, [64, 1024]))).strip(), "put the output of make compat there"
+    assert shown.strip() == legality_markdown(list(judge_all([CONFIGS], 64, [64, 1024]))).strip(), "put the output of make compat there"
 
 
 def test_the_table_of_speeds_is_that_of_the_reported_benchmark():

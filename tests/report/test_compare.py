@@ -23,7 +23,7 @@ from posbench.report.points import Point, read_points
 from posbench.report.report import collect
 from posbench.report.tables import METHOD, Table
 from posbench.runs.rows import write_csv
-from posbench.runs.search import find, told_apart
+from posbench.runs.search import find_results, told_apart
 from posbench.statistics.clustered import student_quantile
 
 REPORTED = CONFIGS.parent / "results" / "reported"
@@ -91,7 +91,7 @@ def test_rows_of_one_seed_have_differences_without_intervals(tmp_path):
 
 def test_a_csv_may_be_named_in_capitals(tmp_path):
     shutil.copy(REPORTED / "demo" / "rows.csv", tmp_path / "ROWS.CSV")
-    csvs = find([tmp_path / "ROWS.CSV"]).csvs
+    csvs = find_results([tmp_path / "ROWS.CSV"]).csvs
     report = collect([], "t", "x", csvs)
     assert csvs == [tmp_path / "ROWS.CSV"] and "gate" not in report.markdown() and list(report.origins) == csvs
 
@@ -242,7 +242,7 @@ def test_the_script_takes_csvs_beside_runs(tmp_path, capfd):
     done = call(capfd, tmp_path, "report", f"runs=[{tmp_path}/only]", "report_dir=alone")
     assert str(tmp_path) not in (tmp_path / "alone" / "table.md").read_text()
     with pytest.raises(ConfigError, match="a CSV of losses"):
-        find(["nowhere*.csv"])
+        find_results(["nowhere*.csv"])
 
 
 @pytest.mark.parametrize("kind", ["half a json", "wrong type", "no list", "half an npz", "bad npz", "other lengths"])

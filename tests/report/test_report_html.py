@@ -20,7 +20,7 @@ from posbench.report.latex import escape
 from posbench.report.page import headings
 from posbench.report.points import SectionKey, read_points
 from posbench.runs.run_metadata import ABSENT, differing, flatten
-from posbench.runs.search import Found, find
+from posbench.runs.search import Found, find_results
 
 VOID = {"meta", "br", "img", "link"}
 EVIL = "<img src=x onerror=alert(1)>\"'&|$\\frac{\x1b[31m\x00\ud800--!>"
@@ -148,7 +148,7 @@ def test_what_a_results_folder_says_is_text(tmp_path):
     run = describe(path.parents[2], provenance={"commit": EVIL, "device": [EVIL], "versions": EVIL, "n_parameters": {EVIL: 1}})
     (run / "config.yaml").write_text(f"model: {{_target_: os.system, x: {json.dumps(EVIL[:20])}, y: '${{oc.env:HOME}}'}}\n")
     run = run.rename(tmp_path / "<b onclick=x>&'\x1b[0m")
-    assert find([str(tmp_path)]) == Found([run], [], [])
+    assert find_results([str(tmp_path)]) == Found([run], [], [])
     report = Built(sorted((run / "evals").glob("*/*.json")), tmp_path / "out", EVIL, "x")
     page = Page(tmp_path / "out" / "report.html")
     assert not {tag for tag, _ in page.tags} & {"img", "b"} and not any(name.startswith("on") for _, has in page.tags for name in has)
@@ -199,10 +199,10 @@ def test_runs_are_found_by_name_glob_and_folder(tmp_path, monkeypatch):
         (["*"], ["alibi-1", "rope-1", "rope-[2]"]),
         (["two/rope-[2]", "one/*", f"{tmp_path}/one/rope-1"], ["rope-[2]", "alibi-1", "rope-1"]),
     ):
-        assert [path.name for path in find(asked).runs] == wanted
+        assert [path.name for path in find_results(asked).runs] == wanted
     for wrong in (["three"], [""], [], ["one", "four/*"]):
         with pytest.raises(ConfigError, match="a quoted glob"):
-            find(wrong)
+            find_results(wrong)
 
 
 def test_the_script_reports_any_runs(tmp_path, capfd):

@@ -7,7 +7,7 @@ import pytest
 from synthetic import LENGTHS, TARGETS, write_eval
 
 from posbench.common.errors import RunError
-from posbench.runs.evaluation import load
+from posbench.runs.evaluation import load_evaluation
 from posbench.runs.setting import Setting
 
 EVALUATE = {"windows": 512, "targets": 8, "max_length": 512, "split": "test", "dtype": "fp32", "seed": 0}
@@ -21,19 +21,24 @@ def stored(folder, **evaluate):
 
 
 def test_keys_of_later_versions_and_lengths_tell_no_settings_apart(tmp_path):
-    keys = [load(stored(tmp_path / str(n), **more)).key for n, more in enumerate(({}, {"stride": None}, {"lengths": [64]}, {"windows": 2}))]
+    keys = [
+        load_evaluation(stored(tmp_path / str(n), **more)).key
+        for n, more in enumerate(({}, {"stride": None}, {"lengths": [64]}, {"windows": 2}))
+    ]
     assert keys[0] == keys[1] == keys[2] != keys[3] and keys[0][-1] == Setting(**EVALUATE)
 
 
 def test_a_stride_tells_settings_apart_but_not_their_windows(tmp_path):
-    one, strided = load(stored(tmp_path / "a")), load(stored(tmp_path / "b", stride=16))
+    one, strided = load_evaluation(stored(tmp_path / "a")), load_evaluation(stored(tmp_path / "b", stride=16))
     assert one.key != strided.key and one.windows == strided.windows
     assert (one.full_from, strided.full_from) == (64 + 7, 64 + 15)
     assert strided.words == str(strided.setting) and "advancing by 16" in strided.words and one.words != strided.words
 
 
 def test_blocks_of_the_floor_tell_settings_apart_and_are_named(tmp_path):
-    one, exact, blocks = (load(stored(tmp_path / str(n), **more)) for n, more in enumerate(({}, {"floor_block": 1}, {"floor_block": 16})))
+    one, exact, blocks = (
+        load_evaluation(stored(tmp_path / str(n), **more)) for n, more in enumerate(({}, {"floor_block": 1}, {"floor_block": 16}))
+    )
     assert one.key == exact.key != blocks.key and one.words == exact.words and one.windows == blocks.windows
     assert "recompute_window in blocks of 16" in blocks.words
 
@@ -41,22 +46,22 @@ def test_blocks_of_the_floor_tell_settings_apart_and_are_named(tmp_path):
 @pytest.mark.parametrize("evaluate", [{"windows": [512]}, {"documents": {}}])
 def test_a_setting_of_lists_is_damage(tmp_path, evaluate):
     with pytest.raises(RunError, match="is damaged"):
-        load(stored(tmp_path, **evaluate))
+        load_evaluation(stored(tmp_path, **evaluate))
 
 
 def test_a_setting_without_a_key_is_damage(tmp_path):
     path = stored(tmp_path)
     path.write_text(path.read_text().replace('"targets": 8, ', ""))
     with pytest.raises(RunError, match="targets"):
-        load(path)
+        load_evaluation(path)
 
 
 def test_arrays_are_read_when_they_are_first_needed(tmp_path):
     path = stored(tmp_path)
     path.with_suffix(".npz").write_bytes(b"no zip")
-    found = load(path)
+    found = load_evaluation(path)
     assert found.first["length"] == 64
     with pytest.raises(RunError, match=r"\.npz is damaged"):
         found.losses(64)
     path.with_suffix(".npz").unlink()
-    assert load(path).arrays == {} and load(path).losses(64) is None
+    assert load_evaluation(path).arrays == {} and load_evaluation(path).losses(64) is None

@@ -11,11 +11,11 @@ from synthetic import DOCUMENTS, LENGTHS, TARGETS, Built, write_eval, write_posi
 import posbench
 from posbench.common.errors import RunError
 from posbench.report.report import collect
-from posbench.runs.evaluation import Evaluation, load
+from posbench.runs.evaluation import Evaluation, load_evaluation
 from posbench.runs.evidence import portable, portable_command, read_evidence, write_evidence
 from posbench.runs.rows import read_csv, write_csv
 from posbench.runs.run_metadata import RunMetadata
-from posbench.runs.search import CONFIGS, SUMS, find
+from posbench.runs.search import CONFIGS, SUMS, find_results
 from posbench.runs.target_losses import PooledLosses, TargetLosses
 
 
@@ -82,7 +82,7 @@ def test_evidence_of_evidence_is_the_same(whole, tmp_path):
 
 def test_it_is_named_as_runs_are(whole):
     folder = whole[1]
-    assert find([folder]).evidence == [folder] and not find([folder]).csvs
+    assert find_results([folder]).evidence == [folder] and not find_results([folder]).csvs
     assert len(posbench.rows(folder)) == len(read_csv(folder / "rows.csv"))
 
 
@@ -221,8 +221,8 @@ def test_an_infinite_loss_stays_one(tmp_path):
     losses = np.full(TARGETS, 3.0)
     losses[5] = np.inf
     path = write_eval(tmp_path, "rope", "none", "none", [losses] * 4, LENGTHS)
-    write_evidence(tmp_path, [load(path)], {path.parents[2]: RunMetadata(path.parents[2], {}, {})})
-    write_csv(load(path).rows, tmp_path / "rows.csv")
+    write_evidence(tmp_path, [load_evaluation(path)], {path.parents[2]: RunMetadata(path.parents[2], {}, {})})
+    write_csv(load_evaluation(path).rows, tmp_path / "rows.csv")
     ((found,), *_) = read_evidence(tmp_path)
     assert math.isinf(found.sums(found.rows[0]).means[0]) and isinstance(found.stored, PooledLosses)
     assert len(found.stored.documents) == DOCUMENTS and sum(one.n_targets for one in found.stored.documents) == TARGETS

@@ -24,11 +24,11 @@ from posbench.report.points import MOST, Point, read_points
 from posbench.report.report import collect
 from posbench.runs import rows
 from posbench.runs.directory import Run
-from posbench.runs.evaluation import load
+from posbench.runs.evaluation import load_evaluation
 from posbench.runs.inventory import list_runs
 from posbench.runs.inventory_table import show
 from posbench.runs.rows import DERIVED, TABLE, make_row, read_csv, write_csv
-from posbench.runs.search import find
+from posbench.runs.search import find_results
 from posbench.runs.target_losses import read_npz
 from posbench.runs.trainings import Training
 from posbench.runs.yaml_file import read_yaml
@@ -144,7 +144,7 @@ def test_a_spoiled_file_is_a_sentence_and_costs_no_other_run(folder, named, kind
         path.unlink()
     spoil(path)
     with pytest.raises(RunError) as error:
-        run.read_config() if named == CONFIG else load(evals(folder)[0]).arrays
+        run.read_config() if named == CONFIG else load_evaluation(evals(folder)[0]).arrays
     assert named in str(error.value) and "\n" not in str(error.value) and len(str(error.value)) < 800
     found = collect(evals(folder), "", "", skip_damaged=True)
     if named == CONFIG:
@@ -235,7 +235,7 @@ def test_words_of_others_move_no_cursor():
 def test_more_rows_than_are_read_are_a_sentence(folder, monkeypatch):
     monkeypatch.setattr(rows, "MOST", 3)
     with pytest.raises(RunError, match="holds 4 rows, and 3 are read"):
-        load(evals(folder)[0])
+        load_evaluation(evals(folder)[0])
 
 
 def test_what_no_report_can_show_is_a_sentence(folder, monkeypatch):
@@ -268,7 +268,7 @@ def test_a_folder_that_may_not_be_read_costs_no_other_run_of_a_report(folder, mo
         return real(path)
 
     monkeypatch.setattr(Path, "is_file", is_file)
-    assert sound.path in find([f"{folder}/rope-*"]).runs
+    assert sound.path in find_results([f"{folder}/rope-*"]).runs
 
 
 def test_weights_that_are_a_fifo_keep_no_export_waiting(tmp_path):

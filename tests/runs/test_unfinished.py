@@ -116,8 +116,8 @@ def test_an_evaluation_goes_on_after_the_texts_that_were_read(tmp_path, text_fol
     monkeypatch.setattr(provenance, "package", lambda: "the same")  # a test is no reason not to write code meanwhile
     whole, stopped = (InProcess(tmp_path / name, text_folder, capfd) for name in ("whole", "stopped"))
     words = ["evaluate.floor=false", "evaluate.max_length=64", "evaluate.windows=9", "evaluate.batch_tokens=64", *words]
-    calls, read = [], scorer._read
-    monkeypatch.setattr(scorer, "_read", lambda *given: calls.append(given) or read(*given))
+    calls, read = [], scorer._read_batch
+    monkeypatch.setattr(scorer, "_read_batch", lambda *given: calls.append(given) or read(*given))
     for cli in (whole, stopped):
         cli.folder.mkdir()
         cli("evaluate.floor=false", "evaluate.max_length=64", "evaluate.windows=9", "evaluate.lengths=[16]")
@@ -132,10 +132,10 @@ def test_an_evaluation_goes_on_after_the_texts_that_were_read(tmp_path, text_fol
         return read(*given)
 
     calls.clear()
-    monkeypatch.setattr(scorer, "_read", interrupted)
+    monkeypatch.setattr(scorer, "_read_batch", interrupted)
     stopped(*words, code=1)  # as if the process of the job alone were stopped
     (part,) = stopped.folder.glob(f"runs/*/evals/*/*{PART}")
-    monkeypatch.setattr(scorer, "_read", lambda *given: calls.append(given) or read(*given))
+    monkeypatch.setattr(scorer, "_read_batch", lambda *given: calls.append(given) or read(*given))
     before, kept = len(calls), sum(name.startswith("spent") for name in np.load(part))
     assert kept >= 4
     stopped(*words)

@@ -9,7 +9,7 @@ from conftest import TRAIN_LEN, small_shape
 from posbench.config.schema import EvaluateConfig
 from posbench.data.tokenfile import TokenFile
 from posbench.encodings.none import NoEncoding
-from posbench.evaluation.scorer import Evaluation
+from posbench.evaluation.scorer import Scorer
 from posbench.extensions.none import NoExtension
 from posbench.scale_attention.none import NoScale
 
@@ -95,8 +95,8 @@ def file(tokens: np.ndarray, lengths: list[int]) -> TokenFile:
     return TokenFile(tokens.astype(np.uint16), n_bytes, np.cumsum([0, *lengths]), [str(i) for i in range(len(lengths))])
 
 
-def evaluation(model, text: TokenFile, extension=None, bos: bool = False, **options) -> Evaluation:
+def evaluation(model, text: TokenFile, extension=None, bos: bool = False, **options) -> Scorer:
     """Nine windows of 64 tokens, two targets each, and a stride of 4, unless `options` of `evaluate` say otherwise."""
     asked = {"lengths": [16, 32, 64], "max_length": 64, "windows": 9, "targets": 2, "stride": 4, **options}
     corpus = SimpleNamespace(test=text, bos=VOCAB if bos else None)
-    return Evaluation(model, corpus, extension or NoExtension(), NoScale(model.encoding.shape), EvaluateConfig(**asked), "cpu")
+    return Scorer(model, corpus, extension or NoExtension(), NoScale(model.encoding.shape), EvaluateConfig(**asked), "cpu")

@@ -28,7 +28,7 @@ def planned(capfd: pytest.CaptureFixture, folder: Path, *typed: str) -> list[Job
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(commands, "is_done", lambda job: jobs.append(job) or True)
         patch.setattr(commands, "record", lambda *_: None)
-        patch.setattr(commands, "_show", lambda *_: None)
+        patch.setattr(commands, "_show_tables", lambda *_: None)
         assert call(capfd, folder, "run", *typed, *SMALL, *PLACES).returncode == 0
     return jobs
 

@@ -17,7 +17,7 @@ from posbench.position.legality import Verdict, file_of
 from posbench.runs.directory import Run
 from posbench.sweep import job_process
 from posbench.sweep.jobs import Outcome
-from posbench.sweep.verdict import JobVerdict, judge, settle
+from posbench.sweep.verdict import JobVerdict, judge_job, settle
 
 GRID = ["-m", "encoding=alibi,none", "extension=none,ntk"]  # alibi x ntk is refused, none x ntk changes nothing
 
@@ -53,7 +53,7 @@ def test_other_seeds_are_judged_anew_only_where_the_seed_draws_weights(world, ca
     monkeypatch.setattr(legality, "check", lambda encoding, *_: asked.append(file_of(encoding)) or Verdict())
     jobs = planned(capfd, world.root, "-m", "seed=0,1,2", "encoding=rope,learned", "extension=none,window", "allow_untested=true")
     known: dict[str, Outcome] = {}
-    fates = [judge(job, known) for job in jobs]
+    fates = [judge_job(job, known) for job in jobs]
     assert len(jobs) == 6 and all(list(judged.cells) == job.cells for judged, job in zip(fates, jobs, strict=True))
     assert asked.count("learned") == 3 * asked.count("rope") > 0
 

@@ -13,7 +13,7 @@ import pytest
 from test_rows import VALUES
 from wandb_server import serving, silence
 
-from posbench.common.appending import append_lines
+from posbench.common.files import append_lines
 from posbench.runs.directory import Run
 from posbench.runs.rows import eval_content, make_row
 

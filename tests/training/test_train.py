@@ -17,9 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from posbench.common.appending import append_lines
 from posbench.common.errors import ConfigError, RunError
-from posbench.common.files import read_json, sha256_file
+from posbench.common.files import append_lines, read_json, sha256_file
 from posbench.common.signals import Stopped
 from posbench.config.schema import ModelConfig, TrainConfig
 from posbench.data.batches import batches

@@ -1,4 +1,4 @@
-"""Queue of trainings on a cluster: submit them through submitit and collect their outcomes.
+"""Queue of trainings on a cluster: submit them through submitit, wait for them with progress, and collect their outcomes.
 
 A spec file describes the work of a task, SPEC.task holds its id and log, SPEC.outcome its outcome. All lie beside submitit's own files,
 on the file system that the nodes share. Nothing is unpickled here.
@@ -23,11 +23,13 @@ from posbench.position.instantiate import DECLARED
 from posbench.sweep.cluster.task import Task
 from posbench.sweep.jobs import Job, Outcome, Result
 from posbench.sweep.ledger import TAIL, record
+from posbench.sweep.live_progress import Live
 from posbench.sweep.verdict import already_done, is_done
 
 OWN = {"_target_", "via", "n_jobs", "submitit_folder", "max_num_timeout"}  # posbench's own keys; the rest go to submitit
 SHARED = {"name", "timeout_min", "mem_gb", "cpus_per_task", "gpus_per_node", "stderr_to_stdout"}  # submitit's, for every cluster
 ENDED = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT"}
+LOOK_SECONDS = 1.0  # between two checks for outcomes
 ASK_SECONDS = 5.0  # between two queries to the cluster
 LOST_SECONDS = 10.0  # until an outcome is visible on a network file system
 
@@ -184,3 +186,43 @@ def _executor(launcher: dict):
     except (AssertionError, NameError, TypeError, ValueError) as error:
         raise ConfigError(f"submitit does not take these hydra.launcher settings: {str(error).splitlines()[0]}") from error
     return executor
+
+
+def run_on(queue: Queue, jobs: list[Job], done: int = 0) -> list[Result]:
+    """Run jobs as tasks of a cluster, one per training, and wait for all of them. `done` as in `run_jobs`.
+
+    A task of an earlier command that is still queued is not submitted again. Raises RunError when the cluster refuses the jobs,
+    KeyboardInterrupt for Ctrl-C, after which the tasks continue on the cluster.
+    """
+    left, results = deque(jobs), []
+    tasks = queue.attach(left)
+    if tasks:
+        print(f"{len(tasks)} of {len(jobs) + done} trainings are in the queue already", file=sys.stderr)
+    live = Live(len(jobs) + done, done, 1)
+    try:
+        while left or tasks:
+            while left and len(tasks) < queue.room:
+                tasks += queue.submit([left.popleft() for _ in range(min(len(left), queue.room - len(tasks), queue.array))])
+            time.sleep(LOOK_SECONDS)
+            for task, result in queue.ended(tasks):
+                tasks.remove(task)
+                _show_task(live, task, True)
+                live.finish(result)
+                results.append(result)
+            for task in tasks:
+                _show_task(live, task, queue.states.get(task.id) == "RUNNING")
+    except KeyboardInterrupt:
+        print(f"\nno longer waiting: {queue.going_on(tasks)}; the same command waits for them again", file=sys.stderr, flush=True)
+        raise
+    finally:
+        live.close(not left and not tasks)
+    return results
+
+
+def _show_task(live: Live, task: Submitted, running: bool) -> None:
+    if running and not task.running:
+        live.start(task.job.run.id)
+    elif task.running and not running:
+        live.put_back(task.job.run.id)  # preempted, or at its time limit: queued again
+    task.running = running
+    live.parallel = max(live.parallel, len(live.started))
