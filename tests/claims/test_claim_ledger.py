@@ -12,23 +12,14 @@ import pytest
 import yaml
 from claim_worlds import ROPE, World, claim, make_ladder
 from conftest import CONFIGS, choices, node
-from hydra import compose, initialize_config_dir
 from script_calls import call
 
-from posbench.claims.find import Pool
 from posbench.claims.judge import reserved
 from posbench.claims.language import BOTH, Cell, Claim, called, load, load_all
 from posbench.claims.table import brief, from_csv, markdown
 from posbench.cli.claims import defaults
 from posbench.common.errors import ConfigError
-from posbench.config import compose as composition
-from posbench.config import identity
-from posbench.config.compose import unresolved
-from posbench.config.schema import typed
 from posbench.report.tables import markdown_row
-from posbench.runs.evaluation import Evaluation
-from posbench.runs.run_metadata import RunMetadata
-from posbench.sweep.jobs import plan_jobs
 
 LEDGER = load_all(CONFIGS.parent / "results" / "claims")
 REPORTED = CONFIGS.parent / "results" / "reported" / "claims"
@@ -110,51 +101,6 @@ def _check(cell: Cell):
     assert {cell.scale_attention.split(" ")[0], cell.trained_scale.split(" ")[0]} <= scales
     assert importlib.util.find_spec(f"posbench.evaluators.{cell.protocol}")
     assert set(cell.config or {}) <= {"model.qk_norm", "model.n_layer", "train.length", "train.steps", "data.mix.task", "data.mix.share"}
-
-
-def planned(experiment):
-    """What the evaluations of an experiment would be found by, without making any, and the origin of each."""
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        jobs = plan_jobs(composition.expand(unresolved(compose("run", [f"experiment={experiment}"])), []))
-    shown = ("encoding", "extension", "scale_attention")
-    for job in jobs:
-        trained = identity.method_label(typed("train", job.cfg["train"]).scale_attention, "scale_attention")
-        base = {"run_id": job.run.id, "seed": job.cfg["seed"], "train_len": typed("train", job.cfg["train"]).train_len, "position": None}
-        parent = (job.cfg["train"]["parent"] or {}).get("run_id")
-        for cell in job.cells:
-            nodes = dict(zip(shown, (job.cfg["encoding"], cell.extension, cell.scale_attention), strict=True))
-            row = {**base, "protocol": cell.protocol, "trained_scale": trained, "finetune": parent}
-            row |= {group: identity.method_name(node) for group, node in nodes.items()}
-            row["scale_attention"] = identity.method_label(cell.scale_attention, "scale_attention")
-            row |= {f"{group}_args": identity.method_args(nodes[group]) for group in shown[:2]}
-            rows = [{**row, "length": length} for length in cell.evaluate["lengths"]]
-            yield Evaluation(rows, cell.path), RunMetadata(job.run.path, job.cfg, {})
-
-
-@pytest.mark.slow
-def test_the_experiments_hold_every_cell_of_the_ledger_once(monkeypatch):
-    """What `python scripts/run.py experiment=headline` and `experiment=claims` make is what the claims need: methods, seeds, lengths."""
-    names = sorted({name for one in LEDGER for name in one.experiments})
-    if not all((CONFIGS / "experiment" / f"{name}.yaml").exists() for name in names):
-        pytest.skip("the experiments are not written yet")
-    monkeypatch.setattr("posbench.data.fingerprint", lambda data, cache: "0" * 64)
-    plans = {name: list(planned(name)) for name in names}
-    for one in LEDGER:
-        planned_here = [each for name in one.experiments for each in plans[name]]
-        entries = {entry.path: entry for entry, _ in planned_here}  # a cell of both is one file
-        lengths = {path: {row["length"] for e, _ in planned_here if e.path == path for row in e.rows} for path in entries}
-        pool = Pool(list(entries.values()), {origin.path: origin for _, origin in planned_here}, defaults())
-        for endpoint in (*one.primary, *one.secondary):
-            for _, cell in endpoint.cells:
-                found = pool.find(cell)
-                assert set(found) >= set(endpoint.seeds) and len(found) >= 3, f"{one.id}: {cell} has seeds {list(found)}"
-                for entry in found.values():
-                    assert cell.at is None or round(cell.at * entry.first["train_len"]) in lengths[entry.path], (
-                        f"{one.id}: {cell} at {cell.at}"
-                    )
-                    run_id = entry.first["finetune"] or entry.first["run_id"]
-                    gate = [e for e in pool.evaluations if e.first["run_id"] == run_id and e.first["protocol"] == "fixed_targets"]
-                    assert pool.reference(gate[0], "floor") and pool.reference(gate[0], "half")
 
 
 def test_the_committed_table_is_made_of_the_committed_csv_by_todays_claims():

@@ -53,10 +53,8 @@ def test_a_text_that_changed_after_it_was_resolved_is_refused(tmp_path):
     "text, says",
     [
         ("locl", "evaluate.text=locl is no text.*did you mean local"),
-        ("mqar", "evaluate.text=mqar is no text"),
         ("books", r"evaluate.text=books needs your own files: give 'evaluate.text=\{name: books, path: PATH\}'"),
         ({"name": "local", "paht": "x"}, "evaluate.text.paht is no key of evaluate.text: it takes name, path, source"),
-        ({"path": "x"}, "evaluate.text=None is no text"),
         ({"name": "local", "path": "{mine}"}, "evaluate.text=local is the text of the training"),
         ({"name": "local", "path": "/no/where"}, "/no/where does not exist"),
     ],

@@ -149,7 +149,6 @@ def test_lceg_script_is_the_mean_of_batch_means_of_the_script(length, bos):
     [
         *((name, RecomputeWindow(), {}, "which extension=recompute_window never does: use 'evaluate.protocol=") for name in WHOLE),
         ("sliding", NoExtension(), {"stride": 17}, "evaluate.stride=17 is more than the shortest of evaluate.lengths=.16, 32, 64."),
-        ("yarn_script", NoExtension(), {"stride": 16}, "evaluate.stride=16 is not below the shortest of evaluate.lengths=.16, 32, 64."),
         ("yarn_script", NoExtension(), {"stride": 16}, "set evaluate.stride to 15 or less, or leave out the shorter lengths"),
         ("lceg_script", NoExtension(), {"stride": 17}, "set evaluate.stride to 16 or less"),
         *((name, NoExtension(), {"lengths": [1, 16]}, "leave out lengths below 2") for name in WHOLE if name != "by_position"),

@@ -87,7 +87,6 @@ def test_identity_is_the_content_and_the_length_and_neither_path_nor_recipe_nor_
     [
         ({"model_type": "bloom"}, {}, "type bloom, which computes attention itself"),
         ({"model_type": "gpt_neox", "hidden_size": "32"}, {}, "hidden_size=32, where a whole number belongs"),
-        ({"model_type": "gpt_neox", "vocab_size": None}, {}, "does not say vocab_size"),
         ({"model_type": "gpt_neox", "is_encoder_decoder": True}, {}, "with an encoder"),
         ({"quantization_config": {"bits": 4}}, {}, "quantization_config"),
         ({"hidden_size": None}, {}, "does not say hidden_size"),
@@ -249,13 +248,11 @@ def test_weights_that_change_after_the_run_was_named_are_not_taken(tmp_path):
 @pytest.mark.parametrize(
     ("ids", "bos", "rows", "theirs", "said"),
     [
-        (50, False, 50, None, None),
         (256, False, 300, None, None),
         (151665, True, 152064, 7, None),
         (300, False, 256, None, "has 300 ids"),
         (50257, False, 51200, None, None),
         (256, False, 32000, None, "give data.tokenizer=DIR"),
-        (256, False, 1000, None, "has 256 ids and model.path=DIR 1000"),
         (256, True, 321, 7, "has 256 ids and model.path=DIR 321"),
         (50, True, 50, None, "asks for a BOS token"),
     ],

@@ -27,9 +27,8 @@ from posbench.runs.directory import Run
 from posbench.runs.evaluation import load_evaluation
 from posbench.runs.inventory import list_runs
 from posbench.runs.inventory_table import show
-from posbench.runs.rows import DERIVED, TABLE, make_row, read_csv, write_csv
+from posbench.runs.rows import read_csv, write_csv
 from posbench.runs.search import find_results
-from posbench.runs.target_losses import read_npz
 from posbench.runs.trainings import Training
 from posbench.runs.yaml_file import read_yaml
 
@@ -109,27 +108,20 @@ CONFIG, ROWS, ARRAYS = "config.yaml", "none+none", ".npz is damaged"
 SPOILED = [  # what the sentence names, what is spoiled, how
     (CONFIG, "a recursive alias", text("a: &a [*a]\n")),
     (CONFIG, "a billion laughs", text(LAUGHS)),
-    (CONFIG, "5,000 levels", text("a: " + "[" * 5_000 + "]" * 5_000)),
     (CONFIG, "30 MB", lambda path: os.truncate(path, 30 * 2**20)),
     (CONFIG, "a FIFO", os.mkfifo),
     (CONFIG, "a date", text("a: !!timestamp 2026-01-01\n")),
     (CONFIG, "a key twice", text("a: 1\na: 2\n")),
-    (CONFIG, "a list", text("- a\n")),
     (CONFIG, "no UTF-8", text(b"a: \xff\xfe\n")),
     (ROWS, "no loss", in_rows(nll=None, n_targets=None)),
     (ROWS, "two seeds", in_first("seed", 7)),
-    (ROWS, "a length of nothing", in_rows(length=0)),
-    (ROWS, "a number of 300 digits", in_rows(n_bytes=10**300)),
     (ROWS, "rows that are lists", in_all(rows=[[]])),
     (ROWS, "no configuration", in_all(config=None)),
     (ROWS, "a device", link("/dev/zero")),
-    (ROWS, "100,000 levels", text("[" * 100_000)),
     (ROWS, "120 levels", text('{"a":' * 120 + "1" + "}" * 120)),
-    (ARRAYS, "strings", arrays(nll=np.full((4, TARGETS), "3.0"))),
     (ARRAYS, "objects", arrays(document=np.array([{}] * TARGETS, dtype=object))),
     (ARRAYS, "lengths that are no whole numbers", arrays(length=np.array(LENGTHS) + 0.5)),
     (ARRAYS, "other shapes", arrays(nll=np.zeros((4, TARGETS, 2), "f4"))),
-    (ARRAYS, "a pickle", text(b"\x80\x04N.")),
     (ARRAYS, "a FIFO", os.mkfifo),
     (ARRAYS, "4 GB in 200 bytes", bomb),
 ]
@@ -155,12 +147,6 @@ def test_a_spoiled_file_is_a_sentence_and_costs_no_other_run(folder, named, kind
         assert len(found.rows) == 2 * len(LENGTHS)
     else:
         assert len(found.rows) == len(LENGTHS) and found.notes[0].startswith("Left out: ") and "\n" not in found.notes[0]
-
-
-def test_sound_arrays_come_back(folder):
-    sound = read_npz(evals(folder)[0].with_suffix(".npz"))
-    assert set(sound) == {"length", "nll", "correct", "bytes", "document", "offset"} and sound["nll"].shape == (4, TARGETS)
-    assert set(read_npz(evals(folder)[0].with_suffix(".npz"), ("nll", "none"))) == {"nll"}
 
 
 STRANGE = [None, [], {}, "x", 1e308, 10**30, True, "\x1b[31m", {"a": {"b": None}}, float("nan")]
@@ -210,13 +196,6 @@ def test_names_are_no_formulas_in_a_csv_and_come_back(folder, name):
     assert from_csv(folder / "trainings.csv", Training, "", "") == [line]
     again, _ = read_foreign(folder / "rows.csv", "x")
     assert {one.rows[0]["encoding"] for one in again} == {name.replace("\t", "\ufffd"), "rope"}
-
-
-def test_numbers_in_a_csv_are_left_alone(tmp_path):
-    row = make_row(**{column.name: -2 if column.kind is int else -0.5 if column.kind is float else {} if column.kind is dict else False if
-                      column.kind is bool else "x" for column in TABLE if column.name not in DERIVED})  # fmt: skip
-    write_csv([row], tmp_path / "rows.csv")
-    assert "'" not in (tmp_path / "rows.csv").read_text() and ",-2," in (tmp_path / "rows.csv").read_text()
 
 
 def test_names_are_no_html_in_markdown(folder):

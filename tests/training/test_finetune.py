@@ -179,9 +179,7 @@ def test_a_constant_rate_makes_a_shorter_training_the_beginning_of_a_longer_one(
         ("hybrid", "none", {}, "finetune.length=64 would change what encoding=hybrid does within the first 16 tokens"),
         ("rope", "pi", {"target_len": 32}, "finetune.target_len=32 is shorter than a sequence of finetune.length=64"),
         ("rope", "none", {"target_len": 64}, "finetune.target_len=64 has nothing to act on, since extension=none"),
-        ("rope", "abf", {"target_len": 64}, "finetune.target_len=64 has nothing to act on, since extension=abf"),
         ("rope", "none", {"frozen": True}, "finetune.frozen=true leaves nothing to train"),
-        ("rope", "none", {"target_len": 64, "encoding": {"_target_": "posbench.encodings.none.NoEncoding"}}, "has nothing to act on"),
     ],
 )
 def test_what_cannot_be_trained_in_is_refused(encoding, extension, tuning, said):
