@@ -82,7 +82,7 @@ class LoadedRun:
     def prepared(self, splits: Iterable[str]) -> "Corpus":
         """Corpus of some splits alone, as `corpus` otherwise."""
         from posbench.data import prepare
-        from posbench.data.fit_corpus import fit_corpus
+        from posbench.data.corpus import fit_corpus
 
         beside = self.path.resolve().parent.parent / "cache"
         corpus = prepare(self.reached(), self._cache_dir or (beside if beside.is_dir() else "results/cache"), splits)

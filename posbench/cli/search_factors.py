@@ -30,7 +30,7 @@ BY_TARGET = ("lengths", "max_length", "protocol", "floor")  # of evaluate, which
 
 def search_factors(request: Request) -> int:
     """Search, print the losses beside those of the starts, and write the factors as a choice of extension=. Returns the exit code."""
-    from posbench.data.fit_corpus import fit_corpus
+    from posbench.data.corpus import fit_corpus
 
     cfg = _searchable(request)
     job, exact = plan_search(cfg)

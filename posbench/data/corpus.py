@@ -4,7 +4,7 @@ import contextlib
 import json
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -20,6 +20,8 @@ from posbench.data.task import TaskSplit
 from posbench.data.tokenfile import TokenFile, open_split, verify_files
 from posbench.data.tokenizer_files import pretrained_json, tokenizer_name
 from posbench.data.tokenizers import Tokenizer, load_tokenizer, read_tokenizer
+
+SPARE = 64  # unused rows that an embedding may have (or a tenth of its rows, if more), since tables are padded for speed
 
 
 @dataclass(frozen=True)
@@ -122,3 +124,22 @@ def known_tokenizer(cfg_data: dict, cache_dir: Path | str) -> Tokenizer | None:
         return read_tokenizer(name, pretrained_json(choice))
     folder = Path(cache_dir) / content_key(cfg_data, cache_dir)[:24]
     return load_tokenizer(name, folder) if choice == "bytes" or folder.exists() else None
+
+
+def fit_corpus(corpus: Corpus, cfg: dict) -> Corpus:
+    """Corpus with the vocabulary size and BOS token of a job's checkpoint. Without a checkpoint it is returned unchanged.
+
+    Raises ConfigError when the number of ids shows another tokenizer, or when data.bos needs a BOS token and the checkpoint has none.
+    """
+    checkpoint, path = cfg["model"].get("checkpoint"), cfg["model"].get("path")
+    if not checkpoint:
+        return corpus
+    ids, rows = corpus.vocab_size - (corpus.bos is not None), checkpoint["vocab_size"]
+    if not rows - max(SPARE, rows // 10) <= ids <= rows:
+        raise ConfigError(
+            f"data.tokenizer={cfg['data']['tokenizer']} has {ids} ids and model.path={path} {rows}: "
+            f"give data.tokenizer={path}, or wherever the tokenizer.json lies that it was trained with."
+        )
+    if corpus.bos is not None and checkpoint["bos"] is None:
+        raise ConfigError(f"data.bos=true asks for a BOS token, and model.path={path} has none: leave data.bos out.")
+    return replace(corpus, vocab_size=rows, bos=None if corpus.bos is None else checkpoint["bos"])

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 from posbench.common.errors import ConfigError, RunError
 from posbench.config.schema import typed
 from posbench.data import prepare
-from posbench.data.corpus import Corpus
-from posbench.data.fit_corpus import fit_corpus
+from posbench.data.corpus import Corpus, fit_corpus
 from posbench.data.sources import SPLITS
 from posbench.huggingface import weights as hf_weights
 from posbench.model.build import begin_theirs, load_model, make_model, pick_device

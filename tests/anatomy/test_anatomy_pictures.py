@@ -7,10 +7,9 @@ import pytest
 from conftest import choices
 from dissected import anatomy
 
-from posbench.anatomy import gallery_tiles
+from posbench.anatomy import gallery
 from posbench.anatomy.figure import anatomy_page, draw_anatomy
-from posbench.anatomy.gallery import sheet
-from posbench.anatomy.gallery_tiles import encoding_tiles, extension_tiles, scale_tiles
+from posbench.anatomy.gallery import encoding_tiles, extension_tiles, scale_tiles, sheet
 
 
 @pytest.mark.parametrize(
@@ -37,8 +36,8 @@ def test_equal_anatomies_are_equal_files(tmp_path):
 
 
 def test_the_gallery_shows_every_method(monkeypatch):
-    monkeypatch.setattr(gallery_tiles, "nodes", functools.cache(gallery_tiles.nodes))  # each method is tried with each yaml
-    monkeypatch.setattr(gallery_tiles, "SHAPE", replace(gallery_tiles.SHAPE, d_model=64))
+    monkeypatch.setattr(gallery, "nodes", functools.cache(gallery.nodes))  # each method is tried with each yaml
+    monkeypatch.setattr(gallery, "SHAPE", replace(gallery.SHAPE, d_model=64))
     tiles = encoding_tiles(), extension_tiles(), scale_tiles()
     assert [sorted(tile.name for tile in group) for group in tiles] == [
         choices("encoding"),

@@ -29,8 +29,7 @@ from posbench.common.errors import ConfigError, RunError
 from posbench.common.machine import multiplies_bf16
 from posbench.config.identity import run_id
 from posbench.config.schema import TrainConfig
-from posbench.data.corpus import Corpus
-from posbench.data.fit_corpus import fit_corpus
+from posbench.data.corpus import Corpus, fit_corpus
 from posbench.huggingface import weights as hf_weights
 from posbench.model.build import load_model
 from posbench.runs.directory import Run
