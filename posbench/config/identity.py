@@ -100,7 +100,7 @@ def _at_default(key: str, value: object) -> bool:
     return key in LATER and value == LATER[key] and isinstance(value, bool) == isinstance(LATER[key], bool)
 
 
-def identity(cfg: dict, data_fingerprint: str) -> dict:
+def training_identity(cfg: dict, data_fingerprint: str) -> dict:
     """Settings that determine a training, and nothing else: two equal identities train the same weights.
 
     The fingerprint stands for the text, the tokenizer and the BOS choice, whatever their paths.
@@ -119,7 +119,7 @@ def identity(cfg: dict, data_fingerprint: str) -> dict:
 
 def run_id(cfg: dict, data_fingerprint: str) -> str:
     """Id of a training: a readable prefix and ten hex digits, such as rope-64-s0-1a2b3c4d5e, of a child rope+yarn-64to256-s0-1a2b3c4d5e."""
-    parts = identity(cfg, data_fingerprint)
+    parts = training_identity(cfg, data_fingerprint)
     length = parts["train"]["length"]
     lengths = "+".join(map(str, length)) if isinstance(length, list) else length
     kind = "hf" if cfg["model"].get("checkpoint") else method_name(cfg["encoding"])

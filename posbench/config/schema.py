@@ -254,11 +254,11 @@ def check_config(cfg: dict) -> dict:
 
 def typed(group: str, values: dict) -> Any:
     """Dataclass of one group, built from `values`. Raises ConfigError as `check_config` does."""
-    return _typed(group, json.dumps(values))
+    return _typed_group(group, json.dumps(values))
 
 
 @functools.lru_cache(maxsize=1024)
-def _typed(group: str, content: str) -> Any:
+def _typed_group(group: str, content: str) -> Any:
     """Cached part of `typed`: the cells of a grid mostly share these values."""
     values, schema = json.loads(content), {**SCHEMAS, **OPTIONAL}[group]
     hints = typing.get_type_hints(schema, include_extras=True)

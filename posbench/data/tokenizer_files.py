@@ -29,7 +29,7 @@ def tokenizer_name(tokenizer: str, vocab_size: int) -> str:
     if not os.path.exists(tokenizer) and wheel_file("data.tokenizer", tokenizer) is None:
         return tokenizer
     file = pretrained_file(tokenizer)
-    return f"{file.parent.resolve().name if file.stem == 'tokenizer' else file.stem}-{_sha256(tokenizer)[:8]}"
+    return f"{file.parent.resolve().name if file.stem == 'tokenizer' else file.stem}-{_tokenizer_digest(tokenizer)[:8]}"
 
 
 def tokenizer_identity(tokenizer: str, vocab_size: int) -> list:
@@ -42,7 +42,7 @@ def tokenizer_identity(tokenizer: str, vocab_size: int) -> list:
         if not 257 <= vocab_size <= MOST_IDS:
             raise ConfigError(f"data.vocab_size={vocab_size} cannot hold a byte-level BPE: choose 257 or more (256 bytes plus merges).")
         return ["bpe", vocab_size, BPE_TRAIN_BYTES]
-    return ["pretrained", _sha256(tokenizer)]
+    return ["pretrained", _tokenizer_digest(tokenizer)]
 
 
 def pretrained_json(tokenizer: str) -> bytes:
@@ -63,7 +63,7 @@ def _of_gguf(file: Path, *_: int) -> bytes:
     return tokenizer_json(file)
 
 
-def _sha256(tokenizer: str) -> str:
+def _tokenizer_digest(tokenizer: str) -> str:
     return hashlib.sha256(pretrained_json(tokenizer)).hexdigest()
 
 

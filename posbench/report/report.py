@@ -26,7 +26,7 @@ from posbench.runs.evaluation import Evaluation, load_evaluations
 from posbench.runs.evidence import pool
 from posbench.runs.rows import SETTING
 from posbench.runs.run_metadata import RunMetadata, variants
-from posbench.runs.search import told_apart
+from posbench.runs.search import shortest_endings
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def collect(
         raise RunError(f"None of the {len(wanted)} evaluations of this report exists yet: make them with `{command}`.")
     loaded, notes = load_evaluations(present, skip_damaged)
     own = [kept for kept in (_at(evaluation, (lengths or {}).get(evaluation.path)) for evaluation in loaded) if kept.rows]
-    names = told_apart(csvs)
+    names = shortest_endings(csvs)
     found = [read_foreign(path, name) for path, name in names.items()]
     alone = not own and not evidence and len(names) == 1  # the report is of one CSV alone, so no line needs its name
 

@@ -72,7 +72,7 @@ def inside(folder: Path) -> list[Path]:
     return sorted(path.parent for path in folder.glob("*/config.yaml"))
 
 
-def told_apart(paths: Sequence[Path]) -> dict[Path, str]:
+def shortest_endings(paths: Sequence[Path]) -> dict[Path, str]:
     """{path: its shortest ending that differs from the others}."""
     depth = 1
     while len({path.parts[-depth:] for path in paths}) < len(set(paths)):

@@ -15,7 +15,7 @@ from test_configs import METHODS
 from posbench.common.errors import ConfigError
 from posbench.config import compose as composition
 from posbench.config.compose import unresolved
-from posbench.config.identity import identity
+from posbench.config.identity import training_identity
 from posbench.config.named_class import class_named
 from posbench.config.schema import check_config, typed
 from posbench.config.typed_args import Must, arguments, fit_value
@@ -213,7 +213,7 @@ def test_ids_do_not_tell_an_int_from_the_float_it_equals():
     one, two = (typed("train", values) for values in (as_ints, as_written))
     assert repr(one) == repr(two) and isinstance(one.lr, float) and isinstance(one.betas[0], float) and isinstance(one.steps, int)
     rest = {"model": {}, "seed": 0}
-    first, second = (identity({**rest, "encoding": {"base": base}, "train": {"length": 64}}, "f") for base in (10000, 10000.0))
+    first, second = (training_identity({**rest, "encoding": {"base": base}, "train": {"length": 64}}, "f") for base in (10000, 10000.0))
     assert first == second and type(first["encoding"]["base"]) is type(second["encoding"]["base"])
 
 
@@ -239,7 +239,7 @@ def test_a_length_may_be_typed_in_thousands(short, long):
     words += [*(f"{key}={{0}}" for key in keys), "evaluate.lengths=[{0},64]"]
     found = [check_config(unresolved(compose("advise", [word.format(size) for word in words]))) for size in (short, long)]
     assert found[0] == found[1] and found[0]["target"] == found[0]["evaluate"]["lengths"][0] == int(long)
-    assert repr(identity(found[0], "")) == repr(identity(found[1], ""))
+    assert repr(training_identity(found[0], "")) == repr(training_identity(found[1], ""))
 
 
 @pytest.mark.parametrize("word", ["evaluate.lengths=[16kb]", "target=k", "train.steps=1k", "target=1.5k", "seed=1k"])

@@ -23,7 +23,7 @@ from posbench.report.points import Point, read_points
 from posbench.report.report import collect
 from posbench.report.tables import METHOD, Table
 from posbench.runs.rows import write_csv
-from posbench.runs.search import find_results, told_apart
+from posbench.runs.search import find_results, shortest_endings
 from posbench.statistics.clustered import student_quantile
 
 REPORTED = CONFIGS.parent / "results" / "reported"
@@ -225,8 +225,8 @@ def test_bytes_that_are_no_text_are_refused(tmp_path):
 
 
 def test_files_of_one_name_are_told_apart(tmp_path):
-    assert list(told_apart([tmp_path / "a" / "rows.csv", tmp_path / "b" / "rows.csv"]).values()) == ["a/rows.csv", "b/rows.csv"]
-    assert list(told_apart([tmp_path / "a" / "one.csv", tmp_path / "b" / "two.csv"]).values()) == ["one.csv", "two.csv"]
+    assert list(shortest_endings([tmp_path / "a" / "rows.csv", tmp_path / "b" / "rows.csv"]).values()) == ["a/rows.csv", "b/rows.csv"]
+    assert list(shortest_endings([tmp_path / "a" / "one.csv", tmp_path / "b" / "two.csv"]).values()) == ["one.csv", "two.csv"]
 
 
 def test_the_script_takes_csvs_beside_runs(tmp_path, capfd):

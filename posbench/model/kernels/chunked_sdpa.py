@@ -162,7 +162,7 @@ def cut_band(first_T: Tensor, last_T: Tensor, begin: int) -> list[Piece] | None:
     None unless there are long runs of queries in which each end of the interval stands still or moves along.
     """
     runs = _runs(first_T, last_T, begin)
-    return None if len(runs) > 8 + len(first_T) // 64 else [piece for run in runs for piece in _blocks(first_T, last_T, *run)]
+    return None if len(runs) > 8 + len(first_T) // 64 else [piece for run in runs for piece in _pieces_of_run(first_T, last_T, *run)]
 
 
 def _runs(first_T: Tensor, last_T: Tensor, begin: int) -> list[tuple[int, int]]:
@@ -180,7 +180,7 @@ def _runs(first_T: Tensor, last_T: Tensor, begin: int) -> list[tuple[int, int]]:
     return [(begin + start, begin + stop) for start, stop in pairwise([*starts, len(seen_T)]) if seen_T[start]]
 
 
-def _blocks(first_T: Tensor, last_T: Tensor, start: int, stop: int) -> Iterator[Piece]:
+def _pieces_of_run(first_T: Tensor, last_T: Tensor, start: int, stop: int) -> Iterator[Piece]:
     """Pieces of a run."""
     low, high, second = int(first_T[start]), int(last_T[start]), min(start + 1, stop - 1)
     left, right = int(first_T[second]) - low, int(last_T[second]) - high

@@ -40,7 +40,7 @@ def flex(layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, gates
     """Run all bands of a layer and merge them: [B, H, T, D], float32. q and k are float32, v has the model's format, gates float64 sums."""
     outs, sums = [], []
     for band in layer.bands:
-        if (sees_T := _sees(band, q_BHTD.device)) is not None:
+        if (sees_T := _sees_a_key(band, q_BHTD.device)) is not None:
             y_BHTD, lse_BHT = _band(layer, band, q_BHTD, k_BGTD, v_BGTD, gates_BHT)
             outs.append(y_BHTD)
             # A query that sees no key of a band gets no weight there; its row of the kernel's output is undefined.
@@ -53,7 +53,7 @@ def flex(layer: LayerPlan, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTD: Tensor, gates
     return sum(part * y_BHTD.float() for part, y_BHTD in zip(share, outs, strict=False))  # a sink has a share and no value
 
 
-def _sees(band: BandPlan, device: torch.device) -> Tensor | None:
+def _sees_a_key(band: BandPlan, device: torch.device) -> Tensor | None:
     """True for each query that sees a key of a band: [T], on the device; None if none does. Counted once for a plan."""
     return band.once(("sees", device), lambda: (band.seen_T > 0).to(device) if band.seen_T.any() else None)
 
@@ -65,7 +65,11 @@ def _band(
     q_BHTD, k_BGTD = layer.turned(band, q_BHTD, k_BGTD)
     q_BHTD, dtype = layer.scaled(q_BHTD, scored), number_format.of_fused(v_BGTD, gated=gates_BHT is not None)
     q_BHTD, k_BGTD, v_BGTD = (padded(t.to(dtype), NARROWEST) for t in (q_BHTD, k_BGTD, v_BGTD))
-    mods = [*_rules(layer, device), *_columns(encoding.columns(*band.positions(device), row_constant=True)), *_profile(layer, band, device)]
+    mods = [
+        *_rule_mods(layer, device),
+        *_column_mods(encoding.columns(*band.positions(device), row_constant=True)),
+        *_profile(layer, band, device),
+    ]
     if gates_BHT is not None:
         mods.append(_gates(gates_BHT))
 
@@ -84,7 +88,7 @@ def _band(
     return y_BHTD[..., :width], aux.lse
 
 
-def _rules(layer: LayerPlan, device: torch.device) -> list[Callable]:
+def _rule_mods(layer: LayerPlan, device: torch.device) -> list[Callable]:
     delta_T = torch.arange(len(layer.n_T), dtype=torch.float64)
     mods = []
     for rule in layer.distance_rules:
@@ -93,7 +97,7 @@ def _rules(layer: LayerPlan, device: torch.device) -> list[Callable]:
     return mods
 
 
-def _columns(columns: tuple[Tensor, Tensor] | None) -> list[Callable]:
+def _column_mods(columns: tuple[Tensor, Tensor] | None) -> list[Callable]:
     if columns is None:
         return []
     q_HTR, k_TR = columns
