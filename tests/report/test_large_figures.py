@@ -47,37 +47,6 @@ def pens_of(curve, groups):
     return [multiples.pens(group.points, curve) for group in groups]
 
 
-def boxes(figure):
-    """(axes, its own box, the boxes of the names at its lines' ends), in pixels, of every panel."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    renderer = FigureCanvasAgg(figure).get_renderer()
-    figure.draw(renderer)
-    found = []
-    for axes in figure.axes:
-        right = axes.get_window_extent(renderer).x1
-        names = [text.get_window_extent(renderer) for text in axes.texts if text.get_window_extent(renderer).x0 > right]
-        ticks = [label.get_window_extent(renderer) for label in (*axes.get_yticklabels(), *axes.get_xticklabels())]
-        found.append((axes, ticks, names))
-    return found
-
-
-@pytest.mark.parametrize(
-    "extensions", [EXTENSIONS, (*EXTENSIONS, "a long extension name=1 with=2 arguments=3"), [f"e{n}" for n in range(20)]]
-)
-def test_no_name_reaches_another_or_the_next_panel(extensions):
-    panels = boxes(multiples.figure(grid(ENCODINGS[:3], extensions), "t"))
-    each = 1 if "none" in extensions else -(-len(extensions) // MOST)  # many are spread over panels
-    assert len(panels) >= 3 * each + ("none" in extensions)
-    assert sum(len(names) for *_, names in panels) >= len(methods(grid(ENCODINGS[:3], extensions)))
-    for axes, _, names in panels:
-        assert len(names) >= (2 if each > 1 else 6)
-        ordered = sorted(names, key=lambda box: box.y0)
-        assert all(above.y0 - below.y0 > 0.9 * below.height for below, above in itertools.pairwise(ordered))
-        others = [box for other, ticks, _ in panels if other is not axes for box in ticks]
-        assert not any(name.overlaps(box) for name in names for box in others)
-
-
 def test_panels_share_their_axes_and_an_extension_keeps_its_look():
     figure = multiples.figure(grid(lengths=(64, 512)), "t")
     assert len({(axes.get_xlim(), axes.get_ylim()) for axes in figure.axes}) == 1

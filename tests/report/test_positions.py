@@ -128,20 +128,3 @@ def test_a_method_that_costs_very_much_does_not_flatten_the_others(tmp_path):
     _, cost = figure.figure(collect(paths, "t", "").sections[0], "t").axes
     assert cost.get_ylim()[1] == pytest.approx(0.3)
     assert {text.get_text() for text in cost.texts} == {"yarn", "pi 1.50"}
-
-
-@pytest.mark.parametrize("count", [1, 5, 14])
-def test_names_do_not_overlap_however_many_methods_there_are(tmp_path, count):
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.text import Text
-
-    names = ["none", "pi", "ntk", "yarn", "rerope", "leaky_rerope", "streaming", "window", "lm_infinite", "self_extend", "dca", "string"]
-    names = [*names, "dynamic_ntk", "llama3"][:count]
-    paths = [write_positions(tmp_path, name, PLAIN + 0.01 * k, document_N=DOCUMENT) for k, name in enumerate(names)]
-    drawn = figure.figure(collect(paths, "t", "").sections[0], "t")
-    renderer = FigureCanvasAgg(drawn).get_renderer()
-    drawn.draw(renderer)
-    texts = [text for text in drawn.findobj(Text) if text.get_text() and text.get_visible()]
-    boxes = [(text.get_text(), text.get_window_extent(renderer).shrunk(1.0, 0.8)) for text in texts]
-    assert len(boxes) > 2 * count
-    assert not [(one[0], two[0]) for i, one in enumerate(boxes) for two in boxes[i + 1 :] if one[1].overlaps(two[1])]

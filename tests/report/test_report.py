@@ -335,15 +335,6 @@ def test_positions_are_taken_from_the_longest_window(tmp_path):
     assert "gate" not in report.markdown()
 
 
-def test_a_narrow_terminal_keeps_every_number_and_mark(tmp_path):
-    report = Built(write_run(tmp_path, "rope"), tmp_path / "out", "Demo", COMMAND)
-    wide, narrow = report.table_text(), report.table_text(width=100)
-    assert " +- 0." in wide.split("data pysource")[0] and " +- 0." not in narrow.split("data pysource")[0]
-    marks = [[line.count(" <") for line in text.splitlines() if "rope" in line] for text in (narrow, wide)]
-    assert marks[0] == marks[1]
-    assert max(len(line) for line in narrow.split("data pysource")[0].splitlines()) <= 100
-
-
 @pytest.mark.parametrize("width", [80, 50, 30])
 def test_no_line_is_longer_than_the_terminal_and_no_number_is_lost(tmp_path, width):
     report = collect(write_run(tmp_path, "rope"), "Demo", COMMAND)

@@ -154,18 +154,6 @@ def test_what_guesses_get_right_is_a_line_in_the_figure_and_in_the_text_and_stay
     assert "guess by place" not in texts(tmp_path / "report" / "accuracy.svg")
 
 
-def test_parts_of_a_task_stand_beside_each_other_as_far_as_their_panels_leave_room(found):
-    (section,) = found[1].scores
-    rope = [score for score in section if score.encoding == "rope"]  # one panel for a part, with the others two
-
-    def columns(scores: list[Score]) -> list[float]:
-        parts = [replace(score, task=f"needle {number}") for number in range(3) for score in scores]
-        return sorted({round(axes.get_position().x0, 3) for axes in accuracy.figure(parts, "needles").axes})
-
-    assert len(accuracy.figure(rope, "needles").axes) == 1 and len(columns(rope)) == 2
-    assert len(accuracy.figure(section, "needles").axes) == len(columns(section)) == 2
-
-
 def test_a_line_of_accuracies_is_broken_where_only_other_methods_were_asked(found):
     rope = [score for score in found[1].scores[0] if score.encoding == "rope" and score.depth is None]
     asked = [replace(score, length=length) for score in rope for length in (64, 128, 256) if score.length == 64]

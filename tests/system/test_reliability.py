@@ -256,7 +256,7 @@ def test_a_working_directory_that_was_deleted_is_one_sentence(tmp_path, monkeypa
     from posbench.cli import key_values as options
 
     monkeypatch.setattr(os, "getcwd", lambda: os.stat(tmp_path / "gone"))
-    for start in (lambda: options.run(print), lambda: cli.run_script(print)):
+    for start in (lambda: options.run_main(print), lambda: cli.run_script(print)):
         with pytest.raises(SystemExit) as ended:
             start()
         said = capsys.readouterr()
