@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, make_dataclass
 from pathlib import Path
 
-from rich.console import Console
-
+from posbench.anatomy.as_text import table_lines
 from posbench.anatomy.attention import buckets, measure_attention
 from posbench.anatomy.from_config import method_in_words, whole
 from posbench.common.csv_records import to_csv
@@ -154,10 +153,7 @@ def attention_in_terminal(found: dict) -> str:
             lines.append([arm_name(one), str(text["length"]), f"{text['nll']:.3f}", f"{mean['entropy']:.2f}", *shares])
     headings = ["methods", "tokens", "loss", "entropy", "first %", *["sink %"] * sinks, f"{found['train_len']} away or more %"]
     title = f"{found['run']}: attention of {len(found['layers'])} layers, {windows_read(found)}"
-    console = Console(width=240, no_color=True, highlight=False)
-    with console.capture() as captured:
-        console.print(Table(title, headings, lines).rich())
-    return "\n".join(line.rstrip() for line in captured.get().splitlines())
+    return "\n".join(table_lines(Table(title, headings, lines)))
 
 
 def _measured_texts(found: dict) -> list[dict]:

@@ -5,9 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, make_dataclass
 from pathlib import Path
 
-from rich.console import Console
-
-from posbench.anatomy.as_text import DIMENSIONLESS
+from posbench.anatomy.as_text import DIMENSIONLESS, table_lines
 from posbench.anatomy.from_config import method_in_words, parts, whole
 from posbench.anatomy.properties import dimensionless
 from posbench.anatomy.query_view import kinds
@@ -136,10 +134,7 @@ def _shown_columns(found: list[Row]) -> list[str]:
 
 def grid_in_terminal(found: list[Row]) -> str:
     """Table and legend as plain text, up to 240 characters wide."""
-    console = Console(width=240, no_color=True, highlight=False)
-    with console.capture() as captured:
-        console.print(grid_numbers(found).rich())
-    return "\n".join([*(line.rstrip() for line in captured.get().splitlines()), *legend(found)])
+    return "\n".join([*table_lines(grid_numbers(found)), *legend(found)])
 
 
 def write_grid(found: list[Row], folder: Path) -> list[Path]:

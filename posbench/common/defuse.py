@@ -24,10 +24,10 @@ def markdown(text: str) -> str:
     return TAG.sub("&lt;", text)
 
 
-def printable(value: object) -> object:
-    """`value` with U+FFFD for every unprintable character in its strings and keys."""
+def printable(value: object, kept: str = "") -> object:
+    """`value` with U+FFFD for every unprintable character in its strings and keys, but for those in `kept`."""
     if isinstance(value, str):
-        return value if value.isprintable() else "".join(c if c.isprintable() else "\ufffd" for c in value)
+        return value if value.isprintable() else "".join(c if c.isprintable() or c in kept else "\ufffd" for c in value)
     if isinstance(value, dict):
-        return {printable(key): printable(item) for key, item in value.items()}
-    return [printable(item) for item in value] if isinstance(value, list | tuple) else value
+        return {printable(key, kept): printable(item, kept) for key, item in value.items()}
+    return [printable(item, kept) for item in value] if isinstance(value, list | tuple) else value

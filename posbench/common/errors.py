@@ -3,13 +3,14 @@
 import os
 from collections.abc import Iterable
 
+from posbench.common.defuse import printable
+
 
 class _Told(ValueError):
     """Base of both errors. Control characters become U+FFFD, since the text may quote other people's files and is printed to a terminal."""
 
     def __str__(self) -> str:
-        said = super().__str__()
-        return said if said.isprintable() else "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in said)
+        return printable(super().__str__(), kept="\n")
 
 
 class ConfigError(_Told):

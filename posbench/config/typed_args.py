@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+from posbench.common.defuse import printable
 from posbench.common.errors import ConfigError, did_you_mean
 
 BITS = 64  # bits of the largest whole number; counts and seeds need no more
@@ -166,7 +167,7 @@ def _hint(name: str, value: object, hint: Any) -> str:
 def shown(value: object) -> str:
     """Value as a user would type it: control characters replaced, cut to one line."""
     text = str(value) if isinstance(value, str | float) else json.dumps(value, ensure_ascii=False, default=str).replace('"', "")
-    text = "".join(c if c.isprintable() else "\ufffd" for c in text)
+    text = printable(text)
     return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
 
 
