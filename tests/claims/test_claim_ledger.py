@@ -30,6 +30,8 @@ REPORTED = CONFIGS.parent / "results" / "reported" / "claims"
     [
         ({"primary": None}, "needs either primary endpoints or a test"),
         ({"refute": "above 0.1"}, "exclude each other"),
+        ({"at": None}, "every cell needs a length"),
+        ({"margin": 0.1}, "takes a margin"),
         ({"confirm": "above 1 G"}, "shares of G, or neither"),
         ({"of": {"encoding": "rope", "code": "import os"}}, "code is not among"),
         ({"measure": "luck"}, "measure luck is none of"),

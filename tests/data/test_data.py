@@ -149,15 +149,15 @@ def test_a_document_of_the_test_split_is_not_trained_on(tmp_path):
     ]
 
 
-@pytest.mark.parametrize("damage", ["flip", "remove"])
+@pytest.mark.parametrize("damage", ["flip", "cut", "remove"])
 def test_a_damaged_token_file_is_named(local, tmp_path, damage):
     folder = prepare(local, tmp_path / "cache").folder
     path = folder / "train.tokens.bin"
     content = bytearray(path.read_bytes())
     content[7] ^= 1
     path.unlink()
-    if damage == "flip":
-        path.write_bytes(content)
+    if damage != "remove":
+        path.write_bytes(content if damage == "flip" else content[:-2])
     with pytest.raises(RunError) as error:
         prepare(local, tmp_path / "cache")
     assert str(path) in str(error.value) and f"delete the folder {folder}" in str(error.value)

@@ -232,6 +232,7 @@ DAMAGE = {
     "short": lambda arrays: {name: array[:-1] for name, array in arrays.items()},
     "of other rows": lambda arrays: {**arrays, "row": arrays["row"] + 1},
     "unsorted": lambda arrays: {**arrays, "row": arrays["row"][::-1]},
+    "of unequal lengths": lambda arrays: {**arrays, "nll": arrays["nll"][1:]},
     "a document twice": lambda arrays: {**arrays, "document": arrays["document"] * 0},
 }
 
