@@ -82,6 +82,8 @@ def test_a_flag_may_stand_anywhere_and_an_unknown_one_is_one_sentence(tmp_path, 
         ("evaluate.window=4", "(did you mean evaluate.windows?)"),
         ("encoding=null", "encoding=null names none of its group's choices"),
         ("log=offline", "log=offline is unknown (did you mean log.mode=offline?): choose from default; "),
+        ("encoding", "encoding is no NAME=VALUE: write it without spaces"),
+        ("+train.lrr=1", "(did you mean lr?)"),
         ("evaluate.lengths=[64,", "evaluate.lengths=[64, cannot be read to its end: quote words with brackets"),
         ("seed=0,1", "seed=0,1 names several values: add -m to take each, or type 'seed=[0,1]' for one list"),
         ("train.scale_attention=5", "refused: train.scale_attention=5 names none"),
@@ -140,6 +142,7 @@ EXPERIMENTS = {
     "typo": "name: typo\nbase: {train.steps: 3}\ngird:\n  - {encoding: [rope, alibi]}\n",
     "plain": "name: plain\nbase: {train.steps: 3}\n",
     "empty": "name: empty\ngrid: []\n",
+    "nameless": "grid: [{seed: [0, 1]}]\n",
     "whole": "# @package _global_\ndefaults:\n  - override /encoding: alibi\ntrain:\n  steps: 3\nseed: 8\n",
     "stray": "# @package _global_\ntrain:\n  steps: 3\nsead: 8\n",
 }
@@ -156,6 +159,7 @@ def test_an_experiment_is_understood_or_refused_in_words(tmp_path, capfd):
         return call(capfd, tmp_path, "run", "--config-dir", ".", f"experiment={name}", "dry=true", *words, *kept)
 
     for name, said in (("typo", "gird has no meaning there (did you mean grid?)"), ("plain", "add grid"), ("empty", "needs a grid"),
+                       ("nameless", "add `name:`"),
                        ("soon", "first=two must be a number"), ("stray", "sead is not a key (did you mean seed?)")):  # fmt: skip
         done = dry(name)
         assert done.returncode == 2 and done.stderr.count("\n") == 1 and said in done.stderr, done.stderr

@@ -32,6 +32,7 @@ def test_a_yaml_and_its_class_have_the_same_defaults(group, name):
         ("extension", "abf", {"base": 1}),
         ("extension", "longrope", {"factors": [1, 0]}),
         ("extension", "longrope", {"short_factors": []}),
+        ("extension", "longrope", {"exact_first": -1}),
         ("extension", "self_extend", {"group": 0}),
         ("extension", "dca", {"chunk": 0}),
         ("extension", "dca", {"chunk": 4, "local": 5}),

@@ -198,6 +198,7 @@ FALSE = {
     "twice": (header(NUMBER, NUMBER), "holds a twice"),
     "utf8": (header(text(b"\xff\xfe") + bytes(99)), "no UTF-8"),
     "alignment": (header(text(b"general.alignment") + struct.pack("<II", 4, 0)), "general.alignment=0"),
+    "dimensions": (header(tensor(count=2**31), tensors=1, keys=0) + bytes(99), "t has 2,147,483,648 dimensions"),
     "crooked": (header(tensor(offset=5), tensors=1, keys=0) + bytes(999), "t begins at byte"),
     "same tensor": (header(tensor(), tensor(), tensors=2, keys=0) + bytes(999), "tensor t twice"),
 }
