@@ -69,6 +69,12 @@ def test_a_room_imports_only_what_stands_before_it(room):
     assert not {file: names for file, names in wrong.items() if names}
 
 
+def test_the_map_says_where_things_are_made():
+    rows = re.findall(r"^\| .* \| \[.*\]\((.*\.py)\) \| `(\w+)` \|$", (ROOT / "README.md").read_text(encoding="utf-8"), re.M)
+    lost = [(file, name) for file, name in rows if not re.search(rf"^(?:def |class )?{name}\b", (ROOT / file).read_text("utf-8"), re.M)]
+    assert len(rows) >= 20 and not lost
+
+
 def test_an_arrow_upwards_is_found():
     assert upward("model", {"posbench.training.loop.fit", "posbench.position.plan.Plan", "posbench.model.gpt"}) == [
         "posbench.training.loop.fit"
