@@ -12,7 +12,7 @@ from posbench.report.curves import interval, means
 from posbench.report.labels import Facts, Labels
 from posbench.report.points import SECTION, UNWRITTEN, SectionKey, over_words, section_of, span, two_seeds
 from posbench.report.references import compare, ladders
-from posbench.report.tables import LEVEL, Table, file, number
+from posbench.report.tables import EMPTY, LEVEL, Cell, Table, file, number, number_cell
 from posbench.runs.evaluation import Evaluation
 from posbench.runs.setting import among
 
@@ -104,20 +104,20 @@ def table(section: list[Step], intervals: bool = True) -> Table:
     """Table of the loss by encoding and context, and G, with half its interval if `intervals`."""
     contexts, train_len = sorted({step.context for step in section}), section[0].train_len
     rows = [
-        [name, *(number(own[c].nll) if c in own else "-" for c in contexts), gain(own.get(train_len), intervals)]
+        [Cell(name), *(number_cell(own[c].nll) if c in own else EMPTY for c in contexts), gain(own.get(train_len), intervals)]
         for name, own in by_name(section).items()
     ]
     columns = ["encoding", *map(str, contexts), f"G ({train_len // 2} -> {train_len})"]
     return Table("Loss with exactly c tokens of context (nats/token)", columns, rows, names=1)
 
 
-def gain(last: Step | None, intervals: bool = True) -> str:
-    """Text of G, the doubling of the step with train_len tokens; marked if its interval contains zero."""
+def gain(last: Step | None, intervals: bool = True) -> Cell:
+    """Cell of G, the doubling of the step with train_len tokens; marked if its interval contains zero."""
     if last is None or last.doubling is None:
-        return "-"
+        return EMPTY
     width = last.doubling_half_width
     mark = LEVEL if width is not None and abs(last.doubling) <= width else ""
-    return number(last.doubling) + (f" +- {width:.3f}" if intervals and width is not None else "") + mark
+    return Cell(number(last.doubling) + (f" +- {width:.3f}" if intervals and width is not None else ""), last.doubling, width, mark)
 
 
 def scored(section: list[Step]) -> str:

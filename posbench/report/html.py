@@ -14,7 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from posbench.common.defuse import printable
-from posbench.report.tables import FAILS, GAINS, LEVEL
+from posbench.report.tables import FAILS, GAINS, LEVEL, Cell
 from posbench.runs.run_metadata import ABSENT
 
 NUMBER = re.compile(r"[+-]?\d+(\.\d*)?(e[+-]?\d+)?( |$)")
@@ -60,11 +60,10 @@ def place(text: object, anchor: str) -> Markup:
 
 def tint(cell: object) -> str:
     """Style of a cell: green below the floor, orange above, grey if the interval contains zero. Deeper if larger, up to 1 nat/token."""
-    found = NUMBER.match(cell) if isinstance(cell, str) and cell[-2:] in TINTS else None
-    if not found:
+    if not isinstance(cell, Cell) or cell.value is None or cell.mark not in TINTS:
         return ""
-    depth = 0.12 + 0.4 * min(1.0, abs(float(found[0]))) ** 0.5 if cell[-2:] != LEVEL else 0.08
-    return Markup(f' style="background:rgba({TINTS[cell[-2:]]},{depth:.2f})"')
+    depth = 0.12 + 0.4 * min(1.0, abs(round(cell.value, 3))) ** 0.5 if cell.mark != LEVEL else 0.08
+    return Markup(f' style="background:rgba({TINTS[cell.mark]},{depth:.2f})"')
 
 
 def svg(text: str, prefix: str, label: str) -> Markup:

@@ -30,7 +30,8 @@ def number(cell: str) -> str:
 
 def latex(table: Table) -> str:
     """LaTeX of a table, with its title as the caption. A long one continues over pages and repeats its head on each."""
-    rows = [_row([*map(escape, row[: table.names]), *map(number, row[table.names :])]) for row in table.rows]
+    text = [list(map(str, row)) for row in table.rows]
+    rows = [_row([*map(escape, row[: table.names]), *map(number, row[table.names :])]) for row in text]
     head = _row(map(escape, table.columns)) + "\n\\hline"
     caption = f"\\caption{{{escape(table.title)}}}"
     columns = "l" * table.names + "r" * (len(table.columns) - table.names)

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -96,8 +97,8 @@ class Sources:
             links[method][link(evaluation.first["seed"], self.anchors[evaluation.origin])] = None
         rows = []
         for row in table.rows:
-            method = tuple(cell.removesuffix(" *") for cell in row[: table.names])
-            rows.append([*map(_signs, row), Markup(" ").join(links[method])])
+            method = tuple(cell.text for cell in row[: table.names])
+            rows.append([*(replace(cell, text=_signs(cell.text)) for cell in row), Markup(" ").join(links[method])])
         return Grid([*table.columns, "seeds"], rows, range(table.names, len(table.columns)), table.title)
 
     def evaluations(self, own: list[Evaluation]) -> Grid:

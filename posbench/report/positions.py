@@ -117,7 +117,9 @@ def tables(stretches: Sequence[Point], intervals: bool = True) -> list[Table]:
     titles = f"Loss by position in windows of {stretches[0].window} tokens (nats/token)", change, f"At positions {heads[ends[-1]]}"
     loss, *changed, last = of_methods(methods(stretches), heads, titles, lambda one: (one.change, one.change_half_width), intervals)
     # The methods without an extension have no change.
-    told = [replace(table, rows=[row for row in table.rows if set(row[table.names :]) != {"-"}]) for table in changed]
+    told = [
+        replace(table, rows=[row for row in table.rows if any(cell.value is not None for cell in row[table.names :])]) for table in changed
+    ]
     return [loss, *told, last, *_of_texts(texts)]
 
 

@@ -1,10 +1,10 @@
 """Tables of scores, and the lines below them."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from posbench.report.points import marked, over_words, span, two_seeds
 from posbench.report.scores import GUESSES, LEARNED, Score
-from posbench.report.tables import METHOD, Table, by_method, heading
+from posbench.report.tables import EMPTY, METHOD, Cell, Table, by_method, heading
 
 NEVER = "never learned"
 UNASKED = "not asked inside the window, so that a failure beyond it says nothing of a method"
@@ -24,22 +24,25 @@ def tables(section: list[Score], intervals: bool = True) -> list[Table]:
     lengths = marked(score.length for score in section)
     heads = [*METHOD, *(heading(length, section[0].train_len) for length in lengths)]
 
-    def accuracy(score: Score) -> str:
-        return f"{score.accuracy:.3f}" + f" ({score.low:.2f}-{score.high:.2f})" * intervals if score.shown else NEVER
+    def accuracy(score: Score) -> Cell:
+        return Cell(f"{score.accuracy:.3f}" + f" ({score.low:.2f}-{score.high:.2f})" * intervals, score.accuracy)
 
-    def choice(score: Score) -> str:
-        return NEVER if not score.shown else "-" if score.choice is None else f"{score.choice:.3f}"
+    def choice(score: Score) -> Cell:
+        return EMPTY if score.choice is None else Cell(f"{score.choice:.3f}", score.choice)
 
-    def loss(score: Score) -> str:
+    def loss(score: Score) -> Cell:
         width = f" +- {score.half_width:.2f}" if intervals and score.half_width is not None else ""
-        return NEVER if not score.shown else "not finite" if score.nll is None else f"{score.nll:.2f}{width}"
+        return Cell("not finite" if score.nll is None else f"{score.nll:.2f}{width}", score.nll, score.half_width)
+
+    def rows(cells: dict[tuple, dict[int, Score]], shown: Callable[[Score], Cell]) -> list[list[Cell]]:
+        return by_method(cells, lengths, lambda score: shown(score) if score.shown else Cell(NEVER))
 
     result = []
     for task, cells in by_task(section).items():
-        result.append(Table(f"Accuracy: {task}", heads, by_method(cells, lengths, accuracy)))
+        result.append(Table(f"Accuracy: {task}", heads, rows(cells, accuracy)))
         if any(score.choice is not None for cell in cells.values() for score in cell.values()):
-            result.append(Table(f"Accuracy of the choice among the answers in the text: {task}", heads, by_method(cells, lengths, choice)))
-        result.append(Table(f"-ln p of an answer (nats): {task}", heads, by_method(cells, lengths, loss)))
+            result.append(Table(f"Accuracy of the choice among the answers in the text: {task}", heads, rows(cells, choice)))
+        result.append(Table(f"-ln p of an answer (nats): {task}", heads, rows(cells, loss)))
     return result
 
 

@@ -9,17 +9,34 @@ from posbench.report.points import One, Point, marked, methods, over_words, span
 from posbench.runs.setting import among
 
 METHOD = ("encoding", "extension", "scale_attention")
-GAINS, FAILS, LEVEL = " <", " >", " ~"
+GAINS, FAILS, LEVEL, UNTESTED = " <", " >", " ~", " *"
+STYLES = {GAINS: "green", FAILS: "red"}
 Difference = Callable[[Point], tuple[float | None, float | None]]  # and half of its interval
 
 
 @dataclass(frozen=True)
+class Cell:
+    """Cell of a table: its text, the number that it shows with half of its interval, and a mark behind it."""
+
+    text: str
+    value: float | None = None
+    half_width: float | None = None
+    mark: str = ""
+
+    def __str__(self) -> str:
+        return self.text + self.mark
+
+
+EMPTY = Cell("-")
+
+
+@dataclass(frozen=True)
 class Table:
-    """Heading, column names and rows of text. The first `names` columns name the method, the others hold numbers."""
+    """Heading, column names and rows of cells or text. The first `names` columns name the method, the others hold numbers."""
 
     title: str
     columns: list[str]
-    rows: list[list[str]]
+    rows: list[list[Cell | str]]
     names: int = len(METHOD)
 
     def markdown(self) -> str:
@@ -38,13 +55,13 @@ class Table:
             is_name, head = index < self.names, _tight(column) if tight else column
             table.add_column(head, justify="left" if is_name else "right", no_wrap=not (tight and is_name), overflow="fold")
         for row in self.rows:
-            table.add_row(*(Text(cell, style=_style(cell)) for cell in row))
+            table.add_row(*(Text(str(cell), style=STYLES.get(getattr(cell, "mark", ""), "")) for cell in row))
         return table
 
     def pieces(self, width: int) -> "list[Table]":
         """Divide the table into several, each with as many columns of numbers as fit into `width` characters when tight."""
         columns = zip(map(_tight, self.columns), *self.rows, strict=True)
-        wide = [max(len(line) for cell in column for line in cell.split("\n")) + 1 for column in columns]
+        wide = [max(len(line) for cell in column for line in str(cell).split("\n")) + 1 for column in columns]
         left = width - min(sum(wide[: self.names]), 2 * width // 3)
         apart: list[list[int]] = [[]]
         for index in range(self.names, len(self.columns)):
@@ -59,13 +76,9 @@ def _tight(column: str) -> str:
     return column.replace(" ", "\n", 1).replace("_", "_\n")
 
 
-def markdown_row(cells: Iterable[str]) -> str:
+def markdown_row(cells: Iterable[Cell | str]) -> str:
     """One line of a Markdown table."""
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-
-def _style(cell: str) -> str:
-    return "green" if cell.endswith(GAINS) else "red" if cell.endswith(FAILS) else ""
+    return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
 
 
 def verdict(difference: float | None, half_width: float | None) -> str:
@@ -91,33 +104,34 @@ def of_methods(
 ) -> list[Table]:
     """Three tables with a row for each method: the loss, a difference (if there is any), and other units at the last of `heads`."""
     columns = [*METHOD, *heads.values()]
-    result = [Table(titles[0], columns, by_method(cells, heads, lambda point: number(point.nll)))]
+    result = [Table(titles[0], columns, by_method(cells, heads, lambda point: number_cell(point.nll)))]
     if any(difference(point)[0] is not None for cell in cells.values() for point in cell.values()):
         result.append(Table(titles[1], columns, by_method(cells, heads, lambda point: marked_difference(*difference(point), intervals))))
-    last = [[*named(cell), *_other_units(cell.get(max(heads)))] for cell in cells.values()]
+    last = [[*method_cells(cell), *_other_units(cell.get(max(heads)))] for cell in cells.values()]
     return [*result, Table(titles[2], [*METHOD, "perplexity", "bits per byte", "accuracy"], last)]
 
 
-def by_method(cells: dict[tuple, dict[int, One]], lengths: Iterable[int], text: Callable[[One], str]) -> list[list[str]]:
-    """Row of each method: its name, and at each length the `text` of its point or score, "-" without one."""
-    return [[*named(cell), *(text(cell[at]) if at in cell else "-" for at in lengths)] for cell in cells.values()]
+def by_method(cells: dict[tuple, dict[int, One]], lengths: Iterable[int], shown: Callable[[One], Cell]) -> list[list[Cell]]:
+    """Row of each method: its name, and at each length the cell of its point or score."""
+    return [[*method_cells(cell), *(shown(cell[at]) if at in cell else EMPTY for at in lengths)] for cell in cells.values()]
 
 
-def _other_units(point: Point | None) -> list[str]:
+def _other_units(point: Point | None) -> list[Cell]:
     if point is None:
-        return ["-"] * 3
-    return [perplexity(point), *("-" if point.foreign else number(value) for value in (point.bpb, point.accuracy))]
+        return [EMPTY] * 3
+    return [perplexity(point), *(EMPTY if point.foreign else number_cell(value) for value in (point.bpb, point.accuracy))]
 
 
-def perplexity(point: Point) -> str:
-    """Text of the perplexity at a point."""
-    return number(math.exp(point.nll) if point.nll is not None and point.nll < 709 else None, 4)
+def perplexity(point: Point) -> Cell:
+    """Cell of the perplexity at a point."""
+    return number_cell(math.exp(point.nll) if point.nll is not None and point.nll < 709 else None, 4)
 
 
-def named(cell: dict[int, One]) -> list[str]:
+def method_cells(cell: dict[int, One]) -> list[Cell]:
     """Cells that name a method; * marks an untested pair."""
     first = next(iter(cell.values()))
-    return [first.encoding + file(first.source), first.extension + (" *" if first.untested else ""), first.scale_attention]
+    extension = Cell(first.extension, mark=UNTESTED * first.untested)
+    return [Cell(first.encoding + file(first.source)), extension, Cell(first.scale_attention)]
 
 
 def file(source: str | None) -> str:
@@ -137,12 +151,17 @@ def number(value: float | None, digits: int | None = None) -> str:
     return f"{value:.3f}" if digits is None else f"{value:#.{digits}g}"
 
 
-def marked_difference(difference: float | None, half_width: float | None, intervals: bool) -> str:
-    """Text of a difference with its mark, and half its interval if `intervals`; "-" for None."""
+def number_cell(value: float | None, digits: int | None = None) -> Cell:
+    """Cell of a number as `number` writes it."""
+    return Cell(number(value, digits), value)
+
+
+def marked_difference(difference: float | None, half_width: float | None, intervals: bool) -> Cell:
+    """Cell of a difference with its mark, and half its interval if `intervals`; empty for None."""
     if difference is None:
-        return "-"
+        return EMPTY
     width = f" +- {half_width:.3f}" if intervals and half_width is not None else ""
-    return f"{difference:+.3f}{width}{verdict(difference, half_width)}"
+    return Cell(f"{difference:+.3f}{width}", difference, half_width, verdict(difference, half_width))
 
 
 def scored(point: Point) -> str:

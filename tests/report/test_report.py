@@ -342,7 +342,7 @@ def test_no_line_is_longer_than_the_terminal_and_no_number_is_lost(tmp_path, wid
     assert max(map(len, text.splitlines())) <= width
     numbers = re.compile(r"[+-]\d+\.\d+ [<>~]")
     (shown, _), *_ = report.shown(intervals=False)
-    assert sorted(numbers.findall(text)) == sorted(cell for row in shown[1].rows for cell in row if numbers.match(cell))
+    assert sorted(numbers.findall(text)) == sorted(str(cell) for row in shown[1].rows for cell in row if numbers.match(str(cell)))
     assert width < 80 or text.count("rope     leaky_rerope none ") == 3  # no cell is folded
 
 
