@@ -12,7 +12,7 @@ from posbench.report.references import gains, references
 from posbench.report.tables import number
 from posbench.runs.evaluation import Evaluation
 from posbench.runs.run_metadata import RunMetadata
-from posbench.statistics.clustered import Gain
+from posbench.statistics.crossed import Gain
 
 MANY = 24  # lines of a section, above which the seeds of an encoding share one
 FAILED = "gate failed: nothing shows that the model uses the second half of its window, and a comparison of methods then says little: "

@@ -1,18 +1,14 @@
-"""References among evaluations (floor, half window, no extension), and paired differences of the losses of single targets."""
+"""References among evaluations (floor, half window, no extension), and paired differences of their losses."""
 
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 
-import numpy as np
-
 from posbench.common.errors import RunError
 from posbench.evaluation.protocols import known
 from posbench.runs.evaluation import Evaluation
 from posbench.runs.setting import Setting
-from posbench.runs.target_losses import units
-from posbench.statistics.clustered import Gain, clustered_mean, gain
-from posbench.statistics.crossed import Sums, estimate, sums
+from posbench.statistics.crossed import Gain, Sums, gain
 
 
 def exact_context(row: dict) -> int | None:
@@ -71,18 +67,6 @@ def _whole(protocol: str) -> bool:
     return getattr(known(protocol), "floor", None) == protocol
 
 
-def pair(evaluation: Evaluation, length: int, other: Evaluation, at: int) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """Losses at `length`, losses of `other` at its length `at`, and the units of intervals, on the same targets, each [n_targets].
-
-    None if either has no such arrays. Raises RunError if the targets are not the same.
-    """
-    ours, theirs = evaluation.losses(length), other.losses(at)
-    if ours is None or theirs is None:
-        return None
-    check_targets(evaluation, other)
-    return ours, theirs, units(evaluation.arrays)
-
-
 def pooled(evaluation: Evaluation, length: int, other: Evaluation, at: int) -> tuple[Sums, Sums] | None:
     """Sums over documents of both losses, on the same targets; None if one is unknown. Raises RunError if the targets are not the same."""
     rows = (evaluation.row(length), other.row(at))
@@ -122,22 +106,15 @@ Compared = tuple[float, Sums | None, float]  # difference, its sums over documen
 
 
 def compare(evaluation: Evaluation, length: int, other: Evaluation | None, at: int | None) -> Compared | None:
-    """Loss at `length` minus that of `other` at `at`: target by target if both have arrays, else of the means in their rows.
+    """Loss at `length` minus that of `other` at `at`: of sums by document if both have them, else of the means in their rows.
 
     None if one of them does not exist, or if the rows differ in their numbers of targets, bytes or units.
     """
     if other is None or at is None:
         return None
-    both = pair(evaluation, length, other, at)
-    summed = None if both else pooled(evaluation, length, other, at)
-    if summed:
-        one, two = summed
-        difference = one.minus(two)
-        return float(difference.means[0]), difference, float(two.means[0])
-    if both:
-        with np.errstate(invalid="ignore"):
-            difference = sums([np.subtract(both[0], both[1], dtype=np.float64)], both[2])
-        return float(difference.means[0]), difference, clustered_mean(both[1], both[2])[0]
+    if summed := pooled(evaluation, length, other, at):
+        difference = summed[0].minus(summed[1])
+        return float(difference.means[0]), difference, float(summed[1].means[0])
     ours, theirs = evaluation.row(length), other.row(at)
     if not ours or not theirs or any(ours[name] != theirs[name] for name in ("n_targets", "n_bytes", "n_units")):
         return None
@@ -152,9 +129,6 @@ def gains(evaluations: list[Evaluation]) -> dict[tuple, Gain]:
         half, length = found.get((key, "half")), full.exact_length(0)
         if kind != "floor" or not half or not length:
             continue
-        if both := pair(full, length, half, half.exact_length(length)):
-            result[key] = gain(*both)
-        elif summed := pooled(half, half.exact_length(length), full, length):
-            one = estimate([(1.0, summed[0].minus(summed[1]))])
-            result[key] = Gain(one.value, one.sem, one.interval()[0])
+        if summed := pooled(half, half.exact_length(length), full, length):
+            result[key] = gain(summed[1], summed[0])
     return result

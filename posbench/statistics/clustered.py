@@ -5,7 +5,6 @@ n targets, g clusters (documents, else windows), all one-dimensional arrays.
 
 import functools
 import math
-from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
@@ -102,30 +101,3 @@ def wilson(share: float, n: int) -> tuple[float, float]:
     centre = (share + z2 / (2 * n)) / (1 + z2 / n)
     half = math.sqrt(z2 * (share * (1 - share) / n + z2 / (4 * n * n))) / (1 + z2 / n)
     return max(0.0, min(share, centre - half)), min(1.0, max(share, centre + half))  # rounding may not exclude the share itself
-
-
-@dataclass(frozen=True)
-class Gain:
-    """Gain G of a model from the second half of its window, in nats/token."""
-
-    value: float
-    sem: float
-    lower: float
-
-    @property
-    def ok(self) -> bool:
-        """True if the model demonstrably uses its window, without which a comparison of extensions means nothing."""
-        return self.lower > 0
-
-
-def gain(full: np.ndarray, half: np.ndarray, clusters: np.ndarray) -> Gain:
-    """Loss with exactly train_len / 2 tokens of context (`half` [n]) minus loss with exactly train_len (`full` [n]), on the same targets.
-
-    `lower` is the lower end of the two-sided 95 % interval, Student's t with clusters - 1 degrees of freedom; nan for one cluster.
-    """
-    if np.shape(full) != np.shape(half):
-        raise ValueError(f"losses {np.shape(full)} and {np.shape(half)} must be of the same targets")
-    with np.errstate(invalid="ignore"):
-        difference = np.subtract(half, full, dtype=np.float64)
-    value, sem, g = clustered_mean(difference, clusters)
-    return Gain(value, sem, value - student_quantile(0.975, g - 1) * sem if g > 1 else math.nan)

@@ -171,3 +171,26 @@ def anova(residual_SC: np.ndarray, by_seed_S: np.ndarray, share_C: np.ndarray) -
 
 def _variance(total_G: np.ndarray, g: int) -> float:
     return g / (g - 1) * float(np.square(total_G).sum()) if g > 1 else math.nan
+
+
+@dataclass(frozen=True)
+class Gain:
+    """Gain G of a model from the second half of its window, in nats/token."""
+
+    value: float
+    sem: float
+    lower: float
+
+    @property
+    def ok(self) -> bool:
+        """True if the model demonstrably uses its window, without which a comparison of extensions means nothing."""
+        return self.lower > 0
+
+
+def gain(full: Sums, half: Sums) -> Gain:
+    """Loss with exactly train_len / 2 tokens of context (`half`) minus loss with exactly train_len (`full`), on the same targets.
+
+    `lower` is the lower end of the two-sided 95 % interval, Student's t over documents; nan for one document.
+    """
+    found = estimate([(1.0, half.minus(full))])
+    return Gain(found.value, found.sem, found.interval()[0])
