@@ -10,11 +10,10 @@ from typing import ClassVar
 
 from posbench.report.curves import interval, means
 from posbench.report.labels import Facts, Labels
-from posbench.report.points import SECTION, UNWRITTEN, SectionKey, over_words, section_of, span, two_seeds
+from posbench.report.points import SECTION, UNWRITTEN, SectionKey, section_of
 from posbench.report.references import compare, ladders
 from posbench.report.tables import EMPTY, LEVEL, Cell, Table, file, number, number_cell
 from posbench.runs.evaluation import Evaluation
-from posbench.runs.setting import among
 
 EARLY = ", or what there is where a document begins"
 
@@ -57,7 +56,7 @@ def steps(evaluations: list[Evaluation], label: Labels) -> list[Step]:
         one = next(iter(ladder.values()))
         key = (*section_of(one), label(one.first)[0], one.source)
         seeds[key].append(ladder)
-        facts.setdefault(key, label.facts(one.first, one.documents))
+        facts.setdefault(key, label.facts(one.first, one.setting))
     found = [(key, own, sorted({context for ladder in own for context in ladder})) for key, own in seeds.items()]
     return [_step(key, context, [one for one in own if context in one], facts[key]) for key, own, contexts in found for context in contexts]
 
@@ -118,31 +117,3 @@ def gain(last: Step | None, intervals: bool = True) -> Cell:
     width = last.doubling_half_width
     mark = LEVEL if width is not None and abs(last.doubling) <= width else ""
     return Cell(number(last.doubling) + (f" +- {width:.3f}" if intervals and width is not None else ""), last.doubling, width, mark)
-
-
-def scored(section: list[Step]) -> str:
-    """Text on the targets that a section's losses are means over."""
-    first = section[0]
-    units = f"{first.n_units} {first.sem_unit}s{among(first.setting)}"
-    return f"the same {first.n_targets} targets in {units} for every c{EARLY if first.protocol == 'sliding' else ''}"
-
-
-def of_intervals(section: list[Step]) -> str:
-    """Text on the units of a section's intervals; "" without intervals."""
-    over = sorted({step.over for step in section if step.doubling_half_width is not None and step.over})
-    return f"95 % interval of the paired difference, Student's t {' or '.join(map(over_words, over))}" if over else ""
-
-
-def below(section: list[Step]) -> list[str]:
-    """Lines below the table: what was measured, and the meaning of G."""
-    first = section[0]
-    gained = f"G: what the second half of the window brings, the loss with {first.train_len // 2} tokens minus that with {first.train_len}"
-    over = of_intervals(section)
-    return [
-        f"data {first.data}, tokenizer {first.tokenizer}, trained at {first.train_len} tokens",
-        f"protocol {first.protocol}, extension recompute_window with c tokens: {scored(section)}",
-        *([f"setting: {first.setting}"] if first.setting else []),
-        f"seeds: {span(step.n_seeds for step in section)}; losses are means over them",
-        gained + (f"; +- : half a {over}; ~ zero lies inside" if over else ""),
-        *two_seeds(section),
-    ]

@@ -44,7 +44,7 @@ def points(evaluations: list[Evaluation], label: Labels, wide: bool = False) -> 
             row, seed = compared[0], first["seed"]
             cell = (*section_of(evaluation), *label(row), evaluation.source, *place)
             seeds = cells[cell]
-            facts.setdefault(cell, label.facts(row, evaluation.documents))
+            facts.setdefault(cell, label.facts(row, evaluation.setting))
             other = seeds[seed][0] if seed in seeds else row
             if other["eval_id"] != row["eval_id"]:
                 raise RunError(

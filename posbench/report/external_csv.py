@@ -19,8 +19,8 @@ from posbench.report.points import SECTION, Point, read_points
 from posbench.runs.evaluation import Evaluation
 from posbench.runs.rows import SETTING, read_csv
 from posbench.runs.search import ROWS
+from posbench.runs.setting import StatedSetting
 
-NO_MORE = "a CSV says no more"
 STATED = ("protocol", "data", "tokenizer", "train_len")
 OF_ONE = ("run_id", "eval_id", *STATED)  # columns that rows of one evaluation share
 SAME = (*STATED, "encoding", "extension", "scale_attention", "length", "window", "n_seeds", "n_targets", "n_units")
@@ -83,11 +83,10 @@ def stated(points: Iterable[Point], path: Path, source: str | None) -> list[Poin
     return found
 
 
-def _setting(row: dict) -> str:
+def _setting(row: dict) -> StatedSetting:
     """Setting of a row, counting its targets and units in front, since a CSV may say no more."""
     targets = "" if row["position"] else f"{row['n_targets']} targets in "
-    counted, said = f"{targets}{row['n_units']} {row['sem_unit']}s, {row['dtype']}", row.get(SETTING) or NO_MORE
-    return said if said.startswith(counted) else f"{counted}; {said}"  # the rows.csv of a report on a CSV contains it already
+    return StatedSetting(f"{targets}{row['n_units']} {row['sem_unit']}s, {row['dtype']}", row.get(SETTING) or None)
 
 
 def adopt(evaluation: Evaluation, own: Iterable[Evaluation]) -> Evaluation:
@@ -95,10 +94,9 @@ def adopt(evaluation: Evaluation, own: Iterable[Evaluation]) -> Evaluation:
 
     If the CSV states a setting, only an equal one is taken. Without a match the evaluation is returned unchanged.
     """
-    stated = evaluation.words.partition("; ")[2]
     for other in own:
         alike = any(all(evaluation.first[name] == row[name] for name in ALIKE) for row in other.rows)
-        if alike and stated in (NO_MORE, other.words):
+        if alike and evaluation.setting.said in (None, other.words):
             return replace(evaluation, setting=other.setting)
     return evaluation
 

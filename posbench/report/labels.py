@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from posbench.common.files import sha256_json
 from posbench.config.identity import family, method_args, method_name
 from posbench.config.names import called, nodes
+from posbench.runs.setting import Setting, StatedSetting
 
 METHODS = {"encoding": "encoding_args", "extension": "extension_args"}
 STEPS = "train.steps"
@@ -25,7 +26,7 @@ class Facts:
     steps: int | None = None  # of training, where the trainings of an encoding differ in them
     line: str = ""  # label of the encoding without the steps
     keeps_encoding: bool = False  # fine-tuned with the encoding of its parent
-    documents: str | None = None  # pattern by which the setting chooses documents
+    setting: Setting | StatedSetting | None = None
 
     @classmethod
     def stated(cls, encoding: str, extension: str) -> "Facts":
@@ -57,8 +58,8 @@ class Labels:
         base, rest = self._encoding(moved(row))
         return base + "".join(rest.values()), self._extension(row), row["scale_attention"]
 
-    def facts(self, given: dict, documents: str | None = None) -> Facts:
-        """Values behind the labels of a row, evaluated on all documents or those of a pattern."""
+    def facts(self, given: dict, setting: Setting | StatedSetting | None = None) -> Facts:
+        """Values behind the labels of a row, and the setting of its evaluation."""
         row = moved(given)
         base, rest = self._encoding(row)
         parent = row["finetune"] and family(row["finetune"])
@@ -69,7 +70,7 @@ class Labels:
             steps=steps if STEPS in rest and isinstance(steps := self.steps.get(row["run_id"]), int) else None,
             line=base + "".join(words for key, words in rest.items() if key != STEPS),
             keeps_encoding=bool(parent) and parent.rpartition("-")[0] == called("encoding", row["encoding"], row["encoding_args"]),
-            documents=documents,
+            setting=setting,
         )
 
     def _encoding(self, row: dict) -> tuple[str, Mapping[str, str]]:

@@ -10,18 +10,25 @@ from posbench.common.errors import RunError
 from posbench.report import context_loss as context
 from posbench.report import positions, score_tables
 from posbench.report import scores as asked
-from posbench.report.below import argument_line, checkpoint_lines, training_lines
 from posbench.report.context_loss import Step
 from posbench.report.curves import points
 from posbench.report.external_csv import adopt, place, stated
 from posbench.report.external_csv import read as read_foreign
-from posbench.report.gate_lines import gain_lines
+from posbench.report.footnotes import (
+    argument_line,
+    below_contexts,
+    below_curve,
+    below_scores,
+    checkpoint_lines,
+    gain_lines,
+    training_lines,
+)
 from posbench.report.labels import STEPS, Labels
 from posbench.report.latex import comments, latex, long
 from posbench.report.points import Point, check_size, section_of, sections
 from posbench.report.references import check_one_set
 from posbench.report.scores import Score
-from posbench.report.tables import Table, footer, tables
+from posbench.report.tables import Table, tables
 from posbench.runs.evaluation import Evaluation, load_evaluations
 from posbench.runs.evidence import pool
 from posbench.runs.rows import SETTING
@@ -88,7 +95,7 @@ class Report:
 
     def shown(self, intervals: bool = True) -> list[tuple[list[Table], list[str]]]:
         """Tables of every section and the lines below them, loss against context first, then tasks; with intervals if `intervals`."""
-        inside = [([context.table(section, intervals)], context.below(section)) for section in self.contexts]
+        inside = [([context.table(section, intervals)], below_contexts(section)) for section in self.contexts]
         inside += [(score_tables.tables(section, intervals), self._below_scores(section)) for section in self.scores]
         return inside + [(self._tables(curve, intervals), self.below(curve)) for curve in self.sections]
 
@@ -116,11 +123,11 @@ class Report:
         """Lines below the tables of one section: protocol, counts, marks, arguments, the gate."""
         shown = self._of(curve)
         origins = [self.origins[folder] for folder in dict.fromkeys(evaluation.origin for evaluation in shown)]
-        said = footer(curve) + checkpoint_lines(origins) + training_lines(shown, self.origins, self.label) + argument_line(shown)
+        said = below_curve(curve) + checkpoint_lines(origins) + training_lines(shown, self.origins, self.label) + argument_line(shown)
         return said + self.gain_lines.get(curve[0].section, [])
 
     def _below_scores(self, section: list[Score]) -> list[str]:
-        return score_tables.below(section) + training_lines(self._of(section), self.origins, self.label)
+        return below_scores(section) + training_lines(self._of(section), self.origins, self.label)
 
     def _of(self, section: list[Point] | list[Score]) -> list[Evaluation]:
         return [evaluation for evaluation in self.evaluations if section_of(evaluation) == section[0].section]

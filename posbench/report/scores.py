@@ -83,7 +83,7 @@ def scores(evaluations: Sequence[Evaluation], label: Labels) -> list[Score]:
                 choices[row["eval_id"], row["task"].removesuffix(CHOICE), row["length"], row["depth"]] = row
                 continue
             key = (*section, row["task"], *label(row), evaluation.source, row["length"], row["depth"])
-            facts.setdefault(key, label.facts(row, evaluation.documents))
+            facts.setdefault(key, label.facts(row, evaluation.setting))
             other = cells[key].setdefault(row["seed"], (evaluation, row))[1]
             if other["eval_id"] != row["eval_id"]:
                 raise RunError(

@@ -4,9 +4,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from posbench.evaluation.protocols import known
-from posbench.report.points import One, Point, marked, methods, over_words, span, two_seeds
-from posbench.runs.setting import among
+from posbench.report.points import One, Point, marked, methods
 
 METHOD = ("encoding", "extension", "scale_attention")
 GAINS, FAILS, LEVEL, UNTESTED = " <", " >", " ~", " *"
@@ -162,49 +160,3 @@ def marked_difference(difference: float | None, half_width: float | None, interv
         return EMPTY
     width = f" +- {half_width:.3f}" if intervals and half_width is not None else ""
     return Cell(f"{difference:+.3f}{width}", difference, half_width, verdict(difference, half_width))
-
-
-def scored(point: Point) -> str:
-    """Text on the targets that a point is a mean over."""
-    if point.foreign:
-        return "which targets were scored is not stated"
-    units = f"{point.n_units} {point.sem_unit}{'s' * (point.n_units != 1)}{among(point.setting)}"
-    if point.window:
-        return f"every token of windows of {point.window} tokens in {units}, by its position"
-    same = getattr(known(point.protocol), "same_targets", False)
-    return f"the same {point.n_targets} targets in {units} at every length" if same else f"targets in {units}"
-
-
-def footer(curve: list[Point]) -> list[str]:
-    """Lines below the tables: what was measured, and the meaning of the marks."""
-    first = curve[0]
-    lines = [
-        f"data {first.data}, tokenizer {first.tokenizer}, trained at {first.train_len} tokens",
-        f"protocol {first.protocol}: {scored(first)}",
-        *([f"setting: {first.setting}"] if first.setting else []),
-        f"seeds: {span(point.n_seeds for point in curve)}; loss and bits per byte are means over them",
-    ]
-    over = sorted({point.over for point in curve if point.half_width is not None})
-    if over:
-        units = " or ".join(map(over_words, over))
-        lines.append(f"+- : half a 95 % interval of the paired difference, Student's t {units}; it says nothing of other corpora")
-        lines.append(
-            "< gains from the longer context, > fails, ~ zero lies inside the interval (which does not prove that nothing is lost)"
-        )
-    if first.window:
-        lines += _of_positions(curve)
-    lines += two_seeds(curve)
-    if any(point.untested for point in curve):
-        lines.append("* a pair of methods its authors have not tested")
-    return lines
-
-
-def _of_positions(curve: list[Point]) -> list[str]:
-    """Lines on the differences to no extension in a table by position."""
-    if curve[0].n_units == 1:
-        return [f"one {curve[0].sem_unit}: there is no interval, and another text gives other numbers (evaluate.windows for more)"]
-    over = sorted({point.over for point in curve if point.change_half_width is not None})
-    if not over:
-        return []
-    line = f"+- : half a 95 % interval of the paired difference, Student's t {' or '.join(map(over_words, over))}"
-    return [f"{line}; it says nothing of other corpora", "< a lower loss than without extension, > a higher one, ~ zero lies inside"]

@@ -10,18 +10,18 @@ from posbench.common.defuse import printable
 from posbench.common.errors import RunError
 from posbench.common.files import read_json
 from posbench.runs.rows import agree, eval_rows, key
-from posbench.runs.setting import Setting
+from posbench.runs.setting import Setting, StatedSetting
 from posbench.runs.target_losses import PooledLosses, TargetLosses, part_of
 from posbench.statistics.crossed import Sums
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Rows of one evaluation, from an eval json or a CSV, with its setting: words if a CSV states no more, None if it is unknown."""
+    """Rows of one evaluation, from an eval json or a CSV, with its setting, None if it is unknown."""
 
     rows: list[dict]
     path: Path  # the json, or the CSV
-    setting: Setting | str | None = None
+    setting: Setting | StatedSetting | None = None
     stored: TargetLosses | PooledLosses | None = None  # None for a CSV
     source: str | None = None  # name of the CSV, if it is to be shown
     machines: dict = field(default_factory=dict)  # {length: machine that evaluated it}, as far as it is known
@@ -51,11 +51,6 @@ class Evaluation:
     def words(self) -> str | None:
         """Setting in words, as a report and its CSVs show it."""
         return None if self.setting is None else str(self.setting)
-
-    @property
-    def documents(self) -> str | None:
-        """Pattern by which the setting chooses documents, if there is one."""
-        return getattr(self.setting, "documents", None)
 
     @property
     def windows(self) -> tuple:

@@ -1,6 +1,5 @@
 """Setting of an evaluation: what it reads and scores. Two evaluations are compared only under equal settings."""
 
-import re
 from dataclasses import dataclass, replace
 
 
@@ -42,21 +41,29 @@ class Setting:
         return setting
 
     def __str__(self) -> str:
-        version = f", version {self.version} of the protocol" if self.version > 1 else ""
+        return ", ".join(self.parts)
+
+    @property
+    def parts(self) -> list[str]:
+        """Setting in words, a key or two in each part."""
+        end = [f"version {self.version} of the protocol"] if self.version > 1 else []
+        end += [f"{self.split} split", self.dtype]
         if self.max_length is None:
-            rivals = f", {self.rivals} rivals of each answer" if self.rivals else ""
-            return f"{self.windows} examples asked for{rivals}{version}, {self.split} split, {self.dtype}, seed {self.seed} of the examples"
-        windows = f"{self.windows} windows asked for, {self.targets} targets each, room for {self.max_length} tokens"
-        windows += f", advancing by {self.stride}" if self.stride else ""
-        windows += f", in the text {self.text}, not that of the training" if self.text else ""
-        windows += f", as many of each {self.unit}" if self.unit != "document" else ""
-        windows += f", in documents `{self.documents}`" if self.documents else ""
-        windows += f", recompute_window in blocks of {self.floor_block}" if self.floor_block > 1 else ""
+            rivals = [f"{self.rivals} rivals of each answer"] if self.rivals else []
+            return [f"{self.windows} examples asked for", *rivals, *end, f"seed {self.seed} of the examples"]
+        found = [f"{self.windows} windows asked for", f"{self.targets} targets each", f"room for {self.max_length} tokens"]
+        found += [f"advancing by {self.stride}"] if self.stride else []
+        found += [f"in the text {self.text}", "not that of the training"] if self.text else []
+        found += [f"as many of each {self.unit}"] if self.unit != "document" else []
+        found += [f"in documents `{self.documents}`"] if self.documents else []
+        found += [f"recompute_window in blocks of {self.floor_block}"] if self.floor_block > 1 else []
         if self.key_context:
-            windows += f", key tokens: those whose loss is below {self.key_loss:g} nats in the model "
-            windows += f"of {self.key_run}" if self.key_run else "as it was trained"
-            windows += f" and more than {self.key_gain:g} higher after {self.key_context} tokens"
-        return f"{windows}{version}, {self.split} split, {self.dtype}, seed {self.seed} of the windows"
+            chooser = f"of {self.key_run}" if self.key_run else "as it was trained"
+            found.append(
+                f"key tokens: those whose loss is below {self.key_loss:g} nats in the model {chooser} and more than {self.key_gain:g} "
+                f"higher after {self.key_context} tokens"
+            )
+        return [*found, *end, f"seed {self.seed} of the windows"]
 
     @property
     def unstrided(self) -> "Setting":
@@ -68,7 +75,17 @@ class Setting:
         return train_len + (self.stride or self.targets) - 1
 
 
-def among(words: str | None) -> str:
-    """Documents that a setting's words choose by name, in brackets; "" for none. A figure is drawn from a CSV, which holds the words."""
-    named = re.search("in documents (`.+?`), ", words or "")
-    return f" ({named[1]})" if named else ""
+@dataclass(frozen=True)
+class StatedSetting:
+    """Setting of an evaluation of which a CSV has the rows alone: what they count, and the words of a setting or None."""
+
+    counted: str
+    said: str | None
+
+    def __str__(self) -> str:
+        return self.said if self.said and self.said.startswith(self.counted) else f"{self.counted}; {self.said or 'a CSV says no more'}"
+
+    @property
+    def parts(self) -> list[str]:
+        """The whole, since nothing says where it may be divided."""
+        return [str(self)]

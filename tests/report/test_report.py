@@ -10,13 +10,14 @@ from synthetic import CURVES, DOCUMENTS, FLOORS, GAINS, LENGTHS, TARGETS, Built,
 from posbench.common.errors import RunError
 from posbench.config.identity import method_args, method_name
 from posbench.config.names import nodes
-from posbench.report import gate_lines
+from posbench.report import footnotes
 from posbench.report.figures.captions import caption
+from posbench.report.footnotes import below_curve
 from posbench.report.labels import Labels
 from posbench.report.points import read_points
 from posbench.report.report import collect
+from posbench.runs.setting import Setting
 from posbench.runs.rows import read_csv
-from posbench.runs.setting import Setting, among
 from posbench.statistics.clustered import student_quantile
 
 COMMAND = "python scripts/run.py experiment=demo"
@@ -244,19 +245,19 @@ def test_each_table_has_the_gates_of_its_own_corpus_and_training_length(tmp_path
 
 
 def test_many_trainings_share_a_line_for_each_encoding(tmp_path):
-    halves = [0.1 + 0.001 * seed for seed in range(gate_lines.MANY)] + [-0.1]
+    halves = [0.1 + 0.001 * seed for seed in range(footnotes.MANY)] + [-0.1]
     paths = [
         path for seed, half in enumerate(halves) for path in trained(tmp_path / f"{seed}", half, seed=seed, run_id=f"r{seed}", train_len=64)
     ]
     few = collect(paths[:-3], "t", COMMAND)
     said = [line for line in few.below(few.sections[0]) if line.startswith("G ")]
-    assert len(said) == gate_lines.MANY and all("seed " in line for line in said)
+    assert len(said) == footnotes.MANY and all("seed " in line for line in said)
     report = collect(paths, "t", COMMAND)
     line, way_on = report.below(report.sections[0])[-2:]
     seeds = ", ".join(map(str, range(len(halves))))
     assert line == (
         f"G rope seeds {seeds}: 32 -> 64 tokens of context bring {sum(halves) / len(halves):.3f} nats/token (-0.100 to {halves[-2]:.3f}); "
-        f"gate: failed, seed {gate_lines.MANY}"
+        f"gate: failed, seed {footnotes.MANY}"
     )
     assert way_on.startswith("gate failed") and "train longer (train.steps)" in way_on
 
@@ -379,10 +380,11 @@ def test_a_control_is_not_given_the_comparison_of_the_copies(tmp_path):
     assert report.summary()["eval/repeat_copies/pi+none/above_floor_at_64"] == pytest.approx(1)
 
 
-def test_documents_that_were_chosen_by_name_are_named():
-    plain = Setting(windows=512, targets=8, max_length=64, split="test", dtype="bf16", seed=0)
-    assert among(str(replace(plain, documents="*/other/*"))) == " (`*/other/*`)"
-    assert among(str(plain)) == "" == among(None)
+def test_documents_that_were_chosen_by_name_are_named(tmp_path):
+    (curve,) = collect(write_run(tmp_path, "rope"), "Demo", COMMAND).sections
+    setting = Setting(windows=512, targets=8, max_length=64, split="test", dtype="bf16", seed=0, documents="*/other/*")
+    chosen = [replace(point, facts=replace(point.facts, setting=setting)) for point in curve]
+    assert "documents (`*/other/*`) at every length" in below_curve(chosen)[1] and "(`" not in below_curve(curve)[1]
 
 
 def test_a_method_among_the_arguments_of_another_is_called_by_its_name(tmp_path):

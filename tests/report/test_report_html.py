@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
@@ -18,9 +19,11 @@ from posbench.common.errors import ConfigError
 from posbench.report.html import Grid, template
 from posbench.report.latex import escape
 from posbench.report.page import headings
-from posbench.report.points import SectionKey, read_points
+from posbench.report.points import read_points
+from posbench.report.report import collect
 from posbench.runs.run_metadata import ABSENT, differing, flatten
 from posbench.runs.search import Found, find_results
+from posbench.runs.setting import Setting
 
 VOID = {"meta", "br", "img", "link"}
 EVIL = "<img src=x onerror=alert(1)>\"'&|$\\frac{\x1b[31m\x00\ud800--!>"
@@ -118,14 +121,17 @@ def test_the_page_shows_every_number_and_where_it_comes_from(written):
     assert "train.steps" not in page.text and "results_dir" not in page.text  # the same in all; where files lie
 
 
-def test_sections_are_called_by_what_tells_them_apart():
-    def section(setting, **changed):
-        said = {"protocol": "fixed_targets", "data": "pysource", "tokenizer": "bpe-1024", "train_len": 64, **changed}
-        return [SectionKey(**said, setting=setting)]
+def test_sections_are_called_by_what_tells_them_apart(tmp_path):
+    (curve,) = collect(write_run(tmp_path, "rope"), "Demo", "x").sections
+    whole = Setting(windows=2, targets=8, max_length=512, split="test", dtype="bf16", seed=0)
 
-    end = "8 targets each, room for 512 tokens, test split"
-    found = [section(f"{n} windows asked for, {end}") for n in (2, 64, 512)]
-    shown = headings([*found, section(f"512 windows asked for, {end}", tokenizer="bytes"), section(None, protocol="disjoint")])
+    def section(windows, **changed):
+        said = {"data": "pysource", "tokenizer": "bpe-1024", "protocol": "fixed_targets", **changed}
+        facts = replace(curve[0].facts, setting=windows and replace(whole, windows=windows))
+        return [replace(curve[0], **said, facts=facts)]
+
+    found = [section(n) for n in (2, 64, 512)]
+    shown = headings([*found, section(512, tokenizer="bytes"), section(None, protocol="disjoint")])
     assert len(set(shown)) == 5 and shown[0] == "fixed_targets, trained at 64, pysource: bpe-1024, 2 windows asked for"
     assert shown[3].endswith(": bytes, 512 windows asked for") and shown[4] == "disjoint, trained at 64, pysource"
     assert headings(found)[1] == "fixed_targets, trained at 64, pysource: 64 windows asked for"

@@ -8,8 +8,8 @@ from test_figures import texts
 
 from posbench.report.figures import gain, steps
 from posbench.report.figures.draw import draw
+from posbench.report.footnotes import unlearned
 from posbench.report.points import Point, sections
-from posbench.report.score_tables import unlearned
 from posbench.report.scores import Score
 
 PLACE = {"protocol": "fixed_targets", "data": "pysource", "tokenizer": "bpe-1024", "setting": None, "n_seeds": 3, "n_targets": 4096}

@@ -6,8 +6,9 @@ from posbench.report.figures.captions import extension_name, name, shortened
 from posbench.report.figures.heatmap import INKS, legible
 from posbench.report.figures.lines import width
 from posbench.report.figures.style import GAIN, GREY, Frame, note
+from posbench.report.footnotes import questions_of, unlearned
 from posbench.report.points import marked
-from posbench.report.score_tables import asked, by_task, unlearned
+from posbench.report.score_tables import by_task
 from posbench.report.scores import Score
 
 CELL, WIDE_CELL, ROW, WIDEST = 28, 34, 15, 900  # points: a cell of a map of depths, of methods, its height, and the widest row
@@ -100,5 +101,5 @@ def _cell(axes, place: int, line: int, score: Score) -> None:
 def caption_lines(section: list[Score]) -> list[str]:
     """Lines on the questions, and on the trainings that have not learned them."""
     first = section[0]
-    lines = [f"{first.data}, {first.tokenizer} | protocol {first.protocol}: {asked(section)}."]
+    lines = [f"{first.data}, {first.tokenizer} | protocol {first.protocol}: {questions_of(section)}."]
     return lines + [f"{said[0].upper()}{said[1:]}." for said in unlearned(section)]

@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from posbench.report.footnotes import targets_of
 from posbench.report.points import Point, over_words, span, two_seeds
-from posbench.report.tables import file, scored
+from posbench.report.tables import file
 
 if TYPE_CHECKING:
     from posbench.report.context_loss import Step
@@ -43,7 +44,7 @@ def shortened(text: str) -> str:
 def caption(curve: list[Point], relative: bool) -> list[str]:
     """Lines of a caption: what was measured, on what text, and the meaning of bars and marks."""
     first, bars = curve[0], of_intervals(curve)
-    lines = [measured(curve, scored(first))]
+    lines = [measured(curve, targets_of(first))]
     if relative:
         lines.append("Scale: linear to 0.1, logarithmic beyond." + (f" Bars: {bars}." if bars else ""))
     known = {point.encoding + file(point.source): point for point in curve if point.floor is not None and not point.foreign}

@@ -3,11 +3,12 @@
 import functools
 from collections.abc import Callable, Sequence
 
-from posbench.report.context_loss import Step, by_name, gain, of_intervals, scored
+from posbench.report.context_loss import Step, by_name, gain
 from posbench.report.figures.captions import measured, shortened
 from posbench.report.figures.lines import Line, Mark, Panel, Pen, draw
 from posbench.report.figures.palette import bases, looks
 from posbench.report.figures.style import DASHES, FONT, GREY, MARKERS, note, octaves
+from posbench.report.footnotes import contexts_of, units_of_doubling
 from posbench.report.points import marked, two_seeds
 
 BESIDE, STEEP = 0.5, 0.3  # octaves that the intervals at one c share side by side; fewer for a steep line, which would seem higher
@@ -68,8 +69,8 @@ def with_interval(value: float, half: float | None) -> tuple[float, float | None
 
 
 def _caption(section: list[Step], cut: bool) -> list[str]:
-    first, over = section[0], of_intervals(section)
-    lines = [measured(section, scored(section))]
+    first, over = section[0], units_of_doubling(section)
+    lines = [measured(section, contexts_of(section))]
     if over:
         lines.append(f"Bars: {over}; on the left of the difference to {first.train_len} tokens.{' Bars at an edge go on beyond it.' * cut}")
     known = [f"{name} {gain(own.get(first.train_len))}" for name, own in by_name(section).items()]

@@ -12,8 +12,8 @@ from posbench.report.figures.captions import line_name, measured
 from posbench.report.figures.lines import Line, Mark, Panel, Pen, draw
 from posbench.report.figures.palette import bases, looks_of_methods
 from posbench.report.figures.style import DASHES, FONT, GREY, MARKERS, ruled
+from posbench.report.footnotes import questions_of
 from posbench.report.points import Point, span
-from posbench.report.score_tables import asked
 from posbench.report.scores import LEARNED, Score
 
 Method = tuple[str, str, str]  # encoding without its steps, extension, scale
@@ -34,7 +34,7 @@ def scores(section: list[Score], title: str):
     found = {task: by_steps([score for score in section if score.task == task and score.depth is None]) for task in tasks}
     found = {f"{task}: accuracy": cells for task, cells in found.items() if cells}
     first = section[0]
-    told = [f"{first.data}, {first.tokenizer} | protocol {first.protocol}: {asked(section)}. Bars: 95 % intervals."]
+    told = [f"{first.data}, {first.tokenizer} | protocol {first.protocol}: {questions_of(section)}. Bars: 95 % intervals."]
     if any(one.n_seeds < one.n_trained for cells in found.values() for one in _records(cells)):
         told.append(f"Where some seeds are right in less than {LEARNED:g} of their answers inside the window, the mean is of the others.")
     return _figure(found, "accuracy", "share of answers", title, told)

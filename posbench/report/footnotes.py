@@ -1,0 +1,310 @@
+"""Lines below the tables of a report: what was measured, meanings of marks, settings of trainings, arguments, and G with its gate.
+
+The gate is whether a model uses its window at all. A training has a line on it; where they would be many, an encoding has one for its
+seeds.
+"""
+
+import itertools
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from posbench.config.identity import method_args, method_name
+from posbench.config.names import called
+from posbench.evaluation.protocols import known
+from posbench.report.context_loss import Step
+from posbench.report.labels import METHODS, Labels
+from posbench.report.points import Point, SectionKey, over_words, section_of, span, two_seeds
+from posbench.report.references import gains, references
+from posbench.report.score_tables import NEVER, by_task
+from posbench.report.scores import GUESSES, LEARNED, Score
+from posbench.report.tables import number
+from posbench.runs.evaluation import Evaluation
+from posbench.runs.run_metadata import RunMetadata, differing, text
+from posbench.statistics.crossed import Gain
+
+EARLY = ", or what there is where a document begins"
+UNASKED = "not asked inside the window, so that a failure beyond it says nothing of a method"
+QUANTISED = re.compile(r"(\d+) I?Q(\d)_?\w*")  # 210 Q4_1 in the text of train.json
+MANY = 24  # lines of a section, above which the seeds of an encoding share one
+FAILED = "gate failed: nothing shows that the model uses the second half of its window, and a comparison of methods then says little: "
+UNTIL = ", until the lower bound of G lies above 0"
+WAY_ON = f"{FAILED}train longer (train.steps) or a larger model (model.d_model, model.n_layer){UNTIL}"
+WAY_ON_OF_CHILD = f"{FAILED}fine-tune longer (finetune.steps), or with an extension that holds at that length (extension){UNTIL}"
+WAY_ON_OF_CHECKPOINT = f"{FAILED}read other texts (data=), or more of them (evaluate.windows){UNTIL}"
+
+Trained = tuple[str, str, int]  # name of an encoding, the protocol that G is taken from in words, training length
+Found = tuple[Trained, int, Gain]  # with the seed
+
+
+def below_curve(curve: Sequence[Point]) -> list[str]:
+    """Lines below the tables of losses by length or position: what was measured, and the meaning of the marks."""
+    lines = [*_measured(curve[0], targets_of(curve[0])), f"seeds: {_seeds_of(curve)}; loss and bits per byte are means over them"]
+    over = sorted({point.over for point in curve if point.half_width is not None})
+    if over:
+        units = " or ".join(map(over_words, over))
+        lines.append(f"+- : half a 95 % interval of the paired difference, Student's t {units}; it says nothing of other corpora")
+        lines.append(
+            "< gains from the longer context, > fails, ~ zero lies inside the interval (which does not prove that nothing is lost)"
+        )
+    if curve[0].window:
+        lines += _of_positions(curve)
+    return lines + two_seeds(curve) + _untested(curve)
+
+
+def below_scores(section: Sequence[Score]) -> list[str]:
+    """Lines below the tables of a task: what was asked, what the intervals are over, and which methods have not learned the task."""
+    over = " or ".join(over_words(unit) for unit in sorted({score.over for score in section}))
+    return [
+        *_measured(section[0], f"{questions_of(section)}, the same for every method"),
+        f"seeds: {_seeds_of(section)}; in brackets: 95 % interval {over}, Wilson's for one seed",
+        *guessed(section),
+        "-ln p: the mean over answers; +- half of its 95 % interval over the same units, Student's t for one seed",
+        *unlearned(section),
+        *two_seeds(section),
+        *_untested(section),
+    ]
+
+
+def below_contexts(section: Sequence[Step]) -> list[str]:
+    """Lines below the table of loss against context: what was measured, and the meaning of G."""
+    first, over = section[0], units_of_doubling(section)
+    gained = f"G: what the second half of the window brings, the loss with {first.train_len // 2} tokens minus that with {first.train_len}"
+    return [
+        *_measured(first, contexts_of(section), ", extension recompute_window with c tokens"),
+        f"seeds: {_seeds_of(section)}; losses are means over them",
+        gained + (f"; +- : half a {over}; ~ zero lies inside" if over else ""),
+        *two_seeds(section),
+    ]
+
+
+def _measured(first: SectionKey, said: str, protocol: str = "") -> list[str]:
+    """Lines on the text, the protocol and the setting of a section."""
+    return [
+        f"data {first.data}, tokenizer {first.tokenizer}, trained at {first.train_len} tokens",
+        f"protocol {first.protocol}{protocol}: {said}",
+        *([f"setting: {first.setting}"] if first.setting else []),
+    ]
+
+
+def _seeds_of(section: Sequence[Point | Step | Score]) -> str:
+    return span(one.n_seeds for one in section)
+
+
+def _untested(section: Sequence[Point | Score]) -> list[str]:
+    return ["* a pair of methods its authors have not tested"] * any(one.untested for one in section)
+
+
+def _chosen(one: SectionKey) -> str:
+    """Documents that a setting chooses by name, in brackets; "" for none."""
+    documents = getattr(one.behind.setting, "documents", None)
+    return f" (`{documents}`)" if documents else ""
+
+
+def targets_of(point: Point) -> str:
+    """Text on the targets that a point is a mean over."""
+    if point.foreign:
+        return "which targets were scored is not stated"
+    units = f"{point.n_units} {point.sem_unit}{'s' * (point.n_units != 1)}{_chosen(point)}"
+    if point.window:
+        return f"every token of windows of {point.window} tokens in {units}, by its position"
+    same = getattr(known(point.protocol), "same_targets", False)
+    return f"the same {point.n_targets} targets in {units} at every length" if same else f"targets in {units}"
+
+
+def contexts_of(section: Sequence[Step]) -> str:
+    """Text on the targets that a section's losses are means over."""
+    first = section[0]
+    units = f"{first.n_units} {first.sem_unit}s{_chosen(first)}"
+    return f"the same {first.n_targets} targets in {units} for every c{EARLY if first.protocol == 'sliding' else ''}"
+
+
+def questions_of(section: Iterable[Score]) -> str:
+    """Text on the questions of a section: their number at each length, and what a right answer is."""
+    whole = [score for score in section if score.depth is None]
+    texts, answers = (span(getattr(score, name) for score in whole) for name in ("n_texts", "n_answers"))
+    return f"{answers} answers in {texts} texts of each length, right if every token was the likeliest"
+
+
+def guessed(section: Iterable[Score]) -> list[str]:
+    """Lines on the shares that guesses get right at the shortest and the longest length, for each part of a task."""
+    lines = []
+    for task, cells in by_task(section).items():
+        known = sorted(
+            (score for cell in cells.values() for score in cell.values() if score.by_value is not None), key=lambda one: one.length
+        )
+        for column, what in GUESSES.items():
+            ends = [f"{getattr(score, column):.3f} at {score.length} tokens" for score in dict.fromkeys(known[:1] + known[-1:])]
+            lines += [f"right by {what}: {task}: {', '.join(dict.fromkeys(ends))}"] if ends else []
+    return lines
+
+
+def unlearned(section: Iterable[Score]) -> list[str]:
+    """Lines on the trainings that have not learned a task inside the window, or were not asked there."""
+    never: dict[str, dict[str, None]] = {}
+    some: dict[str, dict[str, None]] = {}
+    unasked: dict[str, dict[str, None]] = {}
+    for score in section:
+        if score.depth is None and (not score.learned or score.n_seeds < score.n_trained or score.inside is None):
+            name = f"{score.encoding} {score.extension}" if score.behind.trained_in else score.encoding
+            if score.inside is None:
+                unasked.setdefault(score.task, {})[name] = None
+            elif score.learned:
+                said = f"{name} ({score.n_trained - score.n_seeds} of {score.n_trained} seeds)"
+                some.setdefault(score.task, {})[said] = None
+            else:
+                never.setdefault(score.task, {})[f"{name} ({score.inside:.3f})"] = None
+    bound = f"accuracy inside the window below {LEARNED}"
+    moral = "so that nothing beyond counts against a method"
+    lines = [f"{NEVER} ({bound}), {moral}: {task}: {', '.join(names)}" for task, names in never.items()]
+    lines += [f"{UNASKED}: {task}: {', '.join(names)}" for task, names in unasked.items()]
+    return lines + [f"left out of the means ({bound}): {task}: {', '.join(names)}" for task, names in some.items()]
+
+
+def units_of_doubling(section: Sequence[Step]) -> str:
+    """Text on the units of a section's intervals; "" without intervals."""
+    over = sorted({step.over for step in section if step.doubling_half_width is not None and step.over})
+    return f"95 % interval of the paired difference, Student's t {' or '.join(map(over_words, over))}" if over else ""
+
+
+def _of_positions(curve: list[Point]) -> list[str]:
+    """Lines on the differences to no extension in a table by position."""
+    if curve[0].n_units == 1:
+        return [f"one {curve[0].sem_unit}: there is no interval, and another text gives other numbers (evaluate.windows for more)"]
+    over = sorted({point.over for point in curve if point.change_half_width is not None})
+    if not over:
+        return []
+    line = f"+- : half a 95 % interval of the paired difference, Student's t {' or '.join(map(over_words, over))}"
+    return [f"{line}; it says nothing of other corpora", "< a lower loss than without extension, > a higher one, ~ zero lies inside"]
+
+
+def checkpoint_lines(origins: Iterable[RunMetadata]) -> list[str]:
+    """A line for each checkpoint among the runs; quantised weights are named as such, since they are dequantised when loaded."""
+    lines = {}
+    for origin in origins:
+        if path := origin.config.get("model.path"):
+            stored = text(origin.summary.get("stored") or "")
+            quantised = QUANTISED.match(stored)  # the most frequent kind comes first
+            how = f": {quantised[2]}-bit weights, dequantised" if quantised else ""
+            lines[f"checkpoint {Path(text(path).rpartition(':')[2]).name}{how}{f' ({stored})' if stored else ''}"] = None
+    return list(lines)
+
+
+def training_lines(evaluations: Iterable[Evaluation], origins: Mapping[Path, RunMetadata], label: Labels) -> list[str]:
+    """A line for each setting in which trainings of the encodings differ, unless their names say it; fine-tuned runs aside.
+
+    An example: train.steps is not the same for all: 6000 for alibi, fox; 1000 for the others.
+    """
+    known: dict[str, Mapping[str, object]] = {}
+    for evaluation in evaluations:
+        name = label(evaluation.first)[0]
+        if name not in known and not evaluation.first["finetune"] and (found := origins[evaluation.origin].training):
+            known[name] = found
+    lines = []
+    for key, values in differing(list(known.values())).items():
+        if key in ("data", "sha256") or any(f" {key.rpartition('.')[2]}=" in name for name in known):
+            continue
+        of = {value: [name for name, own in zip(known, values, strict=True) if own == value] for value in values}
+        *few, most = sorted(of, key=lambda value: len(of[value]))
+        said = [f"{value} for {', '.join(of[value])}" for value in few]
+        said.append(f"{most} for {'the others' if len(of[most]) > 1 else of[most][0]}")
+        lines.append(f"{key} is not the same for all: {'; '.join(said)}")
+    return lines
+
+
+def argument_line(evaluations: list[Evaluation]) -> list[str]:
+    """Line with the arguments of each method, without those that are null. One method may have several sets."""
+    found: dict[str, dict] = {}
+    for row, group in itertools.product((evaluation.first for evaluation in evaluations), METHODS):
+        args = row[METHODS[group]]
+        text = _words(args or {})
+        if text and row[group] != "recompute_window":
+            found.setdefault(called(group, row[group], args), {})[text] = None
+    return ["arguments: " + "; ".join(f"{name} {' or '.join(texts)}" for name, texts in found.items())] if found else []
+
+
+def _words(args: Mapping[str, object]) -> str:
+    """Arguments with their values, without those that are null; a method among these by its name: local=rope(base=10000.0)."""
+    return ", ".join(f"{key}={_word(value)}" for key, value in args.items() if value is not None)
+
+
+def _word(value: object) -> object:
+    if not isinstance(value, dict):
+        return value
+    if "_target_" not in value:
+        return f"{{{_words(value)}}}"
+    own = _words(method_args(value))
+    return f"{method_name(value)}({own})" if own else method_name(value)
+
+
+def gain_lines(evaluations: list[Evaluation], label: Labels, origins: Mapping[Path, RunMetadata]) -> dict[tuple, list[str]]:
+    """{section: a line for each encoding and seed, or for each encoding; one for all of unknown G, and the ways on where one fails}.
+
+    CSVs, which hold no losses of targets, have none.
+    """
+    held = [one for one in evaluations if not one.rows_alone and any(row["position"] is None for row in one.rows)]
+    known, floors = gains(evaluations), references(evaluations)
+    asked_alike: dict[tuple, tuple] = {}  # G by another protocol is taken only if its windows are the same
+    for key in known:
+        asked_alike.setdefault(floors[key, "floor"].windows, key)
+    found: dict[tuple, list[Found]] = {}
+    failed: dict[tuple, list[str]] = {}
+    unknown: dict[tuple, dict[str, list[int]]] = {}  # {(section, why): {encoding: seeds}}
+    trained = {(one.first["run_id"], section_of(one)): one for one in held}
+    for (_, section), one in sorted(trained.items(), key=lambda item: (item[1].first["encoding"], item[1].first["seed"])):
+        own = one.key if one.key in known else asked_alike.get(one.windows)
+        if own and not known[own].ok:
+            failed.setdefault(section, []).append(_way_on(one, origins[one.origin]))
+        whence = f" (by {own[1]})" if own and own != one.key else ""
+        name, seed = label(one.first)[0], one.first["seed"]
+        if own in known:
+            found.setdefault(section, []).append(((name, whence, one.first["train_len"]), seed, known[own]))
+        else:
+            unknown.setdefault((section, _unknown(one)), {}).setdefault(name, []).append(seed)
+    lines = {section: _of_section(own) for section, own in found.items()}
+    for (section, why), own in unknown.items():
+        seeds = [f"{name} {_seeds(of)}" for name, of in own.items()]
+        lines.setdefault(section, []).append(f"G {'; '.join(seeds)}: {why}")
+    return {section: said + list(dict.fromkeys(failed.get(section, []))) for section, said in lines.items()}
+
+
+def _of_section(found: list[Found]) -> list[str]:
+    if len(found) <= MANY:
+        return [f"G {name} seed {seed}{whence}: {_gate(gain, train_len)}" for (name, whence, train_len), seed, gain in found]
+    own: dict[Trained, dict[int, Gain]] = {}
+    for trained, seed, gain in found:
+        own.setdefault(trained, {})[seed] = gain
+    return [f"G {name} {_seeds(of)}{whence}: {_together(of, train_len)}" for (name, whence, train_len), of in own.items()]
+
+
+def _seeds(of: Iterable[int]) -> str:
+    seeds = sorted(set(of))
+    return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+
+
+def _way_on(one: Evaluation, origin: RunMetadata) -> str:
+    if origin.config.get("model.path") and not one.first["finetune"]:
+        return WAY_ON_OF_CHECKPOINT
+    return WAY_ON_OF_CHILD if one.first["finetune"] else WAY_ON
+
+
+def _unknown(evaluation: Evaluation) -> str:
+    texts = f" in texts of {evaluation.full_from} tokens or more (evaluate.max_length)" if evaluation.full_from else ""
+    return f"unknown, since it takes recompute_window at both windows{texts} and the loss of every target; gate: unknown"
+
+
+def _together(of: Mapping[int, Gain], train_len: int) -> str:
+    values = [gain.value for gain in of.values()]
+    bring = f"{number(sum(values) / len(values))} nats/token"
+    if len(values) > 1:
+        bring += f" ({number(min(values))} to {number(max(values))})"
+    failed = [seed for seed, gain in of.items() if not gain.ok]
+    return f"{train_len // 2} -> {train_len} tokens of context bring {bring}; gate: {f'failed, {_seeds(failed)}' if failed else 'ok'}"
+
+
+def _gate(found: Gain, train_len: int) -> str:
+    half = f"{train_len // 2} -> {train_len} tokens of context bring {number(found.value)} +- {number(found.sem)} nats/token (s.e.)"
+    if found.lower != found.lower:
+        return f"{half}, no interval (one document); gate: failed, one document shows nothing: evaluate.windows for more"
+    ok = "ok" if found.ok else f"failed, {-found.lower:.2g} nats/token short"
+    return f"{half}, 95 % above {number(found.lower)}; gate: {ok}"
