@@ -16,8 +16,8 @@ from posbench.report.footnotes import below_curve
 from posbench.report.labels import Labels
 from posbench.report.points import read_points
 from posbench.report.report import collect
-from posbench.runs.setting import Setting
 from posbench.runs.rows import read_csv
+from posbench.runs.setting import Setting
 from posbench.statistics.clustered import student_quantile
 
 COMMAND = "python scripts/run.py experiment=demo"
