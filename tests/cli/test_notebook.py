@@ -162,6 +162,11 @@ def test_the_model_reads_text_and_writes_some(trained):
             run.generate(**{"text": "word", "n": 2, **wrong})
 
 
+def test_a_folder_without_a_finished_training_is_refused(folder):
+    with pytest.raises(RunError, match="holds no finished training"):
+        posbench.load(folder)
+
+
 def test_a_model_without_a_plan_reads_no_position_that_it_lacks():
     model = small_model(make(node("encoding", "learned"), small_shape()))
     assert model(torch.zeros(1, 16, dtype=torch.long)).shape == (1, 16, 50)

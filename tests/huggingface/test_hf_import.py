@@ -86,6 +86,7 @@ def test_identity_is_the_content_and_the_length_and_neither_path_nor_recipe_nor_
     [
         ({"model_type": "bloom"}, {}, "type bloom, which computes attention itself"),
         ({"model_type": "gpt_neox", "hidden_size": "32"}, {}, "hidden_size=32, where a whole number belongs"),
+        ({"model_type": "gpt_neox", "vocab_size": None}, {}, "does not say vocab_size"),
         ({"model_type": "gpt_neox", "is_encoder_decoder": True}, {}, "with an encoder"),
         ({"quantization_config": {"bits": 4}}, {}, "quantization_config"),
         ({"hidden_size": None}, {}, "does not say hidden_size"),

@@ -108,6 +108,7 @@ CONFIG, ROWS, ARRAYS = "config.yaml", "none+none", ".npz is damaged"
 SPOILED = [  # what the sentence names, what is spoiled, how
     (CONFIG, "a recursive alias", text("a: &a [*a]\n")),
     (CONFIG, "a billion laughs", text(LAUGHS)),
+    (CONFIG, "5,000 levels", text("a: " + "[" * 5_000 + "]" * 5_000)),
     (CONFIG, "30 MB", lambda path: os.truncate(path, 30 * 2**20)),
     (CONFIG, "a FIFO", os.mkfifo),
     (CONFIG, "a date", text("a: !!timestamp 2026-01-01\n")),
