@@ -12,7 +12,7 @@ from posbench.common.files import read_json
 from posbench.report.figures.heatmap import legible
 from posbench.report.figures.lines import end_labels
 from posbench.report.figures.style import FONT, GREY, OKABE_ITO, Frame, octaves, save
-from posbench.report.points import marked
+from posbench.report.records import tick_lengths
 
 CURVE, CELL, TALL = 150, 20, 84  # points: width of a panel of curves and of a map's cell, and least height of a layer
 MARGIN, GUTTER, BETWEEN, ABOVE, BELOW = 92, 60, 34, 46, 40
@@ -89,7 +89,7 @@ def _layer_name(axes, number: int, kind: dict, layers: list[dict]) -> None:
 
 def _curves(axes, one: dict, number: int, train_len: int, highest: float, last: bool) -> None:
     lengths, layers = [text["length"] for text in one["measured"]], [text["layers"][number] for text in one["measured"]]
-    octaves(axes, marked(lengths), train_len)
+    octaves(axes, tick_lengths(lengths), train_len)
     axes.set(xlim=(min(lengths) / 1.15, max(lengths) * 1.15), ylim=(0, highest))
     axes.tick_params(labelsize=7.5, labelbottom=last)
     axes.plot(lengths, [math.log(layer["keys"]) for layer in layers], color=GREY, linewidth=1, linestyle=(0, (1.2, 1.4)), zorder=2)

@@ -5,47 +5,18 @@ Every target is predicted from exactly c tokens (recompute_window), c up to the 
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import ClassVar
 
 from posbench.report.curves import interval, means
 from posbench.report.labels import Facts, Labels
-from posbench.report.points import SECTION, UNWRITTEN, SectionKey, section_of
+from posbench.report.records import SECTION, ContextPoint, section_of
 from posbench.report.references import compare, ladders
-from posbench.report.tables import EMPTY, LEVEL, Cell, Table, file, number, number_cell
+from posbench.report.tables import EMPTY, LEVEL, Cell, Table, number, number_cell
 from posbench.runs.evaluation import Evaluation
 
 EARLY = ", or what there is where a document begins"
 
 
-@dataclass(frozen=True)
-class Step(SectionKey):
-    """Means over seeds for one encoding with exactly `context` tokens before every target: losses in nats/token, 95 % half widths."""
-
-    what: ClassVar[str] = "loss against context"
-    encoding: str
-    context: int
-    n_seeds: int
-    n_targets: int
-    n_units: int
-    sem_unit: str
-    nll: float | None
-    bpb: float | None
-    difference: float | None  # nll - the loss with train_len tokens
-    half_width: float | None
-    doubling: float | None  # the loss with context // 2 tokens - nll: the gain by doubling; G if context is train_len
-    doubling_half_width: float | None
-    over: str | None  # units of the intervals, as in `Point`
-    source: str | None = None  # the CSV that the losses were read from; None if the report is of that file alone, or of runs
-    facts: Facts | None = field(**UNWRITTEN)
-
-    @property
-    def name(self) -> str:
-        """Name of a line of the figure and of a row of the table."""
-        return self.encoding + file(self.source)
-
-
-def steps(evaluations: list[Evaluation], label: Labels) -> list[Step]:
+def steps(evaluations: list[Evaluation], label: Labels) -> list[ContextPoint]:
     """Steps of all encodings and contexts, from trainings with three or more contexts (`ladders`).
 
     Raises RunError if two evaluations of one training scored different targets.
@@ -61,14 +32,14 @@ def steps(evaluations: list[Evaluation], label: Labels) -> list[Step]:
     return [_step(key, context, [one for one in own if context in one], facts[key]) for key, own, contexts in found for context in contexts]
 
 
-def _step(key: tuple, context: int, own: list[dict[int, Evaluation]], facts: Facts) -> Step:
+def _step(key: tuple, context: int, own: list[dict[int, Evaluation]], facts: Facts) -> ContextPoint:
     rows = [ladder[context].exact_row() for ladder in own]
     first = rows[0]
     train_len, unit = first["train_len"], first["sem_unit"]
     halved = context // 2 if context % 2 == 0 or context == train_len else 0
     difference, half_width, over = interval([_change(ladder, context, train_len) for ladder in own], unit)
     doubling, doubling_half_width, doubled_over = interval([_change(ladder, halved, context) for ladder in own], unit)
-    return Step(
+    return ContextPoint(
         **dict(zip((*SECTION, "encoding", "source"), key, strict=True)),
         context=context,
         n_seeds=len(rows),
@@ -91,15 +62,15 @@ def _change(ladder: dict[int, Evaluation], context: int, other: int):
     return compare(one, one.exact_row()["length"], two, two.exact_row()["length"])
 
 
-def by_name(section: Iterable[Step]) -> dict[str, dict[int, Step]]:
+def by_name(section: Iterable[ContextPoint]) -> dict[str, dict[int, ContextPoint]]:
     """Steps by name and context, both in the given order."""
-    found: dict[str, dict[int, Step]] = {}
+    found: dict[str, dict[int, ContextPoint]] = {}
     for step in section:
         found.setdefault(step.name, {})[step.context] = step
     return found
 
 
-def table(section: list[Step], intervals: bool = True) -> Table:
+def table(section: list[ContextPoint], intervals: bool = True) -> Table:
     """Table of the loss by encoding and context, and G, with half its interval if `intervals`."""
     contexts, train_len = sorted({step.context for step in section}), section[0].train_len
     rows = [
@@ -110,7 +81,7 @@ def table(section: list[Step], intervals: bool = True) -> Table:
     return Table("Loss with exactly c tokens of context (nats/token)", columns, rows, names=1)
 
 
-def gain(last: Step | None, intervals: bool = True) -> Cell:
+def gain(last: ContextPoint | None, intervals: bool = True) -> Cell:
     """Cell of G, the doubling of the step with train_len tokens; marked if its interval contains zero."""
     if last is None or last.doubling is None:
         return EMPTY

@@ -13,8 +13,8 @@ import numpy as np
 from posbench.common.errors import RunError
 from posbench.report import positions
 from posbench.report.labels import Facts, Labels
-from posbench.report.points import SECTION, Point, section_of
-from posbench.report.references import Compared, compare, exact_context, gains, ladders, plain, reference, references, unextended
+from posbench.report.records import SECTION, CurvePoint, section_of
+from posbench.report.references import PairedDifference, compare, exact_context, gains, ladders, plain, reference, references, unextended
 from posbench.runs.evaluation import Evaluation
 from posbench.statistics.clustered import student_interval
 from posbench.statistics.crossed import across, estimate
@@ -22,7 +22,7 @@ from posbench.statistics.crossed import across, estimate
 MEANS = ("nll", "bpb", "accuracy")  # columns of a point that are means over seeds
 
 
-def points(evaluations: list[Evaluation], label: Labels, wide: bool = False) -> list[Point]:
+def points(evaluations: list[Evaluation], label: Labels, wide: bool = False) -> list[CurvePoint]:
     """Points of all methods and lengths, in the order of the evaluations, without the floor, the half window and `ladders`.
 
     For a protocol by position they come from the longest window, one for each bin of positions; with `wide` only these, one for each
@@ -55,7 +55,8 @@ def points(evaluations: list[Evaluation], label: Labels, wide: bool = False) -> 
     return [_point(key, list(seeds.values()), facts[key]) for key, seeds in cells.items()]
 
 
-Compare = tuple[tuple[int, int | None], dict, Compared | None, Compared | None]  # (length, window), row, against floor and no extension
+# (length, window), row, difference to the floor, difference to no extension
+Compare = tuple[tuple[int, int | None], dict, PairedDifference | None, PairedDifference | None]
 
 
 def _by_length(evaluation: Evaluation, floor: Evaluation | None, others: Mapping[int, Evaluation]) -> Iterator[Compare]:
@@ -80,12 +81,12 @@ def _by_position(evaluation: Evaluation, others: Mapping[int, Evaluation], wide:
         yield (row["length"], None), row, None, positions.compare(evaluation, 0, row, others.get(row["length"]))
 
 
-def _point(key: tuple, seeds: list[tuple], facts: Facts) -> Point:
+def _point(key: tuple, seeds: list[tuple], facts: Facts) -> CurvePoint:
     rows, against_floor, against_plain, known = zip(*seeds, strict=True)
     first = rows[0]
     difference, half_width, over = interval(against_floor, first["sem_unit"])
     change, change_half_width, changed_over = interval(against_plain, first["sem_unit"])
-    return Point(
+    return CurvePoint(
         **dict(zip((*SECTION, "encoding", "extension", "scale_attention", "source", "length", "window"), key, strict=True)),
         untested=any(row["untested"] for row in rows),
         n_seeds=len(rows),
@@ -108,7 +109,7 @@ def means(rows: Sequence[dict], names: Iterable[str]) -> dict[str, float | None]
     return {name: None if any(row[name] is None for row in rows) else sum(row[name] for row in rows) / len(rows) for name in names}
 
 
-def interval(seeds: Sequence[Compared | None], unit: str) -> tuple[float | None, float | None, str | None]:
+def interval(seeds: Sequence[PairedDifference | None], unit: str) -> tuple[float | None, float | None, str | None]:
     """Mean difference, half width of its 95 % interval, and the interval's units; None for what is unknown.
 
     The units are seeds crossed with documents, documents for one seed, or seeds if only means are known.

@@ -15,7 +15,7 @@ from posbench.common.defuse import printable
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import read_bytes
 from posbench.report.curves import interval
-from posbench.report.points import SECTION, Point, read_points
+from posbench.report.records import SECTION, CurvePoint, read_points
 from posbench.runs.evaluation import Evaluation
 from posbench.runs.rows import SETTING, read_csv
 from posbench.runs.search import ROWS
@@ -29,7 +29,7 @@ ALIKE = (*STATED, "dtype", "position", "n_targets", "n_units", "n_bytes")
 WANTED = "give a CSV with at least the columns method, length and nll, as results/README.md says"
 
 
-def read(path: Path, source: str) -> tuple[list[Evaluation], list[Point]]:
+def read(path: Path, source: str) -> tuple[list[Evaluation], list[CurvePoint]]:
     """Read the evaluations of a rows.csv, or the points of a CSV of others (None for what it does not state); the other list is empty.
 
     Raises ConfigError, naming file and line, for a file that is neither.
@@ -63,7 +63,7 @@ def _evaluations(rows: list[dict], path: Path, source: str) -> list[Evaluation]:
     return [Evaluation(own, path, _setting(own[0]), source=source) for own in apart.values()]
 
 
-def stated(points: Iterable[Point], path: Path, source: str | None) -> list[Point]:
+def stated(points: Iterable[CurvePoint], path: Path, source: str | None) -> list[CurvePoint]:
     """Points with the differences, intervals and G that a curve.csv beside a rows.csv states for the same means of as many seeds.
 
     They come from the losses of all targets, which the rows do not hold. Points of another `source` stay. Raises RunError if it is damaged.
@@ -142,7 +142,7 @@ class Line:
         return math.log(value)
 
 
-def _points(lines: list[Line], source: str) -> list[Point]:
+def _points(lines: list[Line], source: str) -> list[CurvePoint]:
     cells: dict[tuple, dict[str | None, dict]] = defaultdict(dict)
     for line in lines:
         method, encoding, length = line.text("method", "label"), line.text("encoding"), line.tokens("length")
@@ -162,7 +162,7 @@ def _points(lines: list[Line], source: str) -> list[Point]:
     return [_point(dict(zip(names, key, strict=True)), list(seeds.values()), source) for key, seeds in cells.items()]
 
 
-def _point(key: dict, seeds: list[dict], source: str) -> Point:
+def _point(key: dict, seeds: list[dict], source: str) -> CurvePoint:
     """Mean over seeds, with the interval that the file states for one seed, or Student's t over several."""
     nll, half, _ = interval([(math.nan if one["nll"] is None else one["nll"], None, 0.0) for one in seeds], "")
     floors = [one["floor"] for one in seeds]
@@ -170,10 +170,10 @@ def _point(key: dict, seeds: list[dict], source: str) -> Point:
     low, high = (seeds[0]["low"], seeds[0]["high"]) if len(seeds) == 1 else (None, None) if half is None else (nll - half, nll + half)
     difference = None if floor is None or nll is None else nll - floor
     losses = {"nll": nll, "floor": floor, "difference": difference, "low": low, "high": high}
-    return Point(**key, setting=None, untested=False, n_seeds=len(seeds), source=source, **losses)
+    return CurvePoint(**key, setting=None, untested=False, n_seeds=len(seeds), source=source, **losses)
 
 
-def place(points: Iterable[Point], own: list[list[Point]]) -> list[list[Point]]:
+def place(points: Iterable[CurvePoint], own: list[list[CurvePoint]]) -> list[list[CurvePoint]]:
     """Add each point to every section of `own` that its stated columns do not contradict; the rest get sections of their own.
 
     Raises ConfigError for a point without a training length that fits no section.
@@ -192,6 +192,6 @@ def place(points: Iterable[Point], own: list[list[Point]]) -> list[list[Point]]:
     return result
 
 
-def _fits(point: Point, other: Point) -> bool:
+def _fits(point: CurvePoint, other: CurvePoint) -> bool:
     said = [(getattr(point, name), getattr(other, name)) for name in STATED]
     return other.window is None and all(one is None or one == two for one, two in said)

@@ -6,12 +6,10 @@ from pathlib import Path
 
 from posbench.common.csv_records import to_csv
 from posbench.common.files import write_atomic
-from posbench.report.context_loss import Step
 from posbench.report.figures.draw import draw
 from posbench.report.page import page
-from posbench.report.points import Point
+from posbench.report.records import ContextPoint, CurvePoint, Score
 from posbench.report.report import Report
-from posbench.report.scores import Score
 from posbench.runs.evidence import write_evidence
 from posbench.runs.rows import write_csv
 from posbench.runs.trainings import Training, trainings
@@ -27,14 +25,14 @@ def texts_of(report: Report) -> dict[str, str]:
     names = {evaluation.first["run_id"]: report.label(evaluation.first)[0] for evaluation in report.evaluations}
     texts = {
         "trainings.csv": to_csv(trainings(report.origins.values(), names), Training),
-        "curve.csv": to_csv(itertools.chain(*report.sections), Point),
+        "curve.csv": to_csv(itertools.chain(*report.sections), CurvePoint),
         "table.md": report.markdown(),
         "table.tex": report.latex(),
     }
     if report.stretches:
-        texts["position.csv"] = to_csv(itertools.chain(*report.stretches.values()), Point)
+        texts["position.csv"] = to_csv(itertools.chain(*report.stretches.values()), CurvePoint)
     if report.contexts:
-        texts["context.csv"] = to_csv(itertools.chain(*report.contexts), Step)
+        texts["context.csv"] = to_csv(itertools.chain(*report.contexts), ContextPoint)
     if report.scores:
         texts["accuracy.csv"] = to_csv(itertools.chain(*report.scores), Score)
     return texts

@@ -12,12 +12,11 @@ from pathlib import Path
 from posbench.config.identity import method_args, method_name
 from posbench.config.names import called
 from posbench.evaluation.protocols import known
-from posbench.report.context_loss import Step
 from posbench.report.labels import METHODS, Labels
-from posbench.report.points import Point, SectionKey, over_words, section_of, span, two_seeds
+from posbench.report.records import ContextPoint, CurvePoint, Score, SectionKey, interval_units, section_of, span, two_seeds
 from posbench.report.references import gains, references
 from posbench.report.score_tables import NEVER, by_task
-from posbench.report.scores import GUESSES, LEARNED, Score
+from posbench.report.scores import GUESSES, LEARNED
 from posbench.report.tables import number
 from posbench.runs.evaluation import Evaluation
 from posbench.runs.run_metadata import RunMetadata, differing, text
@@ -37,12 +36,12 @@ Trained = tuple[str, str, int]  # name of an encoding, the protocol that G is ta
 Found = tuple[Trained, int, Gain]  # with the seed
 
 
-def below_curve(curve: Sequence[Point]) -> list[str]:
+def below_curve(curve: Sequence[CurvePoint]) -> list[str]:
     """Lines below the tables of losses by length or position: what was measured, and the meaning of the marks."""
     lines = [*_measured(curve[0], targets_of(curve[0])), f"seeds: {_seeds_of(curve)}; loss and bits per byte are means over them"]
     over = sorted({point.over for point in curve if point.half_width is not None})
     if over:
-        units = " or ".join(map(over_words, over))
+        units = " or ".join(map(interval_units, over))
         lines.append(f"+- : half a 95 % interval of the paired difference, Student's t {units}; it says nothing of other corpora")
         lines.append(
             "< gains from the longer context, > fails, ~ zero lies inside the interval (which does not prove that nothing is lost)"
@@ -54,7 +53,7 @@ def below_curve(curve: Sequence[Point]) -> list[str]:
 
 def below_scores(section: Sequence[Score]) -> list[str]:
     """Lines below the tables of a task: what was asked, what the intervals are over, and which methods have not learned the task."""
-    over = " or ".join(over_words(unit) for unit in sorted({score.over for score in section}))
+    over = " or ".join(interval_units(unit) for unit in sorted({score.over for score in section}))
     return [
         *_measured(section[0], f"{questions_of(section)}, the same for every method"),
         f"seeds: {_seeds_of(section)}; in brackets: 95 % interval {over}, Wilson's for one seed",
@@ -66,7 +65,7 @@ def below_scores(section: Sequence[Score]) -> list[str]:
     ]
 
 
-def below_contexts(section: Sequence[Step]) -> list[str]:
+def below_contexts(section: Sequence[ContextPoint]) -> list[str]:
     """Lines below the table of loss against context: what was measured, and the meaning of G."""
     first, over = section[0], units_of_doubling(section)
     gained = f"G: what the second half of the window brings, the loss with {first.train_len // 2} tokens minus that with {first.train_len}"
@@ -87,11 +86,11 @@ def _measured(first: SectionKey, said: str, protocol: str = "") -> list[str]:
     ]
 
 
-def _seeds_of(section: Sequence[Point | Step | Score]) -> str:
+def _seeds_of(section: Sequence[CurvePoint | ContextPoint | Score]) -> str:
     return span(one.n_seeds for one in section)
 
 
-def _untested(section: Sequence[Point | Score]) -> list[str]:
+def _untested(section: Sequence[CurvePoint | Score]) -> list[str]:
     return ["* a pair of methods its authors have not tested"] * any(one.untested for one in section)
 
 
@@ -101,7 +100,7 @@ def _chosen(one: SectionKey) -> str:
     return f" (`{documents}`)" if documents else ""
 
 
-def targets_of(point: Point) -> str:
+def targets_of(point: CurvePoint) -> str:
     """Text on the targets that a point is a mean over."""
     if point.foreign:
         return "which targets were scored is not stated"
@@ -112,7 +111,7 @@ def targets_of(point: Point) -> str:
     return f"the same {point.n_targets} targets in {units} at every length" if same else f"targets in {units}"
 
 
-def contexts_of(section: Sequence[Step]) -> str:
+def contexts_of(section: Sequence[ContextPoint]) -> str:
     """Text on the targets that a section's losses are means over."""
     first = section[0]
     units = f"{first.n_units} {first.sem_unit}s{_chosen(first)}"
@@ -161,20 +160,20 @@ def unlearned(section: Iterable[Score]) -> list[str]:
     return lines + [f"left out of the means ({bound}): {task}: {', '.join(names)}" for task, names in some.items()]
 
 
-def units_of_doubling(section: Sequence[Step]) -> str:
+def units_of_doubling(section: Sequence[ContextPoint]) -> str:
     """Text on the units of a section's intervals; "" without intervals."""
     over = sorted({step.over for step in section if step.doubling_half_width is not None and step.over})
-    return f"95 % interval of the paired difference, Student's t {' or '.join(map(over_words, over))}" if over else ""
+    return f"95 % interval of the paired difference, Student's t {' or '.join(map(interval_units, over))}" if over else ""
 
 
-def _of_positions(curve: list[Point]) -> list[str]:
+def _of_positions(curve: list[CurvePoint]) -> list[str]:
     """Lines on the differences to no extension in a table by position."""
     if curve[0].n_units == 1:
         return [f"one {curve[0].sem_unit}: there is no interval, and another text gives other numbers (evaluate.windows for more)"]
     over = sorted({point.over for point in curve if point.change_half_width is not None})
     if not over:
         return []
-    line = f"+- : half a 95 % interval of the paired difference, Student's t {' or '.join(map(over_words, over))}"
+    line = f"+- : half a 95 % interval of the paired difference, Student's t {' or '.join(map(interval_units, over))}"
     return [f"{line}; it says nothing of other corpora", "< a lower loss than without extension, > a higher one, ~ zero lies inside"]
 
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 
 from posbench.report.html import LACKING, NUMBER, Grid, link, place, svg, template
-from posbench.report.points import Point, SectionKey, section_of
+from posbench.report.records import CurvePoint, SectionKey, file, section_of
 from posbench.report.references import gains, ladders, reference
-from posbench.report.tables import METHOD, Table, file, number
+from posbench.report.tables import METHOD, Table, number
 from posbench.runs.evaluation import Evaluation
 from posbench.runs.run_metadata import ABSENT, differing, training_settings
 
@@ -61,7 +61,7 @@ def page(report: "Report", drawn: Iterable[Mapping[str, Sequence[Path]]]) -> str
     return template("page.html").render(report=report, titles=FIGURES, parts=parts, differing=found, **told)
 
 
-def _colours(section: Sequence[Point]) -> list[str]:
+def _colours(section: Sequence[CurvePoint]) -> list[str]:
     """Line on the colours of a section's cells, if any has one."""
     if section[0].window:
         return [COLOURS.format("the loss without extension")] * any(point.change_half_width is not None for point in section)

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from posbench.report.points import Point, marked, methods
-from posbench.report.references import Compared, check_targets
+from posbench.report.records import CurvePoint, methods, tick_lengths
+from posbench.report.references import PairedDifference, check_targets
 from posbench.report.tables import METHOD, Table, by_method, heading, of_methods, perplexity
 from posbench.runs.evaluation import Evaluation
 from posbench.runs.target_losses import TargetLosses, units
@@ -59,7 +59,7 @@ def _joined(rows: list[dict]) -> dict:
     return {**rows[-1], **found, "bpb": None if nats is None or not found["n_bytes"] else nats / math.log(2) / found["n_bytes"]}
 
 
-def compare(evaluation: Evaluation, low: int, row: dict, other: Evaluation | None) -> Compared | None:
+def compare(evaluation: Evaluation, low: int, row: dict, other: Evaluation | None) -> PairedDifference | None:
     """Loss of a row minus that of `other` at the same positions, above `low`: token by token if both have arrays, else of the means.
 
     None if the other does not exist or holds no such window. Raises RunError if their windows are not the same.
@@ -105,7 +105,7 @@ def _losses(stored: TargetLosses, length: int) -> np.ndarray | None:
     return loss_NS if loss_NS is not None and loss_NS.shape[1] == length else None
 
 
-def tables(stretches: Sequence[Point], intervals: bool = True) -> list[Table]:
+def tables(stretches: Sequence[CurvePoint], intervals: bool = True) -> list[Table]:
     """Tables of the stretches of positions, and of whole texts if texts of several lengths were read.
 
     Of stretches: the loss, the difference to no extension, and other units at the end of the window. Of whole texts: the perplexity.
@@ -123,9 +123,9 @@ def tables(stretches: Sequence[Point], intervals: bool = True) -> list[Table]:
     return [loss, *told, last, *_of_texts(texts)]
 
 
-def _of_texts(texts: Sequence[Point]) -> list[Table]:
+def _of_texts(texts: Sequence[CurvePoint]) -> list[Table]:
     if not texts:
         return []
-    heads = {length: heading(length, texts[0].train_len) for length in marked(point.length for point in texts)}
+    heads = {length: heading(length, texts[0].train_len) for length in tick_lengths(point.length for point in texts)}
     rows = by_method(methods(texts), heads, perplexity)
     return [Table("Perplexity over every token of texts of each length", [*METHOD, *heads.values()], rows)]

@@ -102,10 +102,10 @@ def check_one_set(evaluations: Iterable[Evaluation], section: Callable[[Evaluati
             check_targets(one, first.setdefault((section(one), task), one))
 
 
-Compared = tuple[float, Sums | None, float]  # difference, its sums over documents (None if only means are known), loss of the other
+PairedDifference = tuple[float, Sums | None, float]  # difference, its sums over documents (None if only means are known), loss of the other
 
 
-def compare(evaluation: Evaluation, length: int, other: Evaluation | None, at: int | None) -> Compared | None:
+def compare(evaluation: Evaluation, length: int, other: Evaluation | None, at: int | None) -> PairedDifference | None:
     """Loss at `length` minus that of `other` at `at`: of sums by document if both have them, else of the means in their rows.
 
     None if one of them does not exist, or if the rows differ in their numbers of targets, bytes or units.

@@ -10,7 +10,6 @@ from posbench.common.errors import RunError
 from posbench.report import context_loss as context
 from posbench.report import positions, score_tables
 from posbench.report import scores as asked
-from posbench.report.context_loss import Step
 from posbench.report.curves import points
 from posbench.report.external_csv import adopt, place, stated
 from posbench.report.external_csv import read as read_foreign
@@ -25,9 +24,8 @@ from posbench.report.footnotes import (
 )
 from posbench.report.labels import STEPS, Labels
 from posbench.report.latex import comments, latex, long
-from posbench.report.points import Point, check_size, section_of, sections
+from posbench.report.records import ContextPoint, CurvePoint, Score, check_size, section_of, sections
 from posbench.report.references import check_one_set
-from posbench.report.scores import Score
 from posbench.report.tables import Table, tables
 from posbench.runs.evaluation import Evaluation, load_evaluations
 from posbench.runs.evidence import pool
@@ -45,9 +43,9 @@ class Report:
     evaluations: list[Evaluation]
     origins: dict[Path, RunMetadata]  # of every run directory
     label: Labels
-    sections: list[list[Point]]
-    stretches: dict[tuple, list[Point]]  # {section: points of wide stretches} of protocols by position
-    contexts: list[list[Step]]  # loss against context inside the window, if measured
+    sections: list[list[CurvePoint]]
+    stretches: dict[tuple, list[CurvePoint]]  # {section: points of wide stretches} of protocols by position
+    contexts: list[list[ContextPoint]]  # loss against context inside the window, if measured
     scores: list[list[Score]]  # accuracy in tasks, if measured
     gain_lines: dict[tuple, list[str]]  # section -> one line per encoding and seed
 
@@ -115,11 +113,11 @@ class Report:
                 values[f"{name}/above_floor_at_{row['length']}"] = row["nll"] - floor
         return values
 
-    def _tables(self, curve: list[Point], intervals: bool) -> list[Table]:
+    def _tables(self, curve: list[CurvePoint], intervals: bool) -> list[Table]:
         wide = self.stretches.get(curve[0].section)
         return positions.tables(wide, intervals) if wide else tables(curve, intervals)
 
-    def below(self, curve: list[Point]) -> list[str]:
+    def below(self, curve: list[CurvePoint]) -> list[str]:
         """Lines below the tables of one section: protocol, counts, marks, arguments, the gate."""
         shown = self._of(curve)
         origins = [self.origins[folder] for folder in dict.fromkeys(evaluation.origin for evaluation in shown)]
@@ -129,7 +127,7 @@ class Report:
     def _below_scores(self, section: list[Score]) -> list[str]:
         return below_scores(section) + training_lines(self._of(section), self.origins, self.label)
 
-    def _of(self, section: list[Point] | list[Score]) -> list[Evaluation]:
+    def _of(self, section: list[CurvePoint] | list[Score]) -> list[Evaluation]:
         return [evaluation for evaluation in self.evaluations if section_of(evaluation) == section[0].section]
 
 
@@ -191,7 +189,7 @@ def _at(evaluation: Evaluation, lengths: Sequence[int] | None) -> Evaluation:
     return evaluation if lengths is None else replace(evaluation, rows=[row for row in evaluation.rows if row["length"] in lengths])
 
 
-def _csv_notes(found: Sequence[tuple[list[Evaluation], list[Point]]], names: Mapping[Path, str]) -> list[str]:
+def _csv_notes(found: Sequence[tuple[list[Evaluation], list[CurvePoint]]], names: Mapping[Path, str]) -> list[str]:
     notes = []
     for name, (evaluations, others) in zip(names.values(), found, strict=True):
         if evaluations:

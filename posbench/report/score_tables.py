@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
-from posbench.report.points import marked
-from posbench.report.scores import Score
+from posbench.report.records import Score, tick_lengths
 from posbench.report.tables import EMPTY, METHOD, Cell, Table, by_method, heading
 
 NEVER = "never learned"
@@ -20,7 +19,7 @@ def by_task(section: Iterable[Score]) -> dict[str, dict[tuple, dict[int, Score]]
 
 def tables(section: list[Score], intervals: bool = True) -> list[Table]:
     """Tables of each part of a task: accuracy, that of the choice in the text, and -ln p of an answer; with intervals if `intervals`."""
-    lengths = marked(score.length for score in section)
+    lengths = tick_lengths(score.length for score in section)
     heads = [*METHOD, *(heading(length, section[0].train_len) for length in lengths)]
 
     def accuracy(score: Score) -> Cell:

@@ -7,14 +7,12 @@ no length inside the window was asked, nobody knows, which is said below the tab
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from statistics import fmean
-from typing import ClassVar
 
 from posbench.common.errors import RunError
 from posbench.report import curves
 from posbench.report.labels import Facts, Labels
-from posbench.report.points import SECTION, UNWRITTEN, SectionKey, section_of
+from posbench.report.records import SECTION, Score, section_of
 from posbench.report.references import plain
 from posbench.runs.evaluation import Evaluation
 from posbench.statistics.clustered import student_quantile, wilson
@@ -24,47 +22,6 @@ LEARNED = 0.5  # accuracy inside the window below which a task was not learned
 # {column: what is guessed}; evaluations name them with a space.
 GUESSES = {"by_place": "the token behind the latest earlier place of the key", "by_value": "any value of the text"}
 CHOICE = " choice"  # end of the task of a row on the choice among the answers in the text
-
-
-@dataclass(frozen=True)
-class Score(SectionKey):
-    """Accuracy of one method at one length, on one part of a task, with both ends of its 95 % interval."""
-
-    what: ClassVar[str] = "scores"
-    task: str
-    encoding: str
-    extension: str
-    scale_attention: str
-    untested: bool
-    length: int
-    depth: float | None  # where in the text the asked-for item stands; None: all
-    n_seeds: int  # trainings in the mean: those that learned the task, or all if none did
-    n_trained: int
-    n_texts: int
-    n_answers: int
-    accuracy: float
-    low: float
-    high: float
-    over: str  # units of the interval: "seeds x examples", "example" for one seed, "seeds" if only means are known
-    nll: float | None  # -ln p(answer) in nats per answer
-    choice: float | None  # share of answers that were likelier than all other choices in the text
-    learned: bool  # a training of this method learned the task
-    inside: float | None  # accuracy inside the window, the mean over all seeds; None if it was not evaluated
-    half_width: float | None = None  # half of the 95 % interval of nll; None in CSVs of earlier versions
-    source: str | None = None  # the CSV that the rows were read from; None if the report is of that file alone, or of runs
-    by_place: float | None = None  # share that the token behind the latest earlier place of what asks gets right, if it is known
-    by_value: float | None = None  # share that any of the choices in the text gets right
-    facts: Facts | None = field(**UNWRITTEN)
-
-    @property
-    def method(self) -> tuple[str, str, str, str | None]:
-        """Key of a line of a figure and of a row of a table."""
-        return self.encoding, self.extension, self.scale_attention, self.source
-
-    @property
-    def shown(self) -> bool:
-        """True where the score says something of the method."""
-        return self.learned or self.length <= self.train_len
 
 
 def scores(evaluations: Sequence[Evaluation], label: Labels) -> list[Score]:

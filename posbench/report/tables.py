@@ -4,12 +4,12 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from posbench.report.points import One, Point, marked, methods
+from posbench.report.records import CurvePoint, Record, file, methods, tick_lengths
 
 METHOD = ("encoding", "extension", "scale_attention")
 GAINS, FAILS, LEVEL, UNTESTED = " <", " >", " ~", " *"
 STYLES = {GAINS: "green", FAILS: "red"}
-Difference = Callable[[Point], tuple[float | None, float | None]]  # and half of its interval
+Difference = Callable[[CurvePoint], tuple[float | None, float | None]]  # and half of its interval
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def _tight(column: str) -> str:
 
 
 def markdown_row(cells: Iterable[Cell | str]) -> str:
-    """One line of a Markdown table."""
+    """Record line of a Markdown table."""
     return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
 
 
@@ -88,17 +88,17 @@ def verdict(difference: float | None, half_width: float | None) -> str:
     return GAINS if difference < 0 else FAILS
 
 
-def tables(curve: list[Point], intervals: bool = True) -> list[Table]:
+def tables(curve: list[CurvePoint], intervals: bool = True) -> list[Table]:
     """Tables of loss, difference to the floor (half widths if `intervals`), and other units at the longest length."""
     train_len = curve[0].train_len
-    heads = {length: heading(length, train_len) for length in marked(point.length for point in curve)}
+    heads = {length: heading(length, train_len) for length in tick_lengths(point.length for point in curve)}
     floor = f"Loss minus the floor, which is the loss with exactly {train_len} tokens of context (nats/token)"
     titles = "Loss (nats/token)", floor, f"At {heads[max(heads)]} tokens"
     return of_methods(methods(curve), heads, titles, lambda point: (point.difference, point.half_width), intervals)
 
 
 def of_methods(
-    cells: dict[tuple, dict[int, Point]], heads: dict[int, str], titles: tuple[str, str, str], difference: Difference, intervals: bool
+    cells: dict[tuple, dict[int, CurvePoint]], heads: dict[int, str], titles: tuple[str, str, str], difference: Difference, intervals: bool
 ) -> list[Table]:
     """Three tables with a row for each method: the loss, a difference (if there is any), and other units at the last of `heads`."""
     columns = [*METHOD, *heads.values()]
@@ -109,32 +109,27 @@ def of_methods(
     return [*result, Table(titles[2], [*METHOD, "perplexity", "bits per byte", "accuracy"], last)]
 
 
-def by_method(cells: dict[tuple, dict[int, One]], lengths: Iterable[int], shown: Callable[[One], Cell]) -> list[list[Cell]]:
+def by_method(cells: dict[tuple, dict[int, Record]], lengths: Iterable[int], shown: Callable[[Record], Cell]) -> list[list[Cell]]:
     """Row of each method: its name, and at each length the cell of its point or score."""
     return [[*method_cells(cell), *(shown(cell[at]) if at in cell else EMPTY for at in lengths)] for cell in cells.values()]
 
 
-def _other_units(point: Point | None) -> list[Cell]:
+def _other_units(point: CurvePoint | None) -> list[Cell]:
     if point is None:
         return [EMPTY] * 3
     return [perplexity(point), *(EMPTY if point.foreign else number_cell(value) for value in (point.bpb, point.accuracy))]
 
 
-def perplexity(point: Point) -> Cell:
+def perplexity(point: CurvePoint) -> Cell:
     """Cell of the perplexity at a point."""
     return number_cell(math.exp(point.nll) if point.nll is not None and point.nll < 709 else None, 4)
 
 
-def method_cells(cell: dict[int, One]) -> list[Cell]:
+def method_cells(cell: dict[int, Record]) -> list[Cell]:
     """Cells that name a method; * marks an untested pair."""
     first = next(iter(cell.values()))
     extension = Cell(first.extension, mark=UNTESTED * first.untested)
     return [Cell(first.encoding + file(first.source)), extension, Cell(first.scale_attention)]
-
-
-def file(source: str | None) -> str:
-    """End of a name whose numbers were read from a CSV: its source in brackets; "" without one."""
-    return f" ({source})" if source else ""
 
 
 def heading(length: int, train_len: int) -> str:

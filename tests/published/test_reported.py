@@ -17,8 +17,8 @@ from posbench.report import positions, score_tables
 from posbench.report.figures.captions import name
 from posbench.report.figures.loss_curves import groups
 from posbench.report.labels import moved
-from posbench.report.points import methods, read_points, sections
-from posbench.report.scores import PROTOCOL, Score
+from posbench.report.records import Score, methods, read_points, sections
+from posbench.report.scores import PROTOCOL
 from posbench.report.tables import tables
 from posbench.runs.evidence import read_evidence, write_evidence
 from posbench.runs.rows import read_csv

@@ -19,7 +19,7 @@ from posbench.common.errors import ConfigError, RunError
 from posbench.report.figures.captions import caption
 from posbench.report.folder import write
 from posbench.report.latex import PAGE, latex
-from posbench.report.points import Point, read_points
+from posbench.report.records import CurvePoint, read_points
 from posbench.report.report import collect
 from posbench.report.tables import METHOD, Table
 from posbench.runs.rows import write_csv
@@ -62,7 +62,7 @@ def test_stated_intervals_are_of_these_means_alone(tmp_path):
     for name in ("rows.csv", "curve.csv"):
         shutil.copy(REPORTED / "headline" / name, tmp_path)
     stated = read_points(tmp_path / "curve.csv")
-    (tmp_path / "curve.csv").write_text(to_csv([replace(point, nll=point.nll * 1.001) for point in stated], Point))
+    (tmp_path / "curve.csv").write_text(to_csv([replace(point, nll=point.nll * 1.001) for point in stated], CurvePoint))
     assert {point.over for part in collect([], "t", "x", [tmp_path / "rows.csv"]).sections for point in part} <= {"seeds", None}
     write_run(tmp_path / "own", "rope")
     beside = collect(sorted((tmp_path / "own").rglob("*.json")), "t", "x", [REPORTED / "headline" / "rows.csv"])

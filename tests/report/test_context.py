@@ -8,9 +8,9 @@ from synthetic import DOCUMENTS, LENGTHS, TARGETS, Built, write_eval
 from test_figures import texts
 from test_report_html import Page
 
-from posbench.report.context_loss import Step, table
+from posbench.report.context_loss import table
 from posbench.report.figures import context_loss as context_figure
-from posbench.report.points import read_points
+from posbench.report.records import ContextPoint, read_points
 from posbench.statistics.clustered import student_quantile
 
 SHAPE_C = {1: 1.5, 2: 1.0, 4: 0.7, 16: 0.3, 32: 0.12, 64: 0.0}  # loss minus that with 64 tokens
@@ -46,7 +46,7 @@ def built(tmp_path_factory):
 
 
 def step(path, **wanted):
-    (found,) = [one for one in read_points(path, Step) if all(getattr(one, name) == value for name, value in wanted.items())]
+    (found,) = [one for one in read_points(path, ContextPoint) if all(getattr(one, name) == value for name, value in wanted.items())]
     return found
 
 

@@ -9,7 +9,7 @@ from posbench.report.figures import loss_curves as multiples
 from posbench.report.figures.captions import caption
 from posbench.report.figures.lines import spread
 from posbench.report.figures.style import save
-from posbench.report.points import read_points
+from posbench.report.records import read_points
 
 
 @pytest.fixture(scope="module")

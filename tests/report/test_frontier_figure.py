@@ -8,13 +8,13 @@ from test_gain_figure import PLACE, SEEN
 
 from posbench.report.figures import frontier
 from posbench.report.figures.draw import draw
-from posbench.report.points import Point, sections
+from posbench.report.records import CurvePoint, sections
 
 
 def trained(extension="none", scale="none", lengths=(32, 64, 256), read=(32, 64, 128, 256), encoding="rope"):
     """Points whose loss is 2 + length / train_len / 100, and whose floor is 1.9 + 1 / train_len."""
     return [
-        Point(**PLACE, **{**SEEN, "nll": 2 + length / train_len / 100, "floor": 1.9 + 1 / train_len}, train_len=train_len,
+        CurvePoint(**PLACE, **{**SEEN, "nll": 2 + length / train_len / 100, "floor": 1.9 + 1 / train_len}, train_len=train_len,
               encoding=encoding, extension=extension, scale_attention=scale, length=length)
         for train_len in lengths for length in read
     ]  # fmt: skip

@@ -8,7 +8,7 @@ from test_figures import texts
 
 from posbench.report.figures import gain
 from posbench.report.figures.draw import draw
-from posbench.report.points import Point, sections
+from posbench.report.records import CurvePoint, sections
 
 PLACE = {"protocol": "fixed_targets", "data": "pysource", "tokenizer": "bpe-1024", "setting": None, "n_seeds": 3, "n_targets": 4096}
 SEEN = {
@@ -26,7 +26,7 @@ G = {32: 0.2, 64: 0.1, 128: 0.05}
 def trained(encoding="rope", extension="none", scale="none", lengths=(32, 64, 128), multiples=(1, 2, 4), steps=(1500,)):
     """Points of one method on trainings of several lengths; the difference is G times the multiple, so that every value is known."""
     return [
-        Point(**PLACE, **SEEN, train_len=train_len, encoding=encoding if count == 1500 else f"{encoding} train.steps={count}",
+        CurvePoint(**PLACE, **SEEN, train_len=train_len, encoding=encoding if count == 1500 else f"{encoding} train.steps={count}",
               extension=extension, scale_attention=scale, length=multiple * train_len, gain=G[train_len] * count / 1500,
               difference=multiple * G[train_len] * count / 1500)
         for train_len in lengths for count in steps for multiple in multiples

@@ -13,7 +13,7 @@ from posbench.report.figures import loss_curves as multiples
 from posbench.report.figures.draw import draw
 from posbench.report.figures.palette import MOST
 from posbench.report.figures.style import save
-from posbench.report.points import Point, methods, sections
+from posbench.report.records import CurvePoint, methods, sections
 
 ENCODINGS = ("rope", "alibi", "sinusoidal", "fox_rope", "stick_breaking", "randomized")
 EXTENSIONS = ("none", "pi", "ntk", "yarn", "rerope", "leaky_rerope", "self_extend window=32")
@@ -28,7 +28,7 @@ def point(encoding="rope", extension="none", scale="none", length=64, difference
         "half_width": half, "change": None if extension == "none" or difference is None else difference - 0.5, "change_half_width": 0.02,
     }  # fmt: skip
     (made,) = labelled(
-        [Point(**{**known, "encoding": encoding, "extension": extension, "scale_attention": scale, "length": length, **changed})]
+        [CurvePoint(**{**known, "encoding": encoding, "extension": extension, "scale_attention": scale, "length": length, **changed})]
     )
     return made
 

@@ -9,8 +9,8 @@ from synthetic import Built, write_positions
 from posbench.common.errors import RunError
 from posbench.evaluators.by_position import bins
 from posbench.report.figures import positions as figure
-from posbench.report.points import read_points
 from posbench.report.positions import edges
+from posbench.report.records import read_points
 from posbench.report.report import collect
 from posbench.statistics.clustered import clustered_mean, student_quantile
 

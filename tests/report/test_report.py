@@ -14,7 +14,7 @@ from posbench.report import footnotes
 from posbench.report.figures.captions import caption
 from posbench.report.footnotes import below_curve
 from posbench.report.labels import Labels
-from posbench.report.points import read_points
+from posbench.report.records import read_points
 from posbench.report.report import collect
 from posbench.runs.rows import read_csv
 from posbench.runs.setting import Setting

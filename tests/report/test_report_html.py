@@ -19,7 +19,7 @@ from posbench.common.errors import ConfigError
 from posbench.report.html import Grid, template
 from posbench.report.latex import escape
 from posbench.report.page import headings
-from posbench.report.points import read_points
+from posbench.report.records import read_points
 from posbench.report.report import collect
 from posbench.runs.run_metadata import ABSENT, differing, flatten
 from posbench.runs.search import Found, find_results

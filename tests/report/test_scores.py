@@ -12,10 +12,10 @@ from test_rows import VALUES
 from posbench.report.figures import accuracy
 from posbench.report.figures.accuracy_maps import methods_map
 from posbench.report.footnotes import UNASKED
-from posbench.report.points import read_points
+from posbench.report.records import Score, read_points
 from posbench.report.report import collect
 from posbench.report.score_tables import by_task
-from posbench.report.scores import LEARNED, Score
+from posbench.report.scores import LEARNED
 from posbench.runs.evidence import read_evidence
 from posbench.runs.rows import eval_content, make_row
 from posbench.runs.target_losses import part_of, save_arrays

@@ -9,8 +9,7 @@ from test_figures import texts
 from posbench.report.figures import gain, steps
 from posbench.report.figures.draw import draw
 from posbench.report.footnotes import unlearned
-from posbench.report.points import Point, sections
-from posbench.report.scores import Score
+from posbench.report.records import CurvePoint, Score, sections
 
 PLACE = {"protocol": "fixed_targets", "data": "pysource", "tokenizer": "bpe-1024", "setting": None, "n_seeds": 3, "n_targets": 4096}
 SEEN = {"n_units": 120, "sem_unit": "document", "over": "seeds x documents", "half_width": 0.02, "floor": 2.4, "untested": False}
@@ -21,7 +20,7 @@ def tuned(extension="none", encoding="rope", numbers=(0, 10, 100), train_len=256
     """Children whose loss falls from 3 + its rate in proportion to 1 / (1 + steps / 10), the same at every length."""
     values = {number: 3 + RATES[extension] / (1 + number / 10) for number in numbers}
     return [
-        Point(**PLACE, **SEEN, train_len=train_len, encoding=f"{encoding} tuned from rope-64 steps={number}", extension=extension,
+        CurvePoint(**PLACE, **SEEN, train_len=train_len, encoding=f"{encoding} tuned from rope-64 steps={number}", extension=extension,
               scale_attention="none", length=length, nll=value, difference=value - 2.4, gain=0.1)
         for number, value in values.items() for length in lengths
     ]  # fmt: skip

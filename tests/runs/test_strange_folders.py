@@ -20,7 +20,7 @@ from posbench.common import defuse
 from posbench.common.csv_records import from_csv, to_csv
 from posbench.common.errors import ConfigError, RunError
 from posbench.report.external_csv import read as read_foreign
-from posbench.report.points import MOST, Point, read_points
+from posbench.report.records import MOST, CurvePoint, read_points
 from posbench.report.report import collect
 from posbench.runs import rows
 from posbench.runs.directory import Run
@@ -192,7 +192,7 @@ def test_names_are_no_formulas_in_a_csv_and_come_back(folder, name):
     points = [point for section in made.sections for point in section]
     line = Training(**{one.name: name if one.type in (str, str | None) else None for one in fields(Training)})
     write_csv(made.rows, folder / "rows.csv")
-    (folder / "curve.csv").write_text(to_csv(points, Point))
+    (folder / "curve.csv").write_text(to_csv(points, CurvePoint))
     (folder / "trainings.csv").write_text(to_csv([line], Training))
     for path in folder.glob("*.csv"):
         cells = [cell for line in csv.reader(io.StringIO(path.read_text(), newline="")) for cell in line]

@@ -8,16 +8,16 @@ from posbench.report.figures.captions import extension_name, shortened
 from posbench.report.figures.lines import BETWEEN, LEADER, WIDTH, Line, Mark, Panel, Pen, draw, width
 from posbench.report.figures.palette import bases, looks
 from posbench.report.figures.style import DASHES, FONT, GREY, MARKERS, octaves
-from posbench.report.points import marked
+from posbench.report.records import Score, tick_lengths
 from posbench.report.score_tables import by_task
-from posbench.report.scores import GUESSES, Score
+from posbench.report.scores import GUESSES
 
 
 def figure(section: list[Score], title: str):
     """Figure of one section."""
     found = by_task(section)
     groups = panels([method for cells in found.values() for method in cells])
-    lengths, train_len, shown = marked(score.length for score in section), section[0].train_len, []
+    lengths, train_len, shown = tick_lengths(score.length for score in section), section[0].train_len, []
     for task, cells in found.items():
         for heading, methods in groups.items():
             own = {method: cells[method] for method in methods if method in cells}

@@ -7,16 +7,15 @@ from posbench.report.figures.heatmap import INKS, legible
 from posbench.report.figures.lines import width
 from posbench.report.figures.style import GAIN, GREY, Frame, note
 from posbench.report.footnotes import questions_of, unlearned
-from posbench.report.points import marked
+from posbench.report.records import Score, tick_lengths
 from posbench.report.score_tables import by_task
-from posbench.report.scores import Score
 
 CELL, WIDE_CELL, ROW, WIDEST = 28, 34, 15, 900  # points: a cell of a map of depths, of methods, its height, and the widest row
 
 
 def methods_map(section: list[Score], title: str):
     """Maps of accuracy by method and length, one for each part of a task; None for fewer than three methods or two lengths."""
-    found, lengths = by_task(section), marked(score.length for score in section)
+    found, lengths = by_task(section), tick_lengths(score.length for score in section)
     methods = list(dict.fromkeys(method for cells in found.values() for method in cells))
     if len(methods) < 3 or len(lengths) < 2:
         return None
@@ -46,7 +45,7 @@ def maps(section: list[Score], title: str):
     apart: dict[tuple, list[Score]] = {}
     for score in deep:
         apart.setdefault((score.task, *score.method), []).append(score)
-    lengths, depths = marked(score.length for score in deep), sorted({score.depth for score in deep})
+    lengths, depths = tick_lengths(score.length for score in deep), sorted({score.depth for score in deep})
     wide, tall = CELL * len(lengths), ROW * len(depths)
     names = {key: [key[0], f"{shortened(key[1])}, {extension_name(key[1:], apart[key])}"] for key in apart}
     step = max(wide, *(width(text) for lines in names.values() for text in lines)) + 34

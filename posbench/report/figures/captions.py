@@ -1,19 +1,14 @@
 """Names of lines, and the lines of a caption: what was measured, on what text, and what bars and marks mean."""
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from posbench.report.footnotes import targets_of
-from posbench.report.points import Point, over_words, span, two_seeds
-from posbench.report.tables import file
-
-if TYPE_CHECKING:
-    from posbench.report.context_loss import Step
+from posbench.report.records import ContextPoint, CurvePoint, file, interval_units, span, two_seeds
 
 LONGEST = 60  # characters of a name
 
 
-def name(point: Point, panel: list[Point]) -> str:
+def name(point: CurvePoint, panel: list[CurvePoint]) -> str:
     """Name of a line, with only what differs within its panel. * marks an untested pair; a file's name follows if it is the source."""
     alone = len({other.encoding for other in panel}) == 1 and any(other.extension != "none" for other in panel)
     parts = [] if alone else [point.encoding]
@@ -24,8 +19,8 @@ def name(point: Point, panel: list[Point]) -> str:
     return shortened(" + ".join(parts) + "*" * point.untested + file(point.source))
 
 
-def extension_name(method: tuple, points: Iterable[Point]) -> str:
-    """Name of a `Point.method` without its encoding: extension and scale; * marks an untested pair."""
+def extension_name(method: tuple, points: Iterable[CurvePoint]) -> str:
+    """Name of a `CurvePoint.method` without its encoding: extension and scale; * marks an untested pair."""
     _, extension, scale, source = method
     parts = ["no extension" if extension == "none" else extension, *([scale] * (scale != "none"))]
     return shortened(" + ".join(parts) + file(source) + "*" * any(point.untested for point in points))
@@ -41,7 +36,7 @@ def shortened(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} ... {text[5 - LONGEST // 2 :]}"
 
 
-def caption(curve: list[Point], relative: bool) -> list[str]:
+def caption(curve: list[CurvePoint], relative: bool) -> list[str]:
     """Lines of a caption: what was measured, on what text, and the meaning of bars and marks."""
     first, bars = curve[0], of_intervals(curve)
     lines = [measured(curve, targets_of(first))]
@@ -57,19 +52,19 @@ def caption(curve: list[Point], relative: bool) -> list[str]:
     return lines + of_files(curve, relative)
 
 
-def measured(section: "Sequence[Point | Step]", targets: str) -> str:
+def measured(section: "Sequence[CurvePoint | ContextPoint]", targets: str) -> str:
     """Line on the data, the protocol and its targets, and the number of seeds."""
     first, seeds = section[0], span(one.n_seeds for one in section)
     return f"{first.data}, {first.tokenizer} | protocol {first.protocol}: {targets} | {seeds} seed{'s' * (seeds != '1')}"
 
 
-def of_intervals(points: Iterable[Point]) -> str:
+def of_intervals(points: Iterable[CurvePoint]) -> str:
     """Text that explains the intervals of differences by their units; "" without intervals."""
     over = sorted({point.over for point in points if point.half_width is not None})
-    return f"95 % t interval of the paired difference, {' or '.join(map(over_words, over))}" if over else ""
+    return f"95 % t interval of the paired difference, {' or '.join(map(interval_units, over))}" if over else ""
 
 
-def of_files(curve: list[Point], relative: bool) -> list[str]:
+def of_files(curve: list[CurvePoint], relative: bool) -> list[str]:
     """Lines on losses that were read from CSVs."""
     read = sorted({point.source for point in curve if point.source and not point.foreign})
     stated = sorted({point.source for point in curve if point.source and point.foreign})
@@ -83,7 +78,7 @@ def of_files(curve: list[Point], relative: bool) -> list[str]:
     return lines
 
 
-def _gain(point: Point) -> str:
+def _gain(point: CurvePoint) -> str:
     if point.gain is None:
         return ""
     return f" (G {point.gain:.3f}{'' if point.gain_lower is not None and point.gain_lower > 0 else ', gate failed'})"

@@ -3,19 +3,19 @@
 import functools
 from collections.abc import Callable, Sequence
 
-from posbench.report.context_loss import Step, by_name, gain
+from posbench.report.context_loss import by_name, gain
 from posbench.report.figures.captions import measured, shortened
 from posbench.report.figures.lines import Line, Mark, Panel, Pen, draw
 from posbench.report.figures.palette import bases, looks
 from posbench.report.figures.style import DASHES, FONT, GREY, MARKERS, note, octaves
 from posbench.report.footnotes import contexts_of, units_of_doubling
-from posbench.report.points import marked, two_seeds
+from posbench.report.records import ContextPoint, tick_lengths, two_seeds
 
 BESIDE, STEEP = 0.5, 0.3  # octaves that the intervals at one c share side by side; fewer for a steep line, which would seem higher
-Value = Callable[[Step], tuple[float | None, float | None]]
+Value = Callable[[ContextPoint], tuple[float | None, float | None]]
 
 
-def figure(section: list[Step], title: str):
+def figure(section: list[ContextPoint], title: str):
     """Figure of one section."""
     panels, cut = [], False
     kinds: dict[str, tuple[Value, float]] = {
@@ -43,7 +43,7 @@ def edges(values: Sequence[tuple[float, float | None]]) -> tuple[float, float, b
 
 
 def _scales(axes, contexts: list[int], train_len: int, limits: tuple[float, float]) -> None:
-    octaves(axes, marked(contexts), train_len)
+    octaves(axes, tick_lengths(contexts), train_len)
     axes.set(xlim=(min(contexts) / 1.25, max(*contexts, train_len) * 1.25), ylim=limits)
     style = {"xycoords": axes.get_xaxis_transform(), "ha": "right", "va": "top", "fontsize": 7.5, "color": GREY}
     note(axes, f"trained at {train_len}", (train_len, 1), (-4, -2), **style)
@@ -52,7 +52,7 @@ def _scales(axes, contexts: list[int], train_len: int, limits: tuple[float, floa
     axes.set_xlabel("c, tokens of context before every target", fontsize=FONT)
 
 
-def _lines(known: list[Step], value: Value) -> list[Line]:
+def _lines(known: list[ContextPoint], value: Value) -> list[Line]:
     """Line of each encoding. Dashes and marks tell apart lines of one colour."""
     pens = looks(((step.encoding, "none") for step in known), (), bases(known))
     lines = []
@@ -68,7 +68,7 @@ def with_interval(value: float, half: float | None) -> tuple[float, float | None
     return (value, value - half, value + half) if half else (value, None, None)
 
 
-def _caption(section: list[Step], cut: bool) -> list[str]:
+def _caption(section: list[ContextPoint], cut: bool) -> list[str]:
     first, over = section[0], units_of_doubling(section)
     lines = [measured(section, contexts_of(section))]
     if over:

@@ -4,11 +4,9 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from posbench.report.context_loss import Step
 from posbench.report.figures import accuracy, accuracy_maps, context_loss, frontier, gain, heatmap, intervals, loss_curves, positions, steps
 from posbench.report.figures.style import save
-from posbench.report.points import Point, SectionKey
-from posbench.report.scores import Score
+from posbench.report.records import ContextPoint, CurvePoint, Score, SectionKey
 
 
 def draw(sections: Sequence[Sequence[SectionKey]], out_dir: Path | str, title: str) -> list[dict[str, list[Path]]]:
@@ -25,7 +23,7 @@ def draw(sections: Sequence[Sequence[SectionKey]], out_dir: Path | str, title: s
         counted[first] += 1
         number = f"-{counted[first]}" if counted[first] > 1 else ""
         drawn.append({name: save(figure, Path(out_dir) / (name + number)) for name, figure in figures.items() if figure})
-    points = [one for section in sections for one in section if isinstance(one, Point)]
+    points = [one for section in sections for one in section if isinstance(one, CurvePoint)]
     for name, of_all in (("gain", gain.figure), ("frontier", frontier.figure)):
         if points and (figure := of_all(points, title)):
             drawn[0][name] = save(figure, Path(out_dir) / name)
@@ -38,7 +36,7 @@ def _figures(section: Sequence, title: str) -> dict:
     `depth` needs depths, `map` several methods and lengths, `heatmap` and `differences` enough methods that have a floor.
     """
     first = section[0]
-    if isinstance(first, Step):
+    if isinstance(first, ContextPoint):
         return {"context": context_loss.figure(section, title)}
     if isinstance(first, Score):
         figures = {"accuracy": accuracy.figure(section, title), "map": accuracy_maps.methods_map(section, title)}

@@ -11,13 +11,13 @@ from posbench.report.figures.captions import line_name, measured
 from posbench.report.figures.lines import Line, Mark, Panel, Pen, draw
 from posbench.report.figures.palette import bases, looks_of_methods
 from posbench.report.figures.style import DASHES, FONT, GREY, MARKERS, octaves
-from posbench.report.points import Point, span
+from posbench.report.records import CurvePoint, span
 
 FLOOR = ("", "its last tokens alone", "none")
 Method = tuple[str, str, str]  # encoding without what tells its trainings apart, extension, scale
 
 
-def figure(points: list[Point], title: str):
+def figure(points: list[CurvePoint], title: str):
     """Figure of the points of all sections; None unless an encoding was trained at several lengths and read at one of the same targets."""
     length, cells = at_length(points)
     if not cells:
@@ -34,14 +34,14 @@ def figure(points: list[Point], title: str):
     return draw(title, [[Panel(f"Loss at {length} tokens (nats/token)", lines, scales)]], [said], wide=320)
 
 
-def at_length(points: list[Point]) -> tuple[int, dict[Method, dict[int, Point]]]:
+def at_length(points: list[CurvePoint]) -> tuple[int, dict[Method, dict[int, CurvePoint]]]:
     """(longest length that all trainings of an encoding were read at, points there by method and training length); (0, {}) for none."""
     known = [point for point in points if point.nll is not None and not point.source and not point.behind.tuned_from]
-    groups: dict[tuple, list[Point]] = defaultdict(list)
+    groups: dict[tuple, list[CurvePoint]] = defaultdict(list)
     for point in known:
         if not point.window:
             groups[(*point.section[:3], point.setting, point.behind.encoding)].append(point)
-    best: tuple[int, dict[Method, dict[int, Point]]] = (0, {})
+    best: tuple[int, dict[Method, dict[int, CurvePoint]]] = (0, {})
     for (*_, encoding), own in groups.items():
         read = defaultdict(set)
         for point in own:
@@ -49,7 +49,7 @@ def at_length(points: list[Point]) -> tuple[int, dict[Method, dict[int, Point]]]
         length = max((one for one in set.intersection(*read.values()) if one >= max(read)), default=0)
         if len(read) < 2 or not length or length <= best[0]:
             continue
-        cells: dict[Method, dict[int, Point]] = defaultdict(dict)
+        cells: dict[Method, dict[int, CurvePoint]] = defaultdict(dict)
         for point in own:
             if point.length == length:
                 cells[encoding, point.extension, point.scale_attention][point.train_len] = point

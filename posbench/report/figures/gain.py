@@ -15,7 +15,7 @@ from posbench.report.figures.context_loss import with_interval
 from posbench.report.figures.lines import Line, Mark, Panel, Pen, draw
 from posbench.report.figures.palette import bases, looks_of_methods
 from posbench.report.figures.style import MARKERS, differences, octaves, ruled
-from posbench.report.points import Point, span, two_seeds
+from posbench.report.records import CurvePoint, span, two_seeds
 
 NAMES = ("disc", "diamond", "square", "triangle", "triangle that points down", "plus", "cross")  # of MARKERS
 GAIN = "Against G (nats/token)"
@@ -31,20 +31,20 @@ class Knob:
 
     heading: str
     unit: str
-    of: Callable[[Point], int | None]
-    line: Callable[[Point], str]
-    joined: Callable[[Point], object]
+    of: Callable[[CurvePoint], int | None]
+    line: Callable[[CurvePoint], str]
+    joined: Callable[[CurvePoint], object]
 
 
-def _steps(point: Point) -> int | None:
+def _steps(point: CurvePoint) -> int | None:
     return point.behind.steps
 
 
-def _length(point: Point) -> int:
+def _length(point: CurvePoint) -> int:
     return point.train_len
 
 
-def _encoding(point: Point) -> str:
+def _encoding(point: CurvePoint) -> str:
     return point.behind.encoding
 
 
@@ -53,7 +53,7 @@ STEPS = Knob("Against the steps of training", "steps", _steps, lambda point: poi
 KNOBS = (LENGTH, STEPS)  # the first in which the trainings of an encoding differ
 
 
-def figure(points: list[Point], title: str):
+def figure(points: list[CurvePoint], title: str):
     """Figure of the points of all sections; None if no encoding was trained in several of KNOBS' values and read at a common multiple."""
     found = ((knob, *at_multiple(points, knob)) for knob in KNOBS)
     knob, multiple, cells = next((one for one in found if one[-1]), (LENGTH, 0, {}))
@@ -63,7 +63,7 @@ def figure(points: list[Point], title: str):
     values = sorted({knob.of(point) for point in shown})
     marks = {value: MARKERS[number % len(MARKERS)] for number, value in enumerate(values)}
     pens = looks_of_methods(cells, bases(shown))
-    places: dict[str, Callable[[Point], float]] = {GAIN: lambda point: point.gain, knob.heading: knob.of}
+    places: dict[str, Callable[[CurvePoint], float]] = {GAIN: lambda point: point.gain, knob.heading: knob.of}
     panels = []
     for heading, place in places.items():
         lines = []
@@ -81,7 +81,7 @@ def figure(points: list[Point], title: str):
     return draw(title, [panels], _caption(shown, values, knob, multiple))
 
 
-def at_multiple(points: list[Point], knob: Knob = LENGTH) -> tuple[int, dict[Method, list[Point]]]:
+def at_multiple(points: list[CurvePoint], knob: Knob = LENGTH) -> tuple[int, dict[Method, list[CurvePoint]]]:
     """The largest multiple of the training length that all trainings were read at, and the points there by method, in the order of G.
 
     Only encodings whose trainings differ in the knob are kept; without any the multiple is 0.
@@ -94,14 +94,14 @@ def at_multiple(points: list[Point], knob: Knob = LENGTH) -> tuple[int, dict[Met
             read[_encoding(point)][knob.of(point)].add(point.length // point.train_len)
     kept = {encoding: values for encoding, values in read.items() if len(values) > 1}
     multiple = max(set.intersection(*(multiples for values in kept.values() for multiples in values.values())), default=0) if kept else 0
-    cells: dict[Method, list[Point]] = defaultdict(list)
+    cells: dict[Method, list[CurvePoint]] = defaultdict(list)
     for point in sorted(known, key=lambda point: point.gain):
         if point.length == multiple * point.train_len and _encoding(point) in kept:
             cells[knob.line(point), point.extension, point.scale_attention].append(point)
     return multiple, cells
 
 
-def _scales(axes, shown: list[Point], values: list[int] | None) -> None:
+def _scales(axes, shown: list[CurvePoint], values: list[int] | None) -> None:
     differences(axes, [point.difference + sign * (point.half_width or 0.0) for point in shown for sign in (1, -1)])
     ruled(axes)
     axes.axhline(0, color="black", linewidth=0.9, zorder=1)
@@ -110,7 +110,7 @@ def _scales(axes, shown: list[Point], values: list[int] | None) -> None:
         axes.set_xlim(values[0] / 1.3, values[-1] * 1.3)
 
 
-def _lines(own: list[Point], knob: Knob) -> list[list[Point]]:
+def _lines(own: list[CurvePoint], knob: Knob) -> list[list[CurvePoint]]:
     """Lines of a method against the knob, without the trainings that have none to be compared with, if others have."""
     found = []
     for line in _apart(sorted(own, key=knob.of), knob.joined):
@@ -119,14 +119,14 @@ def _lines(own: list[Point], knob: Knob) -> list[list[Point]]:
     return [line for line in found if len(line) > 1] or found
 
 
-def _apart(own: list[Point], by: Callable[[Point], object]) -> list[list[Point]]:
+def _apart(own: list[CurvePoint], by: Callable[[CurvePoint], object]) -> list[list[CurvePoint]]:
     groups = defaultdict(list)
     for point in own:
         groups[by(point)].append(point)
     return list(groups.values())
 
 
-def _caption(shown: list[Point], values: list[int], knob: Knob, multiple: int) -> list[str]:
+def _caption(shown: list[CurvePoint], values: list[int], knob: Knob, multiple: int) -> list[str]:
     marks = ", ".join(f"{NAMES[index % len(NAMES)]} {value}" for index, value in enumerate(values))
     what = "which is told by the mark" if knob is LENGTH else "after the steps that the mark tells"
     return [

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from posbench.report.figures.captions import caption, extension_name, of_intervals, shortened
 from posbench.report.figures.lines import width
 from posbench.report.figures.style import BEND, BROKEN, ENOUGH, FAIL, FONT, GAIN, GREY, Frame, note, ticks
-from posbench.report.points import Point, marked, methods
+from posbench.report.records import CurvePoint, methods, tick_lengths
 from posbench.report.tables import LEVEL, heading, verdict
 
 ROW, CELL, SPACE, ABOVE, BELOW = 12.5, 40, 26, 24, 52  # points
@@ -16,14 +16,14 @@ UNKNOWN = "#ececec"
 INKS, CONTRAST = ("#484848", "#1a1a1a", "#000000"), 4.5  # the first ink is for undecided differences
 
 
-def figure(curve: list[Point], title: str):
+def figure(curve: list[CurvePoint], title: str):
     """Heat map of one section, or None if fewer than ENOUGH methods have a difference."""
     from matplotlib.colors import LinearSegmentedColormap, SymLogNorm
 
     cells = {method: cell for method, cell in methods(curve).items() if any(point.difference is not None for point in cell.values())}
     if len(cells) < ENOUGH:
         return None
-    lengths = marked(point.length for point in curve)
+    lengths = tick_lengths(point.length for point in curve)
     shown = blocks(ordered(cells))
     edge = limit([point.difference for cell in cells.values() for point in cell.values() if point.difference is not None])
     norm = SymLogNorm(BEND, linscale=1.3, vmin=-edge, vmax=edge, base=10)
@@ -55,11 +55,11 @@ def figure(curve: list[Point], title: str):
     return frame.figure
 
 
-def ordered(cells: dict[tuple, dict[int, Point]]) -> list[tuple]:
+def ordered(cells: dict[tuple, dict[int, CurvePoint]]) -> list[tuple]:
     """Methods by encoding in the given order, and within an encoding by mean difference beyond the training length, the best first."""
     encodings = list(dict.fromkeys(method[0] for method in cells))
 
-    def mean(cell: dict[int, Point]) -> float:
+    def mean(cell: dict[int, CurvePoint]) -> float:
         beyond = [point for point in cell.values() if point.length > point.train_len] or list(cell.values())
         return sum(float("inf") if point.difference is None else point.difference for point in beyond) / len(beyond)
 
@@ -88,7 +88,7 @@ def limit(values: list[float]) -> float:
     return min(BROKEN, max(BEND, sizes[(len(sizes) - 1) * 95 // 100]))
 
 
-def _row(axes, line: int, points: list[Point | None], norm, colours, edge: float) -> None:
+def _row(axes, line: int, points: list[CurvePoint | None], norm, colours, edge: float) -> None:
     from matplotlib.patches import Rectangle
 
     for place, point in enumerate(points):
@@ -131,9 +131,9 @@ def _scale(axes, norm, colours, edge: float) -> None:
     axes.spines[:].set_color(GREY)
 
 
-def _said(curve: list[Point], cells: dict[tuple, dict[int, Point]], edge: float) -> list[str]:
+def _said(curve: list[CurvePoint], cells: dict[tuple, dict[int, CurvePoint]], edge: float) -> list[str]:
     points = [point for cell in cells.values() for point in cell.values()]
-    lengths = marked(point.length for point in curve)
+    lengths = tick_lengths(point.length for point in curve)
     what = f"Loss minus the loss with exactly {curve[0].train_len} tokens of context (nats/token), by method and length"
     lines = [f"{what}: green gains from the longer context, orange fails."]
     bars = of_intervals(points)

@@ -7,16 +7,16 @@ from posbench.report.figures.heatmap import ordered
 from posbench.report.figures.lines import width
 from posbench.report.figures.loss_curves import limits
 from posbench.report.figures.style import BEND, ENOUGH, FAIL, FONT, GAIN, GREY, Frame, note, ticks
-from posbench.report.points import Point, methods
+from posbench.report.records import CurvePoint, methods
 from posbench.report.tables import heading
 
 ROW, PANEL, BETWEEN, HEAD, BELOW = 13, 104, 14, 34, 34  # points
 MOST = 3  # lengths
 LEVEL = "#7a7a7a"
-Value = Callable[[Point], tuple[float | None, float | None]]
+Value = Callable[[CurvePoint], tuple[float | None, float | None]]
 
 
-def figure(curve: list[Point], title: str):
+def figure(curve: list[CurvePoint], title: str):
     """Figure of one section, or None if fewer than ENOUGH methods have a difference beyond the training length."""
     own = [point for point in curve if not point.foreign and point.length > point.train_len]
     cells = {method: cell for method, cell in methods(own).items() if any(point.difference is not None for point in cell.values())}
@@ -53,7 +53,7 @@ def chosen(lengths: list[int]) -> list[int]:
     return lengths if len(lengths) <= MOST else [lengths[0], lengths[len(lengths) // 2], lengths[-1]]
 
 
-def _rows(cells: dict[tuple, dict[int, Point]], longest: int) -> dict[tuple, str]:
+def _rows(cells: dict[tuple, dict[int, CurvePoint]], longest: int) -> dict[tuple, str]:
     """{method: name} by encoding, the best at the longest length first. Before them {(encoding,): name} for a heading."""
     at_last = {method: {longest: cell[longest]} if longest in cell else cell for method, cell in cells.items()}
     rows: dict[tuple, str] = {}
@@ -95,7 +95,7 @@ def _panel(axes, rows: Collection[tuple], cells: dict, value: Value, length: int
     axes.spines[["top", "right", "left"]].set_visible(False)
 
 
-def _said(own: list[Point], changed: bool) -> list[str]:
+def _said(own: list[CurvePoint], changed: bool) -> list[str]:
     bars = of_intervals(own)
     lines = [
         f"Bars: {bars}; grey where zero lies inside." if bars else "No intervals: these take the loss of every target, or several seeds."

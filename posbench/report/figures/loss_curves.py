@@ -15,7 +15,7 @@ from posbench.report.figures.captions import caption, name
 from posbench.report.figures.lines import WIDTH, Line, Mark, Panel, Pen, draw, width
 from posbench.report.figures.palette import apart, bases, encoding_look, extension_look, looks
 from posbench.report.figures.style import BEND, BROKEN, FEW, FONT, GAIN, GREY, MARKERS, note, octaves, ticks
-from posbench.report.points import Point, marked, methods
+from posbench.report.records import CurvePoint, methods, tick_lengths
 
 BAR, BESIDE = 3.4, 0.5  # points for each interval at one length; octaves at most for all of them
 
@@ -25,11 +25,11 @@ class Group:
     """Points of one panel, with its heading, and `others`, drawn in grey behind them."""
 
     heading: str
-    points: list[Point]
-    others: list[Point] = field(default_factory=list)
+    points: list[CurvePoint]
+    others: list[CurvePoint] = field(default_factory=list)
 
 
-def groups(curve: list[Point]) -> list[Group]:
+def groups(curve: list[CurvePoint]) -> list[Group]:
     """One group for few curves; else encodings alone, then each encoding's extensions, the most first. Crowded groups are divided."""
     cells = sorted(methods(curve), key=str)
     extended = Counter(encoding for encoding, extension, *_ in cells if extension != "none")
@@ -41,7 +41,7 @@ def groups(curve: list[Point]) -> list[Group]:
     return [part for heading, points in shown for part in _parts(heading, points)]
 
 
-def _parts(heading: str, points: list[Point]) -> list[Group]:
+def _parts(heading: str, points: list[CurvePoint]) -> list[Group]:
     """One group, or several if it had too many lines: each with some of the methods, and all others in grey."""
     alone = len({point.encoding for point in points}) == 1
     name, look = ("extension", extension_look) if alone else ("encoding", encoding_look)
@@ -58,7 +58,9 @@ def _parts(heading: str, points: list[Point]) -> list[Group]:
     return parts
 
 
-def lines_of(own: list[Point], curve: list[Point], panel: list[Point], mark: Callable[[Point], Mark | None]) -> list[Line]:
+def lines_of(
+    own: list[CurvePoint], curve: list[CurvePoint], panel: list[CurvePoint], mark: Callable[[CurvePoint], Mark | None]
+) -> list[Line]:
     """Line of each method of a panel, with the looks that it has in all panels of the figure of `curve`; `mark` gives None for no value."""
     drawn_with, found = pens(panel, curve), []
     scales = list(dict.fromkeys(["none", *(point.scale_attention for point in curve)]))
@@ -72,24 +74,24 @@ def lines_of(own: list[Point], curve: list[Point], panel: list[Point], mark: Cal
     return found
 
 
-def pens(panel: list[Point], curve: list[Point]) -> dict[tuple[str, str], tuple[str, object]]:
+def pens(panel: list[CurvePoint], curve: list[CurvePoint]) -> dict[tuple[str, str], tuple[str, object]]:
     """Colour and dash of each (encoding, extension) of a panel in the figure of `curve`."""
     extensions = list(dict.fromkeys(point.extension for point in curve))
     return looks(dict.fromkeys((point.encoding, point.extension) for point in panel), extensions, bases(curve))
 
 
-def figure(curve: list[Point], title: str):
+def figure(curve: list[CurvePoint], title: str):
     """Figure of one section."""
     shown = groups(curve)
     relative = all(point.difference is not None or point.nll is None for point in curve)  # every finite loss has a floor
     known = [value for value in (height(point, relative) for point in curve) if value is not None]
     edges = limits(known or [0.0], relative)
-    lengths, ticked = sorted({point.length for point in curve}), marked(point.length for point in curve)
+    lengths, ticked = sorted({point.length for point in curve}), tick_lengths(point.length for point in curve)
     span = math.log2(lengths[-1] / lengths[0]) + 0.5
     spread = [beside(group.points, span, relative) for group in shown]
     room = max(found.get(length, 0.0) for found in spread for length in (lengths[0], lengths[-1]))
 
-    def mark(point: Point) -> Mark | None:
+    def mark(point: CurvePoint) -> Mark | None:
         value = height(point, relative)
         shape = None if len(lengths) <= 12 or point.length in ticked else ""
         return None if value is None else Mark(point.length, value, *(bar(point, relative) or (None, None)), shape)
@@ -112,12 +114,12 @@ def figure(curve: list[Point], title: str):
     return draw(title, rows, caption(curve, relative) + grey)
 
 
-def height(point: Point, relative: bool) -> float | None:
+def height(point: CurvePoint, relative: bool) -> float | None:
     """Value that is drawn for a point: the difference to the floor if `relative`, else the loss."""
     return point.difference if relative else point.nll
 
 
-def beside(points: list[Point], span: float, relative: bool) -> dict[int, float]:
+def beside(points: list[CurvePoint], span: float, relative: bool) -> dict[int, float]:
     """Octaves, by length, over which the lines of a panel spread their intervals side by side; `span`: octaves of the x axis."""
     lines = len(methods(points)) * any(bar(point, relative) for point in points)
     lengths = sorted({point.length for point in points})
@@ -126,7 +128,7 @@ def beside(points: list[Point], span: float, relative: bool) -> dict[int, float]
     return {length: min(BESIDE, 0.6 * gap, lines * BAR * span / WIDTH) for length, gap in zip(lengths, free, strict=True)}
 
 
-def bar(point: Point, relative: bool) -> tuple[float, float] | None:
+def bar(point: CurvePoint, relative: bool) -> tuple[float, float] | None:
     """Ends of the interval of the value that is drawn; None without one."""
     if None not in (point.low, point.high) and (not relative or point.floor is not None):
         return point.low - (point.floor if relative else 0), point.high - (point.floor if relative else 0)
@@ -152,13 +154,13 @@ def limits(values: list[float], relative: bool) -> tuple[float, float]:
 
 
 def _scales(
-    axes, one: Point, lengths: Sequence[int], relative: bool, edges: tuple[float, float], room: float, first: bool, left: bool
+    axes, one: CurvePoint, lengths: Sequence[int], relative: bool, edges: tuple[float, float], room: float, first: bool, left: bool
 ) -> None:
     """Set up scales, ticks at `lengths`, the training length and the floor.
 
     `one` is any point of the section. `room`: octaves that the lines share at the first and the last length.
     """
-    (bottom, top), train_len, shown = edges, one.train_len, marked(lengths)
+    (bottom, top), train_len, shown = edges, one.train_len, tick_lengths(lengths)
     octaves(axes, shown, train_len)
     low, high = min(shown[0], train_len), max(shown[-1], train_len)
     aside = 2 ** (0.55 * room)

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
 from posbench.report.figures.style import DASHES, OKABE_ITO
-from posbench.report.points import SectionKey
+from posbench.report.records import SectionKey
 
 MOST, VARIANTS = 8, 4  # names in a panel; in a divided panel at most so many are one method with different arguments
 PANELS = 12  # panels at most; with more methods, some share a colour in one panel

@@ -14,7 +14,7 @@ from posbench.report.figures.context_loss import edges, with_interval
 from posbench.report.figures.lines import Line, Mark, Panel, draw, number
 from posbench.report.figures.loss_curves import groups, lines_of
 from posbench.report.figures.style import FONT, GREY, note, octaves
-from posbench.report.points import Point, marked, over_words
+from posbench.report.records import CurvePoint, interval_units, tick_lengths
 
 ASIDE = 0.14  # octaves over which intervals at one position stand side by side
 ROOM = 0.3  # nats/token
@@ -25,16 +25,16 @@ class Column:
     """Content of a column of panels: the number and half interval of a point, bottom and top of its axis, and its points."""
 
     heading: str
-    value: Callable[[Point], float | None]
-    half: Callable[[Point], float | None]
+    value: Callable[[CurvePoint], float | None]
+    half: Callable[[CurvePoint], float | None]
     edges: tuple[float, float]
-    points: list[Point]
+    points: list[CurvePoint]
 
-    def holds(self, point: Point) -> bool:
+    def holds(self, point: CurvePoint) -> bool:
         return point in self.points
 
 
-def figure(curve: list[Point], title: str):
+def figure(curve: list[CurvePoint], title: str):
     """Figure of one section."""
     ends, train_len = sorted({point.length for point in curve}), curve[0].train_len
     at = {end: math.sqrt((start + 1) * end) for start, end in itertools.pairwise([0, *ends])}
@@ -47,7 +47,7 @@ def figure(curve: list[Point], title: str):
         if not own:
             return None
 
-        def mark(point: Point) -> Mark | None:
+        def mark(point: CurvePoint) -> Mark | None:
             value = column.value(point)
             return None if value is None else Mark(at[point.length], *with_interval(value, column.half(point)))
 
@@ -68,9 +68,9 @@ def _cut(line: Line, top: float) -> Line:
     return replace(line, name=f"{line.name} {number(last, signed=False)}") if last > top else line
 
 
-def _scales(axes, curve: list[Point], at: list[float], lengths: list[int], column: Column) -> None:
+def _scales(axes, curve: list[CurvePoint], at: list[float], lengths: list[int], column: Column) -> None:
     train_len = curve[0].train_len
-    octaves(axes, marked({n for n in lengths if n & (n - 1) == 0} or lengths), train_len)
+    octaves(axes, tick_lengths({n for n in lengths if n & (n - 1) == 0} or lengths), train_len)
     axes.set(xlim=(min(at) / 1.1, max(*lengths, train_len) * 1.02), ylim=column.edges)
     axes.set_xlabel(f"position in a window of {curve[0].window} tokens", fontsize=FONT)
     if column.points is curve:
@@ -80,7 +80,7 @@ def _scales(axes, curve: list[Point], at: list[float], lengths: list[int], colum
         axes.axhline(0, color="black", linewidth=0.9, zorder=1)
 
 
-def _columns(curve: list[Point]) -> list[Column]:
+def _columns(curve: list[CurvePoint]) -> list[Column]:
     found = [Column("loss (nats/token)", lambda point: point.nll, lambda point: None, _edges(curve), curve)]
     inside = [point for point in curve if point.change is not None and point.length <= point.train_len]
     if inside:
@@ -91,7 +91,7 @@ def _columns(curve: list[Point]) -> list[Column]:
     return found
 
 
-def _edges(curve: list[Point]) -> tuple[float, float]:
+def _edges(curve: list[CurvePoint]) -> tuple[float, float]:
     """Bottom and top of the axis of losses: those inside the training length, and above them as much again, but at least ROOM."""
     known = [point.nll for point in curve if point.nll is not None] or [0.0]
     inside = [point.nll for point in curve if point.nll is not None and point.length <= point.train_len] or known
@@ -106,5 +106,5 @@ def _of_columns(columns: list[Column]) -> list[str]:
     if len(columns) == 1:
         return []
     over = sorted({point.over for point in columns[1].points if point.change_half_width is not None})
-    bars = f" Bars: 95 % t interval, {' or '.join(map(over_words, over))}; at an edge they may go on." if over else ""
+    bars = f" Bars: 95 % t interval, {' or '.join(map(interval_units, over))}; at an edge they may go on." if over else ""
     return [f"Right: the loss of each token minus its loss without an extension, up to the training length.{bars}"]

@@ -13,14 +13,14 @@ from posbench.report.figures.lines import Line, Mark, Panel, Pen, draw
 from posbench.report.figures.palette import bases, looks_of_methods
 from posbench.report.figures.style import DASHES, FONT, GREY, MARKERS, ruled
 from posbench.report.footnotes import questions_of
-from posbench.report.points import Point, span
-from posbench.report.scores import LEARNED, Score
+from posbench.report.records import CurvePoint, Score, span
+from posbench.report.scores import LEARNED
 
 Method = tuple[str, str, str]  # encoding without its steps, extension, scale
-Cells = dict[Method, dict[int, dict[int, Point | Score]]]  # {method: {steps: {length: record}}}
+Cells = dict[Method, dict[int, dict[int, CurvePoint | Score]]]  # {method: {steps: {length: record}}}
 
 
-def figure(points: list[Point], title: str):
+def figure(points: list[CurvePoint], title: str):
     """Figure of the losses of a section; None if no method was fine-tuned by several numbers of steps."""
     cells = by_steps([point for point in points if point.nll is not None])
     shown = _records(cells)
@@ -40,7 +40,7 @@ def scores(section: list[Score], title: str):
     return _figure(found, "accuracy", "share of answers", title, told)
 
 
-def _records(cells: Cells) -> list[Point | Score]:
+def _records(cells: Cells) -> list[CurvePoint | Score]:
     return [record for own in cells.values() for at in own.values() for record in at.values()]
 
 
@@ -65,13 +65,13 @@ def _figure(parts: dict[str, Cells], value: str, unit: str, title: str, told: Se
     return draw(title, rows, [said, *told], tall=260)
 
 
-def _parents(cells: Cells, length: int) -> list[Point | Score]:
+def _parents(cells: Cells, length: int) -> list[CurvePoint | Score]:
     """Records without steps, extension and scale, and with the encoding of the parent: the models that were fine-tuned."""
     unchanged = [own.get(0, {}) for method, own in cells.items() if method[1:] == ("none", "none")]
     return [at[length] for at in unchanged if length in at and at[length].behind.keeps_encoding]
 
 
-def by_steps(records: Sequence[Point | Score]) -> Cells:
+def by_steps(records: Sequence[CurvePoint | Score]) -> Cells:
     """Records of the methods that were fine-tuned by several numbers of steps."""
     cells: Cells = defaultdict(lambda: defaultdict(dict))
     for record in records:

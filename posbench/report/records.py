@@ -1,18 +1,15 @@
-"""Points of a table or a figure, and the CSV that holds them. Plot code reads nothing else."""
+"""Records of a report: points of curves and of contexts, and scores of tasks, each a line of a CSV; and how they are grouped."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 from posbench.common.csv_records import from_csv
 from posbench.common.errors import ConfigError
 from posbench.report.labels import Facts
 from posbench.runs.evaluation import Evaluation
 from posbench.statistics.clustered import student_quantile
-
-if TYPE_CHECKING:
-    from posbench.report.context_loss import Step
 
 MOST = {"encodings": 300, "methods": 1_000, "lengths or positions": 1_000, "tables of different data, protocols or settings": 500}
 
@@ -41,11 +38,11 @@ class SectionKey:
 
 SECTION = tuple(column.name for column in fields(SectionKey))
 UNWRITTEN = {"default": None, "compare": False, "repr": False, "metadata": {"column": False}}  # no column of a CSV
-One = TypeVar("One", bound=SectionKey)
+Record = TypeVar("Record", bound=SectionKey)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point(SectionKey):
+class CurvePoint(SectionKey):
     """One method at one length. Losses are in nats/token; `half_width` is half of the 95 % interval of `difference`."""
 
     what: ClassVar[str] = "curve points"
@@ -86,12 +83,85 @@ class Point(SectionKey):
         return self.n_units is None
 
 
-def over_words(unit: str) -> str:
+@dataclass(frozen=True)
+class ContextPoint(SectionKey):
+    """Means over seeds for one encoding with exactly `context` tokens before every target: losses in nats/token, 95 % half widths."""
+
+    what: ClassVar[str] = "loss against context"
+    encoding: str
+    context: int
+    n_seeds: int
+    n_targets: int
+    n_units: int
+    sem_unit: str
+    nll: float | None
+    bpb: float | None
+    difference: float | None  # nll - the loss with train_len tokens
+    half_width: float | None
+    doubling: float | None  # the loss with context // 2 tokens - nll: the gain by doubling; G if context is train_len
+    doubling_half_width: float | None
+    over: str | None  # units of the intervals, as in `CurvePoint`
+    source: str | None = None  # the CSV that the losses were read from; None if the report is of that file alone, or of runs
+    facts: Facts | None = field(**UNWRITTEN)
+
+    @property
+    def name(self) -> str:
+        """Name of a line of the figure and of a row of the table."""
+        return self.encoding + file(self.source)
+
+
+@dataclass(frozen=True)
+class Score(SectionKey):
+    """Accuracy of one method at one length, on one part of a task, with both ends of its 95 % interval."""
+
+    what: ClassVar[str] = "scores"
+    task: str
+    encoding: str
+    extension: str
+    scale_attention: str
+    untested: bool
+    length: int
+    depth: float | None  # where in the text the asked-for item stands; None: all
+    n_seeds: int  # trainings in the mean: those that learned the task, or all if none did
+    n_trained: int
+    n_texts: int
+    n_answers: int
+    accuracy: float
+    low: float
+    high: float
+    over: str  # units of the interval: "seeds x examples", "example" for one seed, "seeds" if only means are known
+    nll: float | None  # -ln p(answer) in nats per answer
+    choice: float | None  # share of answers that were likelier than all other choices in the text
+    learned: bool  # a training of this method learned the task
+    inside: float | None  # accuracy inside the window, the mean over all seeds; None if it was not evaluated
+    half_width: float | None = None  # half of the 95 % interval of nll; None in CSVs of earlier versions
+    source: str | None = None  # the CSV that the rows were read from; None if the report is of that file alone, or of runs
+    by_place: float | None = None  # share that the token behind the latest earlier place of what asks gets right, if it is known
+    by_value: float | None = None  # share that any of the choices in the text gets right
+    facts: Facts | None = field(**UNWRITTEN)
+
+    @property
+    def method(self) -> tuple[str, str, str, str | None]:
+        """Key of a line of a figure and of a row of a table."""
+        return self.encoding, self.extension, self.scale_attention, self.source
+
+    @property
+    def shown(self) -> bool:
+        """True where the score says something of the method."""
+        return self.learned or self.length <= self.train_len
+
+
+def file(source: str | None) -> str:
+    """End of a name whose numbers were read from a CSV: its source in brackets; "" without one."""
+    return f" ({source})" if source else ""
+
+
+def interval_units(unit: str) -> str:
     """A point's `over` in words."""
     return f"over {unit.replace(' x ', ' crossed with ')}" if unit.startswith("seeds") else f"over {unit}s (one seed)"
 
 
-def two_seeds(found: "Iterable[Point | Step]") -> list[str]:
+def two_seeds(found: "Iterable[CurvePoint | ContextPoint]") -> list[str]:
     """Note on intervals over two seeds; an empty list without any."""
     if not any(one.n_seeds == 2 and (one.over or "").startswith("seeds") for one in found):
         return []
@@ -99,9 +169,9 @@ def two_seeds(found: "Iterable[Point | Step]") -> list[str]:
     return [f"two seeds leave one degree of freedom: Student's t is {two:.1f}, and {three:.1f} with a third seed"]
 
 
-def sections(found: Iterable[One]) -> list[list[One]]:
+def sections(found: Iterable[Record]) -> list[list[Record]]:
     """Group points (or others that are `SectionKey`) by protocol, data, tokenizer, training length and setting."""
-    apart: dict[tuple, list[One]] = {}
+    apart: dict[tuple, list[Record]] = {}
     for one in found:
         apart.setdefault(one.section, []).append(one)
     return list(apart.values())
@@ -118,21 +188,21 @@ def span(counts: Iterable[int]) -> str:
     return str(low) if low == high else f"{low} to {high}"
 
 
-def methods(curve: Iterable[Point]) -> dict[tuple, dict[int, Point]]:
+def methods(curve: Iterable[CurvePoint]) -> dict[tuple, dict[int, CurvePoint]]:
     """Points by method and length, both in the given order."""
-    found: dict[tuple, dict[int, Point]] = {}
+    found: dict[tuple, dict[int, CurvePoint]] = {}
     for point in curve:
         found.setdefault(point.method, {})[point.length] = point
     return found
 
 
-def marked(lengths: Iterable[int]) -> list[int]:
+def tick_lengths(lengths: Iterable[int]) -> list[int]:
     """Lengths that get a tick or a column: all of up to ten, of more the powers of two and the last."""
     lengths = sorted(set(lengths))
     return lengths if len(lengths) <= 10 else [n for n in lengths if n & (n - 1) == 0 or n == lengths[-1]]
 
 
-def check_size(sections: Sequence[Sequence[Point]]) -> None:
+def check_size(sections: Sequence[Sequence[CurvePoint]]) -> None:
     """Raise ConfigError for more encodings, methods, lengths or sections than a report can show.
 
     Beyond MOST drawing would take hours, and nobody could read it.
@@ -149,6 +219,6 @@ def check_size(sections: Sequence[Sequence[Point]]) -> None:
             raise ConfigError(f"These runs hold {count:,} {what}, and a report shows at most {most:,}: name fewer with runs=.")
 
 
-def read_points(path: Path | str, kind: type[One] = Point) -> list[One]:
+def read_points(path: Path | str, kind: type[Record] = CurvePoint) -> list[Record]:
     """Read the points of a CSV (or others that are `SectionKey`). Raises RunError for another file."""
     return from_csv(path, kind, f"a CSV of {kind.what}", "scripts/report.py")
