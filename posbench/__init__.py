@@ -4,6 +4,7 @@ In a notebook, with results/runs as scripts/run.py filled it:
 
     import posbench
     posbench.rows("results/runs")                   # every row of every run, a pandas DataFrame; also a run, a CSV, a glob or a list
+    posbench.frame("results/runs")                  # means over seeds, differences and intervals, as a report shows them
     run = posbench.load("results/runs/ID")          # a finished training
     run.config["train"]["length"], run.rows         # from files alone; the text and the model are loaded on first use
     run.evaluate("yarn", lengths=[512, 1024])       # the rows that scripts/run.py would write; nothing is written
@@ -19,6 +20,8 @@ from typing import TYPE_CHECKING
 # By default idle OpenMP threads spin, which makes training 13 times slower beside one busy process. libgomp reads this when
 # torch loads it, so it is set before any module of posbench can import torch. 1000 keeps full speed on an idle machine.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+
+from posbench.runs.columns import described
 
 if TYPE_CHECKING:
     import pandas
@@ -36,10 +39,43 @@ def load(path, device: str = "auto", cache_dir=None, trusted=()) -> "LoadedRun":
 
 
 def rows(paths) -> "pandas.DataFrame":
-    """All rows of run directories, folders of them, CSVs or globs; see posbench.runs.frame.read."""
+    """All rows of run directories, folders of them, folders of reports, CSVs or globs (one or several), each row once.
+
+    Damaged files are skipped with a warning. Raises ConfigError for a path without runs, RunError when every file is damaged.
+    Columns, a missing number being NaN or <NA>:
+    """
     from posbench.runs.frame import read
 
     return read(paths)
+
+
+rows.__doc__ = f"{rows.__doc__.rstrip()}\n\n{described()}\n"
+
+
+def frame(paths, what: str = "curve") -> "pandas.DataFrame":
+    """Points of a report on run directories, folders of them, folders of reports, CSVs or globs: a row for each method and length.
+
+    `what` is curve (losses by length), position (losses by position), context (losses with c tokens of context) or accuracy (tasks).
+    The columns are those of the CSV of that name in a report's folder, and the values behind the labels `encoding` and `extension`:
+    encoding_name, extension_name (str), trained_in (bool, the extension was fine-tuned with), tuned_from (str, family of the parent) and
+    train_steps (int, where the trainings of an encoding differ in them). Of curve and position:
+
+        protocol, data, tokenizer, setting (str), train_len (tokens): equal within a table
+        encoding, extension, scale_attention (str): labels; untested (bool): a pair that its authors have not tested
+        length (tokens): tokens fed, or the last position of a stretch of windows of `window` tokens
+        n_seeds, n_targets, n_units (int), sem_unit (str): what the means are over
+        nll (nats/token), bpb (bits/byte), accuracy (share): means over seeds
+        floor (nats/token): loss with exactly train_len tokens of context
+        difference, half_width (nats/token): nll minus floor, paired, and half of its 95 % interval, over the units `over` (str)
+        change, change_half_width (nats/token): the same, to the same trainings without an extension
+        gain, gain_lower (nats/token): G of the trainings, and the lowest of their lower 95 % bounds
+        low, high (nats/token): interval that a CSV of others states; source (str): name of that CSV
+
+    Raises ConfigError for an unknown `what` and for a path without runs, RunError when there is no evaluation or all are damaged.
+    """
+    from posbench.report.frame import read
+
+    return read(paths, what)
 
 
 def extend(model, extension=None, scale_attention=None, target_len=None, train_len=None):

@@ -70,3 +70,8 @@ COUNTED = ("train_len", "length", "n_targets", "n_units")  # at least 1
 SHARED = ("run_id", "eval_id", "encoding", "extension", "scale_attention", "trained_scale", "seed", "data", "tokenizer", "train_len",
           "protocol")  # fmt: skip
 DERIVED = ("schema", "ppl", "bpb")
+
+
+def described() -> str:
+    """Line of each column: its name, its type, its unit and its meaning."""
+    return "\n".join(f"        {one.name} ({', '.join(filter(None, (one.kind.__name__, one.unit)))}): {one.meaning}" for one in TABLE)

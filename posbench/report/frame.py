@@ -1,0 +1,51 @@
+"""Points of a report as a pandas DataFrame: the numbers of its tables and figures, with the values behind the labels."""
+
+from collections.abc import Iterable
+from dataclasses import fields
+from pathlib import Path
+from types import NoneType
+from typing import TYPE_CHECKING, get_args, get_type_hints
+
+from posbench.common.errors import ConfigError, did_you_mean
+from posbench.report.labels import Facts
+from posbench.report.records import ContextPoint, CurvePoint, Score, SectionKey
+from posbench.report.report import collect
+from posbench.runs.directory import Run
+from posbench.runs.search import find_results
+
+if TYPE_CHECKING:
+    import pandas
+
+KINDS: dict[str, type[SectionKey]] = {"curve": CurvePoint, "context": ContextPoint, "accuracy": Score, "position": CurvePoint}
+DTYPES = {int: "Int64", float: "float64", bool: "bool", str: "object"}
+BEHIND = {"encoding": "encoding_name", "extension": "extension_name", "trained_in": "trained_in", "tuned_from": "tuned_from"}
+BEHIND |= {"steps": "train_steps"}
+
+
+def read(paths: str | Path | Iterable[str | Path], what: str = "curve") -> "pandas.DataFrame":
+    """Points of run directories, folders of them, folders of reports, CSVs or globs (one or several); see posbench.frame.
+
+    Raises ConfigError for an unknown `what` and for a path without runs, RunError when there is no evaluation or all are damaged.
+    """
+    if what not in KINDS:
+        raise ConfigError(f"what={what!r} is no table of a report{did_you_mean(str(what), KINDS)}: choose from {', '.join(KINDS)}.")
+    named = find_results([paths] if isinstance(paths, str | Path) else paths)
+    files = [path for run in named.runs for path in Run(run).eval_files()]
+    report = collect(files, "", "scripts/run.py", named.csvs, skip_damaged=True, evidence=named.evidence)
+    sections = {"curve": report.sections, "context": report.contexts, "accuracy": report.scores, "position": report.stretches.values()}
+    return frame([one for section in sections[what] for one in section], KINDS[what])
+
+
+def frame(records: Iterable[SectionKey], kind: type[SectionKey]) -> "pandas.DataFrame":
+    """DataFrame of records, with a column for each of a CSV of `kind` and for each of BEHIND. A missing number is <NA> or NaN."""
+    import pandas
+
+    hints = get_type_hints(kind)
+    columns = {one.name: _dtype(hints[one.name]) for one in fields(kind) if one.metadata.get("column", True)}
+    behind = {BEHIND[one.name]: _dtype(get_type_hints(Facts)[one.name]) for one in fields(Facts) if one.name in BEHIND}
+    table = [[*(getattr(one, name) for name in columns), *(getattr(one.behind, name) for name in BEHIND)] for one in records]
+    return pandas.DataFrame(table, columns=[*columns, *behind], dtype=object).astype(columns | behind)
+
+
+def _dtype(hint: object) -> str:
+    return DTYPES[next(one for one in get_args(hint) or (hint,) if one is not NoneType)]
