@@ -167,7 +167,7 @@ def _scaled_here(self, q_BHTD, width):
 PLANTED = {
     "a mask of rows": (PreparedBand, "seen", _seen_here, ("none", "window")),
     "a factor of queries": (LayerPlan, "scaled", _scaled_here, ("rope", "none")),
-    "a rule by distance of flex": (flex, "_rules", lambda layer, _: [lambda s, b, h, i, j: s + layer.n_T[j]], ("rope", "rerope")),
+    "a rule by distance of flex": (flex, "_rule_mods", lambda layer, _: [lambda s, b, h, i, j: s + layer.n_T[j]], ("rope", "rerope")),
     "a block mask": (
         flex,
         "block_mask",
