@@ -56,8 +56,9 @@ def _attention(request: Request) -> None:
             "lengths= measures one run with one setting of evaluate: only methods may be several, such as extension=none,yarn."
         )
     cfgs = [attention_file.settled(cfg) for cfg in request.cfgs]
-    run = LoadedRun(cfgs[0]["run"], cfgs[0]["device"], cfgs[0]["cache_dir"])
-    corpus = run.prepared([ALL]) if cfgs[0]["evaluate"]["split"] == ALL else run.corpus
+    first = cfgs[0]
+    run = LoadedRun(first.run, first.device, first.cache_dir)
+    corpus = run.prepared([ALL]) if first.evaluate.split == ALL else run.corpus
     arms = []
     for cfg in cfgs:
         try:
@@ -70,10 +71,11 @@ def _attention(request: Request) -> None:
         if noop:
             print(f"no-op: {noop}", file=sys.stderr)
         arms.append(one)
-    found = attention_file.content(run.id, cfgs[0], arms, run.model, corpus, run.device)
+    found = attention_file.content(run.id, first, arms, run.model, corpus, run.device)
     print(attention_file.attention_in_terminal(found))
-    name = "+".join([run.id, *dict.fromkeys(method_name(cfg[group]) for cfg in cfgs for group in ("extension", "scale_attention"))])
-    paths = attention_file.write_attention(found, Path(cfgs[0]["report_dir"] or Path(cfgs[0]["results_dir"]).parent / "anatomy" / name))
+    methods = [method_name(node) for cfg in cfgs for node in (cfg.extension, cfg.scale_attention)]
+    name = "+".join([run.id, *dict.fromkeys(methods)])
+    paths = attention_file.write_attention(found, Path(first.report_dir or Path(first.results_dir).parent / "anatomy" / name))
     for path in [*paths, *attention_figure.draw_attention(paths[0])]:
         print(f"{path.suffix.lstrip('.'):4} {path}")
 

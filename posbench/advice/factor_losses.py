@@ -16,7 +16,6 @@ from posbench.common.errors import ConfigError
 from posbench.common.files import append_lines, read_bytes
 from posbench.common.progress import Progress
 from posbench.config.defaults import LONG
-from posbench.config.schema import typed
 from posbench.evaluation.protocols import protocol
 from posbench.sweep.cells import Cell
 from posbench.sweep.finetune import LONGER
@@ -35,7 +34,7 @@ def plan_search(cfg: dict) -> tuple[Job, list[int]]:
     """The job with one evaluation, that of the start at the target, and the values of exact_first. Raises ConfigError as the job does."""
     asked = cfg["evaluate"]
     (job,) = plan_jobs([{**cfg, "evaluate": {**asked, "floor": False}}])
-    train_len = typed("train", job.cfg["train"]).train_len
+    train_len = job.cfg.train.train_len
     target = cfg["target"] or LONGER * train_len
     if target <= train_len:
         raise ConfigError(f"target={target} lies within the {train_len} tokens that the model was trained for: ask for a longer one.")
@@ -63,8 +62,8 @@ def search(
     job: Job, corpus: "Corpus", windows: int, exact: list[int], size: Sizes, log: Path
 ) -> tuple[dict[Individual, float], dict[str, float]]:
     """(losses of all individuals, losses by name of the model as it is and of the starts). What the log knows is not measured again."""
-    (cell,), train_len = job.cells, typed("train", job.cfg["train"]).train_len
-    (target,) = cell.evaluate["lengths"]
+    (cell,), train_len = job.cells, job.cfg.train.train_len
+    (target,) = cell.evaluate.lengths
     with Progress(size.total * windows * target, "search", "tokens") as progress:
         measure, starts, plain = factor_losses(job, cell, corpus, exact, progress.update)
         known, best = known_losses(log, {len(one) for one in starts.values()}), math.inf
@@ -81,7 +80,7 @@ def search(
             progress.update(0, part=True, best=best)
             return found
 
-        found = evolve(loss, starts.values(), exact, HIGHEST * target / train_len, size, cell.evaluate["seed"])
+        found = evolve(loss, starts.values(), exact, HIGHEST * target / train_len, size, cell.evaluate.seed)
     found |= {one: nll for one, nll in known.items() if one[0] in exact}  # of searches with other sizes
     return found, {"as it is": plain, **{f"{name}'s factors": found[one] for name, one in starts.items()}}
 
@@ -98,7 +97,7 @@ def factor_losses(
     from posbench.position.instantiate import make
     from posbench.sweep.evaluate_cell import cell_evaluation
 
-    device, (target,) = pick_device(job.cfg["device"]), cell.evaluate["lengths"]
+    device, (target,) = pick_device(job.cfg.device), cell.evaluate.lengths
     model = load_model(job.run, job.cfg, corpus.vocab_size, device).eval()
     given = cell_evaluation(model, corpus, cell, device)
 

@@ -139,7 +139,7 @@ class Measurements:
     def describe(self, families: Sequence[str], documents: dict[str, int]) -> list[str]:
         """Lines for the three stages, and the estimated cost. Which methods go on is not known yet: the plan's stand-ins are described."""
         plan, job = self.plan, self.job
-        missing, lines = [], [f"{job.cfg['model']['path'] or job.run.path}: {plan.train_len:,} to {plan.target:,} tokens"]
+        missing, lines = [], [f"{job.cfg.model.path or job.run.path}: {plan.train_len:,} to {plan.target:,} tokens"]
         for title, split, wanted in plan.stand_ins(families):
             planned, serving = self.planned(split, wanted)
             shown = " ".join(f"{length:,}" for length in sorted({length for _, asked in wanted for length in asked}))
@@ -155,9 +155,9 @@ class Measurements:
 
 def long_enough(job: Job, plan: AdvicePlan) -> dict[str, int]:
     """{split: documents that are long enough}. Raises ConfigError for a text whose splits lack them."""
-    found, named = {}, job.cfg["evaluate"]["documents"]
+    found, named = {}, job.cfg.evaluate.documents
     for split in plan.windows:
-        corpus = prepare(job.cfg["data"], job.cfg["cache_dir"], (split,))
+        corpus = prepare(job.cfg.data, job.cfg.cache_dir, (split,))
         file = getattr(corpus, split)
         fit = [named is None or fnmatchcase(name, named) for name in file.names]
         lengths = [int(length) for length, fits in zip(file.document_lengths(), fit, strict=True) if fits]

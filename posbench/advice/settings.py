@@ -10,6 +10,7 @@ from posbench.common.errors import ConfigError
 from posbench.common.files import read_json, write_json
 from posbench.config.identity import as_word, method_name
 from posbench.config.names import as_command, nodes
+from posbench.config.schema import JobConfig
 from posbench.huggingface.engines import config_json, engines, settings
 from posbench.pretrained.checkpoint import find_checkpoint
 
@@ -35,7 +36,7 @@ def setting(found: Measurements, option: Option, out: Path) -> dict:
     own = _config_of(cfg)
     try:
         told = settings(cfg, extension, own)
-        config = config_json(own, cfg, extension) if cfg["model"].get("checkpoint") else None
+        config = config_json(own, cfg, extension) if cfg.model.checkpoint else None
     except ConfigError as error:
         apart = f"serve two configurations, the model as it is up to {plan.train_len:,} tokens and a fixed factor beyond"
         reason = f"rope_parameters follow the length in none but dynamic_ntk: {apart}." if option.by_length else str(error)
@@ -60,7 +61,7 @@ def words(group: str, chosen: dict) -> str:
     return " ".join([f"{group}={name}", *(f"{group}.{key}={value}" for key, value in chosen.items() if value != nodes(group)[name][key])])
 
 
-def _config_of(cfg: dict) -> dict | None:
+def _config_of(cfg: JobConfig) -> dict | None:
     """config.json of the checkpoint; None for a GGUF file, and for a model trained here."""
-    place = find_checkpoint(cfg["model"]["path"], download=False).place if cfg["model"].get("checkpoint") else None
+    place = find_checkpoint(cfg.model.path, download=False).place if cfg.model.checkpoint else None
     return read_json(place / "config.json") if place and place.is_dir() else None

@@ -12,7 +12,7 @@ from posbench.common.errors import ConfigError
 from posbench.common.files import write_atomic, write_json
 from posbench.common.progress import Progress
 from posbench.config.defaults import LONG, resolve
-from posbench.config.schema import typed
+from posbench.config.schema import JobConfig
 from posbench.data import other_text
 from posbench.data.corpus import Corpus
 from posbench.evaluation.scorer import Scorer
@@ -42,7 +42,7 @@ class Arm:
     lengths: list[int]
 
 
-def settled(cfg: dict) -> dict:
+def settled(cfg: dict) -> JobConfig:
     """Resolved configuration of run=DIR that reads texts of `lengths`, and one that the model knows; fewer than an evaluation does.
 
     Raises ConfigError without a run, for a run of a task, and as `whole` does.
@@ -57,40 +57,40 @@ def settled(cfg: dict) -> dict:
             raise ConfigError(f"{key}={cfg[key]} is of methods alone, and lengths={lengths} of a trained model: leave one of them out.")
     other_text.refuse(cfg, "scripts/anatomy.py")
     found, asked = whole({**cfg, "evaluate": {}}), cfg["evaluate"]
-    if found["data"]["tokenizer"] == "task":
-        raise ConfigError(f"run={cfg['run']} was trained on the task {found['data']['name']}, which has no running text: name another run.")
-    train_len = typed("train", found["train"]).train_len
+    if found.data["tokenizer"] == "task":
+        raise ConfigError(f"run={cfg['run']} was trained on the task {found.data['name']}, which has no running text: name another run.")
+    train_len = found.train.train_len
     known = max((length for length in lengths if length <= train_len), default=train_len)
     usual = {"windows": LONG_WINDOWS if train_len > LONG else WINDOWS, "targets": max(1, min(QUERIES, train_len // 8))}
     few = {key: asked[key] or usual[key] for key in usual}
-    cfg = resolve({**found, "evaluate": {**asked, **few, "lengths": [known, *lengths]}})
-    typed("evaluate", cfg["evaluate"]).check_room()
-    return cfg
+    found = resolve({**found.as_dict(), "evaluate": {**asked, **few, "lengths": [known, *lengths]}})
+    found.evaluate.check_room()
+    return found
 
 
-def arm(cfg: dict, model: GPT) -> tuple[Arm, str | None]:
+def arm(cfg: JobConfig, model: GPT) -> tuple[Arm, str | None]:
     """Arm of a settled configuration, and the reason why its methods change nothing, else None.
 
     Raises ConfigError for methods that are refused, and for those that give every target a text of its own.
     """
-    extension, scale, lengths = make(cfg["extension"]), make(cfg["scale_attention"], model.encoding.shape), sorted(set(cfg["lengths"]))
-    verdict, train_len = check(model.encoding, extension, scale, lengths, cfg["allow_untested"]), model.encoding.shape.train_len
+    extension, scale, lengths = make(cfg.extension), make(cfg.scale_attention, model.encoding.shape), sorted(set(cfg.others["lengths"]))
+    verdict, train_len = check(model.encoding, extension, scale, lengths, cfg.allow_untested), model.encoding.shape.train_len
     if fed_length(extension, train_len, lengths[-1]) < lengths[-1]:
         raise ConfigError(
             f"extension={name_of(extension)} reads no text of {lengths[-1]} tokens but cuts one for each target: its attention is that "
             f"of extension=none with lengths={train_len}."
         )
-    words = {group: method_in_words(group, cfg[group]) for group in ("extension", "scale_attention")}
+    words = {group: method_in_words(group, getattr(cfg, group)) for group in ("extension", "scale_attention")}
     return Arm({**words, "untested": verdict.untested}, extension, scale, lengths), verdict.noop
 
 
-def content(name: str, cfg: dict, arms: list[Arm], model: GPT, corpus: Corpus, device: str) -> dict:
+def content(name: str, cfg: JobConfig, arms: list[Arm], model: GPT, corpus: Corpus, device: str) -> dict:
     """Content of diagnostics.json: the attention of the run `name` in every arm.
 
     The first is the model as it was trained, at the longest of evaluate.lengths that it knows, and at all that are asked for without
     methods.
     """
-    train_len, config = model.encoding.shape.train_len, typed("evaluate", cfg["evaluate"])
+    train_len, config = model.encoding.shape.train_len, cfg.evaluate
     plain = {"extension": "none", "scale_attention": "none", "untested": False}
     known = max(length for length in config.lengths if length <= train_len)
     lengths = {known, *(length for one in arms if one.words == plain for length in one.lengths)}
@@ -102,13 +102,13 @@ def content(name: str, cfg: dict, arms: list[Arm], model: GPT, corpus: Corpus, d
             found.append({**one.words, "measured": [measure_attention(evaluation, length) for length in one.lengths]})
     return {
         "run": name,
-        "encoding": method_in_words("encoding", cfg["encoding"]),
-        "trained_scale": method_in_words("scale_attention", cfg["train"]["scale_attention"]),
+        "encoding": method_in_words("encoding", cfg.encoding),
+        "trained_scale": method_in_words("scale_attention", cfg.train.scale_attention),
         "train_len": train_len,
         "known": known,
         "data": corpus.name,
         "tokenizer": corpus.tokenizer,
-        **{key: cfg["evaluate"][key] for key in ("split", "documents", "seed", "dtype", "max_length")},
+        **{key: getattr(config, key) for key in ("split", "documents", "seed", "dtype", "max_length")},
         "queries": config.targets,
         "buckets": buckets(max(length for one in arms for length in one.lengths)),
         "layers": [{"kind": name_of(layer.encoding), "window": layer.window} for layer in model.encoding.layers()],

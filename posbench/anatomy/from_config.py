@@ -6,15 +6,16 @@ from posbench.common.errors import ConfigError, RunError
 from posbench.config.defaults import resolve
 from posbench.config.identity import method_name
 from posbench.config.names import named, nodes
+from posbench.config.schema import TRAINING, JobConfig
 from posbench.model.build import load_model, make_encoding, make_trained_scale
-from posbench.position.instantiate import PARTS, trusted_config
+from posbench.position.instantiate import trusted_config
 from posbench.position.interfaces import Encoding, ScaleAttention
 from posbench.pretrained.import_config import adopt
 from posbench.runs.directory import Run
 from posbench.runs.run_metadata import flatten, text
 
 
-def whole(cfg: dict) -> dict:
+def whole(cfg: dict) -> JobConfig:
     """Resolve a configuration. With run=DIR the encoding, model, text, training and seed are those of that run.
 
     Raises ConfigError for a run that is not finished, and as `resolve` does.
@@ -25,25 +26,25 @@ def whole(cfg: dict) -> dict:
     if not run.finished:
         raise ConfigError(f"run={cfg['run']} holds no finished training: train it with scripts/run.py first.")
     trained = trusted_config(run)
-    return resolve({**cfg, **{key: trained[key] for key in (*PARTS, "seed")}})
+    return resolve({**cfg, **{key: trained[key] for key in TRAINING}})
 
 
-def parts(cfg: dict) -> tuple[Encoding, ScaleAttention | None]:
+def parts(cfg: JobConfig) -> tuple[Encoding, ScaleAttention | None]:
     """Encoding and trained scale (or None) of a configuration from `whole`: fresh, or those of run=DIR.
 
     Raises RunError if that run has no weights.
     """
-    if cfg["run"] is None:
+    if cfg.run is None:
         encoding = make_encoding(cfg)
         return encoding, make_trained_scale(cfg, encoding)
-    model = load_model(Run(cfg["run"]), cfg, _vocab_size(cfg), "cpu")
+    model = load_model(Run(cfg.run), cfg, _vocab_size(cfg), "cpu")
     return model.encoding, model.scale
 
 
-def _vocab_size(cfg: dict) -> int:
-    run = Run(cfg["run"])
-    if cfg["model"].get("checkpoint"):
-        return cfg["model"]["checkpoint"]["vocab_size"]
+def _vocab_size(cfg: JobConfig) -> int:
+    run = Run(cfg.run)
+    if cfg.model.checkpoint:
+        return cfg.model.checkpoint["vocab_size"]
     if not run.weights.is_file():
         raise RunError(f"{run.weights} is missing: give another run=, or train this one to its end.")
     with safe_open(run.weights, "pt") as weights:

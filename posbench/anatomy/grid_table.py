@@ -13,7 +13,7 @@ from posbench.common.csv_records import to_csv
 from posbench.common.errors import ConfigError
 from posbench.common.files import write_atomic
 from posbench.config.identity import method_args
-from posbench.config.schema import typed
+from posbench.config.schema import JobConfig
 from posbench.extensions.none import NoExtension
 from posbench.model.gpt import make_shape
 from posbench.position.instantiate import make
@@ -57,39 +57,39 @@ def grid_rows(cfgs: list[dict]) -> tuple[list[Row], list[str]]:
     return found, list(reasons)
 
 
-def _at_longest(cfgs: list[dict], reasons: dict) -> Iterable[tuple[dict, int]]:
+def _at_longest(cfgs: list[dict], reasons: dict) -> Iterable[tuple[JobConfig, int]]:
     """(configuration, longest length that the grid evaluates it at) of each encoding with each extension."""
-    found: dict[str, tuple[dict, int]] = {}
+    found: dict[str, tuple[JobConfig, int]] = {}
     for cfg in cfgs:
         if cfg["extension"]["_target_"] == RECOMPUTE:
             continue
         try:
-            cfg = whole(cfg)
-            shape = make_shape(typed("model", cfg["model"]), typed("train", cfg["train"]).train_len)
+            one = whole(cfg)
+            shape = make_shape(one.model, one.train.train_len)
         except ConfigError as error:
             reasons[f"refused: {error}"] = None
             continue
-        key = json.dumps([cfg["run"], cfg["encoding"], cfg["extension"], shape], sort_keys=True, default=repr)
-        first, longest = found.get(key, (cfg, 0))
-        found[key] = first, max(longest, cfg["length"] or max(cfg["evaluate"]["lengths"]))
+        key = json.dumps([one.run, one.encoding, one.extension, shape], sort_keys=True, default=repr)
+        first, longest = found.get(key, (one, 0))
+        found[key] = first, max(longest, cfg["length"] or max(one.evaluate.lengths))
     return found.values()
 
 
-def _pair_rows(cfg: dict, length: int, reasons: dict) -> list[Row]:
-    encoding, extension = parts(cfg)[0], make(cfg["extension"])
+def _pair_rows(cfg: JobConfig, length: int, reasons: dict) -> list[Row]:
+    encoding, extension = parts(cfg)[0], make(cfg.extension)
     shape = encoding.shape
-    verdict = check(encoding, extension, NoScale(shape), [length], cfg["allow_untested"])
+    verdict = check(encoding, extension, NoScale(shape), [length], cfg.allow_untested)
     if verdict.noop:
         reasons[f"no-op: {verdict.noop}"] = None
         return []
     found = kinds(encoding, extension, length)
     return [
         Row(
-            encoding=method_in_words("encoding", cfg["encoding"]) if cfg["run"] is None else Path(cfg["run"]).name,
+            encoding=method_in_words("encoding", cfg.encoding) if cfg.run is None else Path(cfg.run).name,
             layers=f"{name_of(kind.encoding)} in {len(kind.numbers)} of {shape.n_layer} layers" if len(found) > 1 else "all",
-            extension=method_in_words("extension", cfg["extension"]),
-            encoding_args=json.dumps(method_args(cfg["encoding"])),
-            extension_args=json.dumps(method_args(cfg["extension"])),
+            extension=method_in_words("extension", cfg.extension),
+            encoding_args=json.dumps(method_args(cfg.encoding)),
+            extension_args=json.dumps(method_args(cfg.extension)),
             n_head=shape.n_head,
             head_dim=shape.head_dim,
             train_len=shape.train_len,

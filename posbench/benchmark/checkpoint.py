@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from posbench.benchmark.measure import SCORED, Case, Figure, timed
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.config.names import nodes
-from posbench.config.schema import TrainConfig
+from posbench.config.schema import JobConfig, TrainConfig
 from posbench.model import precision as bf16
 from posbench.model.build import make_model, read_theirs
 from posbench.model.gpt import GPT
@@ -60,13 +60,14 @@ def names(only: list[str]) -> list[str]:
 def load(path: str) -> GPT | Reader:
     """Model of a model.path, in float32. Raises ConfigError for a checkpoint that posbench cannot read."""
     unread = {"train": asdict(TrainConfig()), "data": {"tokenizer": "none", "vocab_size": 0}, "cache_dir": None}
-    cfg = adopt({"model": {"path": path}, "encoding": nodes("encoding")["rope"], **unread})
-    checkpoint = cfg["model"]["checkpoint"]
+    found = adopt({"model": {"path": path}, "encoding": nodes("encoding")["rope"], **unread})
+    cfg = JobConfig.of({key: found[key] for key in ("encoding", "model", "train", "seed")})
+    checkpoint = cfg.model.checkpoint
     if outlined(cfg):
         return read_theirs(find_checkpoint(path, download=False), cfg, "cpu")
     with torch.device("meta"):
         model = make_model(cfg, checkpoint["vocab_size"])
-    load_checkpoint(path, checkpoint["sha256"], model, cfg["model"]["tied"])
+    load_checkpoint(path, checkpoint["sha256"], model, cfg.model.tied)
     return model.eval().requires_grad_(False)
 
 

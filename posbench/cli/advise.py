@@ -16,7 +16,6 @@ from posbench.common.errors import ConfigError
 from posbench.common.files import write_atomic, write_json
 from posbench.config.compose import Request
 from posbench.config.identity import method_name
-from posbench.config.schema import typed
 from posbench.sweep.cost import model_size
 from posbench.sweep.dry_run import check_devices
 from posbench.sweep.jobs import plan_jobs
@@ -32,7 +31,7 @@ def advise(request: Request) -> int:
     (job,) = plan_jobs([cfg])
     if refused := judge_job(job).refused:
         raise ConfigError(refused)
-    families, train_len = chosen_families(cfg["methods"]), typed("train", job.cfg["train"]).train_len
+    families, train_len = chosen_families(cfg["methods"]), job.cfg.train.train_len
     plan = plan_advice(model_size(job.cfg), train_len, cfg["target"], cfg["budget"], families)
     documents = long_enough(job, plan)
     found = Measurements(cfg, request.launcher, shlex.join(sys.orig_argv), plan, job)
@@ -66,12 +65,12 @@ def _write(found: Measurements, question: AdviceQuestion, ranking: dict[str, lis
     from posbench.report.html import svg
 
     cfg, run, plan = found.job.cfg, found.job.run, found.plan
-    out = Path(cfg["report_dir"] or Path(cfg["results_dir"]).parent / "report" / f"advice-{run.id}-{plan.target}")
+    out = Path(cfg.report_dir or Path(cfg.results_dir).parent / "report" / f"advice-{run.id}-{plan.target}")
     about = {
-        "model": Path(cfg["model"]["path"] or str(run.path)).name,
+        "model": Path(cfg.model.path or str(run.path)).name,
         "run": run.id,
         "command": found.command,
-        "data": f"{cfg['data']['name']}, {cfg['evaluate']['dtype']}",
+        "data": f"{cfg.data['name']}, {cfg.evaluate.dtype}",
         "probe": plan.probe,
         "windows": plan.windows,
         "left_out": found.left_out,

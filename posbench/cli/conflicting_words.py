@@ -6,11 +6,10 @@ from pathlib import Path
 from posbench.common.defuse import printable
 from posbench.common.errors import ConfigError, RunError
 from posbench.config.identity import LATER, method_name
-from posbench.config.schema import typed
+from posbench.config.schema import TRAINING, typed
 from posbench.runs.directory import Run
 from posbench.runs.run_metadata import ABSENT, flatten, text, under
 
-TRAINING = ("encoding", "model", "data", "train", "seed")  # parts of a configuration that describe a training
 OF_CHECKPOINT = {"model", "model.path", "train.length", "train.scale_attention"}  # the last is refused with its own sentence
 IDENTIFYING = {"encoding": "_target_", "data": "name"}  # {group: key that identifies its choice}
 

@@ -6,17 +6,16 @@ Reading the configuration and the rows needs neither torch nor the text; the tex
 import contextlib
 import os
 from collections.abc import Iterable
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from posbench.cli.conflicting_words import TRAINING
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import read_json
 from posbench.config.defaults import resolve
 from posbench.config.names import chosen_node, named
-from posbench.config.schema import EvaluateConfig
+from posbench.config.schema import TRAINING, EvaluateConfig, JobConfig
 from posbench.data import fingerprint, other_text
 from posbench.data.sources import ALL, SPLITS, TASK
 from posbench.evaluation.protocols import protocol as evaluator
@@ -90,7 +89,7 @@ class LoadedRun:
         known = noted.get("data_fingerprint") if isinstance(noted, dict) else None
         if known not in (None, corpus.fingerprint):
             raise RunError(f"The text of data={corpus.name} is no longer the one that {self.id} was trained on: restore it.")
-        return fit_corpus(corpus, self.config)
+        return fit_corpus(corpus, self._trained)
 
     def reached(self) -> dict:
         """The data configuration of the training, with a path that leads to something from here."""
@@ -113,6 +112,10 @@ class LoadedRun:
         return load_tokenizer(self.corpus.tokenizer, self.corpus.folder)
 
     @cached_property
+    def _trained(self) -> JobConfig:
+        return JobConfig.of({part: self.config[part] for part in TRAINING})
+
+    @cached_property
     def bos(self) -> int | None:
         """Id of the BOS token that windows of the training begin with, or None."""
         checkpoint = self.config["model"].get("checkpoint")
@@ -126,7 +129,7 @@ class LoadedRun:
         """
         from posbench.model.build import load_model
 
-        return load_model(self.directory, self.config, self.corpus.vocab_size, self.device).requires_grad_(False)
+        return load_model(self.directory, self._trained, self.corpus.vocab_size, self.device).requires_grad_(False)
 
     def encode(self, text: str) -> "torch.Tensor":
         """Token ids [1, T] of a text for the model, after the BOS token if the training had one."""
@@ -173,15 +176,15 @@ class LoadedRun:
                 raise ConfigError(verdict.reason)
             if verdict.status == "noop":
                 raise ConfigError(f"{verdict.label} is a no-op: {verdict.reason}; evaluate without it, or at other lengths.")
-        other, split = job.cfg["evaluate"]["text"], job.cfg["evaluate"]["split"]
+        other, split = job.cfg.evaluate.text, job.cfg.evaluate.split
         corpus = self.prepared([ALL]) if split == ALL and not other else self.corpus
-        corpus = other_text.read_text_of(corpus, {**job.cfg, "data": self.reached()}, other, split) if other else corpus
+        corpus = other_text.read_text_of(corpus, replace(job.cfg, data=self.reached()), other, split) if other else corpus
         evaluators = [evaluator(cell.protocol)(cell_evaluation(self.model, corpus, cell, self.device)) for cell in cells]
         found = []
-        with progress_of(job, evaluators, [cell.evaluate["lengths"] for cell in cells]) as progress:
+        with progress_of(job, evaluators, [cell.evaluate.lengths for cell in cells]) as progress:
             for one, (cell, verdict) in zip(evaluators, judged.cells.items(), strict=True):
                 rows = {}
-                for text, own in one.texts(cell.evaluate["lengths"]).items():
+                for text, own in one.texts(cell.evaluate.lengths).items():
                     one.evaluation.progress = partial(progress.update, each=per_token(job, one, text))
                     for length in own:
                         values, _ = one.run(length)
@@ -206,12 +209,12 @@ class LoadedRun:
             "log": {},
             "device": self.device,
         })  # fmt: skip
-        cfg["evaluate"]["text"] = other_text.resolved_text({**cfg, "data": self.reached()})
-        if chooser := cfg["evaluate"]["key_run"]:
-            cfg["evaluate"]["key_run"] = key_run.resolved_chooser(chooser, fingerprint(self.reached()))
+        text, chooser = other_text.resolved_text(cfg.evaluate.text, self.reached(), None), cfg.evaluate.key_run
+        chooser = key_run.resolved_chooser(chooser, fingerprint(self.reached())) if chooser else None
+        cfg = replace(cfg, evaluate=replace(cfg.evaluate, text=text, key_run=chooser))
         job = Job(cfg, self.directory, fingerprint="")  # which is read when something is trained
-        methods = cfg["extension"], cfg["scale_attention"]
-        job.cells = [make_cell(job.run, each, name, *methods) for name in cfg["evaluate"]["protocol"] for each in each_task(cfg, name)]
+        methods = cfg.extension, cfg.scale_attention
+        job.cells = [make_cell(job.run, each, name, *methods) for name in cfg.evaluate.protocol for each in each_task(cfg, name)]
         return job
 
     def generate(

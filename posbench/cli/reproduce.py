@@ -123,7 +123,7 @@ def reproduce(request: Request) -> int:
     results = Path(cfg["results_dir"] if cfg["results_dir"] != "results/runs" else f"results/reproduced/{experiment['name']}")
 
     def rows_of(jobs: list[Job]) -> list[dict]:
-        asked = {(cell.eval_id, length) for job in jobs for cell in job.cells for length in cell.evaluate["lengths"]}
+        asked = {(cell.eval_id, length) for job in jobs for cell in job.cells for length in cell.evaluate.lengths}
         return [row for row in known if (row["eval_id"], row["length"]) in asked]
 
     jobs, elsewhere = plan_existing([{**one, "results_dir": str(results)} for one in request.cfgs], lambda jobs: bool(rows_of(jobs)))

@@ -15,7 +15,6 @@ from posbench.common.files import disk_errors, read_bytes, write_atomic
 from posbench.config.compose import Request
 from posbench.config.identity import as_word, method_name
 from posbench.config.names import as_command
-from posbench.config.schema import typed
 from posbench.config.typed_args import shown
 from posbench.data import prepare
 from posbench.evaluation.protocols import protocol
@@ -35,9 +34,9 @@ def search_factors(request: Request) -> int:
     cfg = _searchable(request)
     job, exact = plan_search(cfg)
     (cell,), size, command = job.cells, search_sizes(cfg["budget"]), shlex.join(sys.orig_argv)
-    asked, train_len = typed("evaluate", cell.evaluate), typed("train", job.cfg["train"]).train_len
+    asked, train_len = cell.evaluate, job.cfg.train.train_len
     (target,) = asked.lengths
-    corpus = fit_corpus(prepare(job.cfg["data"], job.cfg["cache_dir"], ("validation",)), job.cfg)
+    corpus = fit_corpus(prepare(job.cfg.data, job.cfg.cache_dir, ("validation",)), job.cfg)
     windows = protocol(cell.protocol).place(corpus.validation, asked, train_len)
     count, documents = len(windows.last_N), len(set(windows.document_N.tolist()))
     read = f"{count} windows of {target} tokens ({asked.targets} targets each) in {documents} validation document{'s' * (documents != 1)}"
@@ -95,7 +94,7 @@ def _check_own(path: Path, title: str) -> None:
 
 def _ways_to_use(job: Job, node: dict, folder: Path, name: str) -> list[str]:
     """Lines that tell how evaluation and fine-tuning take the factors."""
-    target, train_len = node["target_len"], typed("train", job.cfg["train"]).train_len
+    target, train_len = node["target_len"], job.cfg.train.train_len
     begun = as_command(f"python scripts/run.py --config-dir {shlex.quote(str(folder))} {as_word('run', job.run.path)}")
     given = {key: value for key, value in node.items() if key != "_target_" and value is not None}
     words = [f"extension.{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in given.items()]

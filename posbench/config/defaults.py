@@ -4,21 +4,20 @@ from dataclasses import replace
 
 from posbench.common.errors import ConfigError
 from posbench.common.machine import fast_dtype
-from posbench.config.schema import SCHEMAS, check_config, typed
+from posbench.config.schema import JobConfig
 
 LONG = 1024  # training length in tokens above which the defaults of `evaluate` are those of a text that takes seconds to read
 
 
-def resolve(cfg: dict, auto: str | None = None) -> dict:
+def resolve(cfg: dict, auto: str | None = None) -> JobConfig:
     """Fill in the defaults that depend on other values or on this machine, so that ids hash numbers and words, not nulls.
 
     `auto` is what dtype=auto means; None: the format that this machine multiplies fastest.
-    Raises ConfigError as `typed` does, and for lengths that contradict evaluate.max_length.
+    Raises ConfigError as `check_config` does, and for lengths that contradict evaluate.max_length.
     """
-    cfg = check_config(cfg)
-    groups = {group: typed(group, cfg[group]) for group in SCHEMAS}
-    auto = auto or fast_dtype(cfg.get("device", "auto"))
-    train_len, asked = groups["train"].origin, groups["evaluate"]  # a child is evaluated on the targets of its parent
+    found = JobConfig.of(cfg)
+    auto = auto or fast_dtype(found.device)
+    train_len, asked = found.train.origin, found.evaluate  # a child is evaluated on the targets of its parent
     long = train_len > LONG
     usual = [n * train_len for n in ((1, 2, 4) if long else (1, 2, 4, 8, 16))]
     largest = asked.max_length or max(long and asked.lengths or usual)
@@ -26,27 +25,32 @@ def resolve(cfg: dict, auto: str | None = None) -> dict:
     targets = asked.targets or max(1, train_len // 8)
     windows = asked.windows or (8 if long else 512)
     block = asked.floor_block or (train_len // 16 if long else 1)
-    if asked.split == "all" and not (groups["model"].path or asked.text):
+    if asked.split == "all" and not (found.model.path or asked.text):
         raise ConfigError(
             "evaluate.split=all scores the text of the training too, which the model has seen: choose test or validation, another text "
             "(evaluate.text), or evaluate a checkpoint (model=hf)."
         )
     if not lengths:
         raise ConfigError(f"evaluate.max_length={largest} is shorter than train.length={train_len}: raise it, or give evaluate.lengths.")
-    task = cfg.get("data", {}).get("tokenizer") == "task"
-    both = ["fixed_targets", "accuracy"] if cfg.get("data", {}).get("mix") else ["fixed_targets"]
+    task = found.data.get("tokenizer") == "task"
+    both = ["fixed_targets", "accuracy"] if found.data.get("mix") else ["fixed_targets"]
     protocol = asked.protocol or (["accuracy"] if task else both)
     if lengths[-1] > largest:
         raise ConfigError(
             f"evaluate.lengths={lengths} goes beyond evaluate.max_length={largest}, which places the windows: "
             f"set evaluate.max_length to {lengths[-1]} or more."
         )
-    dtype = asked.dtype or ("auto" if long else "fp32")
-    settled = {"max_length": largest, "lengths": lengths, "windows": windows, "targets": targets, "floor_block": block}
-    settled["protocol"] = protocol
-    groups["evaluate"] = replace(asked, **settled, dtype=_dtype(dtype, auto))
-    groups["train"] = replace(groups["train"], dtype=_dtype(groups["train"].dtype, auto))
-    return {**cfg, **{group: dict(vars(config)) for group, config in groups.items()}}
+    evaluate = replace(
+        asked,
+        max_length=largest,
+        lengths=lengths,
+        windows=windows,
+        targets=targets,
+        floor_block=block,
+        protocol=protocol,
+        dtype=_dtype(asked.dtype or ("auto" if long else "fp32"), auto),
+    )
+    return replace(found, evaluate=evaluate, train=replace(found.train, dtype=_dtype(found.train.dtype, auto)))
 
 
 def _dtype(word: str, auto: str) -> str:

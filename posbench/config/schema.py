@@ -6,7 +6,7 @@ Every script refuses `train.steps=many` with a sentence that names key and value
 import functools
 import json
 import typing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Literal
 
 from posbench.common.errors import ConfigError, did_you_mean
@@ -191,6 +191,7 @@ class LogConfig:
     group: Name | None = None  # None: the experiment's name
 
 
+TRAINING = ("encoding", "model", "data", "train", "seed")  # parts of a configuration that describe a training
 SCHEMAS = {"model": ModelConfig, "train": TrainConfig, "evaluate": EvaluateConfig, "log": LogConfig}
 OPTIONAL = {"finetune": FinetuneConfig}  # groups that a configuration may lack
 METHODS = {
@@ -250,6 +251,55 @@ def check_config(cfg: dict) -> dict:
         if found.get(group):
             typed(group, found[group])
     return found
+
+
+@dataclass(frozen=True)
+class JobConfig:
+    """Configuration of a job: a training, how it is evaluated, and where files are. Fields are in the order of config.yaml.
+
+    Methods and data are mappings, since the classes that they name say what these hold.
+    """
+
+    seed: int = 0
+    device: str = "auto"
+    jobs: int = 1
+    processes: int = 1
+    results_dir: str = "results/runs"
+    cache_dir: str | None = None
+    report_dir: str | None = None
+    allow_untested: bool = False
+    check: bool = False
+    run: str | None = None
+    runs: list[str] | None = None
+    out: str | None = None
+    dry: bool = False
+    encoding: dict = field(default_factory=lambda: {"_target_": METHODS["encoding"]})
+    extension: dict = field(default_factory=lambda: {"_target_": METHODS["extension"]})
+    scale_attention: dict = field(default_factory=lambda: {"_target_": METHODS["scale_attention"]})
+    model: ModelConfig = ModelConfig()
+    data: dict = field(default_factory=dict)
+    train: TrainConfig = TrainConfig()
+    evaluate: EvaluateConfig = EvaluateConfig()
+    log: LogConfig = LogConfig()
+    others: dict = field(default_factory=dict)  # values of a script's own yaml, such as target of advise.yaml
+
+    @classmethod
+    def of(cls, cfg: dict) -> "JobConfig":
+        """`cfg` as a dataclass, with defaults for what it lacks. Raises ConfigError as `check_config` does."""
+        found, own = check_config(cfg), {one.name for one in fields(cls)}
+        found |= {group: typed(group, found[group]) for group in SCHEMAS if group in found}
+        others = {key: found.pop(key) for key in list(found) if key not in own}
+        return cls(**found, others=others)
+
+    def as_dict(self) -> dict:
+        """All values as mappings: what config.yaml holds, and what ids are computed from."""
+        found = {key: dict(vars(value)) if key in SCHEMAS else value for key, value in vars(self).items() if key != "others"}
+        return {**found, **self.others}
+
+    @property
+    def trains(self) -> bool:
+        """False for a checkpoint that is evaluated as it is."""
+        return not self.model.checkpoint or bool(self.train.parent)
 
 
 def typed(group: str, values: dict) -> Any:

@@ -12,6 +12,7 @@ from filelock import FileLock, Timeout
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import disk_errors
 from posbench.common.locks import acquire, holder
+from posbench.config.schema import JobConfig
 from posbench.data.build_corpus import build_corpus
 from posbench.data.identity import content_key, folder_key, with_bos
 from posbench.data.mix import Mix, mix_of
@@ -126,18 +127,18 @@ def known_tokenizer(cfg_data: dict, cache_dir: Path | str) -> Tokenizer | None:
     return load_tokenizer(name, folder) if choice == "bytes" or folder.exists() else None
 
 
-def fit_corpus(corpus: Corpus, cfg: dict) -> Corpus:
+def fit_corpus(corpus: Corpus, cfg: JobConfig) -> Corpus:
     """Corpus with the vocabulary size and BOS token of a job's checkpoint. Without a checkpoint it is returned unchanged.
 
     Raises ConfigError when the number of ids shows another tokenizer, or when data.bos needs a BOS token and the checkpoint has none.
     """
-    checkpoint, path = cfg["model"].get("checkpoint"), cfg["model"].get("path")
+    checkpoint, path = cfg.model.checkpoint, cfg.model.path
     if not checkpoint:
         return corpus
     ids, rows = corpus.vocab_size - (corpus.bos is not None), checkpoint["vocab_size"]
     if not rows - max(SPARE, rows // 10) <= ids <= rows:
         raise ConfigError(
-            f"data.tokenizer={cfg['data']['tokenizer']} has {ids} ids and model.path={path} {rows}: "
+            f"data.tokenizer={cfg.data['tokenizer']} has {ids} ids and model.path={path} {rows}: "
             f"give data.tokenizer={path}, or wherever the tokenizer.json lies that it was trained with."
         )
     if corpus.bos is not None and checkpoint["bos"] is None:

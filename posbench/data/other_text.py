@@ -7,6 +7,7 @@ source of one's own: {name: mine, source: {_target_: CLASS, ...}}. Its documents
 from dataclasses import replace
 
 from posbench.common.errors import ConfigError, RunError, did_you_mean
+from posbench.config.schema import JobConfig
 from posbench.data.corpus import Corpus, prepare
 from posbench.data.sources import ALL, SPLITS, TASK, make_source
 
@@ -14,14 +15,13 @@ KEYS = ("name", "path", "source")
 CONTENT = "content"  # hash of the text, which is filled in
 
 
-def resolved_text(cfg: dict) -> dict | None:
-    """evaluate.text of a configuration with its source and the hash of its content; None if it names none.
+def resolved_text(given: str | dict | None, data: dict, cache_dir: str | None) -> dict | None:
+    """A `given` evaluate.text beside the `data` of the training, with its source and the hash of its content; None for none.
 
     Raises ConfigError for an unknown name or key, for a text whose files are not given, and for the text of the training itself.
     """
     from posbench.config.compose import yamls
 
-    given, data = cfg["evaluate"].get("text"), cfg["data"]
     if given is None:
         return None
     if data["tokenizer"] == TASK:
@@ -37,8 +37,8 @@ def resolved_text(cfg: dict) -> dict | None:
     text = {**usual, **{key: given[key] for key in KEYS if key in given}}
     if "path" in text and text["path"] is None:
         raise ConfigError(f"evaluate.text={name} needs your own files: give 'evaluate.text={{name: {name}, path: PATH}}'.")
-    found = make_source({**text, "tokenizer": data["tokenizer"]}, cfg.get("cache_dir")).fingerprint()
-    if found == make_source(data, cfg.get("cache_dir")).fingerprint():
+    found = make_source({**text, "tokenizer": data["tokenizer"]}, cache_dir).fingerprint()
+    if found == make_source(data, cache_dir).fingerprint():
         raise ConfigError(f"evaluate.text={name} is the text of the training, which is read anyway: leave it out, or choose another.")
     return {**text, CONTENT: found}
 
@@ -52,16 +52,16 @@ def refuse(cfg: dict, reader: str) -> None:
             )
 
 
-def read_text_of(trained: Corpus, cfg: dict, text: dict, split: str) -> Corpus:
+def read_text_of(trained: Corpus, cfg: JobConfig, text: dict, split: str) -> Corpus:
     """`trained`, the corpus of a job's training, with one split of a resolved `text` in place of its own.
 
     Raises RunError if the text has changed since it was resolved, ConfigError if no document is left.
     """
-    data = cfg["data"]
+    data = cfg.data
     tokenizer = str(trained.folder / "tokenizer.json") if data["tokenizer"] == "bpe" else data["tokenizer"]
     own = {key: value for key, value in data.items() if key not in KEYS}
     other = {**own, **{key: text[key] for key in KEYS if key in text}, "tokenizer": tokenizer, "mix": None}
-    found = prepare(other, trained.folder.parent, (split,), None if cfg["model"].get("checkpoint") else data)
+    found = prepare(other, trained.folder.parent, (split,), None if cfg.model.checkpoint else data)
     if make_source(other, trained.folder.parent).fingerprint() != text[CONTENT]:
         raise RunError(
             f"The text of evaluate.text={text['name']} changed after the evaluation was named by it: run the same command again."

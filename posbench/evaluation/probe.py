@@ -15,7 +15,7 @@ from dataclasses import replace
 import torch
 import torch.nn.functional as F
 
-from posbench.config.schema import typed
+from posbench.config.schema import JobConfig
 from posbench.evaluation.protocol import ReadVolume
 from posbench.model import precision as bf16
 from posbench.model.build import make_encoding, pick_device
@@ -35,9 +35,9 @@ LONGER = 1.25  # text over training length from which a method's geometry beyond
 class Probe:
     """Seconds of this machine for texts of one model in one number format. Raises ConfigError for a device that is not there."""
 
-    def __init__(self, cfg: dict, vocab_size: int, dtype: str):
-        self.config, self.dtype, self.vocab_size = typed("model", cfg["model"]), dtype, vocab_size
-        self.encoding, self.device = make_encoding(cfg), pick_device(cfg["device"])
+    def __init__(self, cfg: JobConfig, vocab_size: int, dtype: str):
+        self.config, self.dtype, self.vocab_size = cfg.model, dtype, vocab_size
+        self.encoding, self.device = make_encoding(cfg), pick_device(cfg.device)
         self.pair = functools.cache(self._pair)  # seconds of a pair on one key head, by method and length
         self.known: dict[tuple, float] = {}  # seconds of a layer on one key head, by its geometry
 

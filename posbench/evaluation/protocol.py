@@ -55,17 +55,17 @@ class Protocol:
         self.seen: dict[bytes, tuple[np.ndarray, np.ndarray]] = {}
 
     @classmethod
-    def lengths(cls, asked: list[int], train_len: int, config: dict) -> list[int]:
-        """Lengths to evaluate for the lengths `asked` in the configuration `config` of the evaluation."""
-        return asked
+    def lengths(cls, asked: EvaluateConfig, train_len: int) -> list[int]:
+        """Lengths to evaluate for those that the configuration asks for."""
+        return asked.lengths
 
     @classmethod
-    def settings(cls, asked: dict, train_len: int) -> dict:
+    def settings(cls, asked: EvaluateConfig, train_len: int) -> dict:
         """Settings of `evaluate` that other protocols do not use, with their defaults."""
         return {}
 
     @classmethod
-    def version_of(cls, evaluate: dict) -> int:
+    def version_of(cls, evaluate: EvaluateConfig) -> int:
         """Version of what is read and scored under the resolved settings of an evaluation."""
         return cls.version
 

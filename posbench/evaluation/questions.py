@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from posbench.common.errors import ConfigError
-from posbench.config.schema import EvaluateConfig, typed
+from posbench.config.schema import EvaluateConfig
 from posbench.data.chat import around
 from posbench.data.task import TaskSplit
 from posbench.data.text_questions import TextQuestions
@@ -32,12 +32,12 @@ def word_questions(config: EvaluateConfig, tokenizer: Tokenizer, bos: int | None
     return TextQuestions(make_text_task(node), node["name"], config.split, file, tokenizer, bos, chat, config.rivals)
 
 
-def room(config: dict, length: int) -> bool:
+def room(config: EvaluateConfig, length: int) -> bool:
     """True if a text of `length` bytes has room for the question of `evaluate`; no tokenizer makes more tokens, and none is known yet."""
-    if not config["tasks"]:
+    if not config.tasks:
         return True
     try:
-        asked = word_questions(typed("evaluate", config), ByteTokenizer(), 0)
+        asked = word_questions(config, ByteTokenizer(), 0)
     except ConfigError:
         return True  # `check` says why
     return asked.fits(min(length, 4096)) or asked.fits(length)

@@ -67,15 +67,15 @@ class Accuracy(Protocol):
             )
 
     @classmethod
-    def lengths(cls, asked: list[int], train_len: int, config: dict) -> list[int]:
-        inside = min(asked) <= train_len or not room(config, train_len)
-        return asked if inside else [train_len, *asked]
+    def lengths(cls, asked: EvaluateConfig, train_len: int) -> list[int]:
+        inside = min(asked.lengths) <= train_len or not room(asked, train_len)
+        return asked.lengths if inside else [train_len, *asked.lengths]
 
     @classmethod
-    def version_of(cls, evaluate: dict) -> int:
-        if not evaluate["tasks"]:
+    def version_of(cls, evaluate: EvaluateConfig) -> int:
+        if not evaluate.tasks:
             return cls.version
-        return TextTask.version + bool(evaluate["rivals"])  # rivals were cut at the end of the text
+        return TextTask.version + bool(evaluate.rivals)  # rivals were cut at the end of the text
 
     @classmethod
     def check(cls, extension: "Extension", config: EvaluateConfig, train_len: int) -> None:

@@ -47,9 +47,9 @@ class Longppl(FixedTargets):
     keys = True
 
     @classmethod
-    def settings(cls, asked: dict, train_len: int) -> dict:
-        usual = {"key_gain": GAIN, "key_loss": LOSS, "key_context": max(1, _long(asked["key_run"], train_len) // 8), "key_run": None}
-        return {key: usual[key] if asked[key] is None else asked[key] for key in usual}
+    def settings(cls, asked: "EvaluateConfig", train_len: int) -> dict:
+        usual = {"key_gain": GAIN, "key_loss": LOSS, "key_context": max(1, _long(asked.key_run, train_len) // 8), "key_run": None}
+        return {key: usual[key] if getattr(asked, key) is None else getattr(asked, key) for key in usual}
 
     @classmethod
     def check(cls, extension: "Extension", config: "EvaluateConfig", train_len: int) -> None:

@@ -42,8 +42,8 @@ class Repeat(FixedTargets):
         self.period = period or evaluation.train_len
 
     @classmethod
-    def lengths(cls, asked: list[int], train_len: int, config: dict) -> list[int]:
-        return sorted({train_len, *asked})
+    def lengths(cls, asked: "EvaluateConfig", train_len: int) -> list[int]:
+        return sorted({train_len, *asked.lengths})
 
     @classmethod
     def check(cls, extension: "Extension", config: "EvaluateConfig", train_len: int) -> None:

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from posbench.common.errors import ConfigError, RunError
+from posbench.config.schema import JobConfig
 from posbench.model.gpt import GPT
 from posbench.model.inplace.reader import Reader
 from posbench.pretrained.checkpoint import Checkpoint, find_checkpoint
@@ -21,12 +22,12 @@ RISE = 0.5  # nats per token more than without any text before it, which no text
 DIFFERENCE = 1e-3  # of the logits' size; float32 alone makes about 1e-6
 
 
-def check_checkpoint(cfg: dict, model: GPT | Reader, tokens: np.ndarray) -> None:
+def check_checkpoint(cfg: JobConfig, model: GPT | Reader, tokens: np.ndarray) -> None:
     """Print what was found on stderr. `tokens` are those of a text, of which the first train_len are read.
 
     Raises RunError when the passage gets worse with text before it, or when logits are not those of transformers.
     """
-    name = cfg["model"]["path"]
+    name = cfg.model.path
     text_T = torch.from_numpy(np.asarray(tokens[: model.encoding.shape.train_len], dtype=np.int64)).to(next(model.parameters()).device)
     _check_offsets(name, by_offset(model, text_T))
     difference = beside_transformers(find_checkpoint(name, download=False), model, text_T[:COMPARED])

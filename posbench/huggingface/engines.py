@@ -19,6 +19,7 @@ import math
 import shlex
 
 from posbench.common.errors import ConfigError
+from posbench.config.schema import JobConfig
 
 ENGINES = ("transformers", "vLLM", "SGLang", "llama.cpp")
 ONE_BASE = "it computes one base for all lengths (vLLM issue 3488)"
@@ -38,7 +39,7 @@ OTHER_TEMPERATURE = {"vLLM": ITS_OWN, "SGLang": ITS_OWN, "llama.cpp": "its optio
 CACHED = "; keys in the cache keep the base they were made with (transformers issue 25104)"
 
 
-def settings(trained: dict, extension: dict, own: dict | None = None) -> dict:
+def settings(trained: JobConfig, extension: dict, own: dict | None = None) -> dict:
     """Settings with which a checkpoint runs with an extension: keys of config.json, and of each engine the words that set them.
 
     `own` is the checkpoint's config.json, None for a GGUF file. rope_parameters is what transformers 5 reads, rope_theta and rope_scaling
@@ -46,7 +47,7 @@ def settings(trained: dict, extension: dict, own: dict | None = None) -> dict:
     """
     from posbench.huggingface.rope_keys import rope_keys
 
-    kept, share = rope_keys(trained, extension, own), trained["encoding"].get("fraction", 1.0)
+    kept, share = rope_keys(trained, extension, own), trained.encoding.get("fraction", 1.0)
     part = {"partial_rotary_factor": share} if share != 1 else {}
     return {"rope_parameters": {"rope_type": "default", "rope_theta": kept["rope_theta"], **part, **(kept["rope_scaling"] or {})}, **kept}
 
@@ -84,7 +85,7 @@ def _word(value: dict) -> str:
     return shlex.quote(json.dumps(value))
 
 
-def config_json(own: dict | None, trained: dict, extension: dict) -> dict:
+def config_json(own: dict | None, trained: JobConfig, extension: dict) -> dict:
     """config.json of a checkpoint that runs with an extension: its `own` with other keys of RoPE, or a new one for a GGUF file.
 
     Raises ConfigError as `settings` does, and for a config.json that keeps RoPE for several kinds of layers apart.
@@ -94,8 +95,8 @@ def config_json(own: dict | None, trained: dict, extension: dict) -> dict:
         from posbench.huggingface.export import describe
         from posbench.huggingface.kept_files import source, special_ids
 
-        checkpoint, file = trained["model"]["checkpoint"], source(trained)
-        sizes = {"vocab_size": checkpoint["vocab_size"], "intermediate_size": trained["model"]["d_ff"], "bos_token_id": checkpoint["bos"]}
+        checkpoint, file = trained.model.checkpoint, source(trained)
+        sizes = {"vocab_size": checkpoint["vocab_size"], "intermediate_size": trained.model.d_ff, "bos_token_id": checkpoint["bos"]}
         ids = special_ids(file) if file else {}
         return {**describe(trained, extension), **sizes, **ids, "rope_parameters": found["rope_parameters"]}
     if any(isinstance(value, dict) for value in (own.get("rope_parameters") or {}).values()):

@@ -12,14 +12,14 @@ from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import whole_folder, write_json
 from posbench.config.compose import Request
 from posbench.config.identity import method_name
-from posbench.config.schema import typed
+from posbench.config.schema import JobConfig
 from posbench.data import prepare
 from posbench.data.sources import TASK
 from posbench.huggingface.kept_files import keep_generation, keep_tokenizer, source, special_ids
 from posbench.huggingface.rope_keys import rope_keys
 from posbench.huggingface.weights import write_theirs
 from posbench.model.build import make_encoding
-from posbench.position.instantiate import trusted_config
+from posbench.position.instantiate import trained_config
 from posbench.runs.directory import Run
 
 CLASSES = {"smollm3": "SmolLM3"}  # names that are no capitalised model_type
@@ -37,29 +37,29 @@ def export(request: Request) -> int:
         raise ConfigError(f"out={out} is there already and not empty: give a new folder, or remove it.")
     if method_name(cfg["scale_attention"]) != "none":
         raise ConfigError(f"scale_attention={method_name(cfg['scale_attention'])} has no place in the format: leave it out.")
-    trained = trusted_config(run)
+    trained = trained_config(run)
     config = describe(trained, cfg["extension"])
     with whole_folder(out) as folder:
         config |= write_theirs(run, trained, folder / "model.safetensors", config)
-        if trained["data"]["bos"]:
-            behind = (trained["data"].get("mix") or {}).get("vocab_size", 0)  # tokens of the mixed task
-            config["bos_token_id"] = (trained["model"].get("checkpoint") or {}).get("bos", config["vocab_size"] - behind - 1)
+        if trained.data["bos"]:
+            behind = (trained.data.get("mix") or {}).get("vocab_size", 0)  # tokens of the mixed task
+            config["bos_token_id"] = (trained.model.checkpoint or {}).get("bos", config["vocab_size"] - behind - 1)
         if checkpoint := source(trained):
             config |= special_ids(checkpoint)
             keep_generation(checkpoint, folder)
-        tokenizer = _tokenizer(trained["data"], cfg["cache_dir"], folder)
+        tokenizer = _tokenizer(trained.data, cfg["cache_dir"], folder)
         write_json(folder / "config.json", config)
     kind = (config["rope_scaling"] or {}).get("rope_type", "default")
     print(f"{cfg['out']}: {config['architectures'][0]}, rope_type {kind}, up to {config['max_position_embeddings']} tokens\n{tokenizer}")
     return 0
 
 
-def describe(trained: dict, extension: dict) -> dict:
+def describe(trained: JobConfig, extension: dict) -> dict:
     """Content of config.json for a training's configuration and an extension. Sizes known from the weights are added later.
 
     Raises ConfigError for settings that the format cannot express.
     """
-    model, encoding, rope = typed("model", trained["model"]), make_encoding(trained), rope_keys(trained, extension)
+    model, encoding, rope = trained.model, make_encoding(trained), rope_keys(trained, extension)
     if model.qk_norm not in ("none", "rms") or (model.qk_norm == "rms" and model.qkv_bias):
         raise ConfigError(
             f"model.qk_norm={model.qk_norm} with model.qkv_bias={model.qkv_bias} has no place in the format: it knows rms or biases."

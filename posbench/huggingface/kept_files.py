@@ -5,6 +5,7 @@ from pathlib import Path
 
 from posbench.common.errors import ConfigError
 from posbench.common.files import write_json
+from posbench.config.schema import JobConfig
 from posbench.data.chat import of_gguf
 from posbench.data.tokenizer_files import pretrained_file
 from posbench.gguf.header import is_gguf, read_gguf
@@ -16,12 +17,12 @@ OF_TOKENIZER = ("tokenizer_config.json", "special_tokens_map.json", "added_token
 PLAIN = {"tokenizer_class": "PreTrainedTokenizerFast"}
 
 
-def source(trained: dict) -> Checkpoint | None:
+def source(trained: JobConfig) -> Checkpoint | None:
     """Checkpoint that a run, or the parent of a fine-tuned one, was made of; None for a training from the start, or if it is gone."""
-    if not trained["model"].get("checkpoint"):
+    if not trained.model.checkpoint:
         return None
     try:
-        return find_checkpoint(trained["model"]["path"], download=False)
+        return find_checkpoint(trained.model.path, download=False)
     except ConfigError:
         return None
 

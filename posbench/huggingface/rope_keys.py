@@ -13,7 +13,7 @@ from torch import Tensor
 
 from posbench.common.errors import ConfigError
 from posbench.config.identity import as_typed, method_name
-from posbench.config.schema import typed
+from posbench.config.schema import JobConfig
 from posbench.encodings.rope import Rope
 from posbench.extensions.dynamic_ntk import DynamicNtk
 from posbench.extensions.ntk import Ntk
@@ -27,16 +27,16 @@ from posbench.position.legality import check, file_of, name_of
 from posbench.scale_attention.none import NoScale
 
 
-def rope_keys(trained: dict, extension: dict, own: dict | None = None) -> dict:
+def rope_keys(trained: JobConfig, extension: dict, own: dict | None = None) -> dict:
     """Keys of RoPE for a training's configuration and an extension. `own` is the checkpoint's config.json, whose other keys stay.
 
     Raises ConfigError for settings that the format, or that of `own`, cannot express.
     """
-    train, encoding, method = typed("train", trained["train"]), make_encoding(trained), make(extension)
+    train, encoding, method = trained.train, make_encoding(trained), make(extension)
     known = file_of(encoding) in ("rope", "p_rope") and not encoding.resonance
     if not known or (own is None and encoding.rotary_dim != encoding.shape.head_dim):
         raise ConfigError(
-            f"{as_typed('encoding', trained['encoding'])} has no place in the format: it knows encoding=rope, whole, and p_rope."
+            f"{as_typed('encoding', trained.encoding)} has no place in the format: it knows encoding=rope, whole, and p_rope."
         )
     if method_name(train.scale_attention) != "none":
         raise ConfigError(f"train.scale_attention={method_name(train.scale_attention)} has no place in the format: it knows none.")

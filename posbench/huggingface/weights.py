@@ -17,7 +17,7 @@ from torch import Tensor
 from posbench.common.errors import RunError
 from posbench.common.files import sha256_file
 from posbench.common.lazy_tensor import LazyTensor
-from posbench.config.schema import typed
+from posbench.config.schema import JobConfig
 from posbench.model.build import make_model
 from posbench.model.weights import write_safetensors
 from posbench.pretrained.checkpoint import Checkpoint, find_checkpoint
@@ -27,59 +27,59 @@ from posbench.runs import provenance
 from posbench.runs.directory import Run
 
 
-def take(run: Run, cfg: dict, vocab_size: int, device: str, fingerprint: str) -> None:
+def take(run: Run, cfg: JobConfig, vocab_size: int, device: str, fingerprint: str) -> None:
     """Make a finished run of a checkpoint, which stays where it is. The caller holds the lock of the run.
 
     Raises ConfigError when the files do not contain the tensors that their configuration describes, RunError when they changed since
     the run's id was computed.
     """
-    began, path = time.perf_counter(), cfg["model"]["path"]
+    began, path = time.perf_counter(), cfg.model.path
     checkpoint, tensors = check_whole(cfg, vocab_size)
     n_parameters = sum(math.prod(tensor.shape) for tensor in tensors.values())
     kinds = Counter(tensor.dtype for tensor in tensors.values())
     stored = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
-    train_len = typed("train", cfg["train"]).train_len
+    train_len = cfg.train.train_len
     said = f"taking {run.id} from {path}: {n_parameters:,} parameters ({stored}), trained for {train_len} tokens"
     print(said, file=sys.stderr, flush=True)
-    digest = checkpoint.digest(cfg.get("cache_dir"), again=True)
-    if digest != cfg["model"]["checkpoint"]["sha256"]:
+    digest = checkpoint.digest(cfg.cache_dir, again=True)
+    if digest != cfg.model.checkpoint["sha256"]:
         raise RunError(f"The weights in model.path={path} changed after {run.id} was named by them: run the same command again.")
-    run.write_config(cfg)
-    run.write_provenance(provenance.collect_provenance(cfg["seed"], device, fingerprint, n_parameters))
+    run.write_config(cfg.as_dict())
+    run.write_provenance(provenance.collect_provenance(cfg.seed, device, fingerprint, n_parameters))
     run.write_summary(
         {
             **dict.fromkeys(("loss", "validation_loss", "tokens_per_second", "peak_mib")),
             **{"steps": 0, "tokens": 0, "seconds": round(time.perf_counter() - began, 3), "compiled": False, "n_params": n_parameters},
             "sha256": digest,
-            "checkpoint": cfg["model"]["checkpoint"],
+            "checkpoint": cfg.model.checkpoint,
             "stored": stored,
         }
     )
 
 
-def check_whole(cfg: dict, vocab_size: int) -> tuple[Checkpoint, dict[str, LazyTensor]]:
+def check_whole(cfg: JobConfig, vocab_size: int) -> tuple[Checkpoint, dict[str, LazyTensor]]:
     """(checkpoint of a run's configuration, its tensors: by our names, or those of transformers where that builds it).
 
     Raises ConfigError for damaged files, and as checked_tensors.
     """
-    checkpoint = find_checkpoint(cfg["model"]["path"])
+    checkpoint = find_checkpoint(cfg.model.path)
     if outlined(cfg):
         return checkpoint, checkpoint.tensors()
     with torch.device("meta"):
         model = make_model(cfg, vocab_size)
-    return checkpoint, checked_tensors(checkpoint, model, cfg["model"]["tied"])
+    return checkpoint, checked_tensors(checkpoint, model, cfg.model.tied)
 
 
-def read_tensors(run: Run, cfg: dict) -> Iterator[tuple[str, Tensor]]:
+def read_tensors(run: Run, cfg: JobConfig) -> Iterator[tuple[str, Tensor]]:
     """Yield (our name, tensor) of a finished run's weights, a tied matrix once, as they are stored.
 
     Raises RunError for weights that are missing, or are not those of train.json.
     """
-    sha256, checkpoint = run.read_summary()["sha256"], cfg["model"].get("checkpoint")
-    if checkpoint and not cfg["train"].get("parent") and not run.weights.exists():
+    sha256 = run.read_summary()["sha256"]
+    if not cfg.trains and not run.weights.exists():
         with torch.device("meta"):
-            model = make_model(cfg, checkpoint["vocab_size"])
-        stored = checked_tensors(unchanged(cfg["model"]["path"], sha256), model, cfg["model"]["tied"])
+            model = make_model(cfg, cfg.model.checkpoint["vocab_size"])
+        stored = checked_tensors(unchanged(cfg.model.path, sha256), model, cfg.model.tied)
         yield from ((name, tensor.read()) for name, tensor in stored.items())
         return
     if not run.weights.is_file():
@@ -91,12 +91,12 @@ def read_tensors(run: Run, cfg: dict) -> Iterator[tuple[str, Tensor]]:
             yield name, content.get_tensor(name)
 
 
-def write_theirs(run: Run, cfg: dict, to: Path, config: dict) -> dict:
+def write_theirs(run: Run, cfg: JobConfig, to: Path, config: dict) -> dict:
     """Write a run's weights under their names, with interleaved pairs (2c, 2c + 1) of q and k moved to (c, c + D/2).
 
     Returns the sizes for config.json.
     """
-    D, interleaved = config["head_dim"], cfg["encoding"].get("layout") == "interleaved"
+    D, interleaved = config["head_dim"], cfg.encoding.get("layout") == "interleaved"
     order_D = torch.arange(D).unflatten(0, (-1, 2)).mT.flatten()
     tensors = {}
     for name, tensor in read_tensors(run, cfg):

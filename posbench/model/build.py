@@ -9,7 +9,7 @@ import torch
 
 from posbench.common.errors import ConfigError, did_you_mean
 from posbench.common.machine import check_processes
-from posbench.config.schema import Device, ModelConfig, TrainConfig, typed
+from posbench.config.schema import Device, JobConfig, typed
 from posbench.config.typed_args import fit_value
 from posbench.model.gpt import GPT, make_shape
 from posbench.model.memory import check_size, keep_freed
@@ -66,16 +66,14 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
-def make_encoding(cfg: dict) -> Encoding:
-    """Make the encoding of a resolved job configuration."""
-    model: ModelConfig = typed("model", cfg["model"])
-    train: TrainConfig = typed("train", cfg["train"])
-    shape = make_shape(model, train.train_len)
-    if train.parent:  # what is learned for each position has the parent's size
-        shape = replace(shape, positions=train.origin)
-    check_size(model)
-    with seeded(cfg["seed"]):
-        return make(cfg["encoding"], shape, kind=Encoding)
+def make_encoding(cfg: JobConfig) -> Encoding:
+    """Make the encoding of a job."""
+    shape = make_shape(cfg.model, cfg.train.train_len)
+    if cfg.train.parent:  # what is learned for each position has the parent's size
+        shape = replace(shape, positions=cfg.train.origin)
+    check_size(cfg.model)
+    with seeded(cfg.seed):
+        return make(cfg.encoding, shape, kind=Encoding)
 
 
 def check_methods(cfgs: list[dict]) -> None:
@@ -94,24 +92,23 @@ def check_methods(cfgs: list[dict]) -> None:
                 checked(node, kind, name)
 
 
-def make_trained_scale(cfg: dict, encoding: Encoding) -> ScaleAttention | None:
+def make_trained_scale(cfg: JobConfig, encoding: Encoding) -> ScaleAttention | None:
     """Make train.scale_attention, or return None for `none`. Raises ConfigError for one that training cannot use."""
-    scale = make(typed("train", cfg["train"]).scale_attention, encoding.shape, kind=ScaleAttention)
+    scale = make(cfg.train.scale_attention, encoding.shape, kind=ScaleAttention)
     check_trained_scale(encoding, scale)
     return None if isinstance(scale, NoScale) else scale
 
 
-def make_model(cfg: dict, vocab_size: int) -> GPT:
+def make_model(cfg: JobConfig, vocab_size: int) -> GPT:
     """Make a fresh model. Its weights outside the encoding are the same for every encoding, so all are compared from one start."""
     keep_freed()
     encoding = make_encoding(cfg)
     scale = make_trained_scale(cfg, encoding)
-    config: ModelConfig = typed("model", cfg["model"])
-    with seeded(cfg["seed"]):
-        return GPT(config, encoding, vocab_size, scale)
+    with seeded(cfg.seed):
+        return GPT(cfg.model, encoding, vocab_size, scale)
 
 
-def load_model(run: Run, cfg: dict, vocab_size: int, device: str) -> "GPT | Reader":
+def load_model(run: Run, cfg: JobConfig, vocab_size: int, device: str) -> "GPT | Reader":
     """Load the model of a finished run and verify it against the checksum in train.json: its own weights, or those of its checkpoint.
 
     Raises ConfigError for a checkpoint that transformers builds and posbench cannot put its methods into.
@@ -119,35 +116,34 @@ def load_model(run: Run, cfg: dict, vocab_size: int, device: str) -> "GPT | Read
     if outlined(cfg):
         return read_theirs(_files(run, cfg), cfg, device)
     sha256 = run.read_summary()["sha256"]
-    taken = cfg["model"].get("checkpoint") and not typed("train", cfg["train"]).parent
-    if taken and not run.weights.exists():  # earlier versions copied the weights of a checkpoint
+    if not cfg.trains and not run.weights.exists():  # earlier versions copied the weights of a checkpoint
         with torch.device("meta"):
             model = make_model(cfg, vocab_size)
-        load_checkpoint(cfg["model"]["path"], sha256, model, cfg["model"]["tied"])
+        load_checkpoint(cfg.model.path, sha256, model, cfg.model.tied)
     else:
         model = make_model(cfg, vocab_size)
         load_weights(run.weights, model, sha256)
     return model.to(device).eval()
 
 
-def begin_theirs(parent: Run, parent_cfg: dict, cfg: dict, device: str) -> "Reader":
+def begin_theirs(parent: Run, parent_cfg: JobConfig, cfg: JobConfig, device: str) -> "Reader":
     """Model of a fine-tuning that begins with the weights of a finished run, which transformers builds. Raises as `load_model`."""
     return read_theirs(_files(parent, parent_cfg), cfg, device).requires_grad_(True)
 
 
-def _files(run: Run, cfg: dict) -> Checkpoint:
+def _files(run: Run, cfg: JobConfig) -> Checkpoint:
     """Files of a finished run whose model transformers builds: its own, or those of the checkpoint. Raises RunError for changed ones."""
     sha256 = run.read_summary()["sha256"]
-    if not typed("train", cfg["train"]).parent:
-        return unchanged(cfg["model"]["path"], sha256)
+    if not cfg.train.parent:
+        return unchanged(cfg.model.path, sha256)
     check_weights(run.weights, sha256)
     return Checkpoint(str(run.path), run.path)
 
 
-def read_theirs(checkpoint: Checkpoint, cfg: dict, device: str) -> "Reader":
+def read_theirs(checkpoint: Checkpoint, cfg: JobConfig, device: str) -> "Reader":
     """Model of a checkpoint that transformers builds, in float32. Raises ConfigError as `load_model`."""
     from posbench.model.inplace.reader import Reader
 
     model = loaded(checkpoint, torch.float32).to(device).requires_grad_(False)
-    scaling = {key: cfg["encoding"].get(key) for key in ("scaling", "scaling_len")}
-    return Reader(model, typed("train", cfg["train"]).train_len, **scaling).eval()
+    scaling = {key: cfg.encoding.get(key) for key in ("scaling", "scaling_len")}
+    return Reader(model, cfg.train.train_len, **scaling).eval()

@@ -1,10 +1,12 @@
 """Beginning of a fine-tuned model: the weights of its parent, and the proof that it begins as the same function."""
 
+from dataclasses import replace
+
 import torch
 
 from posbench.common.errors import ConfigError
 from posbench.config.identity import method_name
-from posbench.config.schema import TrainConfig, typed
+from posbench.config.schema import JobConfig
 from posbench.extensions.none import NoExtension
 from posbench.model.build import make_encoding, make_trained_scale
 from posbench.model.gpt import GPT
@@ -26,18 +28,18 @@ def inherit(model: GPT, parent: GPT, frozen: bool = False) -> None:
         parameter.requires_grad_(not frozen or name not in names.values())
 
 
-def check_beginning(cfg: dict, parent: dict) -> None:
+def check_beginning(cfg: JobConfig, parent: JobConfig) -> None:
     """Check a child by the configurations of both.
 
     Raises ConfigError for an extension that its encoding cannot have trained in, for positions that its encoding lacks, and if it would
     read a text of the parent differently from the parent: some methods are defined by the training length, which a child changes.
     """
-    child, before = typed("train", cfg["train"]), typed("train", parent["train"])
-    _check_scaling(cfg["encoding"], parent["encoding"])
-    _check_length(cfg, child)
+    child, before = cfg.train, parent.train
+    _check_scaling(cfg.encoding, parent.encoding)
+    _check_length(cfg)
     if child.train_len == before.train_len:
         return
-    encodings = [make_encoding({**one, "encoding": parent["encoding"]}) for one in (parent, cfg)]
+    encodings = [make_encoding(replace(one, encoding=parent.encoding)) for one in (parent, cfg)]
     scales = [make_trained_scale(one, encoding) for one, encoding in zip((parent, cfg), encodings, strict=True)]
     at_fault = ""
     for kind, (first, second) in {"encoding": encodings, "train.scale_attention": scales}.items():
@@ -72,13 +74,13 @@ def _check_scaling(encoding: dict, before: dict) -> None:
         )
 
 
-def _check_length(cfg: dict, train: TrainConfig) -> None:
-    encoding = make_encoding(cfg)
+def _check_length(cfg: JobConfig) -> None:
+    encoding, length = make_encoding(cfg), cfg.train.train_len
     try:
-        check_extension(encoding, NoExtension(), [train.train_len])
+        check_extension(encoding, NoExtension(), [length])
     except ConfigError as error:
         raise ConfigError(
-            f"finetune.length={train.train_len} has positions that encoding={name_of(encoding)} lacks: fine-tune it at the length that it "
+            f"finetune.length={length} has positions that encoding={name_of(encoding)} lacks: fine-tune it at the length that it "
             "was trained at, or choose another encoding."
         ) from error
 

@@ -17,6 +17,7 @@ from typing import Any
 from posbench.common.errors import ConfigError, RunError
 from posbench.config.identity import method_args, method_name
 from posbench.config.named_class import class_named
+from posbench.config.schema import TRAINING, JobConfig
 from posbench.config.typed_args import arguments
 from posbench.runs.directory import Run
 
@@ -96,6 +97,12 @@ def trusted_config(run: Run, trusted: Iterable[str] = ()) -> dict:
                 f'or trusted=("{package}",) to posbench.load.'
             )
     return cfg
+
+
+def trained_config(run: Run) -> JobConfig:
+    """The training of a run, by its configuration alone. Raises as `trusted_config`, and ConfigError for a wrong value."""
+    cfg = trusted_config(run)
+    return JobConfig.of({key: cfg[key] for key in TRAINING})
 
 
 def _may(target: object, rooms: list[tuple[Path, str]]) -> bool:

@@ -6,7 +6,7 @@ The model itself is built by transformers, and its positions are measured when i
 from pathlib import Path
 
 from posbench.common.errors import ConfigError
-from posbench.config.schema import ModelConfig
+from posbench.config.schema import JobConfig, ModelConfig
 
 NAMES = {
     "d_model": ("hidden_size", "n_embd", "d_model"),
@@ -69,6 +69,6 @@ def _first(config: dict, names: tuple[str, ...], file: Path) -> int | None:
     return None
 
 
-def outlined(cfg: dict) -> bool:
+def outlined(cfg: JobConfig) -> bool:
     """True if the model of a job's configuration is built by transformers, with its positions as it was trained."""
-    return cfg["encoding"].get("_target_") == ENCODING
+    return cfg.encoding.get("_target_") == ENCODING

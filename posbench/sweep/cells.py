@@ -1,13 +1,13 @@
 """Evaluations that a configuration asks for: each with its own settings, the id that these give it, and its file."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from posbench.common.errors import ConfigError
 from posbench.config import identity
 from posbench.config.identity import NO_SCALE, method_name
 from posbench.config.names import chosen_node
-from posbench.config.schema import EvaluateConfig, typed
+from posbench.config.schema import EvaluateConfig, JobConfig
 from posbench.data.chat import chat_template
 from posbench.data.sources import TASK
 from posbench.data.text_task import is_text_task, make_text_task
@@ -28,7 +28,7 @@ class Cell:
     protocol: str
     extension: dict
     scale_attention: dict
-    evaluate: dict
+    evaluate: EvaluateConfig
     allow_untested: bool
     eval_id: str
     path: Path
@@ -37,52 +37,53 @@ class Cell:
     @property
     def label(self) -> str:
         """Name for the ledger and messages: protocol, extension and scale."""
-        tasks = [task["name"] for task in self.evaluate["tasks"] or []]
-        protocol = " ".join([self.protocol, *tasks, *(["chat"] if self.evaluate["chat"] else [])])
+        tasks = [task["name"] for task in self.evaluate.tasks or []]
+        protocol = " ".join([self.protocol, *tasks, *(["chat"] if self.evaluate.chat else [])])
         return f"{protocol} {identity.method_label(self.extension)} + {identity.method_label(self.scale_attention, 'scale_attention')}"
 
     def missing(self) -> list[int]:
         """Lengths that the file does not contain yet."""
         if not self.path.exists():
-            return self.evaluate["lengths"]
+            return self.evaluate.lengths
         done = {row["length"] for row in read_eval(self.path)}
-        return [length for length in self.evaluate["lengths"] if length not in done]
+        return [length for length in self.evaluate.lengths if length not in done]
 
 
-def cells(run: Run, cfg: dict) -> list[Cell]:
+def cells(run: Run, cfg: JobConfig) -> list[Cell]:
     """Evaluations of a run that its resolved configuration asks for, with their references.
 
     Raises ConfigError for what fits no protocol.
     """
-    found, protocols = [], cfg["evaluate"]["protocol"]
-    if cfg["evaluate"]["tasks"] and not any(protocol(name).asks for name in protocols):
+    found, evaluate = [], cfg.evaluate
+    protocols = evaluate.protocol
+    if evaluate.tasks and not any(protocol(name).asks for name in protocols):
         raise ConfigError(f"evaluate.tasks are asked by accuracy alone, and evaluate.protocol={protocols}: add accuracy to it.")
-    if cfg["evaluate"]["chat"] and not _tasks(cfg):
+    if evaluate.chat and not _tasks(cfg):
         raise ConfigError("evaluate.chat=true asks evaluate.tasks in a chat template, and there are none: choose some, or leave it out.")
-    if (rivals := cfg["evaluate"]["rivals"]) and not _tasks(cfg):
+    if evaluate.rivals and not _tasks(cfg):
         raise ConfigError(
-            f"evaluate.rivals={rivals} compares answers of evaluate.tasks with other values of their texts, and there are none: choose "
-            "some, such as niah_multikey_1, or leave it out."
+            f"evaluate.rivals={evaluate.rivals} compares answers of evaluate.tasks with other values of their texts, and there are none: "
+            "choose some, such as niah_multikey_1, or leave it out."
         )
-    if cfg["evaluate"]["unit"] != "document" and all(protocol(name).asks for name in protocols):
+    if evaluate.unit != "document" and all(protocol(name).asks for name in protocols):
         raise ConfigError(
-            f"evaluate.unit={cfg['evaluate']['unit']} is of protocols that score windows, and evaluate.protocol={protocols} asks: "
+            f"evaluate.unit={evaluate.unit} is of protocols that score windows, and evaluate.protocol={protocols} asks: "
             "leave it out, or add fixed_targets."
         )
-    if (stride := cfg["evaluate"]["stride"]) and not any(protocol(name).strided for name in protocols):
+    if evaluate.stride and not any(protocol(name).strided for name in protocols):
         raise ConfigError(
-            f"evaluate.stride={stride} is of protocols whose windows advance by it, and evaluate.protocol={protocols} is none of them: "
-            "leave it out, or add sliding."
+            f"evaluate.stride={evaluate.stride} is of protocols whose windows advance by it, and evaluate.protocol={protocols} is none of "
+            "them: leave it out, or add sliding."
         )
-    keys = [key for key in KEYS if cfg["evaluate"][key] is not None]
+    keys = [key for key in KEYS if getattr(evaluate, key) is not None]
     if keys and not any(protocol(name).keys for name in protocols):
         raise ConfigError(f"evaluate.{keys[0]} chooses the targets of longppl alone, and evaluate.protocol={protocols}: add longppl to it.")
     for name in protocols:
         asked = protocol(name)
         for one in (name, *asked.beside):
             for each in each_task(cfg, one):
-                found.append(make_cell(run, each, one, cfg["extension"], cfg["scale_attention"], reference=one != name))
-        if asked.floor and cfg["evaluate"]["floor"]:
+                found.append(make_cell(run, each, one, cfg.extension, cfg.scale_attention, reference=one != name))
+        if asked.floor and evaluate.floor:
             found += _references(run, cfg, asked.floor)
     return found
 
@@ -102,12 +103,12 @@ def check_used(asked: EvaluateConfig, protocols: list[str]) -> None:
             )
 
 
-def each_task(cfg: dict, name: str) -> list[dict]:
+def each_task(cfg: JobConfig, name: str) -> list[JobConfig]:
     """Configurations of the evaluations of a protocol: one for each task that it asks in words, else `cfg` alone.
 
     Raises ConfigError for a protocol that cannot read the data, and for an unknown task.
     """
-    asks, given, data = protocol(name).asks, cfg["evaluate"]["tasks"], cfg["data"]
+    asks, given, data = protocol(name).asks, cfg.evaluate.tasks, cfg.data
     if data["tokenizer"] == TASK and (given or not asks):
         said = "evaluate.tasks are asked in words" if asks else f"evaluate.protocol={name} reads text"
         raise ConfigError(
@@ -123,28 +124,28 @@ def each_task(cfg: dict, name: str) -> list[dict]:
         )
     named = [{"name": one} if isinstance(one, str) else one for one in given]
     found = [{"name": one.get("name") or method_name(one), **chosen_node("task", one, {})} for one in named]
-    most = cfg["evaluate"]["rivals"]
+    most = cfg.evaluate.rivals
     rivals = [most if most and make_text_task(one).rivals(most) else 0 for one in found]
     if most and not any(rivals):
         raise ConfigError(
             f"evaluate.rivals={most} compares an answer with other values of its text, and none of evaluate.tasks="
             f"{','.join(one['name'] for one in found)} has any: leave it out, or add niah_multikey_1."
         )
-    settings = {**cfg["evaluate"], "chat": _chat(cfg)}
-    return [{**cfg, "evaluate": {**settings, "tasks": [one], "rivals": own}} for one, own in zip(found, rivals, strict=True)]
+    settings = replace(cfg.evaluate, chat=_chat(cfg))
+    return [replace(cfg, evaluate=replace(settings, tasks=[one], rivals=own)) for one, own in zip(found, rivals, strict=True)]
 
 
-def _tasks(cfg: dict) -> list | None:
+def _tasks(cfg: JobConfig) -> list | None:
     """Tasks that are asked in words: evaluate.tasks, or else the one that the text of the training was mixed with, if it is in words."""
-    mix = cfg["data"].get("mix")
-    if cfg["evaluate"]["tasks"] or not mix or not is_text_task(mix["source"]):
-        return cfg["evaluate"]["tasks"]
+    mix = cfg.data.get("mix")
+    if cfg.evaluate.tasks or not mix or not is_text_task(mix["source"]):
+        return cfg.evaluate.tasks
     return [{"name": mix["task"], **mix["source"]}]
 
 
-def _chat(cfg: dict) -> bool | dict:
+def _chat(cfg: JobConfig) -> bool | dict:
     """The chat template that the checkpoint's tokenizer has, if one is asked for. Raises ConfigError where there is none."""
-    asked, data = cfg["evaluate"]["chat"], cfg["data"]
+    asked, data = cfg.evaluate.chat, cfg.data
     if asked is True and data["bos"]:
         raise ConfigError("evaluate.chat=true and data.bos=true: a chat begins as its template says; leave one of them out.")
     if isinstance(asked, dict):
@@ -152,35 +153,39 @@ def _chat(cfg: dict) -> bool | dict:
     return chat_template(data["tokenizer"]) if asked else False
 
 
-def _references(run: Run, cfg: dict, name: str) -> list[Cell]:
+def _references(run: Run, cfg: JobConfig, name: str) -> list[Cell]:
     """Reference cells: the floor of every curve, and the half window behind G, which proves that the model uses its context.
 
     From twice the training length on (or the training length plus a stride, if more) both feed the same tokens at every length, so
     one length suffices. A smaller max_length serves if it gives every target the training length of context. Otherwise there is no
     floor, and the report says so.
     """
-    train_len, evaluate = typed("train", cfg["train"]).train_len, _evaluate(cfg, name)
-    length = min(train_len + max(train_len, evaluate["stride"] or 0), evaluate["max_length"])
-    if length < Setting.of(evaluate).shortest_exact(train_len):
+    train_len, evaluate = cfg.train.train_len, _evaluate(cfg, name)
+    length = min(train_len + max(train_len, evaluate.stride or 0), evaluate.max_length)
+    if length < Setting.of(vars(evaluate)).shortest_exact(train_len):
         return []
-    cfg = {**cfg, "evaluate": {**cfg["evaluate"], "lengths": [length]}}
+    cfg = replace(cfg, evaluate=replace(cfg.evaluate, lengths=[length]))
     windows = (None, max(1, train_len // 2))
     return [make_cell(run, cfg, name, {"_target_": RECOMPUTE, "window": window}, NO_SCALE, reference=True) for window in windows]
 
 
-def make_cell(run: Run, cfg: dict, name: str, extension: dict, scale: dict, reference: bool = False) -> Cell:
+def make_cell(run: Run, cfg: JobConfig, name: str, extension: dict, scale: dict, reference: bool = False) -> Cell:
     """One evaluation of a run by its resolved configuration; `name` of the protocol."""
     evaluate = _evaluate(cfg, name)
-    evaluation = identity.eval_id(name, extension, scale, evaluate, run.id, protocol(name).version_of(evaluate))
+    evaluation = identity.eval_id(name, extension, scale, vars(evaluate), run.id, protocol(name).version_of(evaluate))
     path = run.eval_path(name, identity.method_name(extension), identity.method_name(scale), evaluation)
-    return Cell(name, extension, scale, evaluate, cfg["allow_untested"], evaluation, path, reference)
+    return Cell(name, extension, scale, evaluate, cfg.allow_untested, evaluation, path, reference)
 
 
-def _evaluate(cfg: dict, name: str) -> dict:
+def _evaluate(cfg: JobConfig, name: str) -> EvaluateConfig:
     """Settings of one protocol: without those it does not use, such as a stride or blocks, and with its own lengths."""
-    train_len, one, asked = typed("train", cfg["train"]).train_len, protocol(name), cfg["evaluate"]
-    stride = (asked["stride"] or max(1, train_len // 4)) if one.strided else None
-    block = 1 if one.instead else asked["floor_block"]
-    unused = {**dict.fromkeys(KEYS), **(WINDOWED if one.asks else {"tasks": None, "chat": False, "rivals": 0})}
-    lengths = one.lengths(asked["lengths"], train_len, asked)
-    return {**asked, **unused, "stride": stride, "floor_block": block, "lengths": lengths, **one.settings(asked, train_len)}
+    train_len, one, asked = cfg.train.train_len, protocol(name), cfg.evaluate
+    used = {
+        **dict.fromkeys(KEYS),
+        **(WINDOWED if one.asks else {"tasks": None, "chat": False, "rivals": 0}),
+        "stride": (asked.stride or max(1, train_len // 4)) if one.strided else None,
+        "floor_block": 1 if one.instead else asked.floor_block,
+        "lengths": one.lengths(asked, train_len),
+        **one.settings(asked, train_len),
+    }
+    return replace(asked, **used)

@@ -22,7 +22,6 @@ from posbench.common.files import disk_errors, read_json
 from posbench.common.machine import GPU_FILES, check_jobs, check_processes, check_share, check_task, cores
 from posbench.common.progress import SHOWN
 from posbench.common.signals import Signals, kill_group, name_parent
-from posbench.config.schema import typed
 from posbench.runs import provenance
 from posbench.sweep.cost import model_size, vocabulary
 from posbench.sweep.jobs import BUSY, Job, Outcome, Result
@@ -123,7 +122,7 @@ class Children(Signals):
 
 def processes_of(job: Job) -> int:
     """Number of processes of a job. A finished training is evaluated in one."""
-    return 1 if job.run.finished or not job.trains else job.cfg["processes"]
+    return 1 if job.run.finished or not job.cfg.trains else job.cfg.processes
 
 
 def check_resources(jobs: list[Job], launcher: dict | None = None) -> None:
@@ -134,10 +133,10 @@ def check_resources(jobs: list[Job], launcher: dict | None = None) -> None:
     for job in jobs:
         if (processes := processes_of(job)) > 1:
             if launcher and launcher.get("via") == "slurm":
-                check_task(processes, job.cfg["device"], launcher)
+                check_task(processes, job.cfg.device, launcher)
             else:
-                check_processes(processes, job.cfg["device"])
-            train = typed("train", job.cfg["train"])
+                check_processes(processes, job.cfg.device)
+            train = job.cfg.train
             check_share(processes, train.tokens_per_step, train.train_len)
 
 
@@ -146,8 +145,8 @@ def needed(job: Job) -> int:
 
     That is, of each layer the inputs of both norms, q, k, v and the hidden layer, and the scores of the vocabulary once in float32.
     """
-    model, train = typed("model", job.cfg["model"]), typed("train", job.cfg["train"])
-    tokens = train.tokens_per_step // train.micro_batches if job.trains and not job.run.finished else 0
+    model, train = job.cfg.model, job.cfg.train
+    tokens = train.tokens_per_step // train.micro_batches if job.cfg.trains and not job.run.finished else 0
     in_layers = 2 * tokens * model.n_layer * (6 * model.d_model + 3 * model.hidden)
     return CONTEXT + 16 * model_size(job.cfg).parameters + in_layers + 4 * tokens * vocabulary(job.cfg)
 
@@ -166,7 +165,7 @@ def gpu_bytes() -> int | None:
 def fitting_on_gpu(jobs: Sequence[Job], parallel: int) -> int:
     """Number of jobs at a time: `parallel`, or fewer if so many of the largest do not fit on a GPU, with a note on stderr."""
     there = gpu_bytes() if parallel > 1 else None
-    on_gpu = [job for job in jobs if job.cfg["device"] == "auto" or job.cfg["device"].startswith("cuda")] if there else []
+    on_gpu = [job for job in jobs if job.cfg.device == "auto" or job.cfg.device.startswith("cuda")] if there else []
     if not on_gpu:
         return parallel
     each = max(map(needed, on_gpu))

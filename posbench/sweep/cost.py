@@ -9,7 +9,7 @@ from pathlib import Path
 
 from posbench.common.files import read_json
 from posbench.config.identity import method_name
-from posbench.config.schema import typed
+from posbench.config.schema import EvaluateConfig, JobConfig
 from posbench.data.sources import TASK
 from posbench.evaluation.protocol import ReadVolume
 from posbench.evaluation.protocols import protocol
@@ -54,22 +54,20 @@ class ModelSize:
         return 3 * self.forward(ReadVolume(1, length, length, 0)) / length
 
 
-def model_size(cfg: dict) -> ModelSize:
+def model_size(cfg: JobConfig) -> ModelSize:
     """Size of the model of a training's configuration. Raises ConfigError for an illegal one."""
-    model = typed("model", cfg["model"])
-    head = vocabulary(cfg) * model.d_model
+    model, head = cfg.model, vocabulary(cfg) * cfg.model.d_model
     return ModelSize(model.layer_parameters, model.n_layer, head, model.tied, model.head_width * model.n_head)
 
 
-def vocabulary(cfg: dict) -> int:
+def vocabulary(cfg: JobConfig) -> int:
     """Vocabulary size of a training's text; 0 if the tokenizer is not available here."""
-    if checkpoint := cfg["model"].get("checkpoint"):
+    if checkpoint := cfg.model.checkpoint:
         return checkpoint["vocab_size"]
-    tokenizer = cfg["data"]["tokenizer"]
-    size = cfg["data"].get("vocab_size", 0)
+    tokenizer, size = cfg.data["tokenizer"], cfg.data.get("vocab_size", 0)
     own = {"bytes": 256, "bpe": size, TASK: size}
-    mixed = (cfg["data"].get("mix") or {}).get("vocab_size", 0)
-    return (own[tokenizer] if tokenizer in own else _entries(tokenizer)) + bool(cfg["data"].get("bos")) + mixed
+    mixed = (cfg.data.get("mix") or {}).get("vocab_size", 0)
+    return (own[tokenizer] if tokenizer in own else _entries(tokenizer)) + bool(cfg.data.get("bos")) + mixed
 
 
 @functools.cache
@@ -108,13 +106,20 @@ class EvaluationCost:
 
 
 def evaluation_cost(
-    model: ModelSize, name: str, extension: dict, evaluate: dict, crop: int, train_len: int, lengths: list[int], texts: Iterable[int] = ()
+    model: ModelSize,
+    name: str,
+    extension: dict,
+    config: EvaluateConfig,
+    crop: int,
+    train_len: int,
+    lengths: list[int],
+    texts: Iterable[int] = (),
 ) -> EvaluationCost:
     """Cost of a protocol at some lengths. Beyond `crop` tokens each target is read from `crop` of its own, shared by all lengths.
 
     `texts`: the lengths that are read, if the others are evaluated by them (Protocol.texts).
     """
-    one, config = protocol(name), typed("evaluate", evaluate)
+    one = protocol(name)
     reads = [one.reading(config, train_len, length, min(crop, length)) for length in texts or lengths]
     if crop < max(lengths):
         reads = list(dict.fromkeys(reads))
@@ -139,12 +144,12 @@ def costs_left(missing: Iterable[tuple[Job, Cell, list[int]]]) -> list[Evaluatio
 def _cost_left(job: Job, cell: Cell, lengths: list[int], kept: Counter[int]) -> EvaluationCost:
     from posbench.position.legality import fed_length
 
-    train_len = typed("train", job.cfg["train"]).train_len
+    train_len = job.cfg.train.train_len
     crop = fed_length(make(cell.extension), train_len, max(lengths))
     one = protocol(cell.protocol)
     texts = _lengths_read(job, cell, lengths) if one.nested else lengths
     whole = evaluation_cost(model_size(job.cfg), cell.protocol, cell.extension, cell.evaluate, crop, train_len, lengths, texts)
-    reads = one.reading_first(typed("evaluate", cell.evaluate), train_len)
+    reads = one.reading_first(cell.evaluate, train_len)
     for read in whole.reads:
         done = min(kept[read.tokens], read.texts)
         kept[read.tokens] -= done
@@ -171,4 +176,4 @@ def _kept_texts(job: Job, cell: Cell) -> Counter[int]:
         return Counter()
     from posbench.model.build import pick_device
 
-    return texts_kept(path, made_by(pick_device(job.cfg["device"])))
+    return texts_kept(path, made_by(pick_device(job.cfg.device)))

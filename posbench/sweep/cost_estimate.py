@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import read_json
 from posbench.config.identity import method_name
-from posbench.config.schema import typed
+from posbench.config.schema import JobConfig, typed
 from posbench.evaluation.protocol import ReadVolume
 from posbench.runs.directory import Run
 from posbench.runs.run_metadata import read_metadata
@@ -68,8 +68,9 @@ class MeasuredRates:
     def add(self, run: Run) -> None:
         """Add the rates of a run and its evaluations. Damaged files are skipped."""
         with contextlib.suppress(*DAMAGED):
-            cfg = read_metadata(run.path).nested
-            model, train_len = model_size(cfg), typed("train", cfg["train"]).train_len
+            nested = read_metadata(run.path).nested
+            cfg = JobConfig.of({key: nested[key] for key in ("model", "data", "train")})
+            model, train_len = model_size(cfg), cfg.train.train_len
             summary = run.read_summary()
             if run.weights.exists():
                 self.per_parameter.add(run.weights.stat().st_size / model.parameters, model)
@@ -81,12 +82,12 @@ class MeasuredRates:
 
     def _add_evaluation(self, path: Path, content: dict, model: ModelSize, train_len: int) -> None:
         config, took = content["config"], _seconds(content["rows"])
-        extension, lengths = config["extension"], sorted(took)
+        extension, evaluate, lengths = config["extension"], typed("evaluate", config["evaluate"]), sorted(took)
         if not extension["_target_"].startswith("posbench."):
             return  # its readings are unknown without running it
         crop = (extension.get("window") or train_len) if extension["_target_"] == RECOMPUTE else max(lengths)
         texts = {(content.get("texts") or {}).get(str(length), length) for length in lengths}
-        done = evaluation_cost(model, config["protocol"], extension, config["evaluate"], crop, train_len, lengths, texts)
+        done = evaluation_cost(model, config["protocol"], extension, evaluate, crop, train_len, lengths, texts)
         if sum(took.values()) >= LEAST:
             self.evaluation.add(sum(took.values()) / done.flop, *done.alike)
         self._add_texts(model, config, crop, train_len, {length: seconds for length, seconds in took.items() if length in texts})
@@ -94,14 +95,14 @@ class MeasuredRates:
 
     def _add_texts(self, model: ModelSize, config: dict, crop: int, train_len: int, seconds: dict[int, float]) -> None:
         """Add the texts of one evaluation, whose `seconds` are {length: seconds of its own text}."""
-        extension, evaluate = config["extension"], config["evaluate"]
+        extension, evaluate = config["extension"], typed("evaluate", config["evaluate"])
         known: set[ReadVolume] = set()
         for length, took in sorted(seconds.items()):
             (text,) = evaluation_cost(model, config["protocol"], extension, evaluate, crop, train_len, [length]).reads
             if text not in known:  # beyond the crop every length reads the same texts, once
                 known.add(text)
                 if took >= LEAST:
-                    kind = model, evaluate["dtype"]
+                    kind = model, evaluate.dtype
                     self.text.add(took / model.forward(text), _text_key(*kind, extension, text))
                     if kind not in self.longest or text.tokens > self.longest[kind][0].tokens:
                         self.longest[kind] = text, extension, config["scale_attention"]
@@ -130,20 +131,20 @@ def _seconds(rows: list[dict]) -> dict[int, float]:
 
 def cost(jobs: list[Job], fresh: list[Job], missing: list[tuple[Job, Cell, list[int]]]) -> list[str]:
     """Lines with the cost of the trainings (and checkpoints) of `fresh` and of the missing lengths of evaluations."""
-    taken = [job for job in fresh if not job.trains]
+    taken = [job for job in fresh if not job.cfg.trains]
     fresh = [job for job in fresh if job not in taken]
-    tokens = [job.cfg["train"]["steps"] * job.cfg["train"]["tokens_per_step"] for job in fresh]
+    tokens = [job.cfg.train.steps * job.cfg.train.tokens_per_step for job in fresh]
     done = costs_left(missing)
-    theirs = [(job, cell, one) for (job, cell, _), one in zip(missing, done, strict=True) if not job.trains]
-    own = [one for (job, _, _), one in zip(missing, done, strict=True) if job.trains]
-    trainings = sum(job.trains for job in jobs)
+    theirs = [(job, cell, one) for (job, cell, _), one in zip(missing, done, strict=True) if not job.cfg.trains]
+    own = [one for (job, _, _), one in zip(missing, done, strict=True) if job.cfg.trains]
+    trainings = sum(job.cfg.trains for job in jobs)
     words = [f"{len(fresh)} of {trainings} trainings to make, {_in_tokens(sum(tokens))} tokens"] if trainings else []
     words += [f"{len(taken)} of {len(jobs) - trainings} checkpoints to take"] if trainings < len(jobs) else []
     line = "; ".join([*words, f"{len(done)} evaluations, {_in_tokens(sum(one.tokens for one in done))} tokens"])
     if not fresh and not done:
         return [line]
     known = MeasuredRates()
-    for folder in {Path(job.cfg["results_dir"]) for job in jobs}:
+    for folder in {Path(job.cfg.results_dir) for job in jobs}:
         for path in run_directories(folder):
             known.add(Run(path))
     times = [_training_time(known, fresh, tokens)] if fresh else []
@@ -153,7 +154,7 @@ def cost(jobs: list[Job], fresh: list[Job], missing: list[tuple[Job, Cell, list[
         times.append(f"an unknown time of evaluation ({basis})" if seconds is None else f"{_duration_words(seconds)} of evaluation {basis}")
     measured = known.training.found or known.evaluation.found or theirs
     told = f"about {', '.join(times)}" if measured else f"time unknown: nothing of {LEAST} s or more has been measured here yet"
-    at_once = min(jobs[0].cfg["jobs"], len({job.run.path for job in [*fresh, *(job for job, _, _ in missing)]}))
+    at_once = min(jobs[0].cfg.jobs, len({job.run.path for job in [*fresh, *(job for job, _, _ in missing)]}))
     shared = f"; jobs={at_once} divides the time as far as the machine has cores for it" if at_once > 1 else ""
     sizes = [model_size(job.cfg) for job in fresh]  # the weights of a checkpoint stay where they are
     bytes_ = sum(model.parameters * (known.per_parameter.of(model, None) or BYTES) for model in sizes)
@@ -166,7 +167,7 @@ def _training_time(known: MeasuredRates, fresh: list[Job], tokens: list[int]) ->
     rates = [known.training.of(model, None) for model in sizes]
     if None in rates:
         return f"an unknown time of training (none of {LEAST} s or more is there to go by)"
-    flop = [model.training(typed("train", job.cfg["train"]).train_len) * n for model, job, n in zip(sizes, fresh, tokens, strict=True)]
+    flop = [model.training(job.cfg.train.train_len) * n for model, job, n in zip(sizes, fresh, tokens, strict=True)]
     seconds = sum(rate * n for rate, n in zip(rates, flop, strict=True))
     return f"{_duration_words(seconds)} of training {_basis(known.training, sizes, 'run')}"
 
@@ -186,14 +187,14 @@ def _checkpoint_time(known: MeasuredRates, cells: Iterable[tuple[Job, Cell, Eval
     total, stored, probes, corrections = 0.0, False, {}, {}
     for job, cell, planned in cells:
         for text in planned.reads:
-            rate = known.text.of(_text_key(planned.model, cell.evaluate["dtype"], cell.extension, text))
+            rate = known.text.of(_text_key(planned.model, cell.evaluate.dtype, cell.extension, text))
             if rate is not None:
                 stored = True
                 total += rate * planned.model.forward(text)
                 continue
             from posbench.evaluation.probe import Probe
 
-            key = job.run.path, cell.evaluate["dtype"]
+            key = job.run.path, cell.evaluate.dtype
             try:
                 if key not in probes:
                     probes[key] = Probe(job.cfg, vocabulary(job.cfg), key[1])

@@ -4,7 +4,6 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from posbench.common.errors import ConfigError, RunError
-from posbench.config.schema import typed
 from posbench.data.corpus import known_tokenizer
 from posbench.evaluation.questions import room
 from posbench.evaluators.accuracy import Accuracy
@@ -46,8 +45,8 @@ class JobPlan:
     @property
     def state(self) -> str:
         """Words for the planned work on the training, or on the checkpoint in its place."""
-        before, after, no = ("to train", "trained", "not") if self.job.trains else ("checkpoint to take", "checkpoint taken", "no")
-        if parent := self.job.cfg["train"].get("parent"):
+        before, after, no = ("to train", "trained", "not") if self.job.cfg.trains else ("checkpoint to take", "checkpoint taken", "no")
+        if parent := self.job.cfg.train.parent:
             before, after = f"to fine-tune from {parent['run_id']}", f"fine-tuned from {parent['run_id']}"
         return after if self.job.run.finished else before if self.trains else f"{no} {before}, since nothing is left to evaluate"
 
@@ -65,7 +64,7 @@ def check_devices(jobs: list[Job], launcher: dict) -> None:
     """Raise ConfigError for a device of jobs that is not there. SLURM's nodes have other devices than this machine, which are not asked."""
     from posbench.model.build import check_device
 
-    for device in {job.cfg["device"] for job in jobs} if launcher.get("via") != "slurm" else ():
+    for device in {job.cfg.device for job in jobs} if launcher.get("via") != "slurm" else ():
         check_device(device)
 
 
@@ -76,7 +75,7 @@ def describe_plans(plans: list[JobPlan]) -> list[str]:
     lines += [f"{plan.job.run.path}  refused: {plan.judged.refused}" for plan in plans if plan.judged.refused]
     fresh = [plan.job for plan in plans if plan.trains]
     parents = _missing_parents(fresh)
-    lines = [f"{job.run.path}  {'to train' if job.trains else 'checkpoint to take'}, as a parent" for job in parents] + lines
+    lines = [f"{job.run.path}  {'to train' if job.cfg.trains else 'checkpoint to take'}, as a parent" for job in parents] + lines
     return lines + cost([*parents, *jobs], [*parents, *fresh], [item for plan in plans for item in plan.work])
 
 
@@ -106,9 +105,9 @@ def _ask(plan: JobPlan, told: dict[str, tuple[str, str]]) -> None:
     `told` keeps (refusal, note) for evaluations of other methods that ask the same.
     """
     for _, cell, _ in plan.work:
-        if not cell.evaluate["tasks"]:
+        if not cell.evaluate.tasks:
             continue
-        key = repr((plan.job.cfg["data"], cell.evaluate))
+        key = repr((plan.job.cfg.data, cell.evaluate))
         if key not in told:
             told[key] = _room(plan.job, cell)
         refusal, note = told[key]
@@ -121,14 +120,14 @@ def _ask(plan: JobPlan, told: dict[str, tuple[str, str]]) -> None:
 
 def _room(job: Job, cell: Cell) -> tuple[str, str]:
     """(refusal, note) of the lengths of a cell that asks in words, both "" if a question fits them all."""
-    data = job.cfg["data"]
+    data = job.cfg.data
     try:
-        if tokenizer := known_tokenizer(data, job.cfg["cache_dir"]):
-            Accuracy.check_tokens(typed("evaluate", cell.evaluate), tokenizer, 0 if data["bos"] else None)
+        if tokenizer := known_tokenizer(data, job.cfg.cache_dir):
+            Accuracy.check_tokens(cell.evaluate, tokenizer, 0 if data["bos"] else None)
             return "", ""
     except ConfigError as error:
         return str(error), ""
-    short = [str(length) for length in cell.evaluate["lengths"] if not room(cell.evaluate, length)]
+    short = [str(length) for length in cell.evaluate.lengths if not room(cell.evaluate, length)]
     return "", f"refused if {' or '.join(short)} tokens hold no question, which is known once the tokenizer is trained" if short else ""
 
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 from posbench.common.files import read_json, write_json
 from posbench.common.progress import Progress
 from posbench.config import identity
-from posbench.config.schema import typed
 from posbench.data.corpus import Corpus
 from posbench.evaluation.protocol import Protocol
 from posbench.evaluation.scorer import Scorer
@@ -24,8 +23,8 @@ from posbench.sweep.jobs import Job
 
 def cell_evaluation(model: GPT, corpus: Corpus, cell: Cell, device: str) -> Scorer:
     """Inputs of the protocol of a cell: model, text, methods and settings, and the model that chooses the targets if it is another."""
-    scale, chooser = make(cell.scale_attention, model.encoding.shape), cell.evaluate["key_run"]
-    given = Scorer(model, corpus, make(cell.extension), scale, typed("evaluate", cell.evaluate), device)
+    scale, chooser = make(cell.scale_attention, model.encoding.shape), cell.evaluate.key_run
+    given = Scorer(model, corpus, make(cell.extension), scale, cell.evaluate, device)
     return replace(given, chooser=key_run.model_of(chooser, corpus.vocab_size, device)) if chooser else given
 
 
@@ -60,7 +59,7 @@ def evaluate(job: Job, evaluator: Protocol, cell: Cell, untested: bool, progress
     given.kept = Unfinished(cell.path.with_suffix(PART), made)
     method = f"{identity.method_name(cell.extension)}+{identity.method_name(cell.scale_attention)}"
     settings = {"protocol": cell.protocol, "version": evaluator.version_of(cell.evaluate)}
-    settings |= {"extension": cell.extension, "scale_attention": cell.scale_attention, "evaluate": cell.evaluate}
+    settings |= {"extension": cell.extension, "scale_attention": cell.scale_attention, "evaluate": vars(cell.evaluate)}
     if evaluator.nested and len(passes) > 1:
         each = f"a pass for each of {', '.join(map(str, passes))} tokens, since the method depends on the length"
         print(f"{cell.protocol} {method}: {each}", file=sys.stderr, flush=True)
@@ -86,7 +85,7 @@ def evaluate(job: Job, evaluator: Protocol, cell: Cell, untested: bool, progress
 def _shared_arrays(evaluator: Protocol, cell: Cell) -> dict:
     """Arrays that all lengths share, with the unit of each target where it is not the document."""
     found = evaluator.shared()
-    return found if cell.evaluate["unit"] == "document" else {**found, "unit": evaluator.windows.unit_D[found["document"]]}
+    return found if cell.evaluate.unit == "document" else {**found, "unit": evaluator.windows.unit_D[found["document"]]}
 
 
 def row_order(row: dict) -> tuple[int, int]:
@@ -99,18 +98,18 @@ def make_rows(values: list[dict], job: Job, cell: Cell, untested: bool, evaluati
     shared = {
         "run_id": job.run.id,
         "eval_id": cell.eval_id,
-        "encoding": identity.method_name(job.cfg["encoding"]),
-        "encoding_args": identity.method_args(job.cfg["encoding"]),
+        "encoding": identity.method_name(job.cfg.encoding),
+        "encoding_args": identity.method_args(job.cfg.encoding),
         "extension": identity.method_name(cell.extension),
         "extension_args": identity.method_args(cell.extension),
         "scale_attention": identity.method_label(cell.scale_attention, "scale_attention"),
-        "trained_scale": identity.method_label(typed("train", job.cfg["train"]).scale_attention, "scale_attention"),
-        "finetune": (typed("train", job.cfg["train"]).parent or {}).get("run_id"),
+        "trained_scale": identity.method_label(job.cfg.train.scale_attention, "scale_attention"),
+        "finetune": (job.cfg.train.parent or {}).get("run_id"),
         "untested": untested,
-        "seed": job.cfg["seed"],
+        "seed": job.cfg.seed,
         "data": evaluation.corpus.name,
         "tokenizer": evaluation.corpus.tokenizer,
-        "dtype": cell.evaluate["dtype"],
+        "dtype": cell.evaluate.dtype,
         "train_len": evaluation.train_len,
         "length": length,
         "target_len": int(evaluation.extension.target_len(length)),

@@ -5,27 +5,27 @@ is evaluated is the child without a further one.
 """
 
 import math
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from posbench.common.errors import ConfigError
 from posbench.config.identity import NO_EXTENSION, method_name
-from posbench.config.schema import FinetuneConfig, TrainConfig, typed
+from posbench.config.schema import FinetuneConfig, JobConfig
 
 LONGER = 4  # times the parent's training length, if nothing else is said
 
 
-def child_config(cfg: dict, run_id: str, tuning: FinetuneConfig) -> dict:
+def child_config(cfg: JobConfig, run_id: str, tuning: FinetuneConfig) -> JobConfig:
     """Resolved configuration of the child of the training `cfg`, whose id is `run_id`.
 
     Raises ConfigError for lengths that contradict each other, and for evaluate.split=all. What posbench.model.inherit refuses is made
     too, so that a sweep can list it.
     """
-    parent: TrainConfig = typed("train", cfg["train"])
-    if cfg["evaluate"]["split"] == "all":
+    parent = cfg.train
+    if cfg.evaluate.split == "all":
         raise ConfigError("evaluate.split=all scores the text of the fine-tuning too, which the child has seen: choose test or validation.")
     longer = LONGER * parent.train_len
     length = tuning.length or (parent.train_len if tuning.encoding else longer)
-    own_lengths = {"extension.target_len": cfg["extension"], "finetune.encoding.max_len": tuning.encoding or {}}
+    own_lengths = {"extension.target_len": cfg.extension, "finetune.encoding.max_len": tuning.encoding or {}}
     own_lengths = {key: node.get(key.rpartition(".")[2]) for key, node in own_lengths.items()}
     named = {"finetune.target_len": tuning.target_len, **(own_lengths if tuning.encoding else {})}
     source, target = next(((key, one) for key, one in named.items() if one), ("", max(length, longer) if tuning.encoding else length))
@@ -33,9 +33,9 @@ def child_config(cfg: dict, run_id: str, tuning: FinetuneConfig) -> dict:
         raise ConfigError(
             f"finetune.target_len={target} has nothing to act on, since finetune.encoding has no positions of the parent: leave it out."
         )
-    if tuning.target_len and tuning.encoding is None and "mode" not in cfg["extension"]:
+    if tuning.target_len and tuning.encoding is None and "mode" not in cfg.extension:
         raise ConfigError(
-            f"finetune.target_len={target} has nothing to act on, since extension={method_name(cfg['extension'])} has no factor that is "
+            f"finetune.target_len={target} has nothing to act on, since extension={method_name(cfg.extension)} has no factor that is "
             "made for a length: leave it out."
         )
     for key, own in own_lengths.items():  # what names a length itself does not take that of finetune
@@ -43,11 +43,11 @@ def child_config(cfg: dict, run_id: str, tuning: FinetuneConfig) -> dict:
             raise ConfigError(f"finetune.target_len={target} and {key}={own} differ: make them equal, or leave finetune.target_len out.")
     if target < length:
         raise ConfigError(f"{source}={target} is shorter than a sequence of finetune.length={length}: raise it, or leave it out.")
-    scaling = _trained_in(cfg["extension"], parent.train_len, target)
+    scaling = _trained_in(cfg.extension, parent.train_len, target)
     if tuning.encoding is None:
-        encoding = {**cfg["encoding"], **scaling}
+        encoding = {**cfg.encoding, **scaling}
     elif "base" in tuning.encoding:
-        filled = {"base": {**cfg["encoding"], **scaling}, "max_len": tuning.encoding.get("max_len") or math.ceil(target)}
+        filled = {"base": {**cfg.encoding, **scaling}, "max_len": tuning.encoding.get("max_len") or math.ceil(target)}
         encoding = {key: filled.get(key, value) for key, value in tuning.encoding.items()}
     else:
         encoding = {**tuning.encoding, **scaling}
@@ -67,7 +67,7 @@ def child_config(cfg: dict, run_id: str, tuning: FinetuneConfig) -> dict:
         parent={"run_id": run_id, "reach": parent.origin, **({"generation": parent.generation + 1} if parent.parent else {})},
         **{key: getattr(tuning, key) for key in ("steps", "lr", "muon_lr", "warmup", "schedule", "checkpoint_every")},
     )
-    return {**cfg, "encoding": encoding, "extension": NO_EXTENSION, "train": asdict(train)}
+    return replace(cfg, encoding=encoding, extension=NO_EXTENSION, train=train)
 
 
 def _trained_in(extension: dict, train_len: int, target: int) -> dict:

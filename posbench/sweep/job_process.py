@@ -17,7 +17,6 @@ from dataclasses import asdict
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import read_json, write_json
 from posbench.common.signals import Signals, Stopped, die_with_parent, end_at_second
-from posbench.config.schema import typed
 from posbench.data import other_text
 from posbench.data.corpus import Corpus
 from posbench.evaluation.protocols import protocol
@@ -66,7 +65,7 @@ def _cell_corpora(job: Job, cells: Iterable[Cell], corpus: Corpus) -> dict[Cell,
     """Corpus that each cell reads: `corpus`, that of the training, or another text in its tokens."""
     made, found = {}, {}
     for cell in cells:
-        text, split = cell.evaluate["text"], cell.evaluate["split"]
+        text, split = cell.evaluate.text, cell.evaluate.split
         key = text and (text["content"], split)
         if key not in made:
             made[key] = other_text.read_text_of(corpus, job.cfg, text, split) if text else corpus
@@ -79,22 +78,21 @@ def _train_and_evaluate(job: Job, judged: JobVerdict, world: World) -> list[Cell
     missing = [cell for cell in judged.legal if cell.missing()]
     if job.run.finished and not missing:
         return []
-    device = pick_device(job.cfg["device"], world.rank, world.size)
+    device = pick_device(job.cfg.device, world.rank, world.size)
     corpus = corpus_of(job)
     texts = _cell_corpora(job, judged.legal, corpus)
     for cell in judged.legal:
         # Checked before the training, so that a length longer than every document is refused early.
-        config = typed("evaluate", cell.evaluate)
-        protocol(cell.protocol).check_text(texts[cell], config, typed("train", job.cfg["train"]).train_len)
+        protocol(cell.protocol).check_text(texts[cell], cell.evaluate, job.cfg.train.train_len)
     kind = "evaluate" if job.run.finished else "train"
-    with Recorder(job.run, typed("log", job.cfg["log"]), recorded_config(job, missing), kind) as recorder:
+    with Recorder(job.run, job.cfg.log, recorded_config(job, missing), kind) as recorder:
         if job.run.finished:
             model = load_model(job.run, job.cfg, corpus.vocab_size, device)
         else:
             world.largest(0)  # the other processes wait for this call
             model = train(job, corpus, device, recorder, world)
-        if job.cfg.get("check") and not job.trains:
-            check_checkpoint(job.cfg, model, getattr(texts[missing[0]], missing[0].evaluate["split"]).tokens)
+        if job.cfg.check and not job.cfg.trains:
+            check_checkpoint(job.cfg, model, getattr(texts[missing[0]], missing[0].evaluate.split).tokens)
         evaluators = [protocol(cell.protocol)(cell_evaluation(model.eval(), texts[cell], cell, device)) for cell in missing]
         with progress_of(job, evaluators, [cell.missing() for cell in missing]) as progress:
             for one, cell in zip(evaluators, missing, strict=True):
@@ -129,7 +127,7 @@ def main(spec: str) -> int:
         if not world.main:
             with Signals(), contextlib.suppress(Stopped, Diverged):  # the main process obeys and reports both
                 world.largest(0)  # waits until the main process starts to train
-                train(job, corpus_of(job), pick_device(job.cfg["device"], world.rank, world.size), None, world)
+                train(job, corpus_of(job), pick_device(job.cfg.device, world.rank, world.size), None, world)
             return 0
         outcomes = run_job(job, wanted["wait"], world)
     except runs.Busy:

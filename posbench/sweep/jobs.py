@@ -8,7 +8,7 @@ from posbench.common.errors import ConfigError
 from posbench.common.machine import fast_dtype
 from posbench.config import identity
 from posbench.config.defaults import resolve
-from posbench.config.schema import typed
+from posbench.config.schema import TRAINING, JobConfig, typed
 from posbench.data.mix import resolved_data
 from posbench.position.instantiate import trusted_config
 from posbench.runs.directory import Run
@@ -32,17 +32,12 @@ class Outcome:
 class Job:
     """One training with all its evaluations."""
 
-    cfg: dict
+    cfg: JobConfig
     run: Run
     fingerprint: str
     cfgs: list[dict] = field(default_factory=list)  # the given configurations that it was made from
     cells: list[Cell] = field(default_factory=list)
     parent: "Job | None" = None  # of a fine-tuned run that was described, not named by run=
-
-    @property
-    def trains(self) -> bool:
-        """False for a checkpoint that is evaluated as it is."""
-        return not self.cfg["model"].get("checkpoint") or bool(self.cfg["train"].get("parent"))
 
     @property
     def user_cells(self) -> list[Cell]:
@@ -76,13 +71,13 @@ def plan_jobs(cfgs: list[dict], auto: str | None = None) -> list[Job]:
     for cfg in cfgs:
         made = _job(cfg, fingerprints, auto)
         job = jobs.setdefault(made.run.path, made)
-        if made.cfg["device"] != job.cfg["device"]:
+        if made.cfg.device != job.cfg.device:
             raise ConfigError(
-                f"device={job.cfg['device']} and device={made.cfg['device']} are asked of one training, {job.run.id}, which is made "
+                f"device={job.cfg.device} and device={made.cfg.device} are asked of one training, {job.run.id}, which is made "
                 "once: give one of them, or another results_dir to each."
             )
         # The process of the job plans it again, perhaps on a node of a cluster with another processor.
-        job.cfgs.append({**cfg, **{group: {**cfg[group], "dtype": made.cfg[group]["dtype"]} for group in ("train", "evaluate")}})
+        job.cfgs.append({**cfg, **{group: {**cfg[group], "dtype": getattr(made.cfg, group).dtype} for group in ("train", "evaluate")}})
         _merge(job, cells(job.run, made.cfg))
     return list(jobs.values())
 
@@ -111,51 +106,59 @@ def _merge(job: Job, cells: list[Cell]) -> None:
     for cell in cells:
         if cell.path in known:
             other = known[cell.path]
-            lengths = sorted({*cell.evaluate["lengths"], *other.evaluate["lengths"]})
-            cell = replace(cell, evaluate={**cell.evaluate, "lengths": lengths}, reference=cell.reference and other.reference)
+            lengths = sorted({*cell.evaluate.lengths, *other.evaluate.lengths})
+            cell = replace(cell, evaluate=replace(cell.evaluate, lengths=lengths), reference=cell.reference and other.reference)
         known[cell.path] = cell
     job.cells = list(known.values())
 
 
-def _job(cfg: dict, fingerprints: dict[str, str], auto: str | None) -> Job:
+def _job(given: dict, fingerprints: dict[str, str], auto: str | None) -> Job:
     from posbench.data import fingerprint, other_text
-    from posbench.pretrained.import_config import adopt
     from posbench.pretrained.outline import outlined
 
-    if cfg["run"] is not None:
-        run = Run(cfg["run"])
-        if not run.config.exists():
-            raise ConfigError(
-                f"run={cfg['run']} holds no training (no config.yaml there): give a directory such as results/runs/rope-64-s0-1a2b3c4d5e."
-            )
-        trained = trusted_config(run)
-        cfg = {**cfg, **{key: trained[key] for key in ("encoding", "model", "data", "train", "seed")}}
-    else:
-        cfg = adopt({**cfg, "data": resolved_data(cfg["data"])})
-    if cfg["data"].get("mix") and cfg["model"].get("checkpoint"):
-        raise ConfigError("data.mix is for training, and a checkpoint is evaluated as it is: leave data.mix out, or choose evaluate.tasks.")
-    tuning, asked = cfg.get("finetune"), typed("evaluate", cfg["evaluate"])
-    cfg = resolve({key: value for key, value in cfg.items() if key != "finetune"}, auto)
-    check_used(asked, cfg["evaluate"]["protocol"])
-    cfg["evaluate"]["text"] = other_text.resolved_text(cfg)
-    key = repr(cfg["data"])
+    run = None if given["run"] is None else Run(given["run"])
+    given = _with_training(given, run)
+    tuning, asked = given.pop("finetune", None), typed("evaluate", given["evaluate"])
+    cfg = resolve(given, auto)
+    check_used(asked, cfg.evaluate.protocol)
+    text = other_text.resolved_text(cfg.evaluate.text, cfg.data, cfg.cache_dir)
+    key = repr(cfg.data)
     if key not in fingerprints:
-        fingerprints[key] = fingerprint(cfg["data"], cfg["cache_dir"])
+        fingerprints[key] = fingerprint(cfg.data, cfg.cache_dir)
     found = fingerprints[key]
-    cfg["evaluate"]["key_run"] = key_run.resolved_chooser(cfg["evaluate"]["key_run"], found)
-    run_id = identity.run_id(cfg, found)
-    if cfg["run"] is not None and run_id != run.id:
+    chooser = key_run.resolved_chooser(cfg.evaluate.key_run, found)
+    cfg = replace(cfg, evaluate=replace(cfg.evaluate, text=text, key_run=chooser))
+    run_id = identity.run_id(cfg.as_dict(), found)
+    if run and run_id != run.id:
         raise ConfigError(
-            f"run={cfg['run']} is not the training that its config.yaml and its data describe now (that would be {run_id}): restore "
+            f"run={cfg.run} is not the training that its config.yaml and its data describe now (that would be {run_id}): restore "
             "config.yaml, or the text it was trained on."
         )
-    job = Job(cfg, run if cfg["run"] is not None else Run(Path(cfg["results_dir"]) / run_id), found)
+    job = Job(cfg, run or Run(Path(cfg.results_dir) / run_id), found)
     if not tuning:
         return job
     tuning = typed("finetune", tuning)
     if outlined(cfg) and (tuning.encoding or tuning.scale_attention):
         raise ConfigError(
-            f"model.path={cfg['model']['path']} is built by transformers, whose positions and logits are its own: choose finetune=longer."
+            f"model.path={cfg.model.path} is built by transformers, whose positions and logits are its own: choose finetune=longer."
         )
     child = child_config(cfg, run_id, tuning)
-    return Job(child, Run(Path(cfg["results_dir"]) / identity.run_id(child, found)), found, parent=job)
+    return Job(child, Run(Path(cfg.results_dir) / identity.run_id(child.as_dict(), found)), found, parent=job)
+
+
+def _with_training(given: dict, run: Run | None) -> dict:
+    """Configuration with the training of `run`, or else with the model of its checkpoint if it names one."""
+    from posbench.pretrained.import_config import adopt
+
+    if run is None:
+        cfg = adopt({**given, "data": resolved_data(given["data"])})
+    elif run.config.exists():
+        trained = trusted_config(run)
+        cfg = {**given, **{key: trained[key] for key in TRAINING}}
+    else:
+        raise ConfigError(
+            f"run={given['run']} holds no training (no config.yaml there): give a directory such as results/runs/rope-64-s0-1a2b3c4d5e."
+        )
+    if cfg["data"].get("mix") and cfg["model"].get("checkpoint"):
+        raise ConfigError("data.mix is for training, and a checkpoint is evaluated as it is: leave data.mix out, or choose evaluate.tasks.")
+    return cfg

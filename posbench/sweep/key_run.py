@@ -4,8 +4,7 @@ from typing import TYPE_CHECKING
 
 from posbench.common.errors import ConfigError, RunError
 from posbench.config import identity
-from posbench.config.schema import typed
-from posbench.position.instantiate import trusted_config
+from posbench.position.instantiate import trained_config
 from posbench.runs.directory import Run
 
 if TYPE_CHECKING:
@@ -25,14 +24,13 @@ def resolved_chooser(given: str | dict | None, fingerprint: str) -> dict | None:
         raise ConfigError(
             f"evaluate.key_run={path} holds no finished training: give the folder of one, such as results/runs/rope-64-s0-1a2b3c4d5e."
         )
-    trained = trusted_config(run)
-    if identity.run_id(trained, fingerprint) != run.id:  # an id stands for text and tokens too
+    trained = trained_config(run)
+    if identity.run_id(trained.as_dict(), fingerprint) != run.id:  # an id stands for text and tokens too
         raise ConfigError(
             f"evaluate.key_run={path} was trained on another text than this, or in other tokens (or its folder has another name than it "
             "was given): name a training on the same text, since a model can only choose among tokens that it knows."
         )
-    train_len = typed("train", trained["train"]).train_len
-    return {"path": str(run.path), "run_id": run.id, "sha256": run.read_summary()["sha256"], "train_len": train_len}
+    return {"path": str(run.path), "run_id": run.id, "sha256": run.read_summary()["sha256"], "train_len": trained.train.train_len}
 
 
 def model_of(noted: dict, vocab_size: int, device: str) -> "GPT":
@@ -45,4 +43,4 @@ def model_of(noted: dict, vocab_size: int, device: str) -> "GPT":
             f"{run.path} changed after the evaluation was named by its weights (SHA-256 {noted['sha256'][:12]}..., {found[:12]}... now): "
             "run the same command again."
         )
-    return load_model(run, trusted_config(run), vocab_size, device)
+    return load_model(run, trained_config(run), vocab_size, device)

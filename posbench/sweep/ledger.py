@@ -32,7 +32,7 @@ def record(results: list[Result], command: str, tail: Collection[str] = ()) -> N
     lines: dict[str, list[dict]] = {}
     for result in results:
         keep(result, tail, command)
-        lines.setdefault(result.job.cfg["results_dir"], []).extend(entries(result, command))
+        lines.setdefault(result.job.cfg.results_dir, []).extend(entries(result, command))
     for folder, found in lines.items():
         try:
             append(folder, found)

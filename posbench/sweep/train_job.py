@@ -1,9 +1,9 @@
 """Training of a job: its text, its weights or those that it begins with, and its parent before it."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from posbench.common.errors import ConfigError, RunError
-from posbench.config.schema import typed
 from posbench.data import prepare
 from posbench.data.corpus import Corpus, fit_corpus
 from posbench.data.sources import SPLITS
@@ -11,7 +11,7 @@ from posbench.huggingface import weights as hf_weights
 from posbench.model.build import begin_theirs, load_model, make_model, pick_device
 from posbench.model.gpt import GPT
 from posbench.model.inherit import inherit
-from posbench.position.instantiate import trusted_config
+from posbench.position.instantiate import trained_config
 from posbench.position.plan import training_plans
 from posbench.pretrained.outline import outlined
 from posbench.runs import directory as runs
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 def corpus_of(job: Job) -> Corpus:
     """Corpus of a job; for a finished training, only the scored splits. Raises RunError when the text does not match the run's id."""
-    scored = {"test" if cell.evaluate["text"] else cell.evaluate["split"] for cell in job.cells}
-    splits = SPLITS if job.trains and not job.run.finished else scored or SPLITS
-    corpus = prepare(job.cfg["data"], job.cfg["cache_dir"], splits)
+    scored = {"test" if cell.evaluate.text else cell.evaluate.split for cell in job.cells}
+    splits = SPLITS if job.cfg.trains and not job.run.finished else scored or SPLITS
+    corpus = prepare(job.cfg.data, job.cfg.cache_dir, splits)
     if corpus.fingerprint != job.fingerprint:
         raise RunError(f"The text of data={corpus.name} changed after {job.run.id} was named by it: run the same command again.")
     return fit_corpus(corpus, job.cfg)
@@ -53,8 +53,8 @@ def finish_parent(job: Job, wait: bool, world: World) -> None:
     with parent.run.lock(wait):
         if parent.run.finished:
             return
-        device, corpus = pick_device(parent.cfg["device"]), corpus_of(parent)
-        with Recorder(parent.run, typed("log", parent.cfg["log"]), recorded_config(parent, []), "train") as recorder:
+        device, corpus = pick_device(parent.cfg.device), corpus_of(parent)
+        with Recorder(parent.run, parent.cfg.log, recorded_config(parent, []), "train") as recorder:
             train(parent, corpus, device, recorder, world)
 
 
@@ -68,33 +68,33 @@ def recorded_config(job: Job, cells: list[Cell]) -> dict:
     """Configuration for wandb: all methods of the evaluations, the data fingerprint and the commit."""
     chosen = {}
     for part in ("extension", "scale_attention"):
-        nodes = [getattr(cell, part) for cell in cells if not cell.reference] or [job.cfg[part]]
+        nodes = [getattr(cell, part) for cell in cells if not cell.reference] or [getattr(job.cfg, part)]
         distinct = [node for i, node in enumerate(nodes) if node not in nodes[:i]]
         chosen[part] = distinct if len(distinct) > 1 else distinct[0]
-    return {**job.cfg, **chosen, "data_fingerprint": job.fingerprint, "commit": provenance.commit()}
+    return {**job.cfg.as_dict(), **chosen, "data_fingerprint": job.fingerprint, "commit": provenance.commit()}
 
 
 def train(job: Job, corpus: Corpus, device: str, recorder: Recorder | None, world: World) -> "GPT | Reader":
     """Model of a job: its checkpoint, or its training made or finished. Only the main process has a `recorder`."""
-    if not job.trains:
+    if not job.cfg.trains:
         hf_weights.take(job.run, job.cfg, corpus.vocab_size, device, job.fingerprint)
         return load_model(job.run, job.cfg, corpus.vocab_size, device)
     model, begun = _begin(job, corpus.vocab_size, device)
     if world.main:
         n_parameters = sum(parameter.numel() for parameter in model.parameters())
-        job.run.write_config({**job.cfg, "train": {**job.cfg["train"], "parent": begun}})
-        found = provenance.collect_provenance(job.cfg["seed"], device, job.fingerprint, n_parameters)
+        job.run.write_config(replace(job.cfg, train=replace(job.cfg.train, parent=begun)).as_dict())
+        found = provenance.collect_provenance(job.cfg.seed, device, job.fingerprint, n_parameters)
         found = {**found, "processes": world.size, "backend": world.backend(device), **({"parent": begun} if begun else {})}
         job.run.write_provenance(found, resumed=job.run.has_state)
     fit(
         model,
         corpus,
-        typed("train", job.cfg["train"]),
-        seed=job.cfg["seed"],
+        job.cfg.train,
+        seed=job.cfg.seed,
         device=device,
         run=job.run,
         recorder=recorder,
-        plan_for=training_plans(model.encoding, model.scale, device, job.cfg["seed"]),
+        plan_for=training_plans(model.encoding, model.scale, device, job.cfg.seed),
         world=world,
     )
     world.leave()
@@ -106,7 +106,7 @@ def _begin(job: Job, vocab_size: int, device: str) -> tuple["GPT | Reader", dict
 
     A child has its parent's weights. Raises RunError if the parent is not there, or is not the one that the child began with.
     """
-    noted = job.cfg["train"].get("parent")
+    noted = job.cfg.train.parent
     if not noted:
         return make_model(job.cfg, vocab_size).to(device), None
     run = job.parent.run if job.parent else runs.Run(job.run.path.parent / noted["run_id"])
@@ -119,9 +119,9 @@ def _begin(job: Job, vocab_size: int, device: str) -> tuple["GPT | Reader", dict
             f"{run.path} has changed since {job.run.id} began with its weights (SHA-256 {found[:12]}..., {known[:12]}... then): "
             f"restore it, or delete {job.run.path} to fine-tune anew."
         )
-    noted, parent_cfg = {**noted, "sha256": found}, job.parent.cfg if job.parent else trusted_config(run)
+    noted, parent_cfg = {**noted, "sha256": found}, job.parent.cfg if job.parent else trained_config(run)
     if outlined(job.cfg):
         return begin_theirs(run, parent_cfg, job.cfg, device), noted
     model = make_model(job.cfg, vocab_size)
-    inherit(model, load_model(run, parent_cfg, vocab_size, "cpu"), job.cfg["train"]["frozen"])
+    inherit(model, load_model(run, parent_cfg, vocab_size, "cpu"), job.cfg.train.frozen)
     return model.to(device), noted

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from posbench.common.errors import ConfigError, RunError
-from posbench.config.schema import typed
 from posbench.sweep.cells import Cell
 from posbench.sweep.jobs import Job, Outcome, Result
 from posbench.sweep.ledger import record
@@ -56,16 +55,15 @@ def judge_job(job: Job, known: dict[str, Outcome] | None = None) -> JobVerdict:
             check_beginning(job.cfg, job.parent.cfg)
         encoding = make_encoding(job.cfg)
         make_trained_scale(job.cfg, encoding)
-        if job.trains and not job.run.finished:
-            train = typed("train", job.cfg["train"])
-            check_graph(train, job.cfg["device"])
-            check_batch(typed("model", job.cfg["model"]), train.tokens_per_step, job.cfg["device"])
-        if job.cfg["model"].get("checkpoint") and not job.run.finished and not job.parent:
-            check_whole(job.cfg, job.cfg["model"]["checkpoint"]["vocab_size"])
+        if job.cfg.trains and not job.run.finished:
+            check_graph(job.cfg.train, job.cfg.device)
+            check_batch(job.cfg.model, job.cfg.train.tokens_per_step, job.cfg.device)
+        if job.cfg.model.checkpoint and not job.run.finished and not job.parent:
+            check_whole(job.cfg, job.cfg.model.checkpoint["vocab_size"])
     except ConfigError as error:
         return JobVerdict(str(error))
     # Only where the seed draws weights could a verdict depend on it.
-    trained = encoding.node, encoding.shape, job.cfg["seed"] if encoding.state_dict() else None
+    trained = encoding.node, encoding.shape, job.cfg.seed if encoding.state_dict() else None
     cells = {}
     for cell in job.cells:
         key = repr((trained, cell.protocol, cell.extension, cell.scale_attention, cell.evaluate, cell.allow_untested))
@@ -84,8 +82,8 @@ def _verdict(encoding: "Encoding", cell: Cell) -> Outcome:
     try:
         extension = make(cell.extension, kind=Extension)
         scale = make(cell.scale_attention, encoding.shape, kind=ScaleAttention)
-        protocol(cell.protocol).check(extension, typed("evaluate", cell.evaluate), encoding.shape.train_len)
-        found = check(encoding, extension, scale, cell.evaluate["lengths"], cell.allow_untested)
+        protocol(cell.protocol).check(extension, cell.evaluate, encoding.shape.train_len)
+        found = check(encoding, extension, scale, cell.evaluate.lengths, cell.allow_untested)
     except ConfigError as error:
         return Outcome(cell.label, "refused", str(error))
     return Outcome(cell.label, "noop" if found.noop else "untested" if found.untested else "legal", found.noop or "")

@@ -31,6 +31,7 @@ from posbench.advice.plan import (
 )
 from posbench.advice.settings import setting
 from posbench.common.errors import ConfigError
+from posbench.config.schema import JobConfig
 from posbench.encodings.rope import Rope
 from posbench.position.geometry import Shape
 from posbench.position.instantiate import make
@@ -150,7 +151,7 @@ def test_each_kind_of_option_says_what_to_set(advised, tmp_path):
     assert "Needs own attention" in told["log_n"]["reason"]
 
 
-def asked_of(cfg: dict, folder: Path) -> Measurements:
+def asked_of(cfg: JobConfig, folder: Path) -> Measurements:
     return Measurements(cfg, {}, "", plan_advice(SMOLLM2, 32, 128, 1.0, FAMILIES), Job(cfg, Run(folder / "hf-32-s0-0000000000"), ""))
 
 

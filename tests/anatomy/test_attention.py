@@ -21,7 +21,7 @@ from posbench.extensions.rerope import Rerope
 from posbench.model.build import load_model
 from posbench.model.kernels import blocks
 from posbench.model.memory import tensor_mib
-from posbench.position.instantiate import make
+from posbench.position.instantiate import make, trained_config
 from posbench.position.legality import fed_length
 from posbench.position.plan import make_plan
 from posbench.scale_attention.learned_sink import LearnedSink
@@ -137,7 +137,7 @@ def test_an_imported_checkpoint_attends_as_transformers_says(tmp_path, kind):
 
     path = checkpoint(tmp_path, kind)
     run = imported(path)
-    made = evaluation(load_model(run, run.read_config(), VOCAB, "cpu"), TEXT, targets=QUERIES)
+    made = evaluation(load_model(run, trained_config(run), VOCAB, "cpu"), TEXT, targets=QUERIES)
     theirs = getattr(transformers, f"{kind}ForCausalLM").from_pretrained(path, attn_implementation="eager").eval()
     protocol = FixedTargets(made)
     index_NL = protocol.index(np.arange(1, len(protocol.windows.last_N) + 1) * QUERIES - 1, 64)[:, :-1]

@@ -47,7 +47,7 @@ def test_every_task_is_chosen_by_its_name(name):
     words = ["evaluate.protocol=accuracy", f"evaluate.tasks=[{name}]"]
     (cfg,) = composition.expand(unresolved(compose("run", words)), words)
     (each,) = each_task(resolve(cfg), "accuracy")
-    assert each["evaluate"]["tasks"] == [{"name": name, **node("task", name)}]
+    assert each.evaluate.tasks == [{"name": name, **node("task", name)}]
 
 
 @pytest.mark.parametrize(("group", "name"), METHODS, ids=map("=".join, METHODS))
@@ -79,8 +79,8 @@ def test_a_star_is_every_choice_of_its_group():
 @pytest.mark.parametrize(("words", "block"), [((), 1), (("train.length=1024",), 1), (("train.length=8192",), 512)])
 def test_the_floor_is_read_in_blocks_above_1024_tokens_unless_the_command_says_how(words, block):
     (job,) = composition.expand(unresolved(compose("run", list(words))), list(words))
-    assert resolve(job)["evaluate"]["floor_block"] == block
-    assert resolve({**job, "evaluate": {**job["evaluate"], "floor_block": 3}})["evaluate"]["floor_block"] == 3
+    assert resolve(job).evaluate.floor_block == block
+    assert resolve({**job, "evaluate": {**job["evaluate"], "floor_block": 3}}).evaluate.floor_block == 3
 
 
 @pytest.mark.parametrize(
@@ -95,15 +95,15 @@ def test_the_floor_is_read_in_blocks_above_1024_tokens_unless_the_command_says_h
 )
 def test_defaults_fit_the_training_length_and_ids_hash_their_numbers(words, lengths, max_length, windows, targets):
     (job,) = composition.expand(unresolved(compose("run", list(words))), list(words))
-    found = resolve(job)["evaluate"]
-    assert [found[key] for key in ("lengths", "max_length", "windows", "targets")] == [lengths, max_length, windows, targets]
+    found = resolve(job).evaluate
+    assert [getattr(found, key) for key in ("lengths", "max_length", "windows", "targets")] == [lengths, max_length, windows, targets]
 
 
 def test_text_of_the_training_is_scored_for_checkpoints_alone():
     (job,) = composition.expand(unresolved(compose("run", ["evaluate.split=all"])), ["evaluate.split=all"])
     with pytest.raises(ConfigError, match="evaluate.split=all scores the text of the training too"):
         resolve(job)
-    assert resolve({**job, "model": {**job["model"], "path": "model.gguf"}})["evaluate"]["split"] == "all"
+    assert resolve({**job, "model": {**job["model"], "path": "model.gguf"}}).evaluate.split == "all"
 
 
 @pytest.mark.parametrize("name", [name for name in choices("experiment") if name != "none"])
@@ -119,7 +119,7 @@ def test_every_experiment_expands_to_jobs_with_references(name, monkeypatch, tmp
     jobs = plan_jobs(cfgs)
     assert jobs and all(job.user_cells for job in jobs)
     for job in jobs:
-        floored = job.cfg["evaluate"]["floor"] and any(protocol(cell.protocol).floor for cell in job.user_cells)
+        floored = job.cfg.evaluate.floor and any(protocol(cell.protocol).floor for cell in job.user_cells)
         assert any(cell.reference for cell in job.cells) == floored
 
 

@@ -103,7 +103,7 @@ def jobs(*words: str) -> list[dict]:
 
 def formats(cfg: dict, auto: str | None = None) -> tuple[str, str]:
     found = resolve(cfg, auto)
-    return found["train"]["dtype"], found["evaluate"]["dtype"]
+    return found.train.dtype, found.evaluate.dtype
 
 
 @pytest.mark.parametrize(("cpu", "auto"), [(True, "bf16"), (False, "fp32")])
@@ -112,7 +112,7 @@ def test_ids_hold_the_word_that_auto_became(on, cpu, auto):
     (short,), (long,), (asked,) = jobs(), jobs("train.length=8192"), jobs("evaluate.dtype=auto")
     assert (formats(short), formats(long), formats(asked)) == ((auto, "fp32"), (auto, auto), (auto, auto))
     (plain,) = jobs(f"train.dtype={auto}")
-    assert run_id(resolve(short), "f") == run_id(resolve(plain), "f")
+    assert run_id(resolve(short).as_dict(), "f") == run_id(resolve(plain).as_dict(), "f")
     assert formats({**short, "device": "cuda"}) == ("bf16", "fp32") and formats(short, "fp32") == ("fp32", "fp32")
     for word in ("bf16", "fp32"):
         (typed,) = jobs(f"train.dtype={word}", f"evaluate.dtype={word}", "train.length=8192")
@@ -127,7 +127,7 @@ def test_a_job_runs_in_the_format_that_was_planned_on_whatever_machine(on, monke
     again = [plan_jobs(job.cfgs) for job in planned]
     assert [job.run.id for job in planned] == [job.run.id for (job,) in again]
     assert [[cell.eval_id for cell in job.cells] for job in planned] == [[cell.eval_id for cell in job.cells] for (job,) in again]
-    assert {cell.evaluate["dtype"] for job in planned for cell in job.cells} == {"fp32"}
+    assert {cell.evaluate.dtype for job in planned for cell in job.cells} == {"fp32"}
 
 
 def test_results_of_another_machine_are_reported_and_made_again_in_their_format(tmp_path, text_folder, capfd, on):

@@ -18,6 +18,7 @@ from script_calls import call
 from spoils import PLACES, SMALL
 
 from posbench.common.errors import ConfigError, RunError
+from posbench.config.schema import JobConfig
 from posbench.data import fingerprint, prepare
 from posbench.data.tokenizers import PretrainedTokenizer, load_tokenizer, owned_bytes
 
@@ -258,9 +259,9 @@ def test_a_run_is_not_trained_on_text_that_changed_after_it_was_named(local, tmp
 
     from posbench.sweep.train_job import corpus_of
 
-    cfg = {"data": local, "cache_dir": str(tmp_path / "cache"), "model": {"checkpoint": None}}
+    cfg = JobConfig(data=local, cache_dir=str(tmp_path / "cache"))
     run = SimpleNamespace(id="rope-64-s0-1", finished=False)
-    job = SimpleNamespace(cfg=cfg, fingerprint=fingerprint(local), run=run, cells=[], trains=True)
+    job = SimpleNamespace(cfg=cfg, fingerprint=fingerprint(local), run=run, cells=[])
     assert corpus_of(job).fingerprint == job.fingerprint
     (tmp_path / "texts/train/a.txt").write_text("changed")
     with pytest.raises(RunError, match="changed after rope-64-s0-1 was named by it: run the same command again"):

@@ -10,6 +10,7 @@ from test_data import data_config, write
 
 from posbench.common.errors import ConfigError, RunError
 from posbench.config.identity import eval_id
+from posbench.config.schema import EvaluateConfig, JobConfig
 from posbench.data import other_text, prepare
 from posbench.data.tokenizers import load_tokenizer
 
@@ -20,14 +21,18 @@ OTHER = {"one/a.txt": f"an owl, {WORDS * 30}", "two/b.txt": TRAINED["train/0.txt
 
 def asked(tmp_path, text, tokenizer="bpe", **evaluate):
     data = data_config("local", f"path={write(tmp_path / 'mine', TRAINED)}", f"tokenizer={tokenizer}", "vocab_size=280")
-    return {"data": data, "model": {}, "evaluate": {"text": text, **evaluate}, "cache_dir": str(tmp_path / "cache")}
+    return JobConfig(data=data, evaluate=EvaluateConfig(text=text, **evaluate), cache_dir=str(tmp_path / "cache"))
+
+
+def resolved(cfg: JobConfig) -> dict | None:
+    return other_text.resolved_text(cfg.evaluate.text, cfg.data, cfg.cache_dir)
 
 
 @pytest.mark.parametrize("tokenizer", ["bpe", "bytes"])
 def test_it_is_read_in_the_tokens_of_the_training_without_what_that_has_read(tmp_path, tokenizer):
     cfg = asked(tmp_path, {"name": "local", "path": str(write(tmp_path / "other", OTHER))}, tokenizer)
-    trained = prepare(cfg["data"], cfg["cache_dir"])
-    text = other_text.resolved_text(cfg)
+    trained = prepare(cfg.data, cfg.cache_dir)
+    text = resolved(cfg)
     found = other_text.read_text_of(trained, cfg, text, "all")
     assert (found.name, found.train, found.test) == ("local", None, None)
     for name in ("vocab_size", "bos", "folder", "tokenizer"):
@@ -37,13 +42,13 @@ def test_it_is_read_in_the_tokens_of_the_training_without_what_that_has_read(tmp
     starts = found.all.starts
     for number, name in enumerate(found.all.names):
         assert own.decode(np.asarray(found.all.tokens[starts[number] : starts[number + 1]]).tolist()) == OTHER[name]
-    assert other_text.resolved_text({**cfg, "evaluate": {"text": text}}) == text
+    assert other_text.resolved_text(text, cfg.data, cfg.cache_dir) == text
 
 
 def test_a_text_that_changed_after_it_was_resolved_is_refused(tmp_path):
     folder = write(tmp_path / "other", OTHER)
     cfg = asked(tmp_path, {"name": "local", "path": str(folder)})
-    trained, text = prepare(cfg["data"], cfg["cache_dir"]), other_text.resolved_text(cfg)
+    trained, text = prepare(cfg.data, cfg.cache_dir), resolved(cfg)
     (folder / "one" / "a.txt").write_text("something else " * 99)
     with pytest.raises(RunError, match="evaluate.text=local changed after the evaluation was named by it"):
         other_text.read_text_of(trained, cfg, text, "all")
@@ -63,12 +68,12 @@ def test_what_is_no_other_text_is_refused(tmp_path, text, says):
     mine = write(tmp_path / "mine", TRAINED)
     text = {key: value.replace("{mine}", str(mine)) for key, value in text.items()} if isinstance(text, dict) else text
     with pytest.raises(ConfigError, match=says):
-        other_text.resolved_text(asked(tmp_path, text))
+        resolved(asked(tmp_path, text))
 
 
 def test_a_task_has_no_tokens_for_text():
     with pytest.raises(ConfigError, match="data=mqar is a task: leave it out"):
-        other_text.resolved_text({"data": data_config("mqar"), "evaluate": {"text": "pysource"}})
+        other_text.resolved_text("pysource", data_config("mqar"), None)
 
 
 def test_an_evaluation_is_named_by_the_content_of_its_text_and_not_by_its_place():

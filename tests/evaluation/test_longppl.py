@@ -13,6 +13,7 @@ from script_calls import call
 
 import posbench
 from posbench.common.errors import ConfigError, RunError
+from posbench.config.schema import EvaluateConfig
 from posbench.encodings.rope import Rope
 from posbench.evaluation.protocols import protocol
 from posbench.evaluators.fixed_targets import FixedTargets
@@ -100,17 +101,15 @@ def test_another_model_chooses_with_its_own_training_length(train_len):
     assert shared["key_long"] == pytest.approx([copied(t, train_len) for t in keys], rel=1e-5)
     read = FixedTargets(evaluation(given.model, TEXT, targets=8)).score(64)[0]
     assert np.array_equal(arrays["nll"], read[made.judged[2]])
-    asked = {**dict.fromkeys(KEYS), **noted}
-    assert Longppl.settings(asked, TRAIN_LEN)["key_context"] == train_len // 8
+    assert Longppl.settings(EvaluateConfig(**noted), TRAIN_LEN)["key_context"] == train_len // 8
     with pytest.raises(ConfigError, match=f"must be below the training length {train_len}"):
         Longppl.check(NoExtension(), replace(given.config, lengths=[16], key_context=train_len), 99)
 
 
 def test_settings_that_cannot_work_are_refused():
     usual = {"key_gain": 2.0, "key_loss": 2.0, "key_context": 8, "key_run": None}
-    none = dict.fromkeys(usual)
-    assert Longppl.settings(none, 64) == usual
-    assert Longppl.settings({**none, "key_gain": 1.0}, 64) == {**usual, "key_gain": 1.0}
+    assert Longppl.settings(EvaluateConfig(), 64) == usual
+    assert Longppl.settings(EvaluateConfig(key_gain=1.0), 64) == {**usual, "key_gain": 1.0}
     assert protocol("longppl") is Longppl and Longppl.floor is None
     for options, said in (
         ({"key_context": TRAIN_LEN}, "must be below the training length 16"),

@@ -7,6 +7,7 @@ import pytest
 import torch
 from conftest import node
 
+from posbench.config.schema import JobConfig
 from posbench.evaluation import probe as module
 from posbench.evaluation.probe import Probe
 from posbench.evaluation.protocol import ReadVolume
@@ -22,9 +23,9 @@ PLAIN = node("scale_attention", "none")
 TOKEN, ROW = 3e-6, 2e-3  # seconds of this machine; a row is compared with VOCAB entries
 
 
-def config(**encoding) -> dict:
+def config(**encoding) -> JobConfig:
     parts = {"encoding": {**node("encoding", "rope"), **encoding}, "model": MODEL, "train": {"length": TRAIN_LEN}}
-    return {**parts, "seed": 0, "device": "cpu"}
+    return JobConfig.of({**parts, "device": "cpu"})
 
 
 def pairs(layer) -> int:
@@ -59,7 +60,7 @@ class Machine:
     def seconds(self, extension: str, tokens: int, rows: int, texts: int, **encoding) -> float:
         """Time of a reading, added up layer by layer."""
         cfg = config(**encoding)
-        made = make(cfg["encoding"], make_model(cfg, 50).encoding.shape)
+        made = make(cfg.encoding, make_model(cfg, 50).encoding.shape)
         layers = make_plan(made, make(node("extension", extension)), length=tokens).layers
         each = [TOKEN * tokens + self.pair(layer) * pairs(layer) * MODEL["n_head"] for layer in layers]
         whole = sum(each) * (len(layers) - 1 + rows / tokens) / len(layers)

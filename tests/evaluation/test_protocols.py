@@ -241,7 +241,7 @@ def cells(text_folder, *overrides):
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         (job,) = plan_jobs(composition.expand(unresolved(compose("run", given)), given))
     return [
-        (one.protocol, one.extension.get("window", "-"), one.evaluate["stride"], one.evaluate["lengths"], not one.reference, one.eval_id)
+        (one.protocol, one.extension.get("window", "-"), one.evaluate.stride, one.evaluate.lengths, not one.reference, one.eval_id)
         for one in job.cells
     ]
 

@@ -12,6 +12,7 @@ from test_cli import cli  # noqa: F401
 
 from posbench.common.errors import ConfigError
 from posbench.common.files import read_json
+from posbench.config.schema import EvaluateConfig
 from posbench.data.task import IGNORED
 from posbench.data.text_questions import TextQuestions, texts_with_rivals
 from posbench.data.text_task import NOISE, make_text_task
@@ -150,9 +151,9 @@ def test_an_item_is_a_sentence_or_a_line_of_its_own(name, tokenizer):
 
 
 def test_other_texts_have_another_id_and_tasks_with_tokens_of_their_own_keep_theirs():
-    accuracy, words = protocol("accuracy"), {"tasks": [{"name": "passkey", **node("task", "passkey")}]}
-    texts, compared = ({**words, "rivals": n} for n in (0, 3))
-    assert accuracy.version_of({"tasks": None}) == accuracy.version == 1
+    accuracy, tasks = protocol("accuracy"), [{"name": "passkey", **node("task", "passkey")}]
+    texts, compared = (EvaluateConfig(tasks=tasks, rivals=n) for n in (0, 3))
+    assert accuracy.version_of(EvaluateConfig()) == accuracy.version == 1
     assert accuracy.version_of(texts) == 2 and accuracy.version_of(compared) == 3
     evaluate = {"windows": 4, "targets": None, "max_length": None, "split": "test", "dtype": "fp32", "seed": 0}
     assert "asked for, version 2 of the protocol, test split" in str(Setting.of(evaluate, 2)) and "version" not in str(Setting.of(evaluate))

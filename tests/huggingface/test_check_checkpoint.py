@@ -12,6 +12,7 @@ from posbench.common.errors import RunError
 from posbench.huggingface import check_checkpoint as checks
 from posbench.huggingface.check_checkpoint import beside_transformers, by_offset, check_checkpoint
 from posbench.model.build import load_model
+from posbench.position.instantiate import trained_config
 from posbench.pretrained.checkpoint import find_checkpoint
 
 TOKENS = np.random.default_rng(0).integers(0, VOCAB, 500).astype(np.uint16)
@@ -20,7 +21,7 @@ ROWS = 130
 
 def read(path, vocab_size: int = VOCAB):
     run = imported(path)
-    cfg = run.read_config()
+    cfg = trained_config(run)
     return cfg, load_model(run, cfg, vocab_size, "cpu")
 
 

@@ -9,6 +9,7 @@ import pytest
 from hf_models import TRAIN_LEN, adopted, assert_equal_logits, checkpoint, imported, method, transformers
 
 from posbench.common.errors import ConfigError
+from posbench.config.schema import JobConfig
 from posbench.huggingface.engines import ENGINES, config_json, engines, settings
 
 FIXED = {"mode": "fixed", "target_len": 4 * TRAIN_LEN}
@@ -108,7 +109,7 @@ def test_the_words_for_each_engine(tmp_path):
     assert "convert" in _words(cfg, "llama3")["llama.cpp"]
 
 
-def _words(cfg: dict, name: str) -> dict[str, str]:
+def _words(cfg: JobConfig, name: str) -> dict[str, str]:
     return {engine: one["words"] for engine, one in engines(settings(cfg, method("extension", name, **FIXED)), 128).items()}
 
 

@@ -217,8 +217,8 @@ def test_an_export_of_a_checkpoint_ends_a_text_as_it_did(tmp_path, text_folder):
     data = {**job()["data"], "tokenizer": "bytes", "name": "local", "path": str(text_folder)}
     data |= {"source": {"_target_": "posbench.data.local.LocalFiles", "column": "text", "validation_share": 0.05, "test_share": 0.1}}
     cfg = adopted(path, data=data)
-    assert cfg["data"]["tokenizer"] == str(path)
-    run = Run(tmp_path / run_id(cfg, "f"))
+    assert cfg.data["tokenizer"] == str(path)
+    run = Run(tmp_path / run_id(cfg.as_dict(), "f"))
     with run.lock():
         take(run, cfg, 258, "cpu", "f")
     out = exported(run, cache_dir=str(tmp_path / "cache"))

@@ -28,10 +28,11 @@ from posbench.common import machine
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.machine import multiplies_bf16
 from posbench.config.identity import run_id
-from posbench.config.schema import TrainConfig
+from posbench.config.schema import JobConfig, ModelConfig, TrainConfig
 from posbench.data.corpus import Corpus, fit_corpus
 from posbench.huggingface import weights as hf_weights
 from posbench.model.build import load_model
+from posbench.position.instantiate import trained_config
 from posbench.runs.directory import Run
 
 
@@ -54,7 +55,7 @@ def test_an_imported_checkpoint_is_the_same_function_and_comes_back_as_it_was(tm
 def test_16_bit_weights_are_read_in_32_and_exported_as_they_are(tmp_path):
     run = imported(checkpoint(tmp_path, dtype=torch.bfloat16))
     assert not run.weights.exists()
-    assert load_model(run, run.read_config(), VOCAB, "cpu").embed_tokens.weight.dtype == torch.float32
+    assert load_model(run, trained_config(run), VOCAB, "cpu").embed_tokens.weight.dtype == torch.float32
     assert json.loads((exported(run) / "config.json").read_text())["torch_dtype"] == "bfloat16"
 
 
@@ -65,20 +66,20 @@ def test_a_config_of_earlier_transformers_is_read(tmp_path):
     old = {"rope_theta": 777.0, "rope_scaling": None, "hidden_size": 48, "torch_dtype": "float16"}
     (path / "config.json").write_text(json.dumps({**config, **old}))
     cfg = adopted(path)
-    assert cfg["encoding"]["base"] == 777.0 and cfg["model"]["head_dim"] is None
+    assert cfg.encoding["base"] == 777.0 and cfg.model.head_dim is None
 
 
 def test_identity_is_the_content_and_the_length_and_neither_path_nor_recipe_nor_machine(tmp_path, monkeypatch):
     first = adopted(checkpoint(tmp_path / "a"))
     monkeypatch.setattr(machine, "multiplies_bf16", lambda: not multiplies_bf16())
-    assert run_id(adopted(tmp_path / "a/Llama"), "f") == run_id(first, "f")
+    assert run_id(adopted(tmp_path / "a/Llama").as_dict(), "f") == run_id(first.as_dict(), "f")
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     recipe = {"length": TrainConfig().length, "steps": 7, "lr": 0.5}
-    assert run_id(adopted(tmp_path / "b/Llama", seed=5, train=recipe), "f") == run_id(first, "f")
-    assert run_id(adopted(tmp_path / "b/Llama", train={"length": 16}), "f").startswith("hf-16-")
-    assert adopted(tmp_path / "b/Llama", train={"length": [64]})["train"]["length"] == [64]
+    assert run_id(adopted(tmp_path / "b/Llama", seed=5, train=recipe).as_dict(), "f") == run_id(first.as_dict(), "f")
+    assert run_id(adopted(tmp_path / "b/Llama", train={"length": 16}).as_dict(), "f").startswith("hf-16-")
+    assert adopted(tmp_path / "b/Llama", train={"length": [64]}).train.length == [64]
     checkpoint(tmp_path / "b", rms_norm_eps=1e-4)
-    assert run_id(adopted(tmp_path / "b/Llama"), "f") != run_id(first, "f")
+    assert run_id(adopted(tmp_path / "b/Llama").as_dict(), "f") != run_id(first.as_dict(), "f")
 
 
 @pytest.mark.parametrize(
@@ -226,7 +227,7 @@ def test_a_run_notices_that_its_checkpoint_changed(tmp_path):
     file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     with pytest.raises(RunError, match="changed .SHA-256 .* when the run was made.: put them back"):
-        load_model(run, run.read_config(), VOCAB, "cpu")
+        load_model(run, trained_config(run), VOCAB, "cpu")
     with pytest.raises(RunError, match="changed"):
         exported(run)
 
@@ -241,7 +242,7 @@ def test_weights_that_change_after_the_run_was_named_are_not_taken(tmp_path):
     with run.lock(), pytest.raises(RunError, match="changed after run was named by them: run the same command again"):
         hf_weights.take(run, cfg, VOCAB, "cpu", "f")
     assert not run.finished and not run.weights.exists()
-    assert adopted(path)["model"]["checkpoint"] != cfg["model"]["checkpoint"]
+    assert adopted(path).model.checkpoint != cfg.model.checkpoint
     assert imported(path).finished
 
 
@@ -259,14 +260,15 @@ def test_weights_that_change_after_the_run_was_named_are_not_taken(tmp_path):
 )
 def test_the_tokenizer_has_to_be_the_checkpoints(ids, bos, rows, theirs, said):
     corpus = Corpus(None, None, None, "f", "local", "t", ids + bos, ids if bos else None, None)
-    cfg = {"data": {"tokenizer": "t"}, "model": {"path": "DIR", "checkpoint": {"vocab_size": rows, "bos": theirs}}}
+    model = ModelConfig(path="DIR", checkpoint={"vocab_size": rows, "bos": theirs})
+    cfg = JobConfig(data={"tokenizer": "t"}, model=model)
     if said:
         with pytest.raises(ConfigError, match=said):
             fit_corpus(corpus, cfg)
         return
     fitted = fit_corpus(corpus, cfg)
     assert fitted.vocab_size == rows and fitted.bos == theirs
-    assert fit_corpus(corpus, {"model": {}}) is corpus
+    assert fit_corpus(corpus, JobConfig()) is corpus
 
 
 def test_there_and_back_on_the_command_line(tmp_path, text_folder, capfd):

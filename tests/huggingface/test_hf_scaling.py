@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -31,7 +32,7 @@ from posbench.extensions.yarn import Yarn
 from posbench.huggingface.export import describe
 from posbench.model.build import make_encoding
 from posbench.position.geometry import Span
-from posbench.position.instantiate import make
+from posbench.position.instantiate import make, trained_config
 from posbench.position.plan import make_plan
 from posbench.scale_attention.none import NoScale
 
@@ -59,7 +60,7 @@ def scaled(name: str) -> dict:
 def test_a_scaling_that_was_trained_in_is_read_exactly_and_written_back(tmp_path, name):
     path = checkpoint(tmp_path, **scaled(name))
     run = imported(path)
-    assert make_encoding(run.read_config()).shape.train_len == TRAIN_LEN and run_id(run.read_config(), "f") == run.id
+    assert make_encoding(trained_config(run)).shape.train_len == TRAIN_LEN and run_id(run.read_config(), "f") == run.id
     assert_equal_logits(run, theirs(path))
 
     out = exported(run)
@@ -78,7 +79,7 @@ def test_a_scaling_that_was_trained_in_is_read_exactly_and_written_back(tmp_path
 @pytest.mark.parametrize("name", SCALINGS)
 def test_without_the_scaling_it_is_another_model(tmp_path, name):
     cfg = adopted(checkpoint(tmp_path, **scaled(name)))
-    plain = {**cfg, "encoding": {**cfg["encoding"], "scaling": None, "scaling_len": None}}
+    plain = replace(cfg, encoding={**cfg.encoding, "scaling": None, "scaling_len": None})
     tables = [make_plan(make_encoding(one), length=TRAIN_LEN).layers[0].bands[0].q_table for one in (cfg, plain)]
     assert (tables[0] - tables[1]).abs().max() > 0.1
 
@@ -133,7 +134,7 @@ def test_a_scaling_of_earlier_transformers_is_read(tmp_path):
     del config["rope_parameters"]
     old = {"rope_theta": 777.0, "rope_scaling": {"type": "linear", "factor": 2.0}}
     (path / "config.json").write_text(json.dumps({**config, **old}))
-    encoding = adopted(path)["encoding"]
+    encoding = adopted(path).encoding
     assert encoding["base"] == 777.0 and encoding["scaling_len"] == 16 and encoding["scaling"]["target_len"] == 32
     assert_equal_logits(imported(path), theirs(path))
 
@@ -157,7 +158,7 @@ def test_a_sliding_window_is_read_exactly_and_written_back(tmp_path, name):
         model = theirs(folder)
         assert type(model).__name__.startswith(name.split()[0])
         assert_equal_logits(run, model)
-        assert adopted(folder)["encoding"]["window"] == window
+        assert adopted(folder).encoding["window"] == window
 
 
 def test_a_window_and_a_scaling_at_once(tmp_path):
@@ -174,7 +175,7 @@ def test_a_scaling_by_one_is_no_change(tmp_path, kind):
     more = {"llama3": {"low_freq_factor": 1.0, "high_freq_factor": 4.0}, "longrope": {"long_factor": [1.0] * 4, "short_factor": [1.0] * 4}}
     rope = {"rope_theta": 1e4, "rope_type": kind, "factor": 1.0, "original_max_position_embeddings": 32, **more.get(kind, {})}
     (path / "config.json").write_text(json.dumps({**written, "rope_parameters": rope}))
-    assert adopted(path)["encoding"]["scaling"] is None
+    assert adopted(path).encoding["scaling"] is None
     assert_equal_logits(imported(path), theirs(path))
 
 
@@ -252,5 +253,5 @@ def test_a_training_with_a_window_is_a_mistral(tmp_path):
 
 def test_runs_of_earlier_versions_keep_their_names(tmp_path):
     cfg = adopted(checkpoint(tmp_path))
-    earlier = {**cfg, "encoding": {key: cfg["encoding"][key] for key in ("_target_", "base", "layout")}}
-    assert run_id(earlier, "f") == run_id(cfg, "f")
+    earlier = {**cfg.as_dict(), "encoding": {key: cfg.encoding[key] for key in ("_target_", "base", "layout")}}
+    assert run_id(earlier, "f") == run_id(cfg.as_dict(), "f")

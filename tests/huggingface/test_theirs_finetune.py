@@ -18,6 +18,7 @@ from posbench.encodings.none import NoEncoding
 from posbench.model.build import load_model
 from posbench.model.inplace.reader import Reader
 from posbench.position.geometry import Shape
+from posbench.position.instantiate import trained_config
 from posbench.position.interfaces import Layer
 from posbench.position.plan import training_plans
 from posbench.runs.directory import Run
@@ -48,7 +49,7 @@ def tuned(capfd, root, kind, *words, length=LONGER):
 def test_a_child_is_the_model_that_transformers_saved_with_the_extension_put_back(world, capfd, kind):
     child = tuned(capfd, world.root, kind, "finetune.steps=4", "extension=yarn")
     losses = [json.loads(line)["loss"] for line in child.train_log.read_text().splitlines() if "loss" in json.loads(line)]
-    ours = load_model(child, child.read_config(), 256, "cpu")
+    ours = load_model(child, trained_config(child), 256, "cpu")
     theirs = transformers.AutoModelForCausalLM.from_pretrained(child.path).eval()
     ids = text(2, LONGER)
     extended = posbench.extend(theirs, "yarn", target_len=LONGER, train_len=TRAIN_LEN)
@@ -63,7 +64,7 @@ def test_a_learned_table_is_trained_at_its_own_length(world, capfd):
     child = tuned(capfd, world.root, "gpt2", "finetune.steps=3", f"evaluate.max_length={TRAIN_LEN}", length=TRAIN_LEN)
     theirs = transformers.AutoModelForCausalLM.from_pretrained(child.path).eval()
     assert not torch.equal(theirs.transformer.wpe.weight, tiny("gpt2", vocab_size=256).transformer.wpe.weight)
-    assert difference(load_model(child, child.read_config(), 256, "cpu")(text(1, TRAIN_LEN)), theirs(text(1, TRAIN_LEN)).logits) < 1e-4
+    assert difference(load_model(child, trained_config(child), 256, "cpu")(text(1, TRAIN_LEN)), theirs(text(1, TRAIN_LEN)).logits) < 1e-4
 
 
 def test_no_steps_are_the_extension_at_evaluation(world, capfd):

@@ -5,6 +5,7 @@ import torch
 from conftest import small_model, small_shape
 
 from posbench.common.errors import ConfigError
+from posbench.config.schema import JobConfig
 from posbench.encodings.rope import Rope
 from posbench.encodings.t5 import T5
 from posbench.position.plan import make_plan
@@ -58,8 +59,7 @@ def test_the_last_positions_are_those_of_the_whole(last, encoding):
 def test_a_fresh_model_guesses_uniformly():
     from posbench.model.build import make_model
 
-    cfg = {"encoding": {"_target_": "posbench.encodings.rope.Rope"}, "model": {}, "train": {}, "seed": 0}
-    model = make_model(cfg, 100)
+    model = make_model(JobConfig(), 100)
     text_BT = torch.randint(0, 100, (2, 16))
     assert model.loss(text_BT, text_BT, make_plan(model.encoding, length=16)).item() == pytest.approx(4.60517, abs=1e-4)
 
@@ -69,7 +69,7 @@ def test_weights_depend_on_the_seed_alone_and_not_on_the_encoding():
 
     def weights(encoding: str, seed: int) -> dict:
         target = f"posbench.encodings.{encoding}.{encoding.title()}"
-        return make_model({"encoding": {"_target_": target}, "model": {}, "train": {}, "seed": seed}, 100).state_dict()
+        return make_model(JobConfig(encoding={"_target_": target}, seed=seed), 100).state_dict()
 
     rope, again, learned, other = weights("rope", 0), weights("rope", 0), weights("learned", 0), weights("rope", 1)
     assert all(torch.equal(value, again[name]) and torch.equal(value, learned[name]) for name, value in rope.items())

@@ -15,6 +15,7 @@ from posbench.common.errors import ConfigError
 from posbench.gguf.header import read_gguf
 from posbench.gguf.tensors import gguf_tensors
 from posbench.model.build import load_model, make_model
+from posbench.position.instantiate import trained_config
 from posbench.pretrained.checkpoint import find_checkpoint
 from posbench.pretrained.weights import checked_tensors
 
@@ -31,8 +32,8 @@ def weights(path: Path) -> dict[str, torch.Tensor]:
     """Tensors of a model.path under our names, as a run would load them."""
     cfg = adopted(path)
     with torch.device("meta"):
-        model = make_model(cfg, cfg["model"]["checkpoint"]["vocab_size"])
-    return {name: one.read() for name, one in checked_tensors(find_checkpoint(str(path)), model, cfg["model"]["tied"]).items()}
+        model = make_model(cfg, cfg.model.checkpoint["vocab_size"])
+    return {name: one.read() for name, one in checked_tensors(find_checkpoint(str(path)), model, cfg.model.tied).items()}
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +47,7 @@ def test_every_type_gives_the_tensors_and_logits_of_transformers(wide, kind):
     file = write_gguf(wide, Kind[kind])
     theirs = transformers.AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32).eval()
     run = imported(file)
-    ours = load_model(run, run.read_config(), VOCAB, "cpu").state_dict()
+    ours = load_model(run, trained_config(run), VOCAB, "cpu").state_dict()
     named = {name.removeprefix("model."): value for name, value in theirs.state_dict().items()}
     assert ours.keys() == named.keys() and all(torch.equal(value, named[name]) for name, value in ours.items())
     assert_equal_logits(run, theirs, vocab_size=VOCAB, relative=True)
@@ -59,7 +60,7 @@ def test_a_file_of_float32_is_the_checkpoint_it_was_made_of(tmp_path, kind):
     before, after = weights(path), weights(file)
     assert before.keys() == after.keys() and all(torch.equal(value, after[name]) for name, value in before.items())
     assert_equal_logits(imported(file), transformers.AutoModelForCausalLM.from_pretrained(path).eval(), vocab_size=VOCAB)
-    assert adopted(file)["encoding"] == adopted(path)["encoding"] and adopted(file)["model"]["path"] == str(file)
+    assert adopted(file).encoding == adopted(path).encoding and adopted(file).model.path == str(file)
 
 
 def test_llama_31_is_read_by_the_divisors_that_its_file_holds(tmp_path):
@@ -100,7 +101,7 @@ def test_a_scaling_is_read(tmp_path, name):
 def test_a_file_without_a_base_has_llama_cpps(tmp_path):
     path = small(tmp_path, rope_parameters={"rope_theta": 10000.0, "rope_type": "default"})
     file = write_gguf(path, metadata={"llama.rope.freq_base": None})
-    assert adopted(file)["encoding"]["base"] == 10000
+    assert adopted(file).encoding["base"] == 10000
     assert_equal_logits(imported(file), transformers.AutoModelForCausalLM.from_pretrained(path).eval(), vocab_size=VOCAB)
 
 
@@ -257,10 +258,10 @@ def test_what_is_no_regular_file_is_refused(tmp_path):
 def test_the_tokenizer_of_the_file_is_the_default(tmp_path):
     file = write_gguf(small(tmp_path))
     data = {"tokenizer": "bpe", "vocab_size": 1024, "bos": False, "name": "local", "path": "/nowhere", "source": {"_target_": "x.Y"}}
-    assert adopted(file, data=data)["data"]["tokenizer"] == str(file)
-    assert adopted(file, data={**data, "vocab_size": VOCAB})["data"]["tokenizer"] == str(file)  # ids that fit may be others
-    assert adopted(file, data={**data, "tokenizer": "bytes"})["data"]["tokenizer"] == str(file)
-    assert adopted(file, data={**data, "tokenizer": "org/other"})["data"]["tokenizer"] == "org/other"
-    assert adopted(tmp_path / "Llama", data=data)["data"]["tokenizer"] == "bpe"  # a folder without a tokenizer
+    assert adopted(file, data=data).data["tokenizer"] == str(file)
+    assert adopted(file, data={**data, "vocab_size": VOCAB}).data["tokenizer"] == str(file)  # ids that fit may be others
+    assert adopted(file, data={**data, "tokenizer": "bytes"}).data["tokenizer"] == str(file)
+    assert adopted(file, data={**data, "tokenizer": "org/other"}).data["tokenizer"] == "org/other"
+    assert adopted(tmp_path / "Llama", data=data).data["tokenizer"] == "bpe"  # a folder without a tokenizer
     (tmp_path / "Llama/tokenizer.json").touch()
-    assert adopted(tmp_path / "Llama", data=data)["data"]["tokenizer"] == str(tmp_path / "Llama")
+    assert adopted(tmp_path / "Llama", data=data).data["tokenizer"] == str(tmp_path / "Llama")

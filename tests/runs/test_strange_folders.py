@@ -19,6 +19,7 @@ from synthetic import LENGTHS, TARGETS, write_eval
 from posbench.common import defuse
 from posbench.common.csv_records import from_csv, to_csv
 from posbench.common.errors import ConfigError, RunError
+from posbench.config.schema import JobConfig
 from posbench.report.external_csv import read as read_foreign
 from posbench.report.records import MOST, CurvePoint, read_points
 from posbench.report.report import collect
@@ -261,4 +262,4 @@ def test_weights_that_are_a_fifo_keep_no_export_waiting(tmp_path):
     os.mkfifo(tmp_path / "model.safetensors")
     (tmp_path / "train.json").write_text('{"sha256": "0"}')
     with pytest.raises(RunError, match=r"model\.safetensors is missing"):
-        write_theirs(Run(tmp_path), {"model": {}, "encoding": {}}, tmp_path / "out", {"head_dim": 8})
+        write_theirs(Run(tmp_path), JobConfig(), tmp_path / "out", {"head_dim": 8})

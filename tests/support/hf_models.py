@@ -9,12 +9,12 @@ from conftest import node
 from posbench.config.compose import Request
 from posbench.config.defaults import resolve
 from posbench.config.identity import run_id
-from posbench.config.schema import TrainConfig
+from posbench.config.schema import JobConfig, TrainConfig
 from posbench.huggingface import weights as hf_weights
 from posbench.huggingface.export import export
 from posbench.model.build import load_model, make_model
 from posbench.model.weights import save_weights
-from posbench.position.instantiate import make
+from posbench.position.instantiate import make, trained_config
 from posbench.position.plan import make_plan
 from posbench.pretrained.import_config import adopt
 from posbench.runs.directory import Run
@@ -56,13 +56,13 @@ def randomize(model: torch.nn.Module) -> None:
         parameter.normal_(mean=float(parameter.ndim == 1), std=0.3)
 
 
-def trained(folder: Path, cfg: dict) -> Run:
+def trained(folder: Path, cfg: dict | JobConfig) -> Run:
     """A finished run of random weights."""
-    run, cfg = Run(folder / "run"), resolve(cfg)
+    run, cfg = Run(folder / "run"), resolve(cfg) if isinstance(cfg, dict) else cfg
     model = make_model(cfg, VOCAB)
     randomize(model)
     with run.lock():
-        run.write_config(cfg)
+        run.write_config(cfg.as_dict())
         run.write_summary({"sha256": save_weights(run.weights, model)})
     return run
 
@@ -79,7 +79,7 @@ def assert_equal_logits(
     run: Run, theirs: torch.nn.Module, extension: dict | None = None, vocab_size: int = VOCAB, relative: bool = False
 ) -> None:
     """Compare at all LENGTHS: each logit, or with `relative` all of a length together, where large weights make single ones chaotic."""
-    ours = load_model(run, run.read_config(), vocab_size, "cpu")
+    ours = load_model(run, trained_config(run), vocab_size, "cpu")
     for length in LENGTHS:  # ascending: their dynamic type remembers the longest text
         text_BT = torch.randint(0, vocab_size, (2, length))
         plan = make_plan(ours.encoding, make(extension) if extension else None, length=length)
@@ -119,15 +119,15 @@ def theirs(path: Path) -> torch.nn.Module:
     return transformers.AutoModelForCausalLM.from_pretrained(path).eval()
 
 
-def adopted(path: Path, **changed) -> dict:
+def adopted(path: Path, **changed) -> JobConfig:
     cfg = {**job(model={"path": str(path)}, train={"length": TrainConfig().length}, cache_dir=str(path.parent)), **changed}
     return resolve(adopt(cfg))
 
 
 def imported(path: Path) -> Run:
     cfg = adopted(path)
-    run = Run(path.parent / run_id(cfg, "f"))
+    run = Run(path.parent / run_id(cfg.as_dict(), "f"))
     with run.lock():
-        hf_weights.take(run, cfg, cfg["model"]["checkpoint"]["vocab_size"], "cpu", "f")
+        hf_weights.take(run, cfg, cfg.model.checkpoint["vocab_size"], "cpu", "f")
     assert run.finished and run.provenance.exists()
     return run

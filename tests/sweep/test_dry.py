@@ -16,6 +16,7 @@ from test_evaluate import TRAIN_LEN, evaluation, text
 
 from posbench import evaluators
 from posbench.config.identity import method_name
+from posbench.config.schema import EvaluateConfig, JobConfig, ModelConfig, TrainConfig
 from posbench.evaluation.protocol import ReadVolume
 from posbench.evaluation.protocols import protocol
 from posbench.extensions.recompute_window import RecomputeWindow
@@ -25,7 +26,7 @@ from posbench.runs.directory import Run
 from posbench.runs.unfinished import PART, Unfinished, made_by
 from posbench.sweep import dry_run as dry
 from posbench.sweep.cells import RECOMPUTE, Cell
-from posbench.sweep.cost import model_size
+from posbench.sweep.cost import ModelSize, model_size
 from posbench.sweep.cost_estimate import cost
 from posbench.sweep.jobs import Job
 
@@ -37,12 +38,13 @@ EVALUATE = {"windows": 10, "targets": 2, "max_length": 1000, "stride": 4, "lengt
 
 
 def job(folder: Path, name: str, jobs: int = 1, model: dict = MODEL, **changed) -> Job:
-    train = {"steps": 100, "tokens_per_step": 6000, "length": TRAIN_LEN}
-    return Job({"train": train, "model": model, "data": DATA, "results_dir": str(folder), "jobs": jobs, **changed}, Run(folder / name), "")
+    train = TrainConfig(steps=100, tokens_per_step=6000, length=TRAIN_LEN)
+    cfg = JobConfig(train=train, model=ModelConfig(**model), data=DATA, results_dir=str(folder), jobs=jobs, **changed)
+    return Job(cfg, Run(folder / name), "")
 
 
 def cell(extension: dict, protocol: str = "fixed_targets") -> Cell:
-    return Cell(protocol, extension, {}, EVALUATE, False, "", Path("nowhere"))
+    return Cell(protocol, extension, {}, EvaluateConfig(**EVALUATE), False, "", Path("nowhere"))
 
 
 def measured(folder: Path, name: str, speed: float, model: dict, weights: int, trained: float = 60.0, **seconds: float) -> None:
@@ -106,6 +108,10 @@ def test_time_and_disk_are_those_of_the_same_model_and_method(tmp_path):
     assert "about 3.3 h of training by 1 run of this model size; 99.0 MiB" in cost([other], [other], [])[1]
 
 
+def size(model: dict) -> ModelSize:
+    return model_size(JobConfig(model=ModelConfig(**model), data=DATA))
+
+
 def seconds(line: str) -> float:
     """The time of evaluation that a line tells."""
     number, unit = re.search(r"([\d.]+) (s|min|h|days|years) of evaluation", line).groups()
@@ -117,7 +123,7 @@ def test_another_size_of_model_is_told_by_its_arithmetic(tmp_path):
     large = job(tmp_path, "a-16-s0-0000000002", model=OTHER)
     (_, said), (_, alike) = (cost([one], [one], [(one, cell(PI), [100])]) for one in (large, job(tmp_path, "a-16-s0-0000000003")))
     assert "of training by arithmetic from 1 run of other sizes" in said and "evaluation by arithmetic from 1 evaluation of other" in said
-    few, many = model_size({"model": MODEL, "data": DATA}), model_size({"model": OTHER, "data": DATA})
+    few, many = size(MODEL), size(OTHER)
     one = ReadVolume(10, 100, 2, 20)
     assert seconds(said) == pytest.approx(many.forward(one) / few.forward(one), rel=0.1) and seconds(alike) == 1
     assert many.forward(one) / few.forward(one) > 1000
@@ -130,7 +136,7 @@ def test_the_floor_is_counted_as_it_is_run(tmp_path):
     known, floor = job(tmp_path, "a-16-s0-0000000001"), cell({"_target_": RECOMPUTE, "window": None})
     first, said = cost([known], [], [(known, floor, [100, 900])])
     assert first.endswith("1 evaluations, 320 tokens")  # both lengths read the same, once
-    model = model_size({"model": MODEL, "data": DATA})
+    model = size(MODEL)
     assert seconds(said) == round(model.forward(ReadVolume(20, 16, 1, 20)) / model.forward(ReadVolume(10, 100, 2, 20)))
     measured(tmp_path, "a-16-s0-0000000002", 5000.0, MODEL, 1, floor=60.0)
     assert cost([known], [], [(known, floor, [100])])[1].startswith("about 60 s of evaluation by 2 evaluations")
@@ -138,9 +144,8 @@ def test_the_floor_is_counted_as_it_is_run(tmp_path):
 
 @pytest.mark.parametrize(("extension", "read"), [("none", {900: 900, 100: 900, 50: 900}), ("pi", {900: 900, 100: 100, 50: 50})])
 def test_lengths_of_by_position_that_are_read_together_are_counted_once(tmp_path, extension, read):
-    given = {**job(tmp_path, "a").cfg, "encoding": node("encoding", "rope"), "seed": 0}
-    known = Job(given, Run(tmp_path / "b"), "")
-    one = Cell("by_position", node("extension", extension), node("scale_attention", "none"), EVALUATE, False, "", Path("nowhere"))
+    known = job(tmp_path, "b", encoding=node("encoding", "rope"))
+    one = replace(cell(node("extension", extension), "by_position"), scale_attention=node("scale_attention", "none"))
     first = cost([known], [], [(known, one, [50, 100, 900])])[0]
     assert first.endswith(f"1 evaluations, {10 * sum(set(read.values())):,} tokens")
 
@@ -164,7 +169,7 @@ def test_what_was_over_at_once_is_no_measure_of_long_work(tmp_path):
     measured(tmp_path, "a-16-s0-0000000002", 5000.0, MODEL, 1, ntk=2.0)
     said = cost(*asked)[1]
     assert "about 2 min of training by 1 run of" in said and "by 1 evaluation of this model size" in said
-    model = model_size({"model": MODEL, "data": DATA})
+    model = size(MODEL)
     times = model.forward(ReadVolume(10, 900, 2, 20)) / model.forward(ReadVolume(10, 100, 2, 20))
     assert seconds(said) == pytest.approx(2 * times, rel=0.05)
     measured(tmp_path / "other", "a-16-s0-0000000003", 5000.0, MODEL, 1, pi=0.9)
@@ -175,8 +180,8 @@ def test_what_was_over_at_once_is_no_measure_of_long_work(tmp_path):
 def test_parameters_are_those_of_the_model(tmp_path):
     for model, bos in (({"n_kv_head": 1, "tied": True}, True), ({"d_ff": 48, "head_dim": 24, "n_layer": 3}, False), ({}, False),
                        ({"output_gate": "headwise"}, False), ({"output_gate": "elementwise", "head_dim": 24}, False)):  # fmt: skip
-        cfg = {"model": {"d_model": 64, **model}, "data": {"tokenizer": "bytes", "bos": bos}, "train": {"length": 16}, "seed": 0}
-        made = make_model({**cfg, "encoding": node("encoding", "rope")}, 256 + bos)
+        cfg = JobConfig(model=ModelConfig(d_model=64, **model), data={"tokenizer": "bytes", "bos": bos})
+        made = make_model(cfg, 256 + bos)
         assert model_size(cfg).parameters == sum(one.numel() for name, one in made.named_parameters() if "norm" not in name)
 
 
@@ -209,13 +214,11 @@ def test_a_checkpoint_is_taken_and_not_trained(tmp_path, capfd, typed):
     assert "\n1 of 1 checkpoints to take; 3 evaluations" in said and said.endswith("by one layer measured just now; 0.0 MiB of disk\n")
 
 
-def checkpoint(folder: Path, dtype: str = "fp32", device: str = "cpu") -> tuple[Job, dict]:
+def checkpoint(folder: Path, dtype: str = "fp32", device: str = "cpu") -> tuple[Job, EvaluateConfig]:
     """A job on a checkpoint, and the settings of its evaluations."""
     model = {**MODEL, "checkpoint": {"sha256": "x", "vocab_size": 300, "bos": None}}
-    return job(folder, "hf-16-s0-0000000000", model=model, encoding=node("encoding", "rope"), seed=0, device=device), {
-        **EVALUATE,
-        "dtype": dtype,
-    }
+    settings = EvaluateConfig(**{**EVALUATE, "dtype": dtype})
+    return job(folder, "hf-16-s0-0000000000", model=model, encoding=node("encoding", "rope"), device=device), settings
 
 
 def test_a_checkpoints_texts_are_told_by_stored_ones_and_else_by_a_layer_measured_now(tmp_path, monkeypatch):
@@ -237,7 +240,7 @@ def test_a_checkpoints_texts_are_told_by_stored_ones_and_else_by_a_layer_measure
     def told(extension: dict, lengths: list[int], dtype: str = "fp32") -> str:
         job, settings = checkpoint(tmp_path, dtype)
         asked.clear()
-        cells = [Cell("fixed_targets", extension, NONE, {**settings, "lengths": lengths}, False, "", Path("nowhere"))]
+        cells = [Cell("fixed_targets", extension, NONE, replace(settings, lengths=lengths), False, "", Path("nowhere"))]
         return cost([job], [job], [(job, one, lengths) for one in cells])[1]
 
     assert told(NTK, [100]).startswith("about 60 min of evaluation by one layer measured just now; ")

@@ -5,11 +5,12 @@ from types import SimpleNamespace
 import pytest
 from test_evaluate import evaluation
 
+from posbench.config.schema import JobConfig, ModelConfig
 from posbench.evaluation.protocols import protocol
 from posbench.extensions.recompute_window import RecomputeWindow
 from posbench.sweep.evaluate_cell import per_token, progress_of
 
-JOB = SimpleNamespace(cfg={"model": {"d_model": 64, "n_layer": 2, "n_head": 2}, "data": {"tokenizer": "bytes"}})
+JOB = SimpleNamespace(cfg=JobConfig(model=ModelConfig(d_model=64, n_layer=2, n_head=2), data={"tokenizer": "bytes"}))
 
 
 @pytest.mark.parametrize("name", ["fixed_targets", "by_position", "longppl"])

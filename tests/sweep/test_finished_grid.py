@@ -42,7 +42,7 @@ def finish(folder: Path, jobs: list[Job]) -> None:
         for cell in job.cells:
             path = folder / cell.path
             path.parent.mkdir(parents=True, exist_ok=True)
-            found = [make_row(**{**row, "length": length}) for length in cell.evaluate["lengths"]]
+            found = [make_row(**{**row, "length": length}) for length in cell.evaluate.lengths]
             path.write_text(json.dumps(eval_content(found, {})))
 
 

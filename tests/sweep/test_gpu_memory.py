@@ -5,17 +5,16 @@ from types import SimpleNamespace
 
 import pytest
 
+from posbench.config.schema import JobConfig, ModelConfig, TrainConfig
 from posbench.sweep import child_processes
 from posbench.sweep.child_processes import CONTEXT, fitting_on_gpu, needed
 
 
 @pytest.fixture
 def job():
-    def made(device: str = "cuda", finished: bool = False, **changes) -> SimpleNamespace:
-        cfg = {"model": {}, "train": {}, "data": {"tokenizer": "bpe", "vocab_size": 1024}, "device": device}
-        for key, value in changes.items():
-            cfg[key.split(".")[0]][key.split(".")[1]] = value
-        return SimpleNamespace(cfg=cfg, trains=True, run=SimpleNamespace(finished=finished))
+    def made(device: str = "cuda", finished: bool = False, **changes: ModelConfig | TrainConfig) -> SimpleNamespace:
+        cfg = JobConfig(data={"tokenizer": "bpe", "vocab_size": 1024}, device=device, **changes)
+        return SimpleNamespace(cfg=cfg, run=SimpleNamespace(finished=finished))
 
     return made
 
@@ -46,6 +45,6 @@ def test_a_card_that_tells_nothing_changes_nothing(job, monkeypatch, said):
 
 
 def test_the_estimate_grows_with_what_a_step_keeps(job):
-    small, wide, long = job(), job(**{"model.d_model": 512}), job(**{"train.tokens_per_step": 65536})
-    parted, done = job(**{"train.tokens_per_step": 65536, "train.micro_batches": 8}), job(finished=True)
+    small, wide, long = job(), job(model=ModelConfig(d_model=512)), job(train=TrainConfig(tokens_per_step=65536))
+    parted, done = job(train=TrainConfig(tokens_per_step=65536, micro_batches=8)), job(finished=True)
     assert CONTEXT < needed(done) < needed(small) < needed(wide) and needed(small) < needed(parted) < needed(long)

@@ -13,6 +13,7 @@ from omegaconf import OmegaConf
 from test_cli import Cli
 
 from posbench.common.errors import ConfigError, RunError
+from posbench.config.schema import JobConfig
 from posbench.runs.directory import Run
 from posbench.sweep import launch as launching
 from posbench.sweep.cluster import queue as cluster_queue
@@ -110,7 +111,7 @@ class Pretended:
 
     def job(self, name: str):
         job = type("Job", (), {"cfgs": [{"name": name}], "cells": []})()
-        job.cfg, job.run = {"results_dir": str(self.folder)}, Run(self.folder / name)
+        job.cfg, job.run = JobConfig(results_dir=str(self.folder)), Run(self.folder / name)
         return job
 
 

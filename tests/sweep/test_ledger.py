@@ -16,6 +16,7 @@ from conftest import Clock
 from ledger_lines import read_ledger
 
 from posbench.common.progress import SHOWN, Progress
+from posbench.config.schema import JobConfig
 from posbench.runs.directory import Run
 from posbench.sweep import child_processes as sweep
 from posbench.sweep import ledger, worker
@@ -25,7 +26,7 @@ from posbench.sweep.launch import launch
 
 
 def result(folder: Path, *outcomes: Outcome, code: int = 0, run_id: str = "rope-16-s0-0123456789") -> Result:
-    return Result(Job({"results_dir": str(folder)}, Run(folder / run_id), ""), code, list(outcomes), 1.23456)
+    return Result(Job(JobConfig(results_dir=str(folder)), Run(folder / run_id), ""), code, list(outcomes), 1.23456)
 
 
 def test_each_cell_is_one_line_with_all_that_the_ledger_knows(tmp_path):
@@ -137,7 +138,7 @@ def test_the_table_of_failures_names_run_what_why_and_file(tmp_path):
 
 
 def ended(run_id: str, seconds: float, *outcomes: Outcome) -> Result:
-    return Result(Job({}, Run(run_id), ""), int(bool(outcomes)), list(outcomes), seconds)
+    return Result(Job(JobConfig(), Run(run_id), ""), int(bool(outcomes)), list(outcomes), seconds)
 
 
 def progress(text: str, left: float | None = None, stays: bool = False) -> bytes:
@@ -286,7 +287,7 @@ def test_a_child_that_says_nothing_has_failed_whatever_its_exit_code(tmp_path, m
     monkeypatch.setattr(worker, "subprocess", Ends)
     monkeypatch.setattr(Ends, "started", [])
     monkeypatch.setattr(Ends, "codes", {0: 0, 1: BUSY, 2: 2, 3: -11, 4: OSError("no more processes")})
-    cfg = {"results_dir": str(tmp_path), "model": {"checkpoint": None}, "processes": 1}
+    cfg = JobConfig(results_dir=str(tmp_path))
     jobs = [Job(cfg, Run(tmp_path / f"rope-{seed}"), "", [{"seed": seed}]) for seed in Ends.codes]
     results = launch(jobs, {"n_jobs": parallel}, "the command")
     assert [result.job for result in results] == jobs and all(result.failures and result.code for result in results)
@@ -314,7 +315,7 @@ def test_a_signal_that_reaches_another_thread_is_noted_and_what_it_ends_is_no_fa
 
     monkeypatch.setattr(worker, "subprocess", Stops)
     monkeypatch.setattr(Ends, "codes", {0: None, 1: None})
-    cfg = {"results_dir": str(tmp_path), "model": {"checkpoint": None}, "processes": 1}
+    cfg = JobConfig(results_dir=str(tmp_path))
     jobs = [Job(cfg, Run(tmp_path / f"rope-{seed}"), "", [{"seed": seed}]) for seed in (0, 1)]
     with pytest.raises(KeyboardInterrupt):
         sweep.run_jobs(jobs, 1, "the command")
@@ -330,6 +331,6 @@ def test_a_full_tmpdir_is_named(tmp_path, monkeypatch):
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(Path, "write_text", full)
-    job = Job({"results_dir": str(tmp_path), "model": {"checkpoint": None}, "processes": 1}, Run(tmp_path / "rope-0"), "", [{}])
+    job = Job(JobConfig(results_dir=str(tmp_path)), Run(tmp_path / "rope-0"), "", [{}])
     (result,) = sweep.run_jobs([job], 1, "the command")
     assert result.failures[0].reason.startswith(f"could not be run: No space left to write {tmp_path}/posbench-")

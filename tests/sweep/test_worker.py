@@ -12,6 +12,7 @@ import pytest
 from ledger_lines import read_ledger
 from test_cli import Cli
 
+from posbench.config.schema import JobConfig
 from posbench.model.memory import forget
 from posbench.runs.directory import Run
 from posbench.sweep import worker as room
@@ -128,7 +129,7 @@ def test_a_worker_that_died_while_it_was_idle_costs_no_job(tmp_path, monkeypatch
     children, idle = Children(Live(1, 0, 1)), [dead]
     monkeypatch.setattr(children, "_start", lambda *_: fresh)
     children.running.add(dead)
-    job = Job({"results_dir": str(tmp_path), "model": {"checkpoint": None}, "processes": 1}, Run(tmp_path / "rope-0"), "", [{}])
+    job = Job(JobConfig(results_dir=str(tmp_path)), Run(tmp_path / "rope-0"), "", [{}])
     result = children.call(job, True, 1, "", "the command", idle)
     assert [outcome.status for outcome in result.outcomes] == ["done"] and idle == [fresh] and not children.running
 

@@ -32,6 +32,7 @@ from posbench.common import machine
 from posbench.common.errors import ConfigError
 from posbench.common.files import read_json
 from posbench.common.signals import Stopped
+from posbench.config.schema import JobConfig, ModelConfig, TrainConfig
 from posbench.data.batches import Batches
 from posbench.model.build import check_device, pick_device
 from posbench.position.plan import training_plans
@@ -267,8 +268,8 @@ def test_a_gpu_is_looked_for_without_taking_memory_of_it(monkeypatch):
 
 
 def unstarted(folder: Path, **changes) -> Job:
-    cfg = {"results_dir": str(folder), "model": {"checkpoint": None}, "device": "cpu", "processes": 1, "train": {}}
-    return Job({**cfg, **changes}, Run(folder / "rope-16-s0-0123456789"), "", [{}])
+    cfg = JobConfig(**{"results_dir": str(folder), "device": "cpu", **changes})
+    return Job(cfg, Run(folder / "rope-16-s0-0123456789"), "", [{}])
 
 
 @pytest.mark.parametrize(
@@ -277,7 +278,7 @@ def unstarted(folder: Path, **changes) -> Job:
         ({"processes": 1000}, "processes=1000 are more than the 4 cores .*: give processes=4 or fewer"),
         ({"processes": 5, "device": "auto"}, "processes=5 are more than the 4 cores"),
         ({"processes": 2, "device": "cuda"}, "needs 2 GPUs, one each, and there are 0"),
-        ({"processes": 3, "train": {"tokens_per_step": 32, "length": 16}}, "processes=3 cannot share a step of 2 windows"),
+        ({"processes": 3, "train": TrainConfig(tokens_per_step=32, length=16)}, "processes=3 cannot share a step of 2 windows"),
     ],
 )
 def test_more_processes_than_the_machine_serves_are_refused_before_one_is_started(tmp_path, monkeypatch, asked, said):
@@ -287,7 +288,8 @@ def test_more_processes_than_the_machine_serves_are_refused_before_one_is_starte
     with pytest.raises(ConfigError, match=said):
         sweep.run_jobs([unstarted(tmp_path, **asked)], 1, "the command")
     sweep.check_resources([unstarted(tmp_path, processes=4, device="auto")])
-    sweep.check_resources([unstarted(tmp_path, processes=1000, model={"checkpoint": "there"})])  # which is evaluated in one process
+    checkpoint = ModelConfig(checkpoint={"sha256": "there"})  # which is evaluated in one process
+    sweep.check_resources([unstarted(tmp_path, processes=1000, model=checkpoint)])
 
 
 def test_a_dry_run_refuses_them_too(tmp_path, text_folder, capfd, monkeypatch):

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from spoils import PLACES, SMALL, interrupt
 from test_train import make_corpus, token_file
 
 from posbench.common.errors import ConfigError
-from posbench.config.schema import FinetuneConfig, ModelConfig, TrainConfig
+from posbench.config.schema import FinetuneConfig, JobConfig, ModelConfig, TrainConfig
 from posbench.data.tokenfile import TokenFile
 from posbench.encodings.pose import Pose
 from posbench.huggingface.export import describe
@@ -32,18 +33,18 @@ TUNED += ["evaluate.lengths=[16,64,128]", "finetune.steps=4", "finetune.warmup=2
 LEN, LONG = 16, 64
 
 
-def job(encoding: dict, extension: dict, train_len: int = LEN) -> dict:
+def job(encoding: dict, extension: dict, train_len: int = LEN) -> JobConfig:
     """What a child's configuration is made of."""
-    model = {"d_model": 32, "n_layer": 2, "n_head": 4, "n_kv_head": 2, "d_ff": 32}
-    train = vars(TrainConfig(length=train_len, tokens_per_step=64))
-    return {"encoding": encoding, "extension": extension, "model": model, "train": train, "seed": 0, "evaluate": {"split": "test"}}
+    model = ModelConfig(d_model=32, n_layer=2, n_head=4, n_kv_head=2, d_ff=32)
+    train = TrainConfig(length=train_len, tokens_per_step=64)
+    return JobConfig(encoding=encoding, extension=extension, model=model, train=train, data={"bos": False})
 
 
-def model_of(cfg: dict, seed: int) -> GPT:
+def model_of(cfg: JobConfig, seed: int) -> GPT:
     """A model with random weights, so that none hides behind the zeros of a fresh one."""
     torch.manual_seed(seed)
     encoding = make_encoding(cfg)
-    model = GPT(ModelConfig(**cfg["model"]), encoding, 50, make_trained_scale(cfg, encoding))
+    model = GPT(cfg.model, encoding, 50, make_trained_scale(cfg, encoding))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(std=0.3)
@@ -91,7 +92,7 @@ def test_dropped_positions_leave_the_model_of_the_same_weights_without_rotation(
     inherit(child, parent)
     parent.encoding.plain.freq_F.zero_()  # an angle of 0 at every position
     tokens_BT = torch.randint(50, (2, LEN))
-    assert dropped["train"]["length"] == LEN and torch.allclose(child(tokens_BT), parent(tokens_BT), atol=1e-6)
+    assert dropped.train.length == LEN and torch.allclose(child(tokens_BT), parent(tokens_BT), atol=1e-6)
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -195,14 +196,14 @@ def test_a_target_beside_one_that_the_extension_or_the_positions_name_themselves
     with pytest.raises(ConfigError, match=r"^finetune.target_len=256 and \S+=128 differ: make them equal"):
         child_config(parent, "x-16-s0-0", FinetuneConfig(target_len=256, encoding=encoding))
     for target in (128, None):
-        found = child_config({**parent, "extension": own}, "x-16-s0-0", FinetuneConfig(target_len=target, encoding=encoding))
-        assert '"target_len": 128' in json.dumps(found["encoding"])
+        found = child_config(replace(parent, extension=own), "x-16-s0-0", FinetuneConfig(target_len=target, encoding=encoding))
+        assert '"target_len": 128' in json.dumps(found.encoding)
 
 
 def test_positions_reach_as_far_as_the_extension_says_and_its_factor_as_far_as_they_do():
     own, dynamic = ({**node("extension", "yarn"), "mode": mode, "target_len": to} for mode, to in (("fixed", 500), ("dynamic", None)))
     for extension, encoding in ((own, pose_node()), (dynamic, {**pose_node(), "max_len": 500})):
-        found = child_config(job(node("encoding", "rope"), extension), "x-16-s0-0", FinetuneConfig(encoding=encoding))["encoding"]
+        found = child_config(job(node("encoding", "rope"), extension), "x-16-s0-0", FinetuneConfig(encoding=encoding)).encoding
         assert found["max_len"] == found["base"]["scaling"]["target_len"] == 500
     short = {**own, "target_len": 8}
     with pytest.raises(ConfigError, match=r"^extension.target_len=8 is shorter than a sequence of finetune.length=16"):
@@ -219,8 +220,8 @@ def test_a_second_extension_is_refused_and_a_further_fine_tuning_is_not():
     parent = job(node("encoding", "rope"), node("extension", "yarn"))
     child = child_config(parent, "rope-16-s0-0", FinetuneConfig())
     for name in ("none", "pi"):
-        grandchild = child_config({**child, "extension": node("extension", name)}, "rope-16to64-s0-0", FinetuneConfig())
-        assert grandchild["train"]["parent"]["reach"] == LEN and grandchild["train"]["length"] == 4 * LONG
+        grandchild = child_config(replace(child, extension=node("extension", name)), "rope-16to64-s0-0", FinetuneConfig())
+        assert grandchild.train.parent["reach"] == LEN and grandchild.train.length == 4 * LONG
         if name == "none":
             check_beginning(grandchild, child)
             continue
@@ -236,14 +237,14 @@ def test_no_generation_reads_the_batches_of_an_ancestor():
     text = TokenFile(np.random.default_rng(0).integers(50, size=2000).astype(np.uint16), text.n_bytes, text.starts, text.names)
     corpus, first = make_corpus(train=text), []
     for cfg in configs:
-        trainer = Trainer(model_of(configs[0], 0), corpus, TrainConfig(**cfg["train"]), 0, torch.device("cpu"), lambda n, step: n)
+        trainer = Trainer(model_of(configs[0], 0), corpus, cfg.train, 0, torch.device("cpu"), lambda n, step: n)
         first.append(trainer.batches.at(0)[0])
     assert not any(torch.equal(first[i], first[j]) for i in range(4) for j in range(i))
 
 
 def test_a_child_is_exported_with_the_scaling_that_was_trained_in():
     child = child_config(job(node("encoding", "rope"), node("extension", "yarn")), "rope-16-s0-0", FinetuneConfig())
-    found = describe({**child, "data": {"bos": False}}, node("extension", "none"))
+    found = describe(child, node("extension", "none"))
     assert found["max_position_embeddings"] == LONG
     assert (found["rope_scaling"]["rope_type"], found["rope_scaling"]["factor"]) == ("yarn", 4.0)
 
