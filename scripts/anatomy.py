@@ -62,7 +62,7 @@ def _attention(request: Request) -> None:
     arms = []
     for cfg in cfgs:
         try:
-            one, noop = attention_file.arm(cfg, run.model)
+            one, noop = attention_file.arm(cfg, request.cfgs[0]["lengths"], run.model)
         except ConfigError as error:
             if not request.sweep:
                 raise

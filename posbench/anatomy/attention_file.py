@@ -68,12 +68,12 @@ def settled(cfg: dict) -> JobConfig:
     return found
 
 
-def arm(cfg: JobConfig, model: GPT) -> tuple[Arm, str | None]:
-    """Arm of a settled configuration, and the reason why its methods change nothing, else None.
+def arm(cfg: JobConfig, lengths: list[int], model: GPT) -> tuple[Arm, str | None]:
+    """Arm of a settled configuration at `lengths`, and the reason why its methods change nothing, else None.
 
     Raises ConfigError for methods that are refused, and for those that give every target a text of its own.
     """
-    extension, scale, lengths = make(cfg.extension), make(cfg.scale_attention, model.encoding.shape), sorted(set(cfg.others["lengths"]))
+    extension, scale, lengths = make(cfg.extension), make(cfg.scale_attention, model.encoding.shape), sorted(set(lengths))
     verdict, train_len = check(model.encoding, extension, scale, lengths, cfg.allow_untested), model.encoding.shape.train_len
     if fed_length(extension, train_len, lengths[-1]) < lengths[-1]:
         raise ConfigError(

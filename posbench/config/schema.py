@@ -204,22 +204,68 @@ GPUS = ("gpu", "GPU", "Gpu", "CUDA", "Cuda", "nvidia", "rocm")
 CUDA = Must("a device as torch names it (did you mean cuda?)", lambda name: name.split(":")[0] not in GPUS)
 DEVICE = Must("one that computes, such as device=cpu or device=auto", lambda name: name.split(":")[0] != "meta")
 Device = Annotated[str, CUDA, DEVICE]
+
+
+@dataclass(frozen=True)
+class JobConfig:
+    """Configuration of a job: a training, how it is evaluated, and where files are. Fields are in the order of config.yaml.
+
+    Methods and data are mappings, since the classes that they name say what these hold.
+    """
+
+    seed: Count = 0
+    device: Device = "auto"
+    jobs: Size = 1
+    processes: Size = 1
+    results_dir: str = "results/runs"
+    cache_dir: str = "results/cache"
+    report_dir: str | None = None
+    allow_untested: bool = False
+    check: bool = False
+    run: str | None = None
+    runs: Annotated[list[str] | None, LISTED] = None
+    out: str | None = None
+    dry: bool = False
+    encoding: dict = field(default_factory=lambda: {"_target_": METHODS["encoding"]})
+    extension: dict = field(default_factory=lambda: {"_target_": METHODS["extension"]})
+    scale_attention: dict = field(default_factory=lambda: {"_target_": METHODS["scale_attention"]})
+    model: ModelConfig = ModelConfig()
+    data: dict = field(default_factory=dict)
+    train: TrainConfig = TrainConfig()
+    evaluate: EvaluateConfig = EvaluateConfig()
+    log: LogConfig = LogConfig()
+    others: dict = field(default_factory=dict)  # values of a script's own yaml, such as target of advise.yaml
+
+    @classmethod
+    def of(cls, cfg: dict) -> "JobConfig":
+        """`cfg` as a dataclass, with defaults for what it lacks. Raises ConfigError as `check_config` does."""
+        found, own = check_config(cfg), {one.name for one in fields(cls)}
+        found |= {group: typed(group, found[group]) for group in SCHEMAS if group in found}
+        others = {key: found.pop(key) for key in list(found) if key not in own}
+        return cls(**found, others=others)
+
+    def as_dict(self) -> dict:
+        """All values as mappings: what config.yaml holds, and what ids are computed from."""
+        found = {key: dict(vars(value)) if key in SCHEMAS else value for key, value in vars(self).items() if key != "others"}
+        return {**found, **self.others}
+
+    @property
+    def trains(self) -> bool:
+        """False for a checkpoint that is evaluated as it is."""
+        return not self.model.checkpoint or bool(self.train.parent)
+
+
+_JOB = typing.get_type_hints(JobConfig, include_extras=True)
 # {key: type} outside the groups above, of run.yaml and of the other scripts' yamls.
 JOB = {
-    "seed": Count,
-    "device": Device,
-    "runs": Annotated[list[str] | None, LISTED],
+    **{key: hint for key, hint in _JOB.items() if key not in (*SCHEMAS, *METHODS, "others")},
     "lengths": Annotated[list[int] | None, LISTED, Must("one length or several, such as [64,1024]", lambda given: given != [])],
     **dict.fromkeys(("length", "target"), Annotated[int, Must("a whole number of at least 2 tokens", lambda length: length > 1)] | None),
     "budget": Annotated[Rate, Must("a number above 0 and at most 1,000", lambda budget: budget <= 1000)],
     "exact_first": Annotated[list[Count] | None, LISTED, Must("a number of positions, or several, as in [0,4]", lambda given: given != [])],
     "tolerance": Weight,
     "methods": Annotated[list[str] | None, LISTED, Must("one method or several, such as [ntk,yarn]", lambda given: given != [])],
-    "data": dict,
-    **dict.fromkeys(("jobs", "processes"), Size),
-    **dict.fromkeys(("allow_untested", "check", "dry"), bool),
-    **dict.fromkeys(("results_dir", "cache_dir"), str),
-    **dict.fromkeys(("report_dir", "run", "out", "json", "figure"), str | None),
+    **dict.fromkeys(("json", "figure"), str | None),
     **dict.fromkeys((*SCHEMAS, *OPTIONAL), dict),
     **dict.fromkeys(METHODS, Any),
 }
@@ -251,55 +297,6 @@ def check_config(cfg: dict) -> dict:
         if found.get(group):
             typed(group, found[group])
     return found
-
-
-@dataclass(frozen=True)
-class JobConfig:
-    """Configuration of a job: a training, how it is evaluated, and where files are. Fields are in the order of config.yaml.
-
-    Methods and data are mappings, since the classes that they name say what these hold.
-    """
-
-    seed: int = 0
-    device: str = "auto"
-    jobs: int = 1
-    processes: int = 1
-    results_dir: str = "results/runs"
-    cache_dir: str | None = None
-    report_dir: str | None = None
-    allow_untested: bool = False
-    check: bool = False
-    run: str | None = None
-    runs: list[str] | None = None
-    out: str | None = None
-    dry: bool = False
-    encoding: dict = field(default_factory=lambda: {"_target_": METHODS["encoding"]})
-    extension: dict = field(default_factory=lambda: {"_target_": METHODS["extension"]})
-    scale_attention: dict = field(default_factory=lambda: {"_target_": METHODS["scale_attention"]})
-    model: ModelConfig = ModelConfig()
-    data: dict = field(default_factory=dict)
-    train: TrainConfig = TrainConfig()
-    evaluate: EvaluateConfig = EvaluateConfig()
-    log: LogConfig = LogConfig()
-    others: dict = field(default_factory=dict)  # values of a script's own yaml, such as target of advise.yaml
-
-    @classmethod
-    def of(cls, cfg: dict) -> "JobConfig":
-        """`cfg` as a dataclass, with defaults for what it lacks. Raises ConfigError as `check_config` does."""
-        found, own = check_config(cfg), {one.name for one in fields(cls)}
-        found |= {group: typed(group, found[group]) for group in SCHEMAS if group in found}
-        others = {key: found.pop(key) for key in list(found) if key not in own}
-        return cls(**found, others=others)
-
-    def as_dict(self) -> dict:
-        """All values as mappings: what config.yaml holds, and what ids are computed from."""
-        found = {key: dict(vars(value)) if key in SCHEMAS else value for key, value in vars(self).items() if key != "others"}
-        return {**found, **self.others}
-
-    @property
-    def trains(self) -> bool:
-        """False for a checkpoint that is evaluated as it is."""
-        return not self.model.checkpoint or bool(self.train.parent)
 
 
 def typed(group: str, values: dict) -> Any:

@@ -15,7 +15,7 @@ from posbench.common.errors import ConfigError
 from posbench.config import compose as composition
 from posbench.config.compose import unresolved
 from posbench.config.defaults import resolve
-from posbench.config.schema import SCHEMAS, typed
+from posbench.config.schema import SCHEMAS, JobConfig, typed
 from posbench.evaluation.protocols import protocol
 from posbench.model.build import check_methods
 from posbench.model.gpt import GPT, make_shape
@@ -59,6 +59,13 @@ def test_every_method_instantiates_from_its_yaml(group, name):
 @pytest.mark.parametrize("group", SCHEMAS)
 def test_the_yaml_of_a_group_shows_the_schemas_defaults_and_nothing_else(group):
     assert OmegaConf.to_container(compose("run")[group]) == asdict(SCHEMAS[group]())
+
+
+def test_a_job_has_the_defaults_of_run_yaml_and_its_order_which_is_that_of_config_yaml():
+    (cfg,) = composition.expand(unresolved(compose("run")), [])
+    del cfg["finetune"]
+    job = JobConfig.of(cfg)
+    assert list(job.as_dict()) == list(cfg) and job == JobConfig(encoding=job.encoding, data=job.data)
 
 
 @pytest.mark.parametrize(("name", "vocab_size", "millions"), [("small", 1024, 1.0), ("30m", 1024, 28.3), ("125m", 50257, 123.6)])

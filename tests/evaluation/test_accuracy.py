@@ -134,10 +134,12 @@ def test_few_texts_of_a_part_are_told_once(windows, said, capsys):
 
 
 def test_the_training_length_is_asked_too_unless_a_shorter_one_is():
-    plain = {"tasks": None, "chat": False}
-    assert Accuracy.lengths([128, 256], 64, plain) == [64, 128, 256] and Accuracy.lengths([32, 256], 64, plain) == [32, 256]
-    words = {**plain, "tasks": [{"name": "passkey", **node("task", "passkey")}]}
-    assert Accuracy.lengths([512], 64, words) == [512] and Accuracy.lengths([8192], 512, words) == [512, 8192]
+    def lengths(asked: list[int], train_len: int, **settings) -> list[int]:
+        return Accuracy.lengths(EvaluateConfig(lengths=asked, **settings), train_len)
+
+    assert lengths([128, 256], 64) == [64, 128, 256] and lengths([32, 256], 64) == [32, 256]
+    words = {"tasks": [{"name": "passkey", **node("task", "passkey")}]}
+    assert lengths([512], 64, **words) == [512] and lengths([8192], 512, **words) == [512, 8192]
     with pytest.raises(ConfigError, match="needs 12 tokens"):
         evaluator(Mqar(50, [3]), lengths=[8, 16])
 
