@@ -83,26 +83,14 @@ def test_the_table_stands_first_everywhere(built):
     folder = root / "with"
     title = "Loss with exactly c tokens of context (nats/token)"
     page = Page(folder / "report.html").text
-    for text in (report.markdown(), report.latex(), report.table_text(), report.table_text(width=80), page):
+    for text in (report.markdown(), report.latex(), report.table_text(), page):
         assert 0 <= text.index(title) < text.index("Loss (nats/token)") and text.count(title) == 1
     markdown = (folder / "table.md").read_text()
     assert "| encoding | 1 | 2 | 4 | 16 | 32 | 64 | G (32 -> 64) |\n| :--- | ---: |" in markdown
     cells = " | ".join(f"{BASE_N.mean() + more:.3f}" for more in SHAPE_C.values())
     assert f"| rope | {cells} | 0.120 +- 0.000 |" in markdown and f"| alibi | {cells} |" in markdown
-    assert "\\begin{tabular}{lrrrrrrr}" in (folder / "table.tex").read_text()
     names = [path.name for path in report.files]
     assert names.index("context.png") < names.index("curve.png") and {"context.csv", "context.svg"} <= set(names)
-
-
-def test_the_page_has_figure_table_and_sources_first(built):
-    page = Page(built[2] / "with" / "report.html")
-    ids, links = page.values("id"), page.values("href")
-    assert links[:4] == ["#context-0", "#context-0-context", "#context-0-tables", "#section-0"]
-    assert len(ids) == len(set(ids)) and {link[1:] for link in links} <= set(ids)
-    assert ids.index("context-0-context") < ids.index("section-0")
-    source = page.source[page.source.index('id="context-0"') : page.source.index('id="section-0"')]
-    assert source.count("<svg") == 1 and "(the floor)" in source
-    assert source.count("recompute_window") - source.count("recompute_window with") >= 2 * len(SHAPE_C)
 
 
 def test_nothing_else_moves(built):
@@ -151,14 +139,6 @@ def test_an_undecided_gain_is_marked(tmp_path):
     assert "~ zero lies inside" in report.markdown()
 
 
-def test_losses_without_those_of_each_target_have_no_interval(tmp_path):
-    paths = ladder(tmp_path)
-    for path in paths:
-        path.with_suffix(".npz").unlink()
-    report = Built(paths, tmp_path / "out", "t", "x")
-    assert "| 0.120 |" in report.markdown() and "+-" not in report.markdown().split("gate")[0]
-
-
 def test_corpora_are_never_mixed(tmp_path):
     paths = ladder(tmp_path) + [rung(tmp_path / "books", c, BASE_N, data="books", run_id="rope-64-s0-9876543210") for c in (None, 32, 8)]
     report = Built(paths, tmp_path / "out", "t", "x")
@@ -167,25 +147,10 @@ def test_corpora_are_never_mixed(tmp_path):
     Page(tmp_path / "out" / "report.html")  # no crossed tags
 
 
-def test_a_sliding_window_says_that_documents_begin(tmp_path):
-    report = Built([rung(tmp_path, c, BASE_N, protocol="sliding") for c in (None, 32, 8)], tmp_path / "out", "t", "x")
-    assert "for every c, or what there is where a document begins" in report.markdown()
-
-
 def test_the_figure_says_what_was_measured(built):
     said = texts(built[2] / "with" / "context.svg")
-    for part in ("fixed_targets", "pysource, bpe-1024", "240 targets in 20 documents for every c", "1 seed", "over documents (one seed)",
-                 "on the left of the difference to 64 tokens", "rope 0.120 +- 0.000; alibi 0.120 +- 0.000"):  # fmt: skip
+    for part in ("240 targets in 20 documents for every c", "over documents (one seed)", "rope 0.120 +- 0.000; alibi 0.120 +- 0.000"):
         assert part in " ".join(said)
-    assert [said.count(tick) for tick in ("1", "2", "4", "8", "16", "32", "64")] == [
-        1,
-        2,
-        2,
-        0,
-        1,
-        2,
-        2,
-    ]  # of 16 and 1 the half was not measured
     assert said.count("rope") == said.count("alibi") == 2
 
 

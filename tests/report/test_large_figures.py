@@ -10,10 +10,9 @@ from test_figures import texts
 from posbench.report.figures import heatmap
 from posbench.report.figures import intervals as differences
 from posbench.report.figures import loss_curves as multiples
-from posbench.report.figures.draw import draw
 from posbench.report.figures.palette import MOST
 from posbench.report.figures.style import save
-from posbench.report.records import CurvePoint, methods, sections
+from posbench.report.records import CurvePoint, methods
 
 ENCODINGS = ("rope", "alibi", "sinusoidal", "fox_rope", "stick_breaking", "randomized")
 EXTENSIONS = ("none", "pi", "ntk", "yarn", "rerope", "leaky_rerope", "self_extend window=32")
@@ -103,47 +102,15 @@ def test_methods_are_sorted_by_what_they_lose_beyond_the_training_length():
     assert [method[1] for method in heatmap.ordered(methods(curve))] == ["d", "b", "a", "c"]
 
 
-@pytest.mark.parametrize(
-    ("sizes", "wanted"), [([3], [3]), ([14] * 6, [42, 42]), ([40, 40], [40, 40]), ([100], [34, 34, 32]), ([45, 1], [45, 1])]
-)
-def test_a_tall_map_is_set_side_by_side(sizes, wanted):
-    rows = [(f"e{n}", index) for n, size in enumerate(sizes) for index in range(size)]
-    found = heatmap.blocks(rows)
-    assert [len(block) for block in found] == wanted and sum(found, []) == rows
-
-
-def test_the_colours_end_where_few_values_lie():
-    assert heatmap.limit([0.01] * 9) == 0.1 and heatmap.limit([0.5] * 99 + [80.0]) == 0.5 and heatmap.limit([30.0] * 9) == 4.0
-
-
 def test_intervals_are_drawn_from_end_to_end():
     curve = grid(("rope",), ("none", "pi", "ntk"), ("none",), explode=0.5)
     figure = differences.figure(curve, "t")
     assert [axes.get_title() for axes in figure.axes] == ["2x (128)", "8x (512)", "16x (1024)"] * 2
-    bars = [
-        list(line.get_xdata())
-        for axes in figure.axes[:3]
-        for line in axes.lines
-        if len(line.get_xdata()) == 2 and line.get_linewidth() == 1.6
-    ]
+
+    def bars(panels):
+        drawn = [line for axes in panels for line in axes.lines if len(line.get_xdata()) == 2 and line.get_linewidth() == 1.6]
+        return sorted(list(line.get_xdata()) for line in drawn)
+
     wanted = [[one.difference - 0.01, one.difference + 0.01] for one in curve if one.length in (128, 512, 1024)]
-    assert sum(sorted(bars), []) == pytest.approx(sum(sorted(wanted), []))
-    changes = [
-        list(line.get_xdata())
-        for axes in figure.axes[3:]
-        for line in axes.lines
-        if len(line.get_xdata()) == 2 and line.get_linewidth() == 1.6
-    ]
-    assert len(changes) == 6  # none is its own reference
-
-
-def test_what_is_drawn_depends_on_what_is_there(tmp_path):
-    few = [one for one in grid(("rope",), ("none", "pi"), ("none",))]
-    positions = [
-        point(length=length, window=512, protocol="by_position", difference=None, nll=3.0, floor=None) for length in (8, 16, 64, 512)
-    ]
-    drawn = draw(sections(few + positions + [replace(one, setting="other") for one in few]), tmp_path, "t")
-    assert [[path.name for paths in section.values() for path in paths] for section in drawn] == [
-        ["curve.png", "curve.svg"], ["position.png", "position.svg"], ["curve-2.png", "curve-2.svg"]]  # fmt: skip
-    said = texts(tmp_path / "position.svg")
-    assert "trained at 64" in said and "position in a window of 512 tokens" in said
+    assert sum(bars(figure.axes[:3]), []) == pytest.approx(sum(sorted(wanted), []))
+    assert len(bars(figure.axes[3:])) == 6  # none is its own reference

@@ -12,8 +12,6 @@ from posbench.report.figures.palette import (
     ENCODINGS,
     EXTENSIONS,
     MOST,
-    apart,
-    encoding_look,
     extension_look,
     looks_of_methods,
     told_apart,
@@ -41,11 +39,10 @@ def test_a_method_keeps_its_colour_in_every_panel_of_every_report():
     for order in (encodings, encodings[::-1], encodings[2:4]):
         for extensions in (("none",), ("none", "pi", "ntk", "yarn beta=10.0", "mine"), ("mine", "none", "yarn", "pi")):
             for cell, found in colours(grid(order, extensions, ("none",))).items():
-                if not (
-                    len(order) * len(extensions) <= 6 and cell[1] != "none"
-                ):  # in one panel of several encodings colour is the encoding's
-                    key = method_of(cell[0]) if cell[1] == "none" else method_of(cell[1])
-                    seen.setdefault((cell[1] == "none", key), set()).update(found)
+                if len(order) * len(extensions) <= 6 and cell[1] != "none":
+                    continue  # in one panel of several encodings colour is the encoding's
+                key = method_of(cell[0]) if cell[1] == "none" else method_of(cell[1])
+                seen.setdefault((cell[1] == "none", key), set()).update(found)
     assert all(len(found) == 1 for found in seen.values()) and len(seen) == 6 + 4
     assert seen[True, "rope"] == {OKABE_ITO[0]} and seen[True, "fire"] != seen[True, "rope"]
 
@@ -68,28 +65,8 @@ def test_no_panel_has_two_methods_of_one_colour_and_others_are_grey(kind):
         assert len({str(look) for look in pens.values()}) == len(pens)  # variants of one method by their dashes
         assert len(panel.points) + len(panel.others) == len(curve)
     axes = multiples.figure(curve, "t").axes[0]
-    grey = [line for line in axes.lines if line.get_zorder() == 1.5]
-    assert len(grey) == len(names) - len([cell for cell in drawn[0] if cell in listed]) and {line.get_color() for line in grey} == {
-        "#cfcfcf"
-    }
-
-
-def test_few_methods_share_a_panel_whatever_their_colours():
-    assert encoding_look("rope")[0] == encoding_look("pope")[0]
-    (panel,) = multiples.groups(curve := grid(("rope", "pope"), ("none",), ("none",)))
-    (pens,) = pens_of(curve, [panel])
-    assert len(set(map(str, pens.values()))) == 2
-
-
-def test_groups_are_few_and_keep_the_order():
-    names = [f"method{n}" for n in range(30)] + [f"method3 a={n}" for n in range(9)]
-    bases = {name: method_of(name) for name in names}
-    groups = apart(names, encoding_look, bases)
-    assert sorted(itertools.chain(*groups)) == sorted(names) and all(group == sorted(group, key=names.index) for group in groups)
-    assert apart(names[:MOST], encoding_look, bases) == [names[:MOST]]
-    for group in groups:
-        methods = list(dict.fromkeys(map(method_of, group)))
-        assert len({encoding_look(name)[0] for name in methods}) == len(methods)
+    grey = [line for line in axes.lines if line.get_color() == "#cfcfcf"]
+    assert len(grey) == len(names) - len([cell for cell in drawn[0] if cell in listed])
 
 
 def test_extensions_are_never_solid_and_a_method_comes_before_its_arguments():

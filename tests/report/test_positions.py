@@ -100,28 +100,6 @@ def test_other_windows_are_not_paired(tmp_path):
         collect(paths, "t", "")
 
 
-def test_a_loss_that_is_not_finite_is_no_number_and_breaks_nothing(tmp_path):
-    broken = OTHER.copy()
-    broken[0, -1] = np.inf
-    paths = [write_positions(tmp_path, name, losses, document_N=DOCUMENT) for name, losses in (("none", PLAIN), ("pi", broken))]
-    report = Built(paths, tmp_path / "out", "t", "")
-    assert "not finite" in report.markdown()
-
-
-def test_the_figure_shows_where_it_breaks_and_what_it_costs(paths, tmp_path):
-    report = Built(paths, tmp_path / "out", "t", "")
-    drawn = figure.figure(report.sections[0], "t")
-    loss, cost = drawn.axes
-    assert "loss (nats/token)" in loss.get_title(loc="left") and "minus no extension" in cost.get_title(loc="left")
-    assert loss.get_xlim()[1] > WINDOW and cost.get_xlim()[1] < 1.1 * TRAIN_LEN
-    (line,) = [line for line in cost.lines if len(line.get_xdata()) > 3]
-    shown = [point for point in report.sections[0] if point.extension == "pi" and TRAIN_LEN / 8 <= point.length <= TRAIN_LEN]
-    np.testing.assert_allclose(line.get_ydata(), [point.change for point in shown])
-    starts = [0, *bins(WINDOW)]
-    middles = [math.sqrt((starts[starts.index(point.length) - 1] + 1) * point.length) for point in shown]
-    np.testing.assert_allclose(line.get_xdata(), middles)
-
-
 def test_a_method_that_costs_very_much_does_not_flatten_the_others(tmp_path):
     losses = {"none": PLAIN, "yarn": PLAIN + 0.02, "pi": PLAIN + 1.5}
     paths = [write_positions(tmp_path, name, found, document_N=DOCUMENT) for name, found in losses.items()]
