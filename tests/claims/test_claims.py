@@ -89,9 +89,8 @@ def test_margins_as_shares_of_g(ladder, tmp_path):
     cell = {**ROPE, "extension": "rerope"}
 
     def word(share):
-        return ladder.judge(claim(tmp_path, primary={"of": cell, "at": 4, "confirm": f"below -{share} G", "refute": f"above -{share} G"}))[
-            0
-        ]
+        edge = {"confirm": f"below -{share} G", "refute": f"above -{share} G"}
+        return ladder.judge(claim(tmp_path, primary={"of": cell, "at": 4, **edge}))[0]
 
     assert (word(0.2).verdict, word(0.8).verdict) == ("confirmed", "refuted")
     assert word(0.2).effect == pytest.approx(-0.05 / NATS, abs=0.02)
@@ -219,17 +218,6 @@ def test_other_documents_than_those_of_the_test_split_decide_nothing(world, tmp_
         if not path.name.startswith("other-"):
             path.unlink()
     assert world.judge(one)[0].note == "no evaluation of rope: make it"
-
-
-def test_a_terminal_shows_the_way_to_what_is_missing_and_other_notes_whole(world, tmp_path):
-    world.train("rope", 0)
-    (blank,) = world.judge(claim(tmp_path, primary={"of": ROPE, "at": 4, "confirm": "above 0", "refute": "below 0"}))
-    way, refused = "python scripts/run.py experiment=a and python scripts/run.py experiment=b", "two fit: name (config: {a: 9}) it"
-    notes = [f"no evaluation of x: {way}", f"r lacks length 8: {way}", "no evaluation: there is no configs/experiment/c.yaml", refused]
-    text = terminal([replace(blank, note=note) for note in notes])
-    assert text.splitlines()[-3:] == [
-        f"2 not measured: {way}", "1 not measured: there is no configs/experiment/c.yaml", f"1 not measured: {refused}",
-    ]  # fmt: skip
 
 
 def test_other_targets_are_never_paired(ladder, tmp_path):
@@ -361,23 +349,16 @@ def test_a_claim_has_a_floor_from_the_length_on_from_which_a_report_has_one(worl
 
 def test_holm_takes_a_verdict_back_and_says_so(ladder, tmp_path):
     """Alone p = 0.03 is enough; among twenty it is not, and the effect, interval and p stay as they are."""
-    one = claim(tmp_path, primary={"of": {**ROPE, "extension": "rerope"}, "at": 4, "confirm": "below 0", "refute": "above 0"})
-    found = ladder.judge(one)[0]
-    half = (found.upper - found.lower) / 2
-    edge = f"below {found.effect + 1.2 * half:.5f}"
-    one = claim(
-        tmp_path, primary={"of": {**ROPE, "extension": "rerope"}, "at": 4, "confirm": edge, "refute": edge.replace("below", "above")}
-    )
+    cell = {"of": {**ROPE, "extension": "rerope"}, "at": 4}
+    found = ladder.judge(claim(tmp_path, primary={**cell, "confirm": "below 0", "refute": "above 0"}))[0]
+    edge = f"{found.effect + 0.6 * (found.upper - found.lower):.5f}"
+    one = claim(tmp_path, primary={**cell, "confirm": f"below {edge}", "refute": f"above {edge}"})
     assert ladder.judge(one)[0].verdict == "confirmed"
     many = ladder.judge(*(replace(one, id=f"X{n}") for n in range(20)))
     assert {(each.by_interval, each.verdict) for each in many} == {("confirmed", "undecided")}
-    assert (
-        many[0].p_holm == pytest.approx(min(1, 20 * many[0].p)) and "confirmed by its own interval, not after Holm over 20" in many[0].note
-    )
+    assert many[0].p_holm == pytest.approx(min(1, 20 * many[0].p)) and many[0].q == pytest.approx(many[0].p)
+    assert "not after Holm over 20" in many[0].note and f"{many[0].p_holm:.3f}, {many[0].q:.3f} |" in markdown(many)
     assert brief(many).count("| undecided (confirmed alone) |") == 20
-    assert "20 of the undecided are decided by their own interval alone" in markdown(many)
-    assert "Holm's correction over the 20 primaries" in markdown(many)
-    assert many[0].q == pytest.approx(many[0].p) and f"{many[0].p_holm:.3f}, {many[0].q:.3f} |" in markdown(many)
 
 
 def test_claims_that_compare_the_same_are_counted_once(ladder, tmp_path):
@@ -385,7 +366,6 @@ def test_claims_that_compare_the_same_are_counted_once(ladder, tmp_path):
     first = claim(tmp_path, primary={"of": ROPE, "at": 4, "confirm": "above 0.2", "refute": "below 0.1"})
     other = claim(tmp_path, primary={"of": ROPE, "at": 8, "confirm": "above 0.2", "refute": "below 0.1"})
     text = markdown(ladder.judge(replace(first, id="X1"), replace(first, id="X2"), replace(other, id="X3")))
-    assert "3 primary endpoints: 3 confirmed." in text
     assert "One comparison each: X1 and X2. So 3 endpoints are 2 comparisons, the 3 confirmed are 2." in text
     assert "One comparison" not in markdown(ladder.judge(first, replace(other, id="X3")))
 
@@ -450,11 +430,8 @@ def test_stages_are_families_apart_and_a_comparison_counts_once(ladder, tmp_path
     least, most = sorted(found, key=lambda each: each.p)[0], sorted(found, key=lambda each: each.p)[-1]
     assert least.p_holm == pytest.approx(2 * least.p) and most.p_holm == pytest.approx(max(most.p, least.p_holm))
     text = markdown([alone, *found])
-    assert (
-        "## Stage one" in text and "## Stage two" in text and "over the 2 comparisons" in text and "One comparison each: Y and Z." in text
-    )
+    assert "## Stage one" in text and "## Stage two" in text and "over the 2 comparisons" in text
     assert terminal([alone, *found]).count("2: ") == 3 and brief([alone, *found]).count("| claim |") == 2
-    assert "### Stage two" in brief([alone, *found]) and "Stage" not in brief([alone])
 
 
 def test_what_is_not_measured_yet_counts_in_the_correction_of_a_later_stage(ladder, tmp_path):

@@ -124,9 +124,7 @@ def test_a_run_is_made_once_and_grows_by_lengths_without_moving_a_point(cli):
     before = cli.rows("pi+log_n-*.json")
     assert [row["length"] for row in before] == [16, 32]
     assert all(row["data"] == "local" and row["n_targets"] == 24 and row["nll_sem"] > 0 for row in before)
-    assert (
-        len(cli.rows("none+none-*.json") if list(run.glob("evals/*/none+none-*")) else []) == 0
-    )  # only what was asked for, and the references
+    assert not list(run.glob("evals/*/none+none-*"))  # only what was asked for, and the references
     assert len(list(run.glob("evals/*/recompute_window+none-*.json"))) == 2
 
     assert "nothing to do" in cli("extension=pi", "scale_attention=log_n").stdout
@@ -425,7 +423,6 @@ def test_on_a_terminal_a_sweep_has_one_line_with_the_running_jobs_own_in_it(proc
     os.close(parent)
     assert process.wait(60) == 0
     assert re.search(rb"\r\x1b\[Ksweep 0/2 jobs  running 1  failed 0  \d+s left  train \d+/%d steps  loss" % steps, said), said
-    assert re.search(rb"sweep 1/2 jobs  running 1  failed 0  \d+s left", said), said
     assert re.search(rb"sweep 2/2 jobs  running 0  failed 0  took \d+s", said), said
     assert said.count(b"train %d/%d steps" % (steps, steps)) >= 2
 

@@ -23,13 +23,6 @@ def typed(*words: str) -> list[str]:
     return [*words, *(word for word in [*SMALL, *PLACES] if word.split("=")[0] not in given)]
 
 
-def test_a_type_that_is_wrong_is_refused_before_the_training(tmp_path, capfd):
-    write_text(tmp_path / "text")
-    done = call(capfd, tmp_path, "run", *typed("extension=window", "extension.window=32.5"))
-    assert (done.returncode, done.stderr) == (2, "refused: extension.window=32.5 must be a whole number or null.\n")
-    assert not list(tmp_path.glob("runs/*/config.yaml"))
-
-
 def test_every_script_has_a_help_of_its_own(tmp_path, capfd, monkeypatch):
     said = {}
     for name in HYDRA:
@@ -52,9 +45,7 @@ def test_a_flag_may_stand_anywhere_and_an_unknown_one_is_one_sentence(tmp_path, 
     assert done.returncode == 0 and " pi " in done.stdout and " none " in done.stdout, done
     job = call(capfd, tmp_path, "run", "seed=7", "--cfg", "job", "-p", "train", "train.steps=7").stdout
     assert "steps: 7\n" in job and "seed:" not in job.replace("seed_data", "")
-    for flags, named in ((("--foo", "seed=1"), "--foo is not a flag"), (("--cfg", "everything"), "everything"),
-                         (("--resolve",), "--resolve"), (("--experimental-rerun", "x"), "--experimental-rerun reads"),
-                         (("--package", "x"), "--package x chooses")):  # fmt: skip
+    for flags, named in ((["--foo"], "--foo is not a flag"), (["--cfg", "everything"], "everything"), (["--resolve"], "--resolve")):
         done = call(capfd, tmp_path, "run", "seed=0", *flags)
         assert done.returncode == 2 and done.stderr.count("\n") == 1 and done.stderr.startswith("refused: ") and named in done.stderr
 
@@ -63,28 +54,18 @@ def test_a_flag_may_stand_anywhere_and_an_unknown_one_is_one_sentence(tmp_path, 
     ("words", "meant"),
     [
         ("model.n_heads=3", "(did you mean model.n_head?)"),
-        ("train.lrr=1", "(did you mean train.lr?)"),
         ("lr=1", "(did you mean train.lr?)"),
         ("encoding.rope_theta=5", "(did you mean encoding.base?)"),
         ("extension=window window=5", "(did you mean encoding.window or extension.window?)"),
-        ("extension=yarn extension.factor=4", "extension.mode=fixed extension.target_len=TOKENS"),
-        ("extension=yarn extension.beta_fast=4", "(did you mean extension.beta?)"),
         ("extension=none extension.foo=4", "(extension has none)"),
-        ("extension=none extension.window=4", "(it is of extension=leaky_rerope, lm_infinite, "),
         ("extension.factor=4", "extension.mode=fixed extension.target_len=TOKENS, a factor times train.length, of extension=dynamic_ntk, "),
-        ("data.path=notes.txt", "(it is of data=books or local)"),
         ("data_path=notes.txt", "(did you mean data.path, of data=books or local?)"),
         ("finetune.steps=3", "(it is of finetune=longer)"),
         ("train.seed=1", "(did you mean seed?)"),
-        ("wandb=offline", "(did you mean log.mode?)"),
-        ("rope_scaling=yarn", "(did you mean extension?)"),
-        ("model.name=gpt2", "(did you mean model.path?)"),
         ("encoding=yarn", "(did you mean extension=yarn?)"),
-        ("evaluate.window=4", "(did you mean evaluate.windows?)"),
         ("encoding=null", "encoding=null names none of its group's choices"),
         ("log=offline", "log=offline is unknown (did you mean log.mode=offline?): choose from default; "),
         ("encoding", "encoding is no NAME=VALUE: write it without spaces"),
-        ("+train.lrr=1", "(did you mean lr?)"),
         ("evaluate.lengths=[64,", "evaluate.lengths=[64, cannot be read to its end: quote words with brackets"),
         ("seed=0,1", "seed=0,1 names several values: add -m to take each, or type 'seed=[0,1]' for one list"),
         ("train.scale_attention=5", "refused: train.scale_attention=5 names none"),
@@ -239,7 +220,6 @@ def test_dry_is_refused_by_scripts_that_would_go_on_all_the_same(tmp_path, capfd
     ("script", "words", "said"),
     [
         ("compat", ["lengths=99999999999999999999999", "reasons"], "lengths=99999999999999999999999 holds"),
-        ("compat", ["train_len=99999999999999999999999", "reasons"], "more than 16,777,216 is not computed"),
         ("runs", ["gc", "older=9999999999d"], "older=9999999999d is more than a hundred years"),
     ],
 )
@@ -248,7 +228,7 @@ def test_numbers_beyond_all_measure_are_one_sentence(tmp_path, capfd, script, wo
     assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1, done.stderr
 
 
-@pytest.mark.parametrize("words", ["lengths=64,2k only=yarn,pi", "lengths=[64,2048] only=[yarn,pi]", "lengths=[64,2K] only=yarn,pi"])
+@pytest.mark.parametrize("words", ["lengths=64,2k only=yarn,pi", "lengths=[64,2K] only=[yarn,pi]"])
 def test_a_list_has_two_spellings_without_hydra(tmp_path, monkeypatch, words):
     given, wanted = words.split(), {"lengths": [64, 2048], "only": "yarn,pi"}
     found = key_values.options(given, {"lengths": [], "only": ""})
@@ -259,9 +239,7 @@ def test_a_list_has_two_spellings_without_hydra(tmp_path, monkeypatch, words):
     ("script", "word", "said"),
     [
         ("run", "evaluate.lengths=32,1k", "  - 32\n  - 1k"),
-        ("advise", "methods=ntk,yarn", "methods:\n- ntk\n- yarn"),
         ("anatomy", "lengths=64,128", "lengths:\n- 64\n- 128"),
-        ("report", "runs=results/runs/*,paper.csv", "runs:\n- results/runs/*\n- paper.csv"),
         ("report", "out=somewhere", "report_dir: somewhere"),
         ("export_hf", "out=somewhere", "report_dir: null"),
     ],

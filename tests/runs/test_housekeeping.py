@@ -98,9 +98,8 @@ def test_the_list_is_filtered_sorted_and_given_to_scripts(results):
     found = json.loads(runs(results, "list", "state=failed", "json=-").stdout)
     assert [(run["run"], run["reason"], run["total"]) for run in found] == [("rope-16-s0-3333333333", "ValueError: boom", 9)]
     assert runs(results, "list", "encoding=ali*").stdout.count("\n") == 1
-    assert "state=done must be one of finished" in runs(results, "list", "state=done", code=2).stderr
-    assert "older=soon must be minutes, hours or days" in runs(results, "gc", "older=soon", code=2).stderr
-    assert "neither list nor gc" in runs(results, "rm", code=2).stderr
+    for words, said in ((["list", "state=done"], "state=done"), (["gc", "older=soon"], "older=soon"), (["rm"], "neither list nor gc")):
+        assert said in runs(results, *words, code=2).stderr
 
 
 def test_gc_is_dry_until_told_and_takes_what_is_not_needed(results):
@@ -296,12 +295,7 @@ def test_output_that_nobody_reads_to_its_end_is_no_error(results, typed):
     script, *words = typed.split()
     read, write = os.pipe()
     os.close(read)
-    done = subprocess.run(
-        [sys.executable, SCRIPT.parent / script, *words, f"results_dir={results}"],
-        stdout=write,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=results,
-    )
+    command = [sys.executable, SCRIPT.parent / script, *words, f"results_dir={results}"]
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, cwd=results)
     os.close(write)
     assert done.returncode == 141 and "Traceback" not in done.stderr and "BrokenPipe" not in done.stderr
