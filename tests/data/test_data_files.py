@@ -77,17 +77,6 @@ def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path, kind, monkeypatch)
     assert f"/train/{name}" in str(error.value) and str(error.value).isprintable()
 
 
-def test_a_parquet_with_damaged_rows_is_one_sentence(tmp_path):
-    import pyarrow
-    import pyarrow.parquet
-
-    pyarrow.parquet.write_table(pyarrow.table({"text": ["one text", "another"] * 99}), tmp_path / "good", compression="snappy")
-    content = bytearray((tmp_path / "good").read_bytes())
-    content[20:40] = b"\xff" * 20
-    with pytest.raises(ConfigError, match="a.parquet cannot be read as parquet"):
-        rows_of(tmp_path, "a.parquet", bytes(content))
-
-
 def test_limits_of_size_are_sentences(tmp_path, monkeypatch):
     monkeypatch.setattr("posbench.data.tables.ROW", 1000)
     monkeypatch.setattr("posbench.data.tables.WHOLE", 1000)

@@ -25,9 +25,8 @@ def wheel(tmp_path, monkeypatch):
         rows.append((name, "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()))
     record = "".join(f"{name},{digest},{len(FILES[name])}\n" for name, digest in rows)
     record += "small/__pycache__/core.cpython-311.pyc,,\nsmall-1.0.dist-info/INSTALLER,sha256=abc,4\nsetup_small.py,sha256=abc,4\n"
-    write(
-        site, {"small-1.0.dist-info/RECORD": record, "small-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: small\nVersion: 1.0\n"}
-    )
+    metadata = "Metadata-Version: 2.1\nName: small\nVersion: 1.0\n"
+    write(site, {"small-1.0.dist-info/RECORD": record, "small-1.0.dist-info/METADATA": metadata})
     monkeypatch.syspath_prepend(str(site))
     verified_rows.cache_clear()
     yield site, rows_digest(rows)

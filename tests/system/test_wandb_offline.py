@@ -102,8 +102,7 @@ def test_wandb_sync_shows_everything_of_an_offline_run(run, environment, tmp_pat
     shown = server.runs[ID]
     config = json.loads(shown["settings"]["config"])
     assert config["encoding"]["value"] == {"_target_": "posbench.encodings.rope.Rope", "base": 10000.0}
-    assert (shown["settings"]["groupName"], shown["settings"]["jobType"]) == ("grid", "train")
-    assert shown["settings"]["tags"] == ["train", "encoding=rope"]
+    assert (shown["settings"]["groupName"], shown["settings"]["tags"]) == ("grid", ["train", "encoding=rope"])
     assert [(line["_step"], line["train/loss"]) for line in shown["history"][:3]] == [(1, 1.0), (2, 0.5), (3, 1 / 3)]
     curve = [(line["eval/length"], line["eval/fixed_targets/yarn+none/nll"]) for line in shown["history"] if "eval/length" in line]
     assert curve == [(128, VALUES["nll"]), (256, 2.25)]
