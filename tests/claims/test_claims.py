@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import yaml
 from claim_worlds import NATS, ROPE, World, claim, make_ladder
-from synthetic import DOCUMENTS, TARGETS, write_eval
+from synthetic import DOCUMENTS, TARGETS, asked, write_eval
 
 from posbench.claims.find import Pool
 from posbench.claims.judge import Finding, judge
@@ -19,8 +19,6 @@ from posbench.cli.claims import defaults
 from posbench.common.csv_records import to_csv
 from posbench.runs.rows import eval_content, read_eval
 from posbench.runs.target_losses import part_of
-
-EVALUATE = {"windows": 4, "targets": 60, "max_length": 512, "split": "test", "dtype": "fp32", "seed": 0}
 
 
 @pytest.fixture
@@ -205,12 +203,7 @@ def test_other_documents_than_those_of_the_test_split_decide_nothing(world, tmp_
     world.train("rope", 0)
     world.evaluate("rope", 0, "none", 0.5)
     for path in list(world.root.glob("*/evals/*/*.json")):
-        content = json.loads(path.read_text())
-        rows = [{**row, "eval_id": f"{row['eval_id']}-other"} for row in content["rows"]]
-        other = path.with_name(f"other-{path.name}")
-        other.write_text(json.dumps({**content, "rows": rows, "config": {"evaluate": {**EVALUATE, "documents": "*/other/*"}}}))
-        other.with_suffix(".npz").write_bytes(path.with_suffix(".npz").read_bytes())
-        path.write_text(json.dumps({**content, "config": {"evaluate": EVALUATE}}))
+        asked(path, "other", documents="*/other/*"), asked(path)
     one = claim(tmp_path, primary={"of": ROPE, "at": 4, "confirm": "above 0", "refute": "below 0"})
     (found,) = world.judge(one)
     assert found.verdict == "confirmed" and "other" not in found.evaluations
@@ -315,21 +308,16 @@ def test_a_key_that_the_configuration_lacks_has_its_default(world, tmp_path):
 
 
 def test_the_gate_is_of_the_windows_that_a_claim_is_of(world, tmp_path):
-    def asked(path, windows):
-        content = json.loads(path.read_text())
-        rows = [{**row, "eval_id": f"{row['eval_id']}-{windows}"} for row in content["rows"]]
-        path.write_text(json.dumps({**content, "rows": rows, "config": {"evaluate": {**EVALUATE, "windows": windows}}}))
-
     world.train("rope", 0, gain=0.1)
     world.evaluate("rope", 0, "none", 0.5)
     for path in world.root.glob("*/evals/*/*.json"):
-        asked(path, 512)
+        asked(path, targets=60)
     few = World(tmp_path / "few")
     few.train("rope", 0, gain=-0.5)
-    for path in sorted(few.root.glob("*/evals/*/*")):  # the same training, by a few windows: first in the order of names
-        path = path.rename(next(world.root.glob("*/evals/*")) / f"a-{path.name}")
-        if path.suffix == ".json":
-            asked(path, 2)
+    for path in few.root.glob("*/evals/*/*.json"):  # the same training, by a few windows: first in the order of names
+        path = asked(path, "2", windows=2, targets=60)
+        for file in (path, path.with_suffix(".npz")):
+            file.rename(next(world.root.glob("*/evals/*")) / f"a-{file.name}")
     (found,) = world.judge(claim(tmp_path, primary={"of": ROPE, "at": 4, "confirm": "above 0.1", "refute": "below 0.1"}))
     assert (found.verdict, found.gain_lower > 0) == ("confirmed", True)
 
@@ -340,8 +328,7 @@ def test_a_claim_has_a_floor_from_the_length_on_from_which_a_report_has_one(worl
     one = claim(tmp_path, primary={"of": ROPE, "at": 1.5, "confirm": "above 0.1", "refute": "below 0.1"})
     assert "lacks a length of at least 128 tokens" in world.judge(one)[0].note  # nothing says how many tokens of a window are scored
     for path in world.root.glob("*/evals/*/*.json"):
-        evaluate = {**EVALUATE, "targets": 8, "max_length": 96}  # 64 + 8 - 1 tokens give each its full window
-        path.write_text(json.dumps({**json.loads(path.read_text()), "config": {"evaluate": evaluate}}))
+        asked(path, max_length=96)  # 64 + 8 - 1 tokens give each of the 8 targets its full window
     (found,) = world.judge(one)
     assert found.verdict == "confirmed" and found.effect * NATS == pytest.approx(0.5, abs=0.05)
     assert found.gain_lower * NATS == pytest.approx(0.1, abs=0.05)
@@ -465,12 +452,8 @@ def test_a_registered_endpoint_takes_evaluations_of_its_windows_alone(world, tmp
         world.train("rope", seed)
         world.evaluate("rope", seed, "none", 1.0)
     for path in list(world.root.glob("*/evals/*/*.json")):
-        content = json.loads(path.read_text())
         for windows in (4, 512):
-            rows = [{**row, "eval_id": f"{row['eval_id']}-{windows}"} for row in content["rows"]]
-            other = path.with_name(f"{windows}-{path.name}")
-            other.write_text(json.dumps({**content, "rows": rows, "config": {"evaluate": {**EVALUATE, "windows": windows}}}))
-            other.with_suffix(".npz").write_bytes(path.with_suffix(".npz").read_bytes())
+            asked(path, str(windows), windows=windows)
         path.unlink()
     edge = {"confirm": "above 0.2", "refute": "below 0.2"}
     one = second(tmp_path, **edge)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from conftest import CONFIGS
 from script_calls import call
-from synthetic import CURVES, DOCUMENTS, LENGTHS, TARGETS, write_eval, write_run
+from synthetic import CURVES, LENGTHS, TARGETS, asked, write_eval, write_run
 from test_report_html import Page, describe
 
 from posbench.common.csv_records import to_csv
@@ -23,7 +23,6 @@ from posbench.report.report import collect
 from posbench.report.tables import METHOD, Table
 from posbench.runs.rows import write_csv
 from posbench.runs.search import find_results, shortest_endings
-from posbench.statistics.clustered import student_quantile
 
 REPORTED = CONFIGS.parent / "results" / "reported"
 CELL = ("rope", "pi", "log_n")
@@ -96,8 +95,7 @@ def test_rows_of_another_machine_are_drawn_beside_and_marked(tmp_path):
 def test_a_csv_beside_evidence_keeps_its_name_and_overwrites_nothing(tmp_path):
     own, theirs = write_run(tmp_path / "own", "rope", curves=FEW), write_run(tmp_path / "other", "rope", seed=1, curves=FEW)
     for path in (*own, *theirs):
-        said = {"windows": 20, "targets": 12, "max_length": 512, "split": "test", "dtype": "fp32", "seed": 0}
-        path.write_text(json.dumps({**json.loads(path.read_text()), "config": {"evaluate": said}}))
+        asked(path, windows=20, targets=12)
     write(measured := collect(own, "t", "x"), tmp_path / "evidence")
     (known,) = measured.sections
     write_csv(collect(theirs, "t", "x").rows, tmp_path / "rows.csv")
@@ -111,14 +109,10 @@ def test_a_csv_beside_evidence_keeps_its_name_and_overwrites_nothing(tmp_path):
 
 
 def test_the_settings_of_a_csv_are_kept_apart(tmp_path):
-    def asked(path, windows):
-        content = json.loads(path.read_text())
-        said = {"windows": windows, "targets": 8, "max_length": 512, "split": "test", "dtype": "fp32", "seed": 0}
-        path.write_text(json.dumps({**content, "config": {"evaluate": said}}))
-        return path
-
     losses = np.full((4, TARGETS), 3.0)
-    made = [asked(write_eval(tmp_path / str(n), "rope", "none", "none", losses, LENGTHS, eval_id=str(n)), n) for n in (2, 64, 512)]
+    made = [write_eval(tmp_path / str(n), "rope", "none", "none", losses, LENGTHS, eval_id=str(n)) for n in (2, 64, 512)]
+    for path, windows in zip(made, (2, 64, 512), strict=True):
+        asked(path, windows=windows)
     write_csv(collect(made, "t", "x").rows, tmp_path / "rows.csv")
     again = collect([], "t", "x", [tmp_path / "rows.csv"])
     shown = [curve[0].setting for curve in again.sections]
@@ -266,19 +260,6 @@ def test_two_checkpoints_of_one_encoding_are_told_apart(tmp_path):
         )
     text = collect(sorted(tmp_path.glob("*/*/evals/*/*.json")), "t", "x").markdown()
     assert "| rope checkpoint=small |" in text and "| rope checkpoint=large |" in text and "aaaaaaaaaaa" not in text
-
-
-def test_the_change_is_paired_with_the_same_training_without_an_extension(tmp_path):
-    # The loss varies wildly between targets; an extension takes 0.2 from half of the documents and 0.4 from the others.
-    document = np.arange(TARGETS) % DOCUMENTS
-    plain_N = np.random.default_rng(0).normal(3, 2, TARGETS)
-    paths = [write_eval(tmp_path, "rope", "none", "none", [plain_N] * 4, LENGTHS)]
-    paths += [write_eval(tmp_path, "rope", "pi", "none", [plain_N - np.where(document % 2, 0.4, 0.2)] * 4, LENGTHS)]
-    curve = collect(paths, "t", "x").sections[0]
-    (point,) = [point for point in curve if point.extension == "pi" and point.length == 512]
-    assert point.change == pytest.approx(-0.3, abs=1e-6) and point.difference is None
-    assert point.change_half_width == pytest.approx(student_quantile(0.975, 19) * math.sqrt(0.1**2 * 20 / 19 / 20), rel=1e-4)
-    assert {point.change for point in curve if point.extension == "none"} == {None}
 
 
 def test_a_long_table_goes_on_over_pages():

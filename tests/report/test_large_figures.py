@@ -12,7 +12,7 @@ from posbench.report.figures import intervals as differences
 from posbench.report.figures import loss_curves as multiples
 from posbench.report.figures.palette import MOST
 from posbench.report.figures.style import save
-from posbench.report.records import CurvePoint, methods
+from posbench.report.records import CurvePoint
 
 ENCODINGS = ("rope", "alibi", "sinusoidal", "fox_rope", "stick_breaking", "randomized")
 EXTENSIONS = ("none", "pi", "ntk", "yarn", "rerope", "leaky_rerope", "self_extend window=32")
@@ -90,16 +90,6 @@ def test_what_an_interval_does_not_decide_is_marked(tmp_path):
     said = texts(tmp_path / "map.svg")
     assert "<image" not in (tmp_path / "map.svg").read_text()  # the page's policy lets none be shown
     assert (said.count("+0.050~"), said.count("+0.050")) == (1, 2)
-
-
-def test_methods_are_sorted_by_what_they_lose_beyond_the_training_length():
-    rows = {"a": (9.0, 0.3, 0.5), "b": (0.0, 0.2, 0.1), "c": (0.0, None, 0.0), "d": (0.0, -0.2, 0.0)}
-    curve = [
-        point(extension=name, length=length, difference=value)
-        for name, values in rows.items()
-        for length, value in zip(LENGTHS, values, strict=False)
-    ]
-    assert [method[1] for method in heatmap.ordered(methods(curve))] == ["d", "b", "a", "c"]
 
 
 def test_intervals_are_drawn_from_end_to_end():

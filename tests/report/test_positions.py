@@ -8,7 +8,6 @@ from synthetic import Built, write_positions
 
 from posbench.common.errors import RunError
 from posbench.evaluators.by_position import bins
-from posbench.report.figures import positions as figure
 from posbench.report.positions import edges
 from posbench.report.records import read_points
 from posbench.report.report import collect
@@ -98,11 +97,3 @@ def test_other_windows_are_not_paired(tmp_path):
     paths = [write_positions(tmp_path, name, PLAIN, document_N=DOCUMENT + k) for k, name in enumerate(("none", "pi"))]
     with pytest.raises(RunError, match="scored different targets"):
         collect(paths, "t", "")
-
-
-def test_a_method_that_costs_very_much_does_not_flatten_the_others(tmp_path):
-    losses = {"none": PLAIN, "yarn": PLAIN + 0.02, "pi": PLAIN + 1.5}
-    paths = [write_positions(tmp_path, name, found, document_N=DOCUMENT) for name, found in losses.items()]
-    _, cost = figure.figure(collect(paths, "t", "").sections[0], "t").axes
-    assert cost.get_ylim()[1] == pytest.approx(0.3)
-    assert {text.get_text() for text in cost.texts} == {"yarn", "pi 1.50"}

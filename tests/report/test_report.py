@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from synthetic import CURVES, DOCUMENTS, FLOORS, GAINS, LENGTHS, TARGETS, Built, write_eval, write_run
+from synthetic import CURVES, DOCUMENTS, FLOORS, GAINS, LENGTHS, TARGETS, Built, asked, write_eval, write_run
 
 from posbench.common.errors import RunError
 from posbench.config.identity import method_args, method_name
@@ -70,15 +70,18 @@ def test_terminal_and_markdown_show_the_same_cells(tmp_path):
     assert "\x1b[31m" in report.table_text(colour=True) and "\x1b" not in terminal
 
 
-def test_the_difference_is_paired_and_clustered_by_document(tmp_path):
-    # The loss varies wildly between targets; the difference is 0.5 in half of the documents and 0.3 in the others.
+def test_difference_and_change_are_paired_and_clustered_by_document(tmp_path):
+    # The loss varies wildly between targets; the difference is 0.5 in half of the documents and 0.3 in the others, and pi takes it all.
     floor_N = np.random.default_rng(0).normal(3, 2, TARGETS).astype(np.float32)
     shift_N = np.where(DOCUMENT % 2, 0.5, 0.3)
     paths = references(tmp_path, floor_N) + [write_eval(tmp_path, "rope", "none", "none", [floor_N + shift_N] * 4, LENGTHS)]
+    paths.append(write_eval(tmp_path, "rope", "pi", "none", [floor_N] * 4, LENGTHS))
     report = Built(paths, tmp_path / "out", "t", COMMAND)
-    point = only(read_points(tmp_path / "out" / "curve.csv"), length=512)
-    assert (point.difference, point.over) == (pytest.approx(0.4, abs=1e-6), "document")
-    assert point.half_width == pytest.approx(student_quantile(0.975, 19) * math.sqrt(0.1**2 * 20 / 19 / 20), rel=1e-4)
+    plain, pi = (only(read_points(tmp_path / "out" / "curve.csv"), length=512, extension=name) for name in ("none", "pi"))
+    assert (plain.difference, plain.over, plain.change) == (pytest.approx(0.4, abs=1e-6), "document", None)
+    width = student_quantile(0.975, 19) * math.sqrt(0.1**2 * 20 / 19 / 20)
+    assert plain.half_width == pytest.approx(width, rel=1e-4)
+    assert (pi.difference, pi.change) == pytest.approx((0, -0.4), abs=1e-6) and pi.change_half_width == pytest.approx(width, rel=1e-4)
     assert "G rope seed 0: 32 -> 64 tokens of context bring 0.100" in report.markdown()
 
 
@@ -242,16 +245,11 @@ def test_many_trainings_share_a_line_for_each_encoding(tmp_path):
 
 
 def test_a_gate_is_taken_from_an_evaluation_of_the_same_windows_alone(tmp_path):
-    def asked(path, windows, stride=None):
-        content, said = json.loads(path.read_text()), {"targets": 8, "max_length": 512, "split": "test", "dtype": "fp32", "seed": 0}
-        path.write_text(json.dumps({**content, "config": {"evaluate": {"windows": windows, "stride": stride, **said}}}))
-        return path
-
-    few = [asked(path, 2) for path in trained(tmp_path / "few", 0.2, train_len=64)]
+    few = [asked(path, windows=2) for path in trained(tmp_path / "few", 0.2, train_len=64)]
     many = write_eval(tmp_path / "many", "rope", "none", "none", flat(0), LENGTHS, protocol="yarn_script", eval_id="x")
-    report = collect([*few, asked(many, 512, stride=16)], "t", COMMAND)
+    report = collect([*few, asked(many, stride=16)], "t", COMMAND)
     assert [report.below(curve)[-1].split("; ")[-1] for curve in report.sections] == ["gate: ok", "gate: unknown"]
-    report = collect([*few, asked(many, 2, stride=16)], "t", COMMAND)
+    report = collect([*few, asked(many, windows=2, stride=16)], "t", COMMAND)
     assert "G rope seed 0 (by fixed_targets): 32 -> 64 tokens of context bring 0.200" in report.below(report.sections[1])[-1]
 
 
@@ -280,9 +278,7 @@ def test_a_floor_needs_no_more_text_than_its_targets_have_before_them(tmp_path):
         for name, loss, window in (("recompute_window", 3.0, None), ("recompute_window", 3.1, 32), ("none", 3.2, None)):
             args = {"window": window} if name == "recompute_window" else None
             path = write_eval(tmp_path / str(length), "rope", name, "none", [np.full(TARGETS, loss)] * 2, (64, length), args=args)
-            said = {"windows": 512, "targets": 8, "max_length": length, "split": "test", "dtype": "fp32", "seed": 0}
-            path.write_text(json.dumps({**json.loads(path.read_text()), "config": {"evaluate": said}}))
-            paths.append(path)
+            paths.append(asked(path, max_length=length))
         return collect(paths, "t", COMMAND)
 
     (curve,) = upto(96).sections

@@ -1,23 +1,17 @@
 """A stored evaluation: its setting, which is its key and is read back from no words, and arrays that are read when they are needed."""
 
-import json
-
 import numpy as np
 import pytest
-from synthetic import LENGTHS, TARGETS, write_eval
+from synthetic import ASKED, LENGTHS, TARGETS, asked, write_eval
 
 from posbench.common.errors import RunError
 from posbench.runs.evaluation import load_evaluation
 from posbench.runs.setting import Setting
 
-EVALUATE = {"windows": 512, "targets": 8, "max_length": 512, "split": "test", "dtype": "fp32", "seed": 0}
-
 
 def stored(folder, **evaluate):
     """An evaluation whose json holds this configuration."""
-    path = write_eval(folder, "rope", "none", "none", np.full((4, TARGETS), 3.0), LENGTHS)
-    path.write_text(json.dumps({**json.loads(path.read_text()), "config": {"evaluate": {**EVALUATE, **evaluate}}}))
-    return path
+    return asked(write_eval(folder, "rope", "none", "none", np.full((4, TARGETS), 3.0), LENGTHS), **evaluate)
 
 
 def test_keys_of_later_versions_and_lengths_tell_no_settings_apart(tmp_path):
@@ -25,7 +19,7 @@ def test_keys_of_later_versions_and_lengths_tell_no_settings_apart(tmp_path):
         load_evaluation(stored(tmp_path / str(n), **more)).key
         for n, more in enumerate(({}, {"stride": None}, {"lengths": [64]}, {"windows": 2}))
     ]
-    assert keys[0] == keys[1] == keys[2] != keys[3] and keys[0][-1] == Setting(**EVALUATE)
+    assert keys[0] == keys[1] == keys[2] != keys[3] and keys[0][-1] == Setting(**ASKED)
 
 
 def test_a_stride_tells_settings_apart_but_not_their_windows(tmp_path):

@@ -59,6 +59,19 @@ def write_eval(root, encoding, extension, scale, losses_LN, lengths, seed=0, arg
     return path
 
 
+ASKED = {"windows": 512, "targets": 8, "max_length": 512, "split": "test", "dtype": "fp32", "seed": 0}
+
+
+def asked(path, copy="", **evaluate):
+    """State these settings in an evaluation's file, or in a copy of that name with an eval_id of its own; returns the path."""
+    content, arrays = json.loads(path.read_text()), path.with_suffix(".npz").read_bytes()
+    rows = [{**row, "eval_id": f"{row['eval_id']}-{copy}" if copy else row["eval_id"]} for row in content["rows"]]
+    path = path.with_name(f"{copy}-{path.name}") if copy else path
+    path.write_text(json.dumps({**content, "rows": rows, "config": {"evaluate": {**ASKED, **evaluate}}}))
+    path.with_suffix(".npz").write_bytes(arrays)
+    return path
+
+
 def write_run(root, encoding, seed=0, curves=None):
     """Floor, half window and every curve of one encoding and seed; returns the paths."""
     noise = np.random.default_rng([seed, len(encoding)])
