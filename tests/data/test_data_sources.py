@@ -111,16 +111,10 @@ def test_a_stratum_of_the_manifest_is_part_of_the_name(tmp_path):
     assert [list(part) for part in found.values()] == [["train/a.txt"], ["validation/novel/v.txt"], ["test/novel/t.txt"]]
 
 
-def test_skipping_ends_at_a_line():
+def test_skipping_ends_at_a_line_and_in_a_book_of_one_line_at_a_character():
     assert after_line("abc\ndef\nghi", 4) == "def\nghi"
     assert after_line("abc\ndef\nghi", 5) == "ghi"
-    assert after_line("\u00e9\u00e9\nx", 1) == "x"
-
-
-@pytest.mark.parametrize("end", ["", "\n"])
-def test_a_book_of_one_line_is_cut_at_a_character(end):
-    assert after_line(f"abc\u00e9def{end}", 4) == f"def{end}"
-    assert after_line(f"abc{end}", 4) == ""
+    assert (after_line("abc\u00e9def", 4), after_line("abc\u00e9def\n", 4), after_line("abc", 4)) == ("def", "def\n", "")
 
 
 def test_wikitext_lines_become_articles():
