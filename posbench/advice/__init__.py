@@ -1,1 +1,1 @@
-"""Advice for one model that is to read longer texts, and the search of factors for it."""
+"""Advice for reading longer texts with one model, and the search for its factors."""

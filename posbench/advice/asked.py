@@ -1,4 +1,4 @@
-"""Refusal of words that mean nothing to a command that works on one model by fixed_targets and chooses its settings itself."""
+"""Refusal of options without effect on a command that evaluates one model with fixed_targets and chooses its own settings."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""Advice for one model: what to do for short texts, for long ones and for both, chosen on validation and judged on test documents.
+"""Advice for one model: settings for short texts, for long ones and for both, chosen on validation and judged on test documents.
 
 Two options need no setting, and everything else has to beat them: the model as it is, and the text cut to its last train_len tokens
 (recompute_window, the floor). Up to train_len tokens an option's cost is its loss minus that of the model as it is; beyond, its rise is its

@@ -1,4 +1,4 @@
-"""Losses of options: which evaluations serve an option at a length, the job that makes them, and the search on validation documents."""
+"""Losses of options: the evaluations of an option at a length, their job, and the search on validation documents."""
 
 import json
 import sys
@@ -104,7 +104,7 @@ class Measurements:
         nll = dict(self.losses[split].nll) if split in self.losses else {}
         for (name, length), (cell, at) in serving.items():
             if not read[cell.path].same_targets(first):
-                raise RunError(f"{cell.path} scored other targets than {first.path}: delete both and run the same command again.")
+                raise RunError(f"{cell.path} scored different targets than {first.path}: delete both and run the same command again.")
             nll[name] = {**nll.get(name, {}), length: read[cell.path].losses(at).astype(np.float64)}
         # Fixed factors come before those that follow the length: among equals the simpler is taken.
         order = sorted(nll, key=lambda name: (name not in (UNCHANGED, CUT), self.options[name].factor is None))
@@ -119,7 +119,7 @@ class Measurements:
         self.measure("validation", wanted, title)
         if not any(one.name in self.options for one in probing):
             reasons = "; ".join(f"{name}: {why}" for name, why in self.left_out.items())
-            raise ConfigError(f"none of the methods acts on this model ({reasons}).")
+            raise ConfigError(f"none of the methods has an effect on this model ({reasons}).")
         means = self.losses["validation"].means([plan.probe])
         kept = survivors(list(dict.fromkeys(self.options[name].family for name in ranked(means) if name not in (UNCHANGED, CUT))))
         wanted = plan.compared(kept)
@@ -164,7 +164,7 @@ def long_enough(job: Job, plan: AdvicePlan) -> dict[str, int]:
         found[split] = sum(length > plan.target for length in lengths)
         if not found[split]:
             if named is not None and not lengths:
-                raise ConfigError(f"evaluate.documents={named} fits no {split} document of data={corpus.name}: give another glob.")
+                raise ConfigError(f"evaluate.documents={named} matches no {split} document of data={corpus.name}: give another glob.")
             most = max(lengths, default=0) - 1
             shorter = f", or a shorter target={most}" if most > plan.train_len else ""
             raise ConfigError(

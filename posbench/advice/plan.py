@@ -169,7 +169,7 @@ def plan_advice(size: ModelSize, train_len: int, target: int | None, budget: flo
     """Plan for a model of a size. Raises ConfigError for a target that is not beyond the training length."""
     target = target or 2 * train_len
     if target <= train_len:
-        raise ConfigError(f"target={target} lies within the {train_len} tokens that the model was trained for: ask for a longer one.")
+        raise ConfigError(f"target={target} is within the model's training length of {train_len} tokens: give a longer one.")
     targets = max(1, train_len // 8)
     short = tuple(sorted({max(targets, train_len // 4), train_len}))
     probe = min(target, 2 * train_len)

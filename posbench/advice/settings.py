@@ -1,4 +1,4 @@
-"""Settings of an option: rope_parameters with the words of each engine, a config.json, or the reason why no engine expresses it."""
+"""Settings of an option: rope_parameters with each engine's options, a config.json, or the reason why no engine supports it."""
 
 import json
 from pathlib import Path

@@ -1,1 +1,1 @@
-"""Anatomy of methods: what they do to positions, computed without training, and where the heads of a trained model attend."""
+"""Anatomy of methods: their effect on positions, computed without training, and the attention of a trained model's heads."""

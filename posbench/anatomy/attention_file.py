@@ -1,4 +1,4 @@
-"""Attention of a trained run under some methods: what is asked for, diagnostics.json with every number, diagnostics.csv by head."""
+"""Attention of a trained run under some methods: the request, diagnostics.json with every number, diagnostics.csv by head."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, make_dataclass
@@ -49,9 +49,9 @@ def settled(cfg: dict) -> JobConfig:
     """
     lengths = cfg["lengths"]
     if cfg["run"] is None:
-        raise ConfigError(f"lengths={lengths} asks where a trained model attends: give run=DIR, or length=N for methods alone.")
+        raise ConfigError(f"lengths={lengths} needs a trained model: give run=DIR, or length=N for methods without one.")
     if cfg.get("finetune"):
-        raise ConfigError(f"lengths={lengths} measures a run that is there, and finetune= asks for a child of it: give run= of the child.")
+        raise ConfigError(f"lengths={lengths} measures an existing run, but finetune= describes a child of it: give run= of the child.")
     for key in ("json", "figure", "length"):
         if cfg[key]:
             raise ConfigError(f"{key}={cfg[key]} is of methods alone, and lengths={lengths} of a trained model: leave one of them out.")

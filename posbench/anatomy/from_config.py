@@ -24,7 +24,7 @@ def whole(cfg: dict) -> JobConfig:
         return resolve(adopt(cfg))
     run = Run(cfg["run"])
     if not run.finished:
-        raise ConfigError(f"run={cfg['run']} holds no finished training: train it with scripts/run.py first.")
+        raise ConfigError(f"run={cfg['run']} has no finished training: train it with scripts/run.py first.")
     trained = trusted_config(run)
     return resolve({**cfg, **{key: trained[key] for key in TRAINING}})
 

@@ -1,4 +1,4 @@
-"""Speed and memory of a checkpoint: one window as it is, with extensions, and in transformers' own model of the same file.
+"""Speed and memory of a checkpoint: one window without and with extensions, and in transformers' model of the same file.
 
 Then one token after a cache of that length in transformers' model, as it is and with the same methods in place (posbench.extend).
 The first pass of every case is for its memory. Then every case runs once in each round, and its time is divided by those of the plain
@@ -53,7 +53,7 @@ def names(only: list[str]) -> list[str]:
     known = [*nodes("extension"), THEIRS]
     for name in only:
         if name not in known:
-            raise ConfigError(f"only={name} is no extension{did_you_mean(name, known)}: choose from {', '.join(known)}.")
+            raise ConfigError(f"only={name} is not an extension{did_you_mean(name, known)}: choose from {', '.join(known)}.")
     return [name for name in only or FEW if name not in (PLAIN, THEIRS)]
 
 

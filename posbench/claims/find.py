@@ -159,7 +159,7 @@ def measured(entries: Sequence[Evaluation], length: int, name: str = "nll", task
         found = _sums(entry, row, name)
         mean = float(found.means[0])
         if name == "nll" and np.isfinite(mean) and not np.isclose(mean, row["nll"], rtol=1e-3):
-            raise RunError(f"{_name(entry)} weighs its targets ({row['nll']:.4f}, their plain mean is {mean:.4f}): no claim rests on it.")
+            raise RunError(f"{_name(entry)} weighs its targets ({row['nll']:.4f}, their plain mean is {mean:.4f}): claims cannot use it.")
         values.append(found)
         factors.add(row["n_targets"] / (np.log(2) * row["n_bytes"]) if name == "nll" else 1.0)
     whole = across(values)

@@ -1,4 +1,4 @@
-"""Verdicts that a tolerance protects: how far losses may move before a decided interval meets its bound, against how far they do.
+"""Verdicts protected by a tolerance: the change of losses at which a decided interval meets its bound, against the actual change.
 
 Holm's correction, after which a verdict must stand too, is not made again: p of a shifted effect is not known here.
 """

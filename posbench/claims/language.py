@@ -103,12 +103,12 @@ def load(path: Path) -> Claim:
     try:
         text = yaml.safe_load(path.read_text(encoding="utf-8"))
     except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is no yaml: {str(error).splitlines()[0]}.") from error
+        raise ConfigError(f"{path} is not valid yaml: {str(error).splitlines()[0]}.") from error
     try:
         return _claim(text)
     except (ConfigError, KeyError, TypeError, ValueError, AttributeError) as error:
         reason = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
-        raise ConfigError(f"{path} is no claim: {reason}.") from error
+        raise ConfigError(f"{path} is not a valid claim: {reason}.") from error
 
 
 def load_all(folder: Path) -> list[Claim]:
@@ -118,7 +118,7 @@ def load_all(folder: Path) -> list[Claim]:
     """
     claims = [load(path) for path in sorted(folder.rglob("*.yaml"))]
     if len({(claim.stage, claim.id) for claim in claims}) < len(claims):
-        raise ConfigError(f"{folder} has two claims of one id: {', '.join(claim.id for claim in claims)}.")
+        raise ConfigError(f"{folder} has two claims with the same id: {', '.join(claim.id for claim in claims)}.")
     known = {(claim.stage, called(claim.id, one.name)): one for claim in claims for one in claim.primary if not one.same_as}
     return [replace(claim, primary=tuple(_resolved(one, claim, known) for one in claim.primary)) for claim in claims]
 
@@ -132,7 +132,7 @@ def _resolved(one: Endpoint, claim: Claim, known: Mapping[tuple[int, str], Endpo
     if not one.same_as:
         return one
     if (claim.stage, one.same_as) not in known:
-        raise ConfigError(f"{called(claim.id, one.name)} is the same as {one.same_as}, which is no comparison of stage {claim.stage}.")
+        raise ConfigError(f"{called(claim.id, one.name)} is the same as {one.same_as}, which is not a comparison of stage {claim.stage}.")
     other = known[claim.stage, one.same_as]
     return replace(one, **{name: getattr(other, name) for name in ("measure", "cells", "margin", "gate", "seeds", "windows")})
 
@@ -150,7 +150,7 @@ def _claim(text: dict) -> Claim:
         raise ConfigError("primary endpoints need an experiment, and a test needs shows: confirmed or refuted")
     if stage not in STAGES or any((stage > 1) != bool(one.seeds) for one in primary if not one.same_as):
         later = ", ".join(str(number) for number in STAGES if number > 1)
-        raise ConfigError(f"stage is 1, where all seeds decide that are there, or one of {later}, where the primaries name theirs")
+        raise ConfigError(f"stage must be 1, which uses all seeds, or one of {later}, whose primaries name their seeds")
     for endpoint in primary:
         if not endpoint.confirm or not endpoint.refute or not exclusive(endpoint.confirm, endpoint.refute):
             raise ConfigError(f"its primary '{endpoint}' needs confirm and refute, which exclude each other")
@@ -184,7 +184,7 @@ def _endpoint(text: dict, seeds: list[int] | None = None) -> Endpoint:
         return Endpoint(str(text.get("name", "")), "rise", (), **rules, same_as=str(text["same_as"]))
     measure, at = text.get("measure", "rise"), text.get("at")
     if measure not in MEASURES:
-        raise ConfigError(f"measure {measure} is none of {', '.join(MEASURES)}")
+        raise ConfigError(f"measure {measure} must be one of {', '.join(MEASURES)}")
     cells = [(1.0, text["of"])]
     cells += [(-1.0, text["minus"])] if "minus" in text else []
     if "against" in text:

@@ -1,4 +1,4 @@
-"""Command of scripts/advise.py: what to set so that one model reads longer texts, chosen on validation and judged on test documents.
+"""Command of scripts/advise.py: settings for reading longer texts, chosen on validation and judged on test documents.
 
 Three stages of evaluations, all stored as any others are: posbench/advice/plan.py says what each reads, posbench/advice/decide.py how the
 choice is made.

@@ -86,7 +86,7 @@ def _composed(flags: argparse.Namespace, config_name: str) -> tuple[list[tuple[d
     launcher, sweeper = (OmegaConf.to_container(node, resolve=True) for node in (cfg.hydra.launcher, cfg.hydra.sweeper))
     for target in (launcher.pop("_target_", OWN_LAUNCHER), sweeper["_target_"]):
         if target not in (OWN_LAUNCHER, SWEEPER):
-            raise ConfigError(f"{target} cannot start trainings here: choose hydra/launcher=grid, basic, joblib or submitit_slurm.")
+            raise ConfigError(f"{target} is not supported for trainings: choose hydra/launcher=grid, basic, joblib or submitit_slurm.")
     composer, typed = Composer(config_name, cfg.hydra.overrides.hydra), [word for word in words if word not in cfg.hydra.overrides.hydra]
     if not sweep:
         return [(unresolved(cfg), typed)], composer, launcher, sweep
@@ -132,7 +132,7 @@ def _one_sentence(of: str = "") -> Iterator[None]:
         said = sentence(error)
         raise ConfigError(said if said.startswith(of) else f"{of}: {said}") from error
     except OSError as error:  # behind those of Hydra's that are OSErrors too
-        raise RunError(f"{error.filename} cannot be read ({error.strerror}): make it readable, or take it away.") from error
+        raise RunError(f"{error.filename} cannot be read ({error.strerror}): make it readable, or remove it.") from error
 
 
 def _flags_first(config_name: str) -> argparse.Namespace:

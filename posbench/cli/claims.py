@@ -37,7 +37,7 @@ def claims(request: Request) -> int:
         )
     check_effect(request.words, READ_WORDS, "on the verdicts, which come from files alone: leave it out")
     if not CLAIMS_FOLDER.is_dir():
-        raise ConfigError(f"{CLAIMS_FOLDER} is not there: the ledger of claims is in the repository, so type this in a clone of it.")
+        raise ConfigError(f"{CLAIMS_FOLDER} does not exist: the ledger of claims is in the repository, so run this command in a clone.")
     ledger, look_up = load_all(CLAIMS_FOLDER), pools(cfg)
     findings = _with_frozen(judged := judge(ledger, look_up))
     out = Path(cfg["report_dir"] or Path(cfg["results_dir"]).parent / "report" / "claims")

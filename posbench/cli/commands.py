@@ -39,7 +39,7 @@ def run(request: Request) -> int:
             return 2  # only rank 0 prints the error
         n = os.environ["WORLD_SIZE"]
         raise ConfigError(
-            f"torchrun started this {n} times over: start it once, without torchrun, with processes={n} to share each training."
+            f"torchrun started {n} copies of this command: start it once, without torchrun, with processes={n} to share each training."
         )
     if request.cfgs[0]["runs"] is not None:
         raise ConfigError("runs= names what scripts/report.py compares: give one training as run=DIR.")

@@ -1,4 +1,4 @@
-"""Refusal of words that describe a training beside run=DIR or model.path=DIR, whose weights they cannot change."""
+"""Refusal of training options beside run=DIR or model.path=DIR, whose weights they cannot change."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -75,9 +75,7 @@ def _check_tokenizer(choice: str, path: str) -> None:
     from posbench.pretrained.checkpoint import find_checkpoint
 
     if choice in ("bytes", "bpe") and find_checkpoint(path).tokenizer():
-        raise ConfigError(
-            f"model.path={printable(path)} has a tokenizer of its own, so data.tokenizer={choice} has no effect: leave it out."
-        )
+        raise ConfigError(f"model.path={printable(path)} has its own tokenizer, so data.tokenizer={choice} has no effect: leave it out.")
 
 
 def _training_values(cfg: dict) -> dict[str, object]:

@@ -51,7 +51,7 @@ def _scripts() -> dict[str, Path]:
     found = {path.stem: path for path in sorted(SCRIPTS.glob("*.py"))}
     if not found or not CONFIGS.is_dir():
         missing = CONFIGS if found else SCRIPTS
-        raise ConfigError(f"{missing} is not there, which posbench reads: install the wheel, or a clone by `pip install -e .`.")
+        raise ConfigError(f"{missing} is missing: install the wheel, or a clone with `pip install -e .`.")
     return {name: found[name] for name in (*LISTED_FIRST, *(name for name in found if name not in LISTED_FIRST))}
 
 

@@ -1,4 +1,4 @@
-"""Command of scripts/harness.py: lm-evaluation-harness on a checkpoint of transformers with posbench's methods in place."""
+"""Command of scripts/harness.py: lm-evaluation-harness on a transformers checkpoint with posbench's methods applied."""
 
 import importlib.util
 import json
@@ -54,7 +54,7 @@ def harness(request: Request) -> int:
 
 def _check_tasks(cfg: dict) -> None:
     if not cfg["model"].get("path"):
-        raise ConfigError("The harness reads a checkpoint: add model.path=FOLDER, FILE.gguf or a name of the hub to the command.")
+        raise ConfigError("The harness reads a checkpoint: add model.path=FOLDER, FILE.gguf or a hub name to the command.")
     if not isinstance(cfg["tasks"], list) or not cfg["tasks"]:
         raise ConfigError(f"tasks={cfg['tasks']} must be a list of names: tasks=[passkey].")
 
@@ -73,7 +73,7 @@ def _evaluated(model: object, checkpoint: Checkpoint, cfg: dict) -> dict:
         manager = TaskManager(include_path=include)
         if unknown := [name for name in names if name not in manager.all_tasks]:
             near = did_you_mean(unknown[0], [*nodes("task"), *manager.all_tasks])
-            raise ConfigError(f"tasks={unknown[0]} is no task of configs/task, of lm-evaluation-harness or of include{near}.")
+            raise ConfigError(f"tasks={unknown[0]} is not a task of configs/task, lm-evaluation-harness or include{near}.")
         reader = HFLM(pretrained=model, tokenizer=their_tokenizer(content, model), batch_size=cfg["batch"])
         found = lm_eval.simple_evaluate(reader, tasks=names, limit=cfg["limit"], task_manager=manager, bootstrap_iters=0, log_samples=False)
     print(make_table(found))
@@ -100,7 +100,7 @@ def _written(name: str, content: bytes, cfg: dict, folder: Path) -> list[str]:
     for length in asked.lengths or [1024]:
         drawn = questions.draw(length, asked.windows, [asked.seed])
         if drawn.answer_NT.max() > 0:
-            raise ConfigError(f"tasks={name} asks for several answers, and a local task has one: choose passkey or niah_single_1.")
+            raise ConfigError(f"tasks={name} has several answers, but a local task has one: choose passkey or niah_single_1.")
         rows = []
         for input_T, target_T, answer_T in zip(drawn.inputs_NT, drawn.targets_NT, drawn.answer_NT, strict=True):
             first, asked_T = int((answer_T >= 0).argmax()), answer_T >= 0

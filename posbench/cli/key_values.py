@@ -57,9 +57,9 @@ def _read_option(key: str, text: str, kind: type) -> Any:
         parts = [str(in_tokens(part, key)) for part in parts]
         for part in parts:
             if not part.strip().isdecimal() or int(part) < 1:
-                raise ConfigError(f"{key}={text} holds {part!r}, which is not a positive whole number: type one such as {key}=64.")
+                raise ConfigError(f"{key}={text} holds {part!r}, which is not a positive whole number: give one, such as {key}=64.")
             if int(part) > UP_TO:
-                raise ConfigError(f"{key}={text} holds {shown(part)}, and more than {UP_TO:,} is not computed here: type a smaller number.")
+                raise ConfigError(f"{key}={text} holds {shown(part)}, but the limit is {UP_TO:,}: give a smaller number.")
         return [*map(int, parts)] if kind is list else int(parts[0])
     if not text:
         raise ConfigError(f"{key}= is empty: give it a value, or leave it out.")

@@ -50,7 +50,7 @@ class LoadedRun:
         """
         self.directory = Run(path)
         if not self.directory.finished:
-            raise RunError(f"{path} holds no finished training: train it with scripts/run.py first.")
+            raise RunError(f"{path} has no finished training: train it with scripts/run.py first.")
         self.config = self.cfg = trusted_config(self.directory, trusted)  # cfg: its name in earlier versions
         self.path, self.id = self.directory.path, self.directory.id
         self._device, self._cache_dir = device, cache_dir
@@ -88,7 +88,7 @@ class LoadedRun:
         noted = read_json(self.directory.provenance) if self.directory.provenance.exists() else None
         known = noted.get("data_fingerprint") if isinstance(noted, dict) else None
         if known not in (None, corpus.fingerprint):
-            raise RunError(f"The text of data={corpus.name} is no longer the one that {self.id} was trained on: restore it.")
+            raise RunError(f"The text of data={corpus.name} has changed since {self.id} was trained on it: restore it.")
         return fit_corpus(corpus, self._trained)
 
     def reached(self) -> dict:
@@ -242,7 +242,7 @@ class LoadedRun:
         from posbench.position.plan import make_plan
 
         if None not in (n, max_new_tokens) and n != max_new_tokens:
-            raise ConfigError(f"n={n} and max_new_tokens={max_new_tokens} are two names of one number: give one of them.")
+            raise ConfigError(f"n={n} and max_new_tokens={max_new_tokens} are two names for the same number: give one of them.")
         n = next((one for one in (n, max_new_tokens) if one is not None), 100)
         if not isinstance(n, int) or n < 1 or temperature < 0:
             raise ConfigError(f"n={n} must be a whole number of at least 1, and temperature={temperature} at least 0.")
@@ -251,7 +251,7 @@ class LoadedRun:
         scale = make(chosen_node("scale_attention", scale_attention, {}), encoding.shape, kind=ScaleAttention)
         ids = self.encode(text)[0].tolist()
         if not ids:
-            raise ConfigError("text='' gives no token to begin with: give some text.")
+            raise ConfigError("text='' has no token to continue: give some text.")
         check(encoding, extension, scale, [len(ids) + n - 1], allow_untested)
         generator = torch.Generator().manual_seed(seed)
         begun = len(ids)

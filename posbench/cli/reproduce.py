@@ -1,4 +1,4 @@
-"""Command of scripts/reproduce.py: run reported results again from nothing and compare them with the committed rows.
+"""Command of scripts/reproduce.py: rerun reported results from scratch and compare them with the committed rows.
 
 Two rows with the same posbench.runs.rows.key are equal bit for bit if all columns but the volatile ones agree. They are
 reproduced if the losses differ by at most the experiment's tolerance: another processor, thread count or version of torch
@@ -118,7 +118,7 @@ def reproduce(request: Request) -> int:
         )
     folder = Path(cfg["report_dir"] or f"results/reported/{experiment['name']}")
     if not (folder / "rows.csv").exists():
-        raise ConfigError(f"{folder}/rows.csv does not exist: run this where it lies, or name its folder as report_dir=DIR.")
+        raise ConfigError(f"{folder}/rows.csv does not exist: run this in its folder's parent, or give its folder as report_dir=DIR.")
     known = read_csv(folder / "rows.csv")
     results = Path(cfg["results_dir"] if cfg["results_dir"] != "results/runs" else f"results/reproduced/{experiment['name']}")
 
@@ -129,7 +129,7 @@ def reproduce(request: Request) -> int:
     jobs, elsewhere = plan_existing([{**one, "results_dir": str(results)} for one in request.cfgs], lambda jobs: bool(rows_of(jobs)))
     reported = rows_of(jobs)
     if not reported:
-        raise ConfigError(f"{folder}/rows.csv holds none of the losses asked for: text, configuration or an argument is another one here.")
+        raise ConfigError(f"{folder}/rows.csv has none of the requested losses: the text, configuration or an argument differs here.")
     if elsewhere and cfg["runs"] is None:
         print(f"{elsewhere}: this rerun is made as they were, which takes longer than usual here", file=sys.stderr)
     if cfg["runs"] is not None:

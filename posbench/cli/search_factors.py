@@ -75,13 +75,13 @@ def _searchable(request: Request) -> dict:
         if (name := method_name(cfg[group])) != only:
             raise ConfigError(f"{group}={name} has no factors for {SCRIPT} to find: leave it out.")
     if cfg["evaluate"].get("split") != "validation":
-        raise ConfigError(f"evaluate.split={cfg['evaluate']['split']} would choose factors on the text that judges them: leave it out.")
+        raise ConfigError(f"evaluate.split={cfg['evaluate']['split']} would choose factors on the text for their evaluation: leave it out.")
     refuse_settings(cfg, SCRIPT, BY_TARGET, "what target= decides here")
     for key in ("factors", "target_len"):
         if cfg["extension"][key] is not None:
             raise ConfigError(f"extension.{key}={cfg['extension'][key]} is what {SCRIPT} chooses (target=TOKENS): leave it out.")
     if cfg["extension"]["exact_first"]:
-        raise ConfigError(f"extension.exact_first={cfg['extension']['exact_first']} is searched too: give exact_first=, its values.")
+        raise ConfigError(f"extension.exact_first={cfg['extension']['exact_first']} is itself searched: give its values as exact_first=.")
     return cfg
 
 

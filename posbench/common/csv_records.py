@@ -1,4 +1,4 @@
-"""Dataclass records to CSV and back, one line each. Floats keep every digit, so tables and figures can be made again from the file."""
+"""Dataclass records to CSV and back, one line each. Floats keep every digit, so the file reproduces tables and figures."""
 
 import csv
 import io
@@ -47,4 +47,4 @@ def from_csv(path: Path | str, kind: type[Record], what: str, script: str) -> li
         lines = io.StringIO(read_bytes(path).decode(), newline="")
         return [kind(**{name: value(name, text) for name, text in row.items()}) for row in csv.DictReader(lines)]
     except (KeyError, TypeError, ValueError, AttributeError, csv.Error) as error:
-        raise RunError(f"{path} is not {what} ({error!r}): make it again with {script}.") from error
+        raise RunError(f"{path} is not {what} ({error!r}): recreate it with {script}.") from error

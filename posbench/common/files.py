@@ -1,4 +1,4 @@
-"""Files and folders that are whole or absent, and lines that are never mixed: all that posbench keeps is written through this module."""
+"""Atomic files and folders, and lines that are never mixed: posbench writes every file that it keeps through this module."""
 
 import contextlib
 import errno
@@ -33,7 +33,7 @@ def disk_errors(path: Path) -> Iterator[None]:
         hidden = "No space left" in str(error) or "File too large" in str(error) or "Disk quota" in str(error)
         if hidden or (isinstance(error, OSError) and error.errno in FULL):
             raise RunError(
-                f"No space left to write {path}: free some disk and run the same command again; nothing was half-written."
+                f"No space left to write {path}: free some disk and run the same command again; no file is incomplete."
             ) from error
         if isinstance(error, OSError) and error.errno is not None:
             named, wanted = (Path(os.path.abspath(os.fsdecode(one))) for one in (error.filename or path, path))
@@ -42,7 +42,7 @@ def disk_errors(path: Path) -> Iterator[None]:
             if about:
                 reason = os.strerror(errno.ENOTDIR if error.errno == errno.EEXIST else error.errno)
                 culprit = f": {os.fsdecode(error.filename)}" if above and named != wanted else ""
-                raise RunError(f"{path} cannot be written ({reason}{culprit}): mend that, or choose another folder.") from error
+                raise RunError(f"{path} cannot be written ({reason}{culprit}): fix this, or choose another folder.") from error
         raise
 
 
@@ -108,7 +108,7 @@ def _replaceable(path: Path) -> None:
     if stat.S_ISLNK(mode):
         raise RunError(f"{path} is a link to {os.readlink(path)}: name that file itself, or remove the link.")
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # a folder makes the rename fail with a clear error
-        raise RunError(f"{path} is no regular file, and would be lost: name another file.")
+        raise RunError(f"{path} is not a regular file, and would be lost: name another file.")
 
 
 def sync_folder(folder: Path) -> None:
@@ -171,12 +171,12 @@ def append_lines(path: Path | str, values: Iterable[object], sync: bool = False)
     regular file (a link, a device).
     """
     if os.path.islink(path):
-        raise RunError(f"{path} is a link to {os.readlink(path)}, which is not written to: remove the link.")
+        raise RunError(f"{path} is a link to {os.readlink(path)}, and links are not overwritten: remove the link.")
     with disk_errors(Path(path)):
         log = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
         try:
             if not stat.S_ISREG(os.fstat(log).st_mode):
-                raise RunError(f"{path} is no regular file: remove it.")
+                raise RunError(f"{path} is not a regular file: remove it.")
             for value in values:
                 size = os.fstat(log).st_size
                 torn = size and os.pread(log, 1, size - 1) != b"\n"
@@ -207,7 +207,7 @@ def read_bytes(path: Path | str, limit: int = LARGEST) -> bytes:
         size = os.fstat(file.fileno()).st_size
         content = file.read(limit + 1) if size <= limit else b""
     if max(size, len(content)) > limit:
-        raise RunError(f"{path} has more than the {limit:,} bytes that are read of such a file: is it the file that was meant?")
+        raise RunError(f"{path} has more than the {limit:,} bytes allowed for such a file: is it the right file?")
     return content
 
 
@@ -220,7 +220,7 @@ def opened(path: Path | str) -> BinaryIO:
     if stat.S_ISREG(os.fstat(handle).st_mode):
         return open(handle, "rb")
     os.close(handle)
-    raise RunError(f"{path} is no regular file: put the file itself there, or remove it.")
+    raise RunError(f"{path} is not a regular file: put the file itself there, or remove it.")
 
 
 def read_json(path: Path | str, limit: int = LARGEST) -> dict:

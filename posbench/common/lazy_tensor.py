@@ -1,4 +1,4 @@
-"""A tensor in a file of weights, read when it is asked for."""
+"""A tensor in a file of weights, read on demand."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -78,11 +78,11 @@ def check_processes(processes: int, device: str) -> None:
     if device == "cpu" or (device == "auto" and not found):
         if processes > cores():
             raise ConfigError(
-                f"processes={processes} are more than the {cores()} cores that this command may use, and each needs one: "
+                f"processes={processes} exceed the {cores()} cores available to this command, and each needs one: "
                 f"give processes={cores()} or fewer."
             )
     elif device not in ("auto", "cuda"):
-        raise ConfigError(f"device={device} is one device, and processes={processes} need one each: give device=cuda, or device=cpu.")
+        raise ConfigError(f"device={device} is a single device, but processes={processes} need one each: give device=cuda, or device=cpu.")
     elif processes > found:
         raise ConfigError(
             f"processes={processes} on device=cuda needs {processes} GPUs, one each, and there are {found}: "

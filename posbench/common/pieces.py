@@ -1,4 +1,4 @@
-"""Pieces of a long tensor, so that what is made of one is small enough to be kept for the next (posbench.model.memory)."""
+"""Pieces of a long tensor, so that the result of one is small enough to reuse its memory (posbench.model.memory)."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Shutdown on a signal without losing work: the first stop waits for a saved state, the second ends everything at once."""
+"""Shutdown on a signal without losing work: the first signal waits for a checkpoint, the second ends everything at once."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""Files inside installed wheels, named NAME@VERSION:FILE, so that what a run records does not depend on where an environment lies."""
+"""Files inside installed wheels, named NAME@VERSION:FILE, so that a run's records do not depend on the environment's path."""
 
 import importlib.metadata
 import os
@@ -39,8 +39,8 @@ def wheel_file(key: str, named: str) -> Path | None:
         lacks = f"no file {file}, but {', '.join(alike[:NAMES])}" if alike else f"no {file.suffix or file} file"
         raise ConfigError(f"{key}={named}: {name} {version} has {lacks}.")
     if len(listed) > 1:
-        raise ConfigError(f"{key}={named}: {name} {version} has {len(listed)} files of that name: say {' or '.join(map(str, listed))}.")
+        raise ConfigError(f"{key}={named}: {name} {version} has {len(listed)} files of that name: choose {' or '.join(map(str, listed))}.")
     place = Path(str(wheel.locate_file(listed[0])))
     if not place.is_file():
-        raise ConfigError(f"{key}={named}: {listed[0]} of {name} {version} is missing here: {install} --force-reinstall")
+        raise ConfigError(f"{key}={named}: {listed[0]} of {name} {version} is missing: {install} --force-reinstall")
     return place

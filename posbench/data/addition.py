@@ -29,7 +29,7 @@ class Addition(Task):
     def draw(self, random: np.random.Generator, length: int, count: int, full: bool = False) -> Examples:
         most = (length - 4) // 3
         if most < 1:
-            raise ConfigError(f"data=addition needs 7 tokens for numbers of one digit, not {length}: use longer texts.")
+            raise ConfigError(f"data=addition needs 7 tokens for one-digit numbers, but length={length}: use longer texts.")
         size_N2 = random.integers(1, most + 1, size=(count, 2))
         if full:
             size_N2[np.arange(count), random.integers(2, size=count)] = most

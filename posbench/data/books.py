@@ -86,10 +86,10 @@ class Books(Source):
         except RunError:
             raise
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise ConfigError(f"{self.manifest} is no list of books ({error!r}): restore it, or remove it.") from error
+            raise ConfigError(f"{self.manifest} is not a list of books ({error!r}): restore it, or remove it.") from error
         if wrong := next((words for words in listed.values() if not all(isinstance(word, str) for word in words)), None):
             raise ConfigError(
-                f"{self.manifest} has sha256={wrong[0]!r} and stratum={wrong[1]!r}, which are no words: restore it, or remove it."
+                f"{self.manifest} has sha256={wrong[0]!r} and stratum={wrong[1]!r}, which are not words: restore it, or remove it."
             )
         check_names(listed)
         return listed
@@ -100,7 +100,7 @@ class Books(Source):
             raise ConfigError(f"{path} is listed in {self.manifest} but does not exist: restore the book, or remove the manifest.")
         text = read_text(path)
         if digest and hashlib.sha256(text.encode()).hexdigest() != digest:
-            raise ConfigError(f"{path} is not the book in {self.manifest} (its SHA-256 differs): restore it, or remove the manifest.")
+            raise ConfigError(f"{path} differs from the book in {self.manifest} (by SHA-256): restore it, or remove the manifest.")
         return text
 
 

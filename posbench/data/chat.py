@@ -1,4 +1,4 @@
-"""Chat templates: what a checkpoint expects around the message of a user, read beside its tokenizer and rendered by Jinja in its sandbox.
+"""Chat templates: the text that a checkpoint expects around a user's message, read beside its tokenizer and rendered in Jinja's sandbox.
 
 A template is given what transformers gives it, so that the text is the same, but for the date, which is always DATE: a question must not
 change from day to day.
@@ -23,7 +23,7 @@ LEAVE = "leave evaluate.chat out, or give data.tokenizer=PATH of a tokenizer tha
 def chat_template(tokenizer: str) -> dict[str, str]:
     """The template of a tokenizer under `template`, with the special tokens that it may write. Raises ConfigError without one."""
     if tokenizer in ("bytes", "bpe") or TRAINED.fullmatch(tokenizer):
-        raise ConfigError(f"evaluate.chat=true: data.tokenizer={tokenizer} belongs to no checkpoint and has no chat template: {LEAVE}.")
+        raise ConfigError(f"evaluate.chat=true: data.tokenizer={tokenizer} is not from a checkpoint and has no chat template: {LEAVE}.")
     file = pretrained_file(tokenizer)
     found = of_gguf(file) if is_gguf(file) else _of_folder(file.parent)
     if not isinstance(found.get("template"), str) or not found["template"].strip():

@@ -1,4 +1,4 @@
-"""Common words: the ten words that come most often in a numbered list (RULER, Hsieh et al. 2024, arXiv 2404.06654).
+"""Common words: the ten most frequent words of a numbered list (RULER, Hsieh et al. 2024, arXiv 2404.06654).
 
 In texts of `long_from` tokens or more each of them stands 30 times among others that stand 3 times, below 6 times among others that stand
 once. A worked example comes first: 10 times among 30 others that stand 3 times, or 3 times among 10 others that stand once. There are as
@@ -26,7 +26,7 @@ class CommonWords(TextTask):
 
     def __init__(self, words: int = 10, long_from: int = 8192):
         if not 1 <= words <= MOST // 2:
-            raise ConfigError(f"words={words} of a task in words must be from 1 to {MOST // 2}.")
+            raise ConfigError(f"words={words} of a text task must be from 1 to {MOST // 2}.")
         super().__init__(depths=0)
         self.words, self.long_from = words, long_from
 

@@ -1,4 +1,4 @@
-"""Copy: a string of random symbols, and the same string behind a separator (Kazemnejad et al. 2023, arXiv 2305.19466, McGill-NLP).
+"""Copy: a string of random symbols, a separator and the same string (Kazemnejad et al. 2023, arXiv 2305.19466, McGill-NLP).
 
 BOS s_1 .. s_n SEP s_1 .. s_n EOS: everything behind SEP is the answer, EOS too, and one wrong token makes it wrong. In training n is drawn
 from 1 to the largest that fits the training length; an evaluation at L tokens asks for the largest that fits L: (L - 2) // 2 symbols.
@@ -31,7 +31,7 @@ class Copy(Task):
     def draw(self, random: np.random.Generator, length: int, count: int, full: bool = False) -> Examples:
         most = (length - 2) // 2
         if most < 1:
-            raise ConfigError(f"data={self.name} needs 4 tokens for one symbol, not {length}: use longer texts.")
+            raise ConfigError(f"data={self.name} needs 4 tokens for one symbol, but length={length}: use longer texts.")
         if self.distinct and most > self.vocab_size - SYMBOLS:
             raise ConfigError(
                 f"data={self.name} with distinct symbols needs {most} of them at {length} tokens, and data.vocab_size={self.vocab_size} "

@@ -71,7 +71,7 @@ def prepare(cfg_data: dict, cache_dir: Path | str, splits: Iterable[str] = SPLIT
 
 def _task(cfg_data: dict, folder: Path, identity: str) -> Corpus:
     if cfg_data["bos"]:
-        raise ConfigError(f"data.bos=true: data={cfg_data['name']} is a task, whose texts begin as it says; leave data.bos out.")
+        raise ConfigError(f"data.bos=true: data={cfg_data['name']} is a task with its own first tokens; leave data.bos out.")
     task, tokenizer = make_source(cfg_data), tokenizer_name(TASK, cfg_data["vocab_size"])
     splits = {split: TaskSplit(task, split) for split in SPLITS}
     return Corpus(**splits, fingerprint=identity, name=cfg_data["name"], tokenizer=tokenizer, vocab_size=task.vocab_size, bos=None,
@@ -108,7 +108,7 @@ def _open(cfg_data: dict, folder: Path, identity: str, wanted: list[str]) -> Cor
         raise
     except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise RunError(
-            f"{folder}/manifest.json does not describe token files ({error!r}): delete the folder {folder} and run the same command again."
+            f"{folder}/manifest.json does not list token files ({error!r}): delete the folder {folder} and run the same command again."
         ) from error
     bos = size if cfg_data["bos"] else None
     size, name = size + (bos is not None), cfg_data["name"]
@@ -139,8 +139,8 @@ def fit_corpus(corpus: Corpus, cfg: JobConfig) -> Corpus:
     if not rows - max(SPARE, rows // 10) <= ids <= rows:
         raise ConfigError(
             f"data.tokenizer={cfg.data['tokenizer']} has {ids} ids and model.path={path} {rows}: "
-            f"give data.tokenizer={path}, or wherever the tokenizer.json lies that it was trained with."
+            f"give data.tokenizer={path}, or the folder of its tokenizer.json."
         )
     if corpus.bos is not None and checkpoint["bos"] is None:
-        raise ConfigError(f"data.bos=true asks for a BOS token, and model.path={path} has none: leave data.bos out.")
+        raise ConfigError(f"data.bos=true needs a BOS token, but model.path={path} has none: leave data.bos out.")
     return replace(corpus, vocab_size=rows, bos=None if corpus.bos is None else checkpoint["bos"])

@@ -28,7 +28,7 @@ class FrequentWords(TextTask):
 
     def __init__(self, alpha: float = 2.0, words: int = 3):
         if alpha <= 1 or words < 1:
-            raise ConfigError(f"alpha={alpha} must be above 1 and words={words} 1 or more, of a task in words.")
+            raise ConfigError(f"alpha={alpha} must be above 1 and words={words} 1 or more, of a text task.")
         super().__init__(depths=0)
         self.alpha, self.words = alpha, words
 

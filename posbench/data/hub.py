@@ -1,4 +1,4 @@
-"""Source: data sets of the Hugging Face hub at a pinned commit, and what is done where the hub is not reached."""
+"""Source: data sets of the Hugging Face hub at a pinned commit, and the fallback if the hub is unreachable."""
 
 import functools
 import logging

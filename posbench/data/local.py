@@ -35,7 +35,7 @@ class LocalFiles(Source):
         self.files = {name: file for name, file in names.items() if not name.startswith(".") and "/." not in name}
         check_names(self.files)
         if not self.files:
-            raise ConfigError(f"data.path={path} holds no file that ends in {', '.join(FORMATS)}: correct data.path.")
+            raise ConfigError(f"data.path={path} has no file that ends in {', '.join(FORMATS)}: correct data.path.")
 
     def fingerprint(self) -> str:
         digests = file_digests(list(self.files.values()), self.memo, self.again)

@@ -1,4 +1,4 @@
-"""Mix: a training on text in some steps and on a task in the others, so that one model has a loss on text and an accuracy at a task.
+"""Mix: training on text in some steps and on a task in the others, for a loss on text and an accuracy on a task of one model.
 
 The task keeps its tokens: in the vocabulary they stand behind those of the text. A task of evaluate.tasks, in words, has none of its own:
 its haystacks are noise or the training's text, and its answers alone are asked for. Its steps are spread evenly, as many as its share says,
@@ -101,11 +101,13 @@ def resolved_data(data: dict) -> dict:
         tasks = {one: node for one, node in yamls("data").items() if node.get("tokenizer") == TASK}
         tasks = {**{one: {"vocab_size": 0, "source": node} for one, node in yamls("task").items()}, **tasks}
         if name not in tasks:
-            raise ConfigError(f"data.mix.task={name} is no task{did_you_mean(str(name), tasks)}: choose from {', '.join(sorted(tasks))}.")
+            raise ConfigError(
+                f"data.mix.task={name} is not a task{did_you_mean(str(name), tasks)}: choose from {', '.join(sorted(tasks))}."
+            )
         size, known = tasks[name]["vocab_size"], tasks[name]["source"]
         legal = [*WHOLE[: 3 if size else 2], *(key for key in known if key != "_target_")]
         if unknown := [key for key in given if key not in legal]:
-            raise ConfigError(f"data.mix.{unknown[0]} is no key of data.mix with task={name}: it takes {', '.join(legal)}.")
+            raise ConfigError(f"data.mix.{unknown[0]} is not a key of data.mix with task={name}: it takes {', '.join(legal)}.")
         own = {key: value for key, value in given.items() if key not in WHOLE}
         given = {"vocab_size": size, **given, "source": {**known, **own}}
     if missing := [key for key in WHOLE if key not in given]:
@@ -123,7 +125,7 @@ def mix_of(data: dict, offset: int = 0, text: Callable | None = None) -> Mix | N
         return None
     if is_text_task(mix["source"]):
         if mix["vocab_size"]:
-            raise ConfigError(f"data.mix.vocab_size={mix['vocab_size']}: task={mix['task']} is in words, in the text's own tokens: say 0.")
+            raise ConfigError(f"data.mix.vocab_size={mix['vocab_size']}: task={mix['task']} is a text task in the text's tokens: give 0.")
         task = make_text_task({"name": mix["task"], **mix["source"]}, "data.mix")
         return Mix(task, float(mix["share"]), offset, mix["task"], text)
     task = make_source({"name": mix["task"], "tokenizer": TASK, "vocab_size": mix["vocab_size"], "source": mix["source"]})

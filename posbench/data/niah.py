@@ -29,7 +29,7 @@ class Niah(TextTask):
         self, haystack: str, key: Kind = "words", value: Kind = "numbers", keys: int = 1, values: int = 1, queries: int = 1, depths: int = 5
     ):
         if not 1 <= queries <= keys or values < 1:
-            raise ConfigError(f"queries={queries} of keys={keys} with values={values} of a task in words must be 1 or more each.")
+            raise ConfigError(f"queries={queries} of keys={keys} with values={values} of a text task must be 1 or more each.")
         super().__init__(haystack, depths if queries == values == 1 else 0)
         self.key, self.value, self.keys, self.values, self.queries = key, value, keys, values, queries
 

@@ -28,18 +28,18 @@ def resolved_text(given: str | dict | None, data: dict, cache_dir: str | None) -
         raise ConfigError(f"evaluate.text is read in the tokens of the training, and data={data['name']} is a task: leave it out.")
     given = {"name": given} if isinstance(given, str) else given
     if unknown := [key for key in given if key not in (*KEYS, CONTENT)]:
-        raise ConfigError(f"evaluate.text.{unknown[0]} is no key of evaluate.text: it takes {', '.join(KEYS)}.")
+        raise ConfigError(f"evaluate.text.{unknown[0]} is not a key of evaluate.text: it takes {', '.join(KEYS)}.")
     name = given.get("name")
     known = {one: node for one, node in yamls("data").items() if node.get("tokenizer") != TASK}
     if not isinstance(name, str) or ("source" not in given and name not in known):
-        raise ConfigError(f"evaluate.text={name} is no text{did_you_mean(str(name), known)}: choose from {', '.join(known)}.")
+        raise ConfigError(f"evaluate.text={name} is not a text{did_you_mean(str(name), known)}: choose from {', '.join(known)}.")
     usual = {key: value for key, value in known.get(name, {}).items() if key in KEYS} if "source" not in given else {}
     text = {**usual, **{key: given[key] for key in KEYS if key in given}}
     if "path" in text and text["path"] is None:
         raise ConfigError(f"evaluate.text={name} needs your own files: give 'evaluate.text={{name: {name}, path: PATH}}'.")
     found = make_source({**text, "tokenizer": data["tokenizer"]}, cache_dir).fingerprint()
     if found == make_source(data, cache_dir).fingerprint():
-        raise ConfigError(f"evaluate.text={name} is the text of the training, which is read anyway: leave it out, or choose another.")
+        raise ConfigError(f"evaluate.text={name} is already the text of the training: leave it out, or choose another.")
     return {**text, CONTENT: found}
 
 
@@ -47,9 +47,7 @@ def refuse(cfg: dict, reader: str) -> None:
     """Raise ConfigError for evaluate.text and evaluate.unit, which a `reader` of the data's own documents does not know."""
     for key, usual in (("text", None), ("unit", "document")):
         if (given := cfg["evaluate"].get(key, usual)) != usual:
-            raise ConfigError(
-                f"evaluate.{key}={given} is not known to {reader}, which reads documents of the text that data= names: leave it out."
-            )
+            raise ConfigError(f"evaluate.{key}={given} has no effect on {reader}, which reads documents of data=: leave it out.")
 
 
 def read_text_of(trained: Corpus, cfg: JobConfig, text: dict, split: str) -> Corpus:
@@ -63,7 +61,5 @@ def read_text_of(trained: Corpus, cfg: JobConfig, text: dict, split: str) -> Cor
     other = {**own, **{key: text[key] for key in KEYS if key in text}, "tokenizer": tokenizer, "mix": None}
     found = prepare(other, trained.folder.parent, (split,), None if cfg.model.checkpoint else data)
     if make_source(other, trained.folder.parent).fingerprint() != text[CONTENT]:
-        raise RunError(
-            f"The text of evaluate.text={text['name']} changed after the evaluation was named by it: run the same command again."
-        )
+        raise RunError(f"The text of evaluate.text={text['name']} changed during this command: run the same command again.")
     return replace(trained, **{**dict.fromkeys((*SPLITS, ALL)), split: getattr(found, split)}, name=text["name"])

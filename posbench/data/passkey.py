@@ -1,4 +1,4 @@
-"""Passkey: a number in irrelevant text, asked for at its end (Mohtashami and Jaggi 2023; jquesnelle/yarn, eval/passkey.py).
+"""Passkey: a number in irrelevant text, queried at its end (Mohtashami and Jaggi 2023; jquesnelle/yarn, eval/passkey.py).
 
 The number is from 1 to 50,000, the haystack five short sentences over and over. There the text grows by whole repetitions, the place is
 drawn for each text, and the first run of digits of ten written tokens counts; here the number of tokens is exact, places are at even

@@ -1,4 +1,4 @@
-"""Source: Python code of pinned wheels that posbench needs anyway, so real text is there in every environment, without a download.
+"""Source: Python code of pinned wheels that posbench depends on, so every environment has real text without a download.
 
 A wheel's RECORD lists the SHA-256 of each file. The rows of .py files are the same in every installation (pip adds only its own rows
 and those of .pyc files), so a digest over them identifies the corpus in milliseconds. Contents are verified when they are read.

@@ -1,4 +1,4 @@
-"""Reverse: a string of random symbols, and behind a separator the same string from its end (Kazemnejad et al. 2023, McGill-NLP).
+"""Reverse: a string of random symbols, a separator and the reversed string (Kazemnejad et al. 2023, McGill-NLP).
 
 As `copy` in everything else; the first symbol of the answer is the last one read, and the distance grows by two with each.
 """

@@ -52,7 +52,7 @@ def make_source(cfg_data: dict, cache_dir: Path | str | None = None) -> Source:
     path |= {"vocab_size": cfg_data["vocab_size"]} if cfg_data.get("tokenizer") == TASK else {}
     source_class = class_named(config.get("_target_"))
     if not all(callable(getattr(source_class, name, None)) for name in ("fingerprint", "documents")):
-        raise ConfigError(f"data.source._target_={config['_target_']} is no source of documents: choose a class that is one.")
+        raise ConfigError(f"data.source._target_={config['_target_']} is not a source of documents: choose a class that is one.")
     if (cfg_data.get("tokenizer") == TASK) != hasattr(source_class, "draw"):
         raise ConfigError(
             f"data.tokenizer={cfg_data.get('tokenizer')} and data={cfg_data.get('name')} do not go together: tasks have "
@@ -98,7 +98,7 @@ def file_digests(paths: list[Path], memo: Path | None, again: bool = False) -> l
                 _seen[str(path.resolve())] = [stat.st_size, stat.st_mtime_ns, sha256_file(path)]
                 missed = True
         except OSError as error:
-            raise ConfigError(f"{path} cannot be read ({error.strerror}): make it readable, or take it away.") from error
+            raise ConfigError(f"{path} cannot be read ({error.strerror}): make it readable, or remove it.") from error
     if missed and memo:
         with contextlib.suppress(RunError):  # without a cache the files are only read again
             write_json(memo, _seen)

@@ -56,7 +56,7 @@ def texts(file: Path, form: str, column: str) -> Iterator[str]:
             (text or "").encode()
         except UnicodeEncodeError as error:
             raise ConfigError(
-                f"Row {number} of {file} is no text ({error.reason}, character {error.start}): correct or move it."
+                f"Row {number} of {file} is not text ({error.reason}, character {error.start}): correct or move it."
             ) from error
         yield text or ""
 

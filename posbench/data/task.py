@@ -1,4 +1,4 @@
-"""Task, the base class of generated data: questions with answers in tokens of their own, drawn from a seed; no text is read.
+"""Task, the base class of generated data: questions with answers in their own tokens, drawn from a seed; no text is read.
 
 A task is one file with a class and one yaml of configs/data. Training draws its batches by (seed, step), and evaluate.protocol=accuracy
 draws its questions by (evaluate.seed, length); the splits draw from streams of random numbers of their own. What is asked for travels as

@@ -1,4 +1,4 @@
-"""Questions in words as texts in the tokens of a model, in place of a split of a task with tokens of its own.
+"""Text tasks in a model's tokens, in the form of a task's split.
 
 Each part of a text is tokenized by itself, as in running text, and the haystack is cut at its start so that the text has exactly the tokens
 that were asked for. Items stand where a sentence or line of the haystack ends: behind a line as a line of their own, behind a sentence that

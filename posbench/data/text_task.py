@@ -1,4 +1,4 @@
-"""TextTask, the base class of questions in words: an item is hidden in a long text, and asked for at its end, at an exact number of tokens.
+"""TextTask, the base class of text tasks: an item is hidden in a long text of an exact number of tokens, and queried at its end.
 
 A text is: what will be asked, the haystack with the items in it, the question and the beginning of the answer; then the answer.
 posbench/data/text_questions.py puts it into tokens.
@@ -60,9 +60,9 @@ class TextTask:
 
     def __init__(self, haystack: str = "noise", depths: int = 5):
         if haystack not in ("noise", "corpus", "items"):
-            raise ConfigError(f"haystack={haystack} of a task in words must be noise, corpus or items.")
+            raise ConfigError(f"haystack={haystack} of a text task must be noise, corpus or items.")
         if depths < 0 or depths == 1:
-            raise ConfigError(f"depths={depths} of a task in words must be 0, for any depth, or 2 or more.")
+            raise ConfigError(f"depths={depths} of a text task must be 0, for any depth, or 2 or more.")
         self.haystack, self.depths = haystack, depths
 
     def ask(self, random: np.random.Generator, depth: float | None, length: int) -> Question:
@@ -95,6 +95,6 @@ def make_text_task(node: dict, key: str = "") -> TextTask:
     """Task from its class `_target_` and arguments. Raises ConfigError for an unknown class or argument, or a wrong value, of `key`."""
     found = class_named(node["_target_"])
     if not issubclass(found, TextTask):
-        raise ConfigError(f"evaluate.tasks: {node['_target_']} is no TextTask: choose a class that is one.")
+        raise ConfigError(f"evaluate.tasks: {node['_target_']} is not a TextTask: choose a class that is one.")
     given = {key: value for key, value in node.items() if key not in ("_target_", "name")}
     return found(**arguments(key or f"evaluate.tasks.{node['name']}", found, given))

@@ -56,7 +56,7 @@ def verify_files(folder: Path, records: dict[str, dict]) -> None:
     for name, record in records.items():
         path = folder / name
         if path.name != name:
-            raise ValueError(f"{name} is no name of a file in the folder")
+            raise ValueError(f"{name} is not the name of a file in the folder")
         if not path.is_file():
             damage = "is missing"
         elif (size := path.stat().st_size) != record["size"]:

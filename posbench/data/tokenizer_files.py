@@ -79,7 +79,7 @@ def pretrained_file(tokenizer: str) -> Path:
         return local
     repository, _, revision = tokenizer.partition("@")
     if tokenizer.endswith(".json") or not HUB_NAME.fullmatch(repository) or os.path.exists(tokenizer):
-        raise ConfigError(f"data.tokenizer={tokenizer}: there is no file {local}: correct the path, or choose bytes, bpe or a hub name.")
+        raise ConfigError(f"data.tokenizer={tokenizer}: {local} does not exist: correct the path, or choose bytes, bpe or a hub name.")
     from huggingface_hub import hf_hub_download, try_to_load_from_cache
 
     from posbench.data.hub import hub_miss, quiet_hub

@@ -76,7 +76,7 @@ class TextTokenizer:
         flat = ids.flatten().tolist() if hasattr(ids, "flatten") else list(ids)
         if not all(isinstance(one, (int, np.integer)) and one >= 0 for one in flat):
             raise ConfigError(
-                f"decode takes token ids, and ids={ids!r:.80} are none: give whole numbers of at least 0, such as run.encode's."
+                f"decode takes token ids, but ids={ids!r:.80} are not: give whole numbers of at least 0, such as run.encode's."
             )
         return self._text([int(one) for one in flat if one < self.vocab_size])
 
@@ -171,7 +171,7 @@ def load_tokenizer(name: str, folder: Path) -> Tokenizer:
     if name == "bytes":
         return ByteTokenizer()
     if name.startswith(f"{TASK}-"):
-        raise ConfigError("A task has tokens of its own, which stand for no text: give the model token ids.")
+        raise ConfigError("A task's tokens have no text: give the model token ids.")
     with foreign_errors(name):
         return read_tokenizer(name, read_bytes(folder / "tokenizer.json"))
 

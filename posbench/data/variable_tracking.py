@@ -1,4 +1,4 @@
-"""Variable tracking: all names that got a value through a chain of assignments (RULER, Hsieh et al. 2024, arXiv 2404.06654).
+"""Variable tracking: all names assigned a value through a chain of assignments (RULER, Hsieh et al. 2024, arXiv 2404.06654).
 
 VAR X1 = 12345, VAR X2 = VAR X1, ... in this order in noise, `hops` + 1 names of five letters. A worked example with a short haystack comes
 first. The answer is all names in the order of the chain, each an answer of its own that follows the right ones (there the share of names
@@ -19,7 +19,7 @@ class VariableTracking(TextTask):
 
     def __init__(self, hops: int = 4, haystack: str = "noise"):
         if hops < 1:
-            raise ConfigError(f"hops={hops} of a task in words must be 1 or more.")
+            raise ConfigError(f"hops={hops} of a text task must be 1 or more.")
         super().__init__(haystack, depths=0)
         self.hops = hops
 

@@ -1,4 +1,4 @@
-"""Positions of a checkpoint as its own code has them, read off the loaded model (posbench/model/inplace/measure.py).
+"""Positions of a checkpoint as in its own code, measured on the loaded model (posbench/model/inplace/measure.py).
 
 No formula of its own: each layer turns some channels of q and k, or none, with frequencies, amplitude and layout that were measured, or the
 model adds rows of a learned table to its embeddings. Before the model is there, `kind` says which of the two config.json promises: all
@@ -58,7 +58,7 @@ class Turned(Encoding):
         Raises ConfigError for one that is no set of frequencies, and beside `by_length`.
         """
         if not self.traits & Trait.SPECTRUM:
-            raise ConfigError("This checkpoint has other frequencies for each length, so none is trained in: choose extension=none.")
+            raise ConfigError("This checkpoint's frequencies depend on the length, so none can be trained in: choose extension=none.")
         own = self.spectrum()
         sharper = trained_in(scaling, own, scaling_len, self.shape.train_len)[1]
         return Turned(
@@ -144,7 +144,7 @@ class AsTrained(Encoding):
                     tuned[own] = tuned.get(own) or own.tuned(made, scaling_len)
                     self._layers[i] = replace(layer, encoding=tuned[own])
             if not tuned:
-                raise ConfigError("No layer that an extension acts on turns q and k, so none can be trained in: choose extension=none.")
+                raise ConfigError("No layer with an extension rotates q and k, so none can be trained in: choose extension=none.")
         if rows_NC is not None:
             self.traits, self.tested_as = Trait.COORDINATE | Trait.TABLE, "learned"
             self._layers = [replace(layer, encoding=self) for layer in self._layers]

@@ -1,4 +1,4 @@
-"""Clipped RoPE: the slowest pairs of channels turn less, or not at all: theta_c times 0.5 (1 + cos t), t from 0 to pi over these pairs.
+"""Clipped RoPE: the slowest pairs of channels rotate less, or not at all: theta_c times 0.5 (1 + cos t), t from 0 to pi over these pairs.
 
 Li et al. 2026, arXiv 2602.05258, where it is called CoPE; here encoding=cope is Golovneva's. In hrlics/CoPE the slowest 20 of 64 pairs
 are clipped, so the first of these turns as before and the last not at all. `clip: hard` stops all of them, which p_rope does too.
@@ -23,7 +23,7 @@ class ClippedRope(Rope):
     ):
         super().__init__(shape, base, layout)
         if not 0 <= share <= 1:
-            raise ConfigError(f"encoding.share={share} is a share of the pairs of channels: choose a number from 0 to 1.")
+            raise ConfigError(f"encoding.share={share} must be a share of the pairs of channels, from 0 to 1.")
         pairs = shape.head_dim // 2
         clipped = math.ceil(share * pairs)
         with torch.device("cpu"):

@@ -45,7 +45,7 @@ class Fope(Rope):
             raise ConfigError(f"encoding.gain={gain} must be at least 0: 0 is no mixing, 0.3 is usual.")
         if not 0 <= pairs <= self.kept:
             raise ConfigError(
-                f"encoding.pairs={pairs} must be between 0 and {self.kept}, the frequencies kept for train_len={shape.reach}."
+                f"encoding.pairs={pairs} must be between 0 and {self.kept}, the number of frequencies kept for train_len={shape.reach}."
             )
         size = (shape.n_kv_head, self.kept, pairs)
         pair_F = torch.arange(pairs)

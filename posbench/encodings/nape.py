@@ -1,4 +1,4 @@
-"""NAPE: half of the heads are ALiBi's, the others have no position (NoPE).
+"""NAPE: half of the heads use ALiBi, the others no position (NoPE).
 
 Vasylenko et al. 2025, arXiv 2506.16640, for attention by ASEntmax; here with softmax. ALiBi heads come first, h = 1..H/2 (rounded down,
 at least 1), with slopes 1 / h (`slopes: linear`, the default of deep-spin/asentmax) or 2^(1 - h) (`geometric`). See alibi.py.

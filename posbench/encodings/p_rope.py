@@ -1,4 +1,4 @@
-"""p-RoPE: RoPE whose slow pairs do not turn; of the frequencies base^(-2c / head_dim) the m fastest are kept.
+"""p-RoPE: RoPE whose slow pairs do not rotate; of the frequencies base^(-2c / head_dim) the m fastest are kept.
 
 Barbero, Vitvitskyi, Perivolaropoulos, Pascanu, Velickovic 2024, arXiv 2410.06205: m = p head_dim / 2, p = 0.75 best in their models;
 p = 1 is RoPE and p = 0 NoPE. `cut: share` is that rule, rounded down as transformers' rope type `proportional` does.
@@ -43,7 +43,7 @@ class PRope(Rope):
     ):
         super().__init__(shape, base, layout, scaling=scaling, scaling_len=scaling_len, window=window)
         if not 0 <= p <= 1:
-            raise ConfigError(f"encoding.p={p} is a share of the pairs of channels: choose a number from 0 to 1.")
+            raise ConfigError(f"encoding.p={p} must be a share of the pairs of channels, from 0 to 1.")
         turns_F = super().spectrum().freq_F * shape.reach / (2 * math.pi)
         self.active = int(p * shape.head_dim // 2) if cut == "share" else int((turns_F >= 1).sum())
 

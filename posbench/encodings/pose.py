@@ -1,4 +1,4 @@
-"""Positions skipped in training: a text of T tokens lies at T of the positions 0..max_len - 1, so that far ones are met in short texts.
+"""Skipped positions in training: a text of T tokens has T of the positions 0..max_len - 1, so short texts include far positions.
 
 `draw: chunks` is PoSE (Zhu et al. 2023, arXiv 2309.10400), as in dwzhu-pku/PoSE, src/train_pose.py: the text is cut after 1 to (T + 1) // 2
 tokens, and all after the cut moves by a shift from 0..max_len - T. `draw: sorted` is the paper's RandPos, T different positions in order.
@@ -25,7 +25,7 @@ class Pose(Repositioned):
     def __init__(self, shape: Shape, base: dict, max_len: Tokens, draw: Literal["chunks", "sorted"] = "chunks"):
         super().__init__(shape)
         if max_len < shape.train_len:
-            raise ConfigError(f"encoding.max_len={max_len} holds no text of train_len={shape.train_len}: choose at least that.")
+            raise ConfigError(f"encoding.max_len={max_len} is shorter than train_len={shape.train_len}: choose at least that.")
         self.max_len, self.draw = max_len, draw
         self.base: Encoding = make(base, shape, kind=Encoding)
         self.traits, self.scalable, self.tested_with = self.base.traits, self.base.scalable, self.base.tested_with

@@ -1,4 +1,4 @@
-"""Randomised positions: in training a text of T tokens lies at T integers drawn without replacement from 0..max_len - 1, sorted.
+"""Randomised positions: in training a text of T tokens has T integer positions drawn without replacement from 0..max_len - 1, sorted.
 
 Ruoss et al. 2023, arXiv 2305.16843; max_len = 2048 for texts of up to 40 tokens, evaluated to 500. A wrapper: `base` is any encoding, and
 it is built for coordinates below max_len, so that a table has that many rows. One draw for each training step, shared by the batch, as in

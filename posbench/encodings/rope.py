@@ -1,4 +1,4 @@
-"""RoPE: channel pair c of q and k at position t is turned by the angle t theta_c, theta_c = base^(-2c / head_dim).
+"""RoPE: channel pair c of q and k at position t is rotated by the angle t theta_c, theta_c = base^(-2c / head_dim).
 
 Su et al. 2021, arXiv 2104.09864. Two layouts of the same function class, which differ by a permutation of the output channels
 of W_q and W_k: `half` pairs channels (c, c + head_dim/2) as GPT-NeoX and Llama do, `interleaved` pairs (2c, 2c + 1) as
@@ -77,7 +77,9 @@ class Rope(Encoding):
         if len(self.windows) != shape.n_layer:
             raise ConfigError(f"encoding.window={window} must be a list of one window for each of {shape.n_layer} layers, null without.")
         if (scaling is None) != (scaling_len is None):
-            raise ConfigError(f"encoding.scaling={scaling} and encoding.scaling_len={scaling_len} belong together: give both, or neither.")
+            raise ConfigError(
+                f"encoding.scaling={scaling} and encoding.scaling_len={scaling_len} must be set together: give both, or neither."
+            )
         if amplitude is not None and (scaling is None or amplitude <= 0):
             raise ConfigError(f"encoding.amplitude={amplitude} must be above 0, and belongs to an encoding.scaling: leave it out.")
         if isinstance(unturned, int):

@@ -21,7 +21,7 @@ class Sandwich(Encoding):
     def __init__(self, shape: Shape, dim: int = 128):
         super().__init__(shape)
         if dim < 2 or dim % 2:
-            raise ConfigError(f"encoding.dim={dim} must be even and at least 2, since each frequency stands for a sine and a cosine.")
+            raise ConfigError(f"encoding.dim={dim} must be even and at least 2, since each frequency has a sine and a cosine.")
         self.speeds = [10000.0 ** (-2 * c / dim) for c in range(dim // 2)]
 
     def profile(self, delta: Tensor, layer: int) -> Tensor:

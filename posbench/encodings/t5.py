@@ -44,7 +44,7 @@ class T5(Encoding):
             max_distance = max(shape.reach, n_buckets)
         if max_distance <= n_buckets // 2:
             raise ConfigError(
-                f"encoding.max_distance={max_distance} leaves no room beyond the {n_buckets // 2} exact buckets of "
+                f"encoding.max_distance={max_distance} must exceed the {n_buckets // 2} exact buckets of "
                 f"encoding.n_buckets={n_buckets}: raise the first or lower the second."
             )
         start_N = torch.tensor(bucket_starts(n_buckets, max_distance), dtype=torch.float32)

@@ -29,7 +29,7 @@ class Xpos(Rope):
         rate_F = -((pair_F + gamma) / (1 + gamma)).log() / B
         if rate_F.max() > FASTEST:
             raise ConfigError(
-                f"encoding.B={B} with encoding.gamma={gamma} lets the fastest pair fall by e^-{rate_F.max():.2g} at each token, too fast "
+                f"encoding.B={B} with encoding.gamma={gamma} makes the fastest pair decay by e^-{rate_F.max():.2g} at each token, too fast "
                 f"for float32: choose encoding.B of at least {B * float(rate_F.max()) / FASTEST:.3g}."
             )
         rate_D = rate_F.repeat(2) if layout == "half" else rate_F.repeat_interleave(2)

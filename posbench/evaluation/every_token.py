@@ -1,4 +1,4 @@
-"""Base class of protocols that score every token of long stretches of text, which windows cross.
+"""Base class of protocols that score every token of long texts with overlapping or adjacent windows.
 
 Letters: N stretches, S targets per stretch, M all targets, W windows read, L tokens fed.
 """

@@ -1,4 +1,4 @@
-"""Time of reading texts, measured in a second or two on one layer of a model's size with random weights: for dry runs of a checkpoint.
+"""Time to read texts, measured in a second or two on one layer of a model's size with random weights, for dry runs of a checkpoint.
 
 Attention is measured with the method itself, on one key head, at the text's own length or as much of it as takes about a second, and
 counted by the pairs of query and key that the method reads. All other products are measured by token.

@@ -1,4 +1,4 @@
-"""Base class of protocols: rows and arrays of targets, which are read in windows of their own.
+"""Base class of protocols: rows and arrays of targets, read in the protocol's windows.
 
 Dry runs and reports read a protocol's class attributes too, so neither this module nor posbench/evaluators imports torch.
 

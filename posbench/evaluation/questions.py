@@ -1,4 +1,4 @@
-"""Questions that an evaluation asks: those of the task that the data is or is mixed with, or of `evaluate.tasks` in words."""
+"""Questions of an evaluation: those of the data's task, of the task mixed with it, or of the text tasks in `evaluate.tasks`."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Choice of the tokens that are scored. Windows never cross a document, and their places depend on max_length, not on the length read.
+"""Choice of the scored tokens. Windows never cross a document, and their places depend on max_length, not on the evaluated length.
 
 Letters: N windows, S targets per window, L tokens fed.
 """
@@ -52,7 +52,7 @@ def choose(
         length_D = np.where([fnmatchcase(name, documents) for name in file.names], length_D, 0)
         if not length_D.any():
             raise ConfigError(
-                f"evaluate.documents={documents} fits none of the {len(file.names)} documents, of which the first is {file.names[0]}: "
+                f"evaluate.documents={documents} matches none of the {len(file.names)} documents, the first of which is {file.names[0]}: "
                 "give a glob that fits the whole name."
             )
     room_D = np.maximum(length_D - max_length, 0)

@@ -1,4 +1,4 @@
-"""accuracy: the share of a task's questions that are answered right, by length.
+"""accuracy: the share of a task's questions answered correctly, by length.
 
 The task is the data, such as data=mqar, or mixed with it (data.mix), or one of evaluate.tasks, such as passkey, which asks a model of text
 in words. At length L texts of L tokens are drawn, the same for every method, and every token of an answer is predicted from the right ones

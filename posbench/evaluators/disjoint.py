@@ -1,4 +1,4 @@
-"""disjoint: text cut into pieces of L tokens; every token of a piece is scored, and all tokens weigh alike.
+"""disjoint: text cut into chunks of L tokens; every token of a chunk is scored, with equal weight.
 
 Most papers call this perplexity at length L (Press 2021's non-overlapping evaluation, lm-eval's loglikelihood_rolling). A piece's first
 token is predicted from one token, its last from L, so longer pieces have fewer tokens with little context. The curve then falls with L

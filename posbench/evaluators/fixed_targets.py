@@ -1,4 +1,4 @@
-"""fixed_targets: the same tokens are scored at every length; only how much text precedes them changes.
+"""fixed_targets: the same tokens are scored at every length; only the amount of preceding text changes.
 
 For length L the L tokens before the last target are fed and the last S positions scored (S <= train_len / 8), so the target that
 is s-th from the end has L - s tokens of context. Differences between lengths and methods are paired, and the curve of an ideal method

@@ -1,4 +1,4 @@
-"""longppl: fixed_targets of key tokens alone, those of which the model itself learns much from its longer context.
+"""longppl: fixed_targets on key tokens only, whose loss falls much with the model's longer context.
 
 Most tokens need no far context, so their mean says little about it. LongPPL (Fang et al. 2024, arXiv 2410.23771, code PKU-ML/LongPPL) is
 the perplexity of those that do. With l(c) the loss after c tokens of context, a target is a key token if

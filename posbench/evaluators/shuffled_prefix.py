@@ -1,4 +1,4 @@
-"""shuffled_prefix: fixed_targets with the order of its context destroyed; the rise of the loss is what a model gains from order.
+"""shuffled_prefix: fixed_targets with a shuffled context; the rise of the loss is the model's gain from order.
 
 Windows, targets, lengths and tokens are those of fixed_targets, but the fed tokens are shuffled by a seeded permutation of their own
 window. The first token (the BOS, if there is one) and the last S keep their places, so the n-th target still follows the n tokens before

@@ -1,4 +1,4 @@
-"""sliding: windows of L tokens advance by evaluate.stride = S; each scores its last S tokens, and all tokens weigh alike.
+"""sliding: windows of L tokens advance by evaluate.stride = S; each scores its last S tokens, with equal weight.
 
 Every token is scored once, with L - S + 1 to L tokens before it (the first replaced by the BOS, if there is one). Near the start of a
 document there are fewer, down to one, because no window crosses a document. S = 1 gives every token exactly L tokens, which at

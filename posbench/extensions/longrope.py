@@ -1,4 +1,4 @@
-"""LongRoPE: theta'_c = theta_c / nu_c, one factor for each pair; the first `exact_first` positions stay as they were trained.
+"""LongRoPE: theta'_c = theta_c / nu_c, one factor for each pair; the first `exact_first` positions keep their trained angles.
 
 Ding et al. 2024, arXiv 2402.13753 (microsoft/LongRoPE); LongRoPE2, arXiv 2502.20082. The factors come from a search on held-out
 text at the target length (scripts/search_factors.py); `factors: null` takes a start of it, YaRN's (see ntk_by_parts, ramp index). As in
@@ -45,7 +45,7 @@ class Longrope(ScaledExtension):
         for name, values in (("factors", factors), ("short_factors", short_factors)):
             if values is not None and min(values, default=0) <= 0:
                 raise ConfigError(
-                    f"extension.{name}={values} must be factors above 0, one for each pair of channels; 1 leaves a pair as it is."
+                    f"extension.{name}={values} must be factors above 0, one for each pair of channels; 1 keeps a pair unchanged."
                 )
         if exact_first < 0:
             raise ConfigError(f"extension.exact_first={exact_first} must be at least 0 positions.")
@@ -55,7 +55,7 @@ class Longrope(ScaledExtension):
     def spectrum(self, spectrum: Spectrum, span: Span) -> Spectrum:
         if self.exact_first > span.train_len:
             raise ConfigError(
-                f"extension.exact_first={self.exact_first} lies beyond the {span.train_len} tokens of training, whose angles the first "
+                f"extension.exact_first={self.exact_first} exceeds the {span.train_len} tokens of training, whose angles the first "
                 f"positions keep: give at most {span.train_len}."
             )
         if span.length <= self.exact_first:
@@ -72,7 +72,7 @@ class Longrope(ScaledExtension):
         else:
             name = "short_factors" if short else "factors"
             raise ConfigError(
-                f"extension.{name} holds {len(factors)} numbers, but the encoding turns {len(spectrum.freq_F)} pairs: give one for each."
+                f"extension.{name} has {len(factors)} numbers, but the encoding rotates {len(spectrum.freq_F)} pairs: give one for each."
             )
         if not self.exact_first:
             return replace(spectrum, freq_F=freq_F)

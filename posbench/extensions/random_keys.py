@@ -1,4 +1,4 @@
-"""Random attention: a query sees the last w keys and a random subset of all earlier ones, about `keys` in all, however long the text is.
+"""Random attention: a query sees the last w keys and a random subset of all earlier ones, about `keys` in total at every length.
 
 Zaheer et al. 2020, arXiv 2007.14062 (BigBird), section 2: a window and r random keys for each query. Here without global tokens, causal,
 token by token, and nested: key j has a uniform number u_j, and query i sees it beyond the window if u_j < (keys - w) / (i + 1 - w). So a

@@ -1,4 +1,4 @@
-"""Recompute window: each target is predicted from exactly the last w tokens, re-encoded as a text of their own; w = train_len unless set.
+"""Recompute window: each target is predicted from exactly the last w tokens, re-encoded as a separate text; w = train_len unless set.
 
 This is the floor that an extension has to beat: all text beyond the training length is thrown away (stride 1 of a sliding
 evaluation). Defined for every encoding, since by default the model never reads more than it was trained on. With evaluate.floor_block

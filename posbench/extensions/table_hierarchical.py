@@ -31,7 +31,7 @@ class TableHierarchical(Extension):
             return rows_NC
         if span.length > n * n:
             raise ConfigError(
-                f"extension=table_hierarchical makes {n * n} rows of {n} and length={span.length} was asked: stay within {n * n}."
+                f"extension=table_hierarchical makes {n * n} rows of {n} but length={span.length} is needed: stay within {n * n}."
             )
         index_T = torch.arange(span.length, device=rows_NC.device)
         parts_NC = (rows_NC - self.alpha * rows_NC[0]) / (1 - self.alpha)

@@ -55,7 +55,7 @@ def describe(file: GgufFile) -> dict:
     for key, wanted in (("general.type", "model"), ("split.count", 1)):
         if file.metadata.get(key, wanted) not in (wanted, 0):
             raise ConfigError(
-                f"{file.path} has {key}={shortened(file.metadata[key])} and is no whole model: give one file, merged where it was split."
+                f"{file.path} has {key}={shortened(file.metadata[key])} and is not a complete model: give one file, merging split files."
             )
     prefix = f"{architecture}."
     said = {key.removeprefix(prefix): _scalar(value) for key, value in file.metadata.items() if key.startswith(prefix)}
@@ -68,7 +68,7 @@ def describe(file: GgufFile) -> dict:
     missing = [key for key in ("context_length", "attention.layer_norm_rms_epsilon") if key not in said]
     missing += [key for key in ("embedding_length", "attention.head_count") if not _positive(said.get(key))]
     if missing:
-        raise ConfigError(f"{file.path} does not say {' and '.join(prefix + key for key in missing)}: download it again.")
+        raise ConfigError(f"{file.path} lacks {' and '.join(prefix + key for key in missing)}: download it again.")
     config["rope_scaling"] = _scaling(said, file)
     width = said.get("attention.key_length", said["embedding_length"] // said["attention.head_count"])
     for key, value in said.items():
@@ -158,7 +158,7 @@ def _divisors(file: GgufFile, longest: object) -> dict | None:
     """rope_scaling of rope_freqs.weight: longrope with the same divisors at every length and no temperature."""
     divisors = numbers(file, FACTORS)
     if divisors is None or not np.isfinite(divisors).all() or divisors.min() < 1 or not _positive(longest):
-        raise ConfigError(f"{file.path} has a {FACTORS} that is no list of divisors of 1 or more: download it again.")
+        raise ConfigError(f"{file.path} has a {FACTORS} that is not a list of divisors of 1 or more: download it again.")
     largest = float(divisors.max())
     if largest == 1:
         return None

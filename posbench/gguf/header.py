@@ -73,7 +73,7 @@ def readable(path: str | Path) -> Iterator[None]:
     except RunError as error:
         raise ConfigError(str(error)) from error
     except _Damaged as error:
-        raise ConfigError(f"{path} is no whole GGUF file ({error}): download it again.") from error
+        raise ConfigError(f"{path} is not a complete GGUF file ({error}): download it again.") from error
 
 
 @functools.lru_cache(maxsize=4)

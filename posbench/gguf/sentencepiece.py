@@ -1,4 +1,4 @@
-"""A BPE of SentencePiece in a GGUF file (kind llama: Llama 1 and 2, Mistral 7B, TinyLlama), as the content of a tokenizer.json.
+"""A SentencePiece BPE in a GGUF file (kind llama: Llama 1 and 2, Mistral 7B, TinyLlama), as the content of a tokenizer.json.
 
 SentencePiece joins the two neighbours whose union has the best score, and the file holds scores in place of merges. So every way to cut
 a token in two is a merge, in the order of the scores. A space is written as U+2581, and one stands before every text; characters
@@ -23,7 +23,7 @@ def sentencepiece(given: Vocabulary) -> dict:
     if len(vocab) != len(tokens):
         raise given.damaged("holds a token twice")
     if not all(map(math.isfinite, scores)):
-        raise given.damaged("has a token whose score is no number")
+        raise given.damaged("has a token whose score is not a number")
     bytewise = [token for token, kind in zip(tokens, types, strict=True) if kind == BYTE]
     if bytewise and sorted(bytewise) != BYTES:
         raise given.damaged(f"holds {len(bytewise)} tokens for bytes, which are not the 256")

@@ -1,4 +1,4 @@
-"""Tensors of a GGUF file under the names of transformers, dequantised when they are read, one at a time."""
+"""Tensors of a GGUF file under transformers' names, dequantised one at a time when read."""
 
 import functools
 import math
@@ -45,14 +45,14 @@ def gguf_tensors(file: GgufFile, permuted: dict[str, int]) -> dict[str, LazyTens
         kind = next((kind for kind in GGMLQuantizationType if kind == entry.kind), None)
         if kind is None or not _is_read(kind):
             raise ConfigError(
-                f"{file.path} holds {shortened(name)} as {kind.name if kind else entry.kind}, which is not read: choose another."
+                f"{file.path} holds {shortened(name)} as {kind.name if kind else entry.kind}, which is not supported: choose another."
             )
         block, size = GGML_QUANT_SIZES[kind]
         needed = math.prod(entry.shape) // block * size
         if entry.shape[-1] % block or not 0 < needed <= file.size - entry.start:
             raise ConfigError(
-                f"{file.path} is no whole GGUF file ({shortened(name)} is {list(entry.shape)} of {kind.name}, {needed:,} bytes from byte "
-                f"{entry.start:,} of {file.size:,}): download it again."
+                f"{file.path} is not a complete GGUF file ({shortened(name)} is {list(entry.shape)} of {kind.name}, {needed:,} bytes from "
+                f"byte {entry.start:,} of {file.size:,}): download it again."
             )
         stem, _, part = name.rpartition(".")
         heads = permuted.get(stem.rpartition(".")[2])
@@ -87,7 +87,7 @@ def _bytes(file: GgufFile, entry: TensorEntry, count: int) -> bytes:
         content.seek(entry.start)
         found = content.read(count)
     if len(found) < count:
-        raise ConfigError(f"{file.path} became shorter while it was read: run the same command again.")
+        raise ConfigError(f"{file.path} was truncated while it was read: run the same command again.")
     return found
 
 

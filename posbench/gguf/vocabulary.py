@@ -20,9 +20,7 @@ class Vocabulary:
         """A list of strings. Raises ConfigError if it is not there."""
         found = self.metadata.get(f"tokenizer.ggml.{key}")
         if not isinstance(found, list) or not found:
-            raise ConfigError(
-                f"{self.path} holds no tokenizer.ggml.{key}: give data.tokenizer=FOLDER with the tokenizer.json of this model."
-            )
+            raise ConfigError(f"{self.path} has no tokenizer.ggml.{key}: give data.tokenizer=FOLDER with the tokenizer.json of this model.")
         return found
 
     def numbers(self, key: str, count: int, usual: array | None = None) -> array:
@@ -35,7 +33,7 @@ class Vocabulary:
     def damaged(self, what: str) -> ConfigError:
         """Error that says what is wrong with this vocabulary."""
         return ConfigError(
-            f"{self.path} {what}, so it is no tokenizer: download it again, or give data.tokenizer=FOLDER with a tokenizer.json."
+            f"{self.path} {what}, so it is not a tokenizer: download it again, or give data.tokenizer=FOLDER with a tokenizer.json."
         )
 
 

@@ -1,4 +1,4 @@
-"""Check of a checkpoint after it was read: one passage behind more and more text, and logits beside those of transformers.
+"""Check of a loaded checkpoint: one passage after increasing amounts of text, and logits compared with transformers.
 
 A reader that got RoPE wrong is seen at once: the passage is the worse, the more text stands before it, or the logits differ.
 """

@@ -1,4 +1,4 @@
-"""Serving engines and the rope types they express, and how each is told. Data in one place; torch-free but for `settings`.
+"""Serving engines, the rope types they support, and their options. Data in one place; torch-free except for `settings`.
 
 Sources, read in November 2026: transformers `modeling_rope_utils.py`; vLLM `model_executor/layers/rotary_embedding` and its page on
 context extension (--hf-overrides with rope_parameters); SGLang `srt/layers/rotary_embedding/factory.py` and its server arguments;
@@ -100,7 +100,7 @@ def config_json(own: dict | None, trained: JobConfig, extension: dict) -> dict:
         ids = special_ids(file) if file else {}
         return {**describe(trained, extension), **sizes, **ids, "rope_parameters": found["rope_parameters"]}
     if any(isinstance(value, dict) for value in (own.get("rope_parameters") or {}).values()):
-        raise ConfigError("config.json keeps RoPE for several kinds of layers apart: set it there by hand.")
+        raise ConfigError("config.json has separate RoPE settings for several kinds of layers: edit it by hand.")
     said = found["rope_parameters"]
     # Beside RoPE's keys transformers gives these two priority, or reads them with rope_scaling: Phi-3 keeps them there.
     beside = {key: said[key] for key in ("original_max_position_embeddings", "partial_rotary_factor") if key in said}

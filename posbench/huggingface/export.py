@@ -29,14 +29,14 @@ def export(request: Request) -> int:
     """Write the training run=DIR as a checkpoint into the folder out=DIR."""
     cfg = request.cfgs[0]
     if len(request.cfgs) > 1 or not cfg["run"] or not cfg["out"]:
-        raise ConfigError("An export is of one training: give run=results/runs/ID and out=FOLDER, and at most one extension.")
+        raise ConfigError("An export needs one training: give run=results/runs/ID and out=FOLDER, and at most one extension.")
     run, out = Run(cfg["run"]), Path(cfg["out"]).resolve()
     if not run.finished:
-        raise ConfigError(f"run={cfg['run']} holds no finished training: give a directory of results/runs that has a train.json.")
+        raise ConfigError(f"run={cfg['run']} has no finished training: give a directory of results/runs that has a train.json.")
     if os.path.exists(out) and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError(f"out={out} is there already and not empty: give a new folder, or remove it.")
+        raise ConfigError(f"out={out} exists already and is not empty: give a new folder, or remove it.")
     if method_name(cfg["scale_attention"]) != "none":
-        raise ConfigError(f"scale_attention={method_name(cfg['scale_attention'])} has no place in the format: leave it out.")
+        raise ConfigError(f"scale_attention={method_name(cfg['scale_attention'])} cannot be exported: leave it out.")
     trained = trained_config(run)
     config = describe(trained, cfg["extension"])
     with whole_folder(out) as folder:
@@ -62,25 +62,25 @@ def describe(trained: JobConfig, extension: dict) -> dict:
     model, encoding, rope = trained.model, make_encoding(trained), rope_keys(trained, extension)
     if model.qk_norm not in ("none", "rms") or (model.qk_norm == "rms" and model.qkv_bias):
         raise ConfigError(
-            f"model.qk_norm={model.qk_norm} with model.qkv_bias={model.qkv_bias} has no place in the format: it knows rms or biases."
+            f"model.qk_norm={model.qk_norm} with model.qkv_bias={model.qkv_bias} cannot be exported: the format supports rms or biases."
         )
     if model.output_gate != "none":
-        raise ConfigError(f"model.output_gate={model.output_gate} has no place in the format: it knows none.")
+        raise ConfigError(f"model.output_gate={model.output_gate} cannot be exported: the format has none.")
     windows, unturned = set(encoding.windows), sorted(encoding.unturned)
     kind = "qwen3" if model.qk_norm == "rms" else "qwen2" if model.qkv_bias else "llama" if windows == {None} else "mistral"
     if unturned and kind.startswith("qwen"):
         raise ConfigError(
-            f"encoding.unturned={unturned} with model.qk_norm={model.qk_norm} and model.qkv_bias={model.qkv_bias} has no place in the "
-            "format: it knows layers without rotation with qk_norm=none and qkv_bias=false."
+            f"encoding.unturned={unturned} with model.qk_norm={model.qk_norm} and model.qkv_bias={model.qkv_bias} cannot be exported: the "
+            "format supports layers without rotation with qk_norm=none and qkv_bias=false."
         )
     kind = "smollm3" if unturned else kind
     if len(windows - {None}) > 1 or (kind == "mistral" and len(windows) > 1):
         raise ConfigError(
-            f"encoding.window={encoding.windows} has no place in the format: it knows one window, and one that some layers have for "
+            f"encoding.window={encoding.windows} cannot be exported: the format supports one window, and one that some layers have for "
             "model.qk_norm=rms, model.qkv_bias=true or encoding.unturned."
         )
     if kind == "llama" and model.d_model % model.n_head:
-        raise ConfigError(f"model.d_model={model.d_model} is no multiple of model.n_head={model.n_head}, and the format wants one.")
+        raise ConfigError(f"model.d_model={model.d_model} is not a multiple of model.n_head={model.n_head}, as the format requires.")
     return {
         "architectures": [f"{CLASSES.get(kind, kind.title())}ForCausalLM"],
         "model_type": kind,

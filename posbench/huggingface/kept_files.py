@@ -1,4 +1,4 @@
-"""Parts of a checkpoint that an export keeps beside weights and RoPE: ids of special tokens, chat template, how it generates."""
+"""Parts of a checkpoint that an export keeps beside weights and RoPE: ids of special tokens, chat template, generation settings."""
 
 import shutil
 from pathlib import Path

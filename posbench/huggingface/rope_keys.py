@@ -36,10 +36,10 @@ def rope_keys(trained: JobConfig, extension: dict, own: dict | None = None) -> d
     known = file_of(encoding) in ("rope", "p_rope") and not encoding.resonance
     if not known or (own is None and encoding.rotary_dim != encoding.shape.head_dim):
         raise ConfigError(
-            f"{as_typed('encoding', trained.encoding)} has no place in the format: it knows encoding=rope, whole, and p_rope."
+            f"{as_typed('encoding', trained.encoding)} cannot be exported: the format supports encoding=rope, whole, and p_rope."
         )
     if method_name(train.scale_attention) != "none":
-        raise ConfigError(f"train.scale_attention={method_name(train.scale_attention)} has no place in the format: it knows none.")
+        raise ConfigError(f"train.scale_attention={method_name(train.scale_attention)} cannot be exported: the format has none.")
     far = 4 * train.train_len
     check(encoding, method, NoScale(encoding.shape), [far], allow_untested=True)
     everywhere = not encoding.unturned and encoding.rotary_dim == encoding.shape.head_dim
@@ -68,7 +68,7 @@ def _rope(encoding: Rope, extension: Extension, divisors: bool) -> tuple[float, 
         return theta, scaling, encoding.scaling_len if dynamic else encoding.shape.train_len
     trained, L, width = encoding.spectrum(), encoding.shape.train_len, encoding.rotary_dim
     if trained is None:
-        raise ConfigError("encoding=p_rope that turns no pair has no place in the format: train it with a larger encoding.p.")
+        raise ConfigError("encoding=p_rope that turns no pair cannot be exported: train it with a larger encoding.p.")
     if not encoding.spectrum_at(1).freq_F.equal(trained.freq_F):
         raise ConfigError(
             f"encoding.scaling={name_of(encoding.scaling)} has other frequencies for short texts, beside which extension={name} has no "
@@ -96,7 +96,7 @@ def _rope(encoding: Rope, extension: Extension, divisors: bool) -> tuple[float, 
         if not divisors:
             return theta, {"rope_type": "linear", **part, "factor": slower}, longest
     if not whole:
-        raise ConfigError(f"extension={name} with encoding=p_rope has no place in the format: choose none, pi, ntk or abf.")
+        raise ConfigError(f"extension={name} with encoding=p_rope cannot be exported: choose none, pi, ntk or abf.")
     # All remaining cases need a factor on cos and sin, or a divisor per pair.
     shared = {"factor": longest / L, "original_max_position_embeddings": L}
     sharper = {"attention_factor": math.sqrt(temperature)}
@@ -118,7 +118,7 @@ def _seen(encoding: Rope, extension: Extension, name: str, length: int) -> tuple
     spectrum = frequencies(extension, encoding.spectrum_at(length), span)
     if spectrum is None:
         raise ConfigError(
-            f"extension={name} is no set of frequencies, which is all that the format can say: choose none, pi, ntk, "
+            f"extension={name} does not only change frequencies, as the format requires: choose none, pi, ntk, "
             "dynamic_ntk, yarn, llama3, longrope or another that changes frequencies or divides positions."
         )
     return spectrum.freq_F, spectrum.base, extension.temperature(span) * encoding.amplitude**2

@@ -83,9 +83,9 @@ def read_tensors(run: Run, cfg: JobConfig) -> Iterator[tuple[str, Tensor]]:
         yield from ((name, tensor.read()) for name, tensor in stored.items())
         return
     if not run.weights.is_file():
-        raise RunError(f"{run.weights} is missing: give another run=, or train this one to its end.")
+        raise RunError(f"{run.weights} is missing: give another run=, or finish this training.")
     if sha256_file(run.weights) != sha256:
-        raise RunError(f"{run.weights} is damaged (its SHA-256 is not the one in train.json): restore it, or train again.")
+        raise RunError(f"{run.weights} is damaged (its SHA-256 differs from train.json): restore it, or retrain.")
     with safe_open(run.weights, framework="pt") as content:
         for name in content.keys():  # noqa: SIM118 (no dict)
             yield name, content.get_tensor(name)

@@ -1,1 +1,1 @@
-"""The GPT, and how it is made from a configuration."""
+"""The GPT, and its construction from a configuration."""

@@ -46,7 +46,7 @@ def pick_device(name: str, rank: int = 0, size: int = 1) -> str:
         said = str(error).splitlines()[0]
         unknown = said.startswith("Expected one of")  # all of torch's devices, most of which nobody has
         why = did_you_mean(name, ("cpu", "cuda", "auto")) if unknown else f" ({said})"
-        raise ConfigError(f"device={name} is not there{why}: choose device=cpu or device=auto.") from error
+        raise ConfigError(f"device={name} is not available{why}: choose device=cpu or device=auto.") from error
     return name
 
 
@@ -55,7 +55,7 @@ def check_device(name: str) -> None:
     if not torch.cuda.is_available() or not name.startswith(("auto", "cpu", "cuda")):
         pick_device(name)
     elif name.startswith("cuda") and (torch.device(name).index or 0) >= torch.cuda.device_count():
-        raise ConfigError(f"device={name} is not there, of {torch.cuda.device_count()} GPUs: choose device=cpu or device=auto.")
+        raise ConfigError(f"device={name} is not available (GPUs: {torch.cuda.device_count()}): choose device=cpu or device=auto.")
 
 
 @contextmanager

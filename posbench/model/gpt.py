@@ -28,9 +28,9 @@ def make_shape(config: ModelConfig, train_len: int) -> Shape:
     if config.head_dim is not None and config.head_dim < 1:
         raise ConfigError(f"model.head_dim={config.head_dim} must be at least 1, or null for model.d_model / model.n_head.")
     if config.head_dim is None and config.d_model % config.n_head:
-        raise ConfigError(f"model.d_model={config.d_model} is no multiple of model.n_head={config.n_head}: change one of them.")
+        raise ConfigError(f"model.d_model={config.d_model} is not a multiple of model.n_head={config.n_head}: change one of them.")
     if config.n_head % config.kv_heads:
-        raise ConfigError(f"model.n_head={config.n_head} is no multiple of model.n_kv_head={config.kv_heads}: change one of them.")
+        raise ConfigError(f"model.n_head={config.n_head} is not a multiple of model.n_kv_head={config.kv_heads}: change one of them.")
     return Shape(config.d_model, config.n_layer, config.n_head, config.kv_heads, train_len, config.head_dim)
 
 

@@ -1,4 +1,4 @@
-"""Beginning of a fine-tuned model: the weights of its parent, and the proof that it begins as the same function."""
+"""Start of a fine-tuned model: its parent's weights, and a check that it starts as the same function."""
 
 from dataclasses import replace
 
@@ -66,7 +66,7 @@ def _check_scaling(encoding: dict, before: dict) -> None:
         return
     asked = method_name(scaling)
     if before.get("scaling"):
-        raise ConfigError(f"extension={method_name(before['scaling'])} is trained in already, so extension={asked} is not: choose none.")
+        raise ConfigError(f"extension={method_name(before['scaling'])} is already trained in, so extension={asked} cannot be: choose none.")
     if name != method_name(before) or "scaling" not in before:
         raise ConfigError(
             f"encoding={name} has no frequencies that extension={asked} could be trained into: choose extension=none, or "

@@ -1,4 +1,4 @@
-"""Memory: the least that a model needs, what the process keeps for its next pass, and the peak during a piece of work."""
+"""Memory: a model's minimum, the memory kept for the next pass, and the peak during a piece of work."""
 
 import contextlib
 import ctypes
@@ -47,8 +47,8 @@ def check_size(config: ModelConfig) -> None:
     if needed > there:
         sizes = " ".join(f"model.{key}={getattr(config, key)}" for key in ("d_model", "n_layer", "d_ff") if getattr(config, key))
         raise ConfigError(
-            f"{sizes} is a model of {parameters:,} parameters in its blocks, {needed / 2**30:,.0f} GiB in float32, and this machine has "
-            f"{there / 2**30:,.0f} GiB of memory: choose a smaller one."
+            f"{sizes} has {parameters:,} parameters in its blocks, {needed / 2**30:,.0f} GiB in float32, and this machine has "
+            f"{there / 2**30:,.0f} GiB of memory: choose a smaller model."
         )
 
 

@@ -58,7 +58,7 @@ def check_weights(path: Path, sha256: str) -> None:
 
 
 def _anew(path: Path) -> str:
-    return f"delete {Path(path).parent} and run the same command again to train anew"
+    return f"delete {Path(path).parent} and run the same command again to retrain"
 
 
 def first_difference(error: Exception) -> str:

@@ -1,1 +1,1 @@
-"""Building blocks of methods: hooks, geometry, the plan of one length, and which method goes with which."""
+"""Building blocks of methods: hooks, geometry, the plan of one length, and the rules for combining methods."""

@@ -1,4 +1,4 @@
-"""Effects of methods, found by comparing plans: what an extension hides or moves, and if a longer text is the same at its beginning.
+"""Effects of methods, found by comparing plans: keys that an extension hides or moves, and the invariance of a longer text's beginning.
 
 Letters: T tokens.
 """

@@ -43,7 +43,7 @@ def trained_in(scaling: Extension, own: Spectrum, scaling_len: float, length: in
         scaled = frequencies(scaling, own, span)
     if scaled is None:
         raise ConfigError(
-            f"extension={type(scaling).__module__.rpartition('.')[2]} is no fixed set of frequencies, which alone can be trained in "
-            "(encoding.scaling): choose pi, ntk, yarn, abf, llama3 or longrope, with mode=fixed and target_len=TOKENS where it has them."
+            f"extension={type(scaling).__module__.rpartition('.')[2]} is not a fixed set of frequencies, as encoding.scaling "
+            "requires: choose pi, ntk, yarn, abf, llama3 or longrope, with mode=fixed and target_len=TOKENS where it has them."
         )
     return scaled, math.sqrt(scaling.temperature(span))

@@ -53,7 +53,9 @@ def checked(node: dict, kind: type | None = None, name: str = "", own: int | Non
     groups = [one.__name__ for one in cls.__mro__ if one.__module__ == "posbench.position.interfaces" and one.__name__ in GROUPS]
     group = GROUPS[groups[0]] if groups else "argument"
     if kind is not None and not issubclass(cls, kind):
-        raise ConfigError(f"{name or GROUPS[kind.__name__]}._target_={node['_target_']} is no {kind.__name__}: choose a class that is one.")
+        raise ConfigError(
+            f"{name or GROUPS[kind.__name__]}._target_={node['_target_']} is not a {kind.__name__}: choose a class that is one."
+        )
     name = name or group
     own = group != "extension" if own is None else own
     given = arguments(name, cls, method_args(node), tuple(inspect.signature(cls).parameters)[:own])
@@ -80,7 +82,7 @@ def trusted_config(run: Run, trusted: Iterable[str] = ()) -> dict:
     """
     cfg = run.read_config()
     if not isinstance(cfg, dict) or not all(isinstance(cfg.get(part), dict) for part in PARTS) or "seed" not in cfg:
-        raise RunError(f"{run.config} is no run's configuration (it lacks some of {', '.join(PARTS)}, seed): restore it.")
+        raise RunError(f"{run.config} is not a run's configuration (it lacks some of {', '.join(PARTS)}, seed): restore it.")
     if "${" in repr([cfg[part] for part in PARTS]):
         # Resolving an interpolation could read this machine's environment, and a run writes only resolved values.
         raise RunError(f"{run.config} holds an interpolation (${{...}}), which no run writes: restore it.")
@@ -157,5 +159,5 @@ def _rooms_of(package: str) -> list[tuple[Path, str]]:
         spec = None
     places = [] if spec is None else spec.submodule_search_locations or ([spec.origin] if spec.has_location else [])
     if not places:
-        raise ConfigError(f"trusted={package} is no package that can be imported here: give the first word of what _target_ names.")
+        raise ConfigError(f"trusted={package} is not an importable package: give the first part of _target_.")
     return [(Path(place).parent, package) for place in places]

@@ -1,4 +1,4 @@
-"""Base classes of methods. Every hook does nothing by default, so a method's file holds only what makes it that method.
+"""Base classes of methods. Hooks do nothing by default, so a method's file contains only its own behaviour.
 
 Letters: B batch, T tokens, C width, H heads, G key heads, D head width, R columns, F frequencies, N rows of a learned table;
 S queries and K keys of a block of the kernel `rows`.
@@ -186,7 +186,7 @@ class ScaledExtension(Extension):
     def __init__(self, mode: Mode = "dynamic", target_len: float | None = None):
         if (mode == "fixed") != (target_len is not None):
             raise ConfigError(
-                f"extension.mode={mode} with extension.target_len={target_len} does not say one thing: "
+                f"extension.mode={mode} with extension.target_len={target_len} is ambiguous: "
                 "set extension.mode=fixed together with extension.target_len=TOKENS, or neither."
             )
         if target_len is not None and target_len < 1:

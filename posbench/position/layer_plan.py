@@ -1,4 +1,4 @@
-"""Plan of one layer at one length: its bands, the scales of its content scores, and what the encoding makes of both.
+"""Plan of one layer at one length: its bands, the scales of its content scores, and the encoding's part of both.
 
 Letters: T tokens, S and K chosen queries and keys, U index distances, B batch, H query heads, G heads of keys, D channels of a head.
 """

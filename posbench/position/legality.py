@@ -41,7 +41,7 @@ def check(encoding: Encoding, extension: Extension, scale: ScaleAttention, lengt
     """Judge one combination at the evaluated lengths (tokens). Raises ConfigError with the alternatives if it may not run."""
     names = name_of(encoding), name_of(extension), name_of(scale)
     if (target := extension.target_len(max(lengths))) % 1:  # of a checkpoint's own factor it need not be whole
-        raise ConfigError(f"extension.target_len={target} is no whole number of tokens: give {round(target)}, or another one.")
+        raise ConfigError(f"extension.target_len={target} is not a whole number of tokens: give {round(target)}, or another one.")
     noop = check_extension(encoding, extension, lengths) or check_scale(encoding, extension, scale, lengths)
     if noop:
         return Verdict(noop=noop)
@@ -93,7 +93,7 @@ def check_scale(encoding: Encoding, extension: Extension, scale: ScaleAttention,
     if name == "none":
         return None
     if scale.trained:
-        raise ConfigError(f"scale_attention={name} has parameters to learn, so it must be trained in with train.scale_attention={name}.")
+        raise ConfigError(f"scale_attention={name} has learned parameters, so it must be trained in with train.scale_attention={name}.")
     if not _scaled(encoding, scale, f"scale_attention={name}"):
         return f"no head of encoding={name_of(encoding)} lets a scale act, so scale_attention={name} changes nothing"
     if scale.sinks:
@@ -114,7 +114,7 @@ def check_trained_scale(encoding: Encoding, scale: ScaleAttention) -> None:
     if name == "none":
         return
     if not _scaled(encoding, scale, f"train.scale_attention={name}"):
-        raise ConfigError(f"train.scale_attention={name} would train nothing: no head of encoding={name_of(encoding)} lets a scale act.")
+        raise ConfigError(f"train.scale_attention={name} has no effect: no head of encoding={name_of(encoding)} lets a scale act.")
     plan = make_plan(encoding, length=encoding.shape.train_len, trained_scale=scale)
     if not scale.trained and all(layer.factor is None and not layer.distance_rules and not layer.has_sink for layer in plan.layers):
         raise ConfigError(
@@ -150,13 +150,13 @@ def _scaled(encoding: Encoding, scale: ScaleAttention, choice: str) -> list[Enco
     scaled = [one for one in layers if (heads_H := one.scaled_heads()) is None or heads_H.any() or scale.sinks]
     for one in scaled:
         if scale.by_distance and one.scaled_heads() is not None:
-            raise ConfigError(f"{_layers(encoding, one)} lets a scale act on some heads alone, and {choice} acts by distance: take none.")
+            raise ConfigError(f"{_layers(encoding, one)} lets a scale act only on some heads, but {choice} acts by distance: choose none.")
         if Bias.ROWS in one.biases and scale.by_distance:
-            raise ConfigError(f"{_layers(encoding, one)} weighs whole rows, which {choice} cannot scale by distance: take none.")
+            raise ConfigError(f"{_layers(encoding, one)} weights whole rows, which {choice} cannot scale by distance: choose none.")
         if Bias.ROWS in one.biases and scale.sinks:
-            raise ConfigError(f"{_layers(encoding, one)} weighs whole rows itself, where {choice} has no place for a sink: take none.")
+            raise ConfigError(f"{_layers(encoding, one)} weights whole rows, where {choice} cannot add a sink: choose none.")
         if not one.scalable:
-            raise ConfigError(f"{_layers(encoding, one)} has no softmax whose logits {choice} could scale: take none.")
+            raise ConfigError(f"{_layers(encoding, one)} has no softmax whose logits {choice} could scale: choose none.")
     return scaled
 
 

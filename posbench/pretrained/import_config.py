@@ -46,11 +46,11 @@ def adopt(cfg: dict) -> dict:
         )
     encoding = {**encoding, **rope} if method_name(rope) == "rope" else rope
     if method_name(cfg["train"].get("scale_attention") or TrainConfig().scale_attention) != "none":
-        raise ConfigError(f"train.scale_attention was not trained into model.path={path}: scale_attention is what acts at evaluation.")
+        raise ConfigError(f"train.scale_attention was not trained into model.path={path}: use scale_attention, which acts at evaluation.")
     length = cfg["train"]["length"]
     length = longest if length == TrainConfig().length else length
     if length is None:
-        raise ConfigError(f"model.path={path} does not say how many tokens it was trained for: add train.length=TOKENS.")
+        raise ConfigError(f"model.path={path} has no training length: add train.length=TOKENS.")
     # Other training settings have no effect, since nothing is trained or drawn: one checkpoint is one run.
     train = asdict(TrainConfig(length=length, steps=0, dtype="bf16"))
     return {

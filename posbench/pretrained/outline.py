@@ -1,4 +1,4 @@
-"""Outline of a checkpoint that posbench's own model does not describe: sizes for planning alone, by the names that config.json files use.
+"""Outline of a checkpoint outside posbench's own model: sizes for planning only, by their names in config.json.
 
 The model itself is built by transformers, and its positions are measured when it is loaded (posbench/model/inplace). Torch-free.
 """
@@ -37,7 +37,7 @@ def outline(config: dict, file: Path) -> tuple[ModelConfig, dict, dict]:
         raise ConfigError(f"{file} describes a model with an encoder: choose a causal one.")
     found = {ours: _first(config, names, file) for ours, names in NAMES.items()}
     if missing := [NAMES[one][0] for one in NEEDED if found[one] is None]:
-        raise ConfigError(f"{file} does not say {' and '.join(missing)}: is it a checkpoint's?")
+        raise ConfigError(f"{file} lacks {' and '.join(missing)}: is it a checkpoint's?")
     own = ("qk_nope_head_dim", "qk_rope_head_dim")  # of latent attention, whose heads are both together
     if all(isinstance(config.get(one), int) for one in own):
         found["head_dim"] = sum(config[one] for one in own)

@@ -1,4 +1,4 @@
-"""Conversion of RoPE in a config.json of transformers to the node of encoding=rope, or p_rope. Torch-free."""
+"""Conversion of RoPE in a transformers config.json to the node of encoding=rope, or p_rope. Torch-free."""
 
 import math
 
@@ -39,7 +39,7 @@ def rope_arguments(config: dict, path: str) -> dict:
     unturned = [layer for layer, turned in enumerate(_turned(config)) if not turned]
     if kind == "proportional":
         if unturned:
-            raise ConfigError(f"model.path={path} has rope_type=proportional and layers without RoPE, of which only one is read at a time.")
+            raise ConfigError(f"model.path={path} has rope_type=proportional and layers without RoPE, but only one of these is supported.")
         return {**PROPORTIONAL, "p": float(part), **shared}
     return {**ROPE, "fraction": float(part), **({"unturned": unturned} if unturned else {}), **shared}
 
@@ -56,9 +56,9 @@ def _turned(config: dict) -> list[int]:
 def _scaling(kind: str, said: dict, config: dict, path: str) -> dict:
     """Arguments scaling (the extension that was trained in), scaling_len (training length before it) and, if it is not usual, amplitude."""
     if kind not in SCALINGS:
-        raise ConfigError(f"model.path={path} has rope_type={kind}, and only default, {', '.join(SCALINGS)} are read.")
+        raise ConfigError(f"model.path={path} has rope_type={kind}, and only default, {', '.join(SCALINGS)} are supported.")
     if missing := [key for key in SCALINGS[kind] if not said.get(key)]:
-        raise ConfigError(f"model.path={path} has rope_type={kind} and does not say {' and '.join(missing)}: download it again.")
+        raise ConfigError(f"model.path={path} has rope_type={kind} and lacks {' and '.join(missing)}: download it again.")
     longest = config["max_position_embeddings"]
     before = config.get("original_max_position_embeddings") or said.get("original_max_position_embeddings") or longest
     factor = said.get("factor") or (1.0 if kind == "proportional" else longest / before)
@@ -73,7 +73,7 @@ def _scaling(kind: str, said: dict, config: dict, path: str) -> dict:
         )
     if factor < 1 or (factor == 1 and kind != "dynamic"):
         raise ConfigError(
-            f"model.path={path} has rope_type={kind} with factor={factor:g}, and only factors above 1 are read: choose another checkpoint."
+            f"model.path={path} has rope_type={kind} with factor={factor:g}, but it must be above 1: choose another checkpoint."
         )
     target = {"_target_": f"posbench.extensions.{CLASSES.get(kind, f'{kind}.{kind.title()}')}"}
     if kind == "dynamic":
@@ -84,7 +84,7 @@ def _scaling(kind: str, said: dict, config: dict, path: str) -> dict:
     elif kind == "longrope":
         arguments = _longrope(said, before, factor)
     if isinstance(arguments, str):
-        raise ConfigError(f"model.path={path} has rope_type={kind} with {arguments}, which is not done here: choose another checkpoint.")
+        raise ConfigError(f"model.path={path} has rope_type={kind} with {arguments}, which is not supported: choose another checkpoint.")
     amplitude = arguments.pop("amplitude", None)
     scaling = {**target, **arguments, "mode": "fixed", "target_len": _whole(factor * before)}
     return {"scaling": scaling, "scaling_len": _whole(before), **({"amplitude": amplitude} if amplitude else {})}

@@ -1,4 +1,4 @@
-"""Weights of a checkpoint as those of a model of posbench. They are read where they lie: a run holds no copy of them.
+"""Weights of a checkpoint for posbench's model. They are read in place: a run keeps no copy of them.
 
 Their tensors differ from ours by the prefix `model.` and the names of the norms of q and k.
 """
@@ -43,7 +43,7 @@ def their_name(name: str) -> str:
 
 
 def checked_tensors(checkpoint: Checkpoint, model: "nn.Module", tied: bool) -> dict[str, LazyTensor]:
-    """{our name: tensor} of a checkpoint, a tied matrix once. Nothing but headers is read, and a tied matrix that is there twice.
+    """{our name: tensor} of a checkpoint, a tied matrix once. Nothing but headers is read, and a tied matrix that occurs twice.
 
     Raises ConfigError when the files do not contain exactly the tensors that the checkpoint's configuration describes, or when the two
     of a tied matrix differ.
@@ -64,7 +64,7 @@ def _described(checkpoint: Checkpoint, expected: dict[str, list[int]], tied: boo
         elif our_name(name) in expected:
             stored[our_name(name)] = tensor
         elif "rotary_emb" not in name and name not in UNUSED:  # old stored angles
-            raise ConfigError(f"model.path={checkpoint.name} holds {name}, which this model does not have: choose a checkpoint without it.")
+            raise ConfigError(f"model.path={checkpoint.name} has {name}, which this model lacks: choose a checkpoint without it.")
     if tied:
         del expected["lm_head.weight"]
         head = stored.pop("lm_head.weight", None)  # the table itself, or a copy of it
@@ -73,7 +73,7 @@ def _described(checkpoint: Checkpoint, expected: dict[str, list[int]], tied: boo
             if table is not head and table.shape == head.shape and not table.read().float().equal(head.read().float()):
                 raise ConfigError(
                     f"model.path={checkpoint.name} has tie_word_embeddings=true, and its lm_head.weight is not its embed_tokens.weight: "
-                    "set tie_word_embeddings to false in its config.json, or take lm_head.weight out."
+                    "set tie_word_embeddings to false in its config.json, or remove lm_head.weight."
                 )
     for name, shape in expected.items():
         found = stored.get(name)
@@ -112,7 +112,7 @@ def unchanged(path: str, sha256: str) -> Checkpoint:
         checkpoint = find_checkpoint(path, download=False)
         found = checkpoint.digest(None, again=True)
     except ConfigError as error:
-        raise RunError(f"The weights of this run are not in model.path={path} any more ({str(error).rstrip('.')}): {remedy}.") from error
+        raise RunError(f"The weights of this run are no longer in model.path={path} ({str(error).rstrip('.')}): {remedy}.") from error
     if found != sha256:
         raise RunError(
             f"The weights in model.path={path} changed (SHA-256 {found[:12]}..., {sha256[:12]}... when the run was made): {remedy}."

@@ -1,1 +1,1 @@
-"""Run directories: one training each, with everything kept in it, written and read back."""
+"""Run directories, written and read: one training each."""

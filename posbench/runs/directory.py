@@ -54,7 +54,7 @@ class Run:
         try:
             return self.summary.exists()
         except OSError as error:
-            raise RunError(f"{self.path} cannot be read ({error.strerror}): mend that, or choose another results_dir.") from error
+            raise RunError(f"{self.path} cannot be read ({error.strerror}): fix this, or choose another results_dir.") from error
 
     @property
     def has_config(self) -> bool:
@@ -118,7 +118,7 @@ class Run:
         except OSError as error:
             raise RunError(f"{self.config} cannot be read ({error.strerror}): is {self.path} a run's directory?") from error
         if not isinstance(config, dict):
-            raise RunError(f"{self.config} holds no configuration: is {self.path} a run's directory?")
+            raise RunError(f"{self.config} has no configuration: is {self.path} a run's directory?")
         return config
 
     def write_provenance(self, provenance: dict, resumed: bool = False) -> None:
@@ -145,6 +145,6 @@ class Run:
         summary = read_json(self.summary)
         if not isinstance(summary, dict) or not isinstance(summary.get("sha256"), str):
             raise RunError(
-                f"{self.summary} is no summary of a training (it lacks 'sha256'): restore it, or delete {self.path} to train anew."
+                f"{self.summary} is not a summary of a training (it lacks 'sha256'): restore it, or delete {self.path} to retrain."
             )
         return summary

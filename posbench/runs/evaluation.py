@@ -1,4 +1,4 @@
-"""Stored evaluations: the rows of an eval json, the losses of its targets, and the setting it was made under."""
+"""Stored evaluations: the rows of an eval json, the losses of its targets, and its setting."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace

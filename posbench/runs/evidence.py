@@ -1,4 +1,4 @@
-"""Evidence of a report: sums over documents behind its rows, and configurations, small enough to be committed and pooled.
+"""Evidence of a report: sums over documents for its rows, and configurations, small enough to commit and pool.
 
 Every interval, G and usable length follows from them, without the runs and without the losses of single targets. In a report's folder:
 
@@ -105,7 +105,7 @@ def read_evidence(folder: Path) -> tuple[list[Evaluation], dict[Path, RunMetadat
 
     Those without evidence are. Raises RunError for damaged files.
     """
-    rows, again = read_csv(folder / ROWS), f"make it again with scripts/report.py, or leave {folder} out"
+    rows, again = read_csv(folder / ROWS), f"recreate it with scripts/report.py, or leave {folder} out"
     try:
         lines = _config_lines(folder, (printable(json.loads(line)) for line in read_bytes(folder / CONFIGS).decode().splitlines()))
         origins = {path: _origin(path, line) for path, line in lines.items()}
@@ -214,7 +214,7 @@ def pool(
         known, other = weights.setdefault(path.name, (sha256, path)) if sha256 else (sha256, path)
         if known != sha256:
             raise RunError(
-                f"{other} and {path} are one training, made twice with different weights ({known[:10]} and {sha256[:10]}): they are no "
+                f"{other} and {path} are the same training with different weights ({known[:10]} and {sha256[:10]}): they are no "
                 "two seeds, and their evaluations do not pair. Leave one of them out."
             )
     first: dict[str, Path] = {}

@@ -1,4 +1,4 @@
-"""Rows as a pandas DataFrame, from files alone."""
+"""Rows as a pandas DataFrame, from result files."""
 
 import warnings
 from collections.abc import Iterable

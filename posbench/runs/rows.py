@@ -82,7 +82,7 @@ def eval_rows(content: dict, path: Path | str) -> list[dict]:
     """Same as `read_eval`, for the parsed content of a file."""
     schema, rows = (content.get("schema"), content.get("rows")) if isinstance(content, dict) else (None, None)
     if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1 or not isinstance(rows, list):
-        raise RunError(f"{path} is no eval file (it lacks 'schema' or 'rows'): delete it and run the same command again.")
+        raise RunError(f"{path} is not an eval file (it lacks 'schema' or 'rows'): delete it and run the same command again.")
     try:
         read = [_upgraded(row, schema, path) for row in rows[:MOST]]
         several = [name for name in SHARED if len({row[name] for row in read}) > 1]
@@ -93,7 +93,7 @@ def eval_rows(content: dict, path: Path | str) -> list[dict]:
     except RunError:
         raise
     except (TypeError, ValueError, KeyError, AttributeError) as error:
-        raise RunError(f"{path} holds rows that are none ({error}): delete it and run the same command again.") from error
+        raise RunError(f"{path} has invalid rows ({error}): delete it and run the same command again.") from error
 
 
 def _upgraded(row: dict, schema: int, path: Path | str) -> dict:
@@ -102,7 +102,9 @@ def _upgraded(row: dict, schema: int, path: Path | str) -> dict:
     for version in range(schema, SCHEMA):
         row = {**UPGRADES[version](row), "schema": version + 1}
     if set(row) != set(COLUMNS):
-        raise RunError(f"{path} has other columns than schema {SCHEMA} ({sorted(set(row) ^ set(COLUMNS))}): delete it and evaluate again.")
+        raise RunError(
+            f"{path} has columns that differ from schema {SCHEMA} ({sorted(set(row) ^ set(COLUMNS))}): delete it and evaluate again."
+        )
     upgraded = {column.name: _typed(column, row[column.name]) for column in TABLE}
     empty = [name for name in STATED if upgraded[name] is None]
     small = [name for name in COUNTED if not empty and upgraded[name] < 1]
@@ -152,7 +154,7 @@ def read_csv(path: Path | str) -> list[dict]:
     except (KeyError, TypeError, ValueError, csv.Error) as error:
         if isinstance(error, RunError):
             raise
-        raise RunError(f"{path} is not a CSV of rows ({error!r}): make it again with scripts/report.py.") from error
+        raise RunError(f"{path} is not a CSV of rows ({error!r}): recreate it with scripts/report.py.") from error
 
 
 def _parsed(name: str, text: str) -> Any:

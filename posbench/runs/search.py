@@ -1,4 +1,4 @@
-"""Run directories and files on disk: in a results folder, and as paths and globs name them."""
+"""Search for run directories and files: in a results folder, and by paths and globs."""
 
 import glob
 import os
@@ -50,7 +50,7 @@ def find_results(asked: Iterable[object]) -> Found:
         if not (found or csvs or evidence):  # reports of before there was evidence have their rows alone
             csvs = [path / ROWS for path in paths if (path / ROWS).is_file()]
         if not (found or csvs or evidence):
-            raise ConfigError(f"runs={printable(name)} leads to no training and no CSV: {ways}")
+            raise ConfigError(f"runs={printable(name)} matches no training and no CSV: {ways}")
         for known, new in zip(named, (found, csvs, evidence), strict=True):
             for path in new:
                 known.setdefault(path.resolve(), path)
@@ -88,7 +88,7 @@ def run_directories(folder: Path) -> list[Path]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise RunError(f"{folder} cannot be read ({error.strerror}): mend that, or name another results folder.") from error
+        raise RunError(f"{folder} cannot be read ({error.strerror}): fix this, or give another results folder.") from error
     return sorted(path for path in kept if RUN_ID.fullmatch(path.name) or Run(path).has_config)
 
 

@@ -1,4 +1,4 @@
-"""Setting of an evaluation: what it reads and scores. Two evaluations are compared only under equal settings."""
+"""Setting of an evaluation: the text that it reads and scores. Two evaluations are compared only under equal settings."""
 
 from dataclasses import dataclass, replace
 

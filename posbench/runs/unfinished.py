@@ -1,4 +1,4 @@
-"""Texts that an evaluation has read of a length it has not ended, so that the same command goes on after them.
+"""Texts already read at an unfinished length of an evaluation, so that the same command resumes after them.
 
 NAME.part.npz (PART) beside an evaluation's NAME.json. It holds `made`, the JSON of code and machine as bytes, and of each batch of texts,
 under the digest of what was read, the arrays of Scorer.read (nll_DIGEST, correct_DIGEST, rank_DIGEST, among_DIGEST), and

@@ -27,7 +27,7 @@ def read_yaml(path: Path | str) -> object:
         return _checked(yaml.load(content, Loader=plain_loader()))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         said = " ".join(str(error).split())
-        raise RunError(f"{path} is no plain YAML ({said[:200]}): restore it.") from error
+        raise RunError(f"{path} is not plain YAML ({said[:200]}): restore it.") from error
 
 
 def _check_depth(yaml: Any, content: bytes) -> None:
@@ -65,7 +65,7 @@ def plain_loader() -> type:
         def construct_mapping(self, node: Any, deep: bool = False) -> dict:
             keys = [key.value for key, _ in node.value if key.tag == "tag:yaml.org,2002:str"]
             if len(set(keys)) < len(keys):
-                raise ValueError(f"the key {max(keys, key=keys.count)} is there twice")
+                raise ValueError(f"the key {max(keys, key=keys.count)} occurs twice")
             return super().construct_mapping(node, deep)
 
     PlainLoader.add_implicit_resolver("tag:yaml.org,2002:float", FLOAT, list("-+0123456789."))

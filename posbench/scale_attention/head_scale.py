@@ -1,4 +1,4 @@
-"""Head scale: logits times a factor learned for each head, or one for the whole model, while all else is frozen (finetune=head_scale).
+"""Head scale: logits times a factor learned for each head, or one for the whole model, with the other weights frozen (finetune=head_scale).
 
 Wang et al. 2024, arXiv 2404.12224, for models without positions, whose attention fades as texts grow: learned at the longer length, at
 every length the same. `shared: true` is the paper's uniform scale. Deviation: every factor starts at 1, where the model is as it was.

@@ -1,4 +1,4 @@
-"""The interval that decides: seeds crossed with documents, because every seed is measured on the same documents. numpy alone.
+"""The deciding interval: seeds crossed with documents, because every seed is measured on the same documents. numpy alone.
 
 Letters: S seeds, C documents (else windows).
 """

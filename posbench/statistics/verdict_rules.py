@@ -39,7 +39,7 @@ class Rule:
             bounds = ()
         if KINDS.get(kind) != len(bounds) or list(bounds) != sorted(bounds) or kind == "within" and bounds[0] <= 0:
             raise ConfigError(
-                f"the rule '{text}' is none of: above X, below X, within X, between X Y, outside X Y, each with G or without."
+                f"the rule '{text}' must be one of: above X, below X, within X, between X Y, outside X Y, each with G or without."
             )
         return cls(kind, (-bounds[0], bounds[0]) if kind == "within" else bounds, of_gain)
 

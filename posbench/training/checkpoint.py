@@ -41,7 +41,7 @@ def save_state(path: Path, model: nn.Module, optimizers: list[torch.optim.Optimi
             if hasattr(os, "posix_fadvise"):
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # empty the page cache, so that reading back reads the disk
         if damage := _damage(temporary):
-            raise RunError(f"What was written for {path} {damage}: the state before it is kept; look after the disk, then run again.")
+            raise RunError(f"The state written to {path} {damage}: the previous state is kept; check the disk, then run again.")
         if path.exists():
             os.replace(path, previous_generation(path))
 
@@ -55,7 +55,7 @@ def load_state(path: Path, model: nn.Module, optimizers: list[torch.optim.Optimi
     older = previous_generation(path)
     if damage := _damage(path):
         if not older.exists():
-            raise RunError(f"{path} {damage}: delete it, and training starts again from the beginning.")
+            raise RunError(f"{path} {damage}: delete it, and training restarts from the beginning.")
         if older_damage := _damage(older):
             raise RunError(
                 f"{path} {damage}, and {older.name} {older_damage}: restore one of them, or delete both, and training starts again from "
@@ -70,7 +70,7 @@ def load_state(path: Path, model: nn.Module, optimizers: list[torch.optim.Optimi
         state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
         raise RunError(
-            f"{path} holds more than tensors and plain values, which weights_only refuses, or is no state at all: {remedy}."
+            f"{path} holds more than tensors and plain values, which weights_only refuses, or is not a state: {remedy}."
         ) from error
     try:
         model.load_state_dict(state["model"])
@@ -96,7 +96,7 @@ def _damage(path: Path) -> str:
     except FileNotFoundError:
         return "is missing"
     except RunError:
-        return "is no regular file"
+        return "is not a regular file"
     except OSError as error:
         return f"cannot be read ({error.strerror})"
     return "" if noted == found.encode() + b"\n" else "is damaged (its content does not match its checksum)"

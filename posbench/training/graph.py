@@ -30,7 +30,7 @@ Step = Callable[..., tuple[Tensor, Tensor]]
 def check_graph(config: TrainConfig, device: str) -> None:
     """Raise ConfigError for train.graph=true without a GPU. `device` may be auto."""
     if config.graph and not (device.startswith("cuda") or device == "auto" and torch.cuda.is_available()):
-        raise ConfigError(f"train.graph=true needs a GPU, and device={device} is none here: leave it out, or choose device=cuda.")
+        raise ConfigError(f"train.graph=true needs a GPU, but device={device} is not one: leave it out, or choose device=cuda.")
 
 
 def why_eager(config: TrainConfig, encoding: Encoding | None, device: torch.device, world: World) -> str | None:

@@ -130,7 +130,7 @@ def test_dry_tells_the_plan_and_writes_nothing(advised, script):
     assert done.returncode == 0, done.stderr
     assert "32 to 64 tokens" in done.stdout and "3 windows (4 documents long enough)" in done.stdout
     absent = script("target=64", "dry=true", "device=cuda:99")
-    assert absent.returncode == 2 and "device=cuda:99 is not there" in absent.stderr
+    assert absent.returncode == 2 and "device=cuda:99 is not available" in absent.stderr
     assert not [path for path in set(advised.rglob("*")) - before if path.suffix == ".json" and "evals" in path.parts]
 
 
@@ -175,7 +175,7 @@ def test_an_evaluation_that_failed_ends_the_command_with_its_reason(advised, scr
 def test_methods_of_which_none_acts_are_refused(advised, script, monkeypatch):
     monkeypatch.setattr("posbench.advice.measure.Measurements._methods", _nothing_but_references)
     done = script("target=64", "methods=[yarn]")
-    assert done.returncode == 2 and "none of the methods acts on this model (yarn by length: changes nothing" in done.stderr
+    assert done.returncode == 2 and "none of the methods has an effect on this model (yarn by length: changes nothing" in done.stderr
 
 
 def _nothing_but_references(self, option, length):
@@ -183,7 +183,7 @@ def _nothing_but_references(self, option, length):
 
 
 REFUSED = {
-    "target=32": "lies within the 32 tokens",
+    "target=32": "is within the model's training length of 32 tokens",
     "target=5000": "no validation document of the 5,001 tokens",
     "extension=ntk": "is what scripts/advise.py chooses",
     "evaluate.windows=7": "evaluate.windows=7 is what target= and budget= choose",
@@ -193,7 +193,7 @@ REFUSED = {
     "runs=x": "advises on one model",
     "methods=[]": "methods=[] must be one method or several",
     "evaluate.tasks=passkey": "evaluate.tasks=passkey is of another protocol than fixed_targets",
-    "evaluate.documents=nothing*": "evaluate.documents=nothing* fits no validation document",
+    "evaluate.documents=nothing*": "evaluate.documents=nothing* matches no validation document",
 }
 
 
@@ -269,5 +269,5 @@ def test_the_plan_of_a_real_model():
     assert replace(plan, flop=1.234e9).told == "at most 0.00123 TFLOP: less than a minute on two cores with AMX"
     assert replace(plan, target=16384, probe=16384) != plan_advice(SMOLLM2, 8192, None, 1.0, FAMILIES)
     assert plan_advice(SMOLLM2, 8192, None, 1.0, FAMILIES).target == 16384
-    with pytest.raises(ConfigError, match="lies within"):
+    with pytest.raises(ConfigError, match="is within the model's training length"):
         plan_advice(SMOLLM2, 8192, 8192, 1.0, FAMILIES)

@@ -207,18 +207,18 @@ def test_dry_tells_the_work_and_writes_no_factors(world, capfd):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["target=32"], "target=32 lies within the 32 tokens"),
-        (["evaluate.split=test"], "evaluate.split=test would choose factors on the text that judges them"),
+        (["target=32"], "target=32 is within the model's training length of 32 tokens"),
+        (["evaluate.split=test"], "evaluate.split=test would choose factors on the text for their evaluation"),
         (["extension=yarn"], "extension=yarn has no factors"),
         (["extension.factors=[1,2,3,4]"], "extension.factors=[1, 2, 3, 4] is what"),
-        (["extension.exact_first=4"], "extension.exact_first=4 is searched too"),
+        (["extension.exact_first=4"], "extension.exact_first=4 is itself searched"),
         (["evaluate.lengths=64"], "evaluate.lengths=64 is what target= decides"),
         (["finetune=longer"], "leave finetune= out"),
         (["exact_first=[]"], "exact_first=[] must be"),
         (["exact_first=-1"], "exact_first"),
-        (["exact_first=[0,33]", "dry=true"], "exact_first=33 lies beyond the 32 tokens"),
+        (["exact_first=[0,33]", "dry=true"], "exact_first=33 exceeds the model's training length of 32 tokens"),
         (["budget=1e12", "dry=true"], "at most 1,000"),
-        (["device=cuda:99", "dry=true"], "device=cuda:99 is not there"),
+        (["device=cuda:99", "dry=true"], "device=cuda:99 is not available"),
         (["target=100000"], "No document has the 100001 tokens"),
     ],
 )

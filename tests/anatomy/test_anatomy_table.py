@@ -76,7 +76,7 @@ def test_trained_encodings_are_named_by_their_runs(tmp_path, grid):
         trained_t5(tmp_path / f"t5-16-s0-{factor}", factor)
     done, rows = grid("-m", f"run={tmp_path}/t5-16-s0-1,{tmp_path}/t5-16-s0-3,{tmp_path}/gone", "length=32")
     assert [(row.encoding, row.slope_x_length) for row in rows] == [("t5-16-s0-1", 32), ("t5-16-s0-3", 96)]  # 2 at each of 16 tokens
-    assert done.returncode == 0 and "gone holds no finished training" in done.stderr
+    assert done.returncode == 0 and "gone has no finished training" in done.stderr
 
 
 def test_a_grid_gives_neither_a_picture_nor_a_table_of_nothing(tmp_path, grid):

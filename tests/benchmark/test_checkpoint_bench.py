@@ -84,8 +84,8 @@ def test_files_of_the_script(tmp_path, capfd):
         (["only=t5,fx"], "only=fx is no encoding, extension or attention scale (did you mean"),
         (["model.path=DIR", "train_len=32"], "is not trained, so leave it out"),
         (["model.path=DIR", "dtype=fp16"], "dtype=fp16 must be bf16 or fp32"),
-        (["model.path=DIR", "only=rerop"], "only=rerop is no extension (did you mean rerope?)"),
-        (["model.path=nowhere/at/all"], "no folder with a config.json"),
+        (["model.path=DIR", "only=rerop"], "only=rerop is not an extension (did you mean rerope?)"),
+        (["model.path=nowhere/at/all"], "not a folder with a config.json"),
     ],
 )
 def test_words_that_would_do_nothing_are_refused(tmp_path, capfd, words, said):

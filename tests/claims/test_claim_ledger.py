@@ -34,9 +34,9 @@ REPORTED = CONFIGS.parent / "results" / "reported" / "claims"
         ({"margin": 0.1}, "takes a margin"),
         ({"confirm": "above 1 G"}, "shares of G, or neither"),
         ({"of": {"encoding": "rope", "code": "import os"}}, "code is not among"),
-        ({"measure": "luck"}, "measure luck is none of"),
-        ({"seeds": [7, 8]}, "stage is 1, where all seeds decide that are there"),
-        ({"stage": 2, "drop": "no key"}, "or one of 2, 3, 4, 5, 6, where the primaries name theirs"),
+        ({"measure": "luck"}, "measure luck must be one of"),
+        ({"seeds": [7, 8]}, "stage must be 1, which uses all seeds"),
+        ({"stage": 2, "drop": "no key"}, "or one of 2, 3, 4, 5, 6, whose primaries name their seeds"),
         ({"statement": None, "drop": "statement"}, "lacks 'statement'"),
     ],
 )
@@ -46,7 +46,7 @@ def test_what_is_not_in_the_language_is_refused(tmp_path, change, says):
     text = {"id": "X", "statement": "s", "source": "arXiv 1", "rule": "r", "experiment": "e", "primary": endpoint, **whole}
     text.pop(text.pop("drop", ""), None)
     (tmp_path / "X.yaml").write_text(yaml.safe_dump(text))
-    with pytest.raises(ConfigError, match=f"X.yaml is no claim: .*{says}"):
+    with pytest.raises(ConfigError, match=f"X.yaml is not a valid claim: .*{says}"):
         load(tmp_path / "X.yaml")
 
 
@@ -56,7 +56,7 @@ def test_secondary_endpoints_have_no_rules_and_ids_are_one_each(tmp_path):
         claim(tmp_path, primary=endpoint, secondary=[endpoint])
     claim(tmp_path, primary=endpoint)
     (tmp_path / "again.yaml").write_text((tmp_path / "claim.yaml").read_text())
-    with pytest.raises(ConfigError, match="two claims of one id"):
+    with pytest.raises(ConfigError, match="two claims with the same id"):
         load_all(tmp_path)
 
 
@@ -66,7 +66,7 @@ def test_another_reading_of_a_comparison_has_its_cells_and_its_own_rules(tmp_pat
     read = {"name": "little", "same_as": "X loud", "confirm": "below 0.1", "refute": "above 0.1"}
     for id, primary in (("X", {**endpoint, "name": "loud"}), ("Y", read), ("Z", {**read, "same_as": "Y little"})):
         (tmp_path / f"{id}.yaml").write_text(yaml.safe_dump({"id": id, **text, "primary": primary}))
-    with pytest.raises(ConfigError, match="Z little is the same as Y little, which is no comparison of stage 2"):
+    with pytest.raises(ConfigError, match="Z little is the same as Y little, which is not a comparison of stage 2"):
         load_all(tmp_path)
     (tmp_path / "Z.yaml").unlink()
     one, other = (claim.primary[0] for claim in load_all(tmp_path))

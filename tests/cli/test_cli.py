@@ -175,7 +175,7 @@ def test_a_notebook_elsewhere_reads_the_same_tokens_and_no_other_text(cli, tmp_p
     assert not list(elsewhere.iterdir())
     provenance = run / "provenance.json"
     provenance.write_text(json.dumps({**json.loads(provenance.read_text()), "data_fingerprint": "f" * 64}))
-    with pytest.raises(RunError, match=f"no longer the one that {run.name} was trained on: restore it"):
+    with pytest.raises(RunError, match=f"has changed since {run.name} was trained on it: restore it"):
         assert posbench.load(run, device="cpu").corpus
 
 
@@ -405,7 +405,7 @@ def test_the_state_of_a_training_that_was_killed_after_its_end_goes_with_the_nex
 def test_a_sweep_on_a_device_that_is_not_there_is_refused_whole(cli):
     dtype = "train.dtype=fp32"  # what auto means depends on the device, and with it which training is asked for
     done = cli("-m", "seed=0,1", dtype, "device=cuda:99", code=2)
-    assert done.stderr.count("device=cuda:99 is not there") == 1 and "choose device=cpu" in done.stderr and not cli.runs()
+    assert done.stderr.count("device=cuda:99 is not available") == 1 and "choose device=cpu" in done.stderr and not cli.runs()
     cli("seed=0", dtype)
     assert "nothing to do" in cli("-m", "seed=0", dtype, "device=cuda:99").stdout  # what is there needs no device
 

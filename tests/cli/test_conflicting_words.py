@@ -80,4 +80,4 @@ def test_a_tokenizer_of_ours_beside_a_checkpoint_with_its_own_is_refused(world, 
     assert call(capfd, world.root, *words, "data.tokenizer=bytes").returncode == 0
     (path / "tokenizer.json").write_text("{}")
     said = call(capfd, world.root, *words, "data.tokenizer=bytes").stderr
-    assert said.startswith(f"refused: model.path={path} has a tokenizer of its own, so data.tokenizer=bytes has no effect")
+    assert said.startswith(f"refused: model.path={path} has its own tokenizer, so data.tokenizer=bytes has no effect")

@@ -82,4 +82,4 @@ def test_an_installation_without_configurations_is_told(monkeypatch, tmp_path, c
             console.main()
         said = capsys.readouterr()
         assert ended.value.code == 2 and said.err.count("\n") == 1
-        assert said.err.startswith(f"refused: {tmp_path / 'scripts'} is not there")
+        assert said.err.startswith(f"refused: {tmp_path / 'scripts'} is missing")

@@ -121,7 +121,7 @@ def test_all_rows_of_a_folder_are_one_table_without_the_damaged(trained, folder,
         same(rows, posbench.rows([trained, damaged, tmp_path / "runs"]))
     with pytest.raises(RunError, match="00000000"):
         posbench.rows(damaged)
-    with pytest.raises(ConfigError, match="leads to no training"):
+    with pytest.raises(ConfigError, match="matches no training"):
         posbench.rows(tmp_path / "nowhere")
 
 
@@ -163,7 +163,7 @@ def test_the_model_reads_text_and_writes_some(trained):
 
 
 def test_a_folder_without_a_finished_training_is_refused(folder):
-    with pytest.raises(RunError, match="holds no finished training"):
+    with pytest.raises(RunError, match="has no finished training"):
         posbench.load(folder)
 
 

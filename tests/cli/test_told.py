@@ -95,7 +95,7 @@ def test_a_sweep_over_choices_sets_a_key_that_they_alone_have(tmp_path, capfd):
         ("-m +jbos=1,2", "refused: +jbos=1 adds a key that nothing reads (did you mean jobs?): --cfg job prints all that there are.\n"),
         ("+model.checkpoint={a:1}", "refused: +model.checkpoint={a:1} sets what posbench fills in"),
         ("~seed", "~seed takes out what is needed"),
-        ("+hydra.launcher._target_=somebody.Else", "refused: somebody.Else cannot start trainings here: choose hydra/launcher=grid"),
+        ("+hydra.launcher._target_=somebody.Else", "refused: somebody.Else is not supported for trainings: choose hydra/launcher=grid"),
         ("--config-dir nowhere", "refused: --config-dir nowhere is not a folder"),
     ],
 )

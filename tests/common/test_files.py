@@ -89,7 +89,7 @@ DEVICES["file"] = lambda path: (path.with_name("mine").write_text("mine"), path.
 def test_a_device_or_a_link_is_not_replaced_by_a_file(tmp_path, kind):
     DEVICES[kind](tmp_path / "out.json")
     before = {path.name: path.lstat().st_ino for path in tmp_path.iterdir()}
-    with pytest.raises(RunError, match="no regular file, and would be lost" if kind == "fifo" else "is a link to .*remove the link"):
+    with pytest.raises(RunError, match="not a regular file, and would be lost" if kind == "fifo" else "is a link to .*remove the link"):
         write_json(tmp_path / "out.json", 1)
     assert {path.name: path.lstat().st_ino for path in tmp_path.iterdir()} == before
     assert not (tmp_path / "mine").exists() or (tmp_path / "mine").read_text() == "mine"
@@ -98,7 +98,7 @@ def test_a_device_or_a_link_is_not_replaced_by_a_file(tmp_path, kind):
 @pytest.mark.parametrize("kind", DEVICES)
 def test_a_log_is_appended_to_where_it_lies_and_nowhere_else(tmp_path, kind):
     DEVICES[kind](tmp_path / "log.jsonl")
-    with pytest.raises(RunError, match="no regular file" if kind == "fifo" else "is a link to"):
+    with pytest.raises(RunError, match="not a regular file" if kind == "fifo" else "is a link to"):
         append_lines(tmp_path / "log.jsonl", [{"step": 1}])
     assert not (tmp_path / "nowhere").exists()
     assert not (tmp_path / "mine").exists() or (tmp_path / "mine").read_text() == "mine"
@@ -115,7 +115,7 @@ def test_regular_files_alone_are_read_and_up_to_a_limit(tmp_path):
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "zero").symlink_to("/dev/zero")
     (tmp_path / "large").write_bytes(b"12345")
-    for name, reason in (("fifo", "no regular file"), ("zero", "no regular file"), ("large", "more than the 4 bytes")):
+    for name, reason in (("fifo", "not a regular file"), ("zero", "not a regular file"), ("large", "more than the 4 bytes")):
         with pytest.raises(RunError, match=reason):
             read_bytes(tmp_path / name, limit=4)
     assert read_bytes(tmp_path / "large", limit=5) == b"12345"

@@ -257,5 +257,5 @@ def test_a_gpu_is_called_cuda(name):
 
 
 def test_a_device_of_no_kind_is_one_short_sentence():
-    with pytest.raises(ConfigError, match=r"device=cdua is not there \(did you mean cuda\?\): choose device=cpu or device=auto"):
+    with pytest.raises(ConfigError, match=r"device=cdua is not available \(did you mean cuda\?\): choose device=cpu or device=auto"):
         pick_device("cdua")

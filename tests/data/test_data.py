@@ -197,7 +197,7 @@ def test_two_processes_build_once(tmp_path):
     ("overrides", "says"),
     [
         ([], "add data.path=PATH"),
-        (["path=.", "tokenizer=/no/tokenizer.json"], "there is no file /no/tokenizer.json"),
+        (["path=.", "tokenizer=/no/tokenizer.json"], "/no/tokenizer.json does not exist"),
         (["path=.", "+source.colour=red"], "colour"),
         (["path=.", "source._target_=posbench.data.local.NoSuch"], "NoSuch"),
     ],

@@ -57,7 +57,7 @@ BAD = {
     "a large number": ("a.jsonl", b'{"text": ' + b"9" * 5000 + b"}\n", "cannot be read as json"),
     "a list in a line": ("a.jsonl", LINE + b"[1]\n", "list instead of an object"),
     "no text": ("a.jsonl", LINE + b'{"text": 5}\n', "Row 1 of .* has int in text: set data.source.column"),
-    "half a pair": ("a.jsonl", LINE + b'{"text": "\\ud800"}\n', "Row 1 of .* is no text"),
+    "half a pair": ("a.jsonl", LINE + b'{"text": "\\ud800"}\n', "Row 1 of .* is not text"),
     "no such column": ("a.jsonl", b'{"a\\u001b[31m": 1, "b": 2}\n', "no column text: set data.source.column to one of a.*, b"),
     "no gzip": ("a.jsonl.gz", LINE, "cannot be read as json .*gzip"),
     "gzip cut off": ("a.jsonl.gz", gzip.compress(LINE * 99)[:-9], "cannot be read as json"),
@@ -89,7 +89,7 @@ def test_limits_of_size_are_sentences(tmp_path, monkeypatch):
     ]):  # fmt: skip
         with pytest.raises(ConfigError, match=says):
             rows_of(tmp_path / str(n), name, content)
-    with pytest.raises(RunError, match="1,000 bytes that are read"):
+    with pytest.raises(RunError, match="1,000 bytes allowed"):
         rows_of(tmp_path / "text", "a.txt", b"a" * 1001)
 
 

@@ -90,9 +90,9 @@ def test_a_vocabulary_that_contradicts_itself_is_refused(folder, spm):
     first = next(i for i in range(SIZE) if spm.is_byte(i))
     cases = [
         ({"pre": "spm-of-others"}, "a tokenizer of kind llama, spm-of-others, and llama"),
-        ({"tokens": None}, "holds no tokenizer.ggml.tokens"),
+        ({"tokens": None}, "has no tokenizer.ggml.tokens"),
         ({"scores": None}, "another number of token scores"),
-        ({"scores": swapped(spm, "scores", 5, float("nan"))}, "a token whose score is no number"),
+        ({"scores": swapped(spm, "scores", 5, float("nan"))}, "a token whose score is not a number"),
         ({"token_type": swapped(spm, "token_type", first, 1)}, "255 tokens for bytes"),
         ({"token_type": swapped(spm, "token_type", SIZE - 1, 2)}, "2 unknown tokens"),
         ({"tokens": swapped(spm, "tokens", SIZE - 1, spm.id_to_piece(SIZE - 2))}, "holds a token twice"),

@@ -90,8 +90,8 @@ def test_a_corpus_reads_it_by_the_name_of_the_file(folder):
     [
         ({"model": "llama"}, "a tokenizer of kind llama, smollm"),
         ({"pre": "chatglm-bpe"}, "give data.tokenizer=FOLDER"),
-        ({"tokens": None}, "holds no tokenizer.ggml.tokens"),
-        ({"merges": [1, 2]}, "holds no tokenizer.ggml.merges"),
+        ({"tokens": None}, "has no tokenizer.ggml.tokens"),
+        ({"merges": [1, 2]}, "has no tokenizer.ggml.merges"),
         ({"merges": ["h e", "he l"]}, "has the merge he l"),
         ({"tokens": [*VOCABULARY[:-1], "he"]}, "holds a token twice"),
         ({"token_type": [1, 1]}, "another number of token types"),

@@ -50,17 +50,17 @@ def test_a_text_that_changed_after_it_was_resolved_is_refused(tmp_path):
     cfg = asked(tmp_path, {"name": "local", "path": str(folder)})
     trained, text = prepare(cfg.data, cfg.cache_dir), resolved(cfg)
     (folder / "one" / "a.txt").write_text("something else " * 99)
-    with pytest.raises(RunError, match="evaluate.text=local changed after the evaluation was named by it"):
+    with pytest.raises(RunError, match="evaluate.text=local changed during this command"):
         other_text.read_text_of(trained, cfg, text, "all")
 
 
 @pytest.mark.parametrize(
     "text, says",
     [
-        ("locl", "evaluate.text=locl is no text.*did you mean local"),
+        ("locl", "evaluate.text=locl is not a text.*did you mean local"),
         ("books", r"evaluate.text=books needs your own files: give 'evaluate.text=\{name: books, path: PATH\}'"),
-        ({"name": "local", "paht": "x"}, "evaluate.text.paht is no key of evaluate.text: it takes name, path, source"),
-        ({"name": "local", "path": "{mine}"}, "evaluate.text=local is the text of the training"),
+        ({"name": "local", "paht": "x"}, "evaluate.text.paht is not a key of evaluate.text: it takes name, path, source"),
+        ({"name": "local", "path": "{mine}"}, "evaluate.text=local is already the text of the training"),
         ({"name": "local", "path": "/no/where"}, "/no/where does not exist"),
     ],
 )
@@ -103,9 +103,9 @@ def test_a_run_reads_it_beside_its_own_text_with_intervals_over_projects(tmp_pat
     own = ["evaluate.text=owls", *text[1:]]
     assert "1 evaluation are there already" in call(capfd, tmp_path, "run", "--config-dir", "own", *common, *own).stdout
     done = call(capfd, tmp_path, "run", *common, *own)
-    assert done.returncode and "evaluate.text=owls is no text" in done.stderr
+    assert done.returncode and "evaluate.text=owls is not a text" in done.stderr
     done = call(capfd, tmp_path, "run", *common, *text, "evaluate.protocol=[accuracy]", "evaluate.tasks=[passkey]")
     assert done.returncode and "evaluate.unit=project is of protocols that score windows" in done.stderr
     for script in ("advise", "search_factors"):
         done = call(capfd, tmp_path, script, f"run={run}", "evaluate.text=pysource", "cache_dir=cache")
-        assert done.returncode and "evaluate.text=pysource is not known to scripts/" in done.stderr
+        assert done.returncode and "evaluate.text=pysource has no effect on scripts/" in done.stderr

@@ -126,7 +126,7 @@ def test_places_are_sampled_evenly_over_all_that_is_long_enough():
 def test_a_glob_of_names_leaves_windows_in_these_documents_alone():
     file = replace(text([300, 300, 300, 300]), names=["test/a/one", "test/b/two", "test/a/three", "test/b/four"])
     assert set(choose(file, 64, 40, S, seed=0, documents="test/b/*").document_N) == {1, 3}
-    with pytest.raises(ConfigError, match=r"evaluate.documents=b/\* fits none of the 4 documents, of which the first is test/a/one"):
+    with pytest.raises(ConfigError, match=r"evaluate.documents=b/\* matches none of the 4 documents, the first of which is test/a/one"):
         choose(file, 64, 40, S, seed=0, documents="b/*")
 
 

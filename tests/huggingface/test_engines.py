@@ -114,8 +114,8 @@ def _words(cfg: JobConfig, name: str) -> dict[str, str]:
 
 
 def test_what_frequencies_cannot_say_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="is no set of frequencies"):
+    with pytest.raises(ConfigError, match="does not only change frequencies"):
         settings(adopted(checkpoint(tmp_path)), method("extension", "rerope"))
     own = {"model_type": "llama", "rope_parameters": {"full_attention": {"rope_type": "default"}}}
-    with pytest.raises(ConfigError, match="kinds of layers apart"):
+    with pytest.raises(ConfigError, match="separate RoPE settings"):
         config_json(own, adopted(checkpoint(tmp_path)), method("extension", "pi", **FIXED))

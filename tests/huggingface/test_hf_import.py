@@ -87,14 +87,14 @@ def test_identity_is_the_content_and_the_length_and_neither_path_nor_recipe_nor_
     [
         ({"model_type": "bloom"}, {}, "type bloom, which computes attention itself"),
         ({"model_type": "gpt_neox", "hidden_size": "32"}, {}, "hidden_size=32, where a whole number belongs"),
-        ({"model_type": "gpt_neox", "vocab_size": None}, {}, "does not say vocab_size"),
+        ({"model_type": "gpt_neox", "vocab_size": None}, {}, "lacks vocab_size"),
         ({"model_type": "gpt_neox", "is_encoder_decoder": True}, {}, "with an encoder"),
         ({"quantization_config": {"bits": 4}}, {}, "quantization_config"),
-        ({"hidden_size": None}, {}, "does not say hidden_size"),
+        ({"hidden_size": None}, {}, "lacks hidden_size"),
         ({}, {"encoding": node("encoding", "alibi")}, "encoding=alibi is not what"),
         ({}, {"encoding": method("encoding", "rope", base=5e5)}, "encoding.base=500000.0"),
         ({}, {"encoding": method("encoding", "rope", layout="interleaved")}, "encoding.layout=interleaved"),
-        ({}, {"model": {"path": "/nowhere"}}, "/nowhere is no folder with a config.json"),
+        ({}, {"model": {"path": "/nowhere"}}, "/nowhere is not a folder with a config.json"),
         ({}, {"model": {"path": ""}}, "add model.path=FOLDER, FILE.gguf or a name"),
         ({}, {"train": {"length": 64, "scale_attention": node("scale_attention", "ssmax")}}, "train.scale_attention was not trained"),
     ],
@@ -255,7 +255,7 @@ def test_weights_that_change_after_the_run_was_named_are_not_taken(tmp_path):
         (50257, False, 51200, None, None),
         (256, False, 32000, None, "give data.tokenizer=DIR"),
         (256, True, 321, 7, "has 256 ids and model.path=DIR 321"),
-        (50, True, 50, None, "asks for a BOS token"),
+        (50, True, 50, None, "needs a BOS token"),
     ],
 )
 def test_the_tokenizer_has_to_be_the_checkpoints(ids, bos, rows, theirs, said):
@@ -293,7 +293,7 @@ def test_there_and_back_on_the_command_line(tmp_path, text_folder, capfd):
     common.append("data.bos=true")
     path.rename(tmp_path / "moved")
     said = call("run", f"run={run}", "extension=ntk", code=1).stderr
-    assert "The weights of this run are not in model.path=" in said and "by run.py model=hf model.path=PATH" in said
+    assert "The weights of this run are no longer in model.path=" in said and "by run.py model=hf model.path=PATH" in said
     (tmp_path / "moved").rename(path)
     call("run", f"run={run}", "extension=ntk", "scale_attention=log_n")
     assert list(run.glob("evals/fixed_targets/ntk+log_n-*.json"))

@@ -183,11 +183,11 @@ def test_a_scaling_by_one_is_no_change(tmp_path, kind):
     ("rope", "said"),
     [
         ({"rope_type": "mrope", "factor": 2.0}, "rope_type=mrope, and only default, linear"),
-        ({"rope_type": "llama3", "factor": 8.0}, "does not say low_freq_factor and high_freq_factor"),
-        ({"rope_type": "linear", "factor": 0.5}, "factor=0.5, and only factors above 1"),
+        ({"rope_type": "llama3", "factor": 8.0}, "lacks low_freq_factor and high_freq_factor"),
+        ({"rope_type": "linear", "factor": 0.5}, "factor=0.5, but it must be above 1"),
         (
             {"rope_type": "longrope", "factor": 1.0, "long_factor": [2.0] * 4, "short_factor": [1.0] * 4},
-            "factor=1, and only factors above 1",
+            "factor=1, but it must be above 1",
         ),
         ({"rope_type": "yarn", "factor": 4.0, "beta_slow": 6.0}, "beta_slow=6.0, more turns"),
     ],
@@ -206,10 +206,10 @@ def test_a_scaling_that_is_not_done_exactly_is_refused(tmp_path, rope, said):
     [
         ({"window": 0}, "encoding.window=0"),
         ({"window": [4]}, r"encoding.window=\[4\] .* each of 2 layers"),
-        ({"scaling_len": 8}, "belong together"),
-        ({"scaling": node("extension", "pi")}, "belong together"),
-        ({"scaling": node("extension", "pi"), "scaling_len": 8}, "extension=pi is no fixed set of frequencies"),
-        ({"scaling": method("extension", "longrope", **FIXED, exact_first=4), "scaling_len": 8}, "extension=longrope is no fixed"),
+        ({"scaling_len": 8}, "must be set together"),
+        ({"scaling": node("extension", "pi")}, "must be set together"),
+        ({"scaling": node("extension", "pi"), "scaling_len": 8}, "extension=pi is not a fixed set of frequencies"),
+        ({"scaling": method("extension", "longrope", **FIXED, exact_first=4), "scaling_len": 8}, "extension=longrope is not a fixed"),
     ],
 )
 def test_arguments_that_say_no_scaling_or_window_are_refused(changed, said):
@@ -234,9 +234,9 @@ def test_a_rope_with_windows_is_no_part_of_a_hybrid():
 @pytest.mark.parametrize(
     ("encoding", "extension", "said"),
     [
-        ({"window": [4, None]}, "none", "window=.* has no place in the format"),
+        ({"window": [4, None]}, "none", "window=.* cannot be exported"),
         ({"scaling": method("extension", "pi", **FIXED), "scaling_len": 32}, "dynamic_ntk", "another factor at each length"),
-        ({"scaling": method("extension", "pi", **FIXED), "scaling_len": 32}, "rerope", "no set of frequencies"),
+        ({"scaling": method("extension", "pi", **FIXED), "scaling_len": 32}, "rerope", "does not only change frequencies"),
     ],
 )
 def test_what_the_format_cannot_say_is_refused(encoding, extension, said):

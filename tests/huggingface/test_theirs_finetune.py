@@ -122,7 +122,7 @@ def test_gradients_are_those_of_transformers_own_loss():
 REFUSED = {
     "positions of its own": (["finetune=pose", "extension=yarn"], "choose finetune=longer"),
     "a factor on logits": (["finetune=head_scale"], "choose finetune=longer"),
-    "no set of frequencies": (["finetune=longer", "extension=rerope"], "no fixed set of frequencies"),
+    "no set of frequencies": (["finetune=longer", "extension=rerope"], "not a fixed set of frequencies"),
 }
 
 
@@ -148,5 +148,5 @@ def test_frequencies_of_each_length_have_nothing_trained_in():
 
 def test_an_extension_that_would_act_on_no_layer_is_refused():
     whole, local = Layer(NoEncoding(SHAPE)), AsTrained(SHAPE).layers()[0]
-    with pytest.raises(ConfigError, match="No layer that an extension acts on"):
+    with pytest.raises(ConfigError, match="No layer with an extension"):
         AsTrained(SHAPE, measured=[whole, replace(local, window=8)], scaling=YARN, scaling_len=16)

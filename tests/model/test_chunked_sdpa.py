@@ -134,7 +134,7 @@ def test_calls_of_few_pairs_give_the_same_and_tell_their_progress(monkeypatch):
 CHOSEN = {
     "bands": (("rope", "rerope", "none"), {}, "chunked_sdpa"),
     "a window": (("alibi", "window", "none"), {}, "chunked_sdpa"),
-    "keys drawn by lot": (("rope", DRAWN, "none"), {}, "rows"),
+    "random keys": (("rope", DRAWN, "none"), {}, "rows"),
     "the last queries": (("rope", "none", "none"), {"last": 9}, "chunked_sdpa"),
     "the plain triangle": (("rope", "none", "none"), {}, "fused"),
     "a short text": (("rope", "rerope", "none"), {"length": number_format.SHORT}, "rows"),

@@ -78,5 +78,5 @@ def test_weights_depend_on_the_seed_alone_and_not_on_the_encoding():
 
 @pytest.mark.parametrize(("d_model", "n_head", "n_kv_head"), [(30, 4, None), (32, 4, 3)])
 def test_heads_that_do_not_divide_are_refused(d_model, n_head, n_kv_head):
-    with pytest.raises(ConfigError, match="is no multiple of"):
+    with pytest.raises(ConfigError, match="is not a multiple of"):
         small_shape(d_model=d_model, n_head=n_head, n_kv_head=n_kv_head)

@@ -218,7 +218,7 @@ def refusals():
     compiled = tiny("llama")
     compiled.compile()
     yield compiled, "compiled"
-    yield torch.nn.Linear(2, 2), "no causal language model"
+    yield torch.nn.Linear(2, 2), "not a causal language model"
     patched = tiny("llama")
     patched.model.layers[0].self_attn.forward = patched.model.layers[0].self_attn.forward
     yield patched, "another tool has replaced"
@@ -252,7 +252,7 @@ def test_a_model_that_cannot_be_changed_in_place_is_left_as_it_came():
         assert "\n" not in str(error.value)
         assert before == (config and (config.to_dict(), config._attn_implementation))
         assert hooks == sum(len(one._forward_hooks) + len(one._forward_pre_hooks) for one in model.modules())
-        with pytest.raises(ConfigError, match="no methods of posbench"):
+        with pytest.raises(ConfigError, match="no posbench methods"):
             posbench.restore(model)
 
 

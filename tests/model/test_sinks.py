@@ -152,10 +152,10 @@ def test_long_texts_of_an_evaluation_equal_rows(pair, monkeypatch):
 def test_where_a_sink_may_stand():
     shape, plain = small_shape(), NoScale(small_shape())
     for name in ("dape", "cope", "stick_breaking"):
-        with pytest.raises(ConfigError, match="take none"):
+        with pytest.raises(ConfigError, match="choose none"):
             check_trained_scale(make_triple(name, "none", "none")[0], LearnedSink(shape))
     local = {"_target_": "posbench.encodings.stick_breaking.StickBreaking"}
-    with pytest.raises(ConfigError, match="in its stick_breaking layers, weighs whole rows itself"):
+    with pytest.raises(ConfigError, match="in its stick_breaking layers, weights whole rows"):
         check_trained_scale(Hybrid(shape, local, {"_target_": "posbench.encodings.none.NoEncoding"}), OffByOne(shape))
     with pytest.raises(ConfigError, match=r"train\.scale_attention=learned_sink"):
         check(Rope(shape), NoExtension(), LearnedSink(shape), [16, 64])

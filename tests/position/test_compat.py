@@ -111,7 +111,7 @@ def test_longrope_whose_first_positions_are_the_whole_text_is_a_noop():
     for temperature in (True, False):
         extension = Longrope(exact_first=TRAIN_LEN, mode="fixed", target_len=64, temperature=temperature)
         assert check(rope, extension, scale, [8, TRAIN_LEN]).noop and not check(rope, extension, scale, [8, TRAIN_LEN + 1]).noop
-    with pytest.raises(ConfigError, match="exact_first=17 lies beyond the 16 tokens"):
+    with pytest.raises(ConfigError, match="exact_first=17 exceeds the 16 tokens"):
         check(rope, Longrope(exact_first=TRAIN_LEN + 1), scale, [64])
 
 
@@ -162,7 +162,7 @@ def test_a_target_is_a_whole_number_of_tokens(name):
     """A factor that a checkpoint has trained in need not be whole tokens; one that is evaluated is a column of whole numbers."""
     encoding, _, scale = make_triple("rope", "none", "none")
     check(encoding, make({**node("extension", name), "mode": "fixed", "target_len": 96.0}), scale, [96])
-    with pytest.raises(ConfigError, match=r"extension\.target_len=96\.5 is no whole number of tokens"):
+    with pytest.raises(ConfigError, match=r"extension\.target_len=96\.5 is not a whole number of tokens"):
         check(encoding, make({**node("extension", name), "mode": "fixed", "target_len": 96.5}), scale, [96])
 
 

@@ -91,7 +91,7 @@ def test_ssmax_scales_the_heads_of_nape_that_have_no_position():
     equal(whole, scale(plan.layers[0].n_T, plan.layers[0].span, 0).float())
     with pytest.raises(ConfigError, match="by distance"):
         check_trained_scale(encoding, ScaleInvariant(small_shape()))
-    with pytest.raises(ConfigError, match="train nothing"):
+    with pytest.raises(ConfigError, match="has no effect"):
         check_trained_scale(Nape(small_shape(n_head=1, n_kv_head=1)), scale)
 
 

@@ -47,8 +47,8 @@ def test_an_edited_description_is_read_as_transformers_reads_it(tmp_path, name):
 @pytest.mark.parametrize(
     ("kind", "changed", "said"),
     [
-        ("Llama", {"is_causal": False}, "is_causal=False, queries that see later tokens"),
-        ("Llama", {"transformers_weights": "other.safetensors"}, "transformers_weights=other.safetensors, which is not read"),
+        ("Llama", {"is_causal": False}, "is_causal=False, so queries see later tokens"),
+        ("Llama", {"transformers_weights": "other.safetensors"}, "transformers_weights=other.safetensors, which is not supported"),
         (
             "SmolLM3",
             {"rope_parameters": {"rope_type": "proportional", "rope_theta": 100.0, "partial_rotary_factor": 0.5}},

@@ -72,7 +72,7 @@ def test_llama_31_is_read_by_the_divisors_that_its_file_holds(tmp_path):
     file = write_gguf(path, extra={"rope_freqs.weight": divisors})
     assert_equal_logits(imported(file), theirs, vocab_size=VOCAB)
     for wrong in (divisors - 1, divisors * np.float32(np.nan), divisors.reshape(2, 4), divisors.astype(np.float16)):
-        with pytest.raises(ConfigError, match="no list of divisors"):
+        with pytest.raises(ConfigError, match="not a list of divisors"):
             adopted(write_gguf(path, extra={"rope_freqs.weight": wrong}))
     with pytest.raises(ConfigError, match="one of both is read"):
         adopted(write_gguf(path, extra={"rope_freqs.weight": divisors}, metadata={"llama.rope.scaling.type": "linear"}))
@@ -169,7 +169,7 @@ def test_a_file_that_ends_early_is_refused_wherever_it_ends(tmp_path):
     ends = {0, 3, 4, 7, 8, 15, 16, 23, 24, len(whole) - 40, len(whole) // 2, *range(30, len(whole), len(whole) // 30)}
     for end in sorted(ends):
         file.write_bytes(whole[:end])
-        with pytest.raises(ConfigError, match=r"no whole GGUF file|is not read") as error:
+        with pytest.raises(ConfigError, match=r"not a complete GGUF file|is not supported") as error:
             weights(file)
         assert_one_sentence(error.value, file)
 
@@ -218,9 +218,9 @@ def test_a_false_header_is_refused_in_one_sentence(tmp_path, name):
 @pytest.mark.parametrize(
     ("one", "said"),
     [
-        (tensor(kind=99), "holds t as 99, which is not read"),
-        (tensor(dimensions=(2**40, 2**40)), "no whole GGUF file"),
-        (tensor(dimensions=(33,), kind=2), "no whole GGUF file"),
+        (tensor(kind=99), "holds t as 99, which is not supported"),
+        (tensor(dimensions=(2**40, 2**40)), "not a complete GGUF file"),
+        (tensor(dimensions=(33,), kind=2), "not a complete GGUF file"),
         (tensor(name=b"\x1b[31m", kind=99), r"\\x1b"),
     ],
 )
@@ -250,7 +250,7 @@ def test_a_damaged_header_raises_nothing_but_its_sentence(tmp_path):
 def test_what_is_no_regular_file_is_refused(tmp_path):
     (tmp_path / "folder.gguf").mkdir()
     os.mkfifo(tmp_path / "pipe.gguf")
-    for name, said in (("folder.gguf", "no regular file"), ("pipe.gguf", "no regular file"), ("none.gguf", "cannot be read")):
+    for name, said in (("folder.gguf", "not a regular file"), ("pipe.gguf", "not a regular file"), ("none.gguf", "cannot be read")):
         with pytest.raises(ConfigError, match=said):
             adopted(tmp_path / name)
 

@@ -68,7 +68,7 @@ DAMAGES = {
     "no weights": (lambda path: (path / "model.safetensors").unlink(), "holds no model.safetensors"),
     "a damaged index": (
         lambda path: ((path / "model.safetensors").unlink(), (path / "model.safetensors.index.json").write_text("[")),
-        "is no JSON",
+        "is not JSON",
     ),
     "half a file": (lambda path: (path / "model.safetensors").write_bytes(b"\1" * 100), "cannot be read"),
 }

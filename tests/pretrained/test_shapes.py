@@ -118,7 +118,7 @@ def test_a_layer_without_rotation_does_not_see_positions(tmp_path):
         ({"unturned": [4]}, r"encoding.unturned=\[4\] must be some of the layers 0 to 3"),
         ({"amplitude": 1.2}, "belongs to an encoding.scaling"),
         ({"scaling": {**node("extension", "yarn"), **FIXED}, "scaling_len": 16, "amplitude": -1.0}, "must be above 0"),
-        ({"scaling": node("extension", "yarn"), "scaling_len": 16}, "extension=yarn is no fixed set"),
+        ({"scaling": node("extension", "yarn"), "scaling_len": 16}, "extension=yarn is not a fixed set"),
     ],
 )
 def test_arguments_that_are_no_such_model_are_refused(changed, said):

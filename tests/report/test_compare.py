@@ -190,7 +190,7 @@ def test_what_speaks_against_a_section_stays_out_of_it(tmp_path):
         ("method,length,nll,low,high\na,64,3,3.2,3.1\n", "low=3.2 lies above high=3.1"),
         ("method,length,nll\na,64,3\n", "paper.csv says no length its models were trained on"),
         ("method,length,nll\n\x1b[31m,64,x\n", "nll=x is no number"),
-        ("run_id,eval_id,schema\na,b,1\n", "other columns than schema"),
+        ("run_id,eval_id,schema\na,b,1\n", "columns that differ from schema"),
     ],
 )  # fmt: skip
 def test_a_csv_that_cannot_be_used_is_refused_in_one_sentence(tmp_path, text, said):

@@ -104,9 +104,9 @@ def test_two_weights_of_one_training_are_refused(runs, tmp_path):
     Built([first], tmp_path / "one", "t", "x")
     lines = [json.loads(line) for line in (tmp_path / "one" / CONFIGS).read_text().splitlines()]
     (tmp_path / "one" / CONFIGS).write_text("".join(json.dumps({**line, "summary": {"sha256": "elsewhere"}}) + "\n" for line in lines))
-    with pytest.raises(RunError, match="made twice with different weights .*elsewhere"):
+    with pytest.raises(RunError, match="the same training with different weights .*elsewhere"):
         collect([first], "t", "x", evidence=[tmp_path / "one"])  # the same rows, so that one folder adds nothing
-    with pytest.raises(RunError, match="made twice with different weights .*elsewhere"):
+    with pytest.raises(RunError, match="the same training with different weights .*elsewhere"):
         collect(others, "t", "x", evidence=[tmp_path / "one"])
 
 
@@ -244,7 +244,7 @@ def test_damaged_sums_are_one_sentence(whole, tmp_path, damage):
     with np.load(tmp_path / SUMS) as stored:
         arrays = dict(stored)
     np.savez(tmp_path / SUMS, **DAMAGE[damage](arrays))
-    with pytest.raises(RunError, match="evidence in .* is damaged.*: make it again with scripts/report.py, or leave"):
+    with pytest.raises(RunError, match="evidence in .* is damaged.*: recreate it with scripts/report.py, or leave"):
         read_evidence(tmp_path)
 
 

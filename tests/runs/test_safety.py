@@ -198,7 +198,7 @@ def test_a_notebook_trusts_packages_by_name(foreign):
         with pytest.raises(ConfigError, match="neither a class"):
             load(foreign.path, "cpu", trusted=("my_package",))
     for name in ("nobody_here", "sys", "../x"):
-        with pytest.raises(ConfigError, match="no package"):
+        with pytest.raises(ConfigError, match="not an importable package"):
             load(foreign.path, "cpu", trusted=(name,))
     with pytest.raises(ConfigError, match="must be a list"):
         load(foreign.path, "cpu", trusted="my_package")

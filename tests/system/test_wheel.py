@@ -57,4 +57,4 @@ def test_an_installed_package_runs_its_commands_and_writes_where_it_was_typed(in
     assert (tmp_path / "results" / "report" / "demo" / "curve.svg").exists()
     assert "rope" in posbench(installed, tmp_path, "runs", "list").stdout
     refused = posbench(installed, tmp_path, "claims")
-    assert refused.returncode == 2 and "type this in a clone" in refused.stderr and "Traceback" not in refused.stderr
+    assert refused.returncode == 2 and "run this command in a clone" in refused.stderr and "Traceback" not in refused.stderr

@@ -151,10 +151,10 @@ def test_damaged_missing_and_foreign_weights_are_refused(tmp_path, monkeypatch):
     with pytest.raises(RunError, match=r"belongs to another model \(size mismatch"):
         weights.load_weights(path, Tiny(), sha256)
     path.write_bytes(path.read_bytes()[:-1] + b"\xff")
-    with pytest.raises(RunError, match=r"model\.safetensors is damaged.*train anew"):
+    with pytest.raises(RunError, match=r"model\.safetensors is damaged.*retrain"):
         weights.load_weights(path, model, sha256)
     path.unlink()
-    with pytest.raises(RunError, match=r"model\.safetensors is missing.*train anew"):
+    with pytest.raises(RunError, match=r"model\.safetensors is missing.*retrain"):
         weights.load_weights(path, model, sha256)
 
 
@@ -216,7 +216,7 @@ def test_what_the_disk_gives_back_is_compared_before_the_old_state_goes(tmp_path
     path, model, optimizers = two_generations(tmp_path)
     before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
     monkeypatch.setattr("os.fsync", lambda descriptor: os.pwrite(descriptor, b"rotten", 1000))
-    with pytest.raises(RunError, match="What was written for .*the state before it is kept"):
+    with pytest.raises(RunError, match="The state written to .*the previous state is kept"):
         checkpoint.save_state(path, model, optimizers, 3, {})
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
 
@@ -306,5 +306,5 @@ def test_a_log_is_cut_at_the_step_and_at_broken_lines(tmp_path):
 
 def test_a_state_that_is_a_fifo_keeps_nobody_waiting(tmp_path):
     os.mkfifo(tmp_path / "state.pt")
-    with pytest.raises(RunError, match=r"state\.pt is no regular file: delete it"):
+    with pytest.raises(RunError, match=r"state\.pt is not a regular file: delete it"):
         checkpoint.load_state(tmp_path / "state.pt", tiny(), [])

@@ -253,7 +253,7 @@ def test_each_process_has_a_gpu_of_its_own(monkeypatch):
     for device in ("auto", "cuda"):
         with pytest.raises(ConfigError, match="processes=3 on device=cuda needs 3 GPUs, one each, and there are 2: choose"):
             pick_device(device, 0, 3)
-    with pytest.raises(ConfigError, match="device=cuda:1 is one device, and processes=2 need one each: give device=cuda"):
+    with pytest.raises(ConfigError, match="device=cuda:1 is a single device, but processes=2 need one each: give device=cuda"):
         pick_device("cuda:1", 0, 2)
 
 
@@ -263,7 +263,7 @@ def test_a_gpu_is_looked_for_without_taking_memory_of_it(monkeypatch):
     monkeypatch.setattr(torch, "empty", lambda *_, **__: pytest.fail("made a tensor"))
     for device in ("auto", "cpu", "cuda", "cuda:1"):
         check_device(device)
-    with pytest.raises(ConfigError, match="device=cuda:2 is not there, of 2 GPUs: choose"):
+    with pytest.raises(ConfigError, match=r"device=cuda:2 is not available \(GPUs: 2\): choose"):
         check_device("cuda:2")
 
 

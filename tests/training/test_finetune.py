@@ -173,7 +173,7 @@ def test_a_constant_rate_makes_a_shorter_training_the_beginning_of_a_longer_one(
 @pytest.mark.parametrize(
     ("encoding", "extension", "tuning", "said"),
     [
-        ("rope", "rerope", {}, "extension=rerope is no fixed set of frequencies"),
+        ("rope", "rerope", {}, "extension=rerope is not a fixed set of frequencies"),
         ("alibi", "pi", {}, "encoding=alibi has no frequencies that extension=pi could be trained into: choose extension=none"),
         ("rope", "yarn", {"encoding": {"_target_": "posbench.encodings.none.NoEncoding"}}, "encoding=none has no frequencies"),
         ("learned", "none", {}, "finetune.length=64 has positions that encoding=learned lacks"),
@@ -225,7 +225,7 @@ def test_a_second_extension_is_refused_and_a_further_fine_tuning_is_not():
         if name == "none":
             check_beginning(grandchild, child)
             continue
-        with pytest.raises(ConfigError, match="extension=yarn is trained in already, so extension=pi is not"):
+        with pytest.raises(ConfigError, match="extension=yarn is already trained in, so extension=pi cannot be"):
             check_beginning(grandchild, child)
 
 

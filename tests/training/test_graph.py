@@ -114,7 +114,7 @@ def test_when_a_step_is_a_graph():
     assert "processes=2" in why_eager(TrainConfig(), rope, gpu, World(0, 2)) and "new positions" in why_eager(
         TrainConfig(), drawn, gpu, World()
     )
-    with pytest.raises(ConfigError, match="train.graph=true needs a GPU, and device=cpu is none here"):
+    with pytest.raises(ConfigError, match="train.graph=true needs a GPU, but device=cpu is not one"):
         why_eager(TrainConfig(graph=True), rope, cpu, World())
 
 

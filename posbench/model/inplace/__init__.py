@@ -1,1 +1,1 @@
-"""Methods in place in a loaded model of transformers, which stays what it is."""
+"""Methods applied in place to a loaded transformers model."""

@@ -135,14 +135,12 @@ class Door:
             raise ConfigError("A model with posbench's methods in place cannot be compiled: leave torch.compile and compiled caches out.")
         if dropout:
             raise ConfigError(
-                f"attention_dropout={dropout} is not done with posbench's methods in place: call model.eval(), or set it to 0."
+                f"attention_dropout={dropout} is not supported with posbench's methods in place: call model.eval(), or set it to 0."
             )
         if not isinstance(attention_mask, Visible):
-            raise ConfigError(
-                "This model gives its attention a mask of its own making (4 dimensions, or none), which posbench does not read."
-            )
+            raise ConfigError("This model gives its attention its own mask (4 dimensions, or none), which posbench does not support.")
         if others.get("output_attentions"):
-            raise ConfigError("output_attentions=True has no weights to give: posbench's kernels never hold them.")
+            raise ConfigError("output_attentions=True is not supported: posbench's kernels never compute the weights.")
         width = query.shape[-1]
         # Kernels divide by the square root of the width.
         q_BHSD = query.float() if scaling is None else query.float() * (scaling * width**0.5)

@@ -1,4 +1,4 @@
-"""posbench.extend and posbench.restore: posbench's methods in place, in a loaded model of transformers, and out again.
+"""posbench.extend and posbench.restore: apply posbench's methods to a loaded transformers model, and remove them.
 
 What the model does with positions is measured (measure.py); its rotary modules then answer with angle 0, its attention goes through a door
 of its own (door.py), and before anything else the logits without an extension must be those of the model as it came. Everything else of
@@ -124,7 +124,7 @@ def restore(model: nn.Module) -> nn.Module:
     """The model as it was before posbench.extend. Raises ConfigError for one that was not extended."""
     state = _state(model)
     if state is None:
-        raise ConfigError("This model has no methods of posbench in place: posbench.extend puts them there.")
+        raise ConfigError("This model has no posbench methods in place: call posbench.extend first.")
     del vars(model)[KEPT]
     state.revert()
     state.undo.close()
@@ -140,7 +140,7 @@ def take(model: nn.Module, train_len: int | None = None) -> Extended:
     configs = _configs(model)
     train_len = train_len or next((value for name in LENGTHS if isinstance(value := getattr(model.config, name, None), int)), None)
     if not train_len or train_len < 2:
-        raise ConfigError(f"{type(model).__name__}'s configuration says no training length: give train_len=TOKENS.")
+        raise ConfigError(f"{type(model).__name__}'s configuration has no training length: give train_len=TOKENS.")
     training, texts = model.training, []
     undo = contextlib.ExitStack()
     undo.callback(model.train, training)
@@ -189,18 +189,18 @@ def _check_kind(model: nn.Module) -> None:
     name = type(model).__name__
     compiled = hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None) is not None
     if compiled:
-        raise ConfigError(f"{name} is compiled already, past any change: load it anew, and leave torch.compile out.")
+        raise ConfigError(f"{name} is already compiled and cannot be changed: reload it without torch.compile.")
     if (
         not isinstance(model, PreTrainedModel)
         or getattr(model.config, "is_encoder_decoder", False)
         or model.get_output_embeddings() is None
     ):
-        raise ConfigError(f"{name} is no causal language model of transformers: give one of AutoModelForCausalLM.")
+        raise ConfigError(f"{name} is not a causal language model of transformers: give one of AutoModelForCausalLM.")
     if _packed(model):
-        raise ConfigError(f"{name} is quantised to few bits, which posbench has not been tried with: load it in 16 or 32.")
+        raise ConfigError(f"{name} is quantised to few bits, which posbench does not support: load it in 16 or 32.")
     devices = {str(parameter.device) for parameter in model.parameters()}
     if len(devices) > 1 or "meta" in devices:
-        raise ConfigError(f"{name} lies on {' and '.join(sorted(devices))}, and posbench plans for one device: load it on one.")
+        raise ConfigError(f"{name} is on {' and '.join(sorted(devices))}, but posbench supports one device: load it on one.")
     if type(model).__module__.startswith("transformers.") and not model._can_set_attn_implementation():
         raise ConfigError(
             f"{name} computes attention itself and not through transformers' registry (as BLOOM, MPT, Falcon and GPT-J do), where "
@@ -208,14 +208,14 @@ def _check_kind(model: nn.Module) -> None:
         )
     attending = model.config._attn_implementation
     if attending is not None and attending not in ATTENDING:
-        raise ConfigError(f"{name} attends by {attending}, which another tool has put in place: take that out first.")
+        raise ConfigError(f"{name} attends by {attending}, which another tool has put in place: remove it first.")
     for part in model.modules():
         if (
             "Attention" in type(part).__name__
             and not hasattr(part, "_hf_hook")
             and ("forward" in vars(part) or type(part).forward.__module__ != type(part).__module__)
         ):
-            raise ConfigError(f"{name} has an attention that another tool has replaced ({type(part).__name__}.forward): load it anew.")
+            raise ConfigError(f"{name} has an attention that another tool has replaced ({type(part).__name__}.forward): reload it.")
 
 
 def _packed(model: nn.Module) -> bool:
@@ -313,7 +313,9 @@ def _check_positions(position_ids: object, mask: object) -> None:
         text_BS = mask[:, -position_ids.shape[1] :].bool().to(position_ids.device)
         wrong_BS = wrong_BS & text_BS[:, 1:] & text_BS[:, :-1]
     if wrong_BS.any():
-        raise ConfigError("position_ids skip tokens or begin anew within a row, and posbench counts them: give one text a row, or none.")
+        raise ConfigError(
+            "position_ids skip tokens or restart within a row, which posbench does not support: give one text per row, or no position_ids."
+        )
 
 
 def _choose(model: nn.Module, state: Extended, extension: object, scale_attention: object, target_len: int | None) -> None:
@@ -329,7 +331,7 @@ def _choose(model: nn.Module, state: Extended, extension: object, scale_attentio
     if noop:
         raise ConfigError(f"{noop}: leave it out{'' if target_len or not learned else ', or give target_len'}.")
     if fed_length(made, state.train_len, longest) < longest:
-        raise ConfigError(f"extension={name_of(made)} reads a text of its own for each target, which no cache can: choose another.")
+        raise ConfigError(f"extension={name_of(made)} reads a separate text for each target, which a cache cannot: choose another.")
     if learned and target_len is None and name_of(made) != "none":
         raise ConfigError(
             f"extension={name_of(made)} on a learned table needs target_len=TOKENS: rows in a cache cannot change with each token."

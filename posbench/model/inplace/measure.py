@@ -1,4 +1,4 @@
-"""Measurement of a loaded model of transformers: how it treats positions, read off the model itself.
+"""Measurement of how a loaded transformers model treats positions.
 
 Two passes over a few random tokens, in which each attention layer passes on the values of its own tokens, so that the hidden states of both
 are the same whatever q and k are: once with the angles of the model's rotary modules, once with angle 0. What each layer made of the
@@ -101,7 +101,7 @@ def straight(module: nn.Module, args: tuple, answer: object) -> object:
         return torch.ones_like(answer)
     if _is_pair(answer):
         return torch.ones_like(answer[0]), torch.zeros_like(answer[1])
-    raise ConfigError(f"{type(module).__name__} answers with neither cos and sin nor complex numbers, which posbench does not read.")
+    raise ConfigError(f"{type(module).__name__} returns neither cos and sin nor complex numbers, which posbench does not support.")
 
 
 def _is_pair(answer: object) -> bool:
@@ -129,7 +129,7 @@ def measure(model: nn.Module, door: Door, train_len: int) -> Measured:
         )
     places = {getattr(one.module, "layer_idx", None): place for place, one in enumerate(own.layers)}
     if None in places or len(places) != len(own.layers):
-        raise ConfigError(f"{type(model).__name__} has attention layers that share a layer_idx, or lack one, which a plan by layer needs.")
+        raise ConfigError(f"{type(model).__name__} has attention layers with a shared or missing layer_idx, which posbench needs.")
     first = own.layers[0]
     shape = Shape(
         d_model=model.get_input_embeddings().weight.shape[1],
@@ -149,7 +149,9 @@ def measure(model: nn.Module, door: Door, train_len: int) -> Measured:
     table, offset = _table(model, still, moved, tolerance)
     turns = any(isinstance(layer.encoding, Turned) for layer in layers)
     if table is not None and turns:
-        raise ConfigError(f"{type(model).__name__} has learned positions and turns its queries too, of which posbench reads one at a time.")
+        raise ConfigError(
+            f"{type(model).__name__} has learned positions and rotates its queries too, but posbench supports only one of these."
+        )
     rows_NC = None if table is None else model.get_submodule(table).weight.detach()[offset:].float()
     kind = "learned" if table is not None else "turned"
     return Measured(AsTrained(shape, kind, layers, rows_NC), places, modules if turns else [], table, offset)
@@ -163,7 +165,7 @@ def _pass(model: nn.Module, door: Door, rotary: list[nn.Module], ids_BT: Tensor,
         module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: object, *unused: object, **others: object
     ) -> tuple[Tensor, None]:
         if not isinstance(attention_mask, Visible):
-            raise ConfigError(f"{type(module).__name__} gives its attention a mask of its own making, which posbench does not read.")
+            raise ConfigError(f"{type(module).__name__} gives its attention its own mask, which posbench does not support.")
         found.layers.append(Seen(module, query.detach(), key.detach(), attention_mask.checked()))
         return value.repeat_interleave(query.shape[1] // value.shape[1], dim=1).transpose(1, 2).contiguous(), None
 
@@ -323,4 +325,4 @@ def _table(model: nn.Module, still: Pass, moved: Pass, tolerance: float) -> tupl
         for offset in range(min(8, len(module.weight) - TOKENS + 1)):
             if torch.equal(module.weight[offset : offset + TOKENS], rows_TC):
                 return next(name for name, one in model.named_modules() if one is module), offset
-    raise ConfigError("This model adds positions to its embeddings that are no rows of a learned table, which posbench does not read.")
+    raise ConfigError("This model adds positions to its embeddings that are not rows of a learned table, which posbench does not support.")

@@ -1,4 +1,4 @@
-"""A model of transformers as evaluations read it: hidden states of a text under a plan, and its own output head.
+"""A transformers model for evaluations: hidden states of a text under a plan, and its own output head.
 
 The decoder runs once over the text and the head over the rows that are scored, by the model's own code: the head's caps, scales and
 multipliers are what its forward does to hidden states that are handed to it in place of the decoder's. A fine-tuning trains all weights,
@@ -94,7 +94,9 @@ class Reader(nn.Module):
             head = Head(self.model, decoder, kind, expected.shape[-1])
             close = {"rtol": 1e-3, "atol": 1e-3 * float(expected.std())}
             if kind is None or not torch.allclose(head(head.decoded(ids_BT)[0]), expected, **close):
-                raise ConfigError(f"{type(self.model).__name__} makes its logits of more than its last hidden states, which is not read.")
+                raise ConfigError(
+                    f"{type(self.model).__name__} computes its logits from more than its last hidden states, which is not supported."
+                )
         return head
 
     def forward(self, tokens_BT: Tensor, plan: Plan | None = None, last: int | None = None) -> Tensor:

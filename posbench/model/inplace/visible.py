@@ -1,4 +1,4 @@
-"""A mask of transformers in a few numbers: the part of each row that is text, and how far back a query sees. No [T, T] is built.
+"""A transformers mask in a few numbers: the part of each row that is text, and the reach of a query. No [T, T] is built.
 
 transformers hands the registered mask function a rule for pairs (query, key) and the padding mask of the batch; what it returns reaches the
 attention function as it is. Letters: B batch, K keys.
@@ -93,7 +93,7 @@ def _text(mask_K: Tensor) -> tuple[int, int]:
         return len(mask_K), len(mask_K)
     first, stop = int(ones[0]), int(ones[-1]) + 1
     if stop - first != len(ones):
-        raise ConfigError("attention_mask has zeros between ones, and padding stands before or behind a text: leave those tokens out.")
+        raise ConfigError("attention_mask has zeros between ones, but padding must precede or follow a text: leave those tokens out.")
     return first, stop
 
 

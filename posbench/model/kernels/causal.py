@@ -1,4 +1,4 @@
-"""The causal triangle with gradients on a CPU, a block of queries at a time: faster than torch's fused kernel from some length on.
+"""The causal triangle with gradients on a CPU, a block of queries at a time: faster than torch's fused kernel beyond some length.
 
 The backward pass computes the weights again, as FlashAttention does (Dao et al. 2022, arXiv 2205.14135), so that no [T, T] is kept. Scores
 and weights are float32; their products with values and gradients are in the format of the values.

@@ -1,4 +1,4 @@
-"""Number format of torch's fused attention: bf16 where the processor multiplies it faster than float32, in evaluations in bf16.
+"""Number format of torch's fused attention: bf16 in bf16 evaluations, if the processor multiplies it faster than float32.
 
 Letters: B batch, T tokens, G key heads, D head width.
 """

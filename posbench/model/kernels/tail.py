@@ -1,4 +1,4 @@
-"""`tail`: attention of the last queries of a text to keys of all of it, as text is generated with a cache of keys that were not turned.
+"""`tail`: attention of a text's last queries to all keys, for generation with a cache of unrotated keys.
 
 The plan is that of the whole text with `queries` (position/plan.py). Encodings that turn q and k, or do nothing to them; any scale, sink
 and soft cap.
