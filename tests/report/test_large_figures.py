@@ -92,6 +92,13 @@ def test_what_an_interval_does_not_decide_is_marked(tmp_path):
     assert (said.count("+0.050~"), said.count("+0.050")) == (1, 2)
 
 
+@pytest.mark.parametrize(("sizes", "wanted"), [([3], [3]), ([14] * 6, [42, 42]), ([100], [34, 34, 32])])
+def test_a_tall_map_is_set_side_by_side(sizes, wanted):
+    rows = [(f"e{n}", index) for n, size in enumerate(sizes) for index in range(size)]
+    found = heatmap.blocks(rows)
+    assert [len(block) for block in found] == wanted and sum(found, []) == rows
+
+
 def test_intervals_are_drawn_from_end_to_end():
     curve = grid(("rope",), ("none", "pi", "ntk"), ("none",), explode=0.5)
     figure = differences.figure(curve, "t")

@@ -128,6 +128,9 @@ def test_another_size_of_model_is_told_by_its_arithmetic(tmp_path):
     assert seconds(said) == pytest.approx(many.forward(one) / few.forward(one), rel=0.1) and seconds(alike) == 1
     assert many.forward(one) / few.forward(one) > 1000
     assert f"{many.parameters * 100 / few.parameters / 2**20 + 20 * (2**20 + 1000) / 20 / 2**20:.1f} MiB" in said
+    measured(tmp_path / "other", "a-16-s0-0000000003", 5000.0, MODEL, 1, pi=0.9)  # over at once: no measure of long work
+    there = [job(tmp_path / "other", "a-16-s0-0000000004")]
+    assert "of evaluation by arithmetic from trainings; " in cost(there, [], [(there[0], cell(PI), [900])])[1]
 
 
 def test_the_floor_is_counted_as_it_is_run(tmp_path):
@@ -249,6 +252,12 @@ def test_a_task_counts_once_however_many_rows_it_has(tmp_path):
     asked, settings = checkpoint(tmp_path)
     line = cost([asked], [asked], [(asked, Cell("fixed_targets", PI, NONE, settings, False, "", Path("nowhere")), [100])])[1]
     assert line.startswith("about 60 s of evaluation by stored evaluations of texts like these; ")
+
+
+def test_a_checkpoint_on_a_device_that_is_not_there_has_an_unknown_time(tmp_path):
+    job, settings = checkpoint(tmp_path, device="cuda:99")
+    line = cost([job], [job], [(job, Cell("fixed_targets", PI, NONE, settings, False, "", Path("nowhere")), [100])])[1]
+    assert "unknown time of evaluation (device=" in line
 
 
 @pytest.fixture

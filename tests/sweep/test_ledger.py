@@ -6,6 +6,7 @@ import io
 import json
 import multiprocessing
 import signal
+import tempfile
 import threading
 from pathlib import Path
 from typing import ClassVar
@@ -273,3 +274,14 @@ def test_a_signal_that_reaches_another_thread_is_noted_and_what_it_ends_is_no_fa
         sweep.run_jobs(jobs, 1, "the command")
     found = {values["run_id"]: (values["status"], values["reason"].split(":")[0].split(";")[0]) for values in read_ledger(tmp_path)}
     assert found == {"rope-0": ("interrupted", "ended by SIGTERM"), "rope-1": ("interrupted", "not started")}
+
+
+def test_a_full_tmpdir_is_named(tmp_path, monkeypatch):
+    def full(path: Path, *_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(Path, "write_text", full)
+    job = Job(JobConfig(results_dir=str(tmp_path)), Run(tmp_path / "rope-0"), "", [{}])
+    (result,) = sweep.run_jobs([job], 1, "the command")
+    assert result.failures[0].reason.startswith(f"could not be run: No space left to write {tmp_path}/posbench-")
