@@ -54,14 +54,6 @@ def test_a_clipped_value_is_printed(drawn):
     assert len(beyond) == 2 and set(beyond) <= set(said)
 
 
-def test_limits():
-    bottom, top = multiples.limits([-0.1, 0.0, 0.05, 0.3, 1.7], relative=True)
-    assert bottom < -0.1 and top > 1.7  # nothing explodes, nothing is cut
-    assert 4.0 <= multiples.limits([-0.1, 0.0, 0.05, 0.3, 60.0], relative=True)[1] < 60
-    assert multiples.limits([3.0, 3.1, 3.2], relative=False)[1] > 3.2
-    assert 3.3 < multiples.limits([3.0, 3.1, 3.15, 3.2, 3.3, 9.0], relative=False)[1] < 9
-
-
 @pytest.mark.parametrize("wanted", [[5.0, 5.0, 5.0], [0.0, 100.0, 50.0], [99.0, 98.0, 100.0, 3.0], [1.0], [], [-40.0, 140.0]])
 def test_labels_do_not_overlap_and_keep_their_order(wanted):
     placed = spread(wanted, gap=10.0, low=0.0, high=100.0)
@@ -69,12 +61,6 @@ def test_labels_do_not_overlap_and_keep_their_order(wanted):
     ascending = [placed[index] for index in order]
     assert all(b - a >= 10.0 - 1e-9 for a, b in zip(ascending, ascending[1:], strict=False))
     assert all(-1e-9 <= place <= 100.0 + 1e-9 for place in placed)
-
-
-def test_labels_with_room_stay_and_crowded_ones_share_the_shift():
-    assert spread([20.0, 80.0], 10.0, 0.0, 100.0) == [20.0, 80.0]
-    assert spread([50.0, 50.0], 10.0, 0.0, 100.0) == [45.0, 55.0]
-    assert spread([0.0] * 21, 10.0, 0.0, 100.0) == pytest.approx([5.0 * k for k in range(21)])  # too many: the gap shrinks
 
 
 def test_the_caption_says_which_gate_failed(drawn):

@@ -3,12 +3,10 @@
 from dataclasses import replace
 
 from labelled import labelled
-from test_figures import texts
 from test_gain_figure import PLACE, SEEN
 
 from posbench.report.figures import frontier
-from posbench.report.figures.draw import draw
-from posbench.report.records import CurvePoint, sections
+from posbench.report.records import CurvePoint
 
 
 def trained(extension="none", scale="none", lengths=(32, 64, 256), read=(32, 64, 128, 256), encoding="rope"):
@@ -33,11 +31,3 @@ def test_without_one_length_of_the_same_targets_there_is_no_figure():
     tuned = [replace(point, encoding="rope tuned from rope") for point in trained()]
     for found in ([], trained(lengths=(64,)), short, other, tuned, [replace(point, source="paper.csv") for point in trained()]):
         assert frontier.figure(labelled(found), "t") is None
-
-
-def test_it_is_drawn_once_with_every_method_and_length_named(tmp_path):
-    points = trained() + trained("yarn", lengths=(32, 64)) + trained("rerope", "log_n", lengths=(32, 64))
-    drawn = draw(sections(labelled(points)), tmp_path, "Train short")
-    assert [path.name for path in drawn[0]["frontier"]] == ["frontier.png", "frontier.svg"]
-    said = texts(tmp_path / "frontier.svg")
-    assert {"rope", "rope + yarn", "rope + rerope + log_n", "its last tokens alone", "Loss at 256 tokens (nats/token)"} <= set(said)

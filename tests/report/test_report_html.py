@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 import subprocess
-from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
@@ -14,16 +13,11 @@ from conftest import CONFIGS
 from script_calls import call
 from synthetic import LENGTHS, TARGETS, Built, write_eval, write_run
 
-from posbench.common.defuse import printable
 from posbench.common.errors import ConfigError
-from posbench.report.html import Grid, template
 from posbench.report.latex import escape
-from posbench.report.page import headings
 from posbench.report.records import read_points
-from posbench.report.report import collect
 from posbench.runs.run_metadata import ABSENT, differing, flatten
 from posbench.runs.search import Found, find_results
-from posbench.runs.setting import Setting
 
 VOID = {"meta", "br", "img", "link"}
 EVIL = "<img src=x onerror=alert(1)>\"'&|$\\frac{\x1b[31m\x00\ud800--!>"
@@ -107,20 +101,6 @@ def test_the_page_shows_every_number_and_where_it_comes_from(written):
     for part in ("rope-64-s0-0123456789", "ffffffffffff", "NVIDIA H200, Xeon, amx_bf16, Linux-6", "18273dee", "gate: ok", "train.lr"):
         assert part in page.text
     assert "train.steps" not in page.text and "results_dir" not in page.text  # the same in all; where files lie
-
-
-def test_sections_are_called_by_what_tells_them_apart(tmp_path):
-    (curve,) = collect(write_run(tmp_path, "rope"), "Demo", "x").sections
-    whole = Setting(windows=2, targets=8, max_length=512, split="test", dtype="bf16", seed=0)
-
-    def section(windows, **changed):
-        said = {"data": "pysource", "tokenizer": "bpe-1024", "protocol": "fixed_targets", **changed}
-        facts = replace(curve[0].facts, setting=windows and replace(whole, windows=windows))
-        return [replace(curve[0], **said, facts=facts)]
-
-    found = [section(n) for n in (2, 64, 512)]
-    shown = headings([*found, section(512, tokenizer="bytes"), section(None, protocol="disjoint")])
-    assert len(set(shown)) == 5 and headings(found)[1] == "fixed_targets, trained at 64, pysource: 64 windows asked for"
 
 
 def test_equal_reports_are_equal_files(written, tmp_path):
@@ -240,11 +220,6 @@ def test_latex_says_what_the_tables_say(written):
     assert escape("a_b & 50% #1 {x} ~ ^ \\ $ < \n*[") == (
         r"a\_b \& 50\% \#1 \{x\} $\sim$ \textasciicircum{} \textbackslash{} \$ $<$  {*}{[}"
     )  # fmt: skip
-
-
-def test_a_line_break_in_a_name_stays_in_its_cell():
-    assert printable({"a\nb": ["\x1b[1m"]}) == {"a\ufffdb": ["\ufffd[1m"]}
-    assert "<td>&lt;x&gt;</td>" in template("table.html").module.table(Grid(["a"], [["<x>"]]))
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")

@@ -8,7 +8,6 @@ from test_figures import texts
 
 from posbench.report.figures import gain, steps
 from posbench.report.figures.draw import draw
-from posbench.report.footnotes import unlearned
 from posbench.report.records import CurvePoint, Score, sections
 
 PLACE = {"protocol": "fixed_targets", "data": "pysource", "tokenizer": "bpe-1024", "setting": None, "n_seeds": 3, "n_targets": 4096}
@@ -90,12 +89,6 @@ def test_accuracy_has_a_row_of_panels_for_each_part_of_a_task(tmp_path):
     assert "the mean is of the others" not in " ".join(texts(tmp_path / "accuracy_steps.svg"))
     some = steps.scores(labelled([replace(score, n_seeds=1) for score in scores]), "Fine-tuned")
     assert "the mean is of the others" in " ".join(text.get_text() for text in some.texts)
-
-
-def test_children_that_have_not_learned_a_task_are_named_by_what_was_trained_in():
-    scores = [replace(score, learned=False) for extension in ("none", "yarn (trained in)") for score in asked(extension, numbers=(10,))]
-    (line,) = unlearned(labelled(scores))
-    assert line.endswith("copy: rope tuned from rope-64 steps=10 (0.050), rope tuned from rope-64 steps=10 yarn (trained in) (0.050)")
 
 
 def test_scores_without_steps_make_no_curve():
