@@ -55,7 +55,8 @@ rows.__doc__ = f"{rows.__doc__.rstrip()}\n\n{described()}\n"
 def frame(paths, what: str = "curve") -> "pandas.DataFrame":
     """Points of a report on run directories, folders of them, folders of reports, CSVs or globs: a row for each method and length.
 
-    `what` is curve (losses by length), position (losses by position), context (losses with c tokens of context) or accuracy (tasks).
+    `what` is curve (losses by length), position (losses by position), context (losses with c tokens of context) or accuracy (tasks); the
+    frame is empty where none was measured.
     The columns are those of the CSV of that name in a report's folder, and the values behind the labels `encoding` and `extension`:
     encoding_name, extension_name (str), trained_in (bool, the extension was fine-tuned with), tuned_from (str, family of the parent) and
     train_steps (int, where the trainings of an encoding differ in them). Of curve and position:

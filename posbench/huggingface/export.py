@@ -20,6 +20,7 @@ from posbench.huggingface.rope_keys import rope_keys
 from posbench.huggingface.weights import write_theirs
 from posbench.model.build import make_encoding
 from posbench.position.instantiate import trained_config
+from posbench.pretrained.outline import outlined
 from posbench.runs.directory import Run
 
 CLASSES = {"smollm3": "SmolLM3"}  # names that are no capitalised model_type
@@ -38,6 +39,11 @@ def export(request: Request) -> int:
     if method_name(cfg["scale_attention"]) != "none":
         raise ConfigError(f"scale_attention={method_name(cfg['scale_attention'])} cannot be exported: leave it out.")
     trained = trained_config(run)
+    if outlined(trained):
+        raise ConfigError(
+            f"run={cfg['run']} is a model that transformers builds, which cannot be exported again: from_pretrained reads "
+            "model.path, or the directory of a fine-tuned run."
+        )
     config = describe(trained, cfg["extension"])
     with whole_folder(out) as folder:
         config |= write_theirs(run, trained, folder / "model.safetensors", config)

@@ -95,6 +95,8 @@ def find_checkpoint(path: str, download: bool = True) -> Checkpoint:
         return Checkpoint(path, inside)
     if os.path.isdir(path) or is_gguf(path):
         place = os.path.abspath(path)
+        if os.path.isfile(os.path.join(place, "train.json")):
+            raise ConfigError(f"model.path={path} is the directory of a training, of which it is a part: give run={path} instead.")
         return Checkpoint(place, Path(place))
     if not HUB_NAME.fullmatch(path):
         raise ConfigError(

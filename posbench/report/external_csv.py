@@ -154,6 +154,8 @@ def _points(lines: list[Line], source: str) -> list[CurvePoint]:
         values = {"nll": line.loss("nll" if "nll" in line.cells else "ppl"), **{name: line.loss(name) for name in ("floor", "low", "high")}}
         if None not in (values["low"], values["high"]) and values["low"] > values["high"]:
             raise line.wrong(f"low={line.cells['low']} lies above high={line.cells['high']}: low is the lower end of the interval")
+        if values["nll"] is not None and not (values["low"] or -math.inf) <= values["nll"] <= (values["high"] or math.inf):
+            raise line.wrong(f"the loss lies outside of its interval, low={line.cells['low']} to high={line.cells['high']}: correct one")
         seed = line.text("seed")
         if seed in cells[key]:
             raise line.wrong(f"{' '.join(key[4:7])} at length {length} is there twice: tell them apart by method, or by a column seed")

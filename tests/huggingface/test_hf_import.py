@@ -174,7 +174,7 @@ def test_a_json_file_beside_the_weights_that_is_none_is_refused(checkpoints, tmp
         (lambda weights: weights.pop("model.norm.weight"), "norm.weight is missing"),
         (lambda weights: weights.update({"model.norm.weight": torch.ones(31)}), r"norm.weight is \[31\]"),
         (lambda weights: weights.update({"model.norm.weight": torch.ones(32, dtype=torch.int8)}), "of I8"),
-        (lambda weights: weights.update({"model.adapter.weight": torch.ones(2)}), "holds model.adapter.weight"),
+        (lambda weights: weights.update({"model.adapter.weight": torch.ones(2)}), "has model.adapter.weight"),
         (lambda weights: weights.update({"lm_head.weight": torch.ones(2), "model.layers.0.rotary_emb.inv_freq": torch.ones(2)}), None),
         (None, "cannot be read"),
     ],

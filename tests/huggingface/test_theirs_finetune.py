@@ -57,6 +57,8 @@ def test_a_child_is_the_model_that_transformers_saved_with_the_extension_put_bac
     before = tiny(kind, vocab_size=256).state_dict()
     moved = {name for name, tensor in posbench.restore(theirs).state_dict().items() if not torch.equal(tensor, before[name])}
     assert losses and len(moved) > len(before) // 2
+    again = call(capfd, world.root, "run", "model=hf", f"model.path={child.path}", *WORDS, *PLACES)
+    assert again.returncode == 2 and f"give run={child.path} instead" in again.stderr
     assert right < 1e-4 < 3e-4 < difference(ours(ids), theirs(ids).logits), "without it the model is another"
 
 
@@ -142,7 +144,7 @@ def test_a_learned_table_has_neither_frequencies_nor_longer_texts(world, capfd, 
 def test_frequencies_of_each_length_have_nothing_trained_in():
     own = AsTrained(SHAPE).layers()[0]
     own.encoding.traits &= ~own.encoding.traits.SPECTRUM
-    with pytest.raises(ConfigError, match="other frequencies for each length"):
+    with pytest.raises(ConfigError, match="frequencies depend on the length"):
         AsTrained(SHAPE, measured=[own], scaling=YARN, scaling_len=16)
 
 

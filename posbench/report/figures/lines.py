@@ -180,7 +180,7 @@ def end_labels(axes, ends: list[tuple[float, int, str, str]]) -> None:
     starts = [to_axes((length, min(value, top))) for value, length, *_ in ends]
     nudged = [y * tall + 1e-3 * value for (_, y), (value, *_) in zip(starts, ends, strict=True)]
     for (x, y), put, (*_, text, colour) in zip(starts, spread(nudged, GAP, 2.0, tall), ends, strict=True):
-        line = {"color": colour, "linewidth": 0.7, "alpha": 0.6, "transform": axes.transAxes, "clip_on": False, "zorder": 2}
+        line = {"color": colour, "linewidth": 0.7, "linestyle": (0, (1, 2)), "transform": axes.transAxes, "clip_on": False, "zorder": 2}
         axes.plot([x, 1, 1 + 7 / wide], [y, y, put / tall], **line)
         style = {"xycoords": "axes fraction", "va": "center", "fontsize": LABEL, "color": colour}
         note(axes, text, (1 + 7 / wide, put / tall), (3, 0), **style)

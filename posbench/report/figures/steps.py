@@ -61,7 +61,8 @@ def _figure(parts: dict[str, Cells], value: str, unit: str, title: str, told: Se
             row.append(Panel(f"{name} at {length} tokens ({unit})", _lines(cells, names, length, value), scales))
         rows.append(row)
     line = "Dashed line: the model before, at its own length. " if any(_parents(cells, shortest) for cells in parts.values()) else ""
-    said = f"Fine-tuned at {shown[0].train_len} tokens; 0 steps is the same method without fine-tuning. {line}".rstrip()
+    zero = "; 0 steps is the same method without fine-tuning" if any(0 in own for cells in parts.values() for own in cells.values()) else ""
+    said = f"Fine-tuned at {shown[0].train_len} tokens{zero}. {line}".rstrip()
     return draw(title, rows, [said, *told], tall=260)
 
 
