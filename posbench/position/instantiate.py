@@ -54,7 +54,7 @@ def checked(node: dict, kind: type | None = None, name: str = "", own: int | Non
     group = GROUPS[groups[0]] if groups else "argument"
     if kind is not None and not issubclass(cls, kind):
         raise ConfigError(
-            f"{name or GROUPS[kind.__name__]}._target_={node['_target_']} is not a {kind.__name__}: choose a class that is one."
+            f"{name or GROUPS[kind.__name__]}._target_={node['_target_']} is not of class {kind.__name__}: choose one that is."
         )
     name = name or group
     own = group != "extension" if own is None else own

@@ -96,7 +96,11 @@ def test_what_was_made_elsewhere_is_compared_without_a_rerun(reported, tmp_path,
 
 def test_what_cannot_be_compared_is_refused(reported, tmp_path, capfd):
     words, _ = reported
-    for word, said in (("experiment=none", "tolerance"), ("train.steps=5", "holds none"), (f"report_dir={tmp_path}/no", "rows.csv")):
+    for word, said in (
+        ("experiment=none", "tolerance"),
+        ("train.steps=5", "has none of the requested losses"),
+        (f"report_dir={tmp_path}/no", "rows.csv"),
+    ):
         name = word.split("=")[0] + "="
         done = call(capfd, tmp_path, "reproduce", *[typed for typed in words if not typed.startswith(name)], word)
         assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr

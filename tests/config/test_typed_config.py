@@ -227,7 +227,7 @@ def test_terminal_escapes_and_endless_values_do_not_reach_a_sentence():
 def test_a_method_of_another_kind_is_refused_inside_another_too():
     for group, name, key, other in (("encoding", "hybrid", "full", "extension"), ("extension", "compose", "parts", "encoding")):
         inner = {"_target_": f"posbench.{other}s.none.{'NoExtension' if other == 'extension' else 'NoEncoding'}"}
-        with pytest.raises(ConfigError, match=f"{inner['_target_']} is no {group.title()}"):
+        with pytest.raises(ConfigError, match=f"{inner['_target_']} is not of class {group.title()}"):
             make({**node(group, name), key: [inner] if key == "parts" else inner}, *([small_shape()] if group == "encoding" else []))
 
 

@@ -275,8 +275,8 @@ def unstarted(folder: Path, **changes) -> Job:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"processes": 1000}, "processes=1000 are more than the 4 cores .*: give processes=4 or fewer"),
-        ({"processes": 5, "device": "auto"}, "processes=5 are more than the 4 cores"),
+        ({"processes": 1000}, "processes=1000 exceed the 4 cores .*: give processes=4 or fewer"),
+        ({"processes": 5, "device": "auto"}, "processes=5 exceed the 4 cores"),
         ({"processes": 2, "device": "cuda"}, "needs 2 GPUs, one each, and there are 0"),
         ({"processes": 3, "train": TrainConfig(tokens_per_step=32, length=16)}, "processes=3 cannot share a step of 2 windows"),
     ],
@@ -302,7 +302,7 @@ def test_a_dry_run_refuses_them_too(tmp_path, text_folder, capfd, monkeypatch):
         assert done.returncode == code, done.stderr
         return done.stderr
 
-    assert "refused: processes=4 are more than the 3 cores" in said(2)
+    assert "refused: processes=4 exceed the 3 cores" in said(2)
     cluster = "hydra/launcher=submitit_slurm"  # what its task is asked to have counts, and not this machine
     said(0, cluster, "hydra.launcher.cpus_per_task=4"), said(0, cluster, "device=auto")
     assert "processes=4 are more than hydra.launcher.cpus_per_task=3" in said(2, cluster, "hydra.launcher.cpus_per_task=3")
