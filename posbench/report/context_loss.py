@@ -7,13 +7,11 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from posbench.report.curves import interval, means
-from posbench.report.labels import Facts, Labels
+from posbench.report.labels import Labels
 from posbench.report.records import SECTION, ContextPoint, section_of
 from posbench.report.references import compare, ladders
 from posbench.report.tables import EMPTY, LEVEL, Cell, Table, number, number_cell
 from posbench.runs.evaluation import Evaluation
-
-EARLY = ", or what there is where a document begins"
 
 
 def steps(evaluations: list[Evaluation], label: Labels) -> list[ContextPoint]:
@@ -22,17 +20,14 @@ def steps(evaluations: list[Evaluation], label: Labels) -> list[ContextPoint]:
     Raises RunError if two evaluations of one training scored different targets.
     """
     seeds: dict[tuple, list[dict[int, Evaluation]]] = defaultdict(list)
-    facts: dict[tuple, Facts] = {}
     for ladder in ladders(evaluations).values():
         one = next(iter(ladder.values()))
-        key = (*section_of(one), label(one.first)[0], one.source)
-        seeds[key].append(ladder)
-        facts.setdefault(key, label.facts(one.first, one.setting))
+        seeds[(*section_of(one), label(one.first)[0], one.source)].append(ladder)
     found = [(key, own, sorted({context for ladder in own for context in ladder})) for key, own in seeds.items()]
-    return [_step(key, context, [one for one in own if context in one], facts[key]) for key, own, contexts in found for context in contexts]
+    return [_step(key, context, [one for one in own if context in one], label) for key, own, contexts in found for context in contexts]
 
 
-def _step(key: tuple, context: int, own: list[dict[int, Evaluation]], facts: Facts) -> ContextPoint:
+def _step(key: tuple, context: int, own: list[dict[int, Evaluation]], label: Labels) -> ContextPoint:
     rows = [ladder[context].exact_row() for ladder in own]
     first = rows[0]
     train_len, unit = first["train_len"], first["sem_unit"]
@@ -50,7 +45,7 @@ def _step(key: tuple, context: int, own: list[dict[int, Evaluation]], facts: Fac
         doubling=doubling,
         doubling_half_width=doubling_half_width,
         over=over or doubled_over,
-        facts=facts,
+        facts=label.facts(first, own[0][context].setting),
     )
 
 

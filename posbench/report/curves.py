@@ -12,7 +12,7 @@ import numpy as np
 
 from posbench.common.errors import RunError
 from posbench.report import positions
-from posbench.report.labels import Facts, Labels
+from posbench.report.labels import Labels
 from posbench.report.records import SECTION, CurvePoint, section_of
 from posbench.report.references import PairedDifference, compare, exact_context, gains, ladders, plain, reference, references, unextended
 from posbench.runs.evaluation import Evaluation
@@ -31,7 +31,6 @@ def points(evaluations: list[Evaluation], label: Labels, wide: bool = False) -> 
     """
     found, as_it_is, known, inside = references(evaluations), unextended(evaluations), gains(evaluations), ladders(evaluations)
     cells: dict[tuple, dict[int, tuple]] = defaultdict(dict)
-    facts: dict[tuple, Facts] = {}
     for evaluation in evaluations:
         first, key = evaluation.first, evaluation.key
         if reference(first) or key in inside and (exact_context(first) or math.inf) <= first["train_len"]:
@@ -42,17 +41,15 @@ def points(evaluations: list[Evaluation], label: Labels, wide: bool = False) -> 
             continue
         for place, *compared in _by_position(evaluation, others, wide) if by_position else _by_length(evaluation, floor, others):
             row, seed = compared[0], first["seed"]
-            cell = (*section_of(evaluation), *label(row), evaluation.source, *place)
-            seeds = cells[cell]
-            facts.setdefault(cell, label.facts(row, evaluation.setting))
+            seeds = cells[(*section_of(evaluation), *label(row), evaluation.source, *place)]
             other = seeds[seed][0] if seed in seeds else row
             if other["eval_id"] != row["eval_id"]:
                 raise RunError(
                     f"{row['run_id']} (evaluation {row['eval_id']}) and {other['run_id']} ({other['eval_id']}) both give "
                     f"{' '.join(label(row))}, seed {seed}, length {row['length']}: report them apart."
                 )
-            seeds[seed] = (*compared, known.get(key))
-    return [_point(key, list(seeds.values()), facts[key]) for key, seeds in cells.items()]
+            seeds[seed] = (*compared, known.get(key), evaluation.setting)
+    return [_point(key, list(seeds.values()), label) for key, seeds in cells.items()]
 
 
 # (length, window), row, difference to the floor, difference to no extension
@@ -81,8 +78,8 @@ def _by_position(evaluation: Evaluation, others: Mapping[int, Evaluation], wide:
         yield (row["length"], None), row, None, positions.compare(evaluation, 0, row, others.get(row["length"]))
 
 
-def _point(key: tuple, seeds: list[tuple], facts: Facts) -> CurvePoint:
-    rows, against_floor, against_plain, known = zip(*seeds, strict=True)
+def _point(key: tuple, seeds: list[tuple], label: Labels) -> CurvePoint:
+    rows, against_floor, against_plain, known, settings = zip(*seeds, strict=True)
     first = rows[0]
     difference, half_width, over = interval(against_floor, first["sem_unit"])
     change, change_half_width, changed_over = interval(against_plain, first["sem_unit"])
@@ -100,7 +97,7 @@ def _point(key: tuple, seeds: list[tuple], facts: Facts) -> CurvePoint:
         gain_lower=_finite(min(one.lower for one in known)) if all(known) else None,
         change=change,
         change_half_width=change_half_width,
-        facts=facts,
+        facts=label.facts(first, settings[0]),
     )
 
 

@@ -39,10 +39,8 @@ Found = tuple[Trained, int, Gain]  # with the seed
 def below_curve(curve: Sequence[CurvePoint]) -> list[str]:
     """Lines below the tables of losses by length or position: what was measured, and the meaning of the marks."""
     lines = [*_measured(curve[0], targets_of(curve[0])), f"seeds: {_seeds_of(curve)}; loss and bits per byte are means over them"]
-    over = sorted({point.over for point in curve if point.half_width is not None})
-    if over:
-        units = " or ".join(map(interval_units, over))
-        lines.append(f"+- : half a 95 % interval of the paired difference, Student's t {units}; it says nothing of other corpora")
+    if over := interval_units(point.over for point in curve if point.half_width is not None):
+        lines.append(f"+- : half a 95 % interval of the paired difference, Student's t {over}; it says nothing of other corpora")
         lines.append(
             "< gains from the longer context, > fails, ~ zero lies inside the interval (which does not prove that nothing is lost)"
         )
@@ -53,7 +51,7 @@ def below_curve(curve: Sequence[CurvePoint]) -> list[str]:
 
 def below_scores(section: Sequence[Score]) -> list[str]:
     """Lines below the tables of a task: what was asked, what the intervals are over, and which methods have not learned the task."""
-    over = " or ".join(interval_units(unit) for unit in sorted({score.over for score in section}))
+    over = interval_units(score.over for score in section)
     return [
         *_measured(section[0], f"{questions_of(section)}, the same for every method"),
         f"seeds: {_seeds_of(section)}; in brackets: 95 % interval {over}, Wilson's for one seed",
@@ -162,18 +160,18 @@ def unlearned(section: Iterable[Score]) -> list[str]:
 
 def units_of_doubling(section: Sequence[ContextPoint]) -> str:
     """Text on the units of a section's intervals; "" without intervals."""
-    over = sorted({step.over for step in section if step.doubling_half_width is not None and step.over})
-    return f"95 % interval of the paired difference, Student's t {' or '.join(map(interval_units, over))}" if over else ""
+    over = interval_units(step.over for step in section if step.doubling_half_width is not None and step.over)
+    return f"95 % interval of the paired difference, Student's t {over}" if over else ""
 
 
 def _of_positions(curve: list[CurvePoint]) -> list[str]:
     """Lines on the differences to no extension in a table by position."""
     if curve[0].n_units == 1:
         return [f"one {curve[0].sem_unit}: there is no interval, and another text gives other numbers (evaluate.windows for more)"]
-    over = sorted({point.over for point in curve if point.change_half_width is not None})
+    over = interval_units(point.over for point in curve if point.change_half_width is not None)
     if not over:
         return []
-    line = f"+- : half a 95 % interval of the paired difference, Student's t {' or '.join(map(interval_units, over))}"
+    line = f"+- : half a 95 % interval of the paired difference, Student's t {over}"
     return [f"{line}; it says nothing of other corpora", "< a lower loss than without extension, > a higher one, ~ zero lies inside"]
 
 

@@ -11,13 +11,13 @@ from posbench.report.labels import Facts
 from posbench.report.records import ContextPoint, CurvePoint, Score, SectionKey
 from posbench.report.report import collect
 from posbench.runs.directory import Run
+from posbench.runs.frame import KINDS
 from posbench.runs.search import find_results
 
 if TYPE_CHECKING:
     import pandas
 
-KINDS: dict[str, type[SectionKey]] = {"curve": CurvePoint, "context": ContextPoint, "accuracy": Score, "position": CurvePoint}
-DTYPES = {int: "Int64", float: "float64", bool: "bool", str: "object"}
+RECORDS: dict[str, type[SectionKey]] = {"curve": CurvePoint, "context": ContextPoint, "accuracy": Score, "position": CurvePoint}
 BEHIND = {"encoding": "encoding_name", "extension": "extension_name", "trained_in": "trained_in", "tuned_from": "tuned_from"}
 BEHIND |= {"steps": "train_steps"}
 
@@ -27,13 +27,13 @@ def read(paths: str | Path | Iterable[str | Path], what: str = "curve") -> "pand
 
     Raises ConfigError for an unknown `what` and for a path without runs, RunError when there is no evaluation or all are damaged.
     """
-    if what not in KINDS:
-        raise ConfigError(f"what={what!r} is no table of a report{did_you_mean(str(what), KINDS)}: choose from {', '.join(KINDS)}.")
+    if what not in RECORDS:
+        raise ConfigError(f"what={what!r} is no table of a report{did_you_mean(str(what), RECORDS)}: choose from {', '.join(RECORDS)}.")
     named = find_results([paths] if isinstance(paths, str | Path) else paths)
     files = [path for run in named.runs for path in Run(run).eval_files()]
     report = collect(files, "", "scripts/run.py", named.csvs, skip_damaged=True, evidence=named.evidence)
     sections = {"curve": report.sections, "context": report.contexts, "accuracy": report.scores, "position": report.stretches.values()}
-    return frame([one for section in sections[what] for one in section], KINDS[what])
+    return frame([one for section in sections[what] for one in section], RECORDS[what])
 
 
 def frame(records: Iterable[SectionKey], kind: type[SectionKey]) -> "pandas.DataFrame":
@@ -48,4 +48,4 @@ def frame(records: Iterable[SectionKey], kind: type[SectionKey]) -> "pandas.Data
 
 
 def _dtype(hint: object) -> str:
-    return DTYPES[next(one for one in get_args(hint) or (hint,) if one is not NoneType)]
+    return KINDS.get(next(one for one in get_args(hint) or (hint,) if one is not NoneType), "object")

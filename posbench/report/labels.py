@@ -54,22 +54,26 @@ class Labels:
                 if (row[args] or {}) not in seen:
                     seen.append(row[args] or {})
 
-    def __call__(self, row: dict) -> tuple[str, str, str]:
-        base, rest = self._encoding(moved(row))
-        return base + "".join(rest.values()), self._extension(row), row["scale_attention"]
+    def __call__(self, given: dict) -> tuple[str, str, str]:
+        row = moved(given)
+        base, rest = self._encoding(row)
+        task = f" ({row['task']})" if row["task"] and row["protocol"] != "accuracy" else ""
+        extension = self._method("extension", row) + " (trained in)" * (row["extension"] != given["extension"]) + task
+        return base + "".join(rest.values()), extension, row["scale_attention"]
 
     def facts(self, given: dict, setting: Setting | StatedSetting | None = None) -> Facts:
         """Values behind the labels of a row, and the setting of its evaluation."""
         row = moved(given)
         base, rest = self._encoding(row)
         parent = row["finetune"] and family(row["finetune"])
+        names = {name: called(name, row[name], row[args]) for name, args in METHODS.items()}
         return Facts(
-            *(called(name, row[name], row[args]) for name, args in METHODS.items()),
+            **names,
             trained_in=row["extension"] != given["extension"],
             tuned_from=parent or None,
             steps=steps if STEPS in rest and isinstance(steps := self.steps.get(row["run_id"]), int) else None,
             line=base + "".join(words for key, words in rest.items() if key != STEPS),
-            keeps_encoding=bool(parent) and parent.rpartition("-")[0] == called("encoding", row["encoding"], row["encoding_args"]),
+            keeps_encoding=bool(parent) and parent.rpartition("-")[0] == names["encoding"],
             setting=setting,
         )
 
@@ -78,11 +82,6 @@ class Labels:
         trained = "" if row["trained_scale"] in (None, "none") else f" trained with {row['trained_scale']}"
         tuned = f" tuned from {family(row['finetune'])}" if row["finetune"] else ""
         return self._method("encoding", row) + trained + tuned, self.variants.get(row["run_id"], {})
-
-    def _extension(self, given: dict) -> str:
-        row = moved(given)
-        task = f" ({row['task']})" if row["task"] and row["protocol"] != "accuracy" else ""
-        return self._method("extension", row) + " (trained in)" * (row["extension"] != given["extension"]) + task
 
     def _method(self, name: str, row: dict) -> str:
         args, absent = row[METHODS[name]] or {}, object()

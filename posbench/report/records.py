@@ -36,13 +36,22 @@ class SectionKey:
         return self.facts or Facts.stated(self.encoding, getattr(self, "extension", "none"))
 
 
+class MethodKey(SectionKey):
+    """Record of a method: an encoding, an extension and a scale, and the CSV that they were read from."""
+
+    @property
+    def method(self) -> tuple[str, str, str, str | None]:
+        """Key of a line of a figure and of a row of a table."""
+        return self.encoding, self.extension, self.scale_attention, self.source
+
+
 SECTION = tuple(column.name for column in fields(SectionKey))
 UNWRITTEN = {"default": None, "compare": False, "repr": False, "metadata": {"column": False}}  # no column of a CSV
 Record = TypeVar("Record", bound=SectionKey)
 
 
 @dataclass(frozen=True, kw_only=True)
-class CurvePoint(SectionKey):
+class CurvePoint(MethodKey):
     """One method at one length. Losses are in nats/token; `half_width` is half of the 95 % interval of `difference`."""
 
     what: ClassVar[str] = "curve points"
@@ -71,11 +80,6 @@ class CurvePoint(SectionKey):
     accuracy: float | None = None  # share of targets whose most likely token was right
     source: str | None = None  # the CSV that the losses were read from; None if the report is of that file alone, or of runs
     facts: Facts | None = field(**UNWRITTEN)
-
-    @property
-    def method(self) -> tuple[str, str, str, str | None]:
-        """Key of a line of a figure and of a row of a table."""
-        return self.encoding, self.extension, self.scale_attention, self.source
 
     @property
     def foreign(self) -> bool:
@@ -111,7 +115,7 @@ class ContextPoint(SectionKey):
 
 
 @dataclass(frozen=True)
-class Score(SectionKey):
+class Score(MethodKey):
     """Accuracy of one method at one length, on one part of a task, with both ends of its 95 % interval."""
 
     what: ClassVar[str] = "scores"
@@ -141,11 +145,6 @@ class Score(SectionKey):
     facts: Facts | None = field(**UNWRITTEN)
 
     @property
-    def method(self) -> tuple[str, str, str, str | None]:
-        """Key of a line of a figure and of a row of a table."""
-        return self.encoding, self.extension, self.scale_attention, self.source
-
-    @property
     def shown(self) -> bool:
         """True where the score says something of the method."""
         return self.learned or self.length <= self.train_len
@@ -156,9 +155,12 @@ def file(source: str | None) -> str:
     return f" ({source})" if source else ""
 
 
-def interval_units(unit: str) -> str:
-    """A point's `over` in words."""
-    return f"over {unit.replace(' x ', ' crossed with ')}" if unit.startswith("seeds") else f"over {unit}s (one seed)"
+def interval_units(units: Iterable[str]) -> str:
+    """Units of intervals, `over` of several records, in words; "" for none."""
+    return " or ".join(
+        f"over {unit.replace(' x ', ' crossed with ')}" if unit.startswith("seeds") else f"over {unit}s (one seed)"
+        for unit in sorted({*units})
+    )
 
 
 def two_seeds(found: "Iterable[CurvePoint | ContextPoint]") -> list[str]:

@@ -11,7 +11,7 @@ from statistics import fmean
 
 from posbench.common.errors import RunError
 from posbench.report import curves
-from posbench.report.labels import Facts, Labels
+from posbench.report.labels import Labels
 from posbench.report.records import SECTION, Score, section_of
 from posbench.report.references import plain
 from posbench.runs.evaluation import Evaluation
@@ -31,7 +31,6 @@ def scores(evaluations: Sequence[Evaluation], label: Labels) -> list[Score]:
     """
     cells: dict[tuple, dict[int, tuple[Evaluation, dict]]] = defaultdict(dict)
     choices: dict[tuple, dict] = {}
-    facts: dict[tuple, Facts] = {}
     inside = _inside(evaluations)
     for evaluation in evaluations:
         section = section_of(evaluation)
@@ -40,14 +39,13 @@ def scores(evaluations: Sequence[Evaluation], label: Labels) -> list[Score]:
                 choices[row["eval_id"], row["task"].removesuffix(CHOICE), row["length"], row["depth"]] = row
                 continue
             key = (*section, row["task"], *label(row), evaluation.source, row["length"], row["depth"])
-            facts.setdefault(key, label.facts(row, evaluation.setting))
             other = cells[key].setdefault(row["seed"], (evaluation, row))[1]
             if other["eval_id"] != row["eval_id"]:
                 raise RunError(
                     f"{row['run_id']} (evaluation {row['eval_id']}) and {other['run_id']} ({other['eval_id']}) both give "
                     f"{' '.join(label(row))}, seed {row['seed']}, {row['task']}, length {row['length']}: report them apart."
                 )
-    return [_score(key, list(seeds.values()), inside, choices, facts[key]) for key, seeds in cells.items()]
+    return [_score(key, list(seeds.values()), inside, choices, label) for key, seeds in cells.items()]
 
 
 def _inside(evaluations: Iterable[Evaluation]) -> dict[tuple, float]:
@@ -62,7 +60,10 @@ def _inside(evaluations: Iterable[Evaluation]) -> dict[tuple, float]:
     return {name: row["accuracy"] for name, row in found.items()}
 
 
-def _score(key: tuple, seeds: list[tuple[Evaluation, dict]], inside: dict[tuple, float], choices: dict[tuple, dict], facts: Facts) -> Score:
+def _score(
+    key: tuple, seeds: list[tuple[Evaluation, dict]], inside: dict[tuple, float], choices: dict[tuple, dict], label: Labels
+) -> Score:
+    evaluation, first = seeds[0]
     own = [inside.get((one.key, None, row["task"]), inside.get((one.key, row["eval_id"], row["task"]))) for one, row in seeds]
     passed = [seed for seed, share in zip(seeds, own, strict=True) if share is None or share >= LEARNED]
     rows = [row for _, row in passed or seeds]
@@ -86,7 +87,7 @@ def _score(key: tuple, seeds: list[tuple[Evaluation, dict]], inside: dict[tuple,
         learned=bool(passed),
         inside=fmean(known) if known else None,
         **_guesses(*(passed or seeds)[0]),
-        facts=facts,
+        facts=label.facts(first, evaluation.setting),
     )
 
 

@@ -60,8 +60,8 @@ def measured(section: "Sequence[CurvePoint | ContextPoint]", targets: str) -> st
 
 def of_intervals(points: Iterable[CurvePoint]) -> str:
     """Text that explains the intervals of differences by their units; "" without intervals."""
-    over = sorted({point.over for point in points if point.half_width is not None})
-    return f"95 % t interval of the paired difference, {' or '.join(map(interval_units, over))}" if over else ""
+    over = interval_units(point.over for point in points if point.half_width is not None)
+    return f"95 % t interval of the paired difference, {over}" if over else ""
 
 
 def of_files(curve: list[CurvePoint], relative: bool) -> list[str]:

@@ -51,14 +51,14 @@ class Line:
 class Panel:
     """Lines in one pair of axes, which `scales` sets up before they are drawn.
 
-    `others` are drawn in grey behind them. `dodge`: octaves, by x or everywhere, over which lines stand side by side. `beyond`: values
-    above the top by x, {x: [(value, colour)]}, printed there, as differences if `signed`.
+    The marks of `others` are joined in grey behind them. `dodge`: octaves, by x or everywhere, over which lines stand side by side.
+    `beyond`: values above the top by x, {x: [(value, colour)]}, printed there, as differences if `signed`.
     """
 
     title: str
     lines: Sequence[Line]
     scales: Callable
-    others: Sequence[Line] = ()
+    others: Sequence[Sequence[Mark]] = ()
     dodge: Mapping[float, float] | float = 0.0
     beyond: Mapping[float, list[tuple[float, str]]] = field(default_factory=dict)
     signed: bool = False
@@ -92,8 +92,8 @@ def draw(title: str, rows: Sequence[Sequence[Panel | None]], caption: Sequence[s
 def _fill(axes, panel: Panel) -> None:
     """Draw the lines of a panel. A mark outside the y axis has neither its marker nor its interval."""
     bottom, top = (-math.inf, math.inf) if axes.get_autoscaley_on() else axes.get_ylim()
-    for line in panel.others:
-        axes.plot([mark.x for mark in line.marks], [mark.y for mark in line.marks], color=OTHERS, linewidth=0.8, zorder=1.5)
+    for marks in panel.others:
+        axes.plot([mark.x for mark in marks], [mark.y for mark in marks], color=OTHERS, linewidth=0.8, zorder=1.5)
     ends = []
     for index, line in enumerate(panel.lines):
         pen, share = line.pen, (index + 0.5) / len(panel.lines) - 0.5

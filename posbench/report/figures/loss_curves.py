@@ -8,7 +8,7 @@ import functools
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from posbench.report.figures.captions import caption, name
@@ -58,19 +58,26 @@ def _parts(heading: str, points: list[CurvePoint]) -> list[Group]:
     return parts
 
 
+def marks_of(points: list[CurvePoint], mark: Callable[[CurvePoint], Mark | None]) -> Iterator[tuple[dict[int, CurvePoint], list[Mark]]]:
+    """(points, marks) of each method that has any, by length; `mark` gives None for no value."""
+    for cell in methods(points).values():
+        marks = [made for _, point in sorted(cell.items()) if (made := mark(point)) is not None]
+        if marks:
+            yield cell, marks
+
+
 def lines_of(
     own: list[CurvePoint], curve: list[CurvePoint], panel: list[CurvePoint], mark: Callable[[CurvePoint], Mark | None]
 ) -> list[Line]:
-    """Line of each method of a panel, with the looks that it has in all panels of the figure of `curve`; `mark` gives None for no value."""
+    """Line of each method of a panel, with the looks that it has in all panels of the figure of `curve`."""
     drawn_with, found = pens(panel, curve), []
     scales = list(dict.fromkeys(["none", *(point.scale_attention for point in curve)]))
-    for (encoding, extension, scale, source), cell in methods(own).items():
-        marks = [made for _, point in sorted(cell.items()) if (made := mark(point)) is not None]
-        if marks:
-            colour, dash = drawn_with[encoding, extension]
-            marker = "x" if source else MARKERS[scales.index(scale) % len(MARKERS)]
-            pen = Pen(colour, dash, marker, hollow=scale != "none" and not source, thin=bool(source))
-            found.append(Line(name(next(iter(cell.values())), panel), marks, pen))
+    for cell, marks in marks_of(own, mark):
+        first = next(iter(cell.values()))
+        colour, dash = drawn_with[first.encoding, first.extension]
+        marker = "x" if first.source else MARKERS[scales.index(first.scale_attention) % len(MARKERS)]
+        hollow = first.scale_attention != "none" and not first.source
+        found.append(Line(name(first, panel), marks, Pen(colour, dash, marker, hollow, thin=bool(first.source))))
     return found
 
 
@@ -99,10 +106,10 @@ def figure(curve: list[CurvePoint], title: str):
     drawn = [lines_of(group.points, curve, group.points, mark) for group in shown]
     widest = max((width(line.name) for lines in drawn for line in lines), default=0)
     columns = min(len(shown), 2 if len(shown) == 4 or widest > 160 else 3)
-    panels, known = [], {"one": curve[0], "lengths": lengths, "relative": relative, "edges": edges, "room": room}
+    panels, shared = [], {"one": curve[0], "lengths": lengths, "relative": relative, "edges": edges, "room": room}
     for index, (group, wide, lines) in enumerate(zip(shown, spread, drawn, strict=True)):
-        scales = functools.partial(_scales, **known, first=index == 0, left=index % columns == 0)
-        others = lines_of(group.others, curve, group.others, mark)
+        scales = functools.partial(_scales, **shared, first=index == 0, left=index % columns == 0)
+        others = [marks for _, marks in marks_of(group.others, mark)]
         beyond: dict[int, list[tuple[float, str]]] = {}
         for line in lines:
             for own in line.marks:

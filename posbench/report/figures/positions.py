@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from posbench.report.figures.captions import caption
 from posbench.report.figures.context_loss import edges, with_interval
 from posbench.report.figures.lines import Line, Mark, Panel, draw, number
-from posbench.report.figures.loss_curves import groups, lines_of
+from posbench.report.figures.loss_curves import groups, lines_of, marks_of
 from posbench.report.figures.style import FONT, GREY, note, octaves
 from posbench.report.records import CurvePoint, interval_units, tick_lengths
 
@@ -56,7 +56,7 @@ def figure(curve: list[CurvePoint], title: str):
         lines = [_cut(line, column.edges[1]) for line in lines_of(own, curve, group.points, mark)]
         title = ", ".join(filter(None, (group.heading, column.heading)))
         dodge = ASIDE if any(map(column.half, own)) else 0.0
-        return Panel(title, lines, scales, lines_of(others, curve, group.others, mark) if others else (), dodge)
+        return Panel(title, lines, scales, [marks for _, marks in marks_of(others, mark)], dodge)
 
     rows = [[panel(group, column) for column in columns] for group in groups(curve)]
     return draw(title, rows, [*caption(curve, relative=False), *_of_columns(columns)])
@@ -105,6 +105,6 @@ def _of_columns(columns: list[Column]) -> list[str]:
     """Lines on the right panel: what is subtracted, and the units of its intervals."""
     if len(columns) == 1:
         return []
-    over = sorted({point.over for point in columns[1].points if point.change_half_width is not None})
-    bars = f" Bars: 95 % t interval, {' or '.join(map(interval_units, over))}; at an edge they may go on." if over else ""
+    over = interval_units(point.over for point in columns[1].points if point.change_half_width is not None)
+    bars = f" Bars: 95 % t interval, {over}; at an edge they may go on." if over else ""
     return [f"Right: the loss of each token minus its loss without an extension, up to the training length.{bars}"]
