@@ -28,7 +28,7 @@ from posbench.config.schema import DATA, JOB
 
 EXPERIMENT = ("name", "title", "base", "grid", "tolerance", "next", "first")
 VALUE = str | int | float | bool | list | None  # of a single word
-FILLED_IN = ("model.checkpoint", "train.parent")  # no values of these are typed
+FILLED_IN = ("model.checkpoint", "model.engine", "train.parent")  # no values of these are typed
 
 
 @dataclass(frozen=True)

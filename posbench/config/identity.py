@@ -12,7 +12,7 @@ NO_SCALE = {"_target_": "posbench.scale_attention.none.NoScale"}
 
 # Settings that never change a result, such as how often something is written, or one but for rounding.
 NOT_TRAIN = {"graph", "log_every", "validate_every", "validate_windows", "checkpoint_every"}
-NOT_MODEL = {"path"}  # path of a checkpoint; its content is hashed as model.checkpoint
+NOT_MODEL = {"path", "engine"}  # of a checkpoint or an engine; what it is, is hashed as model.checkpoint and encoding
 NOT_EVALUATE = {"lengths", "batch_tokens", "protocol", "floor"}
 
 # {key added after the first release: its default}. A key at its default is left out of the hash, so that old ids stay.
@@ -123,6 +123,7 @@ def run_id(cfg: dict, data_fingerprint: str) -> str:
     length = parts["train"]["length"]
     lengths = "+".join(map(str, length)) if isinstance(length, list) else length
     kind = "hf" if cfg["model"].get("checkpoint") else method_name(cfg["encoding"])
+    kind = cfg["encoding"]["engine"] if cfg["model"].get("engine") else kind
     if parent := cfg["train"].get("parent"):
         scaling = cfg["encoding"].get("scaling")
         kind += f"+{method_name(scaling)}" if scaling else ""

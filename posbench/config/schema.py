@@ -45,6 +45,7 @@ class ModelConfig:
     init_std: Weight = 0.02  # of the initial weights
     path: str | None = None  # folder of a checkpoint in Hugging Face format, in place of a training
     checkpoint: dict[str, Any] | None = None  # digest, vocabulary size and BOS id of that checkpoint, filled in
+    engine: dict[str, Any] | None = None  # node of a running engine, in place of both; model=NAME of a yaml with _target_
 
     @property
     def head_width(self) -> int:
@@ -284,6 +285,8 @@ def check_config(cfg: dict) -> dict:
     Raises ConfigError for a wrong type, an unknown key, an illegal word, or a number out of range.
     """
     found = {key: fit_value(key, value, JOB.get(key, Any)) for key, value in in_tokens(cfg).items()}
+    if "_target_" in (found.get("model") or {}):
+        found["model"] = {"engine": found["model"]}
     if "data" in found:
         found["data"] = {key: fit_value(f"data.{key}", value, DATA.get(key, Any)) for key, value in found["data"].items()}
     nodes = {**found, "data.source": found.get("data", {}).get("source", {"_target_": SOURCE})}

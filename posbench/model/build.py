@@ -113,6 +113,8 @@ def load_model(run: Run, cfg: JobConfig, vocab_size: int, device: str) -> "GPT |
 
     Raises ConfigError for a checkpoint that transformers builds and posbench cannot put its methods into.
     """
+    if cfg.model.engine:
+        raise ConfigError(f"{run.path} was asked of an engine, and has no model: its rows are all there is.")
     if outlined(cfg):
         return read_theirs(_files(run, cfg), cfg, device)
     sha256 = run.read_summary()["sha256"]

@@ -21,7 +21,7 @@ from posbench.config.schema import TRAINING, JobConfig
 from posbench.config.typed_args import arguments
 from posbench.runs.directory import Run
 
-OWN = ("posbench.encodings.", "posbench.extensions.", "posbench.scale_attention.", "posbench.data.")
+OWN = ("posbench.encodings.", "posbench.extensions.", "posbench.scale_attention.", "posbench.data.", "posbench.engines.")
 GROUPS = {"Encoding": "encoding", "Extension": "extension", "ScaleAttention": "scale_attention"}
 PARTS = ("encoding", "model", "train", "data")  # keys of a run's config.yaml that objects are made from
 DECLARED = "POSBENCH_CONFIG_DIRS"  # the parent's --config-dir, for child processes without a command line of their own

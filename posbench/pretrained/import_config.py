@@ -24,6 +24,8 @@ def adopt(cfg: dict) -> dict:
     Its own tokenizer is taken where data.tokenizer is bytes or bpe and has another number of ids.
     Raises ConfigError for a path without a checkpoint, or with one that does not say its sizes.
     """
+    if engine := cfg["model"].get("engine"):
+        raise ConfigError(f"model={method_name(engine)} gives losses alone, and this command needs a model: choose model=hf.")
     path = cfg["model"].get("path")
     if path is None:
         return cfg
@@ -33,7 +35,7 @@ def adopt(cfg: dict) -> dict:
     try:
         config = found.config()
         rope, said = rope_arguments(config, path), {"vocab_size": config["vocab_size"], "bos": config.get("bos_token_id")}
-        model, longest = _shape(config), config["max_position_embeddings"]
+        model, longest = shape_of(config), config["max_position_embeddings"]
     except Undescribed:
         model, rope, said = found.outline()
         longest = said.pop("length")
@@ -69,7 +71,8 @@ def _data(data: dict, checkpoint: Checkpoint) -> dict:
     return {**data, "tokenizer": own} if own else data
 
 
-def _shape(config: dict) -> ModelConfig:
+def shape_of(config: dict) -> ModelConfig:
+    """Sizes of a description in full."""
     d_model, n_head = config["hidden_size"], config["num_attention_heads"]
     head_dim = config.get("head_dim")
     return ModelConfig(

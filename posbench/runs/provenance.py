@@ -86,7 +86,7 @@ def machine(device: str) -> dict:
     }
 
 
-def collect_provenance(seed: int, device: str, data_fingerprint: str, n_parameters: int) -> dict:
+def collect_provenance(seed: int, device: str, data_fingerprint: str, n_parameters: int | None) -> dict:
     """Content of provenance.json: code, command, versions, machine, data and size of one training."""
     revision, dirty = code()
     return {

@@ -26,7 +26,7 @@ FIELDS = ("nll", "correct", "rank", "among")
 
 
 class Unfinished:
-    """Batches of one evaluation, in a file that is written every EVERY seconds.
+    """Batches of one evaluation, in a file that is written every `every` seconds.
 
     `seconds` is the time of those that were found again, and `peak_mib` their peak memory.
     """
@@ -34,6 +34,7 @@ class Unfinished:
     def __init__(self, path: Path, made: dict):
         self.path, self.made = path, made
         self.seconds = self.peak_mib = 0.0
+        self.every = EVERY
         self.batches = self._stored() if path.exists() else {}
         self.written = time.monotonic()
 
@@ -58,7 +59,7 @@ class Unfinished:
     def add(self, key: str, arrays: list[np.ndarray], seconds: float, peak_mib: float, tokens: int) -> None:
         """Keep the arrays of a batch, with its seconds, the peak memory so far and the tokens of each of its texts."""
         self.batches[key] = {**dict(zip(FIELDS, arrays, strict=False)), "spent": np.array([seconds, peak_mib, tokens])}
-        if time.monotonic() - self.written >= EVERY:
+        if time.monotonic() - self.written >= self.every:
             fields = {f"{name}_{key}": array for key, batch in self.batches.items() for name, array in batch.items()}
             with atomic_path(self.path) as temporary, open(temporary, "wb") as file:
                 np.savez_compressed(file, made=np.frombuffer(json.dumps(self.made).encode(), np.uint8), **fields)

@@ -8,6 +8,7 @@ from posbench.common.files import read_json, write_json
 from posbench.common.progress import Progress
 from posbench.config import identity
 from posbench.data.corpus import Corpus
+from posbench.engines.ask import AskingScorer, EngineModel
 from posbench.evaluation.protocol import Protocol
 from posbench.evaluation.scorer import Scorer
 from posbench.model.gpt import GPT
@@ -21,10 +22,11 @@ from posbench.sweep.cost import model_size
 from posbench.sweep.jobs import Job
 
 
-def cell_evaluation(model: GPT, corpus: Corpus, cell: Cell, device: str) -> Scorer:
+def cell_evaluation(model: GPT | EngineModel, corpus: Corpus, cell: Cell, device: str) -> Scorer:
     """Inputs of the protocol of a cell: model, text, methods and settings, and the model that chooses the targets if it is another."""
     scale, chooser = make(cell.scale_attention, model.encoding.shape), cell.evaluate.key_run
-    given = Scorer(model, corpus, make(cell.extension), scale, cell.evaluate, device)
+    kind = AskingScorer if isinstance(model, EngineModel) else Scorer
+    given = kind(model, corpus, make(cell.extension), scale, cell.evaluate, device)
     return replace(given, chooser=key_run.model_of(chooser, corpus.vocab_size, device)) if chooser else given
 
 
@@ -109,7 +111,7 @@ def make_rows(values: list[dict], job: Job, cell: Cell, untested: bool, evaluati
         "seed": job.cfg.seed,
         "data": evaluation.corpus.name,
         "tokenizer": evaluation.corpus.tokenizer,
-        "dtype": cell.evaluate.dtype,
+        "dtype": evaluation.dtype,
         "train_len": evaluation.train_len,
         "length": length,
         "target_len": int(evaluation.extension.target_len(length)),

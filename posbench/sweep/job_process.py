@@ -19,6 +19,7 @@ from posbench.common.files import read_json, write_json
 from posbench.common.signals import Signals, Stopped, die_with_parent, end_at_second
 from posbench.data import other_text
 from posbench.data.corpus import Corpus
+from posbench.engines.ask import running
 from posbench.evaluation.protocols import protocol
 from posbench.huggingface.check_checkpoint import check_checkpoint
 from posbench.model.build import load_model, pick_device
@@ -85,8 +86,10 @@ def _train_and_evaluate(job: Job, judged: JobVerdict, world: World) -> list[Cell
         # Checked before the training, so that a length longer than every document is refused early.
         protocol(cell.protocol).check_text(texts[cell], cell.evaluate, job.cfg.train.train_len)
     kind = "evaluate" if job.run.finished else "train"
-    with Recorder(job.run, job.cfg.log, recorded_config(job, missing), kind) as recorder:
-        if job.run.finished:
+    with contextlib.ExitStack() as stack, Recorder(job.run, job.cfg.log, recorded_config(job, missing), kind) as recorder:
+        if job.cfg.model.engine:
+            model = stack.enter_context(running(job.run, job.cfg, device, job.fingerprint))
+        elif job.run.finished:
             model = load_model(job.run, job.cfg, corpus.vocab_size, device)
         else:
             world.largest(0)  # the other processes wait for this call

@@ -148,12 +148,17 @@ def _job(given: dict, fingerprints: dict[str, str], auto: str | None) -> Job:
 
 def _with_training(given: dict, run: Run | None) -> dict:
     """Configuration with the training of `run`, or else with the model of its checkpoint if it names one."""
+    from posbench.engines.adopt import adopt_engine
     from posbench.pretrained.import_config import adopt
 
     if run is None:
-        cfg = adopt({**given, "data": resolved_data(given["data"])})
+        given = {**given, "data": resolved_data(given["data"])}
+        cfg = adopt_engine(given) if given["model"].get("engine") else adopt(given)
     elif run.config.exists():
         trained = trusted_config(run)
+        if engine := trained["model"].get("engine"):
+            kind = identity.method_name(engine)
+            raise ConfigError(f"run={given['run']} was asked of an engine, whose address a run does not decide: give model={kind} again.")
         cfg = {**given, **{key: trained[key] for key in TRAINING}}
     else:
         raise ConfigError(

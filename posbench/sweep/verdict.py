@@ -58,7 +58,7 @@ def judge_job(job: Job, known: dict[str, Outcome] | None = None) -> JobVerdict:
         if job.cfg.trains and not job.run.finished:
             check_graph(job.cfg.train, job.cfg.device)
             check_batch(job.cfg.model, job.cfg.train.tokens_per_step, job.cfg.device)
-        if job.cfg.model.checkpoint and not job.run.finished and not job.parent:
+        if job.cfg.model.checkpoint and not job.cfg.model.engine and not job.run.finished and not job.parent:
             check_whole(job.cfg, job.cfg.model.checkpoint["vocab_size"])
     except ConfigError as error:
         return JobVerdict(str(error))

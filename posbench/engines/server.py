@@ -1,0 +1,284 @@
+"""A running server, asked over HTTP: vLLM, SGLang, llama-cpp-python's server, or another with the completions interface of OpenAI.
+
+It must give the log probabilities of a prompt's own tokens, `echo` with `logprobs`; SGLang is asked by its own /generate, which takes and
+gives token ids. Prompts are token ids. llama-cpp-python's server takes text alone: it begins with the BOS (data.bos=true), since without it
+that server gives the probability of repeating each token (0.3.36, llama.py), and the first loss of a text is missing.
+
+The key of POSBENCH_API_KEY is sent as a bearer token and written nowhere. Interfaces were read in vLLM 0.33.0, SGLang 0.5.23 and
+llama-cpp-python 0.3.36. Letters: L tokens fed, R scored rows.
+"""
+
+import contextlib
+import json
+import math
+import os
+import re
+import threading
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+
+from posbench.common.errors import ConfigError, RunError, first_line
+from posbench.common.files import sha256_json
+from posbench.config.schema import ModelConfig
+from posbench.config.typed_args import Must, shown
+from posbench.engines.engine import Engine, Served
+
+KEY = "POSBENCH_API_KEY"
+BEGIN = "The length of a text"  # what is asked first, to see what a server gives
+SAYS = ("version", "context_length", "json_model_override_args", "attention_backend", "dtype", "kv_cache_dtype", "quantization")
+AGAIN = (408, 425, 429, 500, 502, 503, 504)  # answers after which the same request may succeed
+LONGEST = 60.0  # seconds between two tries, at most
+LEAST = -9999.0  # what vLLM writes for -inf
+Whole = Annotated[int, Must("a whole number of at least 1", lambda value: value >= 1)]
+
+
+class Server(Engine):
+    """Server at `url`. `label` is the user's name for how it was started, which tells runs apart that the server does not."""
+
+    kind = "server"
+
+    def __init__(
+        self,
+        url: str,
+        name: str | None = None,
+        label: str | None = None,
+        bos: int | None = None,
+        requests: Whole = 4,
+        retries: int = 6,
+        timeout: Annotated[float, float] = 600.0,
+    ):
+        self.url, self.name, self.label, self.bos = url.rstrip("/").removesuffix("/v1"), name, label, bos
+        self.at_once, self.retries, self.timeout = requests, retries, timeout
+        self.client, self.stopped, self.takes_ids = None, threading.Event(), True
+
+    def served(self, cfg: dict) -> Served:
+        from posbench.data.corpus import known_tokenizer
+        from posbench.pretrained.checkpoint import find_checkpoint
+
+        if not re.match(r"https?://[^/]", self.url):
+            raise ConfigError(
+                f"model.url={self.url} is no address: model=server asks a running server, such as model.url=http://localhost:8000."
+            )
+        if cfg["data"]["tokenizer"] in ("bytes", "bpe"):
+            raise ConfigError(
+                "model=server needs the tokenizer of the served model: add data.tokenizer=FOLDER, FILE.gguf or a name of the hub."
+            )
+        with self._open():
+            listed = self._listed()
+        known, length, model = {"vocab_size": known_tokenizer(cfg["data"], cfg["cache_dir"]).vocab_size, "bos": None}, None, ModelConfig()
+        with contextlib.suppress(ConfigError):  # a tokenizer need not lie beside a description of the model
+            model, _, known = find_checkpoint(cfg["data"]["tokenizer"], download=False).outline()
+            length = known.pop("length")
+        if self.bos is not None:
+            known["bos"] = self.bos
+        return Served(
+            **known,
+            train_len=length,
+            tokenizer=cfg["data"]["tokenizer"],
+            identity={"sha256": sha256_json({"url": self.url, **listed})},
+            settings={"name": Path(listed["id"]).name, **({"label": self.label} if self.label else {})},
+            model=model,
+        )
+
+    def start(self, cfg: dict) -> dict:
+        from posbench.data.corpus import known_tokenizer
+
+        self._open()
+        listed, self.tokenizer = self._listed(), known_tokenizer(cfg["data"], cfg["cache_dir"])
+        self.name, self.owner, self.longest = listed["id"], listed["owned_by"], listed["max_model_len"]
+        self.first = cfg["model"]["checkpoint"]["bos"] if cfg["data"]["bos"] else None
+        if self.longest and (largest := max(cfg["evaluate"]["lengths"])) >= self.longest:
+            raise ConfigError(
+                f"evaluate.lengths={cfg['evaluate']['lengths']} holds {largest}, and {self.url} reads up to {self.longest} tokens, two of "
+                "them behind a text: leave it out, or start the server with a longer context."
+            )
+        self.speak = self._generate if self.owner == "sglang" else self._complete
+        self.takes_ids = self.owner != "me"  # llama-cpp-python
+        if self.owner == "llamacpp":
+            raise ConfigError(
+                f"{self.url} is llama.cpp's own llama-server, which gives no probabilities of a prompt's tokens: evaluate its file with "
+                "model=llama_cpp model.path=FILE.gguf."
+            )
+        if not self.takes_ids and self.first is None:
+            raise ConfigError(
+                f"{self.url} is llama-cpp-python's server, which gives right probabilities only behind a BOS: add data.bos=true (and "
+                "model.bos=ID where the tokenizer does not say which), or evaluate its file with model=llama_cpp model.path=FILE.gguf."
+            )
+        ids = [*([] if self.first is None else [self.first]), *self.tokenizer.encode(BEGIN)]
+        self.losses(np.array(ids), len(ids) - 2)
+        return {"url": self.url, **listed, **self._says()}
+
+    def losses(self, ids_L1: np.ndarray, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
+        logprobs, likeliest = self.speak(ids_L1.tolist())
+        found = logprobs[-n_rows:]
+        if None in found:
+            raise RunError(
+                f"{self.url} gives no probability of token {len(logprobs) - n_rows + found.index(None) + 1} of {len(ids_L1) - 1}, and "
+                "this protocol scores it: choose evaluate.protocol=[fixed_targets]."
+            )
+        nll_R = np.array([math.inf if one <= LEAST else -one for one in found])
+        if np.isnan(nll_R).any() or (nll_R < -1e-3).any():
+            worst = next(one for one in found if not one <= 1e-3)
+            raise RunError(f"{self.url} gives {worst} as the logarithm of a probability in a text of {len(ids_L1) - 1} tokens.")
+        return nll_R.clip(min=0).astype(np.float32), np.array(likeliest[-n_rows:], bool)
+
+    def stop(self) -> None:
+        self.stopped.set()
+        if self.client:
+            self.client.close()
+
+    def _complete(self, ids: list[int]) -> tuple[list[float | None], list[bool]]:
+        """Log probability of each token but the first, and whether it was the likeliest: [L] each."""
+        behind = ids[1:] if self.first is not None and ids[0] == self.first else ids
+        prompt = ids if self.takes_ids else self._mark() + self.tokenizer.decode(behind)
+        asked = {"model": self.name, "prompt": prompt, "max_tokens": 1, "echo": True, "logprobs": 1, "temperature": 0}
+        if self.owner == "vllm":
+            asked |= {"return_tokens_as_token_ids": True}
+        answer = self._post("/v1/completions", asked)
+        try:
+            given, count = answer["choices"][0]["logprobs"], answer["usage"]["prompt_tokens"]
+            tokens, logprobs, tops = given["tokens"], given["token_logprobs"], given["top_logprobs"]
+        except (KeyError, TypeError, IndexError) as error:
+            raise RunError(self._none(answer)) from error
+        if count != len(ids):
+            raise RunError(
+                f"{self.url} read {count} tokens of a text of {len(ids)}: it cuts texts, or its tokenizer is not data.tokenizer."
+                + ("" if self.takes_ids else " It takes text alone, so the tokens must be those that it makes of it.")
+            )
+        if not self.takes_ids:
+            tokens, logprobs, tops = [None, *tokens], [None, *logprobs], [None, *tops]  # it leaves the BOS out
+        if not len(tokens) == len(logprobs) == len(tops) or len(tokens) < len(ids):
+            raise RunError(self._none(answer))
+        for at, (said, own) in enumerate(zip(tokens, ids, strict=False)):
+            if not self._same(said, own):
+                raise RunError(
+                    f"{self.url} has {shown(said)} as token {at} of a text, and data.tokenizer={shown(self.tokenizer.decode([own]))}: its "
+                    "tokenizer is another, or it makes other tokens of the same text."
+                )
+        return self._checked(logprobs[1 : len(ids)], tops[1 : len(ids)])
+
+    def _generate(self, ids: list[int]) -> tuple[list[float | None], list[bool]]:
+        """As _complete, by SGLang's own interface."""
+        asked = {
+            "input_ids": ids,
+            "sampling_params": {"max_new_tokens": 1, "temperature": 0},
+            **{"return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 1},
+        }
+        answer = self._post("/generate", asked)
+        try:
+            found, tops = (answer["meta_info"][key] for key in ("input_token_logprobs", "input_top_logprobs"))
+            said, logprobs = [one[1] for one in found], [one[0] for one in found]
+            tops = [top and {str(one[1]): one[0] for one in top} for top in tops]
+        except (KeyError, TypeError, IndexError) as error:
+            raise RunError(self._none(answer)) from error
+        if said != ids:
+            raise RunError(f"{self.url} read {len(said)} tokens of a text of {len(ids)}, or others: it cuts texts, or changes them.")
+        return self._checked(logprobs[1:], tops[1:])
+
+    def _checked(self, logprobs: list, tops: list) -> tuple[list[float | None], list[bool]]:
+        numbers = [one for one in logprobs if one is not None]
+        if len(tops) != len(logprobs) or not all(isinstance(one, int | float) and not isinstance(one, bool) for one in numbers):
+            raise RunError(self._none(logprobs))
+        try:
+            return logprobs, [
+                one is not None and all(one >= other for other in top.values()) for one, top in zip(logprobs, tops, strict=True)
+            ]
+        except (AttributeError, TypeError) as error:
+            raise RunError(self._none(tops)) from error
+
+    def _mark(self) -> str:
+        """Text of the BOS, which the server reads as one token."""
+        return self.tokenizer.model.id_to_token(self.first)
+
+    def _same(self, said: str | None, own: int) -> bool:
+        """True if a token as the server writes it may be the id `own`. Pieces of characters are written in many ways."""
+        if not isinstance(said, str):
+            return said is None
+        if found := re.fullmatch(r"token_id:(\d+)", said):
+            return int(found[1]) == own
+        piece = self.tokenizer.decode([own])
+        return "\ufffd" in piece + said or not piece or not said or not piece.isascii() or piece.strip() == said.strip()
+
+    def _none(self, answer: object) -> str:
+        cause = answer.get("error", answer) if isinstance(answer, dict) else answer
+        return (
+            f"{self.url} gives no probabilities of a prompt's own tokens ({shown(cause)}): start it so that echo with logprobs works, or "
+            "evaluate its weights with model=hf or model=llama_cpp."
+        )
+
+    def _open(self) -> Any:
+        import httpx
+
+        key = os.environ.get(KEY)
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        limits = httpx.Limits(max_connections=self.at_once)
+        self.client = httpx.Client(base_url=self.url, headers=headers, timeout=httpx.Timeout(self.timeout, connect=20), limits=limits)
+        return self.client
+
+    def _listed(self) -> dict:
+        """id, owned_by, root and max_model_len of the model, as the server lists them. Raises ConfigError for another name."""
+        found = self._ask("GET", "/v1/models", None, tries=1, error=ConfigError)
+        try:
+            models = {str(one["id"]): one for one in found["data"]}
+        except (KeyError, TypeError) as error:
+            raise ConfigError(
+                f"{self.url}/v1/models lists no models ({shown(found)}): is it the address of a completions interface?"
+            ) from error
+        name = self.name or (next(iter(models)) if len(models) == 1 else None)
+        if name not in models:
+            raise ConfigError(f"model.name={self.name} is not served at {self.url}: choose from {', '.join(models) or 'none'}.")
+        one = models[name]
+        longest = one.get("max_model_len") or (one.get("meta") or {}).get("n_ctx")
+        return {"id": name, "owned_by": one.get("owned_by"), "root": one.get("root"), "max_model_len": longest}
+
+    def _says(self) -> dict:
+        """Facts that the server states of itself, where it does."""
+        said = {}
+        for path in ("/version", "/get_server_info"):
+            with contextlib.suppress(RunError, ConfigError):
+                found = self._ask("GET", path, None, tries=1)
+                said |= {key: found[key] for key in SAYS if isinstance(found, dict) and found.get(key) is not None}
+        return said
+
+    def _post(self, path: str, asked: dict) -> Any:
+        return self._ask("POST", path, asked, tries=1 + self.retries)
+
+    def _ask(self, method: str, path: str, asked: dict | None, tries: int, error: type[Exception] = RunError) -> Any:
+        """JSON of an answer, after so many tries. Raises `error`, and ConfigError for a key that the server does not take."""
+        import httpx
+
+        for attempt in range(tries):
+            pause, said = min(2.0**attempt, LONGEST), ""
+            try:
+                answer = self.client.request(method, path, json=asked)
+                if answer.status_code == 200:
+                    return answer.json()
+                said = f"{answer.status_code}, {_message(answer)}"
+                if answer.status_code in (401, 403):
+                    raise ConfigError(
+                        f"{self.url} does not take the key ({said}): set the environment variable {KEY} to one that it takes."
+                    )
+                if answer.status_code not in AGAIN:
+                    break
+                with contextlib.suppress(ValueError):
+                    pause = min(float(answer.headers.get("Retry-After", pause)), LONGEST)
+            except json.JSONDecodeError:
+                said = f"no JSON, {shown(answer.text[:80])}"
+            except (httpx.HTTPError, RuntimeError) as cause:  # the latter where `stop` has closed the client
+                said = f"{type(cause).__name__}: {first_line(cause)}"
+            if attempt + 1 < tries and self.stopped.wait(pause):
+                break
+        raise error(f"{self.url}{path} does not answer as it should ({said}): see that it runs, and run the same command again.")
+
+
+def _message(answer: Any) -> str:
+    """Words of an error's body, whose shape differs between servers."""
+    try:
+        body = answer.json()
+    except json.JSONDecodeError:
+        return shown(answer.text[:80])
+    while isinstance(body, dict):
+        body = next((body[key] for key in ("error", "message", "detail") if key in body), str(body))
+    return shown(body)
