@@ -99,7 +99,7 @@ def _one(cfg: dict) -> None:
 
 
 def _write(found, cfg: dict) -> None:
-    """Print the summary and write the files named by json= and figure=, or both in their default place."""
+    """Print the summary and write the files named by json= and figure=, or both in report_dir or the default folder."""
     from posbench.anatomy.as_text import summary
     from posbench.anatomy.figure import draw_anatomy
     from posbench.common.files import write_json
@@ -107,7 +107,7 @@ def _write(found, cfg: dict) -> None:
     numbers = found.numbers
     print("\n".join(summary(numbers)))
     name = "+".join(numbers[key] for key in ("encoding", "extension", "scale_attention"))
-    default = Path(cfg["results_dir"]).parent / "anatomy" / f"{name}.json"
+    default = Path(cfg["report_dir"] or Path(cfg["results_dir"]).parent / "anatomy") / f"{name}.json"
     if cfg["json"] or not cfg["figure"]:
         path = Path(cfg["json"] or default)
         write_json(path, numbers)

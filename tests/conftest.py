@@ -147,14 +147,10 @@ class Clock:
 
 @pytest.fixture
 def text_folder(tmp_path: Path) -> Path:
-    """Three splits of a few repetitive documents, long enough for 256 bytes of context."""
-    for split, count in (("train", 6), ("validation", 2), ("test", 3)):
-        folder = tmp_path / "text" / split
-        folder.mkdir(parents=True)
-        for i in range(count):
-            words = " ".join(f"{split} document {i} says word {n * (i + 3) % 37} and number {n * n % 101}." for n in range(40))
-            (folder / f"{i}.txt").write_text(words)
-    return tmp_path / "text"
+    """The text of `write_text`."""
+    from spoils import write_text
+
+    return write_text(tmp_path / "text")
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ Every script refuses `train.steps=many` with a sentence that names key and value
 
 import functools
 import json
+import re
 import typing
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Literal
@@ -203,7 +204,11 @@ METHODS = {
 SOURCE = "posbench.data.local.LocalFiles"
 GPUS = ("gpu", "GPU", "Gpu", "CUDA", "Cuda", "nvidia", "rocm")
 CUDA = Must("a device as torch names it (did you mean cuda?)", lambda name: name.split(":")[0] not in GPUS)
-DEVICE = Must("one that computes, such as device=cpu or device=auto", lambda name: name.split(":")[0] != "meta")
+DEVICES = ("mps", "xpu", "npu", "hpu", "mtia", "xla")  # torch's others that compute, some with a package of their own
+DEVICE = Must(
+    f"auto, cpu, cuda, one GPU such as cuda:1, or another kind that torch has ({', '.join(DEVICES)})",
+    lambda name: bool(re.fullmatch(rf"auto|(cpu|cuda|{'|'.join(DEVICES)})(:\d+)?", name)),
+)
 Device = Annotated[str, CUDA, DEVICE]
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from posbench.common.errors import ConfigError, did_you_mean
+from posbench.common.errors import ConfigError, first_line
 from posbench.common.machine import check_processes
 from posbench.config.schema import Device, JobConfig, typed
 from posbench.config.typed_args import fit_value
@@ -43,10 +43,8 @@ def pick_device(name: str, rank: int = 0, size: int = 1) -> str:
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
-        said = str(error).splitlines()[0]
-        unknown = said.startswith("Expected one of")  # all of torch's devices, most of which nobody has
-        why = did_you_mean(name, ("cpu", "cuda", "auto")) if unknown else f" ({said})"
-        raise ConfigError(f"device={name} is not available{why}: choose device=cpu or device=auto.") from error
+        why = first_line(error).partition(". ")[0]
+        raise ConfigError(f"device={name} is not available ({why}): choose device=cpu or device=auto.") from error
     return name
 
 

@@ -4,9 +4,12 @@ Files are read as data: nothing is executed, and no lock is kept.
 """
 
 import contextlib
+import io
 import json
 import os
+import pickle
 import time
+import zipfile
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +17,7 @@ from pathlib import Path
 
 from posbench.common.defuse import printable
 from posbench.common.errors import ConfigError, RunError
-from posbench.common.files import locked, opened, read_bytes
+from posbench.common.files import LARGEST, locked, opened, read_bytes
 from posbench.config.identity import method_name
 from posbench.config.names import named
 from posbench.runs.directory import Run
@@ -27,9 +30,11 @@ STATES = ("finished", "running", "interrupted", "failed", "unstarted", "damaged"
 
 @dataclass(frozen=True)
 class Entry:
-    """Run of the inventory: `steps` of `total` are trained; `loss` is the validation loss in nats/token; `size` is in bytes.
+    """Run of the inventory: `steps` of `total` are trained, in an unfinished run those of its checkpoint, `saved`.
 
-    `age` is in seconds since the last change. `reason` explains a failure or a damaged file."""
+    `loss` is the validation loss in nats/token, `size` in bytes, `age` in seconds since the last change. `reason` explains a failure or
+    a damaged file.
+    """
 
     path: Path
     state: str
@@ -43,13 +48,14 @@ class Entry:
     size: int = 0
     age: float = 0.0
     checkpoint: bool = False
+    saved: int | None = None
 
     @property
     def told(self) -> str:
         """State in words."""
         if self.state == "interrupted":
-            there = "resumable" if self.checkpoint else "no checkpoint yet"
-            return f"interrupted{f' at step {self.steps}' if self.steps else ''}, {there}"
+            none = "its checkpoint cannot be read" if self.checkpoint else "no checkpoint yet"
+            return f"interrupted, {none if self.saved is None else f'resumes from step {self.saved}'}"
         return f"{self.state}: {self.reason}" if self.reason else self.state
 
 
@@ -88,20 +94,24 @@ def describe_run(path: Path, now: float, held: bool = False) -> tuple[Entry, Run
     if run.finished and not summary:
         damage = damage or "train.json cannot be read"
     last = _last_line(run.train_log)
+    running = not held and locked(run.lock_file)
+    saved = None if run.finished else _whole_number(_saved_step(run))
+    steps = summary.get("steps") if run.finished else last.get("step") if running else saved
     loss = summary.get("validation_loss", last.get("validation_loss"))
     entry = Entry(
         path=path,
-        state="running" if not held and locked(run.lock_file) else _run_state(run, damage, run.has_state or bool(last)),
+        state="running" if running else _run_state(run, damage, run.has_state or bool(last)),
         reason=damage or _failure(run),
         encoding=_encoding_name(origin.nested),
         seed=_whole_number(config.get("seed")),
-        steps=_whole_number(summary.get("steps", last.get("step"))) or 0,
+        steps=_whole_number(steps) or 0,
         total=_whole_number(config.get("train.steps")),
         loss=loss if isinstance(loss, float) else None,
         evaluations=len(run.eval_files()),
         size=sum(status.st_size for status in there),
         age=max(0.0, now - max([status.st_mtime for status in there], default=path.stat().st_mtime)),
         checkpoint=run.has_state,
+        saved=saved,
     )
     return entry, origin
 
@@ -137,6 +147,39 @@ def _last_line(path: Path) -> dict:
             if isinstance(values, dict) and "step" in values:
                 return values
     return {}
+
+
+def _saved_step(run: Run) -> object:
+    """Number of steps in the state that a training resumes from, the older one if the newer cannot be read; None without a state.
+
+    A state is a checksum and a zip of torch. Its small pickle, which holds the step beside places of tensors, is read without its classes.
+    """
+    for path in (run.state, run.previous_state):
+        with contextlib.suppress(Exception):  # zipfile and pickle raise a dozen kinds of errors for damage
+            with opened(path) as file, zipfile.ZipFile(file) as state:
+                (name,) = (name for name in state.namelist() if name.endswith("/data.pkl"))
+                if state.getinfo(name).file_size <= LARGEST:
+                    return _Values(io.BytesIO(state.read(name))).load()["step"]
+    return None
+
+
+class _Values(pickle.Unpickler):
+    """Reader of the plain values of a pickle: every class and every tensor is an _Unread, so nothing of the file is executed."""
+
+    def find_class(self, module: str, name: str) -> type:
+        return _Unread
+
+    def persistent_load(self, place: object) -> None:
+        return None
+
+
+class _Unread(dict):
+    """Object in place of one that is not made; it takes the items of an OrderedDict."""
+
+    def __init__(self, *arguments: object):
+        super().__init__()
+
+    def __setstate__(self, state: object) -> None: ...
 
 
 def _whole_number(value: object) -> int | None:

@@ -4,7 +4,13 @@ Hydra's joblib and submitit launchers run one cell at a time and stop waiting at
 all its evaluations, in a child process (a worker takes one after the other).
 """
 
+import errno
+import os
+import tempfile
+from pathlib import Path
+
 from posbench.common.errors import ConfigError
+from posbench.common.files import FULL
 from posbench.sweep.child_processes import check_resources, run_jobs
 from posbench.sweep.cluster.queue import Queue, run_on
 from posbench.sweep.jobs import Job, Result
@@ -14,8 +20,11 @@ from posbench.sweep.verdict import begin
 def launch(jobs: list[Job], launcher: dict, command: str) -> list[Result]:
     """Run the unfinished jobs with a launcher (a yaml of configs/hydra/launcher), n_jobs at a time, and wait for them.
 
-    Raises ConfigError for a launcher that is not installed or illegal settings, KeyboardInterrupt when a signal ended it.
+    Raises ConfigError for a launcher that is not installed or illegal settings, and for a results_dir that cannot be written;
+    KeyboardInterrupt when a signal ended it.
     """
+    for folder in {job.cfg.results_dir for job in jobs}:
+        _check_writable(Path(folder))
     via, parallel, queue = launcher.get("via"), launcher["n_jobs"], None
     if via in ("slurm", "local"):
         queue = Queue(launcher, command)
@@ -29,6 +38,17 @@ def launch(jobs: list[Job], launcher: dict, command: str) -> list[Result]:
         made = run_jobs(left, parallel, command, len(done))
     order = {job.run.path: i for i, job in enumerate(jobs)}
     return sorted(done + made, key=lambda result: order[result.job.run.path])
+
+
+def _check_writable(folder: Path) -> None:
+    """Make the folder of results. Raises ConfigError if no file can be made there; a full disk is left to the jobs to report."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        if error.errno not in FULL:
+            reason = os.strerror(errno.ENOTDIR if error.errno == errno.EEXIST else error.errno)
+            raise ConfigError(f"results_dir={folder} cannot be written ({reason}): fix this, or choose another results_dir.") from error
 
 
 def _joblib(n_jobs: int) -> int:

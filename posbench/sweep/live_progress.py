@@ -35,15 +35,16 @@ class Live(Progress):
             self._tell(0)
 
     def finish(self, result: Result) -> None:
-        """Register the end of a job. Of a sweep, a failure is printed."""
+        """Register the end of a job; an interrupted one is not done. Of a sweep, a failure is printed."""
         failures = [f"{result.job.run.id}: {outcome.reason}" for outcome in result.failures]
+        interrupted = any(outcome.status == "interrupted" for outcome in result.outcomes)
         with self.lock:
             self._forget(result.job.run.id)
             self.failed += bool(failures)
             self.seconds.append(result.seconds)
             if failures and self.total > 1:
                 self._print(f"failed: {'; '.join(failures)}")
-            self._tell(1)
+            self._tell(0 if interrupted else 1)
 
     def put_back(self, job: str) -> None:
         """Register that a job found its run busy and waits for another turn."""

@@ -26,6 +26,8 @@ def test_the_script_says_a_noop_and_writes_where_it_is_told(tmp_path, script):
     done = script("encoding=none", "extension=pi", "length=128", f"json={tmp_path}/a/numbers.json")
     assert done.returncode == 0 and "no-op: encoding=none has no positions" in done.stderr
     assert [path.name for path in tmp_path.rglob("*.[jps]*")] == ["numbers.json"]
+    assert script("length=128", "out=there").returncode == 0
+    assert {path.name for path in (tmp_path / "there").iterdir()} == {f"rope+none+none.{kind}" for kind in ("json", "png", "svg")}
 
 
 def test_the_script_refuses_with_the_sentence_of_run(script):

@@ -408,6 +408,7 @@ def test_a_sweep_on_a_device_that_is_not_there_is_refused_whole(cli):
     assert done.stderr.count("device=cuda:99 is not available") == 1 and "choose device=cpu" in done.stderr and not cli.runs()
     cli("seed=0", dtype)
     assert "nothing to do" in cli("-m", "seed=0", dtype, "device=cuda:99").stdout  # what is there needs no device
+    assert "device=foo must be auto, cpu, cuda" in cli("seed=0", dtype, "device=foo", code=2).stderr  # but no device has that name
 
 
 def test_on_a_terminal_a_sweep_has_one_line_with_the_running_jobs_own_in_it(processes):

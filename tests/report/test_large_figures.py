@@ -4,14 +4,14 @@ import itertools
 from dataclasses import replace
 
 import pytest
-from labelled import labelled
+from labelled import labelled, method_of
 from test_figures import texts
 
 from posbench.report.figures import heatmap
 from posbench.report.figures import intervals as differences
 from posbench.report.figures import loss_curves as multiples
-from posbench.report.figures.palette import MOST
-from posbench.report.figures.style import save
+from posbench.report.figures.palette import MOST, extension_look
+from posbench.report.figures.style import DASHES, OKABE_ITO, save
 from posbench.report.records import CurvePoint
 
 ENCODINGS = ("rope", "alibi", "sinusoidal", "fox_rope", "stick_breaking", "randomized")
@@ -53,8 +53,15 @@ def test_panels_share_their_axes_and_an_extension_keeps_its_look():
     shown = multiples.groups(curve)
     assert [panel.heading for panel in shown] == ["Encodings, nothing extended", *(f"{name}: extensions" for name in sorted(ENCODINGS))]
     encodings, *looks = [{cell: look for cell, look in panel.items()} for panel in pens_of(curve, shown)]
+    own = {encoding: encodings[encoding, "none"][0] for encoding in ENCODINGS}
     extended = [{extension: look for (_, extension), look in panel.items() if extension != "none"} for panel in looks]
-    assert all(look == extended[0] for look in extended) and len(set(extended[0].values())) == len(EXTENSIONS) - 1
+    assert all(len(set(look.values())) == len(EXTENSIONS) - 1 for look in extended)
+    for panel in looks:
+        for (encoding, extension), look in panel.items():
+            if extension != "none":
+                colour, dash = extension_look(method_of(extension))
+                kept = OKABE_ITO[colour] != own[encoding]
+                assert look == (OKABE_ITO[colour], DASHES[dash]) if kept else look[0] != own[encoding], (encoding, extension)
     plain = {cell: look for panel in looks for cell, look in panel.items() if cell[1] == "none"}
     assert {cell: look[0] for cell, look in plain.items()} == {cell: look[0] for cell, look in encodings.items()}
 
@@ -111,3 +118,10 @@ def test_intervals_are_drawn_from_end_to_end():
     wanted = [[one.difference - 0.01, one.difference + 0.01] for one in curve if one.length in (128, 512, 1024)]
     assert sum(bars(figure.axes[:3]), []) == pytest.approx(sum(sorted(wanted), []))
     assert len(bars(figure.axes[3:])) == 6  # none is its own reference
+
+
+@pytest.mark.parametrize(("value", "ticks"), [(0.01, ["-0.05", "0", "+0.05"]), (2.0, ["0", "+0.1", "+1"])])
+def test_differences_of_any_size_have_several_ticks(value, ticks):
+    curve = [point(extension=name, length=length, difference=value) for name in ("none", "pi", "ntk") for length in LENGTHS]
+    axes = differences.figure([replace(one, change=None) for one in curve], "t").axes[0]
+    assert [text.get_text() for text in axes.get_xticklabels()] == ticks

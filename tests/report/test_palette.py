@@ -12,6 +12,7 @@ from posbench.report.figures.palette import (
     ENCODINGS,
     EXTENSIONS,
     MOST,
+    encoding_look,
     extension_look,
     looks_of_methods,
     told_apart,
@@ -41,7 +42,10 @@ def test_a_method_keeps_its_colour_in_every_panel_of_every_report():
             for cell, found in colours(grid(order, extensions, ("none",))).items():
                 if len(order) * len(extensions) <= 6 and cell[1] != "none":
                     continue  # in one panel of several encodings colour is the encoding's
-                key = method_of(cell[0]) if cell[1] == "none" else method_of(cell[1])
+                of_encoding, key = encoding_look(method_of(cell[0]))[0], method_of(cell[0] if cell[1] == "none" else cell[1])
+                if cell[1] != "none" and extension_look(key)[0] == of_encoding:
+                    assert OKABE_ITO[of_encoding] not in found, "the line without an extension has that colour"
+                    continue
                 seen.setdefault((cell[1] == "none", key), set()).update(found)
     assert all(len(found) == 1 for found in seen.values()) and len(seen) == 6 + 4
     assert seen[True, "rope"] == {OKABE_ITO[0]} and seen[True, "fire"] != seen[True, "rope"]

@@ -3,20 +3,25 @@
 import fcntl
 import json
 import os
+import pickle
 import resource
 import subprocess
 import sys
 import time
+import zipfile
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import CONFIGS, node
 from script_calls import call
+from spoils import half
 from test_cli import TINY
 
 from posbench.common.errors import RunError
 from posbench.runs.cleanup import delete, find_waste, foreign_files, unused_tokens
 from posbench.runs.inventory import list_runs
+from posbench.training.checkpoint import save_state
 
 SCRIPT = CONFIGS.parent / "scripts" / "runs.py"
 PARTS = {"encoding": {"_target_": "posbench.encodings.rope.Rope", "base": 10000.0}, "model": {"d_model": 16}, "seed": 0}
@@ -69,20 +74,53 @@ def test_every_state_is_told(results):
     found = {entry.path.name[-1]: entry for entry in list_runs(results)}
     assert {digit: entry.told for digit, entry in found.items()} == {
         "1": "finished",
-        "2": "interrupted at step 6, resumable",
+        "2": "interrupted, its checkpoint cannot be read",
         "3": "failed: ValueError: boom",
         "4": "unstarted",
         "5": "damaged: config.yaml cannot be read",
         "6": "damaged: train.json cannot be read",
-        "7": "interrupted at step 5, no checkpoint yet",
+        "7": "interrupted, no checkpoint yet",
         "8": "unstarted",
     }
-    assert (found["1"].loss, found["1"].steps, found["2"].steps, found["7"].total) == (2.5, 9, 6, 20)
+    assert (found["1"].loss, found["1"].steps, found["7"].steps, found["7"].total) == (2.5, 9, 0, 20)
     assert found["7"].encoding == "rope steps=20" and found["1"].encoding == "rope steps=9" and found["8"].encoding == "-"
     assert 7190 < found["2"].age < 7300 and found["2"].size == sum(path.stat().st_size for path in found["2"].path.iterdir())
     with open(results / "rope-16-s0-2222222222" / ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert [entry.state for entry in list_runs(results) if entry.path.name.endswith("2")] == ["running"]
+        assert [(entry.state, entry.steps) for entry in list_runs(results) if entry.path.name.endswith("2")] == [("running", 6)]
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_an_interrupted_training_is_listed_with_the_step_that_it_resumes_from(tmp_path, damaged):
+    path = make(tmp_path, "1", steps=20, log='{"step": 5}\n{"step": 10}\n')
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(3)).sum().backward()
+    optimizer.step()
+    for step in (6, 8):
+        save_state(path / "state.pt", model, [optimizer], step, {"seconds": 1.5, "random": torch.get_rng_state()})
+    if damaged:
+        half(path / "state.pt")
+    (entry,) = list_runs(tmp_path)
+    assert (entry.steps, entry.told) == ((6, "interrupted, resumes from step 6") if damaged else (8, "interrupted, resumes from step 8"))
+
+
+def test_code_in_a_state_is_not_run(tmp_path):
+    path = make(tmp_path, "1", log='{"step": 5}\n')
+    with zipfile.ZipFile(path / "state.pt", "w") as state:
+        state.writestr("archive/data.pkl", pickle.dumps({"extra": Bomb(tmp_path / "ran"), "step": 3}))
+    (entry,) = list_runs(tmp_path)
+    assert entry.saved == 3 and not (tmp_path / "ran").exists()
+
+
+class Bomb:
+    """An object whose pickle makes a folder when it is loaded."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def __reduce__(self) -> tuple:
+        return os.mkdir, (str(self.path),)
 
 
 def test_an_encoding_is_listed_by_the_name_of_its_yaml(tmp_path):

@@ -62,7 +62,7 @@ DAMAGED = [
 ]  # fmt: skip
 
 SURROUNDINGS = [
-    Kind("results_dir is a file", ("results_dir=text/train/0.txt",), "Not a directory", 1),
+    Kind("results_dir is a file", ("results_dir=text/train/0.txt",), "cannot be written (Not a directory)"),
     Kind("report_dir is a file", ("report_dir=text/train/0.txt",), "Not a directory", 1, script="report"),
     Kind("a file where the evaluations should be", (), "evals", 1, lambda w: file_instead(w.run(0) / "evals")),
     Kind("a file where a run should be", ("seed=1",), "Not a directory", 1, lambda w: file_instead(w.run(1))),
@@ -84,8 +84,8 @@ READ_ONLY = 'mount --bind {0} {0} && mount -o remount,ro,bind {0} && exec "$@"'
 FULL = 'mount -t tmpfs -o size=32k tmpfs {0} && exec "$@"'
 BPE = ("data.tokenizer=bpe", "data.vocab_size=300")
 MOUNTED = [
-    Kind("a read-only results folder", ("seed=3",), "Read-only file system", 1, within=(*MOUNT, READ_ONLY.format("runs"), "sh")),
-    Kind("a read-only results folder, a run in it", ("extension=pi",), "Read-only file system", 1,
+    Kind("a read-only results folder", ("seed=3",), "Read-only file system", within=(*MOUNT, READ_ONLY.format("runs"), "sh")),
+    Kind("a read-only results folder, a run in it", ("extension=pi",), "Read-only file system",
          within=(*MOUNT, READ_ONLY.format("runs"), "sh")),
     Kind("a read-only folder for tokens to come", BPE, "Read-only file system", 1, within=(*MOUNT, READ_ONLY.format("cache"), "sh")),
     Kind("a full disk under the results", ("seed=3",), "No space left", 1, within=(*MOUNT, FULL.format("runs"), "sh")),

@@ -182,6 +182,14 @@ def test_the_remaining_time_of_a_sweep_goes_on_while_its_jobs_run_and_heeds_what
     assert shown.remaining() == 3 * 180 / 2
 
 
+def test_a_job_that_a_signal_stopped_is_not_done():
+    shown = live.Live(total=3, done=1, parallel=1)
+    for name, status, done in (("rope", "interrupted", 1), ("alibi", "done", 2)):
+        shown.start(name)
+        shown.finish(ended(name, 30.0, Outcome("", status)))
+        assert (shown.done, shown.failed, shown.started) == (done, 0, {})
+
+
 def test_one_job_says_nothing_of_a_sweep(clock, capsys):
     shown = live.Live(total=1, done=0, parallel=1)
     shown.start("rope")

@@ -89,7 +89,7 @@ def _panel(axes, rows: Collection[tuple], cells: dict, value: Value, length: int
         marker = ">" if mean > edges[1] else "<" if mean < edges[0] else "o"
         axes.plot([min(max(mean, edges[0]), edges[1])], [line], marker=marker, markersize=4.4, color=colour, clip_on=False, zorder=4,
                   markerfacecolor="white" if half is None else colour)  # fmt: skip
-    axes.set_xticks(*ticks(*edges, (0, 0.1, 1)))
+    axes.set_xticks(*ticks(*edges, (0, BEND, 1) if max(-edges[0], edges[1]) >= BEND else (0, BEND / 2)))
     axes.set_xticks([], minor=True)
     axes.tick_params(labelsize=7.5, color=GREY)
     axes.spines[["top", "right", "left"]].set_visible(False)

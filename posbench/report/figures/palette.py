@@ -63,8 +63,8 @@ def _number(name: str) -> int:
 def looks(cells: Iterable[tuple[str, str]], extensions: Iterable[str], base: Bases) -> dict[tuple[str, str], tuple[str, object]]:
     """Colour and dash of each (encoding, extension) of one panel, no two alike; `extensions`: those of the whole figure.
 
-    A line without an extension has its encoding's colour. In a panel of one encoding each extension has its own colour, else that of the
-    encoding.
+    A line without an extension has its encoding's colour. In a panel of one encoding each extension has its own colour, or another if
+    the encoding has that; in a panel of several, that of its encoding.
     """
     cells = list(cells)
     alone = len({encoding for encoding, _ in cells}) == 1 and any(extension != "none" for _, extension in cells)
@@ -73,21 +73,28 @@ def looks(cells: Iterable[tuple[str, str]], extensions: Iterable[str], base: Bas
     for encoding, extension in cells:
         colour, solid = encoding_look(base[encoding])
         wanted[encoding, extension] = (colour, solid) if extension == "none" else own[extension] if alone else (colour, own[extension][1])
+    if alone:
+        _recolour_extensions(wanted, base)
     return {cell: (OKABE_ITO[colour], DASHES[dash]) for cell, (colour, dash) in told_apart(wanted, base).items()}
 
 
 def looks_of_methods(methods: Iterable[tuple[str, str, str]], base: Bases) -> dict[tuple[str, str, str], tuple[str, object]]:
-    """Colour and dash of each (encoding, extension, scale), no two alike: those of its extension, or of its encoding without one.
-
-    An extension whose colour an encoding has takes one that nothing else has, if there is one.
-    """
+    """Colour and dash of each (encoding, extension, scale), no two alike: those of its extension, or of its encoding without one."""
     wanted = {method: encoding_look(base[method[0]]) if method[1] == "none" else extension_look(base[method[1]]) for method in methods}
+    _recolour_extensions(wanted, base)
+    return {method: (OKABE_ITO[colour], DASHES[dash]) for method, (colour, dash) in told_apart(wanted, base).items()}
+
+
+def _recolour_extensions(wanted: dict[tuple[str, ...], Look], base: Bases) -> None:
+    """Give each extension whose colour an encoding of `wanted` has a colour that nothing else has, as long as there are any."""
     of_encodings = {colour for method, (colour, _) in wanted.items() if method[1] == "none"}
     free = [colour for colour in range(len(OKABE_ITO)) if colour not in {colour for colour, _ in wanted.values()}]
+    given: dict[str, int] = {}
     for method, (colour, dash) in wanted.items():
-        if method[1] != "none" and colour in of_encodings and free:
-            wanted[method] = free.pop(0), dash
-    return {method: (OKABE_ITO[colour], DASHES[dash]) for method, (colour, dash) in told_apart(wanted, base).items()}
+        name = base[method[1]]
+        if method[1] != "none" and colour in of_encodings and (name in given or free):
+            given[name] = given[name] if name in given else free.pop(0)
+            wanted[method] = given[name], dash
 
 
 def told_apart(wanted: Mapping[Hashable, Look], base: Bases) -> dict[Hashable, Look]:
