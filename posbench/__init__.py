@@ -44,9 +44,9 @@ def rows(paths) -> "pandas.DataFrame":
     Damaged files are skipped with a warning. Raises ConfigError for a path without runs, RunError when every file is damaged.
     Columns, a missing number being NaN or <NA>:
     """
-    from posbench.runs.frame import read
+    from posbench.runs.frame import read_rows
 
-    return read(paths)
+    return read_rows(paths)
 
 
 rows.__doc__ = f"{rows.__doc__.rstrip()}\n\n{described()}\n"

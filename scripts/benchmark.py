@@ -62,7 +62,7 @@ def main(arguments: list[str]) -> None:
             print(f"{one.kind:10} {one.length:6} {one.case:32} {ratio}", flush=True)
         figures += found
         write_json(out / "benchmark.json", {"machine": machine, "figures": [asdict(one) for one in figures]})
-    table = report.checkpoint_markdown(figures, path, machine) if path else report.markdown(figures, machine)
+    table = report.checkpoint_markdown(figures, path, machine) if path else report.speed_table(figures, machine)
     write_atomic(out / "table.md", table)
     drawn = report.draw_checkpoint(figures, path, out / "benchmark") if path else report.draw(figures, out / "benchmark")
     for file in (out / "table.md", *drawn):
@@ -81,9 +81,9 @@ def _check_names(only: str) -> None:
 def _passes(path: str, device: str, chosen: dict) -> Iterator[list]:
     lengths, repeats, only = chosen["lengths"], chosen["repeats"], [name for name in chosen["only"].split(",") if name]
     if path:
-        from posbench.benchmark.checkpoint import measure
+        from posbench.benchmark.checkpoint import measure_checkpoint
 
-        return measure(path, chosen["dtype"], lengths, repeats, only, device)
+        return measure_checkpoint(path, chosen["dtype"], lengths, repeats, only, device)
     from posbench.benchmark.measure import beside_transformers, evaluation, training
 
     def passes() -> Iterator[list]:

@@ -9,7 +9,7 @@ from markupsafe import Markup
 from posbench.advice.decide import CONFIRMED, REFUTED, UNDECIDED
 from posbench.advice.plan import CUT, UNCHANGED
 from posbench.report.figures.lines import Line, Mark, Panel, Pen, draw
-from posbench.report.figures.style import DASHES, FONT, GREY, MARKERS, OKABE_ITO, differences, octaves
+from posbench.report.figures.style import DASHES, FONT, GREY, MARKERS, OKABE_ITO, difference_axis, octaves
 from posbench.report.html import Grid, template
 
 TERMINAL = 80  # characters
@@ -234,7 +234,7 @@ def _panel_of(lines: list[FigureLine], label: str, dashed_at: int) -> Panel:
     def scales(axes) -> None:
         octaves(axes, places, dashed_at)
         axes.set_xticks(places, [f"{place:.6g}" if isinstance(place, float) else str(place) for place in places])
-        differences(axes, known)
+        difference_axis(axes, known)
         axes.axhline(0, color=GREY, linewidth=0.8)
         axes.set_xlabel(label, fontsize=FONT)
 

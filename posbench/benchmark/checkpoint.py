@@ -71,7 +71,9 @@ def load(path: str) -> GPT | Reader:
     return model.eval().requires_grad_(False)
 
 
-def measure(path: str, dtype: str, lengths: list[int], repeats: int, only: list[str], device: str = "cpu") -> Iterator[list[Figure]]:
+def measure_checkpoint(
+    path: str, dtype: str, lengths: list[int], repeats: int, only: list[str], device: str = "cpu"
+) -> Iterator[list[Figure]]:
     """Measure every case at every length. Yields a list for each length; a case that is not defined there, or changes nothing, is left out.
 
     Raises ConfigError for a dtype or a method that is none, and for a checkpoint that posbench cannot read.

@@ -14,7 +14,7 @@ BLUE = OKABE_ITO[0]
 COLOURS = {PLAIN: BLACK, THEIRS: GREY}
 
 
-def markdown(figures: list[Figure], machine: str) -> str:
+def speed_table(figures: list[Figure], machine: str) -> str:
     """Table of training speed, evaluation time at each length, and memory of every case."""
     lengths = sorted({one.length for one in figures if one.kind == "evaluation"})
     train = {one.case: one for one in figures if one.kind == "training"}

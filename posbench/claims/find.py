@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from posbench.claims.language import Cell
+from posbench.claims.language import ClaimCell
 from posbench.common.errors import RunError
 from posbench.config.identity import LATER
 from posbench.config.schema import TrainConfig
@@ -51,7 +51,7 @@ class Pool:
         evaluations, origins, _ = pool(own, evidence)
         return cls(evaluations, origins, defaults)
 
-    def find(self, cell: Cell, windows: int | None = None) -> dict[int, Evaluation]:
+    def find(self, cell: ClaimCell, windows: int | None = None) -> dict[int, Evaluation]:
         """Evaluations of a cell by seed, with `windows` of those that ask for so many.
 
         Raises Missing if no evaluation fits, RunError if two of one seed do.
@@ -73,13 +73,13 @@ class Pool:
             raise Missing(" and ".join([f"no evaluation of {cell}{asked}", *self.unread(cell)]))
         return dict(sorted(found.items()))
 
-    def unread(self, cell: Cell) -> list[str]:
+    def unread(self, cell: ClaimCell) -> list[str]:
         """Notes on trainings that may fit the cell, but whose config.yaml cannot be read."""
         unread = (entry for entry in self.evaluations if not self.origins[entry.origin].config)
         runs = dict.fromkeys(entry.first["run_id"] for entry in unread if self._measured(cell, entry))
         return [f"config.yaml of {', '.join(runs)} cannot be read, so nothing says whether it fits"] if runs else []
 
-    def _measured(self, cell: Cell, entry: Evaluation) -> bool:
+    def _measured(self, cell: ClaimCell, entry: Evaluation) -> bool:
         """True if an evaluation has the cell's methods and protocol."""
         row = moved(entry.first)
         if any(row[name] != getattr(cell, name) for name in ("encoding", "extension", "scale_attention", "protocol")):
@@ -98,7 +98,7 @@ class Pool:
                 return False
         return True
 
-    def _trained(self, cell: Cell, entry: Evaluation) -> bool:
+    def _trained(self, cell: ClaimCell, entry: Evaluation) -> bool:
         """True if the training's configuration fits the cell. An unreadable one does not; keys of later versions have their defaults."""
         wanted = {**PLAIN, "train.length": entry.first["train_len"], **(cell.config or {})}
         have = self.origins[entry.origin].config

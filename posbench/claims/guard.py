@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from posbench.claims.judge import Finding
-from posbench.claims.language import Cell, Claim, Endpoint, called
+from posbench.claims.language import Claim, ClaimCell, Endpoint, endpoint_name
 from posbench.statistics.verdict_rules import Rule
 
 Where = tuple[str, float]  # eval_id, multiple of the training length
@@ -35,10 +35,10 @@ def guarded(findings: Sequence[Finding], claims: Sequence[Claim], allowed: Allow
     `allowed` holds the tolerances of reported rows, `nll` is that of a floor and of a row that is not in it. The shift is the worst case:
     every loss of every seed at its tolerance, each in the direction that hurts. What two cells share, such as a floor, counts once.
     """
-    endpoints = {(claim.stage, called(claim.id, one.name)): one for claim in claims for one in claim.primary}
+    endpoints = {(claim.stage, endpoint_name(claim.id, one.name)): one for claim in claims for one in claim.primary}
     found = []
     for one in findings:
-        name = called(one.claim, one.endpoint)
+        name = endpoint_name(one.claim, one.endpoint)
         endpoint = endpoints.get((one.stage, name))
         if not endpoint or one.verdict not in ("confirmed", "refuted") or one.unit != "bits/byte":
             continue
@@ -48,7 +48,7 @@ def guarded(findings: Sequence[Finding], claims: Sequence[Claim], allowed: Allow
     return found
 
 
-def _rows(one: Finding, endpoint: Endpoint) -> list[tuple[float, Cell, list[Where]]]:
+def _rows(one: Finding, endpoint: Endpoint) -> list[tuple[float, ClaimCell, list[Where]]]:
     """(weight, cell, its rows, one for each seed) of a finding, whose evaluations are named method after method."""
     ids, seeds = one.evaluations.split(), len(one.seeds.split())
     methods = [str(replace(cell, times=1.0)) for _, cell in endpoint.cells]
@@ -59,7 +59,7 @@ def _rows(one: Finding, endpoint: Endpoint) -> list[tuple[float, Cell, list[Wher
     return [(weight, cell, [(name, cell.at) for name in names]) for (weight, cell), names in zip(endpoint.cells, own, strict=True)]
 
 
-def _shift(rows: Sequence[tuple[float, Cell, list[Where]]], allowed: Allowed, nll: float, floored: bool) -> float:
+def _shift(rows: Sequence[tuple[float, ClaimCell, list[Where]]], allowed: Allowed, nll: float, floored: bool) -> float:
     """Largest change of an effect within the tolerances."""
     losses, floors = defaultdict(float), defaultdict(float)
     for weight, cell, of_cell in rows:

@@ -26,7 +26,7 @@ STAGES = {1: "one", 2: "two", 3: "three", 4: "four", 5: "five", 6: "six"}
 
 
 @dataclass(frozen=True)
-class Cell:
+class ClaimCell:
     """Evaluations of one method, one for each seed. Arguments not given are those of configs/, other fields have the defaults below."""
 
     encoding: str
@@ -63,7 +63,7 @@ class Endpoint:
 
     name: str
     measure: str
-    cells: tuple[tuple[float, Cell], ...]  # signed weights; the first is `of`
+    cells: tuple[tuple[float, ClaimCell], ...]  # signed weights; the first is `of`
     margin: float | None = None  # bits/byte, of usable_length
     confirm: Rule | None = None
     refute: Rule | None = None
@@ -119,11 +119,11 @@ def load_all(folder: Path) -> list[Claim]:
     claims = [load(path) for path in sorted(folder.rglob("*.yaml"))]
     if len({(claim.stage, claim.id) for claim in claims}) < len(claims):
         raise ConfigError(f"{folder} has two claims with the same id: {', '.join(claim.id for claim in claims)}.")
-    known = {(claim.stage, called(claim.id, one.name)): one for claim in claims for one in claim.primary if not one.same_as}
+    known = {(claim.stage, endpoint_name(claim.id, one.name)): one for claim in claims for one in claim.primary if not one.same_as}
     return [replace(claim, primary=tuple(_resolved(one, claim, known) for one in claim.primary)) for claim in claims]
 
 
-def called(claim: str, endpoint: str) -> str:
+def endpoint_name(claim: str, endpoint: str) -> str:
     """Name of an endpoint among all claims: "H02 sinusoidal", or the claim's id if it has no name."""
     return " ".join(filter(None, (claim, endpoint)))
 
@@ -132,7 +132,8 @@ def _resolved(one: Endpoint, claim: Claim, known: Mapping[tuple[int, str], Endpo
     if not one.same_as:
         return one
     if (claim.stage, one.same_as) not in known:
-        raise ConfigError(f"{called(claim.id, one.name)} is the same as {one.same_as}, which is not a comparison of stage {claim.stage}.")
+        name = endpoint_name(claim.id, one.name)
+        raise ConfigError(f"{name} is the same as {one.same_as}, which is not a comparison of stage {claim.stage}.")
     other = known[claim.stage, one.same_as]
     return replace(one, **{name: getattr(other, name) for name in ("measure", "cells", "margin", "gate", "seeds", "windows")})
 
@@ -207,6 +208,6 @@ def _endpoint(text: dict, seeds: list[int] | None = None) -> Endpoint:
     return Endpoint(str(text.get("name", "")), measure, made, text.get("margin"), **rules, gate=gate, seeds=chosen)
 
 
-def _cell(text: dict, at: float | None) -> Cell:
-    _only(text, {column.name for column in fields(Cell)})
-    return Cell(**{"at": at, **text})
+def _cell(text: dict, at: float | None) -> ClaimCell:
+    _only(text, {column.name for column in fields(ClaimCell)})
+    return ClaimCell(**{"at": at, **text})

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from posbench.claims.judge import NOT_MEASURED, Finding
-from posbench.claims.language import STAGES, called
+from posbench.claims.language import STAGES, endpoint_name
 from posbench.common import csv_records
 from posbench.report.tables import markdown_row
 
@@ -17,7 +17,7 @@ WAY = re.compile(r".*: (python scripts/.+|there is no configs/.+)")  # the end o
 HEAD = ("claim", "what is claimed", "effect [95 %]", "confirms", "refutes", "G above", "seeds x documents", "p, by Holm, q", "verdict")
 
 
-def from_csv(path: Path | str) -> list[Finding]:
+def read_findings(path: Path | str) -> list[Finding]:
     """Read the findings of a CSV. Raises RunError for another file."""
     return csv_records.from_csv(path, Finding, "a ledger of claims", "scripts/claims.py")
 
@@ -53,7 +53,7 @@ def _heads(findings: Sequence[Finding]) -> list[Finding]:
     return [one for one in findings if one.primary or one.note == "by test"]
 
 
-def markdown(findings: Sequence[Finding]) -> str:
+def ledger_markdown(findings: Sequence[Finding]) -> str:
     """Markdown of the stages of the ledger that were measured: the verdicts of each, then the comparisons of each claim."""
     stages, findings = _measured(findings)
     parts = ["# Claims"]
@@ -132,7 +132,7 @@ def _doubles(primaries: Sequence[Finding]) -> list[str]:
 
 
 def _name(one: Finding) -> str:
-    return called(one.claim, one.endpoint)
+    return endpoint_name(one.claim, one.endpoint)
 
 
 def brief(findings: Sequence[Finding]) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from posbench.claims.find import Pool
 from posbench.claims.judge import Finding, judge, reserved
 from posbench.claims.language import Claim, load_all
-from posbench.claims.table import brief, from_csv, markdown, terminal
+from posbench.claims.table import brief, ledger_markdown, read_findings, terminal
 from posbench.common import defuse
 from posbench.common.csv_records import to_csv
 from posbench.common.errors import ConfigError
@@ -42,7 +42,7 @@ def claims(request: Request) -> int:
     findings = _with_frozen(judged := judge(ledger, look_up))
     out = Path(cfg["report_dir"] or Path(cfg["results_dir"]).parent / "report" / "claims")
     print(terminal(findings, shutil.get_terminal_size().columns if sys.stdout.isatty() else None))
-    page = defuse.markdown(markdown(findings))
+    page = defuse.markdown(ledger_markdown(findings))
     for name, text in (("claims.csv", to_csv(findings, Finding)), ("claims.md", page), ("brief.md", brief(findings))):
         write_atomic(out / name, text)
         print(f"{name.rpartition('.')[2]:4} {out / name}")
@@ -68,7 +68,7 @@ def _with_frozen(findings: list[Finding]) -> list[Finding]:
     if not measured or 1 in measured or not FROZEN.exists():
         return findings
     print(f"stage one was not measured here: its verdicts are those of {FROZEN}")
-    return [one for one in from_csv(FROZEN) if one.stage == 1] + [one for one in findings if one.stage > 1]
+    return [one for one in read_findings(FROZEN) if one.stage == 1] + [one for one in findings if one.stage > 1]
 
 
 def pools(cfg: dict) -> Callable[[Claim], tuple[Pool, str]]:

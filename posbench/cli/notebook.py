@@ -21,7 +21,7 @@ from posbench.data.sources import ALL, SPLITS, TASK
 from posbench.evaluation.protocols import protocol as evaluator
 from posbench.position.instantiate import make, trusted_config
 from posbench.runs.directory import Run
-from posbench.runs.frame import frame, read
+from posbench.runs.frame import frame, read_rows
 from posbench.sweep import key_run
 from posbench.sweep.cells import each_task, make_cell
 from posbench.sweep.jobs import Job
@@ -61,7 +61,7 @@ class LoadedRun:
     @property
     def rows(self) -> "pandas.DataFrame":
         """All evaluations of the run on disk, as posbench.rows reads them."""
-        return read(self.path)
+        return read_rows(self.path)
 
     @cached_property
     def device(self) -> str:

@@ -19,7 +19,7 @@ from pathlib import Path
 from posbench.claims.guard import guarded, lines
 from posbench.claims.judge import Finding
 from posbench.claims.language import load_all
-from posbench.claims.table import from_csv
+from posbench.claims.table import read_findings
 from posbench.cli.commands import show_plan
 from posbench.common.errors import ConfigError
 from posbench.common.files import write_json
@@ -179,7 +179,7 @@ def verdicts_at_stake(reported: Sequence[dict], tolerance: dict) -> list[str]:
         return ["the verdicts that rest on these rows are in the repository, and were not looked at"]
     known: dict[tuple, Finding] = {}
     for path in sorted(results.glob("reported/*/claims.csv")):
-        for one in from_csv(path):
+        for one in read_findings(path):
             known.setdefault((one.stage, one.claim, one.endpoint), one)
     experiments = {name for one in known.values() if one.evaluations for name in one.experiment.split()}
     files = [results / "reported" / name / "rows.csv" for name in sorted(experiments)]

@@ -10,7 +10,8 @@ from array import array
 import numpy as np
 
 from posbench.common.errors import ConfigError, Undescribed
-from posbench.gguf.header import GgufFile, shortened
+from posbench.config.typed_args import shown
+from posbench.gguf.header import GgufFile
 from posbench.gguf.tensors import numbers
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3", "smollm3")  # named as transformers' model types; Mistral's files say llama
@@ -50,12 +51,12 @@ def describe(file: GgufFile) -> dict:
     architecture = file.metadata.get("general.architecture")
     if architecture not in ARCHITECTURES:
         raise Undescribed(
-            f"{file.path} holds a model of architecture {shortened(architecture)}, and {', '.join(ARCHITECTURES)} are read: choose another."
+            f"{file.path} holds a model of architecture {shown(architecture)}, and {', '.join(ARCHITECTURES)} are read: choose another."
         )
     for key, wanted in (("general.type", "model"), ("split.count", 1)):
         if file.metadata.get(key, wanted) not in (wanted, 0):
             raise ConfigError(
-                f"{file.path} has {key}={shortened(file.metadata[key])} and is not a complete model: give one file, merging split files."
+                f"{file.path} has {key}={shown(file.metadata[key])} and is not a complete model: give one file, merging split files."
             )
     prefix = f"{architecture}."
     said = {key.removeprefix(prefix): _scalar(value) for key, value in file.metadata.items() if key.startswith(prefix)}
@@ -75,7 +76,7 @@ def describe(file: GgufFile) -> dict:
         known = key in KEYS or key in {SCALING + one for one in SCALINGS}
         if not known and (key not in SILENT or value not in [width if one is None else one for one in SILENT[key]]):
             raise ConfigError(
-                f"{file.path} has {shortened(prefix + key)}={shortened(value)}, which this model does not have: choose another, or the "
+                f"{file.path} has {shown(prefix + key)}={shown(value)}, which this model does not have: choose another, or the "
                 "folder of safetensors that it was made from."
             )
     return config
@@ -126,20 +127,18 @@ def _scaling(said: dict, file: GgufFile) -> dict | None:
     sharper = {key: said.get(SCALING + key, 1.0) for key in ("attn_factor", "yarn_attn_factor")}
     if kind != "yarn" and (wrong := [key for key, value in sharper.items() if value != 1]):
         raise ConfigError(
-            f"{file.path} has rope.scaling.{wrong[0]}={shortened(sharper[wrong[0]])} with rope.scaling.type={shortened(kind)}, and it is "
+            f"{file.path} has rope.scaling.{wrong[0]}={shown(sharper[wrong[0]])} with rope.scaling.type={shown(kind)}, and it is "
             "read with yarn alone: choose another, or the folder of safetensors that it was made from."
         )
     if FACTORS in file.tensors:
         if kind != "none":
-            raise ConfigError(
-                f"{file.path} holds {FACTORS} and rope.scaling.type={shortened(kind)}, and one of both is read: choose another."
-            )
+            raise ConfigError(f"{file.path} holds {FACTORS} and rope.scaling.type={shown(kind)}, and one of both is read: choose another.")
         return _divisors(file, said["context_length"])
     if kind == "none":
         return None
     if kind not in ("linear", "yarn") or not isinstance(factor, float):
         raise ConfigError(
-            f"{file.path} has rope.scaling.type={shortened(kind)} with factor={shortened(factor)}, and linear and yarn are read, with a "
+            f"{file.path} has rope.scaling.type={shown(kind)} with factor={shown(factor)}, and linear and yarn are read, with a "
             "factor: choose another, or the folder of safetensors that it was made from."
         )
     if kind == "linear":

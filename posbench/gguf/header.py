@@ -18,6 +18,7 @@ import numpy as np
 
 from posbench.common.errors import ConfigError, RunError
 from posbench.common.files import opened
+from posbench.config.typed_args import shown
 
 MAGIC, VERSIONS = b"GGUF", (2, 3)
 # {type in the file: struct's letter} of numbers; 8 is a string, 9 an array.
@@ -100,19 +101,19 @@ class _Header:
         for _ in range(n_keys):
             key = self.string("a key", MOST_KEY)
             if key in metadata:
-                raise _Damaged(f"it holds {shortened(key)} twice")
-            metadata[key] = self.value(self.number("I", "a type"), shortened(key))
+                raise _Damaged(f"it holds {shown(key)} twice")
+            metadata[key] = self.value(self.number("I", "a type"), shown(key))
         entries = [self.entry() for _ in range(n_tensors)]
         alignment = metadata.get("general.alignment", 32)
         if not isinstance(alignment, int) or not 1 <= alignment <= MOST_ALIGNMENT:
-            raise _Damaged(f"general.alignment={shortened(alignment)}")
+            raise _Damaged(f"general.alignment={shown(alignment)}")
         size, start = os.fstat(self.file.fileno()).st_size, -(-self.at // alignment) * alignment
         tensors: dict[str, TensorEntry] = {}
         for name, shape, kind, offset in entries:
             if name in tensors:
-                raise _Damaged(f"it holds the tensor {shortened(name)} twice")
+                raise _Damaged(f"it holds the tensor {shown(name)} twice")
             if offset % alignment or start + offset > size:
-                raise _Damaged(f"{shortened(name)} begins at byte {start + offset:,} of {size:,}")
+                raise _Damaged(f"{shown(name)} begins at byte {start + offset:,} of {size:,}")
             tensors[name] = TensorEntry(shape, kind, start + offset)
         return GgufFile(path, size, metadata, tensors)
 
@@ -167,12 +168,6 @@ class _Header:
         name = self.string("a tensor's name", MOST_KEY)
         dimensions = self.number("I", "a tensor's dimensions")
         if not 1 <= dimensions <= MOST_DIMENSIONS:
-            raise _Damaged(f"{shortened(name)} has {dimensions:,} dimensions")
+            raise _Damaged(f"{shown(name)} has {dimensions:,} dimensions")
         shape = tuple(self.number("Q", "a tensor's shape") for _ in range(dimensions))
         return name, shape[::-1], self.number("I", "a tensor's type"), self.number("Q", "a tensor's place")
-
-
-def shortened(value: object) -> str:
-    """A foreign value for a message: printable, and of at most 60 characters."""
-    said = value if isinstance(value, str) and value.isprintable() else ascii(value)
-    return said if len(said) <= 60 else f"{said[:57]}..."

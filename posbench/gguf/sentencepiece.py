@@ -9,7 +9,7 @@ llama.cpp, a space is written behind tokens that are found whole too, which Sent
 import math
 from collections.abc import Iterator
 
-from posbench.gguf.vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED, Vocabulary, described
+from posbench.gguf.vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED, Vocabulary, tokenizer_content
 
 SPACE = "\u2581"
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
@@ -39,7 +39,7 @@ def sentencepiece(given: Vocabulary) -> dict:
     before, written = {"type": "Prepend", "prepend": SPACE}, {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
     read = [{"type": "Replace", "pattern": {"String": SPACE}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"}]
     read += [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] * begun
-    return described(
+    return tokenizer_content(
         model,
         added,
         types,

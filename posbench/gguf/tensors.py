@@ -9,7 +9,8 @@ import numpy as np
 from posbench.common.errors import ConfigError
 from posbench.common.files import opened
 from posbench.common.lazy_tensor import LazyTensor
-from posbench.gguf.header import GgufFile, TensorEntry, readable, shortened
+from posbench.config.typed_args import shown
+from posbench.gguf.header import GgufFile, TensorEntry, readable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,19 +46,19 @@ def gguf_tensors(file: GgufFile, permuted: dict[str, int]) -> dict[str, LazyTens
         kind = next((kind for kind in GGMLQuantizationType if kind == entry.kind), None)
         if kind is None or not _is_read(kind):
             raise ConfigError(
-                f"{file.path} holds {shortened(name)} as {kind.name if kind else entry.kind}, which is not supported: choose another."
+                f"{file.path} holds {shown(name)} as {kind.name if kind else entry.kind}, which is not supported: choose another."
             )
         block, size = GGML_QUANT_SIZES[kind]
         needed = math.prod(entry.shape) // block * size
         if entry.shape[-1] % block or not 0 < needed <= file.size - entry.start:
             raise ConfigError(
-                f"{file.path} is not a complete GGUF file ({shortened(name)} is {list(entry.shape)} of {kind.name}, {needed:,} bytes from "
+                f"{file.path} is not a complete GGUF file ({shown(name)} is {list(entry.shape)} of {kind.name}, {needed:,} bytes from "
                 f"byte {entry.start:,} of {file.size:,}): download it again."
             )
         stem, _, part = name.rpartition(".")
         heads = permuted.get(stem.rpartition(".")[2])
         if heads is not None and (heads < 1 or entry.shape[0] % (2 * heads)):
-            raise ConfigError(f"{file.path} has {shortened(name)} of {entry.shape[0]:,} rows for {heads:,} heads: download it again.")
+            raise ConfigError(f"{file.path} has {shown(name)} of {entry.shape[0]:,} rows for {heads:,} heads: download it again.")
         read = functools.partial(_dequantised, file, entry, needed, heads)
         found[_their_name(stem, part, name)] = LazyTensor(list(entry.shape), kind.name, read)
     return found

@@ -8,9 +8,10 @@ from array import array
 from pathlib import Path
 
 from posbench.common.errors import ConfigError
-from posbench.gguf.header import read_gguf, shortened
+from posbench.config.typed_args import shown
+from posbench.gguf.header import read_gguf
 from posbench.gguf.sentencepiece import sentencepiece
-from posbench.gguf.vocabulary import CONTROL, NORMAL, USER_DEFINED, Vocabulary, described
+from posbench.gguf.vocabulary import CONTROL, NORMAL, USER_DEFINED, Vocabulary, tokenizer_content
 
 LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
@@ -50,7 +51,7 @@ def tokenizer_json(path: str | Path) -> bytes:
         made = _byte_level(Vocabulary(path, metadata), cut)
     else:
         raise ConfigError(
-            f"{path} holds a tokenizer of kind {shortened(kind)}, {shortened(cut)}, and llama (SentencePiece) and gpt2 with "
+            f"{path} holds a tokenizer of kind {shown(kind)}, {shown(cut)}, and llama (SentencePiece) and gpt2 with "
             f"{', '.join(CUTS)} are built from such a file: give data.tokenizer=FOLDER, or a hub name, that holds the tokenizer.json of "
             "this model."
         )
@@ -68,11 +69,11 @@ def _byte_level(given: Vocabulary, cut: str) -> dict:
         raise given.damaged("holds a token twice")
     pairs = [merge.split(" ") for merge in merges]
     if wrong := next((pair for pair in pairs if len(pair) != 2 or not {*pair, "".join(pair)} <= vocab.keys()), None):
-        raise given.damaged(f"has the merge {shortened(' '.join(wrong))}, which does not make a token of two")
+        raise given.damaged(f"has the merge {shown(' '.join(wrong))}, which does not make a token of two")
     added = {index: token for index, token in enumerate(tokens) if types[index] in (CONTROL, USER_DEFINED) and token in spelled}
     model = {"type": "BPE", "vocab": vocab, "merges": pairs, "byte_fallback": False, "ignore_merges": cut in WHOLE_FIRST}
     cuts = {"pre_tokenizer": {"type": "Sequence", "pretokenizers": CUTS[cut]}, "decoder": GPT2[0]}
-    return described(model, added, types, normalizer={"type": "NFC"} if "qwen" in cut else None, **cuts)
+    return tokenizer_content(model, added, types, normalizer={"type": "NFC"} if "qwen" in cut else None, **cuts)
 
 
 def _alphabet() -> dict[int, str]:

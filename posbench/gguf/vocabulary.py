@@ -37,7 +37,7 @@ class Vocabulary:
         )
 
 
-def described(model: dict, added: dict[int, str], types: array, normalizer: dict | None, **parts: object) -> dict:
+def tokenizer_content(model: dict, added: dict[int, str], types: array, normalizer: dict | None, **parts: object) -> dict:
     """Content of a tokenizer.json. The tokens `added`, by id, are found whole in a text; those of type CONTROL and UNKNOWN are special.
 
     The order of the keys is hashed with the content into the ids of texts, so it stays.

@@ -30,7 +30,7 @@ def check_checkpoint(cfg: JobConfig, model: GPT | Reader, tokens: np.ndarray) ->
     name = cfg.model.path
     text_T = torch.from_numpy(np.asarray(tokens[: model.encoding.shape.train_len], dtype=np.int64)).to(next(model.parameters()).device)
     _check_offsets(name, by_offset(model, text_T))
-    difference = beside_transformers(find_checkpoint(name, download=False), model, text_T[:COMPARED])
+    difference = difference_from_transformers(find_checkpoint(name, download=False), model, text_T[:COMPARED])
     if isinstance(difference, str):
         return _say(f"logits were not compared, since {difference}")
     if not difference < DIFFERENCE:
@@ -65,7 +65,7 @@ def _check_offsets(name: str, losses: dict[int, float]) -> None:
 
 
 @torch.no_grad()
-def beside_transformers(checkpoint: Checkpoint, model: GPT | Reader, text_T: torch.Tensor) -> float | str:
+def difference_from_transformers(checkpoint: Checkpoint, model: GPT | Reader, text_T: torch.Tensor) -> float | str:
     """Norm of the difference from transformers' logits over their norm, in float32; or the reason why there is none."""
     other = theirs(checkpoint, torch.float32)
     if isinstance(other, str):

@@ -27,7 +27,7 @@ from posbench.runs import provenance
 from posbench.runs.directory import Run
 
 
-def take(run: Run, cfg: JobConfig, vocab_size: int, device: str, fingerprint: str) -> None:
+def take_checkpoint(run: Run, cfg: JobConfig, vocab_size: int, device: str, fingerprint: str) -> None:
     """Make a finished run of a checkpoint, which stays where it is. The caller holds the lock of the run.
 
     Raises ConfigError when the files do not contain the tensors that their configuration describes, RunError when they changed since

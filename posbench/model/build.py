@@ -12,7 +12,7 @@ from posbench.common.machine import check_processes
 from posbench.config.schema import Device, JobConfig, typed
 from posbench.config.typed_args import fit_value
 from posbench.model.gpt import GPT, make_shape
-from posbench.model.memory import check_size, keep_freed
+from posbench.model.memory import check_model_size, keep_freed
 from posbench.model.weights import check_weights, load_weights
 from posbench.position.instantiate import checked, make
 from posbench.position.interfaces import Encoding, Extension, ScaleAttention
@@ -69,7 +69,7 @@ def make_encoding(cfg: JobConfig) -> Encoding:
     shape = make_shape(cfg.model, cfg.train.train_len)
     if cfg.train.parent:  # what is learned for each position has the parent's size
         shape = replace(shape, positions=cfg.train.origin)
-    check_size(cfg.model)
+    check_model_size(cfg.model)
     with seeded(cfg.seed):
         return make(cfg.encoding, shape, kind=Encoding)
 

@@ -40,7 +40,7 @@ def check_batch(config: ModelConfig, tokens: int, device: str) -> None:
         )
 
 
-def check_size(config: ModelConfig) -> None:
+def check_model_size(config: ModelConfig) -> None:
     """Check a model's size before it is made. Raises ConfigError if its blocks alone, in float32, exceed this machine's memory."""
     parameters = config.n_layer * config.layer_parameters
     needed, there = 4 * parameters, _memory()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from posbench.common.errors import ConfigError, Undescribed
 from posbench.common.files import read_bytes
-from posbench.gguf.header import shortened
+from posbench.config.typed_args import shown
 
 # Defaults of transformers for keys that config.json lacks.
 SILENT = {"hidden_act": "silu", "rms_norm_eps": 1e-6, "tie_word_embeddings": False}
@@ -142,12 +142,12 @@ def _check(mapping: dict, where: str, file: Path) -> None:
             continue
         what = f"a whole number from {wanted[0]} to {wanted[1]}" if isinstance(wanted, tuple) else WORDS[wanted]
         if not _is(value, wanted):
-            raise ConfigError(f"{file} has {where}{key}={shortened(json.dumps(value))}, where {what} belongs: download it again.")
+            raise ConfigError(f"{file} has {where}{key}={shown(json.dumps(value))}, where {what} belongs: download it again.")
         for entry in value if key in LISTED else ():
             if not _is(entry, LISTED[key]):
                 wanted = LISTED[key]
                 what = " or ".join(sorted(wanted)) if isinstance(wanted, frozenset) else WORDS.get(wanted, "0 or 1")
-                raise ConfigError(f"{file} has {shortened(json.dumps(entry))} in {where}{key}, where {what} belongs: download it again.")
+                raise ConfigError(f"{file} has {shown(json.dumps(entry))} in {where}{key}, where {what} belongs: download it again.")
 
 
 def _is(value: object, wanted: tuple[int, int] | frozenset[str] | type) -> bool:

@@ -73,9 +73,9 @@ def _by_length(evaluation: Evaluation, floor: Evaluation | None, others: Mapping
 
 def _by_position(evaluation: Evaluation, others: Mapping[int, Evaluation], wide: bool) -> Iterator[Compare]:
     for low, row in positions.spans(evaluation, wide):
-        yield (row["position"], row["length"]), row, None, positions.compare(evaluation, low, row, others.get(row["length"]))
+        yield (row["position"], row["length"]), row, None, positions.compare_positions(evaluation, low, row, others.get(row["length"]))
     for row in positions.whole_texts(evaluation) if wide else ():
-        yield (row["length"], None), row, None, positions.compare(evaluation, 0, row, others.get(row["length"]))
+        yield (row["length"], None), row, None, positions.compare_positions(evaluation, 0, row, others.get(row["length"]))
 
 
 def _point(key: tuple, seeds: list[tuple], label: Labels) -> CurvePoint:

@@ -29,7 +29,7 @@ ALIKE = (*STATED, "dtype", "position", "n_targets", "n_units", "n_bytes")
 WANTED = "give a CSV with at least the columns method, length and nll, as results/README.md says"
 
 
-def read(path: Path, source: str) -> tuple[list[Evaluation], list[CurvePoint]]:
+def read_foreign(path: Path, source: str) -> tuple[list[Evaluation], list[CurvePoint]]:
     """Read the evaluations of a rows.csv, or the points of a CSV of others (None for what it does not state); the other list is empty.
 
     Raises ConfigError, naming file and line, for a file that is neither.
@@ -42,7 +42,7 @@ def read(path: Path, source: str) -> tuple[list[Evaluation], list[CurvePoint]]:
         columns = {str(name).strip().lower(): name for name in table.fieldnames or ()}
         if {"run_id", "eval_id"} <= set(columns):
             return _evaluations(printable(read_csv(path)), path, source), []
-        found = [Line(path, table.line_num, {name: str(row[column] or "").strip() for name, column in columns.items()}) for row in table]
+        found = [CsvLine(path, table.line_num, {name: str(row[column] or "").strip() for name, column in columns.items()}) for row in table]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(f"{path} cannot be read as CSV ({error}): give text in UTF-8, with a header and a line for each loss.") from error
     except RunError as error:
@@ -89,7 +89,7 @@ def _setting(row: dict) -> StatedSetting:
     return StatedSetting(f"{targets}{row['n_units']} {row['sem_unit']}s, {row['dtype']}", row.get(SETTING) or None)
 
 
-def adopt(evaluation: Evaluation, own: Iterable[Evaluation]) -> Evaluation:
+def match_setting(evaluation: Evaluation, own: Iterable[Evaluation]) -> Evaluation:
     """Give a CSV's evaluation the setting of one of `own` on the same text, tokens and number format, so that they share a table.
 
     If the CSV states a setting, only an equal one is taken. Without a match the evaluation is returned unchanged.
@@ -102,7 +102,7 @@ def adopt(evaluation: Evaluation, own: Iterable[Evaluation]) -> Evaluation:
 
 
 @dataclass(frozen=True)
-class Line:
+class CsvLine:
     """One line of a CSV of others: `cells` has the text of each column, "" for none. Methods raise ConfigError with file and line."""
 
     path: Path
@@ -142,7 +142,7 @@ class Line:
         return math.log(value)
 
 
-def _points(lines: list[Line], source: str) -> list[CurvePoint]:
+def _points(lines: list[CsvLine], source: str) -> list[CurvePoint]:
     cells: dict[tuple, dict[str | None, dict]] = defaultdict(dict)
     for line in lines:
         method, encoding, length = line.text("method", "label"), line.text("encoding"), line.tokens("length")

@@ -14,7 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from posbench.common.defuse import printable
-from posbench.report.tables import FAILS, GAINS, LEVEL, Cell
+from posbench.report.tables import FAILS, GAINS, LEVEL, TableCell
 from posbench.runs.run_metadata import ABSENT
 
 NUMBER = re.compile(r"[+-]?\d+(\.\d*)?(e[+-]?\d+)?( |$)")
@@ -53,14 +53,14 @@ def link(text: object, anchor: str) -> Markup:
     return Markup('<a href="#{}">{}</a>').format(anchor, _printable(text))
 
 
-def place(text: object, anchor: str) -> Markup:
+def anchored(text: object, anchor: str) -> Markup:
     """Text that links lead to."""
     return Markup('<span id="{}">{}</span>').format(anchor, _printable(text))
 
 
 def tint(cell: object) -> str:
     """Style of a cell: green below the floor, orange above, grey if the interval contains zero. Deeper if larger, up to 1 nat/token."""
-    if not isinstance(cell, Cell) or cell.value is None or cell.mark not in TINTS:
+    if not isinstance(cell, TableCell) or cell.value is None or cell.mark not in TINTS:
         return ""
     depth = 0.12 + 0.4 * min(1.0, abs(round(cell.value, 3))) ** 0.5 if cell.mark != LEVEL else 0.08
     return Markup(f' style="background:rgba({TINTS[cell.mark]},{depth:.2f})"')

@@ -22,7 +22,7 @@ def _spaced(text: str) -> str:
     return "".join(character if character.isprintable() else " " for character in text)
 
 
-def number(cell: str) -> str:
+def number_tex(cell: str) -> str:
     """Escape a cell of numbers as `escape` does, with a real minus sign instead of a hyphen."""
     escaped = escape(cell)
     return f"$-${escaped[1:]}" if escaped[:1] == "-" and len(escaped) > 1 else escaped
@@ -31,7 +31,7 @@ def number(cell: str) -> str:
 def latex(table: Table) -> str:
     """LaTeX of a table, with its title as the caption. A long one continues over pages and repeats its head on each."""
     text = [list(map(str, row)) for row in table.rows]
-    rows = [_row([*map(escape, row[: table.names]), *map(number, row[table.names :])]) for row in text]
+    rows = [_row([*map(escape, row[: table.names]), *map(number_tex, row[table.names :])]) for row in text]
     head = _row(map(escape, table.columns)) + "\n\\hline"
     caption = f"\\caption{{{escape(table.title)}}}"
     columns = "l" * table.names + "r" * (len(table.columns) - table.names)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from posbench.report.html import LACKING, NUMBER, Grid, link, place, svg, template
+from posbench.report.html import LACKING, NUMBER, Grid, anchored, link, svg, template
 from posbench.report.records import CurvePoint, SectionKey, file, section_of
 from posbench.report.references import gains, ladders, reference
 from posbench.report.tables import METHOD, Table, number
@@ -129,7 +129,7 @@ class Sources:
             machine = ", ".join(str(said[name]) for name in ("device", "processor", "platform") if said.get(name))
             versions = (said.get("threads", "-"), origin.versions.get("torch", "-"), origin.fingerprint[:16] or "unknown")
             about = (commit, machine or "unknown", *versions, said.get("n_parameters", "-"), said.get("started", "-"), path)
-            rows.append([place(path.name, self.anchors[path]), ", ".join(seeds[path]), *about])
+            rows.append([anchored(path.name, self.anchors[path]), ", ".join(seeds[path]), *about])
         columns = ["training", "seed", "commit", "machine", "threads", "torch", "data fingerprint", "parameters", "started", "folder"]
         return Grid(columns, rows, numeric=(1, 4, 7))
 

@@ -27,7 +27,7 @@ def spans(evaluation: Evaluation, wide: bool) -> list[tuple[int, dict]]:
     starts = [0, *(row["position"] for row in rows)]
     if not wide:
         return list(zip(starts, rows, strict=False))
-    ends = edges(starts[1:], rows[0]["train_len"])
+    ends = stretch_ends(starts[1:], rows[0]["train_len"])
     groups = [[row for row in rows if low < row["position"] <= high] for low, high in zip([0, *ends], ends, strict=False)]
     return [(low, _joined(own)) for low, own in zip([0, *ends], groups, strict=False)]
 
@@ -40,7 +40,7 @@ def whole_texts(evaluation: Evaluation) -> list[dict]:
     return [_joined(texts[length]) for length in sorted(texts)] if len(texts) > 1 else []
 
 
-def edges(positions: list[int], train_len: int) -> list[int]:
+def stretch_ends(positions: list[int], train_len: int) -> list[int]:
     """Last positions of the stretches, each one of the bins' last `positions`: quarters and halves of the training length inside of it,
     half octaves beyond it to four times its length, then whole ones."""
     beyond = [train_len * 2 ** (k / 2) for k in (1, 2, 3, 4)] + [train_len * 2.0**k for k in range(3, 40)]
@@ -59,7 +59,7 @@ def _joined(rows: list[dict]) -> dict:
     return {**rows[-1], **found, "bpb": None if nats is None or not found["n_bytes"] else nats / math.log(2) / found["n_bytes"]}
 
 
-def compare(evaluation: Evaluation, low: int, row: dict, other: Evaluation | None) -> PairedDifference | None:
+def compare_positions(evaluation: Evaluation, low: int, row: dict, other: Evaluation | None) -> PairedDifference | None:
     """Loss of a row minus that of `other` at the same positions, above `low`: token by token if both have arrays, else of the means.
 
     None if the other does not exist or holds no such window. Raises RunError if their windows are not the same.

@@ -11,8 +11,7 @@ from posbench.report import context_loss as context
 from posbench.report import positions, score_tables
 from posbench.report import scores as asked
 from posbench.report.curves import points
-from posbench.report.external_csv import adopt, place, stated
-from posbench.report.external_csv import read as read_foreign
+from posbench.report.external_csv import match_setting, place, read_foreign, stated
 from posbench.report.footnotes import (
     argument_line,
     below_contexts,
@@ -158,7 +157,7 @@ def collect(
     alone = not own and not evidence and len(names) == 1  # the report is of one CSV alone, so no line needs its name
 
     def beside(measured: list[Evaluation]) -> list[Evaluation]:
-        adopted = [adopt(evaluation, measured) for evaluations, _ in found for evaluation in evaluations]
+        adopted = [match_setting(evaluation, measured) for evaluations, _ in found for evaluation in evaluations]
         return [replace(evaluation, source=None) for evaluation in adopted] if alone else adopted
 
     evaluations, origins, twice = pool(own, evidence, beside)

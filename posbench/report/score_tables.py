@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 
 from posbench.report.records import Score, tick_lengths
-from posbench.report.tables import EMPTY, METHOD, Cell, Table, by_method, heading
+from posbench.report.tables import EMPTY, METHOD, Table, TableCell, by_method, heading
 
 NEVER = "never learned"
 
@@ -22,18 +22,18 @@ def tables(section: list[Score], intervals: bool = True) -> list[Table]:
     lengths = tick_lengths(score.length for score in section)
     heads = [*METHOD, *(heading(length, section[0].train_len) for length in lengths)]
 
-    def accuracy(score: Score) -> Cell:
-        return Cell(f"{score.accuracy:.3f}" + f" ({score.low:.2f}-{score.high:.2f})" * intervals, score.accuracy)
+    def accuracy(score: Score) -> TableCell:
+        return TableCell(f"{score.accuracy:.3f}" + f" ({score.low:.2f}-{score.high:.2f})" * intervals, score.accuracy)
 
-    def choice(score: Score) -> Cell:
-        return EMPTY if score.choice is None else Cell(f"{score.choice:.3f}", score.choice)
+    def choice(score: Score) -> TableCell:
+        return EMPTY if score.choice is None else TableCell(f"{score.choice:.3f}", score.choice)
 
-    def loss(score: Score) -> Cell:
+    def loss(score: Score) -> TableCell:
         width = f" +- {score.half_width:.2f}" if intervals and score.half_width is not None else ""
-        return Cell("not finite" if score.nll is None else f"{score.nll:.2f}{width}", score.nll, score.half_width)
+        return TableCell("not finite" if score.nll is None else f"{score.nll:.2f}{width}", score.nll, score.half_width)
 
-    def rows(cells: dict[tuple, dict[int, Score]], shown: Callable[[Score], Cell]) -> list[list[Cell]]:
-        return by_method(cells, lengths, lambda score: shown(score) if score.shown else Cell(NEVER))
+    def rows(cells: dict[tuple, dict[int, Score]], shown: Callable[[Score], TableCell]) -> list[list[TableCell]]:
+        return by_method(cells, lengths, lambda score: shown(score) if score.shown else TableCell(NEVER))
 
     result = []
     for task, cells in by_task(section).items():

@@ -68,7 +68,7 @@ def _score(
     passed = [seed for seed, share in zip(seeds, own, strict=True) if share is None or share >= LEARNED]
     rows = [row for _, row in passed or seeds]
     found = [choices.get((row["eval_id"], row["task"], row["length"], row["depth"])) for row in rows]
-    low, high, over = interval(passed or seeds)
+    low, high, over = accuracy_interval(passed or seeds)
     known = [share for share in own if share is not None]
     return Score(
         **dict(zip((*SECTION, "task", "encoding", "extension", "scale_attention", "source", "length", "depth"), key, strict=True)),
@@ -98,7 +98,7 @@ def _guesses(evaluation: Evaluation, row: dict) -> dict[str, float]:
     return {column: share for column, share in found.items() if isinstance(share, float | int)}
 
 
-def interval(seeds: Sequence[tuple[Evaluation, dict]]) -> tuple[float, float, str]:
+def accuracy_interval(seeds: Sequence[tuple[Evaluation, dict]]) -> tuple[float, float, str]:
     """Ends of the 95 % interval of the mean accuracy, and its units.
 
     One seed: Wilson's, over the texts, since the answers to one text may depend on each other. Several: t over seeds crossed with texts, or

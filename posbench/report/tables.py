@@ -13,7 +13,7 @@ Difference = Callable[[CurvePoint], tuple[float | None, float | None]]  # and ha
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """Cell of a table: its text, the number that it shows with half of its interval, and a mark behind it."""
 
     text: str
@@ -25,7 +25,7 @@ class Cell:
         return self.text + self.mark
 
 
-EMPTY = Cell("-")
+EMPTY = TableCell("-")
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Table:
 
     title: str
     columns: list[str]
-    rows: list[list[Cell | str]]
+    rows: list[list[TableCell | str]]
     names: int = len(METHOD)
 
     def markdown(self) -> str:
@@ -74,7 +74,7 @@ def _tight(column: str) -> str:
     return column.replace(" ", "\n", 1).replace("_", "_\n")
 
 
-def markdown_row(cells: Iterable[Cell | str]) -> str:
+def markdown_row(cells: Iterable[TableCell | str]) -> str:
     """Record line of a Markdown table."""
     return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
 
@@ -109,27 +109,27 @@ def of_methods(
     return [*result, Table(titles[2], [*METHOD, "perplexity", "bits per byte", "accuracy"], last)]
 
 
-def by_method(cells: dict[tuple, dict[int, Record]], lengths: Iterable[int], shown: Callable[[Record], Cell]) -> list[list[Cell]]:
+def by_method(cells: dict[tuple, dict[int, Record]], lengths: Iterable[int], shown: Callable[[Record], TableCell]) -> list[list[TableCell]]:
     """Row of each method: its name, and at each length the cell of its point or score."""
     return [[*method_cells(cell), *(shown(cell[at]) if at in cell else EMPTY for at in lengths)] for cell in cells.values()]
 
 
-def _other_units(point: CurvePoint | None) -> list[Cell]:
+def _other_units(point: CurvePoint | None) -> list[TableCell]:
     if point is None:
         return [EMPTY] * 3
     return [perplexity(point), *(EMPTY if point.foreign else number_cell(value) for value in (point.bpb, point.accuracy))]
 
 
-def perplexity(point: CurvePoint) -> Cell:
+def perplexity(point: CurvePoint) -> TableCell:
     """Cell of the perplexity at a point."""
     return number_cell(math.exp(point.nll) if point.nll is not None and point.nll < 709 else None, 4)
 
 
-def method_cells(cell: dict[int, Record]) -> list[Cell]:
+def method_cells(cell: dict[int, Record]) -> list[TableCell]:
     """Cells that name a method; * marks an untested pair."""
     first = next(iter(cell.values()))
-    extension = Cell(first.extension, mark=UNTESTED * first.untested)
-    return [Cell(first.encoding + file(first.source)), extension, Cell(first.scale_attention)]
+    extension = TableCell(first.extension, mark=UNTESTED * first.untested)
+    return [TableCell(first.encoding + file(first.source)), extension, TableCell(first.scale_attention)]
 
 
 def heading(length: int, train_len: int) -> str:
@@ -144,14 +144,14 @@ def number(value: float | None, digits: int | None = None) -> str:
     return f"{value:.3f}" if digits is None else f"{value:#.{digits}g}"
 
 
-def number_cell(value: float | None, digits: int | None = None) -> Cell:
+def number_cell(value: float | None, digits: int | None = None) -> TableCell:
     """Cell of a number as `number` writes it."""
-    return Cell(number(value, digits), value)
+    return TableCell(number(value, digits), value)
 
 
-def marked_difference(difference: float | None, half_width: float | None, intervals: bool) -> Cell:
+def marked_difference(difference: float | None, half_width: float | None, intervals: bool) -> TableCell:
     """Cell of a difference with its mark, and half its interval if `intervals`; empty for None."""
     if difference is None:
         return EMPTY
     width = f" +- {half_width:.3f}" if intervals and half_width is not None else ""
-    return Cell(f"{difference:+.3f}{width}", difference, half_width, verdict(difference, half_width))
+    return TableCell(f"{difference:+.3f}{width}", difference, half_width, verdict(difference, half_width))

@@ -19,7 +19,7 @@ DTYPES = {column.name: KINDS[column.kind] for column in TABLE if column.kind in 
 DTYPES |= {name: "int64" for name in STATED if DTYPES.get(name) == "Int64"}
 
 
-def read(paths: str | Path | Iterable[str | Path]) -> "pandas.DataFrame":
+def read_rows(paths: str | Path | Iterable[str | Path]) -> "pandas.DataFrame":
     """DataFrame of all rows of run directories, folders of them, folders of reports, CSVs or globs (one or several), each row once.
 
     Damaged files are skipped with a warning. Raises ConfigError for a path without runs, RunError when every file is damaged.

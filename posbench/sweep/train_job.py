@@ -77,7 +77,7 @@ def recorded_config(job: Job, cells: list[Cell]) -> dict:
 def train(job: Job, corpus: Corpus, device: str, recorder: Recorder | None, world: World) -> "GPT | Reader":
     """Model of a job: its checkpoint, or its training made or finished. Only the main process has a `recorder`."""
     if not job.cfg.trains:
-        hf_weights.take(job.run, job.cfg, corpus.vocab_size, device, job.fingerprint)
+        hf_weights.take_checkpoint(job.run, job.cfg, corpus.vocab_size, device, job.fingerprint)
         return load_model(job.run, job.cfg, corpus.vocab_size, device)
     model, begun = _begin(job, corpus.vocab_size, device)
     if world.main:

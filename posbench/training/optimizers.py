@@ -34,11 +34,11 @@ def build(model: nn.Module, config: TrainConfig, muon: type[torch.optim.Muon] = 
     optimizers.append(torch.optim.AdamW([g for g in groups if g["params"]], lr=config.lr, betas=tuple(config.betas), fused=True))
     for group in _groups(optimizers):
         group["peak_lr"] = group["lr"]
-    place(optimizers)
+    place_rates(optimizers)
     return optimizers
 
 
-def place(optimizers: list[torch.optim.Optimizer]) -> None:
+def place_rates(optimizers: list[torch.optim.Optimizer]) -> None:
     """Put the rate of parameters on a GPU into a tensor there, which a recorded step reads anew; a loaded state may have it elsewhere."""
     for group in _groups(optimizers):
         device = group["params"][0].device

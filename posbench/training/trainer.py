@@ -158,7 +158,7 @@ class Trainer:
 
     def resume(self, run: Run) -> None:
         self.step, extra = checkpoint.load_state(run.state, self.model, self.optimizers)
-        optim.place(self.optimizers)
+        optim.place_rates(self.optimizers)
         self.tokens, self.seconds = extra["tokens"], extra["seconds"]
         self.recent.extend(extra["recent"])
         self.watch.above, self.grad_norm = extra.get("above", 0), extra.get("grad_norm")  # states of earlier versions have neither

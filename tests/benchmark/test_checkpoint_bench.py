@@ -18,7 +18,12 @@ BEYOND = 80  # the checkpoints were trained for 32 tokens
 
 def found(path, **changed) -> dict:
     given = {"dtype": "bf16", "lengths": [BEYOND], "repeats": 2, "only": ["rerope", "window"], **changed}
-    return {(one.case, one.length): one for figures in bench.measure(str(path), **given) for one in figures if one.kind == "checkpoint"}
+    return {
+        (one.case, one.length): one
+        for figures in bench.measure_checkpoint(str(path), **given)
+        for one in figures
+        if one.kind == "checkpoint"
+    }
 
 
 def test_every_case_is_measured_beside_the_plain_model_and_transformers(tmp_path):
@@ -106,7 +111,7 @@ def test_words_of_the_other_plain_scripts_that_would_do_nothing_are_refused(tmp_
 
 def test_an_extension_that_does_not_exist_is_refused_before_a_file_is_read():
     with pytest.raises(ConfigError, match="choose from"):
-        list(bench.measure("nowhere", "bf16", [BEYOND], 1, ["t5"]))
+        list(bench.measure_checkpoint("nowhere", "bf16", [BEYOND], 1, ["t5"]))
 
 
 def test_a_token_after_a_cache_and_a_family_of_transformers_are_measured(tmp_path):
@@ -114,7 +119,7 @@ def test_a_token_after_a_cache_and_a_family_of_transformers_are_measured(tmp_pat
 
     tiny("gpt_neox").save_pretrained(tmp_path / "neox")
     for path in (checkpoint(tmp_path), tmp_path / "neox"):
-        figures = [one for some in bench.measure(str(path), "fp32", [BEYOND], 2, ["rerope"]) for one in some]
+        figures = [one for some in bench.measure_checkpoint(str(path), "fp32", [BEYOND], 2, ["rerope"]) for one in some]
         tokens = {one.case: one for one in figures if one.kind == "token"}
         assert set(tokens) == {"none", "rerope", "transformers"}
         assert all(one.length == BEYOND and one.of_theirs > 0 and one.seconds > 0 for one in tokens.values())

@@ -15,8 +15,8 @@ from conftest import CONFIGS, choices, node
 from script_calls import call
 
 from posbench.claims.judge import reserved
-from posbench.claims.language import BOTH, Cell, Claim, called, load, load_all
-from posbench.claims.table import brief, from_csv, markdown
+from posbench.claims.language import BOTH, Claim, ClaimCell, endpoint_name, load, load_all
+from posbench.claims.table import brief, ledger_markdown, read_findings
 from posbench.cli.claims import defaults
 from posbench.common.errors import ConfigError
 from posbench.report.tables import markdown_row
@@ -92,7 +92,7 @@ def _check_claim(one: Claim):
         assert name in {each.name for each in tree.body if isinstance(each, ast.FunctionDef)}
 
 
-def _check(cell: Cell):
+def _check(cell: ClaimCell):
     for group in ("encoding", "extension"):
         name, args = getattr(cell, group), getattr(cell, f"{group}_args") or {}
         if (group, name) == ("encoding", "pose") and cell.finetuned or name == "recompute_window":
@@ -108,8 +108,8 @@ def _check(cell: Cell):
 def test_the_committed_table_is_made_of_the_committed_csv_by_todays_claims():
     if not (REPORTED / "claims.csv").exists():
         pytest.skip("no claims are reported yet")
-    findings = from_csv(REPORTED / "claims.csv")
-    assert (REPORTED / "claims.md").read_text() == markdown(findings)
+    findings = read_findings(REPORTED / "claims.csv")
+    assert (REPORTED / "claims.md").read_text() == ledger_markdown(findings)
     assert (REPORTED / "brief.md").read_text() == brief(findings)
     page = (CONFIGS.parent / "results" / "claims" / "README.md").read_text()
     shown = [part.partition("<!-- end of claims -->")[0].partition("\n")[2].strip() for part in page.split("<!-- claims:")[1:]]
@@ -129,12 +129,12 @@ def test_the_script_judges_runs_and_executes_nothing_of_them(tmp_path, capfd):
         path.write_text(path.read_text() + "encoding: {_target_: os.system, command: touch spoiled}\n")
     done = call(capfd, tmp_path, "claims", f"runs={ladder.root}/rope-*", f"report_dir={tmp_path}/out")
     assert done.returncode == 0, done.stderr
-    judged = from_csv(tmp_path / "out" / "claims.csv")
+    judged = read_findings(tmp_path / "out" / "claims.csv")
     found = {(one.claim, one.endpoint): one for one in judged if one.stage == 1}
     assert {one.verdict for one in judged if one.stage > 1 and one.primary} == {"not measured"}
     assert found["H14", ""].verdict == "confirmed" and found["H08", ""].verdict == "refuted" and found["C2", ""].verdict == "confirmed"
     assert found["H16", ""].verdict == "not measured"
-    assert (tmp_path / "out" / "claims.md").read_text() == markdown(judged)
+    assert (tmp_path / "out" / "claims.md").read_text() == ledger_markdown(judged)
     assert "H14" in done.stdout and "confirmed" in done.stdout and not (tmp_path / "spoiled").exists()
     assert "left out" not in done.stdout
     for path in ladder.root.glob("rope-64-s2*/evals/*/*.json"):
@@ -181,7 +181,7 @@ def registered(claims):
     """Markdown of all primaries of the claims."""
     columns = ("claim", "what is compared", "confirmed if", "refuted if", "seeds")
     rows = [
-        [called(claim.id, one.name), f"as {one.same_as}" if one.same_as else str(one) + GATED[one.gate],
+        [endpoint_name(claim.id, one.name), f"as {one.same_as}" if one.same_as else str(one) + GATED[one.gate],
          str(one.confirm), str(one.refute), f"{one.seeds[0]} to {one.seeds[-1]}"]
         for claim in claims for one in claim.primary
     ]  # fmt: skip

@@ -14,7 +14,7 @@ from synthetic import DOCUMENTS, TARGETS, asked, write_eval
 from posbench.claims.find import Pool
 from posbench.claims.judge import Finding, judge
 from posbench.claims.language import Claim
-from posbench.claims.table import brief, from_csv, markdown, terminal
+from posbench.claims.table import brief, ledger_markdown, read_findings, terminal
 from posbench.cli.claims import defaults
 from posbench.common.csv_records import to_csv
 from posbench.runs.rows import eval_content, read_eval
@@ -79,7 +79,7 @@ def test_usable_length(ladder, tmp_path):
     assert (found.effect, found.lower, found.upper, found.verdict) == (1.5, 1.5, 1.5, "confirmed")
     flat = {**one, "of": {"encoding": "alibi"}, "confirm": "above 8", "refute": "below 8"}
     assert ladder.judge(claim(tmp_path, primary=flat))[0].lower == math.inf
-    assert "beyond" in markdown(ladder.judge(claim(tmp_path, primary=flat)))
+    assert "beyond" in ledger_markdown(ladder.judge(claim(tmp_path, primary=flat)))
 
 
 def test_margins_as_shares_of_g(ladder, tmp_path):
@@ -137,7 +137,7 @@ def test_an_accuracy_at_a_task_is_gated_by_what_was_learned_inside_the_window(wo
 
     one = found(confirm="above 0.1", refute="below 0.1")
     assert (one.verdict, one.gain_lower, one.nats, one.documents, one.targets) == ("confirmed", None, None, 100, 400)
-    assert one.effect == pytest.approx(0.3, abs=0.05) and "share of targets" in markdown([one])
+    assert one.effect == pytest.approx(0.3, abs=0.05) and "share of targets" in ledger_markdown([one])
     assert found(confirm="above 0.5", refute="below 0.5").verdict == "refuted"
     ask(world, 3, "streaming", (0.4, 0.1))
     one = found(confirm="above 0.1", refute="below 0.1")
@@ -344,7 +344,7 @@ def test_holm_takes_a_verdict_back_and_says_so(ladder, tmp_path):
     many = ladder.judge(*(replace(one, id=f"X{n}") for n in range(20)))
     assert {(each.by_interval, each.verdict) for each in many} == {("confirmed", "undecided")}
     assert many[0].p_holm == pytest.approx(min(1, 20 * many[0].p)) and many[0].q == pytest.approx(many[0].p)
-    assert "not after Holm over 20" in many[0].note and f"{many[0].p_holm:.3f}, {many[0].q:.3f} |" in markdown(many)
+    assert "not after Holm over 20" in many[0].note and f"{many[0].p_holm:.3f}, {many[0].q:.3f} |" in ledger_markdown(many)
     assert brief(many).count("| undecided (confirmed alone) |") == 20
 
 
@@ -352,9 +352,9 @@ def test_claims_that_compare_the_same_are_counted_once(ladder, tmp_path):
     """Three claims on two comparisons: both verdicts on the first are one piece of evidence."""
     first = claim(tmp_path, primary={"of": ROPE, "at": 4, "confirm": "above 0.2", "refute": "below 0.1"})
     other = claim(tmp_path, primary={"of": ROPE, "at": 8, "confirm": "above 0.2", "refute": "below 0.1"})
-    text = markdown(ladder.judge(replace(first, id="X1"), replace(first, id="X2"), replace(other, id="X3")))
+    text = ledger_markdown(ladder.judge(replace(first, id="X1"), replace(first, id="X2"), replace(other, id="X3")))
     assert "One comparison each: X1 and X2. So 3 endpoints are 2 comparisons, the 3 confirmed are 2." in text
-    assert "One comparison" not in markdown(ladder.judge(first, replace(other, id="X3")))
+    assert "One comparison" not in ledger_markdown(ladder.judge(first, replace(other, id="X3")))
 
 
 def test_disjoint_windows_of_other_targets_are_compared_by_document(world, tmp_path):
@@ -388,8 +388,8 @@ def test_the_csv_keeps_every_digit_and_the_markdown_is_made_of_it(ladder, tmp_pa
     findings = ladder.judge(one, tested)
     path = tmp_path / "claims.csv"
     path.write_text(to_csv(findings, Finding))
-    assert from_csv(path) == findings and markdown(from_csv(path)) == markdown(findings)
-    text = markdown(findings)
+    assert read_findings(path) == findings and ledger_markdown(read_findings(path)) == ledger_markdown(findings)
+    text = ledger_markdown(findings)
     assert "2 primary endpoints: 1 confirmed, 1 not measured." in text and "a \\| b" in text and "refuted by test" in text
     assert f"above 0.2 ({0.2 * NATS:.3g})" in text and "(descriptive)" in text and "[e](../e/rows.csv), eval_id" in text
 
@@ -416,7 +416,7 @@ def test_stages_are_families_apart_and_a_comparison_counts_once(ladder, tmp_path
     # Two comparisons: the smallest p times two, the last as it is.
     least, most = sorted(found, key=lambda each: each.p)[0], sorted(found, key=lambda each: each.p)[-1]
     assert least.p_holm == pytest.approx(2 * least.p) and most.p_holm == pytest.approx(max(most.p, least.p_holm))
-    text = markdown([alone, *found])
+    text = ledger_markdown([alone, *found])
     assert "## Stage one" in text and "## Stage two" in text and "over the 2 comparisons" in text
     assert terminal([alone, *found]).count("2: ") == 3 and brief([alone, *found]).count("| claim |") == 2
 
@@ -433,10 +433,10 @@ def test_what_is_not_measured_yet_counts_in_the_correction_of_a_later_stage(ladd
     absent = replace(claim(tmp_path, primary={"of": {"encoding": "alibi", "extension": "pi"}, "at": 4, **edge}), id="N")
     measured, other = ladder.judge(first, absent)
     assert measured.p_holm == measured.p and other.verdict == "not measured"
-    text = markdown(found)
+    text = ledger_markdown(found)
     assert "over the 3 comparisons" in text and "The 2 that are not measured yet count with p = 1" in text
     third = [replace(each, stage=3) for each in found[1:]]  # a stage of which nothing is there
-    assert markdown([*found, *third]) == text and brief([*found, *third]) == brief(found) and "3: " not in terminal([*found, *third])
+    assert ledger_markdown([*found, *third]) == text and brief([*found, *third]) == brief(found) and "3: " not in terminal([*found, *third])
 
 
 def test_a_registered_endpoint_is_judged_by_all_of_its_seeds_or_not_at_all(ladder, tmp_path):

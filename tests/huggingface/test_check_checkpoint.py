@@ -10,7 +10,7 @@ from hf_models import TRAIN_LEN, VOCAB, checkpoint, imported
 
 from posbench.common.errors import RunError
 from posbench.huggingface import check_checkpoint as checks
-from posbench.huggingface.check_checkpoint import beside_transformers, by_offset, check_checkpoint
+from posbench.huggingface.check_checkpoint import by_offset, check_checkpoint, difference_from_transformers
 from posbench.model.build import load_model
 from posbench.position.instantiate import trained_config
 from posbench.pretrained.checkpoint import find_checkpoint
@@ -47,7 +47,7 @@ def test_without_transformers_it_says_so(tmp_path, monkeypatch):
     _, model = read(path)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert (
-        beside_transformers(find_checkpoint(str(path)), model, torch.arange(5))
+        difference_from_transformers(find_checkpoint(str(path)), model, torch.arange(5))
         == "transformers is not installed: pip install 'posbench[hf]'"
     )
 

@@ -27,7 +27,7 @@ from posbench.config.defaults import resolve
 from posbench.config.identity import run_id
 from posbench.config.schema import FinetuneConfig
 from posbench.huggingface import export as hf_export
-from posbench.huggingface.weights import take
+from posbench.huggingface.weights import take_checkpoint
 from posbench.runs.directory import Run
 from posbench.sweep.finetune import child_config
 
@@ -220,7 +220,7 @@ def test_an_export_of_a_checkpoint_ends_a_text_as_it_did(tmp_path, text_folder):
     assert cfg.data["tokenizer"] == str(path)
     run = Run(tmp_path / run_id(cfg.as_dict(), "f"))
     with run.lock():
-        take(run, cfg, 258, "cpu", "f")
+        take_checkpoint(run, cfg, 258, "cpu", "f")
     out = exported(run, cache_dir=str(tmp_path / "cache"))
     theirs = transformers.AutoTokenizer.from_pretrained(out)
     assert (theirs.bos_token_id, theirs.eos_token, theirs.pad_token) == (256, "</s>", "</s>") and theirs("ab")["input_ids"] == whole("ab")[

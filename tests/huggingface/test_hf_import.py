@@ -240,7 +240,7 @@ def test_weights_that_change_after_the_run_was_named_are_not_taken(tmp_path):
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))  # as some tools that copy do
     run = Run(tmp_path / "run")
     with run.lock(), pytest.raises(RunError, match="changed after run was named by them: run the same command again"):
-        hf_weights.take(run, cfg, VOCAB, "cpu", "f")
+        hf_weights.take_checkpoint(run, cfg, VOCAB, "cpu", "f")
     assert not run.finished and not run.weights.exists()
     assert adopted(path).model.checkpoint != cfg.model.checkpoint
     assert imported(path).finished

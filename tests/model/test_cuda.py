@@ -94,5 +94,5 @@ def test_benchmarks_run_and_measure_there(tmp_path):
     assert {one.case for one in figures} == {"rope", "fox"} and all(one.mib > 0 and one.ratio > 0 for one in figures)
     (figures,) = measure.evaluation(64, [256], 2, ["rerope", "fox"], "cuda")
     assert {one.case for one in figures} == {"rope", "fox"} and all(one.mib > 0 for one in figures)
-    (figures,) = bench.measure(str(checkpoint(tmp_path)), "bf16", [80], 2, ["rerope", "window"], "cuda")
+    (figures,) = bench.measure_checkpoint(str(checkpoint(tmp_path)), "bf16", [80], 2, ["rerope", "window"], "cuda")
     assert {one.case for one in figures} == {"none", "rerope", "window", "transformers"} and all(one.mib > 0 for one in figures)

@@ -8,7 +8,7 @@ from synthetic import Built, write_positions
 
 from posbench.common.errors import RunError
 from posbench.evaluators.by_position import bins
-from posbench.report.positions import edges
+from posbench.report.positions import stretch_ends
 from posbench.report.records import read_points
 from posbench.report.report import collect
 from posbench.statistics.clustered import clustered_mean, student_quantile
@@ -54,9 +54,9 @@ def test_bins_cover_each_position_once_and_stretches_are_made_of_whole_bins(path
     plain = [point for point in curve if point.extension == "none"]
     assert [point.length for point in plain] == bins(WINDOW) and sum(point.n_targets for point in plain) == PLAIN.size
     for train_len, window in ((64, 1024), (100, 1000), (8192, 32768), (2048, 2000), (8192, 100)):
-        ends = edges(bins(window), train_len)
+        ends = stretch_ends(bins(window), train_len)
         assert ends == sorted(set(ends)) and ends[-1] == window and set(ends) <= set(bins(window))
-    assert edges(bins(16384), 8192) == [2048, 4096, 8192, 11585, 16384]
+    assert stretch_ends(bins(16384), 8192) == [2048, 4096, 8192, 11585, 16384]
 
 
 def test_rows_alone_give_the_same_differences_without_intervals(paths, tmp_path):

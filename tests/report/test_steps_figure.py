@@ -75,7 +75,7 @@ def asked(extension, numbers=(0, 10, 100), tasks=("copy",), depths=(None, 0.5), 
 
 def test_accuracy_has_a_row_of_panels_for_each_part_of_a_task(tmp_path):
     scores = [score for extension in ("none", "yarn (trained in)") for score in asked(extension, tasks=("copy", "copy last"))]
-    made = steps.scores(labelled(scores), "Fine-tuned")
+    made = steps.score_figure(labelled(scores), "Fine-tuned")
     assert [axes.get_title(loc="left") for axes in made.axes] == [
         f"{task}: accuracy at {length} tokens (share of answers)" for task in ("copy", "copy last") for length in (64, 256)
     ]
@@ -87,13 +87,13 @@ def test_accuracy_has_a_row_of_panels_for_each_part_of_a_task(tmp_path):
     (drawn,) = draw(sections(labelled(scores)), tmp_path, "Fine-tuned")
     assert [path.name for path in drawn["accuracy_steps"]] == ["accuracy_steps.png", "accuracy_steps.svg"]
     assert "the mean is of the others" not in " ".join(texts(tmp_path / "accuracy_steps.svg"))
-    some = steps.scores(labelled([replace(score, n_seeds=1) for score in scores]), "Fine-tuned")
+    some = steps.score_figure(labelled([replace(score, n_seeds=1) for score in scores]), "Fine-tuned")
     assert "the mean is of the others" in " ".join(text.get_text() for text in some.texts)
 
 
 def test_scores_without_steps_make_no_curve():
-    assert steps.scores(labelled(asked("none", numbers=(30,))), "Fine-tuned") is None
-    assert steps.scores([replace(score, encoding="rope") for score in asked("none")], "Fine-tuned") is None
+    assert steps.score_figure(labelled(asked("none", numbers=(30,))), "Fine-tuned") is None
+    assert steps.score_figure([replace(score, encoding="rope") for score in asked("none")], "Fine-tuned") is None
 
 
 def test_one_number_of_steps_makes_no_curve():

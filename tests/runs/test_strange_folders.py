@@ -20,7 +20,7 @@ from posbench.common import defuse
 from posbench.common.csv_records import from_csv, to_csv
 from posbench.common.errors import ConfigError, RunError
 from posbench.config.schema import JobConfig
-from posbench.report.external_csv import read as read_foreign
+from posbench.report.external_csv import read_foreign
 from posbench.report.records import MOST, CurvePoint, read_points
 from posbench.report.report import collect
 from posbench.runs import rows

@@ -128,6 +128,6 @@ def imported(path: Path) -> Run:
     cfg = adopted(path)
     run = Run(path.parent / run_id(cfg.as_dict(), "f"))
     with run.lock():
-        hf_weights.take(run, cfg, cfg.model.checkpoint["vocab_size"], "cpu", "f")
+        hf_weights.take_checkpoint(run, cfg, cfg.model.checkpoint["vocab_size"], "cpu", "f")
     assert run.finished and run.provenance.exists()
     return run

@@ -124,7 +124,7 @@ def test_rates_stay_where_a_recorded_step_reads_them():
     group["lr"] = kept = torch.tensor(0.5)  # as on a GPU
     optim.set_rate(made.optimizers, 0.25)
     assert group["lr"] is kept and float(kept) == pytest.approx(0.25 * group["peak_lr"])
-    optim.place(made.optimizers)  # of parameters on a CPU, after a state of a GPU was loaded
+    optim.place_rates(made.optimizers)  # of parameters on a CPU, after a state of a GPU was loaded
     assert group["lr"] == pytest.approx(0.25 * group["peak_lr"]) and isinstance(group["lr"], float)
 
 

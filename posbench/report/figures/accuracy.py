@@ -22,7 +22,7 @@ def figure(section: list[Score], title: str):
         for heading, methods in groups.items():
             own = {method: cells[method] for method in methods if method in cells}
             scales = functools.partial(_scales, lengths=lengths, train_len=train_len, first=heading == next(iter(groups)))
-            shown.append(Panel(f"{task}: {heading}", _guesses(own) + _lines(own, heading), scales))
+            shown.append(Panel(f"{task}: {heading}", _guess_lines(own) + _lines(own, heading), scales))
     part = len(groups) * (WIDTH + BETWEEN) + sum(LEADER + max(width(line.name) for line in panel.lines) for panel in shown[: len(groups)])
     across = len(groups) * max(1, min(len(found), int(WIDEST // part)))
     first, *others = caption_lines(section)
@@ -61,7 +61,7 @@ def _lines(cells: dict[tuple, dict[int, Score]], heading: str) -> list[Line]:
     return lines
 
 
-def _guesses(cells: dict[tuple, dict[int, Score]]) -> list[Line]:
+def _guess_lines(cells: dict[tuple, dict[int, Score]]) -> list[Line]:
     """Lines of the shares that guesses get right, which are the same for all methods."""
     scores = {score.length: score for cell in cells.values() for score in cell.values()}
     lines = []

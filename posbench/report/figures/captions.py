@@ -39,7 +39,7 @@ def shortened(text: str) -> str:
 def caption(curve: list[CurvePoint], relative: bool) -> list[str]:
     """Lines of a caption: what was measured, on what text, and the meaning of bars and marks."""
     first, bars = curve[0], of_intervals(curve)
-    lines = [measured(curve, targets_of(first))]
+    lines = [data_line(curve, targets_of(first))]
     if relative:
         lines.append("Scale: linear to 0.1, logarithmic beyond." + (f" Bars: {bars}." if bars else ""))
     known = {point.encoding + file(point.source): point for point in curve if point.floor is not None and not point.foreign}
@@ -52,7 +52,7 @@ def caption(curve: list[CurvePoint], relative: bool) -> list[str]:
     return lines + of_files(curve, relative)
 
 
-def measured(section: "Sequence[CurvePoint | ContextPoint]", targets: str) -> str:
+def data_line(section: "Sequence[CurvePoint | ContextPoint]", targets: str) -> str:
     """Line on the data, the protocol and its targets, and the number of seeds."""
     first, seeds = section[0], span(one.n_seeds for one in section)
     return f"{first.data}, {first.tokenizer} | protocol {first.protocol}: {targets} | {seeds} seed{'s' * (seeds != '1')}"

@@ -3,8 +3,8 @@
 import functools
 from collections.abc import Callable, Sequence
 
-from posbench.report.context_loss import by_name, gain
-from posbench.report.figures.captions import measured, shortened
+from posbench.report.context_loss import by_name, gain_cell
+from posbench.report.figures.captions import data_line, shortened
 from posbench.report.figures.lines import Line, Mark, Panel, Pen, draw
 from posbench.report.figures.palette import bases, looks
 from posbench.report.figures.style import DASHES, FONT, GREY, MARKERS, note, octaves
@@ -70,9 +70,9 @@ def with_interval(value: float, half: float | None) -> tuple[float, float | None
 
 def _caption(section: list[ContextPoint], cut: bool) -> list[str]:
     first, over = section[0], units_of_doubling(section)
-    lines = [measured(section, contexts_of(section))]
+    lines = [data_line(section, contexts_of(section))]
     if over:
         lines.append(f"Bars: {over}; on the left of the difference to {first.train_len} tokens.{' Bars at an edge go on beyond it.' * cut}")
-    known = [f"{name} {gain(own.get(first.train_len))}" for name, own in by_name(section).items()]
+    known = [f"{name} {gain_cell(own.get(first.train_len))}" for name, own in by_name(section).items()]
     lines += [f"{said[0].upper()}{said[1:]}." for said in two_seeds(section)]
     return [*lines, f"G, what the second half of the window brings ({first.train_len // 2} -> {first.train_len}): {'; '.join(known)}."]

@@ -40,7 +40,7 @@ def _figures(section: Sequence, title: str) -> dict:
         return {"context": context_loss.figure(section, title)}
     if isinstance(first, Score):
         figures = {"accuracy": accuracy.figure(section, title), "map": accuracy_maps.methods_map(section, title)}
-        return {**figures, "depth": accuracy_maps.maps(section, title), "accuracy_steps": steps.scores(section, title)}
+        return {**figures, "depth": accuracy_maps.maps(section, title), "accuracy_steps": steps.score_figure(section, title)}
     if first.window:
         return {"position": positions.figure(section, title)}
     kinds = {"curve": loss_curves, "heatmap": heatmap, "differences": intervals, "steps": steps}

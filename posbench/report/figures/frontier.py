@@ -7,7 +7,7 @@ which is at least the longest that they were trained at.
 import functools
 from collections import defaultdict
 
-from posbench.report.figures.captions import line_name, measured
+from posbench.report.figures.captions import data_line, line_name
 from posbench.report.figures.lines import Line, Mark, Panel, Pen, draw
 from posbench.report.figures.palette import bases, looks_of_methods
 from posbench.report.figures.style import DASHES, FONT, GREY, MARKERS, octaves
@@ -30,7 +30,7 @@ def figure(points: list[CurvePoint], title: str):
         lines.append(Line(line_name(*method), marks, Pen(colour, dash, MARKERS[DASHES.index(dash)])))
     shown = [point for own in cells.values() for point in own.values()]
     scales = functools.partial(_scales, lengths=sorted({train_len for own in cells.values() for train_len in own}))
-    said = measured(shown, f"{span(point.n_targets for point in shown)} targets, the same of every training")
+    said = data_line(shown, f"{span(point.n_targets for point in shown)} targets, the same of every training")
     return draw(title, [[Panel(f"Loss at {length} tokens (nats/token)", lines, scales)]], [said], wide=320)
 
 

@@ -10,11 +10,11 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from posbench.report.figures.captions import line_name, measured, of_intervals
+from posbench.report.figures.captions import data_line, line_name, of_intervals
 from posbench.report.figures.context_loss import with_interval
 from posbench.report.figures.lines import Line, Mark, Panel, Pen, draw
 from posbench.report.figures.palette import bases, looks_of_methods
-from posbench.report.figures.style import MARKERS, differences, octaves, ruled
+from posbench.report.figures.style import MARKERS, difference_axis, octaves, ruled
 from posbench.report.records import CurvePoint, span, two_seeds
 
 NAMES = ("disc", "diamond", "square", "triangle", "triangle that points down", "plus", "cross")  # of MARKERS
@@ -102,7 +102,7 @@ def at_multiple(points: list[CurvePoint], knob: Knob = LENGTH) -> tuple[int, dic
 
 
 def _scales(axes, shown: list[CurvePoint], values: list[int] | None) -> None:
-    differences(axes, [point.difference + sign * (point.half_width or 0.0) for point in shown for sign in (1, -1)])
+    difference_axis(axes, [point.difference + sign * (point.half_width or 0.0) for point in shown for sign in (1, -1)])
     ruled(axes)
     axes.axhline(0, color="black", linewidth=0.9, zorder=1)
     if values:
@@ -131,7 +131,7 @@ def _caption(shown: list[CurvePoint], values: list[int], knob: Knob, multiple: i
     what = "which is told by the mark" if knob is LENGTH else "after the steps that the mark tells"
     return [
         f"Loss minus the floor (nats/token) at {multiple} times the training length, {what}: {marks} {knob.unit}.",
-        measured(shown, f"{span(point.n_targets for point in shown)} targets"),
+        data_line(shown, f"{span(point.n_targets for point in shown)} targets"),
         f"G: what the second half of the window brings. Bars: {of_intervals(shown)}.",
         *(f"{said[0].upper()}{said[1:]}." for said in two_seeds(shown)),
     ]

@@ -51,7 +51,7 @@ def figure(curve: list[CurvePoint], title: str):
         axes.spines[:].set_color(GREY)
     scale = frame.figure.add_axes([0, 34 / frame.height, min(220, frame.width) / frame.width, 8 / frame.height])
     _scale(scale, norm, colours, edge)
-    frame.caption(_said(curve, cells, edge), up=12, least=80)
+    frame.caption(_caption(curve, cells, edge), up=12, least=80)
     return frame.figure
 
 
@@ -131,7 +131,7 @@ def _scale(axes, norm, colours, edge: float) -> None:
     axes.spines[:].set_color(GREY)
 
 
-def _said(curve: list[CurvePoint], cells: dict[tuple, dict[int, CurvePoint]], edge: float) -> list[str]:
+def _caption(curve: list[CurvePoint], cells: dict[tuple, dict[int, CurvePoint]], edge: float) -> list[str]:
     points = [point for cell in cells.values() for point in cell.values()]
     lengths = tick_lengths(point.length for point in curve)
     what = f"Loss minus the loss with exactly {curve[0].train_len} tokens of context (nats/token), by method and length"

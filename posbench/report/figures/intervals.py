@@ -44,7 +44,7 @@ def figure(curve: list[CurvePoint], title: str):
             for line, (method, text) in enumerate(rows.items()):
                 style = {"xycoords": axes.get_yaxis_transform(), "va": "center", "fontsize": FONT, "fontweight": weights[method]}
                 note(axes, text, (0, line), (-labels + 4 + 8 * (method in cells), 0), **style)
-    frame.caption(_said(own, len(kinds) > 1), up=12)
+    frame.caption(_caption(own, len(kinds) > 1), up=12)
     return frame.figure
 
 
@@ -95,7 +95,7 @@ def _panel(axes, rows: Collection[tuple], cells: dict, value: Value, length: int
     axes.spines[["top", "right", "left"]].set_visible(False)
 
 
-def _said(own: list[CurvePoint], changed: bool) -> list[str]:
+def _caption(own: list[CurvePoint], changed: bool) -> list[str]:
     bars = of_intervals(own)
     lines = [
         f"Bars: {bars}; grey where zero lies inside." if bars else "No intervals: these take the loss of every target, or several seeds."

@@ -158,15 +158,15 @@ def carets(axes, clipped: dict[int, list[tuple[float, str]]], signed: bool) -> N
         values = sorted(values)
         colour = GREY if len(values) > MOST else values[0][1]
         axes.plot([length], [1.0], marker=6, markersize=6, color=colour, transform=axes.get_xaxis_transform(), clip_on=False, zorder=5)
-        texts = [(number(value, signed), colour) for value, colour in values]
+        texts = [(short_number(value, signed), colour) for value, colour in values]
         if len(values) > MOST:
-            texts = [(f"to {number(values[-1][0], signed)}", GREY), (f"{len(values)} here", GREY)]
+            texts = [(f"to {short_number(values[-1][0], signed)}", GREY), (f"{len(values)} here", GREY)]
         for rank, (text, colour) in enumerate(texts):
             style = {"xycoords": axes.get_xaxis_transform(), "ha": "center", "va": "bottom", "fontsize": SMALL, "color": colour}
             note(axes, text, (length, 1.0), (0, 8 + rank * (SMALL + 1.3)), **style)
 
 
-def number(value: float, signed: bool) -> str:
+def short_number(value: float, signed: bool) -> str:
     """Text of a loss or a difference in few digits."""
     return f"{value:{'+' if signed else ''}.{2 if abs(value) < 10 else 0}f}"
 

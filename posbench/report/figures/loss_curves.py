@@ -95,7 +95,7 @@ def figure(curve: list[CurvePoint], title: str):
     edges = limits(known or [0.0], relative)
     lengths, ticked = sorted({point.length for point in curve}), tick_lengths(point.length for point in curve)
     span = math.log2(lengths[-1] / lengths[0]) + 0.5
-    spread = [beside(group.points, span, relative) for group in shown]
+    spread = [dodge(group.points, span, relative) for group in shown]
     room = max(found.get(length, 0.0) for found in spread for length in (lengths[0], lengths[-1]))
 
     def mark(point: CurvePoint) -> Mark | None:
@@ -126,7 +126,7 @@ def height(point: CurvePoint, relative: bool) -> float | None:
     return point.difference if relative else point.nll
 
 
-def beside(points: list[CurvePoint], span: float, relative: bool) -> dict[int, float]:
+def dodge(points: list[CurvePoint], span: float, relative: bool) -> dict[int, float]:
     """Octaves, by length, over which the lines of a panel spread their intervals side by side; `span`: octaves of the x axis."""
     lines = len(methods(points)) * any(bar(point, relative) for point in points)
     lengths = sorted({point.length for point in points})

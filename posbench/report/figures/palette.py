@@ -47,16 +47,16 @@ def bases(records: Iterable[SectionKey]) -> Bases:
 
 def encoding_look(name: str) -> Look:
     """Colour of an encoding, with a solid line."""
-    return ENCODINGS.get(name, _number(name) % len(OKABE_ITO)), 0
+    return ENCODINGS.get(name, _name_hash(name) % len(OKABE_ITO)), 0
 
 
 def extension_look(name: str) -> Look:
     """Colour and dash of an extension, never solid."""
-    number = _number(name)
+    number = _name_hash(name)
     return EXTENSIONS.get(name, (number % len(OKABE_ITO), 1 + number // len(OKABE_ITO) % (len(DASHES) - 1)))
 
 
-def _number(name: str) -> int:
+def _name_hash(name: str) -> int:
     return zlib.crc32(name.encode())
 
 

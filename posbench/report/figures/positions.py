@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from posbench.report.figures.captions import caption
 from posbench.report.figures.context_loss import edges, with_interval
-from posbench.report.figures.lines import Line, Mark, Panel, draw, number
+from posbench.report.figures.lines import Line, Mark, Panel, draw, short_number
 from posbench.report.figures.loss_curves import groups, lines_of, marks_of
 from posbench.report.figures.style import FONT, GREY, note, octaves
 from posbench.report.records import CurvePoint, interval_units, tick_lengths
@@ -21,7 +21,7 @@ ROOM = 0.3  # nats/token
 
 
 @dataclass(frozen=True)
-class Column:
+class PanelColumn:
     """Content of a column of panels: the number and half interval of a point, bottom and top of its axis, and its points."""
 
     heading: str
@@ -42,7 +42,7 @@ def figure(curve: list[CurvePoint], title: str):
     curve = [point for point in curve if 8 * point.length >= train_len] or curve
     columns = _columns(curve)
 
-    def panel(group, column: Column) -> Panel | None:
+    def panel(group, column: PanelColumn) -> Panel | None:
         own, others = (list(filter(column.holds, part)) for part in (group.points, group.others))
         if not own:
             return None
@@ -65,10 +65,10 @@ def figure(curve: list[CurvePoint], title: str):
 def _cut(line: Line, top: float) -> Line:
     """Line with its last value behind its name, if the axis cuts it."""
     last = line.marks[-1].y
-    return replace(line, name=f"{line.name} {number(last, signed=False)}") if last > top else line
+    return replace(line, name=f"{line.name} {short_number(last, signed=False)}") if last > top else line
 
 
-def _scales(axes, curve: list[CurvePoint], at: list[float], lengths: list[int], column: Column) -> None:
+def _scales(axes, curve: list[CurvePoint], at: list[float], lengths: list[int], column: PanelColumn) -> None:
     train_len = curve[0].train_len
     octaves(axes, tick_lengths({n for n in lengths if n & (n - 1) == 0} or lengths), train_len)
     axes.set(xlim=(min(at) / 1.1, max(*lengths, train_len) * 1.02), ylim=column.edges)
@@ -80,14 +80,14 @@ def _scales(axes, curve: list[CurvePoint], at: list[float], lengths: list[int], 
         axes.axhline(0, color="black", linewidth=0.9, zorder=1)
 
 
-def _columns(curve: list[CurvePoint]) -> list[Column]:
-    found = [Column("loss (nats/token)", lambda point: point.nll, lambda point: None, _edges(curve), curve)]
+def _columns(curve: list[CurvePoint]) -> list[PanelColumn]:
+    found = [PanelColumn("loss (nats/token)", lambda point: point.nll, lambda point: None, _edges(curve), curve)]
     inside = [point for point in curve if point.change is not None and point.length <= point.train_len]
     if inside:
         low, high, _ = edges([(0.0, None), *((point.change, point.change_half_width) for point in inside)])
         high = ROOM if high > 2 * ROOM else high  # a method that costs so much would flatten the others; its value follows its name
         heading = f"minus no extension, up to {curve[0].train_len}"
-        found.append(Column(heading, lambda point: point.change, lambda point: point.change_half_width, (low, high), inside))
+        found.append(PanelColumn(heading, lambda point: point.change, lambda point: point.change_half_width, (low, high), inside))
     return found
 
 
@@ -101,7 +101,7 @@ def _edges(curve: list[CurvePoint]) -> tuple[float, float]:
     return low - margin, high + margin
 
 
-def _of_columns(columns: list[Column]) -> list[str]:
+def _of_columns(columns: list[PanelColumn]) -> list[str]:
     """Lines on the right panel: what is subtracted, and the units of its intervals."""
     if len(columns) == 1:
         return []

@@ -8,7 +8,7 @@ import functools
 from collections import defaultdict
 from collections.abc import Sequence
 
-from posbench.report.figures.captions import line_name, measured
+from posbench.report.figures.captions import data_line, line_name
 from posbench.report.figures.lines import Line, Mark, Panel, Pen, draw
 from posbench.report.figures.palette import bases, looks_of_methods
 from posbench.report.figures.style import DASHES, FONT, GREY, MARKERS, ruled
@@ -24,11 +24,11 @@ def figure(points: list[CurvePoint], title: str):
     """Figure of the losses of a section; None if no method was fine-tuned by several numbers of steps."""
     cells = by_steps([point for point in points if point.nll is not None])
     shown = _records(cells)
-    told = measured(shown, f"{span(point.n_targets for point in shown)} targets") if shown else ""
+    told = data_line(shown, f"{span(point.n_targets for point in shown)} targets") if shown else ""
     return _figure({"Loss": cells} if cells else {}, "nll", "nats/token", title, [told])
 
 
-def scores(section: list[Score], title: str):
+def score_figure(section: list[Score], title: str):
     """The same of the accuracies of a section, a row of panels for each part of a task; None as `figure`."""
     tasks = dict.fromkeys(score.task for score in section)
     found = {task: by_steps([score for score in section if score.task == task and score.depth is None]) for task in tasks}

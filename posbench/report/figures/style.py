@@ -67,7 +67,7 @@ def octaves(axes, lengths: Sequence[int], train_len: int | None = None) -> None:
     ruled(axes)
 
 
-def differences(axes, values: Iterable[float]) -> None:
+def difference_axis(axes, values: Iterable[float]) -> None:
     """Set up a y axis that holds `values` and zero: linear to BEND, logarithmic beyond."""
     values = list(values)
     low, high = 1.15 * min([-BEND / 4, *values]), 1.15 * max([BEND / 2, *values])
