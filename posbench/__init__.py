@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import pandas
 
     from posbench.cli.notebook import LoadedRun
+    from posbench.explanation.result import Explanation
 
 __version__ = "0.1.0"
 
@@ -77,6 +78,20 @@ def frame(paths, what: str = "curve") -> "pandas.DataFrame":
     from posbench.report.frame import read
 
     return read(paths, what)
+
+
+def explain(what, *words, **changes) -> "Explanation":
+    """Explanation of a checkpoint's setting of RoPE, and of what each engine makes of it; print it, or read its attributes.
+
+    `what` is a folder, config.json, .gguf file or hub name; `words` are flags and key=value as for scripts/explain.py, `changes` keys as
+    Python values: posbench.explain("DIR", rope_parameters={"rope_type": "yarn", "factor": 4.0}).frequencies().
+    """
+    import json
+
+    from posbench.explanation.explain import explain_words
+
+    typed = [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in changes.items()]
+    return explain_words(str(what), [*map(str, words), *typed])
 
 
 def extend(model, extension=None, scale_attention=None, target_len=None, train_len=None):

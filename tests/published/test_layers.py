@@ -25,11 +25,25 @@ LAYERS = [
     "evaluators huggingface engines",
     "report",
     "sweep claims benchmark",
-    "advice anatomy",
+    "advice anatomy explanation",
     "cli",
 ]
 LAYER = {room: number for number, rooms in enumerate(LAYERS) for room in rooms.split()}
-TORCH_FREE = ["common", "config", "statistics", "gguf", "data", "runs", "pretrained", "report", "sweep", "claims", "advice", "cli"]
+TORCH_FREE = [
+    "common",
+    "config",
+    "statistics",
+    "gguf",
+    "data",
+    "runs",
+    "pretrained",
+    "report",
+    "sweep",
+    "claims",
+    "advice",
+    "explanation",
+    "cli",
+]
 TRAINS = {"posbench.sweep.job_process", "posbench.sweep.train_job", "posbench.sweep.evaluate_cell"}  # which need torch
 
 

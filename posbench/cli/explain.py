@@ -1,0 +1,31 @@
+"""Command of scripts/explain.py: print the explanation of a setting of RoPE, and write its numbers and its figure."""
+
+from pathlib import Path
+
+from posbench.common.errors import ConfigError
+from posbench.common.files import write_json
+
+
+def explain_command(arguments: list[str]) -> None:
+    """Print the screen and the paths of what was written. Raises ConfigError without a checkpoint's name."""
+    from posbench.explanation.explain import explain_words
+
+    if not arguments or arguments[0].startswith("-") or "=" in arguments[0]:
+        raise ConfigError("Say first what to explain: a checkpoint's folder, a config.json, a .gguf file or a hub name; then the changes.")
+    what, *words = arguments
+    found = explain_words(what, words)
+    print(found.text)
+    options, written = found.options, []
+    if file := options.get("json"):
+        write_json(Path(file), found.as_json())
+        written.append(Path(file))
+    if file := options.get("figure"):
+        from posbench.explanation.figure import explanation_figure
+        from posbench.report.figures.style import save
+
+        stem = Path(file)
+        written += save(explanation_figure(found), stem.with_suffix("") if stem.suffix in (".png", ".svg") else stem)
+    if written:
+        print()
+    for path in written:
+        print(f"{path.suffix.lstrip('.'):4} {path}")

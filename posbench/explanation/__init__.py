@@ -1,0 +1,1 @@
+"""Explanation of what a configuration of RoPE says, and of what each engine makes of it."""

@@ -1,0 +1,187 @@
+"""Setting of RoPE in llama.cpp, from the keys of a GGUF file and the flags of a command.
+
+Checked against the llama.cpp of llama-cpp-python 0.3.36 (commit 0c1e570): src/llama-model.cpp reads the keys, src/llama-context.cpp
+combines them with the flags, ggml/src/ggml-cpu/ops.cpp (rope_yarn) turns. What differs from transformers:
+
+- Type and factor are separate: the factor acts unless the type is `none`, and a file without a type is `linear`.
+- YaRN is on wherever yarn_ext_factor is not 0; the type only decides its default. It always rounds its bounds (truncate).
+- With YaRN yarn_attn_factor is overwritten; only the key rope.scaling.attn_factor changes its amplitude.
+- rope_freqs.weight (Llama 3.1's scaling) divides theta before any of this.
+- In sliding layers base and factor are those of the file, whatever the flags say.
+"""
+
+import math
+from array import array
+from dataclasses import dataclass
+
+from posbench.common.errors import ConfigError
+from posbench.explanation.frequencies import Rope, yarn_amplitude
+from posbench.explanation.settings import FULL, SLIDING, LayerKind, Setting, number
+from posbench.gguf.header import GgufFile
+from posbench.gguf.tensors import numbers
+
+SCALING = "rope.scaling."
+KEYS = {  # {key below the architecture's name: type of --override-kv}
+    "context_length": "int",
+    "block_count": "int",
+    "embedding_length": "int",
+    "attention.head_count": "int",
+    "attention.key_length": "int",
+    "attention.sliding_window": "int",
+    "rope.dimension_count": "int",
+    "rope.freq_base": "float",
+    "rope.freq_base_swa": "float",
+    "rope.scale_linear": "float",
+    f"{SCALING}type": "str",
+    f"{SCALING}factor": "float",
+    f"{SCALING}original_context_length": "int",
+    f"{SCALING}attn_factor": "float",
+    f"{SCALING}finetuned": "bool",
+    f"{SCALING}yarn_log_multiplier": "float",
+    f"{SCALING}yarn_ext_factor": "float",
+    f"{SCALING}yarn_attn_factor": "float",
+    f"{SCALING}yarn_beta_fast": "float",
+    f"{SCALING}yarn_beta_slow": "float",
+}
+FILE_TYPES = ("none", "linear", "yarn", "longrope")
+# {key: architectures that read it}; llama.cpp passes over these keys in files of all others.
+READ_BY = {f"{SCALING}yarn_{one}": ("grok",) for one in ("ext_factor", "attn_factor")}
+READ_BY |= {f"{SCALING}yarn_beta_{one}": ("grok", "mistral3") for one in ("fast", "slow")}
+READ_BY[f"{SCALING}yarn_log_multiplier"] = ("mistral3", "deepseek2", "deepseek32")
+# {architecture: every how many layers one is full}; those of APART have their own base, 10000 by default, and no factor in sliding layers.
+SLIDING_EVERY = {"gemma2": 2, "gpt-oss": 2, "cohere2": 4, "gemma3n": 5, "gemma3": 6, "gemma-embedding": 6}
+APART = ("gemma3", "gemma3n", "gemma-embedding")
+
+
+@dataclass(frozen=True)
+class Gguf:
+    """Keys of a model below its architecture's name, and its tensors of divisors (empty if it has none)."""
+
+    architecture: str
+    keys: dict
+    divisors: tuple[float, ...] = ()
+    long: tuple[float, ...] = ()
+    short: tuple[float, ...] = ()
+
+
+def read_keys(file: GgufFile) -> Gguf:
+    """Keys and divisors of a file. Raises ConfigError for one without an architecture, or with damaged divisors."""
+    architecture = file.metadata.get("general.architecture")
+    if not isinstance(architecture, str):
+        raise ConfigError(f"{file.path} has no general.architecture: is it a model's file?")
+    prefix = f"{architecture}."
+    keys = {key.removeprefix(prefix): _plain(value) for key, value in file.metadata.items() if key.startswith(prefix)}
+    lists = {}
+    for name, tensor in (("divisors", "rope_freqs.weight"), ("long", "rope_factors_long.weight"), ("short", "rope_factors_short.weight")):
+        if tensor in file.tensors:
+            found = numbers(file, tensor)
+            if found is None or not all(0 < one < math.inf for one in found.tolist()):
+                raise ConfigError(f"{file.path} has a {tensor} that is not a list of divisors above 0: download it again.")
+            lists[name] = tuple(found.tolist())
+    return Gguf(architecture, keys, **lists)
+
+
+def _plain(value: object) -> object:
+    """`value`, with one number for an array whose layers are alike."""
+    if not isinstance(value, array):
+        return value
+    return value[0] if len(set(value)) == 1 else value.tolist()
+
+
+def llama_setting(model: Gguf, name: str, flags: dict[str, float | str] | None = None, trained: float | None = None) -> Setting:
+    """Setting that llama.cpp runs for a file's keys and flags. Raises ConfigError for a file that does not say its sizes."""
+    flags, keys = flags or {}, model.keys
+    longest, layers = number(keys.get("context_length")), number(keys.get("block_count"), 1)
+    if longest is None:
+        raise ConfigError(f"{name} lacks {model.architecture}.context_length: download it again.")
+    original = number(flags.get("orig")) or number(keys.get(f"{SCALING}original_context_length")) or longest
+    full = _rope(model, name, flags, longest, original)
+    windows, kinds = _windows(model, int(layers)), {}
+    for layer, sliding in enumerate(windows):
+        unturned = (model.architecture == "smollm3" and layer % 4 == 3) or (model.architecture == "cohere2" and not sliding)
+        kinds.setdefault((sliding, unturned), []).append(layer)
+    found = []
+    for (sliding, unturned), mine in kinds.items():
+        rope = _rope_of_sliding(model, name, flags, longest, original) if sliding else full
+        kind = (SLIDING if sliding else FULL) + ", no RoPE" * unturned
+        window = number(keys.get("attention.sliding_window")) if sliding else None
+        found.append(LayerKind(kind, tuple(mine), None if unturned else rope, window))
+    return Setting(name, model.architecture, longest, trained or longest, tuple(found))
+
+
+def _windows(model: Gguf, count: int) -> list[bool]:
+    """True for each layer with a sliding window."""
+    pattern, window = model.keys.get("attention.sliding_window_pattern"), number(model.keys.get("attention.sliding_window"))
+    if isinstance(pattern, list):
+        return [bool(one) for one in pattern[:count]] + [False] * (count - len(pattern))
+    if window is None or model.architecture not in SLIDING_EVERY:
+        return [False] * count
+    every = number(pattern, SLIDING_EVERY[model.architecture])
+    return [bool((layer + 1) % every) for layer in range(count)]
+
+
+def scaling_type(model: Gguf, flags: dict) -> str:
+    """none, linear, yarn or longrope, as the engine takes it."""
+    said = flags.get("scaling") or model.keys.get(f"{SCALING}type", "linear")
+    return said if said in FILE_TYPES else "linear"
+
+
+def scaling_factor(model: Gguf, flags: dict) -> float:
+    """Factor by which positions are divided, before a type of none removes it."""
+    own = number(model.keys.get(f"{SCALING}factor")) or number(model.keys.get("rope.scale_linear")) or 1.0
+    return number(flags.get("factor")) or own
+
+
+def ext_factor(model: Gguf, flags: dict) -> float:
+    """Share of theta itself that YaRN keeps; 0 is no YaRN."""
+    own = _of_architecture(model, "ext_factor", -1.0)
+    asked = flags["ext"] if flags.get("ext", -1) >= 0 else own
+    return asked if asked >= 0 else float(scaling_type(model, flags) == "yarn")
+
+
+def _of_architecture(model: Gguf, name: str, default: float) -> float:
+    """Value of a yarn key, for the architectures that read it."""
+    key = f"{SCALING}yarn_{name}"
+    value = model.keys.get(key, default)
+    return value if model.architecture in READ_BY[key] and isinstance(value, int | float) else default
+
+
+def _rope(model: Gguf, name: str, flags: dict, longest: float, original: float) -> Rope:
+    """RoPE of the layers without a window, as llama_context combines keys and flags."""
+    factor = 1.0 if scaling_type(model, flags) == "none" else scaling_factor(model, flags)
+    return _turned(
+        model, name, flags, longest, original, factor, number(flags.get("base")) or number(model.keys.get("rope.freq_base"), 1e4)
+    )
+
+
+def _rope_of_sliding(model: Gguf, name: str, flags: dict, longest: float, original: float) -> Rope:
+    """RoPE of sliding layers: the file's base and factor, but the amplitude of the whole context."""
+    apart = model.architecture in APART
+    base = number(model.keys.get("rope.freq_base_swa")) or (1e4 if apart else number(model.keys.get("rope.freq_base"), 1e4))
+    return _turned(model, name, flags, longest, original, 1.0 if apart else scaling_factor(model, {}), base)
+
+
+def _turned(model: Gguf, name: str, flags: dict, longest: float, original: float, factor: float, base: float) -> Rope:
+    """RoPE of one base and factor. Raises ConfigError for a file that does not say the width of a head."""
+    keys, ext = model.keys, ext_factor(model, flags)
+    width, heads = number(keys.get("embedding_length")), number(keys.get("attention.head_count"))
+    head_dim = number(keys.get("attention.key_length")) or (width // heads if width and heads else None)
+    if head_dim is None:
+        raise ConfigError(f"{name} lacks {model.architecture}.embedding_length or attention.head_count: download it again.")
+    turned = number(keys.get("rope.dimension_count"), head_dim)
+    lists = model.long if number(flags.get("ctx"), longest) > original else model.short
+    shared = {"head_dim": int(head_dim), "base": base, "longest": longest, "share": turned / head_dim, "factor": factor}
+    shared["divisors"] = model.divisors or lists
+    own = number(keys.get(f"{SCALING}attn_factor"), 1.0)
+    if not ext:
+        given = flags["attn"] if flags.get("attn", -1) >= 0 else _of_architecture(model, "attn_factor", 1.0)
+        return Rope(**shared, original=original, kind="linear" if factor != 1 else "default", amplitude=given * own)
+    whole = _of_architecture(model, "log_multiplier", 0.0) * (1 if model.architecture == "mistral3" else 10)
+    scale = whole if model.architecture == "deepseek2" and whole != 1 else 1.0
+    over = 1.0 if scaling_type(model, flags) == "none" else scaling_factor(model, flags)  # of the whole context, not of this layer
+    attn = yarn_amplitude(over, scale) / yarn_amplitude(over, whole) if whole else yarn_amplitude(over)
+    attn *= (1 + 0.1 * math.log(factor)) / (1 + 0.1 * math.log(over))
+    bounds = {}
+    for flag, one, default in (("fast", "beta_fast", 8.0 if model.architecture == "grok" else 32.0), ("slow", "beta_slow", 1.0)):
+        bounds[one] = flags[flag] if flags.get(flag, -1) > 0 else _of_architecture(model, one, default)
+    return Rope(**shared, **bounds, original=original, kind="yarn", mix=ext, amplitude=attn * own)

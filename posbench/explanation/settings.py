@@ -1,0 +1,263 @@
+"""Setting of RoPE in a config.json for each kind of layer, as transformers 5.23 reads it, or vLLM 0.33.0 or SGLang 0.5.23.
+
+Nothing is refused for a wrong value: what cannot be read has the value that it would have if it was missing, and checks.py says so.
+vLLM's and SGLang's readings differ in the keys of `_as_served`, which follows their layers/rotary_embedding.
+"""
+
+from dataclasses import dataclass, field, replace
+
+from posbench.common.errors import ConfigError
+from posbench.explanation.frequencies import TYPES, Rope, longrope_amplitude, usual_amplitude, yarn_amplitude
+from posbench.pretrained.outline import NAMES, TURNING
+
+HF, VLLM, SGLANG, LLAMA = "transformers", "vLLM", "SGLang", "llama.cpp"
+FULL, SLIDING = "full_attention", "sliding_attention"
+# default_theta and partial_rotary_factor of common classes of transformers 5.23 where they are not 10000 and 1.
+THETA = {
+    "apertus": 12e6,
+    "cohere": 5e5,
+    "ernie4_5": 5e5,
+    "flex_olmo": 5e5,
+    "gpt_oss": 150000.0,
+    "helium": 1e5,
+    "lfm2": 1e6,
+    "llama4_text": 5e5,
+    "minimax": 1e6,
+    "minimax_m2": 5e6,
+    "mixtral": 1e6,
+    "olmo3": 5e5,
+    "phimoe": 1e6,
+    "qwen2_vl_text": 1e6,
+    "qwen2_5_vl_text": 1e6,
+    "qwen3_vl_text": 5e5,
+    "smollm3": 2e6,
+    "solar_open": 1e6,
+}
+SHARE = dict.fromkeys(("fuyu", "glm", "glm4", "glm4_moe", "glm4v_moe", "nemotron", "persimmon", "phi", "recurrent_gemma"), 0.5)
+SHARE |= dict.fromkeys(("gpt_neox", "stablelm", "qwen3_next", "qwen3_5", "qwen3_5_moe"), 0.25)
+LOCAL = {"gemma3_text": (1e6, 1e4), "gemma3n_text": (1e6, 1e4), "olmo3": (5e5, 5e5)}  # bases of full and sliding layers, kept apart
+PATTERN = {"gemma2": 2, "gpt_oss": 2, "gemma3n_text": 5, "gemma3_text": 6, "gemma4_text": 6, "olmo3": 4, "cohere2": 4, "exaone4": 4}
+UNTURNED = ("cohere2", "exaone4")  # whose full layers have no RoPE beside sliding ones
+EVERYWHERE = ("mistral", "mixtral", "ministral", "phi3", "phimoe", "starcoder2")  # a sliding_window holds for all layers
+BY_DEPTH = ("qwen2", "qwen3", "qwen2_moe", "qwen3_moe")  # use_sliding_window decides, from max_window_layers on
+USED = {  # {type: its keys beside those of all types}
+    "default": (),
+    "linear": ("factor",),
+    "dynamic": ("factor",),
+    "proportional": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+    "longrope": ("factor", "original_max_position_embeddings", "attention_factor", "long_factor", "short_factor"),
+    "yarn": tuple("factor original_max_position_embeddings attention_factor beta_fast beta_slow mscale mscale_all_dim truncate".split()),
+}
+SHARED = ("rope_type", "type", "rope_theta", "partial_rotary_factor", "mrope_section", "mrope_interleaved")
+
+
+@dataclass(frozen=True)
+class LayerKind:
+    """Layers with the same RoPE and window. `rope` is None without RoPE; `said` are the words of config.json behind it."""
+
+    name: str
+    layers: tuple[int, ...]
+    rope: Rope | None
+    window: int | None = None
+    said: dict = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Use of positions by a model. `trained` is the length that the checkpoint itself states, `longest` that of the setting."""
+
+    name: str
+    family: str
+    longest: float
+    trained: float
+    kinds: tuple[LayerKind, ...]
+
+    @property
+    def turning(self) -> list[LayerKind]:
+        """Kinds with RoPE, those with the widest view first."""
+        return sorted((kind for kind in self.kinds if kind.rope), key=lambda kind: kind.window is not None)
+
+
+def number(value: object, default: float | None = None) -> float | None:
+    """A positive number, else the default."""
+    good = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e15
+    return value if good else default
+
+
+def flat(config: dict) -> dict:
+    """A description of text alone: the part of a model of text and images that describes its text, over the rest."""
+    part = config.get("text_config")
+    found = {**config, **(part if isinstance(part, dict) else {})}
+    found.pop("text_config", None)
+    if found.get("model_type") in ("gemma3", "gemma3n", "gemma4", "llama4"):
+        found["model_type"] += "_text"
+    return found
+
+
+def longest_of(config: dict) -> float | None:
+    """Length that a config.json states."""
+    return next((found for name in NAMES["length"] if (found := number(config.get(name)))), None)
+
+
+def rope_words(config: dict) -> dict:
+    """The mapping of RoPE that transformers reads: rope_scaling, and only without it rope_parameters."""
+    found = config.get("rope_scaling") or config.get("rope_parameters")
+    return found if isinstance(found, dict) else {}
+
+
+def nested(words: dict) -> list[str]:
+    """Kinds of layers that a mapping of RoPE keeps apart."""
+    return [key for key, value in words.items() if isinstance(value, dict) or (value is None and key.endswith("_attention"))]
+
+
+def read_setting(config: dict, name: str, trained: float | None = None, reader: str = HF) -> Setting:
+    """Setting in a config.json, as `reader` takes it. Raises ConfigError for one without RoPE, and for one that does not say its sizes."""
+    config = flat(config)
+    family = str(config.get("model_type"))
+    if not any(part in key for key in config for part in (*TURNING, "max_position_embeddings")):
+        raise ConfigError(f"{name} ({family}) has no key of RoPE: explain says how RoPE is set, and this model has none.")
+    longest = longest_of(config) or trained
+    if longest is None:
+        raise ConfigError(f"{name} ({family}) has no max_position_embeddings, the length in whose turns RoPE is counted: add it.")
+    kinds: dict[str, list[int]] = {}
+    for layer, kind in enumerate(_layer_types(config, family)):
+        kinds.setdefault(kind, []).append(layer)
+    found = []
+    for kind, layers in kinds.items():
+        said = standardized(config, family, kind)
+        rope = None if said is None else _as_served(read_rope(said, config, longest), said, reader)
+        sliding = kind.partition(",")[0] in (SLIDING, "chunked_attention")
+        window = number(config.get("sliding_window" if kind.startswith(SLIDING) else "attention_chunk_size")) if sliding else None
+        found.append(LayerKind(kind, tuple(layers), rope, window, said or {}))
+    return Setting(name, family, longest, trained or longest, tuple(found))
+
+
+def _layer_types(config: dict, family: str) -> list[str]:
+    """Kind of every layer, with ", no RoPE" behind it where the layer has none."""
+    count = number(config.get("num_hidden_layers") or config.get("n_layer"), 1)
+    listed, window = config.get("layer_types"), number(config.get("sliding_window"))
+    pattern = number(config.get("sliding_window_pattern"), PATTERN.get(family))
+    turned = config.get("no_rope_layers") or []
+    if not turned and family in ("smollm3", "llama4_text"):
+        every = number(config.get("no_rope_layer_interval"), 4)
+        turned = [int((layer + 1) % every != 0) for layer in range(int(count))]
+    if isinstance(listed, list) and listed:
+        kinds = [str(one) for one in listed]
+    elif family == "llama4_text":
+        kinds = ["chunked_attention" if one else FULL for one in turned]
+    elif window and family == "smollm3" and config.get("use_sliding_window"):
+        kinds = [FULL if one else SLIDING for one in turned]
+    elif window and pattern:
+        kinds = [SLIDING if (layer + 1) % pattern else FULL for layer in range(int(count))]
+    elif window and family in EVERYWHERE:
+        kinds = [SLIDING] * int(count)
+    elif window and family in BY_DEPTH and config.get("use_sliding_window"):
+        kinds = [SLIDING if layer >= number(config.get("max_window_layers"), 28) else FULL for layer in range(int(count))]
+    else:
+        kinds = [FULL] * int(count)
+    if family in UNTURNED and SLIDING in kinds:
+        turned = [kind != FULL for kind in kinds]
+    return [kind + ("" if layer >= len(turned) or turned[layer] else ", no RoPE") for layer, kind in enumerate(kinds)]
+
+
+def standardized(config: dict, family: str, kind: str) -> dict | None:
+    """Words of RoPE of one kind of layer with their defaults, as transformers' standardize_rope_params; None without RoPE."""
+    if kind.endswith("no RoPE") or "attention" not in kind or kind == "linear_attention":
+        return None
+    words = rope_words(config)
+    apart, own = nested(words), None
+    theta = config.get("rope_theta") or config.get("rotary_emb_base") or THETA.get(family, 1e4)
+    if family in LOCAL or "rope_local_base_freq" in config:
+        bases = LOCAL.get(family, (1e6, 1e4))
+        if kind == FULL:
+            own, theta = words if config.get("rope_scaling") else {}, config.get("rope_theta") or bases[0]
+        else:
+            own, theta = {}, config.get("rope_local_base_freq") or bases[1]
+    if apart:
+        own = words.get(kind)
+        if own is None and kind in words:
+            return None
+        own = own if isinstance(own, dict) else {}
+    own = dict(words if own is None else own)
+    own.setdefault("rope_type", own.get("type", "default"))
+    if own.get("rope_theta") is None:
+        own["rope_theta"] = theta
+    share = config.get("partial_rotary_factor") or config.get("rotary_pct") or SHARE.get(family)
+    if share is not None:
+        own.setdefault("partial_rotary_factor", share)
+    if family == "phi3" and own["rope_type"] in ("su", "yarn"):
+        own["rope_type"] = "longrope"
+    if config.get("original_max_position_embeddings") is not None and not apart:
+        own["original_max_position_embeddings"] = config["original_max_position_embeddings"]
+    return own
+
+
+def read_rope(said: dict, config: dict, longest: float) -> Rope:
+    """RoPE of words with defaults. Raises ConfigError for a model that does not say the width of a head."""
+    kind = said["rope_type"] if said["rope_type"] in TYPES else "longrope" if said["rope_type"] == "su" else "default"
+    scaled = kind in ("yarn", "longrope", "llama3")
+    original = number(said.get("original_max_position_embeddings"), longest) if scaled else longest
+    factor = number(said.get("factor")) or (longest / original if kind in ("yarn", "longrope") else 1.0)
+    shared = {"longest": longest, "original": original, "kind": kind, "factor": factor}
+    shared |= {"head_dim": _head_dim(config), "base": number(said.get("rope_theta"), 1e4)}
+    shared["share"] = min(1.0, number(said.get("partial_rotary_factor"), 1.0))
+    latent = number(config.get("qk_rope_head_dim")) and number(config.get("qk_nope_head_dim"))
+    shared["beside"] = int(latent or 0)
+    given = said.get("attention_factor")
+    if kind == "yarn":
+        scale, whole = (number(said.get(key)) for key in ("mscale", "mscale_all_dim"))
+        asked = yarn_amplitude(factor, scale) / yarn_amplitude(factor, whole) if scale and whole else yarn_amplitude(factor)
+        # transformers looks for truncate beside the kinds of layers, where it is never written.
+        cut = said.get("truncate", True) is not False or bool(nested(rope_words(config)))
+        bounds = {"beta_fast": number(said.get("beta_fast"), 32.0), "beta_slow": number(said.get("beta_slow"), 1.0), "truncate": cut}
+        sharper = yarn_amplitude(factor, whole) ** 2 if latent and whole else 1.0
+        return Rope(**shared, **bounds, amplitude=number(given, asked), sharper=sharper)
+    if kind == "llama3":
+        return Rope(**shared, low=number(said.get("low_freq_factor"), 1.0), high=number(said.get("high_freq_factor"), 4.0))
+    if kind == "longrope":
+        rope = Rope(**shared, amplitude=number(given, longrope_amplitude(factor, original)))
+        lists = {key: _divisors(said.get(f"{key}_factor"), rope.turned // 2) for key in ("long", "short")}
+        return Rope(**shared, amplitude=rope.amplitude, **lists)
+    return Rope(**shared)
+
+
+def _as_served(rope: Rope, said: dict, reader: str) -> Rope:
+    """RoPE with the keys that vLLM and SGLang read otherwise than transformers."""
+    if reader == HF:
+        return rope
+    if rope.kind == "yarn":
+        rope = replace(rope, truncate=said.get("truncate", True) is not False)
+        if reader == SGLANG:  # it reads no attention_factor
+            scale, whole = (number(said.get(key)) for key in ("mscale", "mscale_all_dim"))
+            asked = yarn_amplitude(rope.factor, scale) / yarn_amplitude(rope.factor, whole) if scale and whole else usual_amplitude(rope)
+            mix = said.get("extrapolation_factor", 1.0)
+            rope = replace(rope, amplitude=asked * number(said.get("attn_factor"), 1.0), mix=mix if isinstance(mix, int | float) else 1.0)
+    if rope.kind == "longrope":
+        usual = longrope_amplitude(rope.longest / rope.original, rope.original)
+        rope = replace(rope, amplitude=number(said.get("long_mscale"), usual))
+        if reader == VLLM and rope.longest > rope.original:
+            rope = replace(rope, short=rope.long)
+    if rope.kind == "dynamic":  # one base for all lengths
+        known = number(said.get("max_trained_positions"), rope.longest) if reader == VLLM else rope.longest / rope.factor
+        grown = rope.factor * rope.longest / known - (rope.factor - 1)
+        rope = replace(rope, kind="default", factor=1.0, base=rope.base * grown ** (rope.turned / (rope.turned - 2)))
+    return replace(rope, factor=1.0) if rope.kind == "proportional" else rope
+
+
+def _divisors(value: object, pairs: int) -> tuple[float, ...]:
+    good = isinstance(value, list) and len(value) == pairs and all(map(number, value))
+    return tuple(value) if good else (1.0,) * pairs
+
+
+def _head_dim(config: dict) -> int:
+    """Width of the part of a head in which RoPE may turn channels: of latent attention, that of its own."""
+    if width := number(config.get("qk_rope_head_dim")):
+        return int(width)
+    named = next((found for name in NAMES["head_dim"] if (found := number(config.get(name)))), None)
+    if named:
+        return int(named)
+    width, heads = (next((found for name in NAMES[one] if (found := number(config.get(name)))), None) for one in ("d_model", "n_head"))
+    if not width or not heads:
+        raise ConfigError("The description lacks head_dim, or hidden_size and num_attention_heads: is it a checkpoint's config.json?")
+    return int(width // heads)

@@ -1,0 +1,169 @@
+"""Screen of an explanation: one block for each kind of layer, warnings, and the same setting in the words of every tool."""
+
+import json
+import textwrap
+from pathlib import Path
+
+import numpy as np
+
+from posbench.common.defuse import printable
+from posbench.explanation.frequencies import Rope, frequencies, plain, turns
+from posbench.explanation.result import Explanation
+from posbench.explanation.settings import HF, LLAMA, LayerKind, Setting
+from posbench.explanation.words import covered
+
+WIDTH, COLUMNS = 100, 64  # characters of a line; columns of a picture
+NAMES = {
+    "default": "no scaling",
+    "linear": "linear (position interpolation)",
+    "dynamic": "dynamic NTK",
+    "yarn": "YaRN",
+    "longrope": "LongRoPE",
+}
+MANY, FEW = 32, 1  # turns in training between which YaRN and Llama 3 mix
+READERS = {HF: "transformers 5.23", "vLLM": "vLLM 0.33.0", "SGLang": "SGLang 0.5.23", LLAMA: "llama.cpp of llama-cpp-python 0.3.36"}
+LONGEST_WORDS = 2000  # characters; lists of divisors are in json=FILE
+
+
+def screen(explanation: Explanation) -> str:
+    """The whole text."""
+    setting, before = explanation.setting, explanation.before
+    count = sum(len(kind.layers) for kind in setting.kinds)
+    head = f"{setting.name} ({setting.family}, {count} layer{'s' * (count != 1)}) as {READERS[explanation.reader]} reads it"
+    blocks = [head, *(_block(kind, explanation) for kind in setting.kinds), _reach(explanation)]
+    if explanation.findings:
+        said = [_wrapped(f"{number}. {one.text} [{one.source}]", "   ") for number, one in enumerate(explanation.findings, 1)]
+        blocks.append("\n".join(["What to know", *said]))
+    rows = [_words_of(one) for one in explanation.words]
+    same = "The checkpoint as it is" if setting == before else "The same"
+    if any(one.stops for one in explanation.findings):
+        same = "transformers stops at this. What is read above"
+    blocks.append("\n".join([f"{same}, in the words of every tool", *rows]))
+    return printable("\n\n".join(blocks), kept="\n")
+
+
+def _words_of(one) -> str:
+    text = one.text if len(one.text) <= LONGEST_WORDS else f"{one.text[:80]}... ({len(one.text):,} characters; json=FILE writes them)"
+    return f"  {one.tool} [{one.source}]\n    {text if one.serves else f'cannot: {one.text}'}"
+
+
+def _wrapped(text: str, indent: str = "") -> str:
+    return textwrap.fill(text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def own_rope(kind: LayerKind, before: Setting) -> Rope:
+    """RoPE of the same layers in the checkpoint's own setting."""
+    return next((one.rope for one in before.kinds if one.rope and set(one.layers) & set(kind.layers)), kind.rope)
+
+
+def slower(kind: LayerKind, before: Setting, length: float | None) -> np.ndarray:
+    """Times by which each pair turns slower than without any scaling, with the checkpoint's own base: [pairs]."""
+    own, found = plain(own_rope(kind, before)), frequencies(kind.rope, length)
+    return (own if len(own) == len(found) else plain(kind.rope)) / found
+
+
+def states(ratio: np.ndarray) -> str:
+    """A character for each pair: # kept, + slower, - slower by the most that several pairs share, < faster."""
+    most = ratio.max()
+    shared = most > 1 + 1e-6 and (ratio > most * (1 - 1e-6)).sum() > 1
+    marks = np.where(ratio > 1 + 1e-6, "+", np.where(ratio < 1 - 1e-6, "<", "#"))
+    return "".join(np.where(shared & (ratio > most * (1 - 1e-6)), "-", marks))
+
+
+def columns(marks: str) -> str:
+    """A picture of at most 64 columns: a column of pairs that differ shows + among states, o among turns."""
+    per = -(-len(marks) // COLUMNS)
+    parts = [marks[start : start + per] for start in range(0, len(marks), per)]
+    return "".join(part[0] if len(set(part)) == 1 else "+" if set(part) & set("#+-<") else "o" for part in parts)
+
+
+def _block(kind: LayerKind, explanation: Explanation) -> str:
+    count, window = len(kind.layers), f"sees the last {kind.window:,} tokens" if kind.window else "no window"
+    head = f"{kind.name}, {count} layer{'s' * (count != 1)}, {window}"
+    if kind.rope is None:
+        return head if kind.name.endswith("no RoPE") else f"{head}, no RoPE"
+    rope, length = kind.rope, explanation.length
+    ratio, turned = slower(kind, explanation.before, length), turns(rope)
+    marks = "".join("@" if one >= MANY else "o" if one >= FEW else "." for one in turned)
+    slow, between = states(ratio), ratio[(ratio > 1 + 1e-6) & (ratio < ratio.max())]
+    span = f" {between.min():.4g} to {between.max():.4g} times" if len(between) else ""
+    counted = {"@": f"{MANY} or more", "o": f"{FEW} to {MANY}", ".": f"below {FEW}"}
+    scaled = {"#": "kept", "+": f"slower{span}", "-": f"slower {ratio.max():.4g} times", "<": "faster"}
+    ends = f"pair 0: {_short(turned[0])}, the last: {_short(turned[-1])}"
+    rows = [
+        ("RoPE", f"{rope.turned} of {rope.head_dim + rope.beside} channels turn, {len(ratio)} pairs, base {rope.base:,.10g}"),
+        ("turns", columns(marks)),
+        ("", f"{_legend(marks, counted)} in {rope.original:,.10g} tokens; {ends}"),
+        ("scaling", _named(rope)),
+        ("", columns(slow)),
+        ("", _legend(slow, scaled)),
+        ("logits", _logits(rope)),
+    ]
+    rows[4:6] = [] if set(slow) == {"#"} else rows[4:6]
+    return "\n".join([head, *(f"  {name:9}{text}" for name, text in rows)])
+
+
+def _legend(marks: str, words: dict[str, str]) -> str:
+    return ", ".join(f"{mark} {text}: {marks.count(mark)}" for mark, text in words.items() if mark in marks)
+
+
+def _named(rope: Rope) -> str:
+    name = NAMES.get(rope.kind, rope.kind)
+    if rope.kind != "default":
+        name += f", factor {rope.factor:.6g}"
+    if rope.kind in ("yarn", "longrope", "llama3"):
+        name += f" from {rope.original:,.10g} tokens"
+    return name + (", divisors of the file" if rope.divisors else "")
+
+
+def _short(number: float) -> str:
+    return f"{number:,.0f}" if number >= 100 else f"{number:.2g}"
+
+
+def _logits(rope: Rope) -> str:
+    part = "" if rope.turned == rope.head_dim + rope.beside else " in the channels that turn"
+    said = f"times {rope.amplitude**2:.6g}{part}: cos and sin times {rope.amplitude:.6g}" if rope.amplitude != 1 else ""
+    beside = f"times {rope.sharper:.6g} in all channels" if rope.sharper != 1 else ""
+    return ", ".join(filter(None, (said, beside))) or "times 1: no amplitude on cos and sin"
+
+
+def _reach(explanation: Explanation) -> str:
+    """Covered length, and the cost at short ones in words."""
+    setting, before = explanation.setting, explanation.before
+    kind = setting.turning[0]
+    reach, rope = covered(setting, before), kind.rope
+    said = "Covers any length." if reach is None else f"Covers {reach:,.0f} tokens."
+    ratio = slower(kind, before, 1)
+    changed = int((abs(ratio - 1) > 1e-6).sum())
+    if rope.kind == "dynamic":
+        said += f" Up to {rope.longest:,.0f} tokens nothing changes; beyond, the longer the text, the slower all pairs but the first."
+    elif not changed and rope.amplitude == 1:
+        said += " Short prompts are read as trained."
+    elif rope == own_rope(kind, before):
+        said += (
+            f" The scaling is the checkpoint's own, and acts at every length: {changed} of {len(ratio)} pairs are slower than base alone."
+        )
+    else:
+        sharper = f", and logits are multiplied by {rope.amplitude**2:.3g}" if rope.amplitude != 1 else ""
+        said += f" Short prompts pay for it: at every length {changed} of {len(ratio)} pairs turn slower than trained{sharper}. "
+        said += _measured(setting.name, rope) or f"posbench advise model.path={explanation.what} target={reach or 0:.0f} measures the cost."
+    if rope.kind == "longrope" and rope.short != rope.long:
+        said += f" Divisors are those of texts up to {rope.original:,.0f} tokens: length=TOKENS shows others." * (not explanation.length)
+    if rope.kind in ("longrope", "dynamic") and explanation.length:
+        said += f" Numbers are those of a text of {explanation.length:,.0f} tokens."
+    return _wrapped(said)
+
+
+def _measured(name: str, rope: Rope) -> str | None:
+    """The cost that posbench advise measured for this checkpoint, method and factor, below results/report."""
+    family = {"linear": "pi"}.get(rope.kind, rope.kind)
+    for path in sorted(Path("results/report").glob("advice-*/advice.json")):
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            for one in content["factors"] if content["model"] == name else ():
+                if one["family"] == family and abs(one["factor"] - rope.factor) < 1e-6:
+                    costs = ", ".join(f"{point['difference'][0]:+.3f} at {point['length']:,}" for point in one["points"])
+                    return f"Measured by posbench advise, nats per token: {costs} ({path.parent})."
+        except (OSError, ValueError, KeyError, TypeError, IndexError):
+            continue  # a report that is being written, or of another version
+    return None

@@ -1,0 +1,306 @@
+"""One setting in the words of every tool, to copy, or the reason why a tool cannot express it.
+
+Versions and files that were read: SOURCES. What is written for an engine is what gives the same frequencies and amplitude there:
+SGLang reads attn_factor, a multiple of YaRN's own amplitude, where transformers and vLLM read attention_factor.
+"""
+
+import json
+import math
+import shlex
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from posbench.explanation.frequencies import Rope, frequencies, longrope_amplitude, plain, usual_amplitude
+from posbench.explanation.llama_cpp import KEYS, SCALING, SLIDING_EVERY, Gguf
+from posbench.explanation.settings import FULL, HF, SGLANG, SLIDING, VLLM, LayerKind, Setting
+
+FLAGS, POSBENCH = "llama.cpp flags", "posbench"
+SOURCES = {
+    POSBENCH: "this version",
+    HF: "5.23: modeling_rope_utils.py",
+    VLLM: "0.33.0: model_executor/layers/rotary_embedding, config/model.py",
+    SGLANG: "0.5.23: srt/layers/rotary_embedding, srt/utils/hf_transformers",
+    FLAGS: "of llama-cpp-python 0.3.36: src/llama-context.cpp",
+    "GGUF keys": "of llama-cpp-python 0.3.36: src/llama-model.cpp, conversion/base.py",
+}
+EXTENSIONS = {"linear": "pi", "dynamic": "dynamic_ntk"}  # of posbench, where they are not called like the type
+ARCHITECTURES = {  # of llama.cpp, where they are not called like the family
+    **dict.fromkeys(("mistral", "mixtral"), "llama"),
+    **{"gemma3_text": "gemma3", "gemma3n_text": "gemma3n", "gpt_oss": "gpt-oss", "olmo3": "olmo2", "gpt_neox": "gptneox"},
+    **{"qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe", "cohere": "command-r", "phi": "phi2", "minimax_m2": "minimax-m2"},
+}
+LATENT = "latent attention has words of its own there (deepseek_yarn, yarn_log_multiplier), which explain does not write"
+STATIC = ("default", "linear", "yarn")  # what flags of llama.cpp can say
+
+
+class _Cannot(Exception):
+    """Reason why a tool cannot express a setting."""
+
+
+@dataclass(frozen=True)
+class ToolWords:
+    """Words of one tool, or with `serves` False why it has none."""
+
+    tool: str
+    serves: bool
+    text: str
+    source: str
+
+
+def whole(value: float) -> float | int:
+    """A number as people type it: 4096 for 4096.0."""
+    return int(value) if float(value).is_integer() and abs(value) < 2**53 else value
+
+
+def parameters(rope: Rope, tool: str = HF) -> dict:
+    """rope_parameters of one kind of layer. Raises _Cannot where the tool has no words for it."""
+    mixed = rope.kind == "yarn" and rope.mix != 1 and tool != SGLANG
+    if rope.divisors or mixed or (rope.amplitude != 1 and rope.kind not in ("yarn", "longrope")):
+        rope = as_divisors(rope)
+    if rope.kind == "dynamic" and tool != HF:
+        raise _Cannot("it computes one base for all lengths")
+    if rope.kind == "proportional" and rope.factor != 1 and tool != HF:
+        raise _Cannot("it reads no factor of this type")
+    if rope.kind == "longrope" and tool == VLLM and rope.short != rope.long:
+        raise _Cannot("it takes the long divisors for every text once it serves more than the training length")
+    found = {"rope_type": rope.kind, "rope_theta": whole(rope.base)}
+    if rope.share != 1:
+        found["partial_rotary_factor"] = rope.share
+    if rope.kind in ("linear", "dynamic", "llama3", "yarn") or (rope.kind in ("proportional", "longrope") and rope.factor != 1):
+        found["factor"] = float(rope.factor)
+    if rope.kind in ("yarn", "llama3", "longrope"):
+        found["original_max_position_embeddings"] = whole(rope.original)
+    if rope.kind == "llama3":
+        found |= {"low_freq_factor": rope.low, "high_freq_factor": rope.high}
+    if rope.kind == "yarn":
+        found |= {key: value for key, value, own in (("beta_fast", rope.beta_fast, 32), ("beta_slow", rope.beta_slow, 1)) if value != own}
+        found |= {} if rope.truncate else {"truncate": False}
+        found |= {} if rope.mix == 1 else {"extrapolation_factor": rope.mix}
+    if rope.kind == "longrope":
+        found |= {"short_factor": list(rope.short), "long_factor": list(rope.long)}
+    if rope.kind == "longrope" and tool != HF:  # otherwise its amplitude follows from max_position_embeddings alone
+        return {**found, "short_mscale": rope.amplitude, "long_mscale": rope.amplitude}
+    usual = usual_amplitude(rope)
+    if not math.isclose(rope.amplitude, usual, rel_tol=1e-9):
+        found |= {"attn_factor": rope.amplitude / usual} if tool == SGLANG else {"attention_factor": rope.amplitude}
+    return found
+
+
+def as_divisors(rope: Rope) -> Rope:
+    """The same frequencies as a divisor for each pair, which longrope can say; of one that does not depend on the length."""
+    bare = replace(rope, divisors=(), kind="default", factor=1.0)
+    divisors = tuple((plain(bare) / frequencies(rope)).tolist())
+    return replace(bare, kind="longrope", long=divisors, short=divisors, factor=max(1.0, max(divisors)))
+
+
+def covered(setting: Setting, before: Setting) -> float | None:
+    """Tokens that the setting is meant for; None for any number. A factor in the checkpoint's own words is part of its stated length."""
+    rope, own = setting.turning[0].rope, before.turning[0].rope
+    if rope.kind == "dynamic":
+        return None
+    scaled = 0 if rope.kind == "default" or (rope == own and rope.kind != "yarn") else rope.original * rope.factor
+    return max(scaled, setting.longest if rope == own or not scaled else 0)
+
+
+def config_of(setting: Setting) -> dict:
+    """Keys of a config.json that say the whole setting, as far as transformers can."""
+    first = setting.turning[0].rope
+    types = [""] * (1 + max(layer for kind in setting.kinds for layer in kind.layers))
+    for kind in setting.kinds:
+        for layer in kind.layers:
+            types[layer] = kind.name.partition(",")[0]
+    found = {"model_type": setting.family, "head_dim": first.head_dim, "max_position_embeddings": whole(setting.longest)}
+    unturned = [layer for kind in setting.kinds if not kind.rope for layer in kind.layers]
+    found |= {"no_rope_layers": [int(layer not in unturned) for layer in range(len(types))]} if unturned else {}
+    window = next((kind.window for kind in setting.kinds if kind.window), None)
+    found |= {"num_hidden_layers": len(types), "layer_types": types, **({"sliding_window": whole(window)} if window else {})}
+    return {**found, "rope_parameters": nested_parameters(setting)}
+
+
+def nested_parameters(setting: Setting, tool: str = HF) -> dict:
+    """rope_parameters, by kind of layer where kinds differ."""
+    each = {kind.name: parameters(kind.rope, tool) for kind in setting.turning}
+    alike = all(one == next(iter(each.values())) for one in each.values())
+    return next(iter(each.values())) if alike else each
+
+
+def architecture(setting: Setting) -> str:
+    """llama.cpp's name of a family."""
+    return ARCHITECTURES.get(setting.family, setting.family)
+
+
+def gguf_of(setting: Setting) -> Gguf:
+    """Keys and tensors with which llama.cpp runs the setting. Raises _Cannot for one that it cannot run from a file alone."""
+    kinds, name = {kind.name.partition(",")[0]: kind.rope for kind in setting.turning}, architecture(setting)
+    rope = kinds.get(FULL) or setting.turning[0].rope
+    keys = {"context_length": whole(setting.longest), "block_count": sum(len(kind.layers) for kind in setting.kinds)}
+    keys |= {"attention.key_length": rope.head_dim, "rope.dimension_count": rope.turned, "rope.freq_base": float(rope.base)}
+    for kind in setting.kinds:
+        if kind.window:
+            keys["attention.sliding_window"] = whole(kind.window)
+            if name in SLIDING_EVERY:
+                keys["attention.sliding_window_pattern"] = [layer in kind.layers for layer in range(keys["block_count"])]
+                keys |= {"rope.freq_base_swa": float(kind.rope.base)} if kind.rope else {}
+    divisors = rope.divisors
+    if rope.beside:
+        raise _Cannot(LATENT)
+    if rope.kind in ("dynamic", "proportional"):
+        raise _Cannot(f"it has no {rope.kind} scaling")
+    if rope.kind == "llama3":
+        divisors = tuple((plain(rope) / frequencies(rope)).tolist())
+    own = rope.amplitude / usual_amplitude(rope) if rope.kind == "yarn" else rope.amplitude
+    keys |= {} if math.isclose(own, 1, rel_tol=1e-9) else {f"{SCALING}attn_factor": own}
+    if rope.kind == "longrope":
+        return Gguf(name, {**keys, **_scaling("longrope", original=rope.original)}, (), rope.long, rope.short)
+    if rope.kind == "linear":
+        keys |= _scaling("linear", factor=rope.factor)
+    if rope.kind == "yarn":
+        if not rope.truncate and rounded(rope):
+            raise _Cannot("it always rounds YaRN's bounds (truncate)")
+        keys |= _scaling("yarn", factor=rope.factor, original=rope.original)
+    return Gguf(name, keys, divisors)
+
+
+def converted(setting: Setting) -> Gguf:
+    """The file that llama.cpp's converter makes of a checkpoint: types that it does not know are dropped, and keys that nobody reads."""
+    kinds = tuple(kind if kind.rope is None else replace(kind, rope=_stored(kind.rope)) for kind in setting.kinds)
+    return gguf_of(replace(setting, kinds=kinds))
+
+
+def _stored(rope: Rope) -> Rope:
+    if rope.kind in ("dynamic", "proportional"):
+        return replace(rope, kind="default", factor=1.0)
+    if rope.kind != "yarn":
+        return rope
+    return replace(rope, beta_fast=32.0, beta_slow=1.0, truncate=True, mix=1.0, amplitude=usual_amplitude(rope))
+
+
+def rounded(rope: Rope) -> bool:
+    """True if rounding YaRN's bounds changes a pair."""
+    return not np.allclose(frequencies(rope), frequencies(replace(rope, truncate=True)), rtol=1e-9, atol=0)
+
+
+def _scaling(kind: str, factor: float | None = None, original: float | None = None) -> dict:
+    found = {f"{SCALING}type": kind}
+    found |= {} if factor is None else {f"{SCALING}factor": float(factor)}
+    return found | ({} if original is None else {f"{SCALING}original_context_length": whole(original)})
+
+
+def in_words(setting: Setting, before: Setting, what: str) -> list[ToolWords]:
+    """The setting in the words of each tool, for the checkpoint `what` that has the setting `before` of its own."""
+    reach = covered(setting, before)
+    makers = {
+        POSBENCH: lambda: _posbench(setting, before, what),
+        HF: lambda: f"config.json: {json.dumps({'rope_parameters': nested_parameters(setting), **_longer(setting, before, HF, reach)})}",
+        VLLM: lambda: _served(setting, before, VLLM, "--hf-overrides", "--max-model-len", reach),
+        SGLANG: lambda: _served(setting, before, SGLANG, "--json-model-override-args", "--context-length", reach),
+        FLAGS: lambda: _flags(setting, before, reach),
+        "GGUF keys": lambda: _keys(setting),
+    }
+    found = []
+    for tool, make in makers.items():
+        try:
+            found.append(ToolWords(tool, True, make(), SOURCES[tool]))
+        except _Cannot as why:
+            found.append(ToolWords(tool, False, str(why), SOURCES[tool]))
+    return found
+
+
+def _longer(setting: Setting, before: Setting, tool: str, reach: float | None) -> dict:
+    """max_position_embeddings, where it must grow: engines multiply it by the factor of linear, but not of yarn and llama3."""
+    by_factor = tool != HF and setting.turning[0].rope.kind in ("linear", "proportional")
+    wanted = setting.longest if by_factor or reach is None else reach
+    return {"max_position_embeddings": whole(wanted)} if wanted > before.longest and not by_factor else {}
+
+
+def _served(setting: Setting, before: Setting, tool: str, flag: str, length: str, reach: float | None) -> str:
+    if setting.turning[0].rope.beside:
+        raise _Cannot(LATENT)
+    found = {"rope_parameters": nested_parameters(setting, tool), **_longer(setting, before, tool, reach)}
+    return f"{flag} {shlex.quote(json.dumps(found))}" + (f" {length} {whole(reach)}" if reach else "")
+
+
+def _flags(setting: Setting, before: Setting, reach: float | None) -> str:
+    """Flags over the file that llama.cpp's converter makes of the checkpoint as it is."""
+    rope, own = setting.turning[0].rope, before.turning[0].rope
+    if setting.kinds[1:] and _sliding(setting) != _sliding(before):
+        raise _Cannot("its flags do not reach sliding layers")
+    if rope.beside:
+        raise _Cannot(LATENT)
+    length = f" -c {whole(reach)}" if reach else ""
+    if rope.kind not in STATIC or rope.divisors:
+        if rope != own or rope.kind in ("dynamic", "proportional"):
+            raise _Cannot(f"its flags have no {'list of divisors' if rope.divisors else rope.kind}")
+        return f"none: the file holds its divisors{length and ', only'}{length}"
+    if own.divisors or own.kind in ("llama3", "longrope"):
+        raise _Cannot("the file's own divisors stay, whatever the flags say")
+    if rope.kind == "yarn" and not rope.truncate and rounded(rope):
+        raise _Cannot("it always rounds YaRN's bounds (truncate)")
+    text = f"--rope-scaling {'none' if rope.kind == 'default' else rope.kind}"
+    text += "" if rope.kind == "default" else f" --rope-scale {rope.factor:.10g}"
+    if rope.kind == "yarn":
+        text += f" --yarn-orig-ctx {whole(rope.original)} --yarn-beta-slow {rope.beta_slow:.10g} --yarn-beta-fast {rope.beta_fast:.10g}"
+        text += "" if rope.mix == 1 else f" --yarn-ext-factor {rope.mix:.10g}"
+    asked = rope.amplitude / usual_amplitude(rope)
+    if not math.isclose(asked, 1, rel_tol=1e-9):
+        text += f" --override-kv {architecture(setting)}.{SCALING}attn_factor=float:{asked:.10g}"
+    return f"{text} --rope-freq-base {rope.base:.10g}{length}"
+
+
+def _sliding(setting: Setting) -> LayerKind | None:
+    return next((replace(kind, said={}) for kind in setting.kinds if kind.name.startswith(SLIDING)), None)
+
+
+def _keys(setting: Setting) -> str:
+    """Keys of a GGUF file; divisors are tensors, which only the converter writes."""
+    made, rope = gguf_of(setting), setting.turning[0].rope
+    if rope.kind == "yarn" and (rope.beta_fast, rope.beta_slow, rope.mix) != (32, 1, 1):
+        raise _Cannot(
+            "it reads yarn_beta_fast, yarn_beta_slow and yarn_ext_factor from files of grok alone (betas: mistral3 too); use flags"
+        )
+    shown = {key: value for key, value in made.keys.items() if key.startswith("rope.") and key in KEYS and key != "rope.dimension_count"}
+    shown = {f"{SCALING}type": "none", **shown}
+    text = " ".join(f"{made.architecture}.{key}={value}" for key, value in shown.items())
+    tensors = "rope_freqs.weight" if made.divisors else "rope_factors_long.weight and rope_factors_short.weight" if made.long else ""
+    return text + (f" and the tensor{'s' * bool(made.long)} {tensors}, which the converter writes" if tensors else "")
+
+
+def _posbench(setting: Setting, before: Setting, what: str) -> str:
+    """Arguments of posbench on the checkpoint as it is."""
+    rope, own, model = setting.turning[0].rope, before.turning[0].rope, f"model=hf model.path={shlex.quote(what)}"
+    if [kind.rope for kind in setting.kinds] == [kind.rope for kind in before.kinds]:
+        return model
+    if len(setting.kinds) > 1:
+        raise _Cannot("it has one extension for all kinds of layers")
+    if own.kind != "default" or own.divisors:
+        raise _Cannot(f"the checkpoint is scaled already ({own.kind}), and its extensions go on from there")
+    if rope.divisors or rope.mix != 1 or rope.share != own.share:
+        raise _Cannot("it has no such mixture")
+    if rope.kind == "default":
+        if rope.amplitude != 1:
+            raise _Cannot("it has no amplitude without a scaling")
+        return f"{model} extension=abf extension.base={rope.base:.10g}"
+    if rope.base != own.base or rope.kind == "proportional":
+        raise _Cannot("it has no extension with another base and a scaling at once" if rope.base != own.base else f"it has no {rope.kind}")
+    given = f" extension={EXTENSIONS.get(rope.kind, rope.kind)}"
+    if rope.kind == "dynamic":
+        return f"{model}{given} extension.factor={rope.factor:.10g}"
+    start = f" train.length={whole(rope.original)}" if rope.original != before.longest else ""
+    if rope.kind == "yarn":
+        given += f" extension.alpha={rope.beta_slow:.10g} extension.beta={rope.beta_fast:.10g}"
+        given += "" if rope.truncate else " extension.truncate=false"
+    if rope.kind == "llama3":
+        given += f" extension.alpha={rope.low:.10g} extension.beta={rope.high:.10g}"
+    if rope.kind == "longrope":
+        given += f" 'extension.factors={json.dumps(list(rope.long))}' 'extension.short_factors={json.dumps(list(rope.short))}'"
+    if rope.kind in ("yarn", "longrope") and not math.isclose(rope.amplitude, _own_amplitude(rope), rel_tol=1e-6):
+        if rope.amplitude != 1:
+            raise _Cannot(f"its amplitude is {_own_amplitude(rope):.4g}, or 1 with extension.temperature=false")
+        given += " extension.temperature=false"
+    return f"{model}{start}{given} extension.mode=fixed extension.target_len={whole(rope.factor * rope.original)}"
+
+
+def _own_amplitude(rope: Rope) -> float:
+    """Amplitude that posbench's extension of the same name has."""
+    return longrope_amplitude(rope.factor, rope.original) if rope.kind == "longrope" else usual_amplitude(rope)

@@ -1,0 +1,142 @@
+"""Mistakes and their warnings; what transformers does with them is asked of transformers."""
+
+import json
+import warnings
+
+import numpy as np
+import pytest
+from script_calls import call
+
+from posbench.explanation.explain import explain_words
+
+SIZES = {"hidden_size": 256, "num_attention_heads": 4, "num_hidden_layers": 2, "max_position_embeddings": 4096}
+LLAMA = {"model_type": "llama", **SIZES, "rope_theta": 5e5}
+GEMMA = {"model_type": "gemma3_text", **SIZES, "num_hidden_layers": 12, "head_dim": 64, "sliding_window": 512}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}
+TWICE = json.dumps({**YARN, "original_max_position_embeddings": 16384})
+NESTED = {"full_attention": YARN, "sliding_attention": {"rope_type": "default"}}
+
+
+def told(tmp_path, config: dict, *words: str):
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    return explain_words(str(tmp_path), list(words))
+
+
+def override(**words) -> str:
+    return json.dumps({"rope_parameters": words})
+
+
+MISTAKES = {  # {mistake: (config.json, words typed, a part of its warning)}
+    "original missing": ({**LLAMA, "rope_scaling": {"type": "yarn", "factor": 4.0}}, (), "original_max_position_embeddings is missing"),
+    "original multiplied": (LLAMA, [f"rope_parameters={TWICE}"], "before scaling"),
+    "original beside": (
+        {**LLAMA, "original_max_position_embeddings": 2048},
+        [f"rope_parameters={json.dumps(YARN)}"],
+        "2,048 beside the mapping and 4,096",
+    ),
+    "factor against lengths": ({**LLAMA, "max_position_embeddings": 8192, "rope_scaling": YARN}, (), "factor=4, but"),
+    "length not raised": ({**LLAMA, "rope_scaling": YARN}, (), "serve no more"),
+    "dynamic beside a cache": ({**LLAMA, "rope_scaling": {"type": "dynamic", "factor": 2.0}}, (), "keys in a cache"),
+    "dynamic in vLLM": ({**LLAMA, "rope_scaling": {"type": "dynamic", "factor": 2.0}}, (), "max_trained_positions"),
+    "type against rope_type": ({**LLAMA, "rope_scaling": {**YARN, "type": "linear"}}, (), "contradict"),
+    "unknown type": ({**LLAMA, "rope_scaling": {**YARN, "rope_type": "yarm"}}, (), "did you mean yarn?"),
+    "unknown key": ({**LLAMA, "rope_scaling": {**YARN, "beta_fst": 32}}, (), "did you mean beta_fast?"),
+    "key of another type": ({**LLAMA, "rope_scaling": {"rope_type": "linear", "factor": 4.0, "beta_fast": 16}}, (), "it belongs to yarn"),
+    "key of another engine": ({**LLAMA, "rope_scaling": {**YARN, "attn_factor": 1.2}}, (), "only SGLang reads it"),
+    "attention_factor against mscale": (
+        {**LLAMA, "rope_scaling": {**YARN, "attention_factor": 1.2, "mscale": 1.0, "mscale_all_dim": 0.5}},
+        (),
+        "SGLang mscale",
+    ),
+    "mscale alone": ({**LLAMA, "rope_scaling": {**YARN, "mscale": 0.7}}, (), "only together with mscale_all_dim"),
+    "truncate": ({**LLAMA, "rope_scaling": {**YARN, "truncate": False}}, (), "llama.cpp rounds"),
+    "truncate by kind": (
+        {**GEMMA, "rope_parameters": {**NESTED, "full_attention": {**YARN, "truncate": False}}},
+        (),
+        "looks for it beside them",
+    ),
+    "llama3 without its keys": (
+        {**LLAMA, "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 2048}},
+        (),
+        "llama3 lacks low_freq_factor, high_freq_factor",
+    ),
+    "flat for kinds": ({**GEMMA, "rope_parameters": YARN}, (), "does nothing in gemma3_text"),
+    "unknown kind": ({**GEMMA, "rope_parameters": {**NESTED, "global_attention": YARN}}, (), "global_attention names no kind"),
+    "both mappings": ({**LLAMA, "rope_scaling": YARN, "rope_parameters": {"rope_type": "default"}}, (), "are both there"),
+    "rope_theta twice": ({**LLAMA, "rope_parameters": {**YARN, "rope_theta": 1e4}}, (), "the one in the mapping is read"),
+    "a number as text": ({**LLAMA, "rope_scaling": {**YARN, "factor": "4"}}, (), 'factor="4" is not a number'),
+    "window unused": ({**LLAMA, "sliding_window": 512, "use_sliding_window": False}, (), "sliding_window=512 does nothing"),
+    "vLLM loses the base": (LLAMA, ["--hf-overrides", override(**YARN)], "the base falls from 500,000 to 10,000"),
+    "vLLM's base of its own": (LLAMA, ["--hf-overrides", '{"rope_theta": 1e6}'], "as an override of its own does nothing"),
+    "SGLang's type": (
+        LLAMA,
+        ["--json-model-override-args", '{"rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}}'],
+        "type=yarn does nothing",
+    ),
+    "SGLang's family": ({**LLAMA, "model_type": "mixtral", "rope_scaling": YARN}, (), "never passes a scaling on"),
+    "scale with none": (LLAMA, ["--rope-scaling", "none", "--rope-scale", "4"], "--rope-scale does nothing"),
+    "yarn without a factor": (LLAMA, ["--rope-scaling", "yarn"], "changes nothing"),
+    "amplitude overwritten": (LLAMA, ["--rope-scaling", "yarn", "--rope-scale", "4", "--yarn-attn-factor", "1.2"], "overwritten"),
+    "bounds without yarn": (LLAMA, ["--rope-scale", "4", "--yarn-beta-fast", "16"], "--yarn-beta-fast does nothing"),
+    "a longer context alone": (LLAMA, ["-c", "16384"], "scales nothing"),
+    "a key that nobody reads": (LLAMA, ["llama.rope.scaling.yarn_beta_fast=16"], "reads it in files of grok"),
+    "self-extend": (LLAMA, ["--grp-attn-n", "4"], "llama-server does not know it"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_each_mistake_is_told_with_its_source_and_right_settings_are_silent(tmp_path, name):
+    config, words, part = MISTAKES[name]
+    found = told(tmp_path, config, *words)
+    assert any(part in one.text for one in found.findings), [one.text for one in found.findings]
+    assert all(one.source and one.text.endswith((".", ")")) for one in found.findings)
+    for right in (LLAMA, {**LLAMA, "max_position_embeddings": 16384, "rope_scaling": YARN}, {**GEMMA, "rope_local_base_freq": 1e4}):
+        assert not told(tmp_path, right).findings
+
+
+IGNORED = ("flat for kinds", "both mappings", "rope_theta twice", "original beside", "original missing", "truncate by kind", "mscale alone")
+
+
+@pytest.mark.parametrize("name", IGNORED)
+def test_a_mistake_has_the_frequencies_that_transformers_gives_it(tmp_path, name):
+    import transformers
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    config, words, _ = MISTAKES[name]
+    typed = dict(word.split("=", 1) for word in words)
+    config = {**config, **{key: json.loads(value) for key, value in typed.items()}}
+    found = told(tmp_path, config)
+    family = {"llama": transformers.LlamaConfig, "gemma3_text": transformers.Gemma3TextConfig}[config["model_type"]]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        theirs = family(**{key: value for key, value in json.loads(json.dumps(config)).items() if key != "model_type"})
+    for kind in found.setting.turning:
+        params = theirs.rope_parameters.get(kind.name, theirs.rope_parameters)
+        layer = kind.name if kind.name in theirs.rope_parameters else None
+        if params["rope_type"] == "default":
+            frequencies, amplitude = params["rope_theta"] ** (-np.arange(0, 64, 2) / 64), 1.0
+        else:
+            frequencies, amplitude = ROPE_INIT_FUNCTIONS[params["rope_type"]](theirs, "cpu", layer_type=layer)
+        np.testing.assert_allclose(found.frequencies(kind.name), np.asarray(frequencies), rtol=1e-6)
+        assert np.isclose(kind.rope.amplitude, amplitude)
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["--rope-scalling", "yarn"], "did you mean --rope-scaling?"),
+        (["rope_paramters={}"], "did you mean rope_parameters?"),
+        (["llama.rope.scaling.tpye=yarn"], "did you mean rope.scaling.type?"),
+        (["rope_parameters={'rope_type': 'yarn'}"], "JSON has double quotes"),
+        (["--rope-scale"], "has no value"),
+        (["--rope-scale", "four"], "must be a number"),
+        (["--rope-scaling", '{"type": "yarn"}'], "--hf-overrides"),
+        (["--override-kv", "llama.rope.freq_base=1e6"], "KEY=TYPE:VALUE"),
+        (["rope_parameters=4"], "must be a mapping"),
+    ],
+)
+def test_words_that_nobody_knows_are_one_sentence(tmp_path, capfd, words, said):
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    done = call(capfd, tmp_path, "explain", str(tmp_path), f"figure={tmp_path}/x", *words)
+    assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1, done.stderr
+    assert not done.stdout and [path.name for path in tmp_path.iterdir()] == ["config.json"]
