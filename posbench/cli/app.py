@@ -105,7 +105,7 @@ def _execute(command: Command, composed: list[tuple[dict, list[str]]], composer:
     experiment = experiment_of(*composed[0])
     expanded = [([check_config(cfg) for cfg in expand(job, overrides, composer)], overrides) for job, overrides in composed]
     cfgs = [cfg for cells, _ in expanded for cfg in cells]
-    if any(cfg["run"] or cfg["model"].get("path") for cfg in cfgs):
+    if any(cfg["run"] or cfg["model"].get("path") or cfg["model"].get("engine") for cfg in cfgs):
         from posbench.cli.conflicting_words import check_given
 
         check_given(expanded, experiment)

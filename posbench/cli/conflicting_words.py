@@ -1,4 +1,4 @@
-"""Refusal of training options beside run=DIR or model.path=DIR, whose weights they cannot change."""
+"""Refusal of training options beside run=DIR, model.path=DIR or an engine, whose weights they cannot change."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -29,9 +29,9 @@ def check_given(expanded: list[tuple[list[dict], list[str]]], experiment: dict) 
         for cfg in cfgs:
             if cfg["run"]:
                 _check_run(cfg, given)
-            elif cfg["model"].get("path"):
+            elif cfg["model"].get("path") or cfg["model"].get("engine"):
                 _check_checkpoint(cfg, given)
-                if "data.tokenizer" in given:
+                if "data.tokenizer" in given and cfg["model"].get("path"):
                     _check_tokenizer(cfg["data"]["tokenizer"], cfg["model"]["path"])
                 if "train.length" in given and not isinstance(cfg["train"]["length"], list):
                     cfg["train"]["length"] = [cfg["train"]["length"]]  # the same, and not to be taken for the default
@@ -59,13 +59,16 @@ def _check_run(cfg: dict, given: set[str]) -> None:
 
 
 def _check_checkpoint(cfg: dict, given: set[str]) -> None:
-    without_effect = {key for key in given - OF_CHECKPOINT if key.split(".")[0] in ("model", "train")}
+    engine, values = cfg["model"].get("engine"), flatten({part: cfg[part] for part in ("model", "train", "seed")})
+    groups = ("train",) if engine else ("model", "train")
+    # Another block of an experiment's grid may choose a model with other keys.
+    without_effect = {key for key in given - OF_CHECKPOINT if key.split(".")[0] in groups and key in {*values, *groups}}
     without_effect |= {"seed"} & given if cfg["seed"] else set()
     if without_effect:
-        values = flatten({part: cfg[part] for part in ("model", "train", "seed")})
         words = " ".join(_typed_word(key, values[key]) if key in values else printable(key) for key in sorted(without_effect))
+        which = f"model={method_name(engine)}" if engine else f"model.path={printable(cfg['model']['path'])}"
         raise ConfigError(
-            f"model.path={printable(cfg['model']['path'])} is trained already, so {words} would have no effect: leave it out "
+            f"{which} is trained already, so {words} would have no effect: leave it out "
             "(of what describes a training, train.length alone is taken)."
         )
 

@@ -25,7 +25,7 @@ def resolve(cfg: dict, auto: str | None = None) -> JobConfig:
     targets = asked.targets or max(1, train_len // 8)
     windows = asked.windows or (8 if long else 512)
     block = asked.floor_block or (train_len // 16 if long else 1)
-    if asked.split == "all" and not (found.model.path or asked.text):
+    if asked.split == "all" and not (found.model.path or found.model.engine or asked.text):
         raise ConfigError(
             "evaluate.split=all scores the text of the training too, which the model has seen: choose test or validation, another text "
             "(evaluate.text), or evaluate a checkpoint (model=hf)."
