@@ -30,7 +30,7 @@ def adopt_engine(cfg: dict) -> dict:
     for group, names in ALLOWED.items():
         if method_name(cfg[group]) not in names:
             raise ConfigError(
-                f"{as_typed(group, cfg[group])} is posbench's, and {kind} has positions of its own: start the engine with its own "
+                f"{group}={method_name(cfg[group])} is posbench's, and {kind} has positions of its own: start the engine with its own "
                 f"setting, and leave {group} out."
             )
     if method_name(cfg["encoding"]) not in ("rope", "served"):
