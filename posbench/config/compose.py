@@ -191,9 +191,9 @@ def expand(cfg: dict, overrides: list[str], composer: Composer | None = None) ->
 
 
 def _grid_hint(typed: dict[str, str], block: dict) -> str:
-    """Advice on typing a part of a grid, for a cell that words typed for keys of its block do not fit; empty without such words."""
+    """Advice for a cell that does not compose with words typed for keys of its block; "" without such words."""
     cell = ", ".join(f"{key}: {word.partition('=')[2]}" for key, word in typed.items() if key in block and "[" not in word)
-    return f" What is typed holds for every cell of the grid: for a part of it type 'experiment.grid=[{{{cell}}}]'." if cell else ""
+    return f" Typed words apply to every cell of the grid: for a part of it type 'experiment.grid=[{{{cell}}}]'." if cell else ""
 
 
 def experiment_of(cfg: dict, overrides: list[str]) -> dict:
@@ -203,7 +203,7 @@ def experiment_of(cfg: dict, overrides: list[str]) -> dict:
     """
     if "experiment" not in cfg:
         if unknown := sorted(set(map(str, cfg)) - set(JOB)):
-            raise ConfigError(f"{unknown[0]} is not a key{did_you_mean(unknown[0], JOB)}: --cfg job prints all that there is.")
+            raise ConfigError(f"{unknown[0]} is not a key{did_you_mean(unknown[0], JOB)}: --cfg job prints all keys.")
         chosen = [item.partition("=")[2] for item in overrides if item.startswith("experiment=")]
         return {"name": chosen[-1] if chosen else None}
     if not isinstance(cfg["experiment"], dict):
@@ -213,8 +213,8 @@ def experiment_of(cfg: dict, overrides: list[str]) -> dict:
     if unknown := sorted(set(experiment) - set(EXPERIMENT), key=str):
         known = f"{', '.join(EXPERIMENT[:-1])} and {EXPERIMENT[-1]}"
         raise ConfigError(
-            f"experiment={name}: {unknown[0]} has no meaning there{did_you_mean(unknown[0], EXPERIMENT)}; the yaml may hold {known}, "
-            "or begin with the line '# @package _global_' and hold values as --cfg job prints them."
+            f"experiment={name}: {unknown[0]} is not a key of experiments{did_you_mean(unknown[0], EXPERIMENT)}; the yaml holds {known}, "
+            "or begins with the line '# @package _global_' and holds values as --cfg job prints them."
         )
     if experiment.get("base") and "grid" not in experiment:
         raise ConfigError(f"experiment={name} has base and no grid to apply it to: add grid, a list of blocks (key: value or list).")
@@ -225,17 +225,19 @@ def experiment_of(cfg: dict, overrides: list[str]) -> dict:
 
 
 def check_words(values: dict, words: list[str]) -> None:
-    """Raise ConfigError for a word that takes something out, and for one that adds a key that neither posbench nor a yaml reads."""
+    """Raise ConfigError for a word that removes a key, and for one that adds a key that neither posbench nor a yaml reads."""
     for word in words:
         key = word.lstrip("+~").partition("=")[0].rpartition("@")[2]
         group, _, name = key.partition(".")
         if word.startswith("~"):
-            raise ConfigError(f"{word} takes out what is needed: give it another value instead.")
+            raise ConfigError(f"{word} removes a key that posbench needs: give it another value instead.")
         if key.startswith(FILLED_IN):
-            raise ConfigError(f"{word} sets what posbench fills in: give model=hf model.path=PATH, or finetune= beside run=DIR, instead.")
+            raise ConfigError(
+                f"{word} sets a value that posbench fills in: give model=hf model.path=PATH, or finetune= beside run=DIR, instead."
+            )
         read = (name in DATA or name.startswith("source.")) if group == "data" and name else group in JOB
         if word.startswith("+") and not read and not re.search(rf"\$\{{[^}}]*\b{re.escape(key.rpartition('.')[2])}\b", repr(values)):
-            raise ConfigError(f"{word} adds a key that nothing reads{did_you_mean(key, JOB)}: --cfg job prints all that there are.")
+            raise ConfigError(f"{word} adds a key that nothing reads{did_you_mean(key, JOB)}: --cfg job prints all keys.")
 
 
 def check_effect(words: Iterable[str], known: Collection[str], why: str) -> None:

@@ -59,7 +59,7 @@ def method_name(node: dict) -> str:
     """Short name of a method: the last module of its `_target_` (posbench.encodings.rope.Rope -> rope). Raises ConfigError without one."""
     target = node.get("_target_") if isinstance(node, dict) else None
     if not target or not isinstance(target, str):
-        raise ConfigError(f"{node} names no method: a method's configuration needs a _target_ such as posbench.encodings.rope.Rope.")
+        raise ConfigError(f"{node} does not name a method: a method's configuration needs a _target_ such as posbench.encodings.rope.Rope.")
     return target.split(".")[-2] if "." in target else target.lower()
 
 

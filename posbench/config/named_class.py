@@ -12,7 +12,7 @@ def class_named(target: str) -> type:
     """Class with the dotted name `target`. Raises ConfigError if it cannot be imported or is not a class."""
     first, *rest = str(target).split(".")
     if not rest or not all(part.isidentifier() for part in (first, *rest)):
-        raise ConfigError(f"{shown(target)} names no class: give MODULE.CLASS, such as posbench.extensions.ntk.Ntk.")
+        raise ConfigError(f"{shown(target)} is not the name of a class: give MODULE.CLASS, such as posbench.extensions.ntk.Ntk.")
     found, path = _module(first, target), first
     if found is None:
         way = "give its folder with --config-dir, or install it"
@@ -26,7 +26,7 @@ def class_named(target: str) -> type:
             raise ConfigError(f"{target} cannot be imported, since there is no {part} in {above}{near}: it has {has}.")
     if not isinstance(found, type):
         listed = f": name one of its own, such as {target}.{_names_inside(found)[0]}" if _names_inside(found) else ": name one that is"
-        raise ConfigError(f"{target} is of type {type(found).__name__} and no class{listed}.")
+        raise ConfigError(f"{target} is of type {type(found).__name__} and is not a class{listed}.")
     return found
 
 

@@ -71,7 +71,7 @@ def chosen_node(group: str, chosen: str | dict | None, arguments: dict[str, Any]
         return given
     name = given.pop("name", None) if isinstance(chosen, dict) else "none" if chosen is None else chosen
     if not isinstance(name, str):
-        raise ConfigError(f'{group}={chosen} names no method: give a name, or a dict such as {{"name": "pi", "mode": "dynamic"}}.')
+        raise ConfigError(f'{group}={chosen} does not name a method: give a name, or a dict such as {{"name": "pi", "mode": "dynamic"}}.')
     known = nodes(group)
     if name not in known:
         raise ConfigError(f"{group}={name} is unknown{did_you_mean(name, known)}: choose from {', '.join(known)}.")

@@ -58,14 +58,15 @@ def sentence(error: Exception) -> str:
         words = [
             word.rpartition("@")[2] for word in sys.argv[1:] if (CONFIGS / word.split("=")[0].split("@")[0]).is_dir() and _no_name(word)
         ]
-        return f"{' '.join(words) or 'One word'} names none of its group's choices: --help lists them."
+        return f"{' '.join(words) or 'One word'} does not name a choice of its group: --help lists them."
     if isinstance(error, AttributeError | TypeError | ValueError) and not isinstance(error, HydraException | OmegaConfBaseException):
         return f"What was typed does not compose ({error}): is every yaml that it names a mapping of keys to values?"
     said = str(error).split("\nConfig search path")[0].split("\nSee http")[0]
     if said.startswith("Could not override"):
         return f"{said.splitlines()[0].rstrip('.')}: there is no such key{suggestion(error)}; --cfg job prints all of them."
     if said.startswith("Error merging override"):
-        return f"{said.splitlines()[0].removeprefix('Error merging override ').rstrip('.')} does not fit what --cfg job prints there."
+        word = said.splitlines()[0].removeprefix("Error merging override ").rstrip(".")
+        return f"{word} does not have the form of the value that --cfg job prints."
     if isinstance(error, OverrideParseException) and error.override not in said:
         said = f"{error.override}: {said}"
     if way := of_words(said):
@@ -92,7 +93,7 @@ def of_words(said: str) -> str | None:
         key, values = found.groups()
         return f"{key}={values} names several values: add -m to take each, or type '{key}=[{values}]' for one list."
     if found := re.search(r"(?:Error parsing override '([^']*)'|^(\S+): )\s*missing EQUAL at", said):
-        return f"{found[1] or found[2]} is no NAME=VALUE: write it without spaces, as in encoding=rope."
+        return f"{found[1] or found[2]} is not NAME=VALUE: write it without spaces, as in encoding=rope."
     if found := re.match(r"(\S+?)(?:: |\n).*(?:no viable alternative|extraneous input|mismatched input '<EOF>')", said, re.S):
         return f"{found[1]} cannot be read to its end: quote words with brackets, and leave out spaces, as in 'evaluate.lengths=[64,128]'."
     return None

@@ -1,4 +1,4 @@
-"""Schema of the configuration: every value with its type, its range, its default and what it means. configs/ says why the defaults are so.
+"""Schema of the configuration: type, range, default and meaning of every value. configs/ explains the defaults.
 
 Every script refuses `train.steps=many` with a sentence that names key and value.
 """
@@ -179,7 +179,7 @@ class EvaluateConfig:
         """Raise ConfigError for a length that does not hold the targets of a window."""
         if min(self.lengths) < self.targets:
             raise ConfigError(
-                f"evaluate.lengths={self.lengths} must each hold the evaluate.targets={self.targets} scored tokens: longer ones."
+                f"evaluate.lengths={self.lengths} must each hold the evaluate.targets={self.targets} scored tokens: give longer ones."
             )
 
 
@@ -216,7 +216,7 @@ Device = Annotated[str, CUDA, DEVICE]
 class JobConfig:
     """Configuration of a job: a training, how it is evaluated, and where files are. Fields are in the order of config.yaml.
 
-    Methods and data are mappings, since the classes that they name say what these hold.
+    Methods and data are mappings, whose keys the classes define that they name.
     """
 
     seed: Count = 0

@@ -30,7 +30,7 @@ WANTED = "give a CSV with at least the columns method, length and nll, as result
 
 
 def read_foreign(path: Path, source: str) -> tuple[list[Evaluation], list[CurvePoint]]:
-    """Read the evaluations of a rows.csv, or the points of a CSV of others (None for what it does not state); the other list is empty.
+    """Read the evaluations of a rows.csv, or the points of a CSV of others, None where it has no value; the other list is empty.
 
     Raises ConfigError, naming file and line, for a file that is neither.
     """
@@ -122,14 +122,14 @@ class CsvLine:
         try:
             value = float(self.cells.get(name) or "nan")
         except ValueError:
-            raise self.wrong(f"{name}={self.cells[name]} is no number: write it like 3.52") from None
+            raise self.wrong(f"{name}={self.cells[name]} is not a number: write it like 3.52") from None
         return value if math.isfinite(value) else None
 
     def tokens(self, name: str) -> int | None:
         """Number of tokens in a column; None if it is empty."""
         value = self.value(name)
         if self.cells.get(name) and (value is None or value < 1 or value % 1):
-            raise self.wrong(f"{name}={self.cells[name]} is no number of tokens: give a whole number above 0")
+            raise self.wrong(f"{name}={self.cells[name]} is not a number of tokens: give a whole number above 0")
         return None if value is None else int(value)
 
     def loss(self, name: str) -> float | None:
@@ -138,7 +138,7 @@ class CsvLine:
         if "nll" in self.cells or value is None:
             return value
         if value <= 0:
-            raise self.wrong(f"{name}={value:g} is no perplexity: these are above 0")
+            raise self.wrong(f"{name}={value:g} is not a perplexity: give a number above 0")
         return math.log(value)
 
 
@@ -158,7 +158,7 @@ def _points(lines: list[CsvLine], source: str) -> list[CurvePoint]:
             raise line.wrong(f"the loss lies outside of its interval, low={line.cells['low']} to high={line.cells['high']}: correct one")
         seed = line.text("seed")
         if seed in cells[key]:
-            raise line.wrong(f"{' '.join(key[4:7])} at length {length} is there twice: tell them apart by method, or by a column seed")
+            raise line.wrong(f"{' '.join(key[4:7])} at length {length} appears twice: distinguish the lines by method, or by a column seed")
         cells[key][seed] = values
     names = (*STATED, "encoding", "extension", "scale_attention", "length")
     return [_point(dict(zip(names, key, strict=True)), list(seeds.values()), source) for key, seeds in cells.items()]
@@ -185,7 +185,10 @@ def place(points: Iterable[CurvePoint], own: list[list[CurvePoint]]) -> list[lis
         fitting = [curve for curve in result if _fits(point, curve[0])]
         if not fitting:
             if point.train_len is None:
-                raise ConfigError(f"{point.source} says no length its models were trained on, nor does anything else here: add train_len.")
+                raise ConfigError(
+                    f"{point.source} does not state the training length of its models, and no other result here does: "
+                    "add the column train_len."
+                )
             fitting = [[]]
             result += fitting
         for curve in fitting:

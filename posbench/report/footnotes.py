@@ -117,7 +117,7 @@ def contexts_of(section: Sequence[ContextPoint]) -> str:
 
 
 def questions_of(section: Iterable[Score]) -> str:
-    """Text on the questions of a section: their number at each length, and what a right answer is."""
+    """Text on the questions of a section: their number at each length, and the definition of a right answer."""
     whole = [score for score in section if score.depth is None]
     texts, answers = (span(getattr(score, name) for score in whole) for name in ("n_texts", "n_answers"))
     return f"{answers} answers in {texts} texts of each length, right if every token was the likeliest"
@@ -235,7 +235,7 @@ def _word(value: object) -> object:
 
 
 def gain_lines(evaluations: list[Evaluation], label: Labels, origins: Mapping[Path, RunMetadata]) -> dict[tuple, list[str]]:
-    """{section: a line for each encoding and seed, or for each encoding; one for all of unknown G, and the ways on where one fails}.
+    """{section: a line for each encoding and seed, or for each encoding; one for all of unknown G, and the remedies for failed gates}.
 
     CSVs, which hold no losses of targets, have none.
     """

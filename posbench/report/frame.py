@@ -28,7 +28,7 @@ def read(paths: str | Path | Iterable[str | Path], what: str = "curve") -> "pand
     Raises ConfigError for an unknown `what` and for a path without runs, RunError when there is no evaluation or all are damaged.
     """
     if what not in RECORDS:
-        raise ConfigError(f"what={what!r} is no table of a report{did_you_mean(str(what), RECORDS)}: choose from {', '.join(RECORDS)}.")
+        raise ConfigError(f"what={what!r} is not a table of a report{did_you_mean(str(what), RECORDS)}: choose from {', '.join(RECORDS)}.")
     named = find_results([paths] if isinstance(paths, str | Path) else paths)
     files = [path for run in named.runs for path in Run(run).eval_files()]
     report = collect(files, "", "scripts/run.py", named.csvs, skip_damaged=True, evidence=named.evidence)

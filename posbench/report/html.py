@@ -54,7 +54,7 @@ def link(text: object, anchor: str) -> Markup:
 
 
 def anchored(text: object, anchor: str) -> Markup:
-    """Text that links lead to."""
+    """Text with an anchor for links."""
     return Markup('<span id="{}">{}</span>').format(anchor, _printable(text))
 
 

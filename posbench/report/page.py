@@ -82,7 +82,7 @@ def headings(found: Sequence[Sequence[SectionKey]]) -> list[str]:
 
 
 class Sources:
-    """Trainings and evaluations behind a report, and what leads to them from each number."""
+    """Trainings and evaluations behind a report, and the links from each number to them."""
 
     def __init__(self, report: "Report"):
         self.report = report

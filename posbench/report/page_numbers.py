@@ -78,7 +78,7 @@ class Key(NamedTuple):
                 several, _, times = part.rpartition(" @")
                 methods = [method_labels(method) for method in several.split(" & ")]
                 if not re.fullmatch(r"[\d/]+x(,[\d/]+x)*", times):
-                    raise ConfigError(f"`{times}` is no multiple of the training length, with words and columns behind it")
+                    raise ConfigError(f"`{times}` is not a multiple of the training length, followed by words and columns")
                 multiples = [Fraction(one.rstrip("x")) for one in times.split(",")]
             elif part:
                 names.append(part)
@@ -129,7 +129,7 @@ def _file(source: str) -> tuple[Path, str]:
     """The file of a source, and how two methods are compared in it ("" for values as they stand there)."""
     place, _, kind = source.partition(" ")
     if kind not in ("", "paired", "above floor", "by seed"):
-        raise ConfigError(f"{kind} is no comparison: use paired, above floor or by seed")
+        raise ConfigError(f"{kind} is not a comparison: use paired, above floor or by seed")
     folder, _, name = ("claims/claims" if place == "ledger" else place).partition("/")
     path = REPORTED / folder / (name if name.endswith(".json") else f"{name or 'curve'}.csv")
     if not path.exists():

@@ -40,7 +40,7 @@ def filled_page(template: Path) -> str:
             except (ConfigError, KeyError, ValueError, TypeError, IndexError, OSError) as error:
                 line, shown = text.count("\n", 0, match.start()) + 1, match[0].splitlines()[0]
                 said = error if isinstance(error, ConfigError) else repr(error)
-                raise ConfigError(f"{template.name}, line {line}: {shown} is nothing that the results hold: {said}.") from error
+                raise ConfigError(f"{template.name}, line {line}: {shown} cannot be filled in: {said}.") from error
 
         return pattern.sub(made_or_placed, text)
 

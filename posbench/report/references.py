@@ -38,7 +38,7 @@ def references(evaluations: Iterable[Evaluation]) -> dict[tuple, Evaluation]:
 
 
 def unextended(evaluations: Iterable[Evaluation]) -> dict[tuple, dict[int, Evaluation]]:
-    """{key: {length: evaluation of the model as it is}}, since what several machines evaluated may stand in several evaluations."""
+    """{key: {length: evaluation of the model as it is}}: several machines may have evaluated different lengths."""
     found: dict[tuple, dict[int, Evaluation]] = defaultdict(dict)
     for evaluation in evaluations:
         if plain(evaluation.first):
@@ -92,7 +92,7 @@ def check_targets(one: Evaluation, other: Evaluation) -> None:
 def check_one_set(evaluations: Iterable[Evaluation], section: Callable[[Evaluation], tuple]) -> None:
     """Raise RunError if evaluations of one `section`, whose seeds and methods are set side by side, scored different targets.
 
-    Several tasks are sets of their own, and key tokens that each training chooses for itself differ by right.
+    Each task is a set of its own, and key tokens that each training chooses for itself may differ.
     """
     first: dict[tuple, Evaluation] = {}
     for one in evaluations:

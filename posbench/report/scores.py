@@ -1,8 +1,8 @@
 """Scores: the share of right answers to the questions of a task, from the rows of protocol accuracy.
 
 A training that is right in less than LEARNED of its answers inside the window has not learned the task: beyond the window it shows nothing
-of a method, and it is left out of the means of its method. Where no seed has learned it, the method is reported as never learned. Where
-no length inside the window was asked, nobody knows, which is said below the tables.
+of a method, and it is left out of the means of its method. If no seed has learned it, the method is reported as never learned. If no
+length inside the window was evaluated, a line below the tables says that this is unknown.
 """
 
 from collections import defaultdict

@@ -59,13 +59,13 @@ class Evaluation:
 
     @property
     def full_from(self) -> int | None:
-        """Tokens of text from which on every target has train_len tokens of context; None if nothing says it."""
+        """Shortest text, in tokens, that gives every target train_len tokens of context; None if unknown."""
         known = isinstance(self.setting, Setting) and self.setting.targets is not None and not self.rows_alone
         return self.setting.shortest_exact(self.first["train_len"]) if known else None
 
     @property
     def exact_from(self) -> int:
-        """Tokens of text from which on every target counts as having its full window; twice the training length if nothing says it."""
+        """Shortest text, in tokens, that counts as giving every target its full window; twice the training length if unknown."""
         return self.full_from or 2 * self.first["train_len"]
 
     @property

@@ -62,7 +62,7 @@ def write_evidence(folder: Path, evaluations: Sequence[Evaluation], origins: Map
 
 
 def _is_mean(found: Sums, row: dict) -> bool:
-    """True if the row is the plain mean of all targets; not finite counts, since it is so in both."""
+    """True if the row is the plain mean of all targets, or if that is not finite."""
     mean = float(found.means[0])
     return not math.isfinite(mean) or row["nll"] is not None and math.isclose(mean, row["nll"], rel_tol=1e-5, abs_tol=1e-7)
 
@@ -77,7 +77,7 @@ def portable(value: object, key: str | None = None) -> object:
 
 
 def portable_command(command: object) -> object:
-    """A command as typed, without the folders of absolute paths. What is no text is returned as it is."""
+    """A command as typed, without the folders of absolute paths. Anything but text is returned unchanged."""
     return TYPED.sub(r"\1", command) if isinstance(command, str) else command
 
 
@@ -101,9 +101,9 @@ def _config_line(origin: RunMetadata, evaluations: Iterable[Evaluation]) -> str:
 
 
 def read_evidence(folder: Path) -> tuple[list[Evaluation], dict[Path, RunMetadata], list[str]]:
-    """Evaluations of a folder of evidence, the origins of their trainings by `Evaluation.origin`, and a note if rows were left out.
+    """Evaluations of a folder of evidence, the origins of their trainings by `Evaluation.origin`, and a note on rows without evidence.
 
-    Those without evidence are. Raises RunError for damaged files.
+    These rows are left out. Raises RunError for damaged files.
     """
     rows, again = read_csv(folder / ROWS), f"recreate it with scripts/report.py, or leave {folder} out"
     try:
@@ -193,11 +193,10 @@ def pool(
 ) -> tuple[list[Evaluation], dict[Path, RunMetadata], list[str]]:
     """(evaluations and those of folders of evidence, each row once; the origins of all; notes on rows that repeat).
 
-    `beside` makes of them the evaluations that come last, those of CSVs: of a row that repeats, sums count rather than a mean. Evidence of
-    a run directory that is itself here, or in an earlier folder of evidence, counts as evaluated there, so that it has one origin.
+    `beside(evaluations)` returns further evaluations, those of CSVs. They come last, so that the sums of a repeated row are kept rather
+    than its mean. Evidence of a run directory that is itself here, or in an earlier folder of evidence, gets the same origin.
 
-    Raises RunError if two weights stand for one training, also where its rows repeat: what was measured of one does not pair with what
-    was measured of the other.
+    Raises RunError if one training has two different weights, even if its rows repeat, since their losses cannot be paired.
     """
     pooled, origins, left_out = list(evaluations), {}, []
     for folder in folders:
@@ -214,8 +213,8 @@ def pool(
         known, other = weights.setdefault(path.name, (sha256, path)) if sha256 else (sha256, path)
         if known != sha256:
             raise RunError(
-                f"{other} and {path} are the same training with different weights ({known[:10]} and {sha256[:10]}): they are no "
-                "two seeds, and their evaluations do not pair. Leave one of them out."
+                f"{other} and {path} are the same training with different weights ({known[:10]} and {sha256[:10]}), not two "
+                "seeds, so their evaluations cannot be paired: leave one of them out."
             )
     first: dict[str, Path] = {}
     same = {

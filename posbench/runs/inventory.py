@@ -204,7 +204,7 @@ def _short(key: str, value: object) -> tuple[str, object]:
 
 
 def _distinguishing_words(origins: Sequence[RunMetadata]) -> dict[Path, str]:
-    """{path: words such as " steps=1000"} that tell trainings of one encoding apart, seeds aside. Long ones leave out what is usual."""
+    """{path: words such as " steps=1000"} that tell trainings of one encoding apart, seeds aside. Long ones omit common values."""
     groups: dict[object, list[RunMetadata]] = defaultdict(list)
     for origin in origins:
         groups[text(origin.config.get("encoding._target_"))].append(origin)

@@ -146,9 +146,9 @@ def training_settings(origin: RunMetadata) -> dict[str, object]:
 def variants(evaluations: "Iterable[Evaluation]", origins: Mapping[str, RunMetadata]) -> tuple[dict[str, dict[str, str]], list[str]]:
     """({run_id: {key: words} that tell it from other trainings of its encoding}, all keys in which these trainings differ).
 
-    The words are those of `distinguish`. What they name at one training length or with one of an encoding's arguments they name at all,
-    so that one name is one way of training. If two of one seed have equal or unreadable configurations, the hash in their run_id is
-    used, since nothing else is known to differ.
+    The words are those of `distinguish`. A key that is named at one training length, or with one set of the encoding's arguments, is
+    named everywhere, so that one name means one way of training. If two of one seed have equal or unreadable configurations, the hash in
+    their run_id is used, since nothing else is known to differ.
     """
     groups: dict[tuple, dict[str, int]] = defaultdict(dict)
     shared = ("data", "tokenizer", "trained_scale", "finetune")

@@ -28,7 +28,7 @@ class Found:
         return [path for folder in self.runs for path in Run(folder).eval_files()]
 
     def without_csvs(self, why: str) -> "Found":
-        """Itself. Raises ConfigError if a CSV was named, of which `why` says that it does not serve."""
+        """Itself. Raises ConfigError with the reason `why` if a CSV was named."""
         if self.csvs:
             raise ConfigError(f"{self.csvs[0]} {why}: give run directories, or folders of reports.")
         return self
@@ -50,7 +50,7 @@ def find_results(asked: Iterable[object]) -> Found:
         if not (found or csvs or evidence):  # reports of before there was evidence have their rows alone
             csvs = [path / ROWS for path in paths if (path / ROWS).is_file()]
         if not (found or csvs or evidence):
-            raise ConfigError(f"runs={printable(name)} matches no training and no CSV: {ways}")
+            raise ConfigError(f"runs={printable(name)} matches neither a training nor a CSV: {ways}")
         for known, new in zip(named, (found, csvs, evidence), strict=True):
             for path in new:
                 known.setdefault(path.resolve(), path)

@@ -52,7 +52,7 @@ def _checked(value: object) -> object:
     if isinstance(value, int) and abs(value) >= WIDEST:
         raise ValueError("a whole number has more than 64 bits")
     if value is not None and not isinstance(value, str | int | float):
-        raise ValueError(f"a value is of the kind {type(value).__name__}")
+        raise ValueError(f"a value has the type {type(value).__name__}")
     return value
 
 

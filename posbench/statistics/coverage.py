@@ -1,7 +1,7 @@
 """Coverage of the interval that decides, by simulation: python -m posbench.statistics.coverage FILE.csv [DRAWS]
 
-Seeds, documents and their interaction are drawn from normal distributions around a mean of zero, and the interval is asked if it holds
-zero. Documents are as many and as unequal as the headline's, where one of 291 holds 25 of 512 windows; shares of the variance are those
+Seeds, documents and their interaction are drawn from normal distributions around a mean of zero, and the intervals that hold zero are
+counted. Documents are as many and as unequal as the headline's, where one of 291 holds 25 of 512 windows; shares of the variance are those
 of results/reported/claims/claims.csv.
 """
 

@@ -1,4 +1,4 @@
-"""Evaluations that a configuration asks for: each with its own settings, the id that these give it, and its file."""
+"""Evaluations of a configuration: each has its own settings, an id computed from them, and a file."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -50,16 +50,16 @@ class Cell:
 
 
 def cells(run: Run, cfg: JobConfig) -> list[Cell]:
-    """Evaluations of a run that its resolved configuration asks for, with their references.
+    """Evaluations of a run by its resolved configuration, with their references.
 
     Raises ConfigError for what fits no protocol.
     """
     found, evaluate = [], cfg.evaluate
     protocols = evaluate.protocol
     if evaluate.tasks and not any(protocol(name).asks for name in protocols):
-        raise ConfigError(f"evaluate.tasks are asked by accuracy alone, and evaluate.protocol={protocols}: add accuracy to it.")
+        raise ConfigError(f"Only the protocol accuracy uses evaluate.tasks, and evaluate.protocol={protocols}: add accuracy to it.")
     if evaluate.chat and not _tasks(cfg):
-        raise ConfigError("evaluate.chat=true asks evaluate.tasks in a chat template, and there are none: choose some, or leave it out.")
+        raise ConfigError("evaluate.chat=true puts evaluate.tasks into a chat template, and there are none: choose some, or leave it out.")
     if evaluate.rivals and not _tasks(cfg):
         raise ConfigError(
             f"evaluate.rivals={evaluate.rivals} compares answers of evaluate.tasks with other values of their texts, and there are none: "
@@ -67,17 +67,17 @@ def cells(run: Run, cfg: JobConfig) -> list[Cell]:
         )
     if evaluate.unit != "document" and all(protocol(name).asks for name in protocols):
         raise ConfigError(
-            f"evaluate.unit={evaluate.unit} is of protocols that score windows, and evaluate.protocol={protocols} asks: "
+            f"evaluate.unit={evaluate.unit} is for protocols that score windows, and evaluate.protocol={protocols} asks questions: "
             "leave it out, or add fixed_targets."
         )
     if evaluate.stride and not any(protocol(name).strided for name in protocols):
         raise ConfigError(
-            f"evaluate.stride={evaluate.stride} is of protocols whose windows advance by it, and evaluate.protocol={protocols} is none of "
-            "them: leave it out, or add sliding."
+            f"evaluate.stride={evaluate.stride} is for protocols whose windows advance by it, and evaluate.protocol={protocols} is not "
+            "one of them: leave it out, or add sliding."
         )
     keys = [key for key in KEYS if getattr(evaluate, key) is not None]
     if keys and not any(protocol(name).keys for name in protocols):
-        raise ConfigError(f"evaluate.{keys[0]} chooses the targets of longppl alone, and evaluate.protocol={protocols}: add longppl to it.")
+        raise ConfigError(f"evaluate.{keys[0]} is only for the protocol longppl, and evaluate.protocol={protocols}: add longppl to it.")
     for name in protocols:
         asked = protocol(name)
         for one in (name, *asked.beside):
@@ -99,7 +99,7 @@ def check_used(asked: EvaluateConfig, protocols: list[str]) -> None:
     for key, (about, counts) in used.items():
         if (value := getattr(asked, key)) is not None and not counts:
             raise ConfigError(
-                f"evaluate.{key}={value} is about {about}, and evaluate.protocol={protocols} has none: leave it out, or add fixed_targets."
+                f"evaluate.{key}={value} sets {about}, and evaluate.protocol={protocols} has none: leave it out, or add fixed_targets."
             )
 
 
@@ -147,9 +147,13 @@ def _chat(cfg: JobConfig) -> bool | dict:
     """The chat template that the checkpoint's tokenizer has, if one is asked for. Raises ConfigError where there is none."""
     asked, data = cfg.evaluate.chat, cfg.data
     if asked is True and data["bos"]:
-        raise ConfigError("evaluate.chat=true and data.bos=true: a chat begins as its template says; leave one of them out.")
+        raise ConfigError(
+            "evaluate.chat=true begins a text as the template says, and data.bos=true with the BOS token: leave one of them out."
+        )
     if isinstance(asked, dict):
-        raise ConfigError("evaluate.chat is a mapping, and templates are read from checkpoints: say evaluate.chat=true, or leave it out.")
+        raise ConfigError(
+            "evaluate.chat is a mapping, and the template is read from the checkpoint: give evaluate.chat=true, or leave it out."
+        )
     return chat_template(data["tokenizer"]) if asked else False
 
 

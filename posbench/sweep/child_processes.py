@@ -1,6 +1,6 @@
 """Child processes of a sweep: each runs one training with its evaluations after the other. Busy runs are tried again at the end.
 
-As many run at a time as were asked for, or as fit on one GPU by an estimate of what each keeps there.
+The configuration limits how many run at a time; so does the memory of one GPU, by an estimate of each job's need.
 """
 
 import json
@@ -152,7 +152,7 @@ def needed(job: Job) -> int:
 
 
 def gpu_bytes() -> int | None:
-    """Memory of the smallest GPU of this machine, by nvidia-smi; None where it tells nothing."""
+    """Memory of the smallest GPU of this machine, by nvidia-smi; None if unknown."""
     if not any(map(os.path.exists, GPU_FILES)):
         return None
     try:

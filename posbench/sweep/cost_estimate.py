@@ -166,7 +166,7 @@ def _training_time(known: MeasuredRates, fresh: list[Job], tokens: list[int]) ->
     sizes = [model_size(job.cfg) for job in fresh]
     rates = [known.training.of(model, None) for model in sizes]
     if None in rates:
-        return f"an unknown time of training (none of {LEAST} s or more is there to go by)"
+        return f"an unknown time of training (nothing of {LEAST} s or more was measured)"
     flop = [model.training(job.cfg.train.train_len) * n for model, job, n in zip(sizes, fresh, tokens, strict=True)]
     seconds = sum(rate * n for rate, n in zip(rates, flop, strict=True))
     return f"{_duration_words(seconds)} of training {_basis(known.training, sizes, 'run')}"
@@ -175,7 +175,7 @@ def _training_time(known: MeasuredRates, fresh: list[Job], tokens: list[int]) ->
 def _evaluation_time(known: MeasuredRates, done: list[EvaluationCost]) -> str:
     rates = [known.evaluation.of(*one.alike, None) or known.training.of(one.model, None) for one in done]
     if None in rates:
-        return f"an unknown time of evaluation (none of {LEAST} s or more is there to go by)"
+        return f"an unknown time of evaluation (nothing of {LEAST} s or more was measured)"
     told = f"{_duration_words(sum(rate * one.flop for rate, one in zip(rates, done, strict=True)))} of evaluation"
     if not known.evaluation.found:
         return f"{told} by arithmetic from trainings"
@@ -183,7 +183,7 @@ def _evaluation_time(known: MeasuredRates, done: list[EvaluationCost]) -> str:
 
 
 def _checkpoint_time(known: MeasuredRates, cells: Iterable[tuple[Job, Cell, EvaluationCost]]) -> tuple[float | None, str]:
-    """(seconds, what they rest on) of evaluations of checkpoints; None if their device is not there to be measured."""
+    """(seconds, their basis) of evaluations of checkpoints; None if their device cannot be measured here."""
     total, stored, probes, corrections = 0.0, False, {}, {}
     for job, cell, planned in cells:
         for text in planned.reads:

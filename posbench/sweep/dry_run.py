@@ -100,7 +100,7 @@ def _plan(job: Job, known: dict[str, Outcome]) -> JobPlan:
 
 
 def _ask(plan: JobPlan, told: dict[str, tuple[str, str]]) -> None:
-    """Refuse the plan, as the job would, if a length is too short for a question in words; where nobody knows yet, note it.
+    """Refuse the plan, as the job would, if a length is too short for a question in words; note it if that is not known yet.
 
     `told` keeps (refusal, note) for evaluations of other methods that ask the same.
     """

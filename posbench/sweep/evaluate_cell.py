@@ -31,7 +31,7 @@ def cell_evaluation(model: GPT | EngineModel, corpus: Corpus, cell: Cell, device
 
 
 def progress_of(job: Job, evaluators: list[Protocol], lengths: list[list[int]]) -> Progress:
-    """Progress of evaluations in tokens. Its remaining time follows the FLOP of the lengths to come, which short texts foretell badly."""
+    """Progress of evaluations in tokens. Remaining time is estimated by FLOP, since short texts predict long ones badly."""
     total, work = 0, 0.0
     for one, own in zip(evaluators, lengths, strict=True):
         first = one.cost_first()
@@ -42,7 +42,7 @@ def progress_of(job: Job, evaluators: list[Protocol], lengths: list[list[int]]) 
 
 
 def per_token(job: Job, evaluator: Protocol, length: int) -> float:
-    """FLOP per token that is read for one length. What an extension hides is counted too."""
+    """FLOP per token that is read for one length, keys that an extension hides included."""
     return model_size(job.cfg).per_token(evaluator.evaluation.fed(length))
 
 

@@ -17,8 +17,8 @@ LONGER = 4  # times the parent's training length, if nothing else is said
 def child_config(cfg: JobConfig, run_id: str, tuning: FinetuneConfig) -> JobConfig:
     """Resolved configuration of the child of the training `cfg`, whose id is `run_id`.
 
-    Raises ConfigError for lengths that contradict each other, and for evaluate.split=all. What posbench.model.inherit refuses is made
-    too, so that a sweep can list it.
+    Raises ConfigError for lengths that contradict each other, and for evaluate.split=all. A child that posbench.model.inherit
+    refuses is returned too, so that a sweep can list it.
     """
     parent = cfg.train
     if cfg.evaluate.split == "all":
@@ -31,11 +31,11 @@ def child_config(cfg: JobConfig, run_id: str, tuning: FinetuneConfig) -> JobConf
     source, target = next(((key, one) for key, one in named.items() if one), ("", max(length, longer) if tuning.encoding else length))
     if tuning.target_len and tuning.encoding and "base" not in tuning.encoding:
         raise ConfigError(
-            f"finetune.target_len={target} has nothing to act on, since finetune.encoding has no positions of the parent: leave it out."
+            f"finetune.target_len={target} has no effect, since finetune.encoding has no positions of the parent: leave it out."
         )
     if tuning.target_len and tuning.encoding is None and "mode" not in cfg.extension:
         raise ConfigError(
-            f"finetune.target_len={target} has nothing to act on, since extension={method_name(cfg.extension)} has no factor that is "
+            f"finetune.target_len={target} has no effect, since extension={method_name(cfg.extension)} has no factor that is "
             "made for a length: leave it out."
         )
     for key, own in own_lengths.items():  # what names a length itself does not take that of finetune
@@ -53,8 +53,8 @@ def child_config(cfg: JobConfig, run_id: str, tuning: FinetuneConfig) -> JobConf
         encoding = {**tuning.encoding, **scaling}
     if tuning.scale_attention and method_name(parent.scale_attention) != "none":
         raise ConfigError(
-            f"train.scale_attention={method_name(parent.scale_attention)} is trained in, beside which finetune.scale_attention="
-            f"{method_name(tuning.scale_attention)} has no place: choose another finetune, or a parent without it."
+            f"train.scale_attention={method_name(parent.scale_attention)} and finetune.scale_attention="
+            f"{method_name(tuning.scale_attention)} cannot both be trained in: choose another finetune, or a parent without one."
         )
     if tuning.frozen and not tuning.scale_attention:
         raise ConfigError("finetune.frozen=true leaves nothing to train: give finetune.scale_attention, or choose finetune=head_scale.")

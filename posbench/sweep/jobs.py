@@ -73,8 +73,8 @@ def plan_jobs(cfgs: list[dict], auto: str | None = None) -> list[Job]:
         job = jobs.setdefault(made.run.path, made)
         if made.cfg.device != job.cfg.device:
             raise ConfigError(
-                f"device={job.cfg.device} and device={made.cfg.device} are asked of one training, {job.run.id}, which is made "
-                "once: give one of them, or another results_dir to each."
+                f"device={job.cfg.device} and device={made.cfg.device} are given for one training, {job.run.id}, which is made "
+                "only once: give one of them, or another results_dir to each."
             )
         # The process of the job plans it again, perhaps on a node of a cluster with another processor.
         job.cfgs.append({**cfg, **{group: {**cfg[group], "dtype": getattr(made.cfg, group).dtype} for group in ("train", "evaluate")}})
@@ -90,7 +90,7 @@ def some_there(jobs: list[Job]) -> bool:
 def plan_existing(cfgs: list[dict], found: Callable[[list[Job]], bool] = some_there) -> tuple[list[Job], str]:
     """Jobs as `plan_jobs` plans them, and "". Their results may have been made on another machine, where dtype=auto meant another format.
 
-    If `found` is false for them and true for the jobs in that format, these, and a sentence that says so.
+    If `found` is false for them and true for the jobs in that format, the latter are returned, with a sentence that says so.
     """
     usual = fast_dtype(cfgs[0]["device"])
     other = "fp32" if usual == "bf16" else "bf16"

@@ -27,14 +27,14 @@ def resolved_chooser(given: str | dict | None, fingerprint: str) -> dict | None:
     trained = trained_config(run)
     if identity.run_id(trained.as_dict(), fingerprint) != run.id:  # an id stands for text and tokens too
         raise ConfigError(
-            f"evaluate.key_run={path} was trained on another text than this, or in other tokens (or its folder has another name than it "
-            "was given): name a training on the same text, since a model can only choose among tokens that it knows."
+            f"evaluate.key_run={path} was trained on another text or in other tokens (or its folder was "
+            "renamed): name a training on the same text, since a model can only choose among tokens that it knows."
         )
     return {"path": str(run.path), "run_id": run.id, "sha256": run.read_summary()["sha256"], "train_len": trained.train.train_len}
 
 
 def model_of(noted: dict, vocab_size: int, device: str) -> "GPT":
-    """The model of a resolved evaluate.key_run. Raises RunError if its weights are others by now."""
+    """The model of a resolved evaluate.key_run. Raises RunError if its weights have changed."""
     from posbench.model.build import load_model
 
     run = Run(noted["path"])

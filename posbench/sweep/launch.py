@@ -60,4 +60,4 @@ def _joblib(n_jobs: int) -> int:
     try:
         return effective_n_jobs(n_jobs)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"hydra.launcher.n_jobs={n_jobs} is no number of processes: give 1 or more, or -1 for all cores.") from error
+        raise ConfigError(f"hydra.launcher.n_jobs={n_jobs} is not a number of processes: give 1 or more, or -1 for all cores.") from error

@@ -1,4 +1,4 @@
-"""Records of what became of jobs: the ledger of a results folder, and failure.txt with the end of the output of a failed job.
+"""Records of the outcomes of jobs: the ledger of a results folder, and failure.txt with the end of the output of a failed job.
 
 The ledger has one line per outcome of every job of every command. Lines are appended and never changed. Each is a JSON object: time
 (UTC), command, run_id, cell (protocol, extension and scale; empty for the job as a whole), status, reason (one sentence, or empty),

@@ -91,8 +91,8 @@ def test_no_argument_of_an_extension_has_the_name_of_a_setting():
 @pytest.mark.parametrize(("chosen", "said"), [
     ({"extension": "yaarn"}, r"extension=yaarn is unknown \(did you mean yarn\?\): choose from abf, "),
     ({"extension": "yarn", "betta": 3}, r"betta is not an argument of extension=yarn \(did you mean beta\?\): it takes alpha, "),
-    ({"extension": ["yarn"]}, r"extension=\['yarn'\] names no method: give a name"),
-    ({"extension": {"beta": 3}}, "names no method"),
+    ({"extension": ["yarn"]}, r"extension=\['yarn'\] does not name a method: give a name"),
+    ({"extension": {"beta": 3}}, "does not name a method"),
     ({"window": 3}, r"window is not an argument of extension=none \(did you mean windows\?\)"),
     ({"windows": "many"}, "evaluate.windows=many must be a whole number"),
     ({"protocol": "slidin"}, "slidin.*sliding"),
@@ -121,7 +121,7 @@ def test_all_rows_of_a_folder_are_one_table_without_the_damaged(trained, folder,
         same(rows, posbench.rows([trained, damaged, tmp_path / "runs"]))
     with pytest.raises(RunError, match="00000000"):
         posbench.rows(damaged)
-    with pytest.raises(ConfigError, match="matches no training"):
+    with pytest.raises(ConfigError, match="matches neither a training"):
         posbench.rows(tmp_path / "nowhere")
 
 

@@ -63,12 +63,12 @@ def test_a_flag_may_stand_anywhere_and_an_unknown_one_is_one_sentence(tmp_path, 
         ("finetune.steps=3", "(it is of finetune=longer)"),
         ("train.seed=1", "(did you mean seed?)"),
         ("encoding=yarn", "(did you mean extension=yarn?)"),
-        ("encoding=null", "encoding=null names none of its group's choices"),
+        ("encoding=null", "encoding=null does not name a choice of its group"),
         ("log=offline", "log=offline is unknown (did you mean log.mode=offline?): choose from default; "),
-        ("encoding", "encoding is no NAME=VALUE: write it without spaces"),
+        ("encoding", "encoding is not NAME=VALUE: write it without spaces"),
         ("evaluate.lengths=[64,", "evaluate.lengths=[64, cannot be read to its end: quote words with brackets"),
         ("seed=0,1", "seed=0,1 names several values: add -m to take each, or type 'seed=[0,1]' for one list"),
-        ("train.scale_attention=5", "refused: train.scale_attention=5 names none"),
+        ("train.scale_attention=5", "refused: train.scale_attention=5 does not name"),
         ("log.mode=off", "(did you mean disabled?)"),
     ],
 )
@@ -92,9 +92,9 @@ def test_a_sweep_over_choices_sets_a_key_that_they_alone_have(tmp_path, capfd):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("-m +jbos=1,2", "refused: +jbos=1 adds a key that nothing reads (did you mean jobs?): --cfg job prints all that there are.\n"),
-        ("+model.checkpoint={a:1}", "refused: +model.checkpoint={a:1} sets what posbench fills in"),
-        ("~seed", "~seed takes out what is needed"),
+        ("-m +jbos=1,2", "refused: +jbos=1 adds a key that nothing reads (did you mean jobs?): --cfg job prints all keys.\n"),
+        ("+model.checkpoint={a:1}", "refused: +model.checkpoint={a:1} sets a value that posbench fills in"),
+        ("~seed", "~seed removes a key that posbench needs"),
         ("+hydra.launcher._target_=somebody.Else", "refused: somebody.Else is not supported for trainings: choose hydra/launcher=grid"),
         ("--config-dir nowhere", "refused: --config-dir nowhere is not a folder"),
     ],
@@ -140,7 +140,7 @@ def test_an_experiment_is_understood_or_refused_in_words(tmp_path, capfd):
         kept = [word for word in typed() if word.split("=")[0] not in ("train.steps", *(word.split("=")[0] for word in words))]
         return call(capfd, tmp_path, "run", "--config-dir", ".", f"experiment={name}", "dry=true", *words, *kept)
 
-    for name, said in (("typo", "gird has no meaning there (did you mean grid?)"), ("plain", "add grid"), ("empty", "needs a grid"),
+    for name, said in (("typo", "gird is not a key of experiments (did you mean grid?)"), ("plain", "add grid"), ("empty", "needs a grid"),
                        ("nameless", "add `name:`"),
                        ("soon", "first=two must be a number"), ("stray", "sead is not a key (did you mean seed?)")):  # fmt: skip
         done = dry(name)
@@ -259,9 +259,9 @@ def test_several_values_that_are_no_list_are_still_refused_and_a_sweep_stays_one
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["evaluate.protocol=sliding", "evaluate.targets=2"], "evaluate.targets=2 is about the last tokens of each window, and"),
-        (["evaluate.protocol=by_position", "evaluate.floor_block=2"], "evaluate.floor_block=2 is about texts of recompute_window"),
-        (["evaluate.protocol=accuracy", "evaluate.tasks=passkey", "evaluate.documents=a*"], "evaluate.documents=a* is about documents"),
+        (["evaluate.protocol=sliding", "evaluate.targets=2"], "evaluate.targets=2 sets the last tokens of each window, and"),
+        (["evaluate.protocol=by_position", "evaluate.floor_block=2"], "evaluate.floor_block=2 sets texts of recompute_window"),
+        (["evaluate.protocol=accuracy", "evaluate.tasks=passkey", "evaluate.documents=a*"], "evaluate.documents=a* sets documents"),
         (["out=there"], "out=there has no effect on scripts/run.py, only on export_hf and search_factors"),
     ],
 )

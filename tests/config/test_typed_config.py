@@ -114,10 +114,10 @@ def test_a_wrong_type_is_one_sentence_with_key_value_and_what_is_legal(text, cho
         ("own_ext.Mine.deep", "since there is no deep in own_ext.Mine: it has no class."),
         ("own_pack.son.Mine", "since there is no son in own_pack (did you mean song?): it has song."),
         ("own_bad.Mine", "since own_bad ends with ModuleNotFoundError: No module named 'nobody': correct it, or install what it needs."),
-        ("own_ext.value", "own_ext.value is of type int and no class: name one that is."),
-        ("own_pack.song", "own_pack.song is of type module and no class: name one of its own, such as own_pack.song.Sung."),
-        ("Mine", "Mine names no class: give MODULE.CLASS, such as posbench.extensions.ntk.Ntk."),
-        ("own_ext..Mine", "own_ext..Mine names no class: give MODULE.CLASS, such as posbench.extensions.ntk.Ntk."),
+        ("own_ext.value", "own_ext.value is of type int and is not a class: name one that is."),
+        ("own_pack.song", "own_pack.song is of type module and is not a class: name one of its own, such as own_pack.song.Sung."),
+        ("Mine", "Mine is not the name of a class: give MODULE.CLASS, such as posbench.extensions.ntk.Ntk."),
+        ("own_ext..Mine", "own_ext..Mine is not the name of a class: give MODULE.CLASS, such as posbench.extensions.ntk.Ntk."),
     ],
 )
 def test_a_class_that_cannot_be_had_is_one_sentence(tmp_path, monkeypatch, target, said):

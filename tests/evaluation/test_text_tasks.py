@@ -355,7 +355,7 @@ def test_rivals_are_asked_for_by_one_command_and_give_other_tasks_no_other_id(cl
     [
         (["evaluate.protocol=accuracy"], "data=local is text: choose some"),
         (["evaluate.protocol=accuracy", "evaluate.tasks=[passkeys]"], "passkeys is unknown.*passkey"),
-        (["evaluate.tasks=[passkey]"], "asked by accuracy alone"),
+        (["evaluate.tasks=[passkey]"], "Only the protocol accuracy uses"),
         (["evaluate.rivals=3"], "evaluate.rivals=3 compares answers of evaluate.tasks .*, and there are none"),
         (["evaluate.protocol=accuracy", "evaluate.tasks=[passkey]", "evaluate.rivals=3"], "none of evaluate.tasks=passkey has any"),
     ],

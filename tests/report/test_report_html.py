@@ -191,7 +191,7 @@ def test_the_script_reports_any_runs(tmp_path, capfd):
     page = Page(tmp_path / "results" / "report" / "demo" / "report.html")
     assert "rope-64-s0" in page.text and yaml.safe_load((CONFIGS / "experiment" / "demo.yaml").read_text())["title"] in page.text
     for wrong, said in (
-        ("runs=three/*", "matches no training"),
+        ("runs=three/*", "matches neither a training"),
         ("runs=one run=one/rope-bare", "give one of them"),
         ("-m runs=one", "give one of them"),
         ("runs=one encoding=rope", "encoding=rope has no effect beside runs="),

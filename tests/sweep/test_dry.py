@@ -285,7 +285,7 @@ def test_few_evaluations_are_listed_and_many_are_counted(tmp_path, capfd, typed,
         (["extension=recompute_window", "evaluate.protocol=[fixed_targets,by_position]"], 2, "evaluate.protocol=by_position reads one"),
         (["encoding=none", "extension=ntk"], 0, ""),  # a no-op
         (["-m", "seed=0,1", "device=cuda:99"], 2, "device=cuda:99 is not available"),
-        (["-m", "device=cpu,cuda", "train.dtype=fp32"], 2, "device=cpu and device=cuda are asked of one training"),
+        (["-m", "device=cpu,cuda", "train.dtype=fp32"], 2, "device=cpu and device=cuda are given for one training"),
         (["encoding=none", "extension=ntk", "device=cuda:99"], 0, ""),  # nothing is done there
     ],
 )

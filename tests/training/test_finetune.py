@@ -179,7 +179,7 @@ def test_a_constant_rate_makes_a_shorter_training_the_beginning_of_a_longer_one(
         ("learned", "none", {}, "finetune.length=64 has positions that encoding=learned lacks"),
         ("hybrid", "none", {}, "finetune.length=64 would change what encoding=hybrid does within the first 16 tokens"),
         ("rope", "pi", {"target_len": 32}, "finetune.target_len=32 is shorter than a sequence of finetune.length=64"),
-        ("rope", "none", {"target_len": 64}, "finetune.target_len=64 has nothing to act on, since extension=none"),
+        ("rope", "none", {"target_len": 64}, "finetune.target_len=64 has no effect, since extension=none"),
         ("rope", "none", {"frozen": True}, "finetune.frozen=true leaves nothing to train"),
     ],
 )

@@ -24,9 +24,9 @@ Method = tuple[str, str, str]  # encoding without what the knob tells apart, ext
 
 @dataclass(frozen=True)
 class Knob:
-    """In what the trainings of an encoding differ: `of` a point its value, or None, and `line` its encoding without it.
+    """Setting in which the trainings of an encoding differ: `of(point)` is its value or None, `line(point)` the encoding's name without it.
 
-    Points with equal `joined` are one line against the knob, those of equal arguments where it would have two at one value.
+    Points with equal `joined` form one line. A line with two points at one value is divided by the encoding's arguments.
     """
 
     heading: str
@@ -111,7 +111,7 @@ def _scales(axes, shown: list[CurvePoint], values: list[int] | None) -> None:
 
 
 def _lines(own: list[CurvePoint], knob: Knob) -> list[list[CurvePoint]]:
-    """Lines of a method against the knob, without the trainings that have none to be compared with, if others have."""
+    """Lines of a method against the knob; single points are left out if there are lines of several."""
     found = []
     for line in _apart(sorted(own, key=knob.of), knob.joined):
         crossed = len({knob.of(point) for point in line}) < len(line)

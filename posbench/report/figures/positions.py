@@ -22,7 +22,7 @@ ROOM = 0.3  # nats/token
 
 @dataclass(frozen=True)
 class PanelColumn:
-    """Content of a column of panels: the number and half interval of a point, bottom and top of its axis, and its points."""
+    """Column of panels: its heading, a point's value and half interval, the ends of its axis, and its points."""
 
     heading: str
     value: Callable[[CurvePoint], float | None]

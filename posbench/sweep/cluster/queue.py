@@ -130,7 +130,7 @@ class Queue:
         """Result of a task without an outcome file: cancelled, killed with its node, or collected by another command."""
         self._forget(task)
         state = self.states.get(task.id, "gone")
-        reason = f"task {task.id} ended as {state} before it could say what became of it; the same command goes on from its last checkpoint"
+        reason = f"task {task.id} ended as {state} without an outcome; the same command goes on from its last checkpoint"
         result = already_done(task.job) if is_done(task.job) else Result(task.job, 1, [Outcome("", "failed", reason)])
         record([result], self.command, task.log.read_text(errors="replace").splitlines()[-TAIL:] if task.log.exists() else [])
         return result
