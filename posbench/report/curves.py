@@ -7,6 +7,7 @@ are measured on the same targets, so the difference is paired.
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from posbench.report.records import SECTION, CurvePoint, section_of
 from posbench.report.references import PairedDifference, compare, exact_context, gains, ladders, plain, reference, references, unextended
 from posbench.runs.evaluation import Evaluation
 from posbench.statistics.clustered import student_interval
-from posbench.statistics.crossed import across, estimate
+from posbench.statistics.crossed import Gain, across, estimate
 
 MEANS = ("nll", "bpb", "accuracy")  # columns of a point that are means over seeds
 
@@ -29,8 +30,26 @@ def points(evaluations: list[Evaluation], label: Labels, wide: bool = False) -> 
     stretch of several bins and one for the whole text of each length.
     Raises RunError if two evaluations have the same method, training and length.
     """
+    return [_point(key, list(seeds.values()), label) for key, seeds in cells(evaluations, label, wide).items()]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One seed of a point: its row, the differences to the floor and to no extension, and the evaluations that all three come from."""
+
+    row: dict
+    against_floor: PairedDifference | None
+    against_plain: PairedDifference | None
+    gain: Gain | None
+    evaluation: Evaluation
+    floor: Evaluation | None
+    plain: Evaluation | None
+
+
+def cells(evaluations: list[Evaluation], label: Labels, wide: bool = False) -> dict[tuple, dict[int, Entry]]:
+    """{(section, method, source, length, window): {seed: Entry}} of `points`, in their order; raises what they raise."""
     found, as_it_is, known, inside = references(evaluations), unextended(evaluations), gains(evaluations), ladders(evaluations)
-    cells: dict[tuple, dict[int, tuple]] = defaultdict(dict)
+    entries: dict[tuple, dict[int, Entry]] = defaultdict(dict)
     for evaluation in evaluations:
         first, key = evaluation.first, evaluation.key
         if reference(first) or key in inside and (exact_context(first) or math.inf) <= first["train_len"]:
@@ -41,15 +60,15 @@ def points(evaluations: list[Evaluation], label: Labels, wide: bool = False) -> 
             continue
         for place, *compared in _by_position(evaluation, others, wide) if by_position else _by_length(evaluation, floor, others):
             row, seed = compared[0], first["seed"]
-            seeds = cells[(*section_of(evaluation), *label(row), evaluation.source, *place)]
-            other = seeds[seed][0] if seed in seeds else row
+            seeds = entries[(*section_of(evaluation), *label(row), evaluation.source, *place)]
+            other = seeds[seed].row if seed in seeds else row
             if other["eval_id"] != row["eval_id"]:
                 raise RunError(
                     f"{row['run_id']} (evaluation {row['eval_id']}) and {other['run_id']} ({other['eval_id']}) both give "
                     f"{' '.join(label(row))}, seed {seed}, length {row['length']}: report them apart."
                 )
-            seeds[seed] = (*compared, known.get(key), evaluation.setting)
-    return [_point(key, list(seeds.values()), label) for key, seeds in cells.items()]
+            seeds[seed] = Entry(*compared, known.get(key), evaluation, floor, others.get(row["length"]))
+    return entries
 
 
 # (length, window), row, difference to the floor, difference to no extension
@@ -78,8 +97,10 @@ def _by_position(evaluation: Evaluation, others: Mapping[int, Evaluation], wide:
         yield (row["length"], None), row, None, positions.compare_positions(evaluation, 0, row, others.get(row["length"]))
 
 
-def _point(key: tuple, seeds: list[tuple], label: Labels) -> CurvePoint:
-    rows, against_floor, against_plain, known, settings = zip(*seeds, strict=True)
+def _point(key: tuple, seeds: list[Entry], label: Labels) -> CurvePoint:
+    rows, against_floor, against_plain, known = zip(
+        *((one.row, one.against_floor, one.against_plain, one.gain) for one in seeds), strict=True
+    )
     first = rows[0]
     difference, half_width, over = interval(against_floor, first["sem_unit"])
     change, change_half_width, changed_over = interval(against_plain, first["sem_unit"])
@@ -97,7 +118,7 @@ def _point(key: tuple, seeds: list[tuple], label: Labels) -> CurvePoint:
         gain_lower=_finite(min(one.lower for one in known)) if all(known) else None,
         change=change,
         change_half_width=change_half_width,
-        facts=label.facts(first, settings[0]),
+        facts=label.facts(first, seeds[0].evaluation.setting),
     )
 
 

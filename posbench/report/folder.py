@@ -6,6 +6,7 @@ from pathlib import Path
 
 from posbench.common.csv_records import to_csv
 from posbench.common.files import write_atomic
+from posbench.report.explore import explore_page
 from posbench.report.figures.draw import draw
 from posbench.report.page import page
 from posbench.report.records import ContextPoint, CurvePoint, Score
@@ -14,6 +15,7 @@ from posbench.runs.evidence import write_evidence
 from posbench.runs.rows import write_csv
 from posbench.runs.trainings import Training, trainings
 
+EXPLORE = "explore.html"
 DRAWN = re.compile(
     r"(context|accuracy|accuracy_steps|map|depth|curve|position|heatmap|differences|gain|steps|frontier|causes)(-\d+)?\.(png|svg)"
     r"|(context|accuracy|position)\.csv"
@@ -56,5 +58,6 @@ def write(report: Report, out_dir: Path | str) -> list[Path]:
         for path in out_dir.iterdir():
             if DRAWN.fullmatch(path.name) and path not in written:
                 path.unlink()
+    write_atomic(out_dir / EXPLORE, explore_page(report.title, {"": report}))
     write_atomic(out_dir / "report.html", page(report, drawn))
-    return [*written, out_dir / "report.html"]
+    return [*written, out_dir / EXPLORE, out_dir / "report.html"]

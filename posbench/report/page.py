@@ -84,10 +84,10 @@ def headings(found: Sequence[Sequence[SectionKey]]) -> list[str]:
 class Sources:
     """Trainings and evaluations behind a report, and the links from each number to them."""
 
-    def __init__(self, report: "Report"):
+    def __init__(self, report: "Report", anchor: str = "run"):
         self.report = report
         self.gains = gains(report.evaluations)
-        self.anchors = {path: f"run-{index}" for index, path in enumerate(report.origins)}
+        self.anchors = {path: f"{anchor}-{index}" for index, path in enumerate(report.origins)}
 
     def results(self, table: Table, own: list[Evaluation]) -> Grid:
         """Table of the report, with a link to each training behind a row."""

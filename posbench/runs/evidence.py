@@ -45,7 +45,7 @@ def write_evidence(folder: Path, evaluations: Sequence[Evaluation], origins: Map
     numbered = enumerate((evaluation, row) for evaluation in evaluations for row in evaluation.rows)
     for number, (evaluation, row) in numbered:
         found = [evaluation.sums(row, name) for name in NAMES]
-        if None in found or not _is_mean(found[0], row):
+        if None in found or not is_mean(found[0], row):
             continue
         documents, counts = found[0].documents, found[0].counts
         for name, values in zip(entries, (np.full(len(counts), number), documents, counts, *(one.totals[0] for one in found)), strict=True):
@@ -61,7 +61,7 @@ def write_evidence(folder: Path, evaluations: Sequence[Evaluation], origins: Map
     return [folder / name for name in (SUMS, DOCUMENTS, CONFIGS)]
 
 
-def _is_mean(found: Sums, row: dict) -> bool:
+def is_mean(found: Sums, row: dict) -> bool:
     """True if the row is the plain mean of all targets, or if that is not finite."""
     mean = float(found.means[0])
     return not math.isfinite(mean) or row["nll"] is not None and math.isclose(mean, row["nll"], rel_tol=1e-5, abs_tol=1e-7)

@@ -45,6 +45,7 @@ def test_the_demo_grid(tmp_path):
     assert len(points) == len(CURVES) * len(LENGTHS)
     assert {path.name for path in report.files} == {
         "rows.csv", "sums.npz", "documents.csv", "configs.jsonl", "trainings.csv", "curve.csv", "table.md", "table.tex", "report.html",
+            "explore.html",
         *(f"{name}.{kind}" for name in ("curve", "heatmap", "differences") for kind in ("png", "svg"))}  # fmt: skip
     assert all(path.stat().st_size > 0 for path in report.files)
     assert len(read_csv(tmp_path / "out" / "rows.csv")) == 3 * (len(CURVES) * len(LENGTHS) + 3 * 2 * 3)

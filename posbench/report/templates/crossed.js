@@ -1,0 +1,84 @@
+// posbench/statistics/crossed.py and the quantiles of clustered.py, for the differences that a reader asks for.
+// A term is {weight, counts [C], totals [S][C]}; all terms have the same seeds in the same order, and the same documents.
+const crossed = (() => {
+  const sum = values => { let total = 0; for (const value of values) total += value; return total; };
+  const squares = values => { let total = 0; for (const value of values) total += value * value; return total; };
+  const variance = (totals, g) => g > 1 ? g / (g - 1) * squares(totals) : NaN;
+
+  function logGamma(x) { // Lanczos, g = 7
+    const c = [0.99999999999980993, 676.5203681218851, -1259.1392167224028, 771.32342877765313, -176.61502916214059,
+      12.507343278686905, -0.13857109526572012, 9.9843695780195716e-6, 1.5056327351493116e-7];
+    if (x < 0.5) return Math.log(Math.PI / Math.sin(Math.PI * x)) - logGamma(1 - x);
+    let a = c[0];
+    for (let i = 1; i < 9; i++) a += c[i] / (x - 1 + i);
+    const t = x + 6.5;
+    return 0.5 * Math.log(2 * Math.PI) + (x - 0.5) * Math.log(t) - t + Math.log(a);
+  }
+
+  function betaRatio(x, a, b) {
+    if (x <= 0 || x >= 1) return Math.min(Math.max(x, 0), 1);
+    if (x > (a + 1) / (a + b + 2)) return 1 - betaRatio(1 - x, b, a);
+    let ratio = 1e-30, above = 1e-30, below = 0;
+    for (let n = 0; n < 1000; n++) {
+      const m = n >> 1, odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1));
+      const part = n % 2 ? odd : n ? m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)) : 1;
+      below = 1 / (1 + part * below || 1e-30);
+      above = 1 + part / above || 1e-30;
+      ratio *= below * above;
+      if (n && Math.abs(below * above - 1) < 1e-15) break;
+    }
+    return Math.exp(a * Math.log(x) + b * Math.log1p(-x) + logGamma(a + b) - logGamma(a) - logGamma(b)) / a * ratio;
+  }
+
+  function quantile(df) { // of Student's t at 0.975
+    if (df > 1000) return 1.959963984540054;
+    let low = 0, high = 1;
+    const cdf = t => 1 - betaRatio(df / (df + t * t), df / 2, 0.5) / 2;
+    while (cdf(high) < 0.975) [low, high] = [high, 2 * high];
+    for (let i = 0; i < 80; i++) { const middle = (low + high) / 2; if (cdf(middle) < 0.975) low = middle; else high = middle; }
+    return (low + high) / 2;
+  }
+
+  function clustered(residuals) {
+    const s = residuals.length, c = residuals[0].length, mean = new Float64Array(c);
+    for (const row of residuals) row.forEach((value, i) => { mean[i] += value / s; });
+    const seeds = variance(residuals.map(row => sum(row) / s), s), documents = variance(mean, c);
+    const both = s * c / (s * c - 1) * residuals.reduce((total, row) => total + squares(row), 0) / (s * s);
+    return [c > 1 ? Math.max(seeds + documents - both, seeds, documents, both) : NaN, Math.min(s, c) - 1];
+  }
+
+  function anova(residuals, bySeed, share) {
+    const s = bySeed.length, whole = sum(share), weights = share.map(value => value / whole), x = new Float64Array(share.length);
+    const square = squares(weights), cube = weights.reduce((total, w) => total + w ** 3, 0), f = 1 + square - 2 * cube / square;
+    for (const row of residuals) row.forEach((value, i) => { x[i] += value / s; });
+    const mean = sum(bySeed) / s, seeds = squares(bySeed.map(value => value - mean)) / (s - 1) / s, documents = squares(x) / f;
+    let both = 0;
+    for (const row of residuals) row.forEach((value, i) => { both += (value - x[i]) ** 2; });
+    both /= f * s * (s - 1);
+    const df = documents ? Math.max(3 * (documents * f) ** 2 / x.reduce((total, value) => total + value ** 4, 0) - 1, 1) : 1;
+    if (!(both < Math.min(seeds, documents))) return seeds > documents || seeds === documents && s - 1 > df ? [seeds, s - 1] : [documents, df];
+    const found = seeds + documents - both;
+    return [found, found ** 2 / (seeds ** 2 / (s - 1) + documents ** 2 / df + both ** 2 / ((s - 1) * df))];
+  }
+
+  function estimate(terms, anovaFrom = 5) {
+    const s = terms[0].totals.length, c = terms[0].counts.length, bySeed = new Array(s).fill(0), share = new Float64Array(c);
+    const residuals = terms[0].totals.map(() => new Float64Array(c)), between = terms[0].totals.map(() => new Float64Array(c));
+    for (const {weight, counts, totals} of terms) {
+      const n = sum(counts), means = totals.map(row => sum(row) / n), mean = sum(means) / s;
+      for (let i = 0; i < c; i++) share[i] += Math.abs(weight) * counts[i] / n;
+      for (let j = 0; j < s; j++) {
+        bySeed[j] += weight * means[j];
+        for (let i = 0; i < c; i++) {
+          residuals[j][i] += weight * (totals[j][i] - mean * counts[i]) / n;
+          between[j][i] += weight * (means[j] - mean) * counts[i] / n;
+        }
+      }
+    }
+    const [found, df] = s === 1 ? [variance(residuals[0], c), c - 1] : s < anovaFrom || c === 1 ? clustered(residuals)
+      : anova(residuals.map((row, j) => row.map((value, i) => value - between[j][i])), bySeed, share);
+    const half = Number.isFinite(found) ? quantile(df) * Math.sqrt(found) : NaN;
+    return {value: sum(bySeed) / s, half, df, bySeed, documents: c};
+  }
+  return {estimate, quantile};
+})();

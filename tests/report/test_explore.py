@@ -1,0 +1,188 @@
+"""The explore page: its data are those of the frame, its intervals those of posbench, and what strangers write is text."""
+
+import csv
+import json
+import math
+import re
+import shlex
+import shutil
+import subprocess
+from statistics import NormalDist
+
+import hydra
+import numpy as np
+import pytest
+from conftest import CONFIGS
+from script_calls import call
+from synthetic import LENGTHS, TARGETS, write_eval
+
+import posbench
+from posbench.config.compose import Composer, resolved_values
+from posbench.config.defaults import resolve
+from posbench.config.identity import eval_id, run_id
+from posbench.report.explore import TEMPLATES, explore_page
+from posbench.report.explore_data import SUMS_BYTES, content
+from posbench.report.references import references
+from posbench.report.report import collect
+from posbench.statistics.crossed import across, estimate
+
+REPORTED = CONFIGS.parent / "results" / "reported"
+EVIL = "<img src=x onerror=alert(1)></script><script>alert(2)</script>"
+NODE = shutil.which("node")
+
+
+def report_of(name, *csvs):
+    return collect([], name, "x", csvs, evidence=[REPORTED / name])
+
+
+@pytest.fixture(scope="module")
+def headline():
+    report = report_of("headline")
+    return report, content("Headline", {"": report})
+
+
+def test_points_are_those_of_the_frame(headline):
+    shown, frame = headline[1]["points"], posbench.frame(REPORTED / "headline")
+    lines = [headline[1]["lines"][number] for number in shown["line"]]
+    kept = [i for i, line in enumerate(lines) if line["kind"] == "length"]
+    assert len(kept) == len(frame) == 240
+    for name in ("nll", "bpb", "accuracy", "floor", "difference", "half_width", "change", "change_half_width", "n_seeds", "n_units"):
+        values = [np.nan if shown[name][i] is None else shown[name][i] for i in kept]
+        assert frame[name].astype("float64").tolist() == pytest.approx(values, rel=1e-12, nan_ok=True), name
+    for name in ("encoding", "extension", "scale_attention", "data", "setting"):
+        assert [lines[i][name] for i in kept] == frame[name].tolist()
+    assert [shown["x"][i] for i in kept] == frame.length.tolist()
+
+
+def test_the_page_of_headline_fits_in_three_megabytes_and_asks_for_nothing(headline):
+    page = explore_page("Headline", {"": headline[0]})
+    assert len(page.encode()) < 3_000_000 and not headline[1]["notes"]
+    policy, scripts = re.search(r'Policy" content="(.*?)"', page)[1], re.findall(r"<script>", page)
+    assert policy.startswith("default-src 'none'") and policy.count("'sha256-") == len(scripts) == 5 and "eval" not in policy
+    own = page.replace((TEMPLATES / "vendor" / "d3.min.js").read_text(), "").replace((TEMPLATES / "vendor" / "plot.min.js").read_text(), "")
+    assert not re.findall(r"https?://(?!www\.w3\.org)\S*|src=(?!x)|@import", own)
+
+
+ESTIMATES = """
+const {sums, asked} = JSON.parse(require("fs").readFileSync(0, "utf8"));
+const nll = new Float32Array(Uint8Array.from(Buffer.from(sums.nll, "base64")).buffer);
+const read = entry => { const [set, at] = sums.entries[entry]; return Float64Array.from(nll.subarray(at, at + sums.sets[set].length)); };
+const minus = (values, base) => base ? values.map((value, i) => value - base[i]) : values;
+console.log(JSON.stringify(asked.map(terms => {
+  const found = crossed.estimate(terms.map(([weight, own, less]) => ({weight, counts: sums.sets[sums.entries[own[0]][0]],
+    totals: own.map((entry, s) => minus(read(entry), less && read(less[s])))})));
+  return [found.value, found.half];
+})));"""
+
+
+def in_node(script, given=""):
+    """What the page's own code, with a script behind it, prints."""
+    code = (TEMPLATES / "crossed.js").read_text() + script
+    return subprocess.run([NODE, "-e", code], input=given, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.skipif(NODE is None, reason="no node on this machine")
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (("rope", "yarn", "none"), ("rope", "pi", "none")),  # five seeds: the analysis of variance
+        (("rope", "none", "none"), ("alibi", "none", "none")),  # three of five: clustered
+        (("none", "yarn", "none"), ("fox", "none", "log_n")),
+    ],
+)
+def test_paired_intervals_are_those_of_posbench(headline, one, other):
+    report, data = headline
+    shown, names = data["points"], ("encoding", "extension", "scale_attention")
+    numbers = {tuple(line[name] for name in names): i for i, line in enumerate(data["lines"]) if line["kind"] == "length"}
+    entries = dict(zip(zip(shown["line"], shown["x"], strict=True), shown["seeds"], strict=True))
+    known, floors, asked, wanted = {}, references(report.evaluations), [], []
+    for evaluation in report.evaluations:
+        known[report.label(evaluation.first), evaluation.first["seed"]] = evaluation
+    seeds = sorted({seed for name, seed in known if name == one} & {seed for name, seed in known if name == other})
+    for length in (64, 256, 1024):
+        raw, above = [], []
+        for name in (one, other):
+            evaluations = [known[name, seed] for seed in seeds]
+            own = [each.sums(each.row(length)) for each in evaluations]
+            floor = [floors[each.key, "floor"] for each in evaluations]
+            base = [each.sums(each.row(each.exact_length(length))) for each in floor]
+            raw.append(across(own))
+            above.append(across([each.minus(less) for each, less in zip(own, base, strict=True)]))
+        places = [{seed: found for seed, *found in entries[numbers[name], length]} for name in (one, other)]
+        for terms, floored in ((raw, False), (above, True)):
+            wanted.append(estimate([(1.0, terms[0]), (-1.0, terms[1])]))
+            own = [[[place[seed][i] for seed in seeds] for i in (0, 1)] for place in places]
+            asked.append([[sign, each[0], each[1] if floored else None] for sign, each in zip((1, -1), own, strict=True)])
+    found = json.loads(in_node(ESTIMATES, json.dumps({"sums": data["sums"], "asked": asked})))
+    assert len(seeds) == (5 if one[0] == other[0] else 3) and max(abs(each.value) for each in wanted) > 0.1
+    assert [value for value, _ in found] == pytest.approx([each.value for each in wanted], abs=2e-7)
+    halves = [(high - low) / 2 for low, high in (each.interval() for each in wanted)]
+    assert [half for _, half in found] == pytest.approx(halves, rel=1e-4, abs=2e-7)
+
+
+@pytest.mark.skipif(NODE is None, reason="no node on this machine")
+def test_quantiles_are_those_of_closed_forms():
+    """Student's t at 0.975: with one degree of freedom a tangent, with two 0.95 sqrt(2 / (1 - 0.95^2)), with many the normal's."""
+    wanted = [math.tan(0.475 * math.pi), 0.95 * math.sqrt(2 / (1 - 0.95**2)), NormalDist().inv_cdf(0.975)]
+    assert json.loads(in_node("console.log(JSON.stringify([1, 2, 2000].map(crossed.quantile)))")) == pytest.approx(wanted, rel=1e-12)
+
+
+def test_what_a_results_folder_says_is_data(tmp_path):
+    path = write_eval(tmp_path, "rope", "none", "none", [np.full(TARGETS, 3.0)] * 4, LENGTHS)
+    text = json.loads(path.read_text())
+    for row in text["rows"]:
+        row.update(encoding=EVIL, data=EVIL, commit=EVIL, scale_attention="=1+1")
+    path.write_text(json.dumps(text))
+    page = explore_page(EVIL, {EVIL: collect([path], EVIL, "x")})
+    assert EVIL not in page and "<img" not in page and page.count("<script") == 6
+    data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.S)[1])
+    assert data["lines"][0]["encoding"] == EVIL and data["lines"][0]["source"] == EVIL and data["title"] == EVIL
+
+
+def test_sums_beyond_the_limit_are_left_out_and_said(headline, monkeypatch):
+    monkeypatch.setattr("posbench.report.explore_data.SUMS_BYTES", 100_000)
+    few = content("Headline", {"": headline[0]})
+    assert len(few["sums"]["nll"]) < 110_000 and SUMS_BYTES > 100_000
+    assert re.search(r"^\d+ of 240 points have no paired difference to any line: their sums take more than the 0.1 MB", few["notes"][0])
+
+
+def test_folders_with_the_same_training_have_lines_of_their_own(tmp_path, capfd):
+    shutil.copytree(REPORTED / "demo", tmp_path / "other")
+    (tmp_path / "paper.csv").write_text("method,length,nll,train_len\n=cmd,64,2.9,64\n")
+    done = call(capfd, tmp_path, "explore", str(REPORTED / "demo"), "other", "paper.csv", "out=page.html")
+    assert done.returncode == 0 and "page.html" in done.stdout
+    data = json.loads(re.search(r'id="data">(.*?)</script>', (tmp_path / "page.html").read_text(), re.S)[1])
+    assert {line["source"] for line in data["lines"]} == {"demo", "other", "paper.csv"}
+    assert "3 trainings are in more than one of them" in data["notes"][0]
+
+
+@pytest.mark.parametrize("words", [["headlne"], ["out=x.txt", "demo"], [], ["none.csv"], ["paper.csv", "out=gone/page.html"]])
+def test_mistakes_are_one_sentence(words, tmp_path, capfd):
+    (tmp_path / "paper.csv").write_text("method,length\nx,64\n")
+    done = call(capfd, tmp_path, "explore", *words)
+    assert done.returncode == 2 and done.stderr.startswith("refused: ") and done.stderr.count("\n") == 1
+    assert not list(tmp_path.glob("**/*.html"))
+
+
+def test_the_command_of_a_line_makes_the_same_runs_and_evaluations(headline):
+    """Composed again, the words give the ids of the committed rows."""
+    report, data = headline
+    known = {report.label(one.first): one for one in report.evaluations if one.first["seed"] == 2}
+    with hydra.initialize_config_dir(str(CONFIGS), version_base="1.3"), open(REPORTED / "headline" / "configs.jsonl") as lines:
+        fingerprint, composer = json.loads(next(lines))["provenance"]["data_fingerprint"], Composer()
+        for line in [one for one in data["lines"] if one["kind"] == "length"][::5]:
+            words = [re.sub(r"^seed=.*", "seed=2", word) for word in shlex.split(line["command"])[2:] if word != "-m"]
+            cfg = resolve(resolved_values(composer.values(words))).as_dict()
+            evaluation = known[line["encoding"], line["extension"], line["scale_attention"]]
+            assert run_id(cfg, fingerprint) == evaluation.first["run_id"]
+            found = eval_id("fixed_targets", cfg["extension"], cfg["scale_attention"], cfg["evaluate"], evaluation.first["run_id"])
+            assert found == evaluation.first["eval_id"]
+
+
+def test_the_csv_of_a_report_and_the_page_agree_on_accuracy():
+    data = content("tasks", {"": report_of("tasks")})
+    with open(REPORTED / "tasks" / "accuracy.csv", newline="") as lines:
+        table = [line for line in csv.DictReader(lines) if not line["depth"]]
+    accuracy = zip(data["points"]["line"], data["points"]["accuracy"], strict=True)
+    points = [value for number, value in accuracy if data["lines"][number]["kind"] == "task"]
+    assert points == pytest.approx([float(line["accuracy"]) for line in table]) and len(points) > 20

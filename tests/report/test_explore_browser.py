@@ -1,0 +1,208 @@
+"""The explore page in a real browser: each control once, from the file alone."""
+
+import csv
+import io
+import json
+import re
+from xml.etree import ElementTree
+
+import pytest
+from browser import CHROMIUM, Browser
+from conftest import CONFIGS
+
+from posbench.report.explore import explore_page
+from posbench.report.report import collect
+from posbench.statistics.crossed import across, estimate
+
+REPORTED = CONFIGS.parent / "results" / "reported"
+FORMULA, MARKUP = "=HYPERLINK(1)", "<img src=x onerror=document.title=1>"
+PAPER = f"method,length,nll,low,high,train_len\n{FORMULA},64,2.9,2.8,3.0,64\n{FORMULA},96,3.1,3.0,3.2,64\n{MARKUP},128,1e30,,,64\n"
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """(address, report) of a page of the demo beside somebody's CSV."""
+    folder = tmp_path_factory.mktemp("explore")
+    (folder / "paper.csv").write_text(PAPER)
+    report = collect([], "Demo", "x", [folder / "paper.csv"], evidence=[REPORTED / "demo"])
+    (folder / "page.html").write_text(explore_page("Demo", {"": report}), encoding="utf-8")
+    return f"file://{folder}/page.html", report
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    found = Browser(tmp_path_factory.mktemp("browser"))
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def page(browser, made):
+    browser.open("about:blank")
+    browser.open(made[0])
+    yield browser
+    assert browser.requests == [made[0]] and not browser.problems
+
+
+def lines(page):
+    return page.run("[...document.querySelectorAll('#plot [aria-label=line] path')].length")
+
+
+def text(page, selector):
+    return page.run(f"document.querySelector({json.dumps(selector)}).textContent")
+
+
+def state(page):
+    return page.run("Object.fromEntries(new URLSearchParams(location.hash.slice(1)))")
+
+
+def drawn(page):
+    return re.sub(r"plot-clip-\d+", "", page.run("document.getElementById('plot').innerHTML"))  # these are counted up
+
+
+def cells(page, where):
+    return page.run(f"[...document.querySelectorAll('{where} tbody tr')].map(row => [...row.cells].map(cell => cell.textContent))")
+
+
+def identity(page, name):
+    return page.run(
+        f"[...document.querySelectorAll('#legend button')].find(one => one.textContent.trim() === {json.dumps(name)}).dataset.line"
+    )
+
+
+def test_each_choice_changes_the_figure_and_the_address(page):
+    choices = [("y", "nll"), ("y", "ppl"), ("y", "bpb"), ("y", "accuracy"), ("y", "change"), ("y", "difference"), ("x", "multiple"),
+               ("xscale", "linear"), ("yscale", "linear"), ("panel", ""), ("best", "encoding"), ("theme", "dark")]  # fmt: skip
+    assert page.run("[...document.querySelectorAll('#kind option')].map(one => one.value)") == ["length"]
+    before = drawn(page)
+    for name, value in choices:
+        page.choose(name, value)
+        after = drawn(page)
+        assert after != before and "<svg" in after, (name, value)
+        before = after
+    assert state(page) == {"x": "multiple", "xscale": "linear", "yscale": "linear", "panel": "", "best": "encoding", "theme": "dark"}
+    assert lines(page) == 3 and page.run("getComputedStyle(document.body).backgroundColor") == "rgb(22, 24, 28)"
+    assert "multiple of the training length" in before
+    page.click("#reset")
+    assert state(page) == {} and lines(page) == 12
+
+
+def test_a_link_shows_the_same(page, made):
+    page.choose("y", "ppl")
+    page.choose("filter", "encoding=rope -log_n")
+    page.click("#legend button")
+    shown, address = drawn(page), page.run("location.href")
+    assert lines(page) == 4
+    page.open("about:blank")
+    page.open(address)
+    assert drawn(page) == shown
+    page.events = [event for event in page.events if event["params"].get("documentURL", made[0]) != address]
+    page.open(made[0])
+
+
+def test_the_legend_the_filter_and_the_table_say_the_same(page):
+    page.choose("y", "nll")
+    assert lines(page) == 13 and len(cells(page, "#table")) == 13
+    assert "1 losses above 1000 nats/token are left out" in text(page, "#notes")
+    page.click("#legend button")
+    assert lines(page) == 12 and page.run("document.querySelector('#legend button').getAttribute('aria-pressed')") == "false"
+    page.click("#none")
+    assert lines(page) == 0 and "Nothing is left to draw" in text(page, "#notes")
+    page.click("#all")
+    page.choose("filter", "extension=ntk length>128")
+    assert [row[0] for row in cells(page, "#table")] == ["rope ntk", "rope ntk log_n"] and len(cells(page, "#table")[0]) == 4
+    page.choose("filter", "colour=red")
+    assert "no column of this page: colour" in text(page, "#notes") and lines(page) == 13
+    page.choose("filter", "")
+    assert page.run("document.querySelectorAll('#legend img, #table img').length") == 0
+
+
+def test_intervals_switch_off(page):
+    assert page.run("document.querySelectorAll('#plot [aria-label=rule] line').length") > 40
+    with_intervals = text(page, "#table")
+    page.click("#intervals")
+    assert "[" in with_intervals and "[" not in text(page, "#table") and state(page) == {"intervals": ""}
+    page.click("label[for=intervals]")
+    assert state(page) == {} and text(page, "#table") == with_intervals
+
+
+def test_a_point_says_what_it_is(page):
+    page.choose("filter", "extension=ntk -log_n")
+    x, y = page.run("(dot => (dot.scrollIntoView({block: 'center'}), (b => [b.x + b.width / 2, b.y + 3])(dot.getBoundingClientRect())))"
+                    "(document.querySelectorAll('#plot .dots [aria-label]')[2])")  # fmt: skip
+    page.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+    said = text(page, "#said")
+    assert re.match(
+        r"rope ntk; 256 tokens fed; loss minus the floor \(nats/token\): -?\d\.\d{3} \[95 %: .* to .*over document\]; seed 0$", said
+    )
+    assert not page.run("document.getElementById('tip').hidden") and "rope ntk" in text(page, "#tip")
+    assert "encoding=rope extension=ntk" in text(page, "#command") and "evaluate.lengths=[256]" in text(page, "#command")
+    assert "reported/demo" in text(page, "#from") and "commit 692a7de58bbd" in text(page, "#from")
+    page.run("document.getElementById('figure').focus()")
+    page.press("ArrowRight")
+    assert "512 tokens fed" in text(page, "#said")
+    page.choose("filter", "extension=ntk")
+    page.run("document.getElementById('figure').focus()")
+    page.press("ArrowDown")
+    assert text(page, "#said").startswith("rope ntk log_n; 512")
+    assert page.run("document.querySelector('#plot svg').getAttribute('role')") == "img"
+
+
+def test_two_lines_are_compared_as_posbench_does(page, made):
+    report = made[1]
+    page.choose("filter", "encoding=rope")
+    page.choose("y", "nll")
+    page.choose("a", identity(page, "rope ntk"))
+    page.choose("b", identity(page, "rope pi"))
+    known = {report.label(one.first): one for one in report.evaluations if not one.rows_alone}
+    both = [known["rope", name, "none"] for name in ("ntk", "pi")]
+    for row, length in zip(cells(page, "#pair"), (64, 128, 256, 512, 1024), strict=True):
+        found = estimate([(sign, across([one.sums(one.row(length))])) for sign, one in zip((1.0, -1.0), both, strict=True)])
+        value, low, high = (f"{one:.3f}".replace("-0.000", "0.000") for one in (found.value, *found.interval()))
+        assert row == [f"{length:,}", value, f"{low} to {high}", "0", str(found.n_documents)]
+    page.choose("y", "ppl")
+    assert "divided by" in text(page, "#pair") and cells(page, "#pair")[0][1] == "1.000"
+    page.choose("filter", "")
+    page.choose("y", "nll")
+    page.choose("b", identity(page, f"{FORMULA} (paper.csv)"))
+    assert cells(page, "#pair")[0][2] == "no interval: for one of them means alone are known" and len(cells(page, "#pair")) == 1
+    page.choose("filter", "length!=64")
+    assert "no place in common" in text(page, "#pair")
+    page.choose("filter", "")
+    page.run("document.getElementById('figure').focus()")
+    page.press("ArrowRight")
+    page.click("#as-a")
+    assert state(page)["a"] == identity(page, "rope")
+
+
+def test_files_hold_what_is_shown(page):
+    page.choose("y", "nll")
+    page.choose("filter", "length<=128")
+    page.click("#csv")
+    found = list(csv.DictReader(io.StringIO(page.downloaded("explore.csv").decode())))
+    assert {line["line"] for line in found} >= {f"'{FORMULA} (paper.csv)", "rope pi"} and {line["length"] for line in found} == {
+        "64",
+        "96",
+        "128",
+    }
+    shown = {(line["line"], line["length"]): line["shown"] for line in found}
+    assert float(shown[f"'{FORMULA} (paper.csv)", "96"]) == 3.1
+    page.click("#svg")
+    drawing = ElementTree.fromstring(page.downloaded("explore.svg"))
+    assert "rope pi" in {element.text for element in drawing.iter("{http://www.w3.org/2000/svg}text")}
+    page.click("#png")
+    assert page.downloaded("explore.png")[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+def test_dark_follows_the_system_and_positions_have_their_page(tmp_path):
+    report = collect([], "Positions", "x", evidence=[REPORTED / "pretrained"])
+    (tmp_path / "page.html").write_text(explore_page("Positions", {"": report}), encoding="utf-8")
+    dark = Browser(tmp_path, dark=True)
+    try:
+        dark.open(f"file://{tmp_path}/page.html")
+        assert dark.run("getComputedStyle(document.body).backgroundColor") == "rgb(22, 24, 28)" and not dark.problems
+        assert "position in the window" in drawn(dark) and "12 of 52 places" in text(dark, "#notes")
+    finally:
+        dark.close()
