@@ -131,7 +131,7 @@ class Pool:
 
     def inside(self, entry: Evaluation, task: str) -> float:
         """Share of right answers of an evaluation of a task at the training length. Raises Missing without one."""
-        row = _row(entry, entry.first["train_len"], task)
+        row = _row_at(entry, entry.first["train_len"], task)
         if row is None:
             raise Missing(f"{_name(entry)} lacks the training length, so nothing says if {task} was learned")
         return row["accuracy"]
@@ -153,10 +153,10 @@ def measured(entries: Sequence[Evaluation], length: int, name: str = "nll", task
     """
     values, factors = [], set()
     for entry in entries:
-        row = _row(entry, length, task)
+        row = _row_at(entry, length, task)
         if row is None or name == "nll" and not row["n_bytes"]:
             raise Missing(f"{_name(entry)} lacks length {length}")
-        found = _sums(entry, row, name)
+        found = _row_sums(entry, row, name)
         mean = float(found.means[0])
         if name == "nll" and np.isfinite(mean) and not np.isclose(mean, row["nll"], rtol=1e-3):
             raise RunError(f"{_name(entry)} weighs its targets ({row['nll']:.4f}, their plain mean is {mean:.4f}): claims cannot use it.")
@@ -168,7 +168,7 @@ def measured(entries: Sequence[Evaluation], length: int, name: str = "nll", task
     return whole, float(factors.pop())
 
 
-def _row(entry: Evaluation, length: int, task: str | None) -> dict | None:
+def _row_at(entry: Evaluation, length: int, task: str | None) -> dict | None:
     """Row of a length and a task, over all depths."""
     whole = (length, task, None, None)
     return next((row for row in entry.rows if (row["length"], row["task"], row["position"], row.get("depth")) == whole), None)
@@ -183,7 +183,7 @@ def exact(entries: Sequence[Evaluation]) -> tuple[Sums, float]:
     if None in lengths:
         lacking = entries[lengths.index(None)]
         raise Missing(f"{_name(lacking)} lacks a length of at least {lacking.exact_from} tokens, where every target has its full window")
-    whole = across([_sums(entry, entry.row(length), "nll") for entry, length in zip(entries, lengths, strict=True)])
+    whole = across([_row_sums(entry, entry.row(length), "nll") for entry, length in zip(entries, lengths, strict=True)])
     if whole is None:
         raise RunError(f"seeds of {_name(entries[0])} scored different targets: evaluate all with one setting.")
     row = entries[0].row(lengths[0])
@@ -195,7 +195,7 @@ def same_targets(entries: Sequence[Evaluation]) -> None:
     check_one_set(map(_stored, entries), lambda entry: entry.first["protocol"])
 
 
-def _sums(entry: Evaluation, row: dict, name: str) -> Sums:
+def _row_sums(entry: Evaluation, row: dict, name: str) -> Sums:
     """Sums of nll or correct of a row. Raises Missing without the losses of its targets."""
     found = _stored(entry).sums(row, name)
     if found is None:

@@ -42,13 +42,13 @@ def guarded(findings: Sequence[Finding], claims: Sequence[Claim], allowed: Allow
         endpoint = endpoints.get((one.stage, name))
         if not endpoint or one.verdict not in ("confirmed", "refuted") or one.unit != "bits/byte":
             continue
-        rule, rows = Rule.parse(one.confirm if one.verdict == "confirmed" else one.refute), _rows(one, endpoint)
+        rule, rows = Rule.parse(one.confirm if one.verdict == "confirmed" else one.refute), _cell_rows(one, endpoint)
         if not rule.of_gain and any(row in here for _, _, of_cell in rows for row in of_cell):
             found.append(Guarded(name, rule.room(one.lower, one.upper) * one.nats, _shift(rows, allowed, nll, endpoint.measure == "rise")))
     return found
 
 
-def _rows(one: Finding, endpoint: Endpoint) -> list[tuple[float, ClaimCell, list[Where]]]:
+def _cell_rows(one: Finding, endpoint: Endpoint) -> list[tuple[float, ClaimCell, list[Where]]]:
     """(weight, cell, its rows, one for each seed) of a finding, whose evaluations are named method after method."""
     ids, seeds = one.evaluations.split(), len(one.seeds.split())
     methods = [str(replace(cell, times=1.0)) for _, cell in endpoint.cells]

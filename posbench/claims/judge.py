@@ -69,7 +69,7 @@ def judge(claims: Sequence[Claim], pools) -> list[Finding]:
     `pools(claim)` returns (Pool, command that makes missing evaluations).
     """
     readings = Counter((claim.stage, str(one)) for claim in claims for one in claim.primary)
-    findings = [one for claim in claims for one in _claim(claim, pools, reserved(claims), readings)]
+    findings = [one for claim in claims for one in _judge_claim(claim, pools, reserved(claims), readings)]
     for stage in sorted({one.stage for one in findings}):
         tested = [i for i, one in enumerate(findings) if one.stage == stage and one.p is not None and one.verdict != "gated"]
         unmeasured = {one.compared for one in findings if one.stage == stage > 1 and one.verdict == NOT_MEASURED}
@@ -99,7 +99,7 @@ def _correct(findings: list[Finding], tested: Sequence[int], waiting: Sequence[s
         findings[index] = replace(one, p_holm=adjusted, q=q[group], verdict=verdict, note=note)
 
 
-def _claim(claim: Claim, pools, reserved: Collection[int], readings: Counter) -> list[Finding]:
+def _judge_claim(claim: Claim, pools, reserved: Collection[int], readings: Counter) -> list[Finding]:
     shared = {"claim": claim.id, **{name: getattr(claim, name) for name in ("statement", "source", "rule", "stage")}}
     if claim.test:
         empty = dict.fromkeys(("experiment", "unit", "confirm", "refute"), "")
@@ -115,14 +115,14 @@ def _claim(claim: Claim, pools, reserved: Collection[int], readings: Counter) ->
         if claim.stage > 1 and primary and readings[claim.stage, str(endpoint)] == 1:
             blank = replace(blank, sides=sides(endpoint.confirm, endpoint.refute))
         try:
-            found.append(_measure(endpoint, pool, blank, reserved))
+            found.append(_judge_endpoint(endpoint, pool, blank, reserved))
         except (Missing, RunError) as error:
             note = f"{error}: {command}" if isinstance(error, Missing) else str(error)
             found.append(replace(blank, verdict=NOT_MEASURED if primary else "", note=note))
     return found
 
 
-def _measure(endpoint: Endpoint, pool: Pool, blank: Finding, reserved: Collection[int]) -> Finding:
+def _judge_endpoint(endpoint: Endpoint, pool: Pool, blank: Finding, reserved: Collection[int]) -> Finding:
     cells = [(weight, cell, _of_seeds(pool.find(cell, endpoint.windows), endpoint, reserved)) for weight, cell in endpoint.cells]
     seeds = sorted(set.intersection(*(set(found) for _, _, found in cells)))
     if absent := sorted(set(endpoint.seeds) - set(seeds)):

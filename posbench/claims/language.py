@@ -194,7 +194,7 @@ def _endpoint(text: dict, seeds: list[int] | None = None) -> Endpoint:
     usable = measure == "usable_length"
     if usable != ("margin" in text) or usable and (at is not None or len(cells) > 1):
         raise ConfigError("usable_length takes of and a margin in bits/byte, no length; no other measure takes a margin")
-    made = tuple((sign * float(cell.get("times", 1)), _cell(cell, at)) for sign, cell in cells)
+    made = tuple((sign * float(cell.get("times", 1)), _claim_cell(cell, at)) for sign, cell in cells)
     if not usable and any(cell.at is None for _, cell in made):
         raise ConfigError("every cell needs a length: at, as a multiple of the training length")
     if MEASURES[measure] != "bits/byte" and any(rule and rule.of_gain for rule in rules.values()):
@@ -208,6 +208,6 @@ def _endpoint(text: dict, seeds: list[int] | None = None) -> Endpoint:
     return Endpoint(str(text.get("name", "")), measure, made, text.get("margin"), **rules, gate=gate, seeds=chosen)
 
 
-def _cell(text: dict, at: float | None) -> ClaimCell:
+def _claim_cell(text: dict, at: float | None) -> ClaimCell:
     _only(text, {column.name for column in fields(ClaimCell)})
     return ClaimCell(**{"at": at, **text})

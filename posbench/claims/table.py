@@ -31,7 +31,8 @@ def terminal(findings: Sequence[Finding], width: int | None = None) -> str:
     console = Console(width=width or 240, no_color=True, highlight=False)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="")
     shown = ("claim", "effect [95 %]", "G above", "verdict", "what is claimed")
-    rows = [{**_row(one), "claim": (f"{one.stage}: " if one.stage > 1 else "") + _name(one)} for one in _heads(_measured(findings)[1])]
+    found = _heads(_measured(findings)[1])
+    rows = [{**_table_row(one), "claim": (f"{one.stage}: " if one.stage > 1 else "") + _label(one)} for one in found]
     for column in shown:
         longest = max(len(word) for cell in (column, *(row[column] for row in rows)) for word in cell.split())
         table.add_column(
@@ -123,7 +124,7 @@ def _doubles(primaries: Sequence[Finding]) -> list[str]:
     asked: dict[str, list[Finding]] = {}
     for one in primaries:
         asked.setdefault(one.compared, []).append(one)
-    doubles = [" and ".join(map(_name, same)) for same in asked.values() if len(same) > 1]
+    doubles = [" and ".join(map(_label, same)) for same in asked.values() if len(same) > 1]
     if not doubles:
         return []
     found = {word: [one.compared for one in primaries if one.verdict == word] for word in ORDER}
@@ -131,7 +132,7 @@ def _doubles(primaries: Sequence[Finding]) -> list[str]:
     return [f"One comparison each: {'; '.join(doubles)}. So {len(primaries)} endpoints are {len(asked)} comparisons{''.join(fewer)}."]
 
 
-def _name(one: Finding) -> str:
+def _label(one: Finding) -> str:
     return endpoint_name(one.claim, one.endpoint)
 
 
@@ -145,13 +146,13 @@ def brief(findings: Sequence[Finding]) -> str:
 
 
 def _markdown(findings: Sequence[Finding], columns: Sequence[str]) -> str:
-    rows = [[row[column] for column in columns] for row in map(_row, _heads(findings))]
+    rows = [[row[column] for column in columns] for row in map(_table_row, _heads(findings))]
     return "\n".join(map(markdown_row, [columns, [":---"] * len(columns), *rows]))
 
 
-def _row(one: Finding) -> dict[str, str]:
+def _table_row(one: Finding) -> dict[str, str]:
     """Cells of a finding by column of HEAD."""
-    row = {**dict.fromkeys(HEAD, ""), "claim": _name(one), "what is claimed": one.statement}
+    row = {**dict.fromkeys(HEAD, ""), "claim": _label(one), "what is claimed": one.statement}
     if not one.primary:
         return {**row, "verdict": f"{one.verdict} by test"}
     alone = f" ({one.by_interval} alone)" if one.by_interval not in (None, one.verdict) else ""

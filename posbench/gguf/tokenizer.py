@@ -23,7 +23,7 @@ BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "
 GPT2 = [{**BYTES, "use_regex": True}]
 
 
-def _cut(pattern: str) -> list[dict]:
+def _split_at(pattern: str) -> list[dict]:
     return [{"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}, BYTES]
 
 
@@ -32,8 +32,8 @@ def _cut(pattern: str) -> list[dict]:
 CUTS = {
     "gpt-2": GPT2,
     "smollm": [DIGITS, *GPT2],
-    **dict.fromkeys(("llama-bpe", "llama3", "smaug-bpe"), _cut(LLAMA3)),
-    **dict.fromkeys(("qwen2", "deepseek-r1-qwen"), _cut(QWEN2)),
+    **dict.fromkeys(("llama-bpe", "llama3", "smaug-bpe"), _split_at(LLAMA3)),
+    **dict.fromkeys(("qwen2", "deepseek-r1-qwen"), _split_at(QWEN2)),
 }
 WHOLE_FIRST = ("llama-bpe", "llama3")  # a piece that is a token itself is taken without merging
 

@@ -101,13 +101,13 @@ def describe(trained: JobConfig, extension: dict) -> dict:
         "tie_word_embeddings": model.tied,
         **rope,
         **({"no_rope_layers": [int(i not in encoding.unturned) for i in range(model.n_layer)], "pad_token_id": None} if unturned else {}),
-        **_window(encoding.windows, kind),
+        **_window_keys(encoding.windows, kind),
         "bos_token_id": None,
         "eos_token_id": None,
     }
 
 
-def _window(windows: list[int | None], kind: str) -> dict:
+def _window_keys(windows: list[int | None], kind: str) -> dict:
     """Keys for the sliding window of some or all layers."""
     size = next((size for size in windows if size is not None), None)
     if size is None or kind == "mistral":

@@ -35,7 +35,7 @@ def special_ids(checkpoint: Checkpoint) -> dict[str, int | list[int]]:
     else:
         said = read_mapping(checkpoint.place / "config.json")
         found = {key: said.get(key) for key in IDS}
-    return {key: value for key, value in found.items() if _whole(value) or (isinstance(value, list) and all(map(_whole, value)))}
+    return {key: value for key, value in found.items() if _is_count(value) or (isinstance(value, list) and all(map(_is_count, value)))}
 
 
 def keep_generation(checkpoint: Checkpoint, folder: Path) -> None:
@@ -57,5 +57,5 @@ def keep_tokenizer(tokenizer: str, folder: Path) -> None:
         write_json(folder / OF_TOKENIZER[0], own)
 
 
-def _whole(value: object) -> bool:
+def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0

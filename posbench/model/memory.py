@@ -21,7 +21,7 @@ KEPT = 2**29  # bytes that stay at the end of the heap
 LARGE = 2**25  # bytes of a block that gets pages of its own: the most that glibc comes to by itself
 
 
-def _memory() -> int:
+def _machine_memory() -> int:
     """Memory of this machine in bytes."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
@@ -31,7 +31,7 @@ def check_batch(config: ModelConfig, tokens: int, device: str) -> None:
 
     That is, for the backward pass and in 2 bytes, of each block the inputs of both norms, the queries and the hidden layer.
     """
-    needed, there = 2 * tokens * config.n_layer * (3 * config.d_model + config.hidden), _memory()
+    needed, there = 2 * tokens * config.n_layer * (3 * config.d_model + config.hidden), _machine_memory()
     on_cpu = device == "cpu" or device == "auto" and not torch.cuda.is_available()
     if on_cpu and needed > there:
         raise ConfigError(
@@ -43,7 +43,7 @@ def check_batch(config: ModelConfig, tokens: int, device: str) -> None:
 def check_model_size(config: ModelConfig) -> None:
     """Check a model's size before it is made. Raises ConfigError if its blocks alone, in float32, exceed this machine's memory."""
     parameters = config.n_layer * config.layer_parameters
-    needed, there = 4 * parameters, _memory()
+    needed, there = 4 * parameters, _machine_memory()
     if needed > there:
         sizes = " ".join(f"model.{key}={getattr(config, key)}" for key in ("d_model", "n_layer", "d_ff") if getattr(config, key))
         raise ConfigError(

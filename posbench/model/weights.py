@@ -26,12 +26,12 @@ def save_weights(path: Path, model: nn.Module) -> str:
     """Write the weights as safetensors, a tied matrix once. Returns the file's SHA-256 in hex."""
     state = model.state_dict()
     first: dict[object, str] = {}
-    held = {name: first.setdefault(_memory(state[name]) or name, name) for name in sorted(state)}
+    held = {name: first.setdefault(_storage(state[name]) or name, name) for name in sorted(state)}
     kept = {name: state[name] for name in held if held[name] == name}
     return write_safetensors(path, kept, {name: other for name, other in held.items() if other != name})
 
 
-def _memory(tensor: Tensor) -> tuple:
+def _storage(tensor: Tensor) -> tuple:
     """Identity of a tensor's memory, equal for tied tensors; empty for a tensor without elements."""
     return (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape) if tensor.numel() else ()
 

@@ -38,7 +38,7 @@ def together(plan: Callable[[int], Plan], lengths: Iterable[int]) -> dict[int, l
 
 def begins_alike(longer: Plan, plan: Plan) -> bool:
     """True if `longer` treats the first tokens of a text as `plan` does, so that their losses are the same."""
-    alike = plan.length <= longer.length and _first(longer.embed(), plan.embed())
+    alike = plan.length <= longer.length and _begins(longer.embed(), plan.embed())
     return alike and all(_layer_begins_alike(*pair) for pair in _pairs(longer, plan))
 
 
@@ -47,10 +47,10 @@ def _layer_begins_alike(longer: LayerPlan, layer: LayerPlan) -> bool:
     names = ("first_T", "last_T", "lot_T", "share_T", "q_pos_T", "k_pos_T", "q_table", "k_table", "q_scale_T", "k_scale_T")
     pairs = [tuple(torch.ones_like(one.n_T).float() if one.factor is None else one.factor.cpu() for one in (longer, layer))]
     pairs += [(getattr(a, name), getattr(b, name)) for a, b in zip(longer.bands, layer.bands, strict=False) for name in names]
-    return len(longer.bands) == len(layer.bands) and all(_first(*pair) for pair in pairs)
+    return len(longer.bands) == len(layer.bands) and all(_begins(*pair) for pair in pairs)
 
 
-def _first(longer: torch.Tensor | None, tensor: torch.Tensor | None) -> bool:
+def _begins(longer: torch.Tensor | None, tensor: torch.Tensor | None) -> bool:
     """True if `tensor` is the beginning of `longer` in every dimension in which their sizes differ, or both are None."""
     if longer is None or tensor is None or longer.ndim != tensor.ndim:
         return longer is tensor

@@ -116,7 +116,7 @@ def snapshot(name: str, download: bool) -> tuple[str, Path]:
     remedy = "or copy that cache from a machine where it lies."
     try:
         folder = _fetch(name, None, local=True)
-        if folder is None or not _whole(folder):
+        if folder is None or not _complete(folder):
             if not download:
                 raise ConfigError(
                     f"model.path={name} is incomplete in the hub's cache: run it once with model=hf model.path={name}, {remedy}"
@@ -124,7 +124,7 @@ def snapshot(name: str, download: bool) -> tuple[str, Path]:
             quiet_hub()
             folder = _fetch(name, [*BESIDE, WHOLE])  # where a hub has both, transformers reads the one file
             folder = _fetch(name, weight_names(folder))
-            if not _whole(folder):  # offline the cache answers with what it has
+            if not _complete(folder):  # offline the cache answers with what it has
                 raise FileNotFoundError(f"{folder} lacks weights")
     except ConfigError:
         raise
@@ -149,6 +149,6 @@ def _fetch(name: str, files: list[str] | None, local: bool = False) -> Path | No
         raise
 
 
-def _whole(folder: Path) -> bool:
+def _complete(folder: Path) -> bool:
     """True if a snapshot holds its configuration and all weights that its index names."""
     return (folder / "config.json").is_file() and all((folder / name).is_file() for name in weight_names(folder))

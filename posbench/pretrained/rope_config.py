@@ -86,8 +86,8 @@ def _scaling(kind: str, said: dict, config: dict, path: str) -> dict:
     if isinstance(arguments, str):
         raise ConfigError(f"model.path={path} has rope_type={kind} with {arguments}, which is not supported: choose another checkpoint.")
     amplitude = arguments.pop("amplitude", None)
-    scaling = {**target, **arguments, "mode": "fixed", "target_len": _whole(factor * before)}
-    return {"scaling": scaling, "scaling_len": _whole(before), **({"amplitude": amplitude} if amplitude else {})}
+    scaling = {**target, **arguments, "mode": "fixed", "target_len": _whole_length(factor * before)}
+    return {"scaling": scaling, "scaling_len": _whole_length(before), **({"amplitude": amplitude} if amplitude else {})}
 
 
 def _yarn(said: dict, before: float, factor: float) -> dict | str:
@@ -116,7 +116,7 @@ def _temperature(said: dict, asked: float, usual: float) -> dict:
     return {"temperature": abs(factor - usual) <= 1e-6 if known else False, **({} if known else {"amplitude": factor})}
 
 
-def _whole(tokens: float) -> float:
+def _whole_length(tokens: float) -> float:
     """Length as int if it is whole up to rounding; a length divided by a factor may not be."""
     return round(tokens) if abs(tokens - round(tokens)) < 1e-9 * tokens else tokens
 

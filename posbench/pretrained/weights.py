@@ -96,12 +96,12 @@ def _parts(name: str, tensor: LazyTensor, expected: dict[str, list[int]]) -> dic
         return {}
     starts = [sum(rows[:index]) for index in range(len(rows))]
     return {
-        one: replace(tensor, shape=[count, tensor.shape[1]], read=functools.partial(_rows, tensor, start, count))
+        one: replace(tensor, shape=[count, tensor.shape[1]], read=functools.partial(_tensor_rows, tensor, start, count))
         for one, start, count in zip(names, starts, rows, strict=True)
     }
 
 
-def _rows(tensor: LazyTensor, start: int, count: int) -> "Tensor":
+def _tensor_rows(tensor: LazyTensor, start: int, count: int) -> "Tensor":
     return tensor.read()[start : start + count].clone()
 
 

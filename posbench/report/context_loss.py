@@ -24,10 +24,10 @@ def steps(evaluations: list[Evaluation], label: Labels) -> list[ContextPoint]:
         one = next(iter(ladder.values()))
         seeds[(*section_of(one), label(one.first)[0], one.source)].append(ladder)
     found = [(key, own, sorted({context for ladder in own for context in ladder})) for key, own in seeds.items()]
-    return [_step(key, context, [one for one in own if context in one], label) for key, own, contexts in found for context in contexts]
+    return [_record(key, context, [one for one in own if context in one], label) for key, own, contexts in found for context in contexts]
 
 
-def _step(key: tuple, context: int, own: list[dict[int, Evaluation]], label: Labels) -> ContextPoint:
+def _record(key: tuple, context: int, own: list[dict[int, Evaluation]], label: Labels) -> ContextPoint:
     rows = [ladder[context].exact_row() for ladder in own]
     first = rows[0]
     train_len, unit = first["train_len"], first["sem_unit"]

@@ -92,7 +92,7 @@ def _untested(section: Sequence[CurvePoint | Score]) -> list[str]:
     return ["* a pair of methods its authors have not tested"] * any(one.untested for one in section)
 
 
-def _chosen(one: SectionKey) -> str:
+def _chosen_documents(one: SectionKey) -> str:
     """Documents that a setting chooses by name, in brackets; "" for none."""
     documents = getattr(one.behind.setting, "documents", None)
     return f" (`{documents}`)" if documents else ""
@@ -102,7 +102,7 @@ def targets_of(point: CurvePoint) -> str:
     """Text on the targets that a point is a mean over."""
     if point.foreign:
         return "which targets were scored is not stated"
-    units = f"{point.n_units} {point.sem_unit}{'s' * (point.n_units != 1)}{_chosen(point)}"
+    units = f"{point.n_units} {point.sem_unit}{'s' * (point.n_units != 1)}{_chosen_documents(point)}"
     if point.window:
         return f"every token of windows of {point.window} tokens in {units}, by its position"
     same = getattr(known(point.protocol), "same_targets", False)
@@ -112,7 +112,7 @@ def targets_of(point: CurvePoint) -> str:
 def contexts_of(section: Sequence[ContextPoint]) -> str:
     """Text on the targets that a section's losses are means over."""
     first = section[0]
-    units = f"{first.n_units} {first.sem_unit}s{_chosen(first)}"
+    units = f"{first.n_units} {first.sem_unit}s{_chosen_documents(first)}"
     return f"the same {first.n_targets} targets in {units} for every c{EARLY if first.protocol == 'sliding' else ''}"
 
 
@@ -222,10 +222,10 @@ def argument_line(evaluations: list[Evaluation]) -> list[str]:
 
 def _words(args: Mapping[str, object]) -> str:
     """Arguments with their values, without those that are null; a method among these by its name: local=rope(base=10000.0)."""
-    return ", ".join(f"{key}={_word(value)}" for key, value in args.items() if value is not None)
+    return ", ".join(f"{key}={_argument_value(value)}" for key, value in args.items() if value is not None)
 
 
-def _word(value: object) -> object:
+def _argument_value(value: object) -> object:
     if not isinstance(value, dict):
         return value
     if "_target_" not in value:
@@ -271,7 +271,7 @@ def _of_section(found: list[Found]) -> list[str]:
     own: dict[Trained, dict[int, Gain]] = {}
     for trained, seed, gain in found:
         own.setdefault(trained, {})[seed] = gain
-    return [f"G {name} {_seeds(of)}{whence}: {_together(of, train_len)}" for (name, whence, train_len), of in own.items()]
+    return [f"G {name} {_seeds(of)}{whence}: {_gain_over_seeds(of, train_len)}" for (name, whence, train_len), of in own.items()]
 
 
 def _seeds(of: Iterable[int]) -> str:
@@ -290,7 +290,7 @@ def _unknown(evaluation: Evaluation) -> str:
     return f"unknown, since it takes recompute_window at both windows{texts} and the loss of every target; gate: unknown"
 
 
-def _together(of: Mapping[int, Gain], train_len: int) -> str:
+def _gain_over_seeds(of: Mapping[int, Gain], train_len: int) -> str:
     values = [gain.value for gain in of.values()]
     bring = f"{number(sum(values) / len(values))} nats/token"
     if len(values) > 1:

@@ -41,11 +41,11 @@ def frame(records: Iterable[SectionKey], kind: type[SectionKey]) -> "pandas.Data
     import pandas
 
     hints = get_type_hints(kind)
-    columns = {one.name: _dtype(hints[one.name]) for one in fields(kind) if one.metadata.get("column", True)}
-    behind = {BEHIND[one.name]: _dtype(get_type_hints(Facts)[one.name]) for one in fields(Facts) if one.name in BEHIND}
+    columns = {one.name: _column_dtype(hints[one.name]) for one in fields(kind) if one.metadata.get("column", True)}
+    behind = {BEHIND[one.name]: _column_dtype(get_type_hints(Facts)[one.name]) for one in fields(Facts) if one.name in BEHIND}
     table = [[*(getattr(one, name) for name in columns), *(getattr(one.behind, name) for name in BEHIND)] for one in records]
     return pandas.DataFrame(table, columns=[*columns, *behind], dtype=object).astype(columns | behind)
 
 
-def _dtype(hint: object) -> str:
+def _column_dtype(hint: object) -> str:
     return KINDS.get(next(one for one in get_args(hint) or (hint,) if one is not NoneType), "object")

@@ -41,7 +41,7 @@ def page(report: "Report", drawn: Iterable[Mapping[str, Sequence[Path]]]) -> str
         for index, (section, heading) in enumerate(zip(sections, headings(sections), strict=True)):
             figures, (tables, lines) = next(each)
             own = [evaluation for evaluation in evaluations if section_of(evaluation) == section[0].section]
-            lines = [*lines, *(_colours(section) if kind == "section" else []), "seeds: each leads to its training"]
+            lines = [*lines, *(_colour_line(section) if kind == "section" else []), "seeds: each leads to its training"]
             part = {
                 "anchor": f"{kind}-{index}",
                 "heading": f"Inside the window: {heading}" if kind == "context" else heading,
@@ -61,7 +61,7 @@ def page(report: "Report", drawn: Iterable[Mapping[str, Sequence[Path]]]) -> str
     return template("page.html").render(report=report, titles=FIGURES, parts=parts, differing=found, **told)
 
 
-def _colours(section: Sequence[CurvePoint]) -> list[str]:
+def _colour_line(section: Sequence[CurvePoint]) -> list[str]:
     """Line on the colours of a section's cells, if any has one."""
     if section[0].window:
         return [COLOURS.format("the loss without extension")] * any(point.change_half_width is not None for point in section)

@@ -66,7 +66,8 @@ def compare_positions(evaluation: Evaluation, low: int, row: dict, other: Evalua
     """
     if other is None:
         return None
-    high, (ours, theirs) = row["position"], (_losses(one.stored, row["length"]) if one.arrays else None for one in (evaluation, other))
+    high = row["position"]
+    ours, theirs = (_token_losses(one.stored, row["length"]) if one.arrays else None for one in (evaluation, other))
     if ours is not None and theirs is not None:
         check_targets(evaluation, other)
         with np.errstate(invalid="ignore"):
@@ -76,7 +77,7 @@ def compare_positions(evaluation: Evaluation, low: int, row: dict, other: Evalua
     bins = _bins(other, low, row)
     if not bins or sum(one["n_targets"] for one in bins) != row["n_targets"]:
         return None
-    summed = [_sums(one, low, row) for one in (evaluation, other)]
+    summed = [_bin_sums(one, low, row) for one in (evaluation, other)]
     if None not in summed:
         check_targets(evaluation, other)
         difference = summed[0].minus(summed[1])
@@ -91,7 +92,7 @@ def _bins(evaluation: Evaluation, low: int, row: dict) -> list[dict]:
     return [one for one in evaluation.rows if one["length"] == row["length"] and low < one["position"] <= row["position"]]
 
 
-def _sums(evaluation: Evaluation, low: int, row: dict) -> Sums | None:
+def _bin_sums(evaluation: Evaluation, low: int, row: dict) -> Sums | None:
     """Sums by document of the tokens of several bins, or None."""
     found = [evaluation.sums(one) for one in _bins(evaluation, low, row)]
     if not found or None in found:
@@ -99,7 +100,7 @@ def _sums(evaluation: Evaluation, low: int, row: dict) -> Sums | None:
     return Sums(found[0].documents, sum(one.counts for one in found), sum(one.totals for one in found))
 
 
-def _losses(stored: TargetLosses, length: int) -> np.ndarray | None:
+def _token_losses(stored: TargetLosses, length: int) -> np.ndarray | None:
     """Loss of every token [N, length] of the windows, or None."""
     loss_NS = stored.at("nll", length)
     return loss_NS if loss_NS is not None and loss_NS.shape[1] == length else None

@@ -93,7 +93,7 @@ def describe_run(path: Path, now: float, held: bool = False) -> tuple[Entry, Run
     summary = or_nothing(run.read_summary) if run.finished else {}
     if run.finished and not summary:
         damage = damage or "train.json cannot be read"
-    last = _last_line(run.train_log)
+    last = _last_logged(run.train_log)
     running = not held and locked(run.lock_file)
     saved = None if run.finished else _whole_number(_saved_step(run))
     steps = summary.get("steps") if run.finished else last.get("step") if running else saved
@@ -133,7 +133,7 @@ def _failure(run: Run) -> str:
     return str(printable(said.split(b"\n", 1)[0][:10_000].decode(errors="replace").strip()))
 
 
-def _last_line(path: Path) -> dict:
+def _last_logged(path: Path) -> dict:
     """Last complete line of a log that has a step, or {}."""
     try:
         with opened(path) as log:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from synthetic import LENGTHS, TARGETS, write_eval
-from test_rows import VALUES
+from test_rows import VALUES, stored
 
 from posbench.config.schema import LogConfig
 from posbench.report.report import collect
@@ -16,7 +16,7 @@ from posbench.runs import recorder
 from posbench.runs import wandb_mirror as wandb_run
 from posbench.runs.directory import Run
 from posbench.runs.recorder import Recorder, wandb_mode
-from posbench.runs.rows import eval_content, make_row
+from posbench.runs.rows import make_row
 
 CONFIG = {"encoding": {"_target_": "posbench.encodings.rope.Rope"}, "seed": 0}
 
@@ -120,15 +120,6 @@ def test_what_wandb_is_told(run, fake):
     assert len(told.logged[5]["eval_rows"]["data"]) == 4 and told.exit_code == 0
 
 
-def evaluated(run: Run, **changes) -> dict:
-    """A row that is on disk."""
-    row = make_row(**{**VALUES, **changes})
-    path = run.eval_path(row["protocol"], row["extension"], "none", row["eval_id"])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(eval_content([row], {})))
-    return row
-
-
 def attempt(run: Run, name: str) -> Path:
     """A folder of wandb's that an earlier job of this run has left."""
     path = run.path.parent / ".wandb" / "wandb" / name.format(run.id)
@@ -138,7 +129,7 @@ def attempt(run: Run, name: str) -> Path:
 
 def test_an_evaluation_later_goes_on_in_the_run_of_its_training_and_one_folder_says_all(run, fake):
     run.train_log.write_text('{"step": 10, "loss": 2.5}\n')
-    evaluated(run, extension="pi", extension_args={}, eval_id="before")
+    stored(run, extension="pi", extension_args={}, eval_id="before")
     earlier = attempt(run, "offline-run-20260101_000000-{}")
     with Recorder(run, LogConfig(mode="offline", group="g"), CONFIG, "evaluate") as job:
         job.rows([make_row(**VALUES)])
@@ -151,7 +142,7 @@ def test_an_evaluation_later_goes_on_in_the_run_of_its_training_and_one_folder_s
 
 
 def test_an_evaluation_online_adds_to_what_the_server_has(run, fake):
-    evaluated(run, extension="pi", extension_args={}, eval_id="before")
+    stored(run, extension="pi", extension_args={}, eval_id="before")
     attempt(run, "run-20260101_000000-{}")
     config = {**CONFIG, "extension": {"_target_": "posbench.extensions.ntk.Ntk"}}
     with Recorder(run, LogConfig(mode="online", group="g"), config, "evaluate") as job:

@@ -7,6 +7,7 @@ from conftest import CONFIGS
 
 from posbench.common.errors import RunError
 from posbench.runs import rows
+from posbench.runs.directory import Run
 
 CONTRACT = """schema, run_id, eval_id, encoding, encoding_args, extension, extension_args, scale_attention, trained_scale, finetune,
 untested, seed, data, tokenizer, dtype, train_len, length, target_len, protocol, position, task, depth, n_targets, n_bytes, n_units,
@@ -19,6 +20,15 @@ VALUES = {
     "position": None, "task": None, "depth": None, "n_targets": 1000, "n_bytes": 2000, "n_units": 20, "sem_unit": "document",
     "nll": 0.1 + 0.2, "nll_sem": 1e-17, "accuracy": 1.0, "max_distance": 63.0, "seconds": 2.5, "peak_mib": 100.0, "commit": "0123456789ab+",
 }  # fmt: skip
+
+
+def stored(run: Run, **changes) -> dict:
+    """A row as an evaluation leaves it on disk."""
+    row = rows.make_row(**{**VALUES, **changes})
+    path = run.eval_path(row["protocol"], row["extension"], "none", row["eval_id"])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(rows.eval_content([row], {})))
+    return row
 
 
 def test_columns_are_the_contract_in_its_order():

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import forked
 import pytest
-from test_rows import VALUES
+from test_rows import VALUES, stored
 from wandb_server import serving, silence
 
 from posbench.common.files import append_lines
 from posbench.runs.directory import Run
-from posbench.runs.rows import eval_content, make_row
+from posbench.runs.rows import make_row
 
 WANDB = Path(sys.executable).parent / "wandb"
 ID = "rope-64-s0-0123456789"
@@ -112,15 +112,6 @@ def test_wandb_sync_shows_everything_of_an_offline_run(run, environment, tmp_pat
     assert [line[table["columns"].index("nll")] for line in table["data"]] == [VALUES["nll"], 2.25]
     assert shown["exitcode"] == 0
     assert not list((tmp_path / "home").rglob("*.table.json")) and not list((tmp_path / "home").rglob("staging/*"))
-
-
-def stored(run, **changes) -> dict:
-    """A row as an evaluation leaves it on disk."""
-    row = make_row(**{**VALUES, **changes})
-    path = run.eval_path(row["protocol"], row["extension"], "none", row["eval_id"])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(eval_content([row], {})))
-    return row
 
 
 def test_evaluations_of_later_commands_are_in_the_trainings_own_run(run, environment):

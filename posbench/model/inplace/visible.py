@@ -100,10 +100,10 @@ def _text(mask_K: Tensor) -> tuple[int, int]:
 def _rule(mask: Callable) -> tuple[int | None, int | None] | None:
     """(window, chunk) of a rule for pairs, each None without; None for another rule."""
     try:
-        first = _first(mask, FAR)
+        first = _first_visible(mask, FAR)
         if first == 0:
             found = None, None
-        elif _first(mask, FAR + 1) == first + 1:
+        elif _first_visible(mask, FAR + 1) == first + 1:
             found = FAR - first + 1, None
         else:
             found = None, _chunk(mask, first)
@@ -117,7 +117,7 @@ def _sees(mask: Callable, query: int, key_K: Tensor) -> Tensor:
     return mask(row, torch.tensor(query), key_K).expand(key_K.shape)
 
 
-def _first(mask: Callable, query: int) -> int:
+def _first_visible(mask: Callable, query: int) -> int:
     """First key that a query sees, if those that it sees are one interval that ends with itself."""
     low, high = 0, query  # `high` is seen
     while low < high:

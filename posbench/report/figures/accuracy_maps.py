@@ -31,7 +31,7 @@ def methods_map(section: list[Score], title: str):
         for row, method in enumerate(methods):
             for score in cells.get(method, {}).values():
                 if score.length in lengths:
-                    _cell(axes, lengths.index(score.length), row, score)
+                    _draw_cell(axes, lengths.index(score.length), row, score)
     grey = "" if all(score.shown for score in section) else " Grey: never learned."
     frame.caption([f"Rows: methods; columns: length in tokens, trained at {section[0].train_len}.{grey}", *caption_lines(section)])
     return frame.figure
@@ -58,7 +58,7 @@ def maps(section: list[Score], title: str):
             note(axes, text, (0, 0), (0, 16 - 11 * line), fontsize=8.2, fontweight="bold" if line else "normal")
         for score in own:
             if score.length in lengths:
-                _cell(axes, lengths.index(score.length), depths.index(score.depth), score)
+                _draw_cell(axes, lengths.index(score.length), depths.index(score.depth), score)
     frame.caption(["Rows: depth of what is asked for, 0 at the start of the text; columns: length in tokens.", *caption_lines(section)])
     return frame.figure
 
@@ -88,7 +88,7 @@ def _colours():
     return LinearSegmentedColormap.from_list("accuracy", ["#ffffff", GAIN])
 
 
-def _cell(axes, place: int, line: int, score: Score) -> None:
+def _draw_cell(axes, place: int, line: int, score: Score) -> None:
     from matplotlib.patches import Rectangle
 
     ground = _colours()(score.accuracy) if score.shown else (0.925, 0.925, 0.925, 1.0)

@@ -39,7 +39,7 @@ def figure(curve: list[CurvePoint], title: str):
         axes.set(xlim=(0, len(lengths)), ylim=(len(rows), 0), xticks=[], yticks=[])
         for line, method in enumerate(rows):
             first = line == 0 or rows[line - 1][0] != method[0]
-            _row(axes, line, [cells[method].get(length) for length in lengths], norm, colours, edge)
+            _draw_row(axes, line, [cells[method].get(length) for length in lengths], norm, colours, edge)
             note(axes, names[method], (0, line + 0.5), (-beside + 4, 0), va="center", fontsize=FONT)
             if first:
                 note(axes, shortened(method[0]), (0, line + 0.5), (-labels, 0), va="center", fontsize=FONT, fontweight="bold")
@@ -88,7 +88,7 @@ def limit(values: list[float]) -> float:
     return min(BROKEN, max(BEND, sizes[(len(sizes) - 1) * 95 // 100]))
 
 
-def _row(axes, line: int, points: list[CurvePoint | None], norm, colours, edge: float) -> None:
+def _draw_row(axes, line: int, points: list[CurvePoint | None], norm, colours, edge: float) -> None:
     from matplotlib.patches import Rectangle
 
     for place, point in enumerate(points):

@@ -26,7 +26,7 @@ def figure(curve: list[CurvePoint], title: str):
     kinds: list[tuple[str, Value]] = [("minus the floor", lambda point: (point.difference, point.half_width))]
     if any(point.change is not None for point in own if point.length in lengths):
         kinds.append(("minus no extension", lambda point: (point.change, point.change_half_width)))
-    rows = _rows(cells, lengths[-1])
+    rows = _row_names(cells, lengths[-1])
     weights = {method: "normal" if method in cells else "bold" for method in rows}
     labels = 24 + max(width(text, FONT, weights[method]) for method, text in rows.items())
     wide = max(PANEL, 210 / len(lengths))
@@ -53,7 +53,7 @@ def chosen(lengths: list[int]) -> list[int]:
     return lengths if len(lengths) <= MOST else [lengths[0], lengths[len(lengths) // 2], lengths[-1]]
 
 
-def _rows(cells: dict[tuple, dict[int, CurvePoint]], longest: int) -> dict[tuple, str]:
+def _row_names(cells: dict[tuple, dict[int, CurvePoint]], longest: int) -> dict[tuple, str]:
     """{method: name} by encoding, the best at the longest length first. Before them {(encoding,): name} for a heading."""
     at_last = {method: {longest: cell[longest]} if longest in cell else cell for method, cell in cells.items()}
     rows: dict[tuple, str] = {}
