@@ -27,6 +27,7 @@ LATER: dict[str, object] = {
     "encoding.unturned": None,
     "encoding.real": False,
     "encoding.scaled_heads": "all",
+    "extension.fed": None,
     "scale_attention.clamp": True,
     "train.scale_attention": NO_SCALE,
     "train.parent": None,

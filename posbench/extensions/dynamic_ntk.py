@@ -3,12 +3,42 @@
 emozilla 2023 (forum post); jquesnelle/yarn LlamaDynamicScaledRotaryEmbedding, rope type `dynamic` of transformers. f = 1 is ntk,
 f = 2 the usual setting (2 L / L0 - 1), f = 4 at 8 times the length already 29.
 Deviation: common implementations keep the largest length's frequencies until a short text comes; here each length has its own.
+
+`fed: n` is a mistake of engines that keep turned keys in a cache (transformers' issue 25104): the text comes in pieces of n tokens, each
+is turned for the length at its end, and earlier keys stay as they were turned.
 """
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
 
 from posbench.common.errors import ConfigError
 from posbench.extensions.ntk import slowed
-from posbench.position.geometry import Mode, Span, Spectrum, Trait
+from posbench.position.geometry import Mode, Span, Spectrum, Tokens, Trait
 from posbench.position.interfaces import AS_ROPE, ScaledExtension
+
+
+@dataclass(frozen=True)
+class FedSpectrum(Spectrum):
+    """Spectrum of a text that came in pieces of `fed` tokens: `at(end)` are the frequencies of a piece that ends there, freq_F of the last.
+
+    exact_F, which no position uses, marks it as one that is not the same for all positions.
+    """
+
+    fed: int = 1
+    at: Callable[[int], Tensor] = lambda end: torch.ones(0)
+
+    def angles(self, pos_T: Tensor) -> Tensor:
+        pos_T = pos_T.cpu().double()
+        piece_T = torch.div(pos_T, self.fed, rounding_mode="floor").long()
+        freq_PF = torch.stack([self.at((piece + 1) * self.fed) for piece in range(int(piece_T.max()) + 1)])
+        return pos_T[:, None] * freq_PF[piece_T]
+
+    def changed(self, change: Callable[[Tensor], Tensor]) -> Spectrum:
+        at = self.at
+        return replace(super().changed(change), at=lambda end: change(at(end)))
 
 
 class DynamicNtk(ScaledExtension):
@@ -21,11 +51,23 @@ class DynamicNtk(ScaledExtension):
         "fox": AS_ROPE,
     }
 
-    def __init__(self, factor: float = 2.0, mode: Mode = "dynamic", target_len: int | None = None):
+    def __init__(self, factor: float = 2.0, mode: Mode = "dynamic", target_len: int | None = None, fed: Tokens | None = None):
         super().__init__(mode, target_len)
         if factor < 1:
             raise ConfigError(f"extension.factor={factor} must be at least 1: below it, long texts would meet faster frequencies.")
-        self.factor = factor
+        if fed and target_len:
+            raise ConfigError(f"extension.fed={fed} has no effect where all lengths have the frequencies of target_len={target_len}.")
+        self.factor, self.fed = factor, fed
 
     def spectrum(self, spectrum: Spectrum, span: Span) -> Spectrum:
-        return spectrum if span.factor == 1 else slowed(spectrum, self.factor * span.factor - (self.factor - 1))
+        whole = self._slowed(spectrum, span.factor)
+        if not self.fed or span.factor == 1:
+            return whole
+
+        def at(end: int) -> Tensor:
+            return self._slowed(spectrum, max(1.0, min(end, span.length) / span.train_len)).freq_F
+
+        return FedSpectrum(whole.freq_F, whole.base, whole.rotary_dim, 0, whole.freq_F, fed=self.fed, at=at)
+
+    def _slowed(self, spectrum: Spectrum, ratio: float) -> Spectrum:
+        return spectrum if ratio == 1 else slowed(spectrum, self.factor * ratio - (self.factor - 1))

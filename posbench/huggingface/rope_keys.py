@@ -77,7 +77,7 @@ def _rope(encoding: Rope, extension: Extension, divisors: bool) -> tuple[float, 
     turned = 2 * len(trained.freq_F)
     whole, longest = turned == width, max(L, extension.target_len(L))
     ntk = isinstance(extension, DynamicNtk) or (isinstance(extension, Ntk) and extension.multiplier == 1)
-    if ntk and whole and not scaled and not divisors and extension.fixed_target is None:
+    if ntk and whole and not scaled and not divisors and extension.fixed_target is None and not getattr(extension, "fed", None):
         return encoding.base, {"rope_type": "dynamic", "factor": float(getattr(extension, "factor", 1.0))}, L
     near, far, beyond = (_seen(encoding, extension, name, length) for length in (L, 4 * L, 16 * L))
     if not far[0].equal(beyond[0]) or not near[2] == far[2] == beyond[2]:

@@ -28,7 +28,8 @@ def frequencies(extension: Extension, spectrum: Spectrum, span: Span) -> Spectru
 def by_length(scaling: Extension) -> bool:
     """True if an extension has other frequencies for each length, and nothing else: ntk and dynamic_ntk without a fixed target."""
     sharpest = scaling.temperature(Span(2, FAR, FAR))
-    return isinstance(scaling, ScaledExtension) and not scaling.fixed_target and scaling.needs == Trait.SPECTRUM and sharpest == 1
+    by_text = isinstance(scaling, ScaledExtension) and not scaling.fixed_target and not getattr(scaling, "fed", None)
+    return by_text and scaling.needs == Trait.SPECTRUM and sharpest == 1
 
 
 def trained_in(scaling: Extension, own: Spectrum, scaling_len: float, length: int) -> tuple[Spectrum, float]:

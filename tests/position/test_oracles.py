@@ -72,6 +72,16 @@ def test_dynamic_ntk(f):
             compare(DynamicNtk(f), "dynamic", dim, base, train_len, length, factor=f)
 
 
+@pytest.mark.parametrize(("fed", "length"), [(1, 40), (7, 40), (32, 33), (100, 40)])
+def test_dynamic_ntk_beside_a_cache_turns_each_piece_as_transformers_does_at_its_end(fed, length):
+    dim, base, train_len = 16, 1e4, 16
+    span = Span(train_len, length, length)
+    angle_TF = DynamicNtk(4.0, fed=fed).spectrum(Rope(shape(dim, train_len), base).spectrum(), span).angles(torch.arange(length)).numpy()
+    for token in range(length):
+        end = min(length, (token // fed + 1) * fed)
+        np.testing.assert_allclose(angle_TF[token], token * reference("dynamic", dim, base, train_len, end, factor=4.0)[0], rtol=2e-6)
+
+
 @pytest.mark.parametrize("truncate", [True, False])
 @pytest.mark.parametrize(("alpha", "beta"), [(1, 32), (1, 4), (2, 8)])
 def test_yarn(truncate, alpha, beta):
