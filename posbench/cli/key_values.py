@@ -72,8 +72,13 @@ def unbracketed(text: str) -> str:
 
 
 def as_read(word: str, command: str, sweep: bool) -> str:
-    """A word as Hydra reads it: a report's out= is its report_dir, and where nothing is swept, lengths=64,128 is a list."""
+    """A word as Hydra reads it.
+
+    A report's out= is its report_dir, a word of identify without a key its engine, and where nothing is swept lengths=64,128 is a list.
+    """
     key, equals, value = word.partition("=")
+    if command == "identify" and not equals:
+        return f"engine={word}"
     if key == "out" and command in REPORTING:
         return f"report_dir={value}"
     bare = not sweep and key.lstrip("+") in LISTS and "," in value and not re.search(r"[][(){}]", value)

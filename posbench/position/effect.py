@@ -3,14 +3,19 @@
 Letters: T tokens.
 """
 
+import hashlib
 from collections.abc import Callable, Iterable
 
+import numpy as np
 import torch
 
 from posbench.position.geometry import Bias, Trait
 from posbench.position.interfaces import Encoding, Extension
 from posbench.position.layer_plan import BandPlan, LayerPlan
 from posbench.position.plan import Plan, make_plan
+
+# Tensors of a band's plan that say all of it.
+COMPARED = ("first_T", "last_T", "lot_T", "share_T", "q_pos_T", "k_pos_T", "q_table", "k_table", "q_scale_T", "k_scale_T")
 
 
 def masks(encoding: Encoding, extension: Extension, length: int) -> bool:
@@ -42,11 +47,22 @@ def begins_alike(longer: Plan, plan: Plan) -> bool:
     return alike and all(_layer_begins_alike(*pair) for pair in _pairs(longer, plan))
 
 
+def fingerprint(plan: Plan) -> str:
+    """Hash of a plan: equal where the same tokens get the same losses from the same model, but for what a trained scale adds."""
+    found, tensors = hashlib.sha256(str(plan.length).encode()), [plan.embed()]
+    for layer in {id(layer.bands): layer for layer in plan.layers}.values():
+        tensors.append(layer.factor)
+        for band in layer.bands:
+            tensors += [getattr(band, name) for name in COMPARED]
+    for tensor in tensors:
+        found.update(b"-" if tensor is None else np.ascontiguousarray(tensor.detach().cpu().numpy()))
+    return found.hexdigest()
+
+
 def _layer_begins_alike(longer: LayerPlan, layer: LayerPlan) -> bool:
     """The same for one layer: visible keys, coordinates, tables and factors."""
-    names = ("first_T", "last_T", "lot_T", "share_T", "q_pos_T", "k_pos_T", "q_table", "k_table", "q_scale_T", "k_scale_T")
     pairs = [tuple(torch.ones_like(one.n_T).float() if one.factor is None else one.factor.cpu() for one in (longer, layer))]
-    pairs += [(getattr(a, name), getattr(b, name)) for a, b in zip(longer.bands, layer.bands, strict=False) for name in names]
+    pairs += [(getattr(a, name), getattr(b, name)) for a, b in zip(longer.bands, layer.bands, strict=False) for name in COMPARED]
     return len(longer.bands) == len(layer.bands) and all(_begins(*pair) for pair in pairs)
 
 

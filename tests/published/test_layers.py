@@ -25,7 +25,7 @@ LAYERS = [
     "evaluators huggingface engines",
     "report",
     "sweep claims benchmark",
-    "advice anatomy explanation",
+    "advice anatomy explanation identify",
     "cli",
 ]
 LAYER = {room: number for number, rooms in enumerate(LAYERS) for room in rooms.split()}
@@ -42,6 +42,7 @@ TORCH_FREE = [
     "claims",
     "advice",
     "explanation",
+    "identify",
     "cli",
 ]
 TRAINS = {"posbench.sweep.job_process", "posbench.sweep.train_job", "posbench.sweep.evaluate_cell"}  # which need torch

@@ -20,7 +20,19 @@ ROOT = CONFIGS.parent
 PAGES = sorted({*ROOT.glob("*.md"), *ROOT.glob("[a-z]*/README.md"), *ROOT.glob("results/*/README.md")})
 TEXT = {path.relative_to(ROOT).as_posix(): path.read_text() for path in PAGES}
 METHODS = ("encoding", "extension", "scale_attention")
-BY_HYDRA = ("run", "report", "advise", "anatomy", "claims", "export_hf", "prepare_data", "reproduce", "search_factors", "harness")
+BY_HYDRA = (
+    "run",
+    "report",
+    "advise",
+    "anatomy",
+    "claims",
+    "export_hf",
+    "prepare_data",
+    "reproduce",
+    "search_factors",
+    "harness",
+    "identify",
+)
 BY_KEY = {"runs list": "LIST", "runs gc": "GC", "compat": "DEFAULTS", "benchmark": "DEFAULTS"}
 
 

@@ -1,0 +1,130 @@
+"""Command of scripts/identify.py: which setting an engine really runs, by the losses of its rows and of candidates on the same tokens.
+
+posbench/identify/plan.py lists the candidates, posbench/identify/compare.py has the rule of the verdict. Their evaluations are stored as
+any others are.
+"""
+
+import shlex
+import sys
+from pathlib import Path
+
+from posbench.advice.asked import one_model, refuse_settings
+from posbench.common.errors import ConfigError
+from posbench.common.files import write_atomic, write_json
+from posbench.config.compose import Request
+from posbench.config.identity import NO_EXTENSION, NO_SCALE, method_name
+from posbench.config.schema import EvaluateConfig
+from posbench.evaluation.every_token import EveryTokenProtocol
+from posbench.evaluation.protocols import protocol
+from posbench.identify.compare import compare, judge, unit_runs
+from posbench.identify.measure import EngineRows, Measurement, engine_rows
+from posbench.identify.plan import Candidate, candidates, chosen, over_own, own_scaling
+from posbench.identify.show import as_csv, content, figure, text
+from posbench.report.figures.style import save
+from posbench.sweep.dry_run import check_devices
+from posbench.sweep.verdict import judge_job
+
+SCRIPT = "scripts/identify.py"
+OURS = ("dtype", "batch_tokens")  # of evaluate, which change a loss but by rounding; all else is as the engine's rows say
+
+
+def identify(request: Request) -> int:
+    """Measure the candidates, print the verdict and write identify.json, the CSV and the figure. Returns the exit code."""
+    cfg = _identifiable(request)
+    engine = engine_rows(cfg["engine"])
+    lengths = _lengths(cfg, engine)
+    theirs = {length: engine.losses(length) for length in lengths}
+    typed = {word.partition("=")[0].lstrip("+~") for word in request.words}
+    found = Measurement(_asked(cfg, engine, lengths, typed), engine, lengths)
+    if refused := judge_job(found.job).refused:
+        raise ConfigError(refused)
+    factor, listed = _candidates(cfg, found)
+    found.check_tokens()
+    if cfg["dry"]:
+        check_devices([found.job], request.launcher)
+        print("\n".join(found.described(listed)))
+        return 0
+    command = shlex.join(sys.orig_argv)
+    ours = found.losses(listed, request.launcher, command)
+    unit = {length: unit_runs(engine.window(losses.shape)) for length, losses in theirs.items()}
+    verdict = judge(theirs, ours, unit, found.original)
+    compared = {name: compare(theirs, losses, unit) for name, losses in ours.items()}
+    name, weights = engine.evaluation.origin.name, Path(found.job.cfg.model.path).name
+    counted, targets = len(set(unit[lengths[-1]].ravel().tolist())), theirs[lengths[-1]].size
+    shown = " ".join(f"{length:,}" for length in lengths)
+    asked = (
+        f"{name}, asked for factor {factor:g} from {found.original:,} tokens, against {weights}: {targets:,} tokens at {shown} "
+        f"({engine.protocol}, {engine.evaluation.first['data']}, {counted} units of intervals)."
+    )
+    about = {"name": name, "weights": weights, "evaluation": str(engine.evaluation.path), "command": command, "asked": asked}
+    about |= {"factor": factor, "original": found.original, "lengths": lengths}
+    made = content(about, verdict, compared, found.equal, found.left_out)
+    out = Path(cfg["out"] or Path(cfg["results_dir"]).parent / "report" / f"identify-{name}")
+    write_json(out / "identify.json", made)
+    write_atomic(out / "identify.csv", as_csv(made))
+    drawn = save(figure(made), out / "identify")
+    print(f"{text(made)}\n")
+    for path in (out / "identify.json", out / "identify.csv", *drawn):
+        print(f"{path.suffix.lstrip('.'):4} {path}")
+    return 0
+
+
+def _identifiable(request: Request) -> dict:
+    """The one configuration. Raises ConfigError for words that the command chooses itself, or that name no engine."""
+    cfg = one_model(request, SCRIPT, "compares an engine with", "and give model.path= of the checkpoint that the engine serves")
+    if cfg["engine"] is None:
+        raise ConfigError(
+            f"{SCRIPT} needs the rows of an engine: give its run, as in posbench identify results/runs/ID model.path=WEIGHTS."
+        )
+    if cfg["run"] is not None:
+        raise ConfigError(
+            f"run={cfg['run']} is a training, and an engine serves a checkpoint: give model.path= (scripts/export_hf.py makes one)."
+        )
+    if cfg["factor"] and cfg["target"]:
+        raise ConfigError(f"factor={cfg['factor']:g} and target={cfg['target']} are one setting: give one of them.")
+    for group in ("extension", "scale_attention"):
+        if (name := method_name(cfg[group])) != "none":
+            raise ConfigError(f"{group}={name} is what {SCRIPT} finds out: leave it out, or narrow the candidates (candidates=).")
+    decided = [key for key in vars(EvaluateConfig()) if key not in OURS]
+    refuse_settings(cfg, SCRIPT, decided, "that of the engine's rows here")
+    return cfg
+
+
+def _lengths(cfg: dict, engine: EngineRows) -> list[int]:
+    """Lengths to compare. Raises ConfigError if the rows lack one."""
+    if lacking := [length for length in cfg["lengths"] or () if length not in engine.lengths]:
+        there = ",".join(map(str, engine.lengths))
+        raise ConfigError(f"lengths={cfg['lengths']}: {engine.evaluation.path} has no rows of {lacking[0]}: choose from {there}.")
+    return sorted(set(cfg["lengths"] or engine.lengths))
+
+
+def _asked(cfg: dict, engine: EngineRows, lengths: list[int], typed: set[str]) -> dict:
+    """Configuration of the candidates: the given weights on the text, the windows and the targets of the engine's rows."""
+    data, own = cfg["data"], engine.config["data"]
+    if "data" not in typed:
+        data = {**own, **{key: value for key, value in data.items() if f"data.{key}" in typed}}
+    trained = engine.evaluation.first["train_len"]
+    length = cfg["train"]["length"] if "train.length" in typed else engine.stated.get("original", trained)
+    (length,) = length if isinstance(length, list) else [length]
+    evaluate = {**engine.evaluate, **{key: cfg["evaluate"][key] for key in OURS if key in cfg["evaluate"]}}
+    evaluate |= {"lengths": lengths, "protocol": [engine.protocol], "floor": False}
+    if issubclass(protocol(engine.protocol), EveryTokenProtocol):
+        evaluate["windows"] = evaluate["windows"] * trained // length  # as many stretches
+    methods = {"extension": NO_EXTENSION, "scale_attention": NO_SCALE, "allow_untested": True}
+    path = cfg["model"].get("path") or engine.config["model"].get("path")
+    if not path:
+        raise ConfigError(f"{engine.evaluation.origin} does not say which weights its engine serves: add model.path=WEIGHTS.")
+    # A list of one length is not taken for the default.
+    return {**cfg, **methods, "data": data, "model": {"path": path}, "train": {**cfg["train"], "length": [length]}, "evaluate": evaluate}
+
+
+def _candidates(cfg: dict, found: Measurement) -> tuple[float, list[Candidate]]:
+    """The factor that the engine was asked for, and the candidates. Raises ConfigError for a factor that is not above 1."""
+    original, own = found.original, own_scaling(found.encoding)
+    usual = found.encoding.scaling.target_len(1) / original if own else max(found.lengths) / original
+    factor = cfg["factor"] or (cfg["target"] / original if cfg["target"] else found.engine.stated.get("factor", usual))
+    if factor <= 1:
+        given = f"target={cfg['target']}" if cfg["target"] else f"the longest length, {max(found.lengths)},"
+        raise ConfigError(f"{given} is within the {original:,} tokens of training: say what the engine was asked for, such as factor=4.")
+    every = candidates(original, factor)
+    return factor, chosen(over_own(found.encoding, every) if own else every, cfg["candidates"])

@@ -1,0 +1,1 @@
+"""Identification of the setting that an engine really runs: candidates, their losses on its tokens, the comparison, output."""

@@ -1,0 +1,133 @@
+"""Verdict: which candidate an engine's losses are, by the differences of single tokens. numpy alone.
+
+d = engine - candidate is, for the right one, the rounding of the engine alone: small, and unrelated to how candidates differ from each
+other. For a wrong one it holds that difference too. So, over all tokens and lengths together:
+
+best: the candidate of the smallest rms of d.
+Beaten is another one if the interval (99 %) of the mean of its d^2 minus that of the best lies above 0, and if its losses are further from
+the best's than APART of the best's rms: rounding that leans a little towards another candidate can decide about smaller differences.
+"Cannot tell" where one is not beaten.
+None of them, if any of these holds:
+  - the differences of the candidates to the best explain more than EXPLAINED of the variance of d (adjusted R^2 of a regression);
+  - within the training length, where a model is not broken, rms of d is above ROUNDING;
+  - rms of d is above ROUNDING and above SHARE of the median distance of the best to the others.
+
+Why: SmolLM2-135M in llama.cpp differs from posbench by 0.08 to 0.09 nats rms with the right setting, and by 0.38 to 2.6 with wrong ones. A
+model of 1 M parameters trained at 64 tokens, read at 64 and 256 (2,048 targets): its 23 candidates lie 0.15 to 3 nats rms apart. Each was
+made the truth in turn with noise of 0.1 nats rms (Student's t, 3 degrees of freedom), and found. Its own differences explained at most
+0.006 of the noise (0.035 with 256 targets), while with the truth taken off the list they explained 0.13 to 0.83 of d, of the pair that is
+closest, cut and window, 0.04 and 0.09.
+Units of intervals are windows, or, with fewer than UNITS of them, runs of their targets: not the texts but the rounding is a sample here.
+
+Letters: N windows, S targets of each, T all targets of all lengths, K candidates.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from posbench.statistics.crossed import Estimate, estimate, sums
+
+LEVEL, APART, EXPLAINED, ROUNDING, SHARE = 0.99, 0.5, 0.1, 0.3, 0.5
+UNITS = 16
+IS, UNTOLD, NONE = "is", "cannot tell", "none"
+Losses = Mapping[int, np.ndarray]  # {length: [N, S]}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Engine and a candidate at one length: mean of the differences with its interval, rms, correlation of losses, targets."""
+
+    length: int
+    mean: Estimate
+    rms: float
+    correlation: float
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Verdict: `kind`, the best candidate, those not told from it, the next best; rms of the best, explained share, and why none is it.
+
+    `rms`: {candidate: rms of d over all lengths}; `within`: the best's at lengths within the training length, nan without one.
+    """
+
+    kind: str
+    best: str
+    untold: Sequence[str]
+    rms: Mapping[str, float]
+    within: float
+    explained: float
+    why: str = ""
+
+    @property
+    def order(self) -> list[str]:
+        """Candidates by their rms, the best first."""
+        return sorted(self.rms, key=self.rms.__getitem__)
+
+
+def unit_runs(window: np.ndarray) -> np.ndarray:
+    """Unit of each target, of the number of its window: that, or an equal run of its window's targets where there are few windows."""
+    numbers, member, counts = np.unique(window.ravel(), return_inverse=True, return_counts=True)
+    parts = -(-UNITS // len(numbers))
+    within = np.arange(member.size) - np.concatenate(([0], np.cumsum(counts)))[member]
+    return (member * parts + within * parts // counts[member]).reshape(window.shape)
+
+
+def compare(engine: Losses, candidate: Losses, unit: Losses) -> list[Comparison]:
+    """Compare at each length. The interval is over units."""
+    found = []
+    for length, theirs in engine.items():
+        difference = theirs - candidate[length]
+        mean = estimate([(1.0, sums([difference.ravel()], unit[length].ravel()))])
+        spread = min(theirs.std(), candidate[length].std())
+        correlation = float(np.corrcoef(theirs.ravel(), candidate[length].ravel())[0, 1]) if spread > 0 else math.nan
+        found.append(Comparison(length, mean, _rms(difference), correlation))
+    return found
+
+
+def judge(engine: Losses, found: Mapping[str, Losses], unit: Losses, train_len: int) -> Verdict:
+    """Verdict on the candidates, by the rule above."""
+    theirs_T, unit_T = _joined(engine), np.concatenate([unit[length].ravel() for length in engine])
+    ours = {name: _joined({length: losses[length] for length in engine}) for name, losses in found.items()}
+    rms = {name: _rms(theirs_T - loss_T) for name, loss_T in ours.items()}
+    best = min(rms, key=rms.__getitem__)
+    d_T, others = theirs_T - ours[best], [name for name in rms if name != best]
+    apart = {name: _rms(ours[name] - ours[best]) for name in others}
+    untold = [name for name in others if not _beaten(theirs_T - ours[name], d_T, unit_T, apart[name], rms[best])]
+    explained = _explained(d_T, [ours[name] - ours[best] for name in others])
+    short = {length: losses for length, losses in engine.items() if length <= train_len}
+    within = _rms(_joined(short) - _joined({length: found[best][length] for length in short})) if short else math.nan
+    why = ""
+    if within > ROUNDING:
+        why = f"within {train_len:,} tokens even the best differs by {within:.2f} nats rms, and rounding by less than {ROUNDING:g}"
+    elif rms[best] > max(ROUNDING, SHARE * float(np.median(list(apart.values())))):
+        why = f"even the best differs by {rms[best]:.2f} nats rms, not much less than the candidates from each other"
+    elif explained > EXPLAINED:
+        why = f"what is left beside the best is not rounding: the other candidates explain {explained:.0%} of it"
+    kind = NONE if why else UNTOLD if untold else IS
+    return Verdict(kind, best, sorted(untold, key=rms.__getitem__), rms, within, explained, why)
+
+
+def _beaten(other_T: np.ndarray, d_T: np.ndarray, unit_T: np.ndarray, apart: float, rms: float) -> bool:
+    """True if a candidate with the differences other_T is told from the best, which has d_T."""
+    more = estimate([(1.0, sums([other_T**2 - d_T**2], unit_T))])
+    return more.interval(LEVEL)[0] > 0 and apart > APART * rms
+
+
+def _explained(d_T: np.ndarray, towards: Sequence[np.ndarray]) -> float:
+    """Share of the variance of d that a linear combination of the differences explains: adjusted R^2, 0 with too few targets."""
+    away_TK = np.stack(towards, axis=1)
+    away_TK, d_T = away_TK - away_TK.mean(axis=0), d_T - d_T.mean()
+    found, _, rank, _ = np.linalg.lstsq(away_TK, d_T, rcond=1e-6)
+    left, total, free = float(np.square(d_T - away_TK @ found).sum()), float(np.square(d_T).sum()), len(d_T) - 1 - rank
+    return 1 - left / total * (len(d_T) - 1) / free if total > 0 and free > 4 * rank else 0.0
+
+
+def _joined(losses: Losses) -> np.ndarray:
+    return np.concatenate([one.ravel() for one in losses.values()])
+
+
+def _rms(values: np.ndarray) -> float:
+    return float(np.sqrt(np.mean(np.square(values)))) if values.size else math.nan
