@@ -16,10 +16,10 @@ from posbench.config.identity import NO_EXTENSION, NO_SCALE, method_name
 from posbench.config.schema import EvaluateConfig
 from posbench.evaluation.every_token import EveryTokenProtocol
 from posbench.evaluation.protocols import protocol
-from posbench.identify.compare import compare, judge, unit_runs
+from posbench.identify.compare import compare_losses, judge_setting, unit_runs
 from posbench.identify.measure import EngineRows, Measurement, engine_rows
-from posbench.identify.plan import Candidate, candidates, chosen, over_own, own_scaling
-from posbench.identify.show import as_csv, content, figure, text
+from posbench.identify.plan import Candidate, chosen_candidates, over_own, own_scaling, setting_candidates
+from posbench.identify.show import candidate_csv, candidate_figure, identify_content, identify_text
 from posbench.report.figures.style import save
 from posbench.sweep.dry_run import check_devices
 from posbench.sweep.verdict import judge_job
@@ -47,8 +47,8 @@ def identify(request: Request) -> int:
     command = shlex.join(sys.orig_argv)
     ours = found.losses(listed, request.launcher, command)
     unit = {length: unit_runs(engine.window(losses.shape)) for length, losses in theirs.items()}
-    verdict = judge(theirs, ours, unit, found.original)
-    compared = {name: compare(theirs, losses, unit) for name, losses in ours.items()}
+    verdict = judge_setting(theirs, ours, unit, found.original)
+    compared = {name: compare_losses(theirs, losses, unit) for name, losses in ours.items()}
     name, weights = engine.evaluation.origin.name, Path(found.job.cfg.model.path).name
     counted, targets = len(set(unit[lengths[-1]].ravel().tolist())), theirs[lengths[-1]].size
     shown = " ".join(f"{length:,}" for length in lengths)
@@ -58,12 +58,12 @@ def identify(request: Request) -> int:
     )
     about = {"name": name, "weights": weights, "evaluation": str(engine.evaluation.path), "command": command, "asked": asked}
     about |= {"factor": factor, "original": found.original, "lengths": lengths}
-    made = content(about, verdict, compared, found.equal, found.left_out)
+    made = identify_content(about, verdict, compared, found.equal, found.left_out)
     out = Path(cfg["out"] or Path(cfg["results_dir"]).parent / "report" / f"identify-{name}")
     write_json(out / "identify.json", made)
-    write_atomic(out / "identify.csv", as_csv(made))
-    drawn = save(figure(made), out / "identify")
-    print(f"{text(made)}\n")
+    write_atomic(out / "identify.csv", candidate_csv(made))
+    drawn = save(candidate_figure(made), out / "identify")
+    print(f"{identify_text(made)}\n")
     for path in (out / "identify.json", out / "identify.csv", *drawn):
         print(f"{path.suffix.lstrip('.'):4} {path}")
     return 0
@@ -126,5 +126,5 @@ def _candidates(cfg: dict, found: Measurement) -> tuple[float, list[Candidate]]:
     if factor <= 1:
         given = f"target={cfg['target']}" if cfg["target"] else f"the longest length, {max(found.lengths)},"
         raise ConfigError(f"{given} is within the {original:,} tokens of training: say what the engine was asked for, such as factor=4.")
-    every = candidates(original, factor)
-    return factor, chosen(over_own(found.encoding, every) if own else every, cfg["candidates"])
+    every = setting_candidates(original, factor)
+    return factor, chosen_candidates(over_own(found.encoding, every) if own else every, cfg["candidates"])

@@ -47,8 +47,8 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """Verdict: `kind`, the best candidate, those not told from it, the next best; rms of the best, explained share, and why none is it.
+class SettingVerdict:
+    """Verdict: `kind`, the best candidate, those not told from it, the share of its d that others explain, and why none is it.
 
     `rms`: {candidate: rms of d over all lengths}; `within`: the best's at lengths within the training length, nan without one.
     """
@@ -75,7 +75,7 @@ def unit_runs(window: np.ndarray) -> np.ndarray:
     return (member * parts + within * parts // counts[member]).reshape(window.shape)
 
 
-def compare(engine: Losses, candidate: Losses, unit: Losses) -> list[Comparison]:
+def compare_losses(engine: Losses, candidate: Losses, unit: Losses) -> list[Comparison]:
     """Compare at each length. The interval is over units."""
     found = []
     for length, theirs in engine.items():
@@ -87,7 +87,7 @@ def compare(engine: Losses, candidate: Losses, unit: Losses) -> list[Comparison]
     return found
 
 
-def judge(engine: Losses, found: Mapping[str, Losses], unit: Losses, train_len: int) -> Verdict:
+def judge_setting(engine: Losses, found: Mapping[str, Losses], unit: Losses, train_len: int) -> SettingVerdict:
     """Verdict on the candidates, by the rule above."""
     theirs_T, unit_T = _joined(engine), np.concatenate([unit[length].ravel() for length in engine])
     ours = {name: _joined({length: losses[length] for length in engine}) for name, losses in found.items()}
@@ -107,7 +107,7 @@ def judge(engine: Losses, found: Mapping[str, Losses], unit: Losses, train_len: 
     elif explained > EXPLAINED:
         why = f"what is left beside the best is not rounding: the other candidates explain {explained:.0%} of it"
     kind = NONE if why else UNTOLD if untold else IS
-    return Verdict(kind, best, sorted(untold, key=rms.__getitem__), rms, within, explained, why)
+    return SettingVerdict(kind, best, sorted(untold, key=rms.__getitem__), rms, within, explained, why)
 
 
 def _beaten(other_T: np.ndarray, d_T: np.ndarray, unit_T: np.ndarray, apart: float, rms: float) -> bool:

@@ -45,7 +45,7 @@ def _node(name: str, **arguments: object) -> dict:
     return {**copy.deepcopy(nodes("extension")[name]), **arguments}
 
 
-def candidates(original: int, factor: float) -> list[Candidate]:
+def setting_candidates(original: int, factor: float) -> list[Candidate]:
     """Candidates for a model first trained at `original` tokens, whose engine was asked for `factor`."""
 
     def fixed(name: str, times: float = 1.0, **arguments: object) -> dict:
@@ -92,7 +92,7 @@ def candidates(original: int, factor: float) -> list[Candidate]:
     return [*found, Candidate("yarn_amplitude_twice", words, yarn(), again, twice=True)]
 
 
-def chosen(found: Sequence[Candidate], names: Iterable[str] | None) -> list[Candidate]:
+def chosen_candidates(found: Sequence[Candidate], names: Iterable[str] | None) -> list[Candidate]:
     """Candidates of candidates=, or all. Raises ConfigError for an unknown name, and for fewer than two."""
     known = [one.name for one in found]
     for name in names or ():

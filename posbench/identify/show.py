@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 
 from posbench.common.files import finite
-from posbench.identify.compare import IS, NONE, ROUNDING, UNTOLD, Comparison, Verdict
+from posbench.identify.compare import IS, NONE, ROUNDING, UNTOLD, Comparison, SettingVerdict
 from posbench.identify.plan import Candidate
 from posbench.report.figures.lines import width
 from posbench.report.figures.style import FONT, GREY, MARKERS, OKABE_ITO, Frame, note
@@ -21,8 +21,12 @@ CAPTION = (
 )
 
 
-def content(
-    about: dict, verdict: Verdict, compared: Mapping[str, Sequence[Comparison]], equal: Mapping[str, Sequence[Candidate]], left_out: dict
+def identify_content(
+    about: dict,
+    verdict: SettingVerdict,
+    compared: Mapping[str, Sequence[Comparison]],
+    equal: Mapping[str, Sequence[Candidate]],
+    left_out: dict,
 ) -> dict:
     """Content of identify.json: every number of the comparison, None for one that is not finite. `about` has the engine and the weights."""
     found = []
@@ -41,11 +45,11 @@ def content(
         found.append({"name": name, "words": equal[name][0].words, "same": same, "rms": verdict.rms[name], "points": points})
     about |= {"kind": verdict.kind, "best": verdict.best, "untold": verdict.untold, "why": verdict.why}
     about |= {"rms_within": verdict.within, "explained": verdict.explained, "candidates": found, "left_out": left_out}
-    about["verdict"] = sentence(about)
+    about["verdict"] = verdict_sentence(about)
     return finite(about)
 
 
-def sentence(made: dict) -> str:
+def verdict_sentence(made: dict) -> str:
     """The verdict in words, with the numbers behind it."""
     best, *others = made["candidates"]
     if made["kind"] == NONE:
@@ -71,14 +75,14 @@ def _evidence(best: dict) -> str:
     return f"At {point['length']:,} tokens its losses differ from posbench's by {mean}"
 
 
-def text(made: dict) -> str:
+def identify_text(made: dict) -> str:
     """Whole text: what was compared, the verdict, the table of the candidates, those left out."""
     wrapped = [textwrap.fill(one, TERMINAL, break_long_words=False) for one in (made["asked"], made["verdict"])]
     left_out = [textwrap.fill(f"left out: {name}: {why}", TERMINAL) for name, why in made["left_out"].items()]
-    return "\n\n".join([*wrapped, table(made), *left_out])
+    return "\n\n".join([*wrapped, candidate_table(made), *left_out])
 
 
-def table(made: dict) -> str:
+def candidate_table(made: dict) -> str:
     """Table of the candidates, the nearest first: rms at a few lengths, mean difference and correlation at the longest."""
     every = made["lengths"]
     lengths = every if len(every) <= MOST_LENGTHS else [every[0], *every[1 - MOST_LENGTHS :]]
@@ -94,7 +98,7 @@ def table(made: dict) -> str:
     return "\n".join("  ".join([row[0].ljust(wide[0]), *map(str.rjust, row[1:], wide[1:])]).rstrip() for row in rows)
 
 
-def as_csv(made: dict) -> str:
+def candidate_csv(made: dict) -> str:
     """A row for each candidate and length."""
     lines = io.StringIO()
     writer = csv.writer(lines, lineterminator="\n")
@@ -106,22 +110,25 @@ def as_csv(made: dict) -> str:
     return lines.getvalue()
 
 
-def figure(made: dict):
+def candidate_figure(made: dict):
     """Rms of every candidate on a logarithmic axis, a mark for each length, the nearest on top."""
     rows, lengths = made["candidates"], made["lengths"]
     margin = max(width(one["words"], FONT) for one in rows) + 12
-    frame = Frame(f"{made['name']}: what its losses are", margin + ACROSS, 24 + ROW * len(rows) + 62)
+    frame = Frame(f"{made['name']}: the setting that it runs", margin + ACROSS, 24 + ROW * len(rows) + 62)
     axes = frame.axes(margin, 24, ACROSS, ROW * len(rows))
-    least = min((point["rms"] for one in rows for point in one["points"] if point["rms"]), default=1.0)
+    known = sorted({point["rms"] for one in rows for point in one["points"]})
+    zero = next((rms for rms in known if rms), 1.0) / 2 if not known[0] else 0.0  # place of 0
     for index, length in enumerate(lengths):
-        places = [next(point["rms"] for point in one["points"] if point["length"] == length) or least for one in rows]
+        places = [next(point["rms"] for point in one["points"] if point["length"] == length) or zero for one in rows]
         look = {"marker": MARKERS[index % len(MARKERS)], "color": OKABE_ITO[index % len(OKABE_ITO)]}
         axes.plot(places, range(len(rows)), linestyle="", markersize=4.5, label=f"{length:,} tokens", **look)
     axes.set_xscale("log")
+    for axis in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
+        axis(lambda value, _: ("0" if value <= zero else f"{value:g}") if f"{value:e}"[0] in "125" else "")
     axes.set(ylim=(len(rows) - 0.5, -0.5), yticks=[])
     axes.axvline(ROUNDING, color=GREY, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
     axes.grid(axis="y", visible=False)
-    axes.tick_params(labelsize=FONT, color=GREY)
+    axes.tick_params(which="both", labelsize=FONT, color=GREY)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.set_xlabel("rms of differences, nats per token", fontsize=FONT)
     for index, one in enumerate(rows):

@@ -13,8 +13,8 @@ from script_calls import call
 from test_oracles import ours, reference
 
 from posbench.cli import identify as command
-from posbench.identify.compare import IS, NONE, UNTOLD, judge
-from posbench.identify.plan import candidates, chosen
+from posbench.identify.compare import IS, NONE, UNTOLD, judge_setting
+from posbench.identify.plan import chosen_candidates, setting_candidates
 from posbench.position.instantiate import make
 from posbench.runs.evaluation import load_evaluation
 
@@ -111,20 +111,20 @@ def test_what_is_written_are_the_numbers_of_the_stored_losses(world, engine, ide
 def test_each_candidate_in_turn_with_rounding_and_off_the_list(engine, identify, monkeypatch):
     """Of a real model's losses: with 0.1 nats rms of noise each candidate is found, and what lies far from all others is none of them."""
     asked = []
-    monkeypatch.setattr(command, "judge", lambda *given: asked.append(given) or judge(*given))
+    monkeypatch.setattr(command, "judge_setting", lambda *given: asked.append(given) or judge_setting(*given))
     identify(engine("none"), "model.path=Llama", "factor=4")
     theirs, found, unit, original = asked[0]
     rng, off = np.random.default_rng(0), 0
     assert original == 32 and len(found) >= 18
     for truth, losses in found.items():
         noisy = {length: one + 0.1 / np.sqrt(3) * rng.standard_t(3, one.shape) for length, one in losses.items()}
-        verdict = judge(noisy, found, unit, original)
+        verdict = judge_setting(noisy, found, unit, original)
         assert verdict.kind in (IS, UNTOLD) and truth in (verdict.best, *verdict.untold), (truth, verdict)
         others = {name: one for name, one in found.items() if name != truth}
         nearest = min(np.sqrt(np.mean([np.square(one[length] - losses[length]).mean() for length in losses])) for one in others.values())
         if nearest > 0.3:
             off += 1
-            assert verdict.kind == IS and judge(noisy, others, unit, original).kind == NONE, truth
+            assert verdict.kind == IS and judge_setting(noisy, others, unit, original).kind == NONE, truth
     assert off >= 10
 
 
@@ -204,7 +204,7 @@ def test_losses_that_are_not_there_or_not_finite(world, engine, identify):
 ])  # fmt: skip
 def test_candidates_are_what_transformers_does_with_that_setting(name, original, factor):
     """A model of 64 tokens, asked for factor 4: its candidates beside transformers' own functions with the mistaken values."""
-    one = {one.name: one for one in candidates(64, 4.0)}[name]
+    one = {one.name: one for one in setting_candidates(64, 4.0)}[name]
     freq_F, temperature = ours(make(one.extension), 64, 1e4, 64, 256)
     kind = {"dynamic": "dynamic", "llama3": "llama3"}.get(name.split("_")[0], "yarn")
     more = {"llama3": {"low_freq_factor": 1.0, "high_freq_factor": 4.0}, "yarn": {"truncate": name != "yarn_untruncated"}}.get(kind, {})
@@ -214,5 +214,5 @@ def test_candidates_are_what_transformers_does_with_that_setting(name, original,
 
 
 def test_chosen_candidates_keep_their_order():
-    every = candidates(64, 4.0)
-    assert [one.name for one in chosen(every, ["yarn", "none"])] == ["none", "yarn"] and chosen(every, None) == every
+    every = setting_candidates(64, 4.0)
+    assert [one.name for one in chosen_candidates(every, ["yarn", "none"])] == ["none", "yarn"] and chosen_candidates(every, None) == every
