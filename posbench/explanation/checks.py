@@ -129,7 +129,7 @@ def _overrides(old: dict, changes: Changes, setting: Setting) -> Iterator[Findin
         yield Finding(text, SGL_CONFIG)
     if changes.reader in (VLLM, SGLANG):
         for key in ("rope_theta", "partial_rotary_factor"):
-            if key in given and (old.get(key) or had.get(key)) is not None:
+            if key in given and (key == "rope_theta" or (old.get(key) or had.get(key)) is not None):
                 yield Finding(f"{key} as an override of its own does nothing: the mapping has one already; write it inside.", HF_ROPE)
     if isinstance(given.get("rope_parameters"), dict) and old.get("rope_scaling") and changes.reader not in (VLLM, SGLANG):
         yield Finding("config.json has rope_scaling, so the rope_parameters given do nothing: add rope_scaling=null.", HF_ROPE)
@@ -166,14 +166,15 @@ def _keys(kind: LayerKind) -> Iterator[Finding]:
         else:
             yield Finding(f"{key} is a key that no engine reads here{did_you_mean(key, known)}.", HF_ROPE)
     for key in NUMBERS:
-        if key in said and said[key] is not None and number(said[key]) is None:
-            text = f"{key}={json.dumps(said[key])} is not a number above 0: engines fail or misread it, here it counts as missing."
+        least = int(key == "rope_theta")
+        if key in said and said[key] is not None and number(said[key], 0) <= least:
+            text = f"{key}={json.dumps(said[key])} is not a number above {least}: engines fail or misread it, here it counts as missing."
             yield Finding(text, HF_ROPE, True)
     if isinstance(said.get("factor"), int) and named == "linear":
         yield Finding(
             f"factor={said['factor']} as a whole number stops vLLM: write {said['factor']}.0.", "vLLM 0.33.0: linear_scaling_rope.py"
         )
-    pairs = kind.rope.turned // 2
+    pairs = -(-kind.rope.turned // 2)
     for key in ("long_factor", "short_factor") if named == "longrope" else ():
         value = said.get(key)
         if not isinstance(value, list) or len(value) != pairs or not all(map(number, value)):
@@ -207,8 +208,8 @@ def _lengths(kind: LayerKind, config: dict, own: Setting) -> Iterator[Finding]:
         if given and longest and rope.kind != "llama3" and number(said.get("factor")):
             implied = longest / given
             if implied == 1:
-                text = f"max_position_embeddings={longest:,} is the length before scaling: vLLM and SGLang serve no more than that"
-                yield Finding(f"{text} (the last also stops at --context-length); set {given * said['factor']:,.0f}.", VLLM_LENGTH)
+                text = f"max_position_embeddings={longest:,} is the length before scaling: vLLM and SGLang serve no more,"
+                yield Finding(f"{text} and stop if asked for more: set {given * said['factor']:,.0f}.", VLLM_LENGTH)
             elif abs(implied / said["factor"] - 1) > 1e-6:
                 text = f"factor={said['factor']:g}, but max_position_embeddings / original_max_position_embeddings is {implied:g}"
                 yield Finding(f"{text}: engines compute with the factor.", HF_ROPE)

@@ -7,10 +7,10 @@ from posbench.explanation.changes import Changes, read_changes
 from posbench.explanation.checks import Finding, config_findings, llama_findings
 from posbench.explanation.llama_cpp import Gguf, llama_setting
 from posbench.explanation.result import Explanation
-from posbench.explanation.settings import HF, LLAMA, VLLM, flat, nested, read_setting, rope_words
+from posbench.explanation.settings import HF, LLAMA, THETA, VLLM, Setting, flat, nested, read_setting, rope_words
 from posbench.explanation.show import screen
 from posbench.explanation.source import find_source
-from posbench.explanation.words import config_of, converted, in_words
+from posbench.explanation.words import Cannot, config_of, converted, in_words
 
 VLLM_THETA = dict.fromkeys(("qwen2", "qwen3", "exaone4"), 1e6)  # of its model files, where a mapping lacks rope_theta; others: 10000
 
@@ -21,17 +21,20 @@ def explain_words(what: str, words: list[str]) -> Explanation:
     name, content = source.name, source.content
     of_file = isinstance(content, Gguf)
     own = setting = llama_setting(content, name) if of_file else read_setting(content, name)
-    if not own.turning:
-        raise ConfigError(f"{name} has no layer with RoPE, so no setting of it does anything.")
+    _check_turning(own)
     findings: list[Finding] = []
     if changes.config or not of_file:
         config = config_of(own) if of_file else content
         changed = applied(config, changes)
         setting = read_setting(changed, name, own.trained, changes.reader)
+        _check_turning(setting)
         findings += config_findings(config, changed, setting, own, changes)
     by_llama = of_file and not changes.config
     if changes.flags or changes.keys or by_llama:
-        model = content if by_llama else converted(setting)
+        try:
+            model = content if by_llama else converted(setting)
+        except Cannot as why:
+            raise ConfigError(f"{name} does not become a file of llama.cpp here ({why}): explain its .gguf file instead.") from None
         file = replace(model, keys={**model.keys, **changes.keys})
         setting = llama_setting(file, name, changes.flags, own.trained)
         findings += llama_findings(file, setting, own, changes)
@@ -40,6 +43,12 @@ def explain_words(what: str, words: list[str]) -> Explanation:
     reader, words = LLAMA if by_llama else changes.reader, in_words(setting, own, what)
     found = Explanation(what, reader, setting, own, length, tuple(findings), tuple(words), changes.options)
     return replace(found, text=screen(found))
+
+
+def _check_turning(setting: Setting) -> None:
+    """Raise ConfigError for a model without a layer whose channels turn."""
+    if not setting.turning:
+        raise ConfigError(f"{setting.name} has no layer in which RoPE turns a channel, so no setting of it does anything.")
 
 
 def applied(config: dict, changes: Changes) -> dict:
@@ -54,6 +63,7 @@ def applied(config: dict, changes: Changes) -> dict:
     apart = nested(words)
     if not apart:
         words.setdefault("rope_type", words.get("type", "default"))
+        found.setdefault("rope_theta", THETA.get(str(found.get("model_type")), 1e4))
         for key in ("rope_theta", "partial_rotary_factor"):
             if found.get(key) is not None:
                 words.setdefault(key, found[key])

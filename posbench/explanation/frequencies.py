@@ -61,7 +61,7 @@ def frequencies(rope: Rope, length: float | None = None) -> np.ndarray:
             return theta / rope.factor
         case "dynamic":
             grown = rope.factor * max(length or 0, rope.longest) / rope.longest - (rope.factor - 1)
-            return theta * grown ** (-np.arange(len(theta)) * 2 / (rope.turned - 2))
+            return theta * grown ** (-np.arange(len(theta)) * 2 / max(1, rope.turned - 2))
         case "yarn":
             kept = _kept_by_index(rope, len(theta)) * rope.mix
             return theta * kept + theta / rope.factor * (1 - kept)

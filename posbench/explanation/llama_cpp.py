@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from posbench.common.errors import ConfigError
 from posbench.explanation.frequencies import Rope, yarn_amplitude
-from posbench.explanation.settings import FULL, SLIDING, LayerKind, Setting, number
+from posbench.explanation.settings import FULL, MOST_LAYERS, SLIDING, LayerKind, Setting, base_of, checked_width, number
 from posbench.gguf.header import GgufFile
 from posbench.gguf.tensors import numbers
 
@@ -96,7 +96,7 @@ def llama_setting(model: Gguf, name: str, flags: dict[str, float | str] | None =
         raise ConfigError(f"{name} lacks {model.architecture}.context_length: download it again.")
     original = number(flags.get("orig")) or number(keys.get(f"{SCALING}original_context_length")) or longest
     full = _rope(model, name, flags, longest, original)
-    windows, kinds = _windows(model, int(layers)), {}
+    windows, kinds = _windows(model, int(min(layers, MOST_LAYERS))), {}
     for layer, sliding in enumerate(windows):
         unturned = (model.architecture == "smollm3" and layer % 4 == 3) or (model.architecture == "cohere2" and not sliding)
         kinds.setdefault((sliding, unturned), []).append(layer)
@@ -149,15 +149,13 @@ def _of_architecture(model: Gguf, name: str, default: float) -> float:
 def _rope(model: Gguf, name: str, flags: dict, longest: float, original: float) -> Rope:
     """RoPE of the layers without a window, as llama_context combines keys and flags."""
     factor = 1.0 if scaling_type(model, flags) == "none" else scaling_factor(model, flags)
-    return _turned(
-        model, name, flags, longest, original, factor, number(flags.get("base")) or number(model.keys.get("rope.freq_base"), 1e4)
-    )
+    return _turned(model, name, flags, longest, original, factor, base_of(flags.get("base"), base_of(model.keys.get("rope.freq_base"))))
 
 
 def _rope_of_sliding(model: Gguf, name: str, flags: dict, longest: float, original: float) -> Rope:
     """RoPE of sliding layers: the file's base and factor, but the amplitude of the whole context."""
     apart = model.architecture in APART
-    base = number(model.keys.get("rope.freq_base_swa")) or (1e4 if apart else number(model.keys.get("rope.freq_base"), 1e4))
+    base = base_of(model.keys.get("rope.freq_base_swa"), 1e4 if apart else base_of(model.keys.get("rope.freq_base")))
     return _turned(model, name, flags, longest, original, 1.0 if apart else scaling_factor(model, {}), base)
 
 
@@ -168,9 +166,9 @@ def _turned(model: Gguf, name: str, flags: dict, longest: float, original: float
     head_dim = number(keys.get("attention.key_length")) or (width // heads if width and heads else None)
     if head_dim is None:
         raise ConfigError(f"{name} lacks {model.architecture}.embedding_length or attention.head_count: download it again.")
-    turned = number(keys.get("rope.dimension_count"), head_dim)
+    turned = min(number(keys.get("rope.dimension_count"), head_dim), head_dim)
     lists = model.long if number(flags.get("ctx"), longest) > original else model.short
-    shared = {"head_dim": int(head_dim), "base": base, "longest": longest, "share": turned / head_dim, "factor": factor}
+    shared = {"head_dim": checked_width(head_dim), "base": base, "longest": longest, "share": turned / head_dim, "factor": factor}
     shared["divisors"] = model.divisors or lists
     own = number(keys.get(f"{SCALING}attn_factor"), 1.0)
     if not ext:

@@ -11,6 +11,8 @@ from posbench.explanation.frequencies import TYPES, Rope, longrope_amplitude, us
 from posbench.pretrained.outline import NAMES, TURNING
 
 HF, VLLM, SGLANG, LLAMA = "transformers", "vLLM", "SGLang", "llama.cpp"
+MOST_LAYERS, WIDEST = 2**14, 2**14  # layers that are listed, channels of a head
+HEAD = ("d_model", "n_head", "head_dim")
 FULL, SLIDING = "full_attention", "sliding_attention"
 # default_theta and partial_rotary_factor of common classes of transformers 5.23 where they are not 10000 and 1.
 THETA = {
@@ -85,6 +87,11 @@ def number(value: object, default: float | None = None) -> float | None:
     return value if good else default
 
 
+def base_of(value: object, default: float = 1e4) -> float:
+    """A base of frequencies, which is above 1, else the default."""
+    return value if (number(value) or 0) > 1 else default
+
+
 def flat(config: dict) -> dict:
     """A description of text alone: the part of a model of text and images that describes its text, over the rest."""
     part = config.get("text_config")
@@ -126,7 +133,8 @@ def read_setting(config: dict, name: str, trained: float | None = None, reader: 
     found = []
     for kind, layers in kinds.items():
         said = standardized(config, family, kind)
-        rope = None if said is None else _as_served(read_rope(said, config, longest), said, reader)
+        rope = None if said is None else read_rope(said, config, longest)
+        rope = _as_served(rope, said, reader) if rope and rope.turned else None
         sliding = kind.partition(",")[0] in (SLIDING, "chunked_attention")
         window = number(config.get("sliding_window" if kind.startswith(SLIDING) else "attention_chunk_size")) if sliding else None
         found.append(LayerKind(kind, tuple(layers), rope, window, said or {}))
@@ -135,13 +143,13 @@ def read_setting(config: dict, name: str, trained: float | None = None, reader: 
 
 def _layer_types(config: dict, family: str) -> list[str]:
     """Kind of every layer, with ", no RoPE" behind it where the layer has none."""
-    count = number(config.get("num_hidden_layers") or config.get("n_layer"), 1)
+    count = int(min(number(config.get("num_hidden_layers") or config.get("n_layer"), 1), MOST_LAYERS))
     listed, window = config.get("layer_types"), number(config.get("sliding_window"))
     pattern = number(config.get("sliding_window_pattern"), PATTERN.get(family))
-    turned = config.get("no_rope_layers") or []
+    turned = config["no_rope_layers"] if isinstance(config.get("no_rope_layers"), list) else []
     if not turned and family in ("smollm3", "llama4_text"):
         every = number(config.get("no_rope_layer_interval"), 4)
-        turned = [int((layer + 1) % every != 0) for layer in range(int(count))]
+        turned = [int((layer + 1) % every != 0) for layer in range(count)]
     if isinstance(listed, list) and listed:
         kinds = [str(one) for one in listed]
     elif family == "llama4_text":
@@ -149,13 +157,13 @@ def _layer_types(config: dict, family: str) -> list[str]:
     elif window and family == "smollm3" and config.get("use_sliding_window"):
         kinds = [FULL if one else SLIDING for one in turned]
     elif window and pattern:
-        kinds = [SLIDING if (layer + 1) % pattern else FULL for layer in range(int(count))]
+        kinds = [SLIDING if (layer + 1) % pattern else FULL for layer in range(count)]
     elif window and family in EVERYWHERE:
-        kinds = [SLIDING] * int(count)
+        kinds = [SLIDING] * count
     elif window and family in BY_DEPTH and config.get("use_sliding_window"):
-        kinds = [SLIDING if layer >= number(config.get("max_window_layers"), 28) else FULL for layer in range(int(count))]
+        kinds = [SLIDING if layer >= number(config.get("max_window_layers"), 28) else FULL for layer in range(count)]
     else:
-        kinds = [FULL] * int(count)
+        kinds = [FULL] * count
     if family in UNTURNED and SLIDING in kinds:
         turned = [kind != FULL for kind in kinds]
     return [kind + ("" if layer >= len(turned) or turned[layer] else ", no RoPE") for layer, kind in enumerate(kinds)]
@@ -200,7 +208,7 @@ def read_rope(said: dict, config: dict, longest: float) -> Rope:
     original = number(said.get("original_max_position_embeddings"), longest) if scaled else longest
     factor = number(said.get("factor")) or (longest / original if kind in ("yarn", "longrope") else 1.0)
     shared = {"longest": longest, "original": original, "kind": kind, "factor": factor}
-    shared |= {"head_dim": _head_dim(config), "base": number(said.get("rope_theta"), 1e4)}
+    shared |= {"head_dim": _head_dim(config), "base": base_of(said.get("rope_theta"))}
     shared["share"] = min(1.0, number(said.get("partial_rotary_factor"), 1.0))
     latent = number(config.get("qk_rope_head_dim")) and number(config.get("qk_nope_head_dim"))
     shared["beside"] = int(latent or 0)
@@ -217,7 +225,7 @@ def read_rope(said: dict, config: dict, longest: float) -> Rope:
         return Rope(**shared, low=number(said.get("low_freq_factor"), 1.0), high=number(said.get("high_freq_factor"), 4.0))
     if kind == "longrope":
         rope = Rope(**shared, amplitude=number(given, longrope_amplitude(factor, original)))
-        lists = {key: _divisors(said.get(f"{key}_factor"), rope.turned // 2) for key in ("long", "short")}
+        lists = {key: _divisors(said.get(f"{key}_factor"), -(-rope.turned // 2)) for key in ("long", "short")}
         return Rope(**shared, amplitude=rope.amplitude, **lists)
     return Rope(**shared)
 
@@ -241,7 +249,7 @@ def _as_served(rope: Rope, said: dict, reader: str) -> Rope:
     if rope.kind == "dynamic":  # one base for all lengths
         known = number(said.get("max_trained_positions"), rope.longest) if reader == VLLM else rope.longest / rope.factor
         grown = rope.factor * rope.longest / known - (rope.factor - 1)
-        rope = replace(rope, kind="default", factor=1.0, base=rope.base * grown ** (rope.turned / (rope.turned - 2)))
+        rope = replace(rope, kind="default", factor=1.0, base=rope.base * grown ** (rope.turned / max(1, rope.turned - 2)))
     return replace(rope, factor=1.0) if rope.kind == "proportional" else rope
 
 
@@ -252,12 +260,17 @@ def _divisors(value: object, pairs: int) -> tuple[float, ...]:
 
 def _head_dim(config: dict) -> int:
     """Width of the part of a head in which RoPE may turn channels: of latent attention, that of its own."""
-    if width := number(config.get("qk_rope_head_dim")):
-        return int(width)
-    named = next((found for name in NAMES["head_dim"] if (found := number(config.get(name)))), None)
-    if named:
-        return int(named)
-    width, heads = (next((found for name in NAMES[one] if (found := number(config.get(name)))), None) for one in ("d_model", "n_head"))
-    if not width or not heads:
+    width, heads, named = (next((found for name in NAMES[one] if (found := number(config.get(name)))), None) for one in HEAD)
+    found = number(config.get("qk_rope_head_dim")) or named or (width // heads if width and heads else None)
+    if found is None:
         raise ConfigError("The description lacks head_dim, or hidden_size and num_attention_heads: is it a checkpoint's config.json?")
-    return int(width // heads)
+    return checked_width(found)
+
+
+def checked_width(channels: float) -> int:
+    """Channels of a head. Raises ConfigError for a number that no model has."""
+    if not 1 <= channels <= WIDEST:
+        raise ConfigError(
+            f"The description says that a head has {channels:g} channels: correct head_dim, hidden_size or the number of heads."
+        )
+    return int(channels)

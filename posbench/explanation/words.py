@@ -34,7 +34,7 @@ LATENT = "latent attention has words of its own there (deepseek_yarn, yarn_log_m
 STATIC = ("default", "linear", "yarn")  # what flags of llama.cpp can say
 
 
-class _Cannot(Exception):
+class Cannot(Exception):
     """Reason why a tool cannot express a setting."""
 
 
@@ -54,16 +54,16 @@ def whole(value: float) -> float | int:
 
 
 def parameters(rope: Rope, tool: str = HF) -> dict:
-    """rope_parameters of one kind of layer. Raises _Cannot where the tool has no words for it."""
+    """rope_parameters of one kind of layer. Raises Cannot where the tool has no words for it."""
     mixed = rope.kind == "yarn" and rope.mix != 1 and tool != SGLANG
     if rope.divisors or mixed or (rope.amplitude != 1 and rope.kind not in ("yarn", "longrope")):
         rope = as_divisors(rope)
     if rope.kind == "dynamic" and tool != HF:
-        raise _Cannot("it computes one base for all lengths")
+        raise Cannot("it computes one base for all lengths")
     if rope.kind == "proportional" and rope.factor != 1 and tool != HF:
-        raise _Cannot("it reads no factor of this type")
+        raise Cannot("it reads no factor of this type")
     if rope.kind == "longrope" and tool == VLLM and rope.short != rope.long:
-        raise _Cannot("it takes the long divisors for every text once it serves more than the training length")
+        raise Cannot("it takes the long divisors for every text once it serves more than the training length")
     found = {"rope_type": rope.kind, "rope_theta": whole(rope.base)}
     if rope.share != 1:
         found["partial_rotary_factor"] = rope.share
@@ -131,7 +131,7 @@ def architecture(setting: Setting) -> str:
 
 
 def gguf_of(setting: Setting) -> Gguf:
-    """Keys and tensors with which llama.cpp runs the setting. Raises _Cannot for one that it cannot run from a file alone."""
+    """Keys and tensors with which llama.cpp runs the setting. Raises Cannot for one that it cannot run from a file alone."""
     kinds, name = {kind.name.partition(",")[0]: kind.rope for kind in setting.turning}, architecture(setting)
     rope = kinds.get(FULL) or setting.turning[0].rope
     keys = {"context_length": whole(setting.longest), "block_count": sum(len(kind.layers) for kind in setting.kinds)}
@@ -144,9 +144,9 @@ def gguf_of(setting: Setting) -> Gguf:
                 keys |= {"rope.freq_base_swa": float(kind.rope.base)} if kind.rope else {}
     divisors = rope.divisors
     if rope.beside:
-        raise _Cannot(LATENT)
+        raise Cannot(LATENT)
     if rope.kind in ("dynamic", "proportional"):
-        raise _Cannot(f"it has no {rope.kind} scaling")
+        raise Cannot(f"it has no {rope.kind} scaling")
     if rope.kind == "llama3":
         divisors = tuple((plain(rope) / frequencies(rope)).tolist())
     own = rope.amplitude / usual_amplitude(rope) if rope.kind == "yarn" else rope.amplitude
@@ -157,7 +157,7 @@ def gguf_of(setting: Setting) -> Gguf:
         keys |= _scaling("linear", factor=rope.factor)
     if rope.kind == "yarn":
         if not rope.truncate and rounded(rope):
-            raise _Cannot("it always rounds YaRN's bounds (truncate)")
+            raise Cannot("it always rounds YaRN's bounds (truncate)")
         keys |= _scaling("yarn", factor=rope.factor, original=rope.original)
     return Gguf(name, keys, divisors)
 
@@ -202,7 +202,7 @@ def in_words(setting: Setting, before: Setting, what: str) -> list[ToolWords]:
     for tool, make in makers.items():
         try:
             found.append(ToolWords(tool, True, make(), SOURCES[tool]))
-        except _Cannot as why:
+        except Cannot as why:
             found.append(ToolWords(tool, False, str(why), SOURCES[tool]))
     return found
 
@@ -216,7 +216,7 @@ def _longer(setting: Setting, before: Setting, tool: str, reach: float | None) -
 
 def _served(setting: Setting, before: Setting, tool: str, flag: str, length: str, reach: float | None) -> str:
     if setting.turning[0].rope.beside:
-        raise _Cannot(LATENT)
+        raise Cannot(LATENT)
     found = {"rope_parameters": nested_parameters(setting, tool), **_longer(setting, before, tool, reach)}
     return f"{flag} {shlex.quote(json.dumps(found))}" + (f" {length} {whole(reach)}" if reach else "")
 
@@ -225,18 +225,18 @@ def _flags(setting: Setting, before: Setting, reach: float | None) -> str:
     """Flags over the file that llama.cpp's converter makes of the checkpoint as it is."""
     rope, own = setting.turning[0].rope, before.turning[0].rope
     if setting.kinds[1:] and _sliding(setting) != _sliding(before):
-        raise _Cannot("its flags do not reach sliding layers")
+        raise Cannot("its flags do not reach sliding layers")
     if rope.beside:
-        raise _Cannot(LATENT)
+        raise Cannot(LATENT)
     length = f" -c {whole(reach)}" if reach else ""
     if rope.kind not in STATIC or rope.divisors:
         if rope != own or rope.kind in ("dynamic", "proportional"):
-            raise _Cannot(f"its flags have no {'list of divisors' if rope.divisors else rope.kind}")
+            raise Cannot(f"its flags have no {'list of divisors' if rope.divisors else rope.kind}")
         return f"none: the file holds its divisors{length and ', only'}{length}"
     if own.divisors or own.kind in ("llama3", "longrope"):
-        raise _Cannot("the file's own divisors stay, whatever the flags say")
+        raise Cannot("the file's own divisors stay, whatever the flags say")
     if rope.kind == "yarn" and not rope.truncate and rounded(rope):
-        raise _Cannot("it always rounds YaRN's bounds (truncate)")
+        raise Cannot("it always rounds YaRN's bounds (truncate)")
     text = f"--rope-scaling {'none' if rope.kind == 'default' else rope.kind}"
     text += "" if rope.kind == "default" else f" --rope-scale {rope.factor:.10g}"
     if rope.kind == "yarn":
@@ -256,7 +256,7 @@ def _keys(setting: Setting) -> str:
     """Keys of a GGUF file; divisors are tensors, which only the converter writes."""
     made, rope = gguf_of(setting), setting.turning[0].rope
     if rope.kind == "yarn" and (rope.beta_fast, rope.beta_slow, rope.mix) != (32, 1, 1):
-        raise _Cannot(
+        raise Cannot(
             "it reads yarn_beta_fast, yarn_beta_slow and yarn_ext_factor from files of grok alone (betas: mistral3 too); use flags"
         )
     shown = {key: value for key, value in made.keys.items() if key.startswith("rope.") and key in KEYS and key != "rope.dimension_count"}
@@ -272,17 +272,17 @@ def _posbench(setting: Setting, before: Setting, what: str) -> str:
     if [kind.rope for kind in setting.kinds] == [kind.rope for kind in before.kinds]:
         return model
     if len(setting.kinds) > 1:
-        raise _Cannot("it has one extension for all kinds of layers")
+        raise Cannot("it has one extension for all kinds of layers")
     if own.kind != "default" or own.divisors:
-        raise _Cannot(f"the checkpoint is scaled already ({own.kind}), and its extensions go on from there")
+        raise Cannot(f"the checkpoint is scaled already ({own.kind}), and its extensions go on from there")
     if rope.divisors or rope.mix != 1 or rope.share != own.share:
-        raise _Cannot("it has no such mixture")
+        raise Cannot("it has no such mixture")
     if rope.kind == "default":
         if rope.amplitude != 1:
-            raise _Cannot("it has no amplitude without a scaling")
+            raise Cannot("it has no amplitude without a scaling")
         return f"{model} extension=abf extension.base={rope.base:.10g}"
     if rope.base != own.base or rope.kind == "proportional":
-        raise _Cannot("it has no extension with another base and a scaling at once" if rope.base != own.base else f"it has no {rope.kind}")
+        raise Cannot("it has no extension with another base and a scaling at once" if rope.base != own.base else f"it has no {rope.kind}")
     given = f" extension={EXTENSIONS.get(rope.kind, rope.kind)}"
     if rope.kind == "dynamic":
         return f"{model}{given} extension.factor={rope.factor:.10g}"
@@ -296,7 +296,7 @@ def _posbench(setting: Setting, before: Setting, what: str) -> str:
         given += f" 'extension.factors={json.dumps(list(rope.long))}' 'extension.short_factors={json.dumps(list(rope.short))}'"
     if rope.kind in ("yarn", "longrope") and not math.isclose(rope.amplitude, _own_amplitude(rope), rel_tol=1e-6):
         if rope.amplitude != 1:
-            raise _Cannot(f"its amplitude is {_own_amplitude(rope):.4g}, or 1 with extension.temperature=false")
+            raise Cannot(f"its amplitude is {_own_amplitude(rope):.4g}, or 1 with extension.temperature=false")
         given += " extension.temperature=false"
     return f"{model}{start}{given} extension.mode=fixed extension.target_len={whole(rope.factor * rope.original)}"
 

@@ -35,7 +35,7 @@ MISTAKES = {  # {mistake: (config.json, words typed, a part of its warning)}
         "2,048 beside the mapping and 4,096",
     ),
     "factor against lengths": ({**LLAMA, "max_position_embeddings": 8192, "rope_scaling": YARN}, (), "factor=4, but"),
-    "length not raised": ({**LLAMA, "rope_scaling": YARN}, (), "serve no more"),
+    "length not raised": ({**LLAMA, "rope_scaling": YARN}, (), "serve no more,"),
     "dynamic beside a cache": ({**LLAMA, "rope_scaling": {"type": "dynamic", "factor": 2.0}}, (), "keys in a cache"),
     "dynamic in vLLM": ({**LLAMA, "rope_scaling": {"type": "dynamic", "factor": 2.0}}, (), "max_trained_positions"),
     "type against rope_type": ({**LLAMA, "rope_scaling": {**YARN, "type": "linear"}}, (), "contradict"),

